@@ -1,0 +1,113 @@
+//! The programs that tests and benches talk to, and how this machine gets them.
+//!
+//! Called by `test.rs` and `bench.rs` before they start. Installs through `apt-get`, and only where that needs no
+//! question answered: as root, or with a sudo that asks for no password. Elsewhere each missing program is a reason
+//! printed as "skipped: why", and the tests that need it say the same.
+
+use crate::step::succeeds;
+use std::process::Command;
+
+pub struct Peer {
+    /// The name of the program.
+    pub program: &'static str,
+    /// The package of Debian and Ubuntu that holds it.
+    package: &'static str,
+    /// What it is for.
+    pub purpose: &'static str,
+}
+
+/// What `cargo xtask test` uses.
+pub const FOR_TESTS: &[Peer] = &[
+    Peer {
+        program: "curl",
+        package: "curl",
+        purpose: "a client that is not ours asks the server",
+    },
+    Peer {
+        program: "valgrind",
+        package: "valgrind",
+        purpose: "memory errors across stack switches",
+    },
+];
+
+/// What `cargo xtask bench` uses.
+pub const FOR_BENCH: &[Peer] = &[
+    Peer {
+        program: "wrk",
+        package: "wrk",
+        purpose: "load",
+    },
+    Peer {
+        program: "nginx",
+        package: "nginx-light",
+        purpose: "rival: static files, idle connections",
+    },
+    Peer {
+        program: "taskset",
+        package: "util-linux",
+        purpose: "pins server and load to a core each",
+    },
+];
+
+/// Makes sure of `peers`; returns one reason for each that is still missing.
+pub fn install(peers: &[Peer]) -> Vec<String> {
+    let missing: Vec<&Peer> = peers.iter().filter(|peer| !is_there(peer.program)).collect();
+    if missing.is_empty() {
+        return vec![];
+    }
+    let why = match root_shell() {
+        Ok(mut shell) => {
+            let packages: Vec<&str> = missing.iter().map(|peer| peer.package).collect();
+            println!("installing {}", packages.join(" "));
+            shell.arg(INSTALL).arg("install").args(&packages);
+            if succeeds(&mut shell) {
+                "apt-get did not bring it"
+            } else {
+                "apt-get failed"
+            }
+        }
+        Err(why) => why,
+    };
+    let still = missing.iter().filter(|peer| !is_there(peer.program));
+    still
+        .map(|Peer { program, purpose, .. }| format!("{program} ({purpose}): not installed; {why}"))
+        .collect()
+}
+
+/// Whether `program` is in one of the directories where programs are; `/usr/sbin` is not in everybody's `PATH`.
+pub fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into()])
+        .any(|dir| dir.join(program).is_file())
+}
+
+/// A shell that runs as root and takes a script as its next argument.
+fn root_shell() -> Result<Command, &'static str> {
+    if !is_there("apt-get") {
+        return Err("this system has no apt-get");
+    }
+    if std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
+        let mut shell = Command::new("sh");
+        shell.arg("-c");
+        return Ok(shell);
+    }
+    if succeeds(Command::new("sudo").args(["-n", "true"])) {
+        let mut shell = Command::new("sudo");
+        shell.args(["-n", "sh", "-c"]);
+        return Ok(shell);
+    }
+    Err("installing needs root or a sudo without a password")
+}
+
+/// `policy-rc.d` keeps a freshly installed server (nginx) from being started as a service of the system.
+const INSTALL: &str = r#"
+export DEBIAN_FRONTEND=noninteractive
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+    trap 'rm -f $policy' EXIT
+    printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
+fi
+apt-get update -q || true
+apt-get install -q -y --no-install-recommends "$@"
+"#;

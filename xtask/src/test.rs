@@ -1,0 +1,215 @@
+//! `cargo xtask test`: every test there is.
+//!
+//! Called by people, by `ci.rs` and so by `.ci/run`. The steps in order: the programs the tests talk to, the tests of
+//! the workspace, the examples in the documentation, the loom models and miri on `queue/`, valgrind on `coro/`, and a
+//! few seconds of each fuzz target. The steps share one target directory except where compiler flags differ.
+
+use crate::step::{self, Outcome, cargo, nightly_cargo};
+use crate::{peers, root};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+type Step = (&'static str, fn() -> Outcome);
+
+const STEPS: &[Step] = &[
+    ("peers", install_peers),
+    ("tests", workspace_tests),
+    ("docs", doc_tests),
+    ("loom", loom_models),
+    ("miri", miri),
+    ("valgrind", valgrind),
+    ("fuzz", fuzz_smoke),
+];
+
+/// Far beyond what a step takes on two cores with nothing built; a step that hangs must not hang the run.
+const LIMIT: Duration = Duration::from_secs(12 * 60);
+
+pub fn main(wanted: &[String]) -> ExitCode {
+    if let Some(unknown) = wanted.iter().find(|name| STEPS.iter().all(|(step, _)| step != name)) {
+        let names: Vec<&str> = STEPS.iter().map(|(name, _)| *name).collect();
+        eprintln!("no step {unknown:?}: choose from {}", names.join(" "));
+        return ExitCode::from(2);
+    }
+    step::report(&run(wanted))
+}
+
+/// Runs the steps named, or all when none is.
+pub fn run(wanted: &[String]) -> Vec<Outcome> {
+    let chosen = STEPS
+        .iter()
+        .filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|w| w == name));
+    chosen.map(|(_, step)| step()).collect()
+}
+
+fn install_peers() -> Outcome {
+    let start = Instant::now();
+    let missing = peers::install(peers::FOR_TESTS);
+    for why in &missing {
+        println!("skipped: {why}");
+    }
+    let there = peers::FOR_TESTS.len() - missing.len();
+    Outcome {
+        name: "peers".into(),
+        passed: 0,
+        failed: 0,
+        skipped: missing,
+        checked: format!("{there} programs"),
+        took: start.elapsed(),
+    }
+}
+
+fn workspace_tests() -> Outcome {
+    let mut command = cargo();
+    command.args([
+        "test",
+        "--workspace",
+        "--all-targets",
+        "--no-fail-fast",
+        "--",
+        "--show-output",
+    ]);
+    step::tests("tests", &mut command, LIMIT)
+}
+
+fn doc_tests() -> Outcome {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--doc", "--no-fail-fast", "--", "--show-output"]);
+    step::tests("docs", &mut command, LIMIT)
+}
+
+/// The models are the tests of `queue/` whose names say loom: with `--cfg loom` the ordinary ones have no atomics to
+/// run on. Release, because loom explores every interleaving.
+fn loom_models() -> Outcome {
+    let mut command = cargo();
+    command.args([
+        "test",
+        "-p",
+        "osier-queue",
+        "--release",
+        "--no-fail-fast",
+        "--lib",
+        "--tests",
+    ]);
+    command.args(["--", "--show-output"]);
+    command
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", target_dir().join("loom"));
+    step::tests("loom", &mut command, LIMIT)
+}
+
+fn miri() -> Outcome {
+    if step::has_nightly("miri").is_err() && step::has_nightly("version").is_ok() {
+        step::succeeds(Command::new("rustup").args(["component", "add", "--toolchain", "nightly", "miri", "rust-src"]));
+    }
+    if let Err(why) = step::has_nightly("miri") {
+        return Outcome::skipped("miri", why);
+    }
+    let mut command = nightly_cargo();
+    command.args([
+        "miri",
+        "test",
+        "-p",
+        "osier-queue",
+        "--no-fail-fast",
+        "--",
+        "--show-output",
+    ]);
+    // proptest asks for the working directory, to find its regressions file.
+    command
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+        .env("CARGO_TARGET_DIR", target_dir().join("miri"));
+    step::tests("miri", &mut command, LIMIT)
+}
+
+/// The tests of `coro/` again, each test program run by valgrind.
+fn valgrind() -> Outcome {
+    if !peers::is_there("valgrind") {
+        return Outcome::skipped("valgrind", "valgrind is not installed".into());
+    }
+    let mut command = cargo();
+    command.args([
+        "test",
+        "-p",
+        "osier-coro",
+        "--lib",
+        "--tests",
+        "--no-fail-fast",
+        "--",
+        "--show-output",
+    ]);
+    let runner = format!("CARGO_TARGET_{}_RUNNER", host().to_uppercase().replace(['-', '.'], "_"));
+    command.env(runner, "valgrind --quiet --error-exitcode=99");
+    // The tests that end a child process on purpose look at this, and say what they skip.
+    command.env("OSIER_VALGRIND", "1");
+    step::tests("valgrind", &mut command, LIMIT)
+}
+
+/// A few seconds of each target over its corpus: enough to see a target that no longer builds or dies at once.
+fn fuzz_smoke() -> Outcome {
+    let start = Instant::now();
+    let mut targets: Vec<String> = rust_files(&root().join("fuzz/fuzz_targets"));
+    targets.sort();
+    if targets.is_empty() {
+        return Outcome::skipped("fuzz", "there is no fuzz target".into());
+    }
+    if let Err(why) = step::has_nightly("fuzz") {
+        return Outcome::skipped("fuzz", format!("{why} (cargo install cargo-fuzz)"));
+    }
+    let survived = targets.iter().filter(|target| {
+        let mut command = nightly_cargo();
+        command.args([
+            "fuzz",
+            "run",
+            "--fuzz-dir",
+            "fuzz",
+            target,
+            "--",
+            "-max_total_time=5",
+            "-verbosity=0",
+        ]);
+        step::run(&mut command, LIMIT, |_| true)
+    });
+    let passed = survived.count();
+    Outcome {
+        name: "fuzz".into(),
+        passed,
+        failed: targets.len() - passed,
+        skipped: vec![],
+        checked: format!("{} targets, 5 s each", targets.len()),
+        took: start.elapsed(),
+    }
+}
+
+/// The names, without their ending, of the Rust files in a directory; none if there is no such directory.
+fn rust_files(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let sources = entries.filter(|path| path.extension().is_some_and(|ext| ext == "rs"));
+    sources
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_string()))
+        .collect()
+}
+
+/// Where cargo builds.
+pub fn target_dir() -> PathBuf {
+    let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    root().join(dir)
+}
+
+/// The target triple of this machine, as the compiler names it.
+fn host() -> String {
+    let said = Command::new("rustc")
+        .arg("-vV")
+        .output()
+        .map(|out| out.stdout)
+        .unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    said.lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .unwrap_or_default()
+        .to_string()
+}
