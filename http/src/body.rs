@@ -1,0 +1,99 @@
+//! Turns the connection's bytes into one request's body bytes, whatever its framing, and finds where the next request begins.
+
+use crate::chunked::{ChunkedDecoder, Piece};
+use crate::{BodyLength, Limits, Reject};
+
+/// The decoder of one request's body.
+///
+/// The connection makes one after the head, feeds it the bytes that follow and stops at [`Piece::done`]; what is left
+/// of the input begins the next request. It holds no bytes itself.
+///
+/// ```
+/// use osier_http::{BodyDecoder, BodyLength, Limits};
+///
+/// let mut body = BodyDecoder::new(BodyLength::Known(5), &Limits::default())?;
+/// let piece = body.decode(b"helloGET /next", usize::MAX)?;
+/// assert_eq!((piece.data, piece.consumed, piece.done), (&b"hello"[..], 5, true));
+/// # Ok::<(), osier_http::Reject>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct BodyDecoder(State);
+
+#[derive(Clone, Debug)]
+enum State {
+    Known { remaining: u64 },
+    Chunked(ChunkedDecoder),
+}
+
+impl BodyDecoder {
+    /// A decoder at the first byte after the head. A route with another bound passes its own [`Limits::body`].
+    ///
+    /// # Errors
+    /// 413 when the announced length is beyond [`Limits::body`]: before a byte of it has been read, and instead of
+    /// `100 Continue`.
+    #[inline]
+    pub fn new(length: BodyLength, limits: &Limits) -> Result<BodyDecoder, Reject> {
+        Ok(BodyDecoder(match length {
+            BodyLength::None => State::Known { remaining: 0 },
+            BodyLength::Known(length) if length > limits.body => return Err(Reject::BodyTooLarge),
+            BodyLength::Known(remaining) => State::Known { remaining },
+            BodyLength::Chunked => State::Chunked(ChunkedDecoder::new(limits)),
+        }))
+    }
+
+    /// Takes framing and at most `max` bytes of data from the front of `input`, which holds the connection's bytes
+    /// that have not been consumed.
+    ///
+    /// # Errors
+    /// As of [`ChunkedDecoder::decode`]; a known length meets none. The decoder is used up by one.
+    #[inline]
+    pub fn decode<'i>(&mut self, input: &'i [u8], max: usize) -> Result<Piece<'i>, Reject> {
+        match &mut self.0 {
+            State::Known { remaining } => {
+                let count = usize::try_from(*remaining)
+                    .unwrap_or(usize::MAX)
+                    .min(input.len())
+                    .min(max);
+                *remaining -= count as u64;
+                Ok(Piece {
+                    consumed: count,
+                    data: &input[..count],
+                    done: *remaining == 0,
+                })
+            }
+            State::Chunked(decoder) => decoder.decode(input, max),
+        }
+    }
+
+    /// How many bytes, once the buffered input is used up, may be read from the connection straight into their
+    /// destination, because they are body bytes and nothing else. Report them by [`advance`](Self::advance).
+    #[inline]
+    pub fn plain(&self) -> u64 {
+        match &self.0 {
+            State::Known { remaining } => *remaining,
+            State::Chunked(decoder) => decoder.plain(),
+        }
+    }
+
+    /// Tells that `count` plain bytes were read past the decoder.
+    ///
+    /// # Panics
+    /// When `count` exceeds [`plain`](Self::plain): the caller has lost its place in the body.
+    pub fn advance(&mut self, count: u64) {
+        match &mut self.0 {
+            State::Known { remaining } => {
+                *remaining = remaining.checked_sub(count).expect("advance() beyond plain()");
+            }
+            State::Chunked(decoder) => decoder.advance(count),
+        }
+    }
+
+    /// Whether the whole body has been consumed, so that the next byte belongs to the next request.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        match &self.0 {
+            State::Known { remaining } => *remaining == 0,
+            State::Chunked(decoder) => decoder.is_done(),
+        }
+    }
+}

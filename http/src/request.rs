@@ -1,0 +1,255 @@
+//! One request head, borrowed from the connection's buffer: what was asked, of whom, and how the body is framed.
+//!
+//! The connection calls [`Head::parse`] once, with the bytes that the [`HeadScanner`](crate::HeadScanner) has
+//! delimited. `httparse` cuts them into tokens; one pass over the fields then picks those that frame the message
+//! (`framing.rs`), and the target is cut in `target.rs`. Nothing is copied and nothing is allocated.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+
+use crate::framing::Framing;
+use crate::target::{self, Form, Target};
+use crate::{BodyLength, Exchange, Limits, Method, Reject};
+
+/// The protocol version of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// HTTP/1.0: the connection closes after the response unless the client asked to keep it.
+    Http10,
+    /// HTTP/1.1: the connection stays unless either side closes it.
+    Http11,
+}
+
+/// Room for the field slices of one head; costs nothing to make, as it is left uninitialised.
+///
+/// `N` bounds the number of fields together with [`Limits::header_count`]. A slot is 32 bytes of stack.
+pub struct Slots<'b, const N: usize = 100>([MaybeUninit<httparse::Header<'b>>; N]);
+
+impl<const N: usize> Slots<'_, N> {
+    /// Empty slots.
+    #[inline(always)]
+    pub const fn new() -> Self {
+        Slots([const { MaybeUninit::uninit() }; N])
+    }
+}
+
+impl<const N: usize> Default for Slots<'_, N> {
+    fn default() -> Self {
+        Slots::new()
+    }
+}
+
+/// A parsed and checked request head.
+///
+/// ```
+/// use osier_http::{BodyLength, Head, Limits, Method, Slots};
+///
+/// let bytes = b"POST /submit?a=1 HTTP/1.1\r\nHost: example.org\r\nContent-Length: 5\r\n\r\n";
+/// let mut slots: Slots = Slots::new();
+/// let head = Head::parse(bytes, &mut slots, &Limits::default())?;
+/// assert_eq!(head.method(), Method::Post);
+/// assert_eq!((head.path(), head.query()), ("/submit", Some("a=1")));
+/// assert_eq!(head.host(), Some("example.org"));
+/// assert_eq!(head.body(), BodyLength::Known(5));
+/// assert_eq!(head.header("content-LENGTH"), Some(&b"5"[..]));
+/// # Ok::<(), osier_http::Reject>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Head<'a> {
+    method: Method<'a>,
+    raw_target: &'a str,
+    target: Target<'a>,
+    version: Version,
+    framing: Framing<'a>,
+    fields: &'a [httparse::Header<'a>],
+}
+
+impl<'a> Head<'a> {
+    /// Parses one whole head.
+    ///
+    /// `bytes` must end where [`HeadScanner::scan`](crate::HeadScanner::scan) found the end of the head: that every
+    /// LF follows a CR has been checked there and is not checked again. Leading empty lines are skipped.
+    ///
+    /// # Errors
+    /// The first offence met, as a [`Reject`]: answer with its status and close.
+    #[inline]
+    pub fn parse<'b: 'a, const N: usize>(
+        bytes: &'b [u8],
+        slots: &'a mut Slots<'b, N>,
+        limits: &Limits,
+    ) -> Result<Head<'a>, Reject> {
+        let room = limits.header_count.min(N);
+        let mut request = httparse::Request::new(&mut []);
+        match request.parse_with_uninit_headers(bytes, &mut slots.0[..room]) {
+            Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
+            Ok(_) => return Err(Reject::RequestLine),
+            Err(error) => return Err(reject_of(error, bytes)),
+        }
+        let (Some(method), Some(raw_target), Some(version)) = (request.method, request.path, request.version) else {
+            return Err(Reject::RequestLine);
+        };
+        let fields: &'a [httparse::Header<'a>] = request.headers;
+
+        let method = Method::new(method);
+        let version = if version == 1 { Version::Http11 } else { Version::Http10 };
+        let target = target::parse(method, raw_target)?;
+        let framing = Framing::of(fields, version)?;
+        Ok(Head {
+            method,
+            raw_target,
+            target,
+            version,
+            framing,
+            fields,
+        })
+    }
+
+    /// The method.
+    #[inline]
+    pub fn method(&self) -> Method<'a> {
+        self.method
+    }
+
+    /// The request target as it stood in the request line.
+    pub fn target(&self) -> &'a str {
+        self.raw_target
+    }
+
+    /// The target's form.
+    pub fn form(&self) -> Form {
+        self.target.form
+    }
+
+    /// The target's path, still percent-encoded: begins with `/`, or is `*` of OPTIONS, or empty for CONNECT.
+    #[inline]
+    pub fn path(&self) -> &'a str {
+        self.target.path
+    }
+
+    /// What follows the target's first `?`, still percent-encoded.
+    #[inline]
+    pub fn query(&self) -> Option<&'a str> {
+        self.target.query
+    }
+
+    /// Whom the request addresses, `host` or `host:port`: the target's authority if it has one, which wins over the
+    /// Host field (RFC 9112 3.2.2), else that field. The field may be empty; only HTTP/1.0 may lack it.
+    #[inline]
+    pub fn host(&self) -> Option<&'a str> {
+        self.target.authority.or(self.framing.host)
+    }
+
+    /// The version.
+    #[inline]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// How the bytes after the head are framed.
+    #[inline]
+    pub fn body(&self) -> BodyLength {
+        self.framing.body
+    }
+
+    /// Whether the client lets the connection serve another request after this one.
+    #[inline]
+    pub fn keep_alive(&self) -> bool {
+        self.framing.keep_alive
+    }
+
+    /// Whether the client waits for `100 Continue` before it sends the body it has announced.
+    #[inline]
+    pub fn expect_continue(&self) -> bool {
+        self.framing.expect_continue
+    }
+
+    /// The Upgrade field, when the client asks to leave HTTP on this connection (HTTP/1.1 with `Connection: upgrade`).
+    ///
+    /// Such a request has no body. The bytes after it still belong to HTTP until 101 has been answered.
+    #[inline]
+    pub fn upgrade(&self) -> Option<&'a [u8]> {
+        self.framing.upgrade
+    }
+
+    /// What writing the response needs to know of the request; outlives the buffer.
+    #[inline]
+    pub fn exchange(&self) -> Exchange {
+        Exchange::new(self.method, self.version, self.framing.keep_alive)
+    }
+
+    /// The first field of that name, which is compared without regard to case.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.fields
+            .iter()
+            .find(|field| field.name.eq_ignore_ascii_case(name))
+            .map(|field| field.value)
+    }
+
+    /// Every field in the order received, name as sent and value without the white space around it. Values may
+    /// hold any byte but controls; names are tokens and may hold an underscore, so `a_b` and `a-b` are two fields.
+    pub fn headers(&self) -> Headers<'a> {
+        Headers(self.fields.iter())
+    }
+}
+
+impl fmt::Debug for Head<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Field values may be secrets: names only.
+        f.debug_struct("Head")
+            .field("method", &self.method)
+            .field("target", &self.raw_target)
+            .field("version", &self.version)
+            .field("host", &self.host())
+            .field("body", &self.body())
+            .field("keep_alive", &self.keep_alive())
+            .field("names", &self.headers().map(|(name, _)| name).collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+/// The fields of a head; see [`Head::headers`].
+#[derive(Clone, Debug)]
+pub struct Headers<'a>(std::slice::Iter<'a, httparse::Header<'a>>);
+
+impl<'a> Iterator for Headers<'a> {
+    type Item = (&'a str, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|field| (field.name, field.value))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Headers<'_> {}
+
+#[cold]
+fn reject_of(error: httparse::Error, bytes: &[u8]) -> Reject {
+    match error {
+        httparse::Error::HeaderName => Reject::HeaderName,
+        httparse::Error::HeaderValue => Reject::HeaderValue,
+        httparse::Error::TooManyHeaders => Reject::TooManyHeaders,
+        httparse::Error::Version => {
+            let start = bytes.iter().position(|&b| b != b'\r' && b != b'\n').unwrap_or(0);
+            let line = bytes[start..].split(|&b| b == b'\r').next().unwrap_or_default();
+            check_version(line).err().unwrap_or(Reject::RequestLine)
+        }
+        _ => Reject::RequestLine,
+    }
+}
+
+/// Looks at the end of a request line (without its CRLF) for a version this crate speaks.
+///
+/// RFC 9112 2.3: `HTTP-version = HTTP-name "/" DIGIT "." DIGIT`. Anything of that shape but 1.0 and 1.1 is 505;
+/// any other end of the line is malformed, HTTP/0.9 and its versionless line included.
+#[inline]
+pub(crate) fn check_version(line: &[u8]) -> Result<(), Reject> {
+    match line.last_chunk::<9>() {
+        Some(b" HTTP/1.1" | b" HTTP/1.0") => Ok(()),
+        Some([b' ', b'H', b'T', b'T', b'P', b'/', b'1'..=b'9', b'.', b'0'..=b'9']) => Err(Reject::Version),
+        _ => Err(Reject::RequestLine),
+    }
+}

@@ -1,0 +1,373 @@
+//! Writes response heads into a byte vector: the status line, checked fields, and framing that is always made here.
+//!
+//! The connection begins a [`HeadWriter`] on its output buffer, adds fields, and finishes it with the length of the
+//! body; it learns from [`Sent`] how to send the body and whether the connection lives on. Content-Length,
+//! Transfer-Encoding and Connection never come from a handler: [`HeadWriter::header`] refuses them, so no handler
+//! can make two parsers disagree about where its response ends. A head that is dropped unfinished leaves no byte.
+
+use std::fmt;
+
+use crate::byte::{is_token, is_value};
+use crate::status::write_status_line;
+use crate::{Method, Reject, Version};
+
+/// What the response's framing depends on in the request; made by [`Head::exchange`](crate::Head::exchange).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    asked: Asked,
+    version: Version,
+    keep_alive: bool,
+}
+
+/// The methods whose responses are framed in their own way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Usual,
+    Head,
+    Connect,
+}
+
+impl Exchange {
+    /// The exchange after a request that could not be parsed: HTTP/1.1, closing.
+    pub const REJECTED: Exchange = Exchange {
+        asked: Asked::Usual,
+        version: Version::Http11,
+        keep_alive: false,
+    };
+
+    /// An exchange of that method and version; `keep_alive` as the client wants it.
+    #[inline]
+    pub fn new(method: Method<'_>, version: Version, keep_alive: bool) -> Exchange {
+        let asked = match method {
+            Method::Head => Asked::Head,
+            Method::Connect => Asked::Connect,
+            _ => Asked::Usual,
+        };
+        Exchange {
+            asked,
+            version,
+            keep_alive,
+        }
+    }
+
+    /// The same exchange, closing after the response.
+    #[must_use]
+    pub fn closing(self) -> Exchange {
+        Exchange {
+            keep_alive: false,
+            ..self
+        }
+    }
+
+    /// Whether the connection may live on after the response.
+    pub fn keep_alive(&self) -> bool {
+        self.keep_alive
+    }
+
+    /// Whether a response with that status carries a body. When not, none may be sent, whatever the handler made.
+    pub fn has_body(&self, status: u16) -> bool {
+        !(self.asked == Asked::Head || self.switches(status) || is_bodiless(status))
+    }
+
+    fn switches(&self, status: u16) -> bool {
+        status == 101 || (self.asked == Asked::Connect && (200..300).contains(&status))
+    }
+}
+
+/// RFC 9112 6.3: these end with their head.
+#[inline]
+fn is_bodiless(status: u16) -> bool {
+    matches!(status, 100..=199 | 204 | 304)
+}
+
+/// What the handler knows of its body's length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseBody {
+    /// Exactly that many bytes.
+    Known(u64),
+    /// Unknown until it has been produced.
+    Stream,
+}
+
+/// How the body must follow the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// No body byte may follow.
+    None,
+    /// Exactly that many bytes must follow; if that fails the connection must be closed.
+    Plain(u64),
+    /// Chunks, ended by [`LAST_CHUNK`](crate::LAST_CHUNK).
+    Chunked,
+    /// The bytes as they are, ended by closing the connection (a stream to an HTTP/1.0 client).
+    UntilClose,
+    /// The connection is no longer HTTP (101, or 2xx to CONNECT).
+    Tunnel,
+}
+
+/// What a finished head has promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// How the body must follow.
+    pub transfer: Transfer,
+    /// Whether the connection serves another request after the body.
+    pub keep_alive: bool,
+}
+
+/// A field or status that must not be written. Nothing of it has been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeaderError {
+    /// The name is not a token.
+    Name,
+    /// The value holds CR, LF, NUL or another control: response splitting, or a bug.
+    Value,
+    /// Content-Length, Transfer-Encoding, Connection and Keep-Alive are written by the codec alone.
+    Reserved,
+    /// The status has not three digits.
+    Status,
+}
+
+impl fmt::Display for HeaderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HeaderError::Name => "a header name must be a non-empty token (RFC 9110 5.6.2)",
+            HeaderError::Value => "a header value must hold no control character such as CR, LF or NUL",
+            HeaderError::Reserved => "this header frames the message and is written by the server itself",
+            HeaderError::Status => "a status code must lie between 100 and 999",
+        })
+    }
+}
+
+impl std::error::Error for HeaderError {}
+
+/// The Date field of a response as one ready line; the server makes one a second.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DateLine([u8; 37]);
+
+impl DateLine {
+    /// The line for a date in the IMF-fixdate format, `Sun, 06 Nov 1994 08:49:37 GMT`.
+    ///
+    /// # Errors
+    /// [`HeaderError::Value`] when a byte of it may not stand in a value.
+    pub fn new(date: &[u8; 29]) -> Result<DateLine, HeaderError> {
+        check_value(date)?;
+        let mut line = *b"date: -----------------------------\r\n";
+        line[6..35].copy_from_slice(date);
+        Ok(DateLine(line))
+    }
+
+    /// The line's bytes, CRLF included.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for DateLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.0.trim_ascii_end()))
+    }
+}
+
+/// What a server sends to a client that waits for it before its body.
+pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// One response head being written at the end of a buffer.
+///
+/// ```
+/// use osier_http::{Exchange, HeadWriter, Method, ResponseBody, Transfer, Version};
+///
+/// let exchange = Exchange::new(Method::Get, Version::Http11, true);
+/// let mut out = Vec::new();
+/// let mut head = HeadWriter::begin(&mut out, 200, exchange)?;
+/// head.header("content-type", b"text/plain")?;
+/// assert!(head.header("x-name", b"a\r\nset-cookie: b").is_err());
+/// let sent = head.finish(ResponseBody::Known(5));
+/// assert_eq!(sent.transfer, Transfer::Plain(5));
+/// out.extend_from_slice(b"hello");
+/// assert_eq!(out, b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nhello");
+/// # Ok::<(), osier_http::HeaderError>(())
+/// ```
+#[derive(Debug)]
+pub struct HeadWriter<'o> {
+    out: &'o mut Vec<u8>,
+    /// Where this head begins in `out`; what is before belongs to earlier responses.
+    start: usize,
+    status: u16,
+    exchange: Exchange,
+    finished: bool,
+}
+
+impl<'o> HeadWriter<'o> {
+    /// Writes the status line.
+    ///
+    /// # Errors
+    /// [`HeaderError::Status`] unless the status has three digits.
+    #[inline]
+    pub fn begin(out: &'o mut Vec<u8>, status: u16, exchange: Exchange) -> Result<HeadWriter<'o>, HeaderError> {
+        if !(100..=999).contains(&status) {
+            return Err(HeaderError::Status);
+        }
+        let start = out.len();
+        write_status_line(out, status);
+        Ok(HeadWriter {
+            out,
+            start,
+            status,
+            exchange,
+            finished: false,
+        })
+    }
+
+    /// Adds a field. Fields of one name are all kept, in order.
+    ///
+    /// # Errors
+    /// [`HeaderError`] for what may not be written; the head can go on without that field.
+    #[inline]
+    pub fn header(&mut self, name: &str, value: &[u8]) -> Result<(), HeaderError> {
+        check_name(name)?;
+        check_value(value)?;
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b": ");
+        self.out.extend_from_slice(value);
+        self.out.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
+    /// Adds the Date field.
+    #[inline]
+    pub fn date(&mut self, date: &DateLine) {
+        self.out.extend_from_slice(&date.0);
+    }
+
+    /// Lets the connection close after this response.
+    pub fn close(&mut self) {
+        self.exchange.keep_alive = false;
+    }
+
+    /// Adds the fields that a 101 or 426 response names its protocol with.
+    ///
+    /// # Errors
+    /// [`HeaderError::Value`] when the protocol may not stand in a value.
+    pub fn upgrade(&mut self, protocol: &[u8]) -> Result<(), HeaderError> {
+        self.header("upgrade", protocol)?;
+        // With `close` the option would stand in a second Connection field, which is the same list (RFC 9110 5.3).
+        self.out.extend_from_slice(b"connection: upgrade\r\n");
+        Ok(())
+    }
+
+    /// Writes the framing fields and the empty line, and says how the body must follow.
+    ///
+    /// An interim response (1xx other than 101) leaves the exchange open: the final response is still to be written.
+    #[inline]
+    pub fn finish(mut self, body: ResponseBody) -> Sent {
+        self.finished = true;
+        let Exchange {
+            asked,
+            version,
+            mut keep_alive,
+        } = self.exchange;
+        let transfer = if self.exchange.switches(self.status) {
+            keep_alive = false;
+            Transfer::Tunnel
+        } else if is_bodiless(self.status) {
+            Transfer::None
+        } else {
+            match body {
+                ResponseBody::Known(length) => {
+                    write_content_length(self.out, length);
+                    if asked == Asked::Head {
+                        Transfer::None
+                    } else {
+                        Transfer::Plain(length)
+                    }
+                }
+                ResponseBody::Stream if asked == Asked::Head => Transfer::None,
+                ResponseBody::Stream if version == Version::Http11 => {
+                    self.out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+                    Transfer::Chunked
+                }
+                ResponseBody::Stream => {
+                    keep_alive = false;
+                    Transfer::UntilClose
+                }
+            }
+        };
+        // RFC 9112 9.3: 1.1 stays unless told, 1.0 closes unless told. A tunnel and an interim response tell neither.
+        let interim = self.status < 200;
+        match (version, keep_alive) {
+            (Version::Http11, true) => {}
+            _ if interim || transfer == Transfer::Tunnel => {}
+            (Version::Http10, true) => self.out.extend_from_slice(b"connection: keep-alive\r\n"),
+            (_, false) => self.out.extend_from_slice(b"connection: close\r\n"),
+        }
+        self.out.extend_from_slice(b"\r\n");
+        Sent { transfer, keep_alive }
+    }
+}
+
+impl Drop for HeadWriter<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.finished {
+            self.out.truncate(self.start);
+        }
+    }
+}
+
+/// Appends the whole answer to a refused request: its status, one line of text, and `connection: close`.
+pub fn write_reject(out: &mut Vec<u8>, reject: Reject, date: &DateLine) {
+    write_status_line(out, reject.status());
+    date_and_type(out, date);
+    write_content_length(out, reject.reason().len() as u64 + 1);
+    out.extend_from_slice(b"connection: close\r\n\r\n");
+    out.extend_from_slice(reject.reason().as_bytes());
+    out.push(b'\n');
+}
+
+fn date_and_type(out: &mut Vec<u8>, date: &DateLine) {
+    out.extend_from_slice(date.as_bytes());
+    out.extend_from_slice(b"content-type: text/plain; charset=utf-8\r\n");
+}
+
+#[inline]
+fn write_content_length(out: &mut Vec<u8>, length: u64) {
+    // 16 of name, 20 of digits, 2 of CRLF: made backwards in one piece, appended at once.
+    let mut line = *b"content-length: --------------------\r\n";
+    let mut at = 36;
+    let mut rest = length;
+    loop {
+        at -= 1;
+        line[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(b"content-length: ");
+    out.extend_from_slice(&line[at..]);
+}
+
+/// A token, and none of the fields that frame the message. Told apart by length first.
+#[inline]
+fn check_name(name: &str) -> Result<(), HeaderError> {
+    if name.is_empty() || !name.bytes().all(is_token) {
+        return Err(HeaderError::Name);
+    }
+    let reserved = match name.len() {
+        10 => name.eq_ignore_ascii_case("connection") || name.eq_ignore_ascii_case("keep-alive"),
+        14 => name.eq_ignore_ascii_case("content-length"),
+        17 => name.eq_ignore_ascii_case("transfer-encoding"),
+        _ => false,
+    };
+    if reserved { Err(HeaderError::Reserved) } else { Ok(()) }
+}
+
+#[inline]
+fn check_value(value: &[u8]) -> Result<(), HeaderError> {
+    // A fold without an early exit: it vectorises.
+    if value.iter().fold(true, |good, &b| good & is_value(b)) {
+        Ok(())
+    } else {
+        Err(HeaderError::Value)
+    }
+}

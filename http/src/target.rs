@@ -1,0 +1,155 @@
+//! The request target: its four forms (RFC 9112 3.2) and the host that it or the Host field names.
+//!
+//! Called once per request by the head's parser, with bytes that `httparse` has already found to be visible.
+
+use crate::byte::is_host;
+use crate::{Method, Reject};
+
+/// Which of the four forms of RFC 9112 3.2 a request target has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `/path?query`, the usual one.
+    Origin,
+    /// `http://host/path?query`, which a proxy's client sends and every server must accept.
+    Absolute,
+    /// `host:port`, only of CONNECT.
+    Authority,
+    /// `*`, only of OPTIONS.
+    Asterisk,
+}
+
+/// A target cut into its parts.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) form: Form,
+    pub(crate) path: &'a str,
+    pub(crate) query: Option<&'a str>,
+    /// Of absolute and authority form.
+    pub(crate) authority: Option<&'a str>,
+}
+
+/// Cuts `raw` and checks that `method` may have a target of that form.
+#[inline]
+pub(crate) fn parse<'a>(method: Method<'_>, raw: &'a str) -> Result<Target<'a>, Reject> {
+    if raw.as_bytes()[0] == b'/' && method != Method::Connect {
+        let (path, query) = split_query(raw)?;
+        return Ok(Target {
+            form: Form::Origin,
+            path,
+            query,
+            authority: None,
+        });
+    }
+    parse_rare(method, raw)
+}
+
+#[cold]
+fn parse_rare<'a>(method: Method<'_>, raw: &'a str) -> Result<Target<'a>, Reject> {
+    if method == Method::Connect {
+        // RFC 9112 3.2.3: only the uri-host and port, and the port is not optional.
+        let port = raw.rsplit_once(':').map_or("", |(_, port)| port);
+        if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(Reject::TargetForm);
+        }
+        check_authority(raw)?;
+        return Ok(Target {
+            form: Form::Authority,
+            path: "",
+            query: None,
+            authority: Some(raw),
+        });
+    }
+    if raw == "*" {
+        return match method {
+            Method::Options => Ok(Target {
+                form: Form::Asterisk,
+                path: "*",
+                query: None,
+                authority: None,
+            }),
+            _ => Err(Reject::TargetForm),
+        };
+    }
+    let (scheme, rest) = raw.split_once("://").ok_or(Reject::TargetForm)?;
+    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+        return Err(Reject::TargetForm);
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, rest) = rest.split_at(end);
+    check_authority(authority)?;
+    let (path, query) = split_query(rest)?;
+    let path = match path {
+        // RFC 9110 4.2.3: "an empty path component is equivalent to an absolute path of '/'". OPTIONS without a path
+        // and query means the whole server (RFC 9112 3.2.4).
+        "" if method == Method::Options && query.is_none() => "*",
+        "" => "/",
+        path => path,
+    };
+    Ok(Target {
+        form: Form::Absolute,
+        path,
+        query,
+        authority: Some(authority),
+    })
+}
+
+/// Splits at the first `?`. Bytes that no URI has (a fragment, anything beyond ASCII) are refused.
+#[inline]
+fn split_query(raw: &str) -> Result<(&str, Option<&str>), Reject> {
+    let bytes = raw.as_bytes();
+    if !bytes.is_ascii() {
+        return Err(Reject::Target);
+    }
+    match memchr::memchr2(b'?', b'#', bytes) {
+        None => Ok((raw, None)),
+        Some(at) if bytes[at] == b'?' && memchr::memchr(b'#', &bytes[at..]).is_none() => {
+            Ok((&raw[..at], Some(&raw[at + 1..])))
+        }
+        Some(_) => Err(Reject::Target),
+    }
+}
+
+/// An authority inside a target: a host that is there, an optional port, no user.
+fn check_authority(authority: &str) -> Result<(), Reject> {
+    if authority.is_empty() || authority.starts_with(':') {
+        return Err(Reject::Host);
+    }
+    check_host(authority.as_bytes())
+}
+
+/// `uri-host [ ":" port ]` of RFC 9112 3.2; the empty value is one (a target without an authority).
+#[inline]
+pub(crate) fn check_host(value: &[u8]) -> Result<(), Reject> {
+    let end = value.iter().position(|&b| !is_host(b)).unwrap_or(value.len());
+    match &value[end..] {
+        [] => Ok(()),
+        [b':', port @ ..] if port.len() <= 5 && port.iter().all(u8::is_ascii_digit) => Ok(()),
+        _ => check_rare_host(value),
+    }
+}
+
+/// A host with a bracketed address or with percent signs.
+#[cold]
+fn check_rare_host(value: &[u8]) -> Result<(), Reject> {
+    let rest = if let [b'[', inner @ ..] = value {
+        let end = inner.iter().position(|&b| b == b']').ok_or(Reject::Host)?;
+        let address = std::str::from_utf8(&inner[..end]).map_err(|_| Reject::Host)?;
+        // IPvFuture and zones are left out: no server is addressed by them.
+        address.parse::<std::net::Ipv6Addr>().map_err(|_| Reject::Host)?;
+        &inner[end + 1..]
+    } else {
+        let mut rest = value;
+        loop {
+            match rest {
+                [b'%', high, low, tail @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => rest = tail,
+                [b, tail @ ..] if is_host(*b) => rest = tail,
+                _ => break rest,
+            }
+        }
+    };
+    match rest {
+        [] => Ok(()),
+        [b':', port @ ..] if port.len() <= 5 && port.iter().all(u8::is_ascii_digit) => Ok(()),
+        _ => Err(Reject::Host),
+    }
+}
