@@ -1,0 +1,274 @@
+//! Stacks: fixed slots of address space with a guard below and a label on top.
+//!
+//! ```text
+//!   low                                                                            high
+//!   ├── guard 64 KiB ──┼──────────────── usable, grows down ───────────────┼─ label ─┤
+//!   limit                                                                 base      top
+//! ```
+//!
+//! Who calls it: the runtime through a [`Pool`] per worker, everyone else through [`Stack::new`]. A slot is cut once
+//! from a region (`region.rs`) and keeps its guard for the life of the process; what changes hands is the [`Stack`], the only
+//! right to use the slot. It goes round between a pool (warm, its pages kept), a coroutine, and the process-wide
+//! free list (cold, its pages given back), and leaves that circle only by [`Stack::leak`].
+//!
+//! The label says whose stack it is. Only the stack's owner writes it; the overflow handler reads it, so it
+//! is made of relaxed atomics and holds the name itself rather than a pointer that could dangle.
+//!
+//! # Safety
+//!
+//! An unsafe island: it implements corosensei's `Stack` and reads and writes the label through a raw address. Both rest
+//! on one invariant, kept by `region.rs`: a [`Stack`] is made once per carved slot, and its slot stays mapped for ever.
+#![allow(unsafe_code)]
+
+mod pool;
+mod region;
+
+use std::fmt;
+use std::io;
+use std::mem;
+use std::num::NonZeroUsize;
+use std::panic::Location;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+pub use pool::{Counters, Pool};
+pub(crate) use region::overflowed_slot;
+
+/// Bytes at the low end of every slot that fault when touched. C code has no stack probes: a frame may jump over a
+/// single page unseen, over this much only if it is larger still.
+pub const GUARD_BYTES: usize = 64 * 1024;
+
+/// The smallest stack: half guard, half usable.
+pub const MIN_STACK_BYTES: usize = 2 * GUARD_BYTES;
+
+/// The largest stack.
+pub const MAX_STACK_BYTES: usize = MIN_STACK_BYTES << (CLASSES - 1);
+
+/// Size classes are powers of two from [`MIN_STACK_BYTES`] to 1 GiB.
+const CLASSES: usize = 14;
+
+/// How stacks are cut.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address space of one stack in bytes, its guard of [`GUARD_BYTES`] included; rounded up to a power of two
+    /// between [`MIN_STACK_BYTES`] and [`MAX_STACK_BYTES`]. A stack costs memory only for the pages it has touched.
+    pub stack_bytes: usize,
+    /// Address space mapped at a time in bytes, rounded up to a power of two that holds at least one stack.
+    pub region_bytes: usize,
+    /// How the guards are made.
+    pub guard: Guard,
+}
+
+impl Default for Config {
+    /// Stacks of 256 KiB (192 KiB usable) cut from regions of 1 GiB, guarded as the kernel allows.
+    fn default() -> Config {
+        Config {
+            stack_bytes: 256 * 1024,
+            region_bytes: 1 << 30,
+            guard: Guard::Auto,
+        }
+    }
+}
+
+/// How the guard below each stack is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// `MADV_GUARD_INSTALL` where the kernel has it (Linux 6.13): it costs no mapping, so the number of stacks is bounded by
+    /// memory alone. Elsewhere, and for memory locked by `mlockall`, as [`Guard::Mprotect`].
+    Auto,
+    /// `mprotect`: two mappings per stack, so about 32,000 stacks at the default `vm.max_map_count` of 65,530.
+    Mprotect,
+}
+
+/// The right to use one stack.
+///
+/// Dropping it hands its memory back to the system and its address space to the next [`Pool`] or [`Stack::new`] of this process;
+/// [`Pool::give`] keeps it warm instead. It may outlive the pool it came from.
+pub struct Stack {
+    /// One past the highest byte of the slot; a multiple of the page size.
+    top: NonZeroUsize,
+    class: Class,
+    guard: Guard,
+}
+
+impl Stack {
+    /// A stack of at least `stack_bytes`, guard included, cut as [`Config::default`] says. For a coroutine here and
+    /// there; whoever starts many keeps a [`Pool`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Pool::new`] and [`Pool::take`].
+    pub fn new(stack_bytes: usize) -> io::Result<Stack> {
+        crate::overflow::install_for_thread()?;
+        let config = Config::default();
+        region::take(Class::holding(stack_bytes)?, config.region_bytes, config.guard)
+    }
+
+    /// Address space of this stack in bytes, its guard included.
+    pub fn stack_bytes(&self) -> usize {
+        self.class.stack_bytes()
+    }
+
+    /// Says whose stack this is from now on: what the report of an overflow prints. Of a name longer than
+    /// 48 bytes the beginning is kept.
+    #[inline]
+    pub fn label(&self, place: &'static Location<'static>, name: Option<&str>) {
+        let label = self.label_words();
+        label.place.store(std::ptr::from_ref(place).cast_mut(), Relaxed);
+        match name {
+            None => label.name_bytes.store(0, Relaxed),
+            Some(name) => label.set_name(name),
+        }
+    }
+
+    /// Gives up this stack for ever: it stays mapped, and nobody gets it again. For a coroutine that will not end while
+    /// others may still hold pointers into its frames.
+    pub fn leak(self) {
+        mem::forget(self);
+    }
+
+    fn label_words(&self) -> &Label {
+        // SAFETY: the slot is carved, and the handle to it keeps it so; see `Label::of`.
+        unsafe { Label::of(self.top) }
+    }
+
+    /// Lowest address above the guard.
+    fn low(&self) -> usize {
+        self.top.get() - self.class.stack_bytes() + GUARD_BYTES
+    }
+
+    /// Gives back every page but the topmost, which the next coroutine is sure to touch.
+    fn trim(&mut self) {
+        region::give_back_pages(self.low(), self.top.get() - rustix::param::page_size());
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        region::give_back_pages(self.low(), self.top.get());
+        region::give(Stack { ..*self });
+    }
+}
+
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stack")
+            .field("top", &format_args!("{:#x}", self.top))
+            .field("bytes", &self.stack_bytes())
+            .finish()
+    }
+}
+
+// SAFETY: `base` and `limit` bound one slot that nobody else has (module invariant); both are multiples of 16, since the
+// slot's ends are multiples of the page size and the label's size of 64. The guard is in place since the slot was carved, and at least
+// `MIN_STACK_BYTES - GUARD_BYTES - size_of::<Label>()` bytes, far over corosensei's minimum of 4 KiB, are usable.
+unsafe impl corosensei::stack::Stack for Stack {
+    #[inline]
+    fn base(&self) -> NonZeroUsize {
+        // A slot is larger than its label, so this neither wraps nor reaches zero.
+        NonZeroUsize::new(self.top.get() - size_of::<Label>()).unwrap_or(self.top)
+    }
+
+    #[inline]
+    fn limit(&self) -> NonZeroUsize {
+        // Slots are mapped memory: none begins at address zero.
+        NonZeroUsize::new(self.top.get() - self.class.stack_bytes()).unwrap_or(self.top)
+    }
+}
+
+/// What the topmost 64 bytes of a slot say. All zero means "nobody yet": so a fresh or given-back slot reads.
+#[repr(C, align(64))]
+pub(crate) struct Label {
+    place: AtomicPtr<Location<'static>>,
+    name_bytes: AtomicUsize,
+    name: [AtomicU64; 6],
+}
+
+const _: () = assert!(size_of::<Label>() == 64 && size_of::<Stack>() == 16 && size_of::<Option<Stack>>() == 16);
+
+impl Label {
+    /// The label of the slot that ends at `top`.
+    ///
+    /// # Safety
+    ///
+    /// `top` must be the end of a carved slot. Slots are never unmapped, so the reference is good for ever, and all
+    /// bit patterns the label can hold are written through it or are zero.
+    pub(crate) unsafe fn of(top: NonZeroUsize) -> &'static Label {
+        let label = std::ptr::with_exposed_provenance::<Label>(top.get() - size_of::<Label>());
+        // SAFETY: in bounds and aligned because slots are larger than a label and end at a page's end; only atomics inside.
+        unsafe { &*label }
+    }
+
+    fn set_name(&self, name: &str) {
+        let name = &name[..name.floor_char_boundary(8 * self.name.len())];
+        for (word, bytes) in self.name.iter().zip(name.as_bytes().chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(padded), Relaxed);
+        }
+        self.name_bytes.store(name.len(), Relaxed);
+    }
+
+    /// Where the fiber was spawned, if the stack was ever labelled. Safe in a signal handler.
+    pub(crate) fn place(&self) -> Option<&'static Location<'static>> {
+        // SAFETY: the pointer is null or came from a `&'static Location` in `Stack::label`.
+        NonNull::new(self.place.load(Relaxed)).map(|place| unsafe { place.as_ref() })
+    }
+
+    /// Copies the name into `buf` and returns its bytes, none if the fiber is unnamed. Safe in a signal handler.
+    pub(crate) fn name<'b>(&self, buf: &'b mut [u8; 48]) -> &'b [u8] {
+        for (bytes, word) in buf.chunks_exact_mut(8).zip(&self.name) {
+            bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+        }
+        &buf[..self.name_bytes.load(Relaxed).min(buf.len())]
+    }
+}
+
+/// A size class: stacks of `MIN_STACK_BYTES << class` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Class(u8);
+
+impl Class {
+    /// The smallest class of at least `stack_bytes`.
+    fn holding(stack_bytes: usize) -> io::Result<Class> {
+        if stack_bytes > MAX_STACK_BYTES {
+            let line = format!("stack_bytes is {stack_bytes}: at most {MAX_STACK_BYTES} is possible");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, line));
+        }
+        let bytes = stack_bytes.max(MIN_STACK_BYTES).next_power_of_two();
+        Ok(Class((bytes / MIN_STACK_BYTES).trailing_zeros() as u8))
+    }
+
+    fn stack_bytes(self) -> usize {
+        MIN_STACK_BYTES << self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_round_up_to_a_power_of_two() {
+        let bytes = |n| Class::holding(n).map(Class::stack_bytes).map_err(|e| e.kind());
+        assert_eq!(bytes(0), Ok(MIN_STACK_BYTES));
+        assert_eq!(bytes(MIN_STACK_BYTES), Ok(MIN_STACK_BYTES));
+        assert_eq!(bytes(MIN_STACK_BYTES + 1), Ok(2 * MIN_STACK_BYTES));
+        assert_eq!(bytes(MAX_STACK_BYTES), Ok(MAX_STACK_BYTES));
+        assert_eq!(bytes(MAX_STACK_BYTES + 1), Err(io::ErrorKind::InvalidInput));
+    }
+
+    #[test]
+    fn a_label_keeps_the_name_and_cuts_it_between_characters() {
+        let stack = Stack::new(0).unwrap();
+        let mut buf = [0; 48];
+        stack.label(Location::caller(), Some("reader"));
+        assert_eq!(stack.label_words().name(&mut buf), b"reader");
+        assert_eq!(stack.label_words().place().unwrap().file(), file!());
+        let long = "é".repeat(23) + "x€";
+        stack.label(Location::caller(), Some(&long));
+        assert_eq!(stack.label_words().name(&mut buf), ("é".repeat(23) + "x").as_bytes());
+        stack.label(Location::caller(), None);
+        assert_eq!(stack.label_words().name(&mut buf), b"");
+    }
+}

@@ -1,0 +1,267 @@
+//! Regions: the process-wide address space that slots are carved from, and the free list of cold slots.
+//!
+//! Called by `Pool` and `Stack` when no warm stack is at hand or one is given up, and by the overflow handler, which asks
+//! whether a fault address lies in one of our guards.
+//!
+//! Protocol: everything that changes is behind the lock of [`SHARED`], except that a region's row in [`REGIONS`] is
+//! read by the signal handler without it. So a row is filled before `ROWS` is raised (release, paired with the
+//! handler's acquire) and never changes but for `carved`, which is raised (release) once the slot below it has its guard and may
+//! be read. Regions are never unmapped: a runtime that goes leaves its slots to the next one, without their pages.
+//!
+//! # Safety
+//!
+//! An unsafe island: it maps, guards and discards memory. It keeps the invariant of `stack.rs`: one `Stack` per carved slot, made in
+//! `carve` and from then on only moved.
+#![allow(unsafe_code)]
+
+use super::{CLASSES, Class, GUARD_BYTES, Guard, Stack};
+use corosensei::stack::valgrind::ValgrindStackRegistration;
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
+use std::io;
+use std::mem;
+use std::num::NonZeroUsize;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Regions a process can have; at 1 GiB each they would fill 4 TiB, 16 million stacks of 256 KiB.
+const MAX_REGIONS: usize = 4096;
+
+/// Regions are shrunk down to this before the lack of address space is reported.
+const MIN_REGION_BYTES: usize = 4 << 20;
+
+static REGIONS: [Region; MAX_REGIONS] = [const { Region::new() }; MAX_REGIONS];
+static ROWS: AtomicUsize = AtomicUsize::new(0);
+static SHARED: Mutex<[[Shelf; CLASSES]; 2]> = Mutex::new([const { [const { Shelf::new() }; CLASSES] }; 2]);
+
+/// One mapping. All fields are written under the lock of `SHARED`.
+struct Region {
+    start: AtomicUsize,
+    bytes: AtomicUsize,
+    slot_bytes: AtomicUsize,
+    /// Bytes from `start` that have been cut into guarded slots.
+    carved: AtomicUsize,
+}
+
+/// What there is of one class and kind of guard.
+struct Shelf {
+    free: Vec<Stack>,
+    /// The row new slots are carved from.
+    row: Option<usize>,
+    /// Whether the slots of that row start inaccessible and are opened one by one.
+    closed: bool,
+}
+
+/// A cold stack, or a newly carved one.
+pub(super) fn take(class: Class, region_bytes: usize, guard: Guard) -> io::Result<Stack> {
+    let mut shared = lock();
+    let shelf = &mut shared[guard as usize][usize::from(class.0)];
+    match shelf.free.pop() {
+        Some(stack) => Ok(stack),
+        None => shelf.carve(class, region_bytes, guard),
+    }
+}
+
+/// Keeps a stack whose pages are gone for whoever wants one of its class.
+pub(super) fn give(stack: Stack) {
+    lock()[stack.guard as usize][usize::from(stack.class.0)]
+        .free
+        .push(stack);
+}
+
+/// Discards the pages of `low..high`, which must lie in the usable part of a stack that runs nothing.
+pub(super) fn give_back_pages(low: usize, high: usize) {
+    let start = ptr::with_exposed_provenance_mut(low);
+    // SAFETY: the range is part of a slot whose only `Stack` the caller (in `stack.rs`) owns, and no coroutine runs on it:
+    // nothing refers to what is discarded.
+    // Locked memory cannot be discarded; then the pages simply stay.
+    let _ = unsafe { mm::madvise(start, high - low, Advice::LinuxDontNeed) };
+}
+
+/// The end and the size of the slot in whose guard `address` lies. Lock-free: the overflow handler calls it.
+pub(crate) fn overflowed_slot(address: usize) -> Option<(NonZeroUsize, usize)> {
+    let rows = &REGIONS[..ROWS.load(Acquire)];
+    let region = rows
+        .iter()
+        .find(|r| address.wrapping_sub(r.start.load(Relaxed)) < r.carved.load(Acquire))?;
+    let slot_bytes = region.slot_bytes.load(Relaxed);
+    let offset = (address - region.start.load(Relaxed)) % slot_bytes;
+    let top = NonZeroUsize::new(address - offset + slot_bytes)?;
+    (offset < GUARD_BYTES).then_some((top, slot_bytes))
+}
+
+impl Region {
+    const fn new() -> Region {
+        Region {
+            start: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            slot_bytes: AtomicUsize::new(0),
+            carved: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Shelf {
+    const fn new() -> Shelf {
+        Shelf {
+            free: Vec::new(),
+            row: None,
+            closed: false,
+        }
+    }
+
+    fn carve(&mut self, class: Class, region_bytes: usize, guard: Guard) -> io::Result<Stack> {
+        let slot_bytes = class.stack_bytes();
+        let room = |row: &usize| REGIONS[*row].carved.load(Relaxed) + slot_bytes <= REGIONS[*row].bytes.load(Relaxed);
+        let row = match self.row.filter(room) {
+            Some(row) => row,
+            None => {
+                self.closed = guard == Guard::Mprotect || !light_guards_work();
+                *self.row.insert(map(slot_bytes, region_bytes, self.closed)?)
+            }
+        };
+        let region = &REGIONS[row];
+        let carved = region.carved.load(Relaxed);
+        let slot = region.start.load(Relaxed) + carved;
+        if self.closed {
+            open_slot(slot, slot_bytes)
+        } else {
+            guard_slot(slot)
+        }
+        .map_err(|e| no_guard(e, slot_bytes))?;
+        let usable = ptr::with_exposed_provenance_mut(slot + GUARD_BYTES);
+        // Valgrind must know every stack; slots stay stacks for ever, so the registration is never taken back.
+        mem::forget(ValgrindStackRegistration::new(usable, slot_bytes - GUARD_BYTES));
+        region.carved.store(carved + slot_bytes, Release);
+        // The kernel maps nothing at the very top of the address space: a slot's end is no zero.
+        let top = NonZeroUsize::new(slot + slot_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Stack { top, class, guard })
+    }
+}
+
+fn lock() -> MutexGuard<'static, [[Shelf; CLASSES]; 2]> {
+    // Nothing in this file panics half-way through a change, so a poisoned lock still guards good data.
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Maps a region of up to `region_bytes` and returns its row. Smaller ones are tried when address space is short.
+fn map(slot_bytes: usize, region_bytes: usize, closed: bool) -> io::Result<usize> {
+    let row = ROWS.load(Relaxed);
+    if row == MAX_REGIONS {
+        let line =
+            format!("all {MAX_REGIONS} regions for fiber stacks are in use: raise region_bytes ({region_bytes})");
+        return Err(io::Error::new(io::ErrorKind::OutOfMemory, line));
+    }
+    let least = slot_bytes.max(MIN_REGION_BYTES);
+    let mut bytes = region_bytes
+        .checked_next_power_of_two()
+        .unwrap_or(region_bytes)
+        .max(least);
+    let start = loop {
+        match reserve(bytes, closed) {
+            Ok(start) => break start,
+            Err(_) if bytes > least => bytes = (bytes / 2).max(least),
+            Err(e) => return Err(no_address_space(e, bytes)),
+        }
+    };
+    let region = &REGIONS[row];
+    region.start.store(start, Relaxed);
+    region.bytes.store(bytes, Relaxed);
+    region.slot_bytes.store(slot_bytes, Relaxed);
+    ROWS.store(row + 1, Release);
+    Ok(row)
+}
+
+fn reserve(bytes: usize, closed: bool) -> Result<usize, Errno> {
+    let access = if closed {
+        ProtFlags::empty()
+    } else {
+        ProtFlags::READ | ProtFlags::WRITE
+    };
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::STACK;
+    // SAFETY: a new mapping at an address the kernel chooses touches nothing that exists.
+    let start = unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes, access, flags)? };
+    // A huge page would back 512 touched and untouched pages of several stacks at once. Kernels without them refuse: fine.
+    // SAFETY: advice about the fresh mapping, which changes no contents.
+    let _ = unsafe { mm::madvise(start, bytes, Advice::LinuxNoHugepage) };
+    Ok(start.expose_provenance())
+}
+
+/// Makes the low end of an accessible slot the guard.
+fn guard_slot(slot: usize) -> Result<(), Errno> {
+    let start = ptr::with_exposed_provenance_mut(slot);
+    install_guard(start, GUARD_BYTES).or_else(|_| {
+        // Memory that was locked after the region was made refuses the light guard.
+        // SAFETY: the slot is being carved: nobody uses it yet.
+        unsafe { mm::mprotect(start, GUARD_BYTES, MprotectFlags::empty()) }
+    })
+}
+
+/// Makes all but the low end of an inaccessible slot usable.
+fn open_slot(slot: usize, slot_bytes: usize) -> Result<(), Errno> {
+    let usable = ptr::with_exposed_provenance_mut(slot + GUARD_BYTES);
+    // SAFETY: the slot is being carved: nobody uses it yet.
+    unsafe {
+        mm::mprotect(
+            usable,
+            slot_bytes - GUARD_BYTES,
+            MprotectFlags::READ | MprotectFlags::WRITE,
+        )
+    }
+}
+
+/// Whether the kernel has guards that cost no mapping, for memory mapped now. Tried out on a page, since the
+/// kernel's version does not tell: locked memory refuses them too.
+fn light_guards_work() -> bool {
+    let page = rustix::param::page_size();
+    let Ok(start) = reserve(page, false) else { return false };
+    let start = ptr::with_exposed_provenance_mut(start);
+    let works = install_guard(start, page).is_ok();
+    // SAFETY: the page was mapped above and nothing points into it.
+    let _ = unsafe { mm::munmap(start, page) };
+    works
+}
+
+#[cfg(target_os = "linux")]
+fn install_guard(start: *mut std::ffi::c_void, bytes: usize) -> Result<(), Errno> {
+    /// From Linux 6.13 on; neither libc nor rustix names it yet.
+    const MADV_GUARD_INSTALL: libc::c_int = 102;
+    // SAFETY: both callers own `start..start + bytes` and no object lives there.
+    match unsafe { libc::madvise(start, bytes, MADV_GUARD_INSTALL) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn install_guard(_: *mut std::ffi::c_void, _: usize) -> Result<(), Errno> {
+    Err(Errno::INVAL)
+}
+
+fn no_address_space(e: Errno, bytes: usize) -> io::Error {
+    let line = format!(
+        "cannot map {bytes} bytes for fiber stacks: {e}; the limit is RLIMIT_AS (`ulimit -v`), {} or, with \
+         vm.overcommit_memory=2, CommitLimit: raise it, run fewer fibers, or lower stack_bytes",
+        map_limit()
+    );
+    io::Error::new(io::ErrorKind::OutOfMemory, line)
+}
+
+fn no_guard(e: Errno, slot_bytes: usize) -> io::Error {
+    let line = format!(
+        "cannot guard a fiber stack of {slot_bytes} bytes: {e}; guards made by mprotect need two mappings per stack and \
+         the limit is {}: raise it by sysctl, run fewer fibers, or use Guard::Auto on Linux 6.13 or later",
+        map_limit()
+    );
+    io::Error::new(io::ErrorKind::OutOfMemory, line)
+}
+
+fn map_limit() -> String {
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    let limit = limit.trim();
+    format!(
+        "vm.max_map_count ({})",
+        if limit.is_empty() { "unknown here" } else { limit }
+    )
+}
