@@ -1,1 +1,29 @@
-//! To be written.
+//! The pure parts of a scheduler: what waits, what is queued, what sleeps. Knows no file descriptor and makes no
+//! system call of its own; the runtime is its only caller.
+//!
+//! | module | what it answers | checked by |
+//! |---|---|---|
+//! | [`wheel`] | which deadline comes next | proptest against a sorted model |
+//! | [`clock`] | what time it is, real or virtual | unit tests |
+//! | [`waiters`] | who waits for this condition | loom, miri |
+//! | [`inbox`] | which slots other threads have woken | loom, miri |
+//! | [`parker`] | who sleeps, and who must be woken | loom |
+//! | [`completion`] | has that task ended, and with what | loom, miri |
+//!
+//! Everything concurrent goes through `sync.rs`, which is std or, under `--cfg loom`, the model checker.
+#![deny(unsafe_code)]
+
+pub mod clock;
+pub mod completion;
+pub mod inbox;
+pub mod parker;
+mod sync;
+pub mod waiters;
+pub mod wheel;
+
+pub use clock::{Clock, Monotonic, Virtual, tick_after, tick_at};
+pub use completion::Completion;
+pub use inbox::{Inbox, Link, Links};
+pub use parker::{Idle, Parker};
+pub use waiters::{WaitList, Waiter};
+pub use wheel::{Key, Wheel};

@@ -1,0 +1,397 @@
+//! The wait list: who waits for a condition, first in, first out, across threads, with nothing allocated.
+//!
+//! Every primitive on which one can wait owns a [`WaitList`]; every waiter keeps its own [`Waiter`] node, on its stack
+//! or in its future, pinned. The list knows no condition: the owner of the condition changes it and then calls
+//! [`wake_one`](WaitList::wake_one) or [`wake_all`](WaitList::wake_all); the waiter registers and then looks at it.
+//!
+//! ```text
+//!   WaitList { head ─┐ }         on the waiters' stacks:
+//!                    v
+//!                  node A <──> node B <──> node C        oldest first, circular: A.previous is C
+//!                    ^───────────────────────^
+//! ```
+//!
+//! A node's life:
+//! ```text
+//!   IDLE ── register ──> WAITING ── wake_one / wake_all ──> GRANTED_ONE / GRANTED_ALL ── poll_notified / remove ──> IDLE
+//!     ^──── remove ─────────┘
+//!   dropped while WAITING: unlinked        dropped while GRANTED_ONE: the grant goes to the next in the list
+//! ```
+//!
+//! # Protocol
+//! - `lock` guards all links, tickets and wakers of nodes in WAITING, and the writing of `head`. It is a `std::sync::Mutex`:
+//!   one word and one compare-exchange when free, and where a holder is preempted the others sleep, while a spin lock of
+//!   our own would burn the core and, under real-time priorities, never end. Poison is ignored: nothing that can panic
+//!   runs inside. No foreign code runs inside: wakers are cloned before, woken and dropped after.
+//! - A node that is not WAITING belongs to its owner alone. Whoever grants takes the waker out and unlinks the node
+//!   first, and stores the granted state (release) as its very last access: the owner may see it (acquire) and free the
+//!   node without the lock.
+//! - Lost wake-ups: `register` ends in a SeqCst fence, before the waiter looks at the condition; `wake_one` and `wake_all`
+//!   begin with one, after the condition was changed, before they look at `head`. One of the two sees the other. So a wake
+//!   on an empty list is a fence and a load.
+//! - `wake_all` wakes those who were in the list when it began: nodes carry tickets, drawn in order under the lock, and it
+//!   stops at the first one that is younger. It releases the lock between batches, so the list stays whole at any time.
+//!
+//! # Safety
+//! The island: the list reaches nodes by raw pointer. They are valid because a node links itself only through
+//! `Pin<&mut Waiter>`, so it neither moves nor has its memory reused before its `Drop`, which unlinks it; and because it
+//! borrows its list, which therefore is there when `Drop` needs it. All fields that others touch are in cells or atomics,
+//! and the node is `!Unpin`, so no exclusive reference claims them.
+#![allow(unsafe_code)]
+
+use crate::sync::{AtomicPtr, AtomicU8, Mutex, MutexGuard, Ordering, UnsafeCell, fence};
+use std::marker::PhantomPinned;
+use std::pin::Pin;
+use std::ptr::{self, NonNull};
+use std::sync::PoisonError;
+use std::task::{Context, Poll, Waker};
+
+/// In no list, nothing granted.
+const IDLE: u8 = 0;
+/// In the list. Only the lock's holder may end this state.
+const WAITING: u8 = 1;
+/// Out of the list, woken by `wake_one`: somebody else could have had it.
+const GRANTED_ONE: u8 = 2;
+/// Out of the list, woken by `wake_all`.
+const GRANTED_ALL: u8 = 3;
+
+/// Wakers that `wake_all` takes out under one hold of the lock.
+const BATCH: usize = 16;
+
+/// A list of waiters, first in, first out. Three words; usable from any thread; `const` to make.
+///
+/// ```
+/// use osier_queue::WaitList;
+/// use std::pin::pin;
+/// use std::task::Waker;
+///
+/// let list = WaitList::new();
+/// let mut waiter = pin!(list.waiter());
+/// assert!(waiter.as_mut().register(Waker::noop()));
+/// // … look at the condition here: it may have come true meanwhile …
+/// assert!(list.wake_one());
+/// assert!(waiter.is_notified());
+/// assert!(!list.wake_one(), "nobody waits any more");
+/// ```
+pub struct WaitList {
+    /// The node that waits longest, or null. Written under the lock; read without it as a hint.
+    head: AtomicPtr<Node>,
+    /// Guards everything the module's protocol says; holds the next ticket.
+    lock: Mutex<u64>,
+}
+
+/// One who waits: a node of its list, to be pinned where it lives, best with [`std::pin::pin!`].
+///
+/// It borrows the list and so cannot outlive it. It may be used again after it was notified or removed.
+///
+/// # Cancellation
+/// Dropping a waiter that waits takes it out. Dropping one that [`wake_one`](WaitList::wake_one) had granted, and that
+/// did not consume it, wakes the next one instead; if nobody waits the grant is gone, so a primitive that keeps count of
+/// its grants asks [`remove`](Self::remove) in its own `Drop` and takes the grant back.
+pub struct Waiter<'list> {
+    list: &'list WaitList,
+    node: Node,
+}
+
+struct Node {
+    /// The life above. Stored by the owner (to IDLE, and under the lock to WAITING) and by who grants (under the lock).
+    state: AtomicU8,
+    /// Under the lock while WAITING; the owner's otherwise.
+    links: UnsafeCell<Links>,
+    _pinned: PhantomPinned,
+}
+
+struct Links {
+    next: *const Node,
+    previous: *const Node,
+    ticket: u64,
+    /// Some iff WAITING.
+    waker: Option<Waker>,
+}
+
+// SAFETY: a node is reached from other threads only as the protocol says; a Waker is Send + Sync; the raw pointers are
+// followed only under the lock.
+unsafe impl Send for Node {}
+// SAFETY: as above; through a shared reference the public API reads only the atomic state.
+unsafe impl Sync for Node {}
+
+const _: () = {
+    const fn send_sync<T: Send + Sync>() {}
+    send_sync::<WaitList>();
+    send_sync::<Waiter<'static>>();
+    #[cfg(all(target_pointer_width = "64", not(loom)))]
+    assert!(size_of::<WaitList>() <= 24);
+};
+
+impl WaitList {
+    crate::sync::const_unless_loom! {
+        /// An empty list.
+        pub fn new() -> Self {
+            Self { head: AtomicPtr::new(ptr::null_mut()), lock: Mutex::new(0) }
+        }
+    }
+
+    /// A node for this list, not yet waiting.
+    pub fn waiter(&self) -> Waiter<'_> {
+        let links = Links {
+            next: ptr::null(),
+            previous: ptr::null(),
+            ticket: 0,
+            waker: None,
+        };
+        let node = Node {
+            state: AtomicU8::new(IDLE),
+            links: UnsafeCell::new(links),
+            _pinned: PhantomPinned,
+        };
+        Waiter { list: self, node }
+    }
+
+    /// Whether nobody waits: one load, and nothing more. It orders nothing, so use it to skip work only where the waiters
+    /// register on the same thread; between threads [`wake_one`](Self::wake_one) and [`wake_all`](Self::wake_all) ask by
+    /// themselves, behind the fence that this needs.
+    pub fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Acquire).is_null()
+    }
+
+    /// Grants to the one who waits longest, and wakes it. `false`: nobody waits.
+    pub fn wake_one(&self) -> bool {
+        fence(Ordering::SeqCst);
+        if self.is_empty() {
+            return false;
+        }
+        let waker = {
+            let _lock = self.lock();
+            self.grant_first(GRANTED_ONE, |_| true)
+        };
+        waker.map(Waker::wake).is_some()
+    }
+
+    /// Grants to all who wait now, and wakes them; not to those who come meanwhile. Returns how many.
+    ///
+    /// A waker that panics leaves the rest waiting.
+    pub fn wake_all(&self) -> usize {
+        fence(Ordering::SeqCst);
+        if self.is_empty() {
+            return 0;
+        }
+        let mut count = 0;
+        let mut end = None;
+        loop {
+            let mut batch = [const { None }; BATCH];
+            {
+                let next_ticket = self.lock();
+                let end = *end.get_or_insert(*next_ticket);
+                for place in &mut batch {
+                    *place = self.grant_first(GRANTED_ALL, |ticket| ticket < end);
+                }
+            }
+            let full = batch[BATCH - 1].is_some();
+            for waker in batch.into_iter().flatten() {
+                count += 1;
+                waker.wake();
+            }
+            if !full {
+                return count;
+            }
+        }
+    }
+
+    /// Unlinks the first node if its ticket will do, grants it, and returns its waker. The caller holds the lock.
+    fn grant_first(&self, grant: u8, will_do: impl Fn(u64) -> bool) -> Option<Waker> {
+        let first = NonNull::new(self.head.load(Ordering::Relaxed))?;
+        // SAFETY: a linked node is alive (its Drop unlinks it, which takes the lock the caller holds).
+        let node = unsafe { first.as_ref() };
+        // SAFETY: the links of a linked node are ours under the lock.
+        let waker = node.links.with_mut(|links| unsafe {
+            if will_do((*links).ticket) {
+                (*links).waker.take()
+            } else {
+                None
+            }
+        })?;
+        self.unlink(node);
+        node.state.store(grant, Ordering::Release); // the last access: the owner may free the node now
+        Some(waker)
+    }
+
+    /// Appends the node. The caller holds the lock, and the node is in no list.
+    fn link(&self, node: &Node, ticket: u64, waker: Waker) {
+        let this: *const Node = node;
+        let head: *const Node = self.head.load(Ordering::Relaxed);
+        let (previous, next) = if head.is_null() {
+            self.head.store(this.cast_mut(), Ordering::Release);
+            (this, this)
+        } else {
+            // SAFETY: linked nodes are alive and their links ours under the lock.
+            unsafe {
+                let last = (*head).links.with(|links| (*links).previous);
+                (*last).links.with_mut(|links| (*links).next = this);
+                (*head).links.with_mut(|links| (*links).previous = this);
+                (last, head)
+            }
+        };
+        // SAFETY: the node is the caller's own until the lock is released.
+        node.links.with_mut(|links| unsafe {
+            *links = Links {
+                next,
+                previous,
+                ticket,
+                waker: Some(waker),
+            }
+        });
+    }
+
+    /// Takes a linked node out. The caller holds the lock.
+    fn unlink(&self, node: &Node) {
+        let this: *const Node = node;
+        // SAFETY: linked nodes are alive and their links ours under the lock.
+        unsafe {
+            let (next, previous) = node.links.with(|links| ((*links).next, (*links).previous));
+            if ptr::eq(next, this) {
+                self.head.store(ptr::null_mut(), Ordering::Release);
+                return;
+            }
+            (*previous).links.with_mut(|links| (*links).next = next);
+            (*next).links.with_mut(|links| (*links).previous = previous);
+            if ptr::eq(self.head.load(Ordering::Relaxed), this) {
+                self.head.store(next.cast_mut(), Ordering::Release);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<'list> Waiter<'list> {
+    /// Waits, with `waker`: enters the list at its end, or, if it waits already, keeps its place and replaces the waker
+    /// if need be. After it, look at the condition.
+    ///
+    /// `false`: it has been notified and did not consume that; it does not wait, and will not be woken again.
+    #[must_use = "a waiter that holds an unconsumed notification does not wait"]
+    pub fn register(self: Pin<&mut Self>, waker: &Waker) -> bool {
+        let this = self.into_ref().get_ref();
+        match this.node.state.load(Ordering::Acquire) {
+            IDLE => {
+                let waker = waker.clone();
+                let mut next_ticket = this.list.lock();
+                this.node.state.store(WAITING, Ordering::Relaxed);
+                this.list.link(&this.node, *next_ticket, waker);
+                *next_ticket += 1;
+            }
+            WAITING => {
+                if !this.refresh(waker) {
+                    return false;
+                }
+            }
+            _ => return false,
+        }
+        fence(Ordering::SeqCst);
+        true
+    }
+
+    /// Consumes a notification, or registers: the body of a future's `poll`.
+    pub fn poll_notified(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.as_mut().register(cx.waker()) {
+            return Poll::Pending;
+        }
+        self.node.state.store(IDLE, Ordering::Relaxed);
+        Poll::Ready(())
+    }
+
+    /// Whether it has been notified and did not consume that. One load.
+    pub fn is_notified(&self) -> bool {
+        self.node.state.load(Ordering::Acquire) >= GRANTED_ONE
+    }
+
+    /// Stops waiting. `true`: it had been notified and did not consume that; now it has, and a grant of
+    /// [`wake_one`](WaitList::wake_one) that the caller has no use for is the caller's to pass on.
+    pub fn remove(self: Pin<&mut Self>) -> bool {
+        self.into_ref().get_ref().withdraw() >= GRANTED_ONE
+    }
+
+    /// The list it waits in.
+    pub fn list(&self) -> &'list WaitList {
+        self.list
+    }
+
+    /// Replaces the waker of a waiting node; `false`: it is not waiting any more.
+    fn refresh(&self, waker: &Waker) -> bool {
+        {
+            let _lock = self.list.lock();
+            if self.node.state.load(Ordering::Acquire) != WAITING {
+                return false;
+            }
+            let same = self.node.links.with(|links| {
+                // SAFETY: the links are ours under the lock while the node is WAITING.
+                unsafe { &(*links).waker }
+                    .as_ref()
+                    .is_some_and(|old| old.will_wake(waker))
+            });
+            if same {
+                return true;
+            }
+        }
+        let new = waker.clone();
+        let old = {
+            let _lock = self.list.lock();
+            if self.node.state.load(Ordering::Acquire) != WAITING {
+                return false;
+            }
+            // SAFETY: the links are ours under the lock while the node is WAITING.
+            self.node.links.with_mut(|links| unsafe { (*links).waker.replace(new) })
+        };
+        drop(old);
+        true
+    }
+
+    /// Makes the node IDLE, unlinked if it was linked; returns the state it was in.
+    fn withdraw(&self) -> u8 {
+        let mut state = self.node.state.load(Ordering::Acquire);
+        let mut waker = None;
+        if state == WAITING {
+            let _lock = self.list.lock();
+            state = self.node.state.load(Ordering::Acquire);
+            if state == WAITING {
+                self.list.unlink(&self.node);
+                // SAFETY: the node was WAITING and the lock is held.
+                waker = self.node.links.with_mut(|links| unsafe { (*links).waker.take() });
+            }
+        }
+        self.node.state.store(IDLE, Ordering::Relaxed);
+        drop(waker);
+        state
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if self.withdraw() == GRANTED_ONE {
+            self.list.wake_one();
+        }
+    }
+}
+
+impl Default for WaitList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for WaitList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WaitList")
+            .field("empty", &self.is_empty())
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Waiter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiter")
+            .field("notified", &self.is_notified())
+            .finish_non_exhaustive()
+    }
+}
