@@ -1,5 +1,10 @@
-//! The chunked transfer coding (RFC 9112 7.1), strictly, both ways.
+//! The chunked transfer coding (RFC 9112 7.1), strictly, both ways: a decoder for requests, an encoder for responses.
+//!
+//! The decoder is driven by [`BodyDecoder`](crate::BodyDecoder), takes one byte of framing at a time and data in
+//! whole pieces, holds no bytes, and gives the same result however its input is split. Sizes are bare hex digits, every
+//! line ends in CRLF, extensions and trailers are parsed to the letter and dropped, and all of them are bounded.
 
+use crate::byte::{is_token, is_value};
 use crate::{Limits, Reject};
 
 /// A piece of body, cut out of the connection's bytes by a decoder.
@@ -15,32 +20,119 @@ pub struct Piece<'i> {
     pub done: bool,
 }
 
-/// The incremental decoder.
+/// The incremental decoder of one chunked body.
+///
+/// ```
+/// use osier_http::{ChunkedDecoder, Limits};
+///
+/// let mut decoder = ChunkedDecoder::new(&Limits::default());
+/// let input = b"5;a=b\r\nhello\r\n0\r\n\r\nGET /next";
+/// let first = decoder.decode(input, usize::MAX)?;
+/// assert_eq!((first.data, first.consumed, first.done), (&b"hello"[..], 12, false));
+/// let last = decoder.decode(&input[first.consumed..], usize::MAX)?;
+/// assert_eq!((last.data, last.consumed, last.done), (&b""[..], 7, true));
+/// # Ok::<(), osier_http::Reject>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ChunkedDecoder {
+    state: State,
+    /// Of the size line, the size so far; of a chunk, its data still to come.
     remaining: u64,
+    digits: u8,
+    /// What the body, the extensions and the trailer section may still hold.
+    body_left: u64,
+    extension_left: usize,
+    trailer_left: usize,
+    fields_left: usize,
+    name: TrailerName,
+}
+
+/// What the next byte must be.
+///
+/// ```text
+///   Size ─┬───────────────────────────▶ SizeLf ─┬─▶ Data ─▶ DataCr ─▶ DataLf ─▶ Size
+///         └▶ ExtStart … ExtEnd ────────▲        └─▶ TrailerStart ─▶ EndLf ─▶ Done
+///            (a list of name[=value])               ▲  └▶ TrailerName ─▶ TrailerValue ─▶ TrailerLf
+///                                                   └──────────────────────────────────────┘
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// A digit of the size, or what ends it.
+    Size,
+    /// White space or the name of an extension, after its semicolon.
+    ExtStart,
+    ExtName,
+    /// White space after a name: `=` or `;` must follow.
+    ExtNameGap,
+    /// White space or a value, after the equals sign.
+    ExtValueStart,
+    ExtValue,
+    ExtQuoted,
+    ExtEscaped,
+    /// After the closing quote.
+    ExtEnd,
+    /// White space before a semicolon.
+    ExtGap,
+    SizeLf,
+    Data,
+    DataCr,
+    DataLf,
+    TrailerStart,
+    TrailerName,
+    TrailerValue,
+    TrailerLf,
+    EndLf,
+    Done,
 }
 
 impl ChunkedDecoder {
     /// A decoder at the beginning of a body.
     pub const fn new(limits: &Limits) -> ChunkedDecoder {
-        let _ = limits;
-        ChunkedDecoder { remaining: 0 }
+        ChunkedDecoder {
+            state: State::Size,
+            remaining: 0,
+            digits: 0,
+            body_left: limits.body,
+            extension_left: limits.chunk_extension_bytes,
+            trailer_left: limits.trailer_bytes,
+            fields_left: limits.header_count,
+            name: TrailerName::NONE,
+        }
     }
 
     /// Takes framing and at most `max` bytes of one chunk's data from the front of `input`.
     ///
     /// # Errors
-    /// 400 for malformed framing, 413 beyond the body limit, 431 beyond the trailer limits.
+    /// 400 for malformed framing, 413 beyond the body limit, 431 beyond the trailer limits. The decoder is used up.
     pub fn decode<'i>(&mut self, input: &'i [u8], max: usize) -> Result<Piece<'i>, Reject> {
-        let _ = (input, max);
-        Err(Reject::ChunkSize)
+        let mut at = 0;
+        while self.state != State::Done {
+            if self.state == State::Data {
+                let available = (input.len() - at).min(max);
+                let count = usize::try_from(self.remaining).map_or(available, |remaining| remaining.min(available));
+                self.advance(count as u64);
+                return Ok(Piece {
+                    consumed: at + count,
+                    data: &input[at..at + count],
+                    done: false,
+                });
+            }
+            let Some(&byte) = input.get(at) else { break };
+            self.state = self.step(byte)?;
+            at += 1;
+        }
+        Ok(Piece {
+            consumed: at,
+            data: &[],
+            done: self.state == State::Done,
+        })
     }
 
-    /// How many of the next input bytes are plain data of the chunk that is under way; see [`BodyDecoder::plain`](crate::BodyDecoder::plain).
+    /// How many of the next input bytes are plain data of the chunk that is under way; see
+    /// [`BodyDecoder::plain`](crate::BodyDecoder::plain).
     #[inline]
     pub fn plain(&self) -> u64 {
-        self.remaining
+        if self.state == State::Data { self.remaining } else { 0 }
     }
 
     /// Tells that `count` plain bytes were taken past the decoder.
@@ -48,13 +140,170 @@ impl ChunkedDecoder {
     /// # Panics
     /// When `count` exceeds [`plain`](Self::plain): the caller has lost its place in the body.
     pub fn advance(&mut self, count: u64) {
-        self.remaining = self.remaining.checked_sub(count).expect("advance() beyond plain()");
+        self.remaining = self.plain().checked_sub(count).expect("advance() beyond plain()");
+        if self.state == State::Data && self.remaining == 0 {
+            self.state = State::DataCr;
+        }
     }
 
     /// Whether the last chunk and the trailer section have been consumed.
     #[inline]
     pub fn is_done(&self) -> bool {
-        false
+        self.state == State::Done
+    }
+
+    /// Takes one byte of framing.
+    #[inline]
+    fn step(&mut self, byte: u8) -> Result<State, Reject> {
+        match self.state {
+            State::Size => self.size(byte),
+            State::ExtStart
+            | State::ExtName
+            | State::ExtNameGap
+            | State::ExtValueStart
+            | State::ExtValue
+            | State::ExtQuoted
+            | State::ExtEscaped
+            | State::ExtEnd
+            | State::ExtGap => self.extension(byte),
+            State::SizeLf => self.size_end(byte),
+            State::DataCr if byte == b'\r' => Ok(State::DataLf),
+            State::DataLf if byte == b'\n' => Ok(State::Size),
+            State::DataCr | State::DataLf => Err(Reject::ChunkEnd),
+            State::TrailerStart | State::TrailerName | State::TrailerValue | State::TrailerLf | State::EndLf => {
+                self.trailer(byte)
+            }
+            State::Data | State::Done => unreachable!("decode() steps only through framing"),
+        }
+    }
+
+    fn size(&mut self, byte: u8) -> Result<State, Reject> {
+        if let Some(digit) = char::from(byte).to_digit(16) {
+            // Sixteen digits fill the u64: one more is an overflow, or zeros that nobody honest sends.
+            if self.digits == 16 {
+                return Err(Reject::ChunkSize);
+            }
+            self.digits += 1;
+            self.remaining = self.remaining << 4 | u64::from(digit);
+            return Ok(State::Size);
+        }
+        match byte {
+            _ if self.digits == 0 => Err(Reject::ChunkSize),
+            b'\r' => Ok(State::SizeLf),
+            b';' | b' ' | b'\t' => {
+                self.state = State::ExtGap;
+                self.extension(byte)
+            }
+            _ => Err(Reject::ChunkSize),
+        }
+    }
+
+    /// RFC 9112 7.1.1: `chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] )`, checked and dropped.
+    fn extension(&mut self, byte: u8) -> Result<State, Reject> {
+        use State::*;
+        let state = match (self.state, byte) {
+            // A line ends after a name or a value; a line feed never, in quotes least of all.
+            (ExtName | ExtValue | ExtEnd, b'\r') => return Ok(SizeLf),
+            (ExtStart, b' ' | b'\t') => ExtStart,
+            (ExtStart | ExtName, _) if is_token(byte) => ExtName,
+            (ExtName | ExtNameGap, b' ' | b'\t') => ExtNameGap,
+            (ExtName | ExtNameGap, b'=') => ExtValueStart,
+            (ExtValueStart, b' ' | b'\t') => ExtValueStart,
+            (ExtValueStart, b'"') => ExtQuoted,
+            (ExtValueStart | ExtValue, _) if is_token(byte) => ExtValue,
+            (ExtQuoted, b'"') => ExtEnd,
+            (ExtQuoted, b'\\') => ExtEscaped,
+            (ExtQuoted | ExtEscaped, _) if is_value(byte) => ExtQuoted,
+            (ExtName | ExtNameGap | ExtValue | ExtEnd | ExtGap, b';') => ExtStart,
+            (ExtValue | ExtEnd | ExtGap, b' ' | b'\t') => ExtGap,
+            _ => return Err(Reject::ChunkExtension),
+        };
+        // Of the whole body: many short chunks with long extensions must not cost more than their data.
+        self.extension_left = self
+            .extension_left
+            .checked_sub(1)
+            .ok_or(Reject::ChunkExtensionTooLong)?;
+        Ok(state)
+    }
+
+    fn size_end(&mut self, byte: u8) -> Result<State, Reject> {
+        if byte != b'\n' {
+            return Err(Reject::ChunkSize);
+        }
+        self.digits = 0;
+        if self.remaining == 0 {
+            return Ok(State::TrailerStart);
+        }
+        self.body_left = self.body_left.checked_sub(self.remaining).ok_or(Reject::BodyTooLarge)?;
+        Ok(State::Data)
+    }
+
+    /// Trailer fields are checked and dropped: RFC 9110 6.5.1 lets them be discarded, and merging them is how they
+    /// come to frame something.
+    fn trailer(&mut self, byte: u8) -> Result<State, Reject> {
+        self.trailer_left = self.trailer_left.checked_sub(1).ok_or(Reject::TrailerTooLarge)?;
+        match (self.state, byte) {
+            (State::TrailerStart, b'\r') => Ok(State::EndLf),
+            (State::TrailerStart, _) if is_token(byte) => {
+                self.fields_left = self.fields_left.checked_sub(1).ok_or(Reject::TrailerTooLarge)?;
+                self.name = TrailerName::NONE;
+                self.name.push(byte);
+                Ok(State::TrailerName)
+            }
+            (State::TrailerName, b':') if self.name.is_forbidden() => Err(Reject::TrailerForbidden),
+            (State::TrailerName, b':') => Ok(State::TrailerValue),
+            (State::TrailerName, _) if is_token(byte) => {
+                self.name.push(byte);
+                Ok(State::TrailerName)
+            }
+            (State::TrailerValue, b'\r') => Ok(State::TrailerLf),
+            (State::TrailerValue, _) if is_value(byte) => Ok(State::TrailerValue),
+            (State::TrailerLf, b'\n') => Ok(State::TrailerStart),
+            (State::EndLf, b'\n') => Ok(State::Done),
+            _ => Err(Reject::Trailer),
+        }
+    }
+}
+
+/// The name of the trailer field under way, in lower case, as far as it could be a forbidden one.
+#[derive(Clone, Debug)]
+struct TrailerName {
+    bytes: [u8; 17],
+    /// Saturates one beyond the array: such a name is none of the forbidden.
+    length: u8,
+}
+
+impl TrailerName {
+    const NONE: TrailerName = TrailerName {
+        bytes: [0; 17],
+        length: 0,
+    };
+
+    /// RFC 9110 6.5.1: no field that is needed "for message framing, routing" and the connection's own.
+    const FORBIDDEN: [&[u8]; 10] = [
+        b"connection",
+        b"content-encoding",
+        b"content-length",
+        b"expect",
+        b"host",
+        b"keep-alive",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    ];
+
+    fn push(&mut self, byte: u8) {
+        if let Some(slot) = self.bytes.get_mut(usize::from(self.length)) {
+            *slot = byte.to_ascii_lowercase();
+        }
+        self.length = (self.length + 1).min(18);
+    }
+
+    fn is_forbidden(&self) -> bool {
+        self.bytes
+            .get(..usize::from(self.length))
+            .is_some_and(|name| TrailerName::FORBIDDEN.contains(&name))
     }
 }
 

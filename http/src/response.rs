@@ -331,8 +331,9 @@ fn date_and_type(out: &mut Vec<u8>, date: &DateLine) {
 
 #[inline]
 fn write_content_length(out: &mut Vec<u8>, length: u64) {
-    // 16 of name, 20 of digits, 2 of CRLF: made backwards in one piece, appended at once.
-    let mut line = *b"content-length: --------------------\r\n";
+    const NAME: &[u8; 16] = b"content-length: ";
+    // Made backwards in one piece and appended at once: the digits before the CRLF, the name before the digits.
+    let mut line = *b"....................................\r\n";
     let mut at = 36;
     let mut rest = length;
     loop {
@@ -343,8 +344,8 @@ fn write_content_length(out: &mut Vec<u8>, length: u64) {
             break;
         }
     }
-    out.extend_from_slice(b"content-length: ");
-    out.extend_from_slice(&line[at..]);
+    line[at - NAME.len()..at].copy_from_slice(NAME);
+    out.extend_from_slice(&line[at - NAME.len()..]);
 }
 
 /// A token, and none of the fields that frame the message. Told apart by length first.
