@@ -1,6 +1,271 @@
-//! to come
+//! The report that a stack overflow ends in.
+//!
+//! A coroutine that outgrows its stack touches the guard below it, and the kernel sends SIGSEGV. The handler here claims
+//! the signal if the address lies in a guard of ours, says whose stack it was and how to raise it, and aborts; every other
+//! fault goes to whoever handled it before. It runs on the thread's alternative signal stack, as the coroutine's own is full.
+//!
+//! Called by `Pool::new` and `Stack::new`, and by whoever runs coroutines on a thread that did neither.
+//!
+//! # Safety
+//!
+//! An unsafe island: it installs signal handlers and signal stacks, and runs as a handler. In there it only reads atomics
+//! (`stack.rs`, `region.rs`, `PREVIOUS`), formats into a buffer on its stack and calls write(2), sigaction, raise and abort:
+//! nothing that locks or allocates.
+#![allow(unsafe_code)]
+
+use crate::stack::{GUARD_BYTES, Label, overflowed_slot};
+use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
+use std::cell::OnceCell;
+use std::ffi::{c_int, c_void};
+use std::fmt::{self, Write};
 use std::io;
-/// Prepares this thread.
+use std::mem;
+use std::num::NonZeroUsize;
+use std::ptr;
+use std::sync::OnceLock;
+
+/// Faults arrive as one or the other, by platform.
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// What our handler needs of a signal stack beside the kernel's own frame.
+const HANDLER_BYTES: usize = 4 * 1024;
+
+/// What was installed before us, for each of `SIGNALS`. Set before our handler is, so the handler finds it.
+static PREVIOUS: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
+
+thread_local! {
+    static SIGNAL_STACK: OnceCell<SignalStack> = const { OnceCell::new() };
+}
+
+/// Makes overflows on this thread end in a report: gives the thread an alternative signal stack, unless it has a large
+/// enough one, and the process the handler, once. The stack is freed when the thread ends. Calling it again
+/// costs a nanosecond.
+///
+/// A program that installs its own SIGSEGV handler later takes over, unless it calls the previous one for
+/// faults that are not its own.
+///
+/// # Errors
+///
+/// What `sigaltstack`, `sigaction` or the mapping of the signal stack fails with.
+#[inline]
 pub fn install_for_thread() -> io::Result<()> {
+    match SIGNAL_STACK.try_with(|stack| stack.get().is_some()) {
+        Ok(false) => install_slow(),
+        // During the thread's destructors the signal stack may be gone; then nothing can be installed any more.
+        Ok(true) | Err(_) => Ok(()),
+    }
+}
+
+#[cold]
+fn install_slow() -> io::Result<()> {
+    static HANDLER: OnceLock<Result<(), i32>> = OnceLock::new();
+    let installed = HANDLER.get_or_init(|| install_handler().map_err(|e| e.raw_os_error().unwrap_or(libc::EINVAL)));
+    installed.map_err(io::Error::from_raw_os_error)?;
+    let stack = SignalStack::new()?;
+    // Set twice only if a signal handler came between and called this too; then the second one is dropped and freed.
+    let _ = SIGNAL_STACK.try_with(|cell| cell.set(stack));
     Ok(())
+}
+
+fn install_handler() -> io::Result<()> {
+    for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS) {
+        let mut action = current_action(signal)?;
+        let _ = previous.set(action);
+        // The mask and flags of the previous handler stay, so that it finds what it asked for when we call it.
+        action.sa_flags &= libc::SA_NODEFER | libc::SA_RESTART;
+        action.sa_flags |= libc::SA_SIGINFO | libc::SA_ONSTACK;
+        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_fault;
+        action.sa_sigaction = handler as usize;
+        // SAFETY: the handler is async-signal-safe (module "Safety") and has the signature SA_SIGINFO asks for.
+        check(unsafe { libc::sigaction(signal, &action, ptr::null_mut()) })?;
+    }
+    Ok(())
+}
+
+extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+    // Codes above zero come from the kernel; a SIGSEGV sent by kill(2) carries no address.
+    let from_fault = code > 0;
+    match overflowed_slot(address) {
+        Some((top, stack_bytes)) if from_fault => report(top, stack_bytes),
+        _ => call_previous(signal, info, context, from_fault),
+    }
+}
+
+fn report(top: NonZeroUsize, stack_bytes: usize) -> ! {
+    // SAFETY: `overflowed_slot` answers only for carved slots.
+    let label = unsafe { Label::of(top) };
+    let mut name = [0; 48];
+    let mut text = Text {
+        bytes: [0; 1024],
+        len: 0,
+    };
+    // Formatting integers and strings neither locks nor allocates; a text that is too long is cut.
+    let _ = match str::from_utf8(label.name(&mut name)) {
+        Ok(name) if !name.is_empty() => write!(text, "\nfiber '{name}'"),
+        _ => write!(text, "\nunnamed fiber"),
+    };
+    let _ = match label.place() {
+        Some(place) => write!(text, ", spawned at {place},"),
+        None => Ok(()),
+    };
+    let usable = stack_bytes - GUARD_BYTES - size_of::<Label>();
+    let _ = writeln!(
+        text,
+        " has overflowed its stack of {stack_bytes} bytes ({usable} usable)"
+    );
+    let _ = writeln!(
+        text,
+        "raise stack_bytes: on the builder of this fiber, or on the runtime's for all of them"
+    );
+    // SAFETY: plain calls with a valid buffer. An abort handler of the program must not run on top of a broken stack.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), text.len);
+        libc::signal(libc::SIGABRT, libc::SIG_DFL);
+        libc::abort()
+    }
+}
+
+/// Does with a fault that is none of ours what would have been done without us.
+fn call_previous(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, from_fault: bool) {
+    let index = usize::from(signal != SIGNALS[0]);
+    let Some(previous) = PREVIOUS[index].get() else { return };
+    match previous.sa_sigaction {
+        libc::SIG_IGN if !from_fault => {}
+        // The kernel does not let a fault be ignored: it kills, as by default.
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: plain calls. A fault happens again when we return and then kills; a sent signal is sent once more, and is held
+            // back until we return.
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+                if !from_fault {
+                    libc::raise(signal);
+                }
+            }
+        }
+        handler => {
+            if previous.sa_flags & libc::SA_RESETHAND != 0 {
+                // SAFETY: a plain call: the handler asked to be called once only.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            // SAFETY: `handler` is a function of the kind its SA_SIGINFO flag says, installed by the program for this signal, and gets
+            // what the kernel gave us.
+            unsafe {
+                if previous.sa_flags & libc::SA_SIGINFO != 0 {
+                    type Full = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+                    mem::transmute::<usize, Full>(handler)(signal, info, context);
+                } else {
+                    mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal);
+                }
+            }
+        }
+    }
+}
+
+fn current_action(signal: c_int) -> io::Result<libc::sigaction> {
+    // SAFETY: all zero is a valid sigaction, and the call fills it.
+    unsafe {
+        let mut action = mem::zeroed();
+        check(libc::sigaction(signal, ptr::null(), &mut action))?;
+        Ok(action)
+    }
+}
+
+/// A thread's alternative signal stack: what there was, or one of ours with a guard page below it.
+struct SignalStack {
+    /// Start and length of our mapping.
+    own: Option<(*mut c_void, usize)>,
+}
+
+impl SignalStack {
+    fn new() -> io::Result<SignalStack> {
+        let needed = frame_bytes() + HANDLER_BYTES;
+        let current = current_stack()?;
+        // std gives its threads one; it is enough unless the CPU has very large registers.
+        if current.ss_flags & libc::SS_DISABLE == 0 && current.ss_size >= needed {
+            return Ok(SignalStack { own: None });
+        }
+        let page = rustix::param::page_size();
+        // Room for the handlers before us too.
+        let bytes = (needed + 32 * 1024).next_multiple_of(page);
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::STACK);
+        // SAFETY: a new mapping; its first page is made inaccessible before anything points to it.
+        let start = unsafe { mm::mmap_anonymous(ptr::null_mut(), page + bytes, access, flags)? };
+        let stack = SignalStack {
+            own: Some((start, page + bytes)),
+        };
+        let ours = libc::stack_t {
+            ss_sp: start.wrapping_byte_add(page),
+            ss_flags: 0,
+            ss_size: bytes,
+        };
+        // SAFETY: `ours` describes memory that stays mapped until `drop` has taken it back from the kernel.
+        unsafe {
+            mm::mprotect(start, page, MprotectFlags::empty())?;
+            check(libc::sigaltstack(&ours, ptr::null_mut()))?;
+        }
+        Ok(stack)
+    }
+}
+
+impl Drop for SignalStack {
+    fn drop(&mut self) {
+        let Some((start, bytes)) = self.own else { return };
+        let ours = |current: &libc::stack_t| current.ss_sp == start.wrapping_byte_add(rustix::param::page_size());
+        let none = libc::stack_t {
+            ss_sp: ptr::null_mut(),
+            ss_flags: libc::SS_DISABLE,
+            ss_size: libc::SIGSTKSZ,
+        };
+        // SAFETY: the mapping is ours, and the kernel no longer uses it once another or no stack is installed. Were that to
+        // fail, it would be leaked.
+        unsafe {
+            if current_stack().is_ok_and(|c| !ours(&c) || libc::sigaltstack(&none, ptr::null_mut()) == 0) {
+                let _ = mm::munmap(start, bytes);
+            }
+        }
+    }
+}
+
+fn current_stack() -> io::Result<libc::stack_t> {
+    // SAFETY: all zero is a valid stack_t, and the call fills it.
+    unsafe {
+        let mut current = mem::zeroed();
+        check(libc::sigaltstack(ptr::null(), &mut current))?;
+        Ok(current)
+    }
+}
+
+/// What the kernel itself writes on a signal stack: it depends on the CPU's registers.
+fn frame_bytes() -> usize {
+    #[cfg(target_os = "linux")]
+    let bytes = rustix::param::linux_minsigstksz();
+    #[cfg(not(target_os = "linux"))]
+    let bytes = 0;
+    bytes.max(libc::MINSIGSTKSZ)
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Text in a fixed buffer; what does not fit is left out.
+struct Text {
+    bytes: [u8; 1024],
+    len: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let room = &mut self.bytes[self.len..];
+        let n = s.len().min(room.len());
+        room[..n].copy_from_slice(&s.as_bytes()[..n]);
+        self.len += n;
+        Ok(())
+    }
 }

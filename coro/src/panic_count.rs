@@ -1,7 +1,150 @@
-//! to come
-/// Takes.
-pub fn take() -> usize {
-    0
+//! Takes "this thread is panicking" away while a coroutine that unwinds is suspended, and puts it back.
+//!
+//! std counts panics per thread. A coroutine whose destructor suspends in the middle of unwinding leaves the count of its
+//! thread raised: its neighbours see [`std::thread::panicking`] and falsely poison locks. So the worker that runs the coroutines
+//! calls [`take`] before it runs anything else, and [`put`] just before it resumes that coroutine.
+//!
+//! std has no call for either, but every unwinding does both: it raises the count of the thread it starts on and
+//! lowers the count of the thread it is caught on. A *donor* is a coroutine parked between the two:
+//!
+//! ```text
+//!   start:  catch_unwind( resume_unwind → destructor suspends )    +1 here, now parked
+//!   finish: the destructor returns → catch_unwind catches          −1 here
+//! ```
+//!
+//! To lower a count, finish a donor that was started elsewhere; to raise it, start one and leave it parked. What `put` parks
+//! refills the stock `take` draws on, so the stock holds as many donors as coroutines ever were suspended in
+//! mid-unwind at once. The first ones come from a thread that starts some and ends with its own count raised, which
+//! nobody sees any more.
+//!
+//! # Safety
+//!
+//! An unsafe island for one line: donors are sent between threads.
+#![allow(unsafe_code)]
+
+use crate::{Coroutine, CoroutineResult, Stack, Yielder};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// Donors made at a time when the stock is empty.
+const BATCH: usize = 16;
+
+static STOCK: Mutex<Stock> = Mutex::new(Stock {
+    parked: Vec::new(),
+    stacks: Vec::new(),
+});
+
+struct Stock {
+    parked: Vec<Donor>,
+    /// Stacks of finished donors. So `put` after `take` never needs memory.
+    stacks: Vec<Stack>,
 }
-/// Puts.
-pub fn put(_n: usize) {}
+
+/// Lowers this thread's panic count to zero and returns by how much, for [`put`]. Zero, and next to free, if the thread is not panicking.
+///
+/// If there is no memory or thread for donors the count stays raised by what could not be taken.
+///
+/// Not to be called from a panic hook.
+#[inline]
+pub fn take() -> usize {
+    if thread::panicking() { take_slow() } else { 0 }
+}
+
+#[cold]
+fn take_slow() -> usize {
+    let mut taken = 0;
+    while thread::panicking() {
+        let parked = stock().parked.pop();
+        let Some(donor) = parked.or_else(restock) else { break };
+        let stack = donor.finish();
+        stock().stacks.push(stack);
+        taken += 1;
+    }
+    taken
+}
+
+/// Raises this thread's panic count by `count`, which an earlier [`take`] returned. The thread may be another one.
+///
+/// # Panics
+///
+/// If more is put than was ever taken and there is no memory for it.
+#[inline]
+pub fn put(count: usize) {
+    for _ in 0..count {
+        let stack = stock().stacks.pop();
+        let stack = stack
+            .map_or_else(|| Stack::new(0), Ok)
+            .expect("put was given more than take had returned");
+        let donor = Donor::start(stack);
+        stock().parked.push(donor);
+    }
+}
+
+fn stock() -> MutexGuard<'static, Stock> {
+    // Never poisoned by a panic here: whoever locks it is panicking already or not about to.
+    STOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has a thread of its own start a batch of donors; keeps all but one.
+fn restock() -> Option<Donor> {
+    let start_batch = || {
+        (0..BATCH)
+            .map(|_| Stack::new(0).map(Donor::start))
+            .collect::<io::Result<Vec<_>>>()
+    };
+    let thread = thread::Builder::new()
+        .name("osier-panic-stock".into())
+        .spawn(start_batch);
+    let mut batch = thread.ok()?.join().ok()?.ok()?;
+    let donor = batch.pop();
+    stock().parked.append(&mut batch);
+    donor
+}
+
+/// A coroutine parked in mid-unwind. Dropping it would unwind it a second time, which aborts: a lost one is leaked.
+struct Donor(ManuallyDrop<Coroutine<(), (), ()>>);
+
+// SAFETY: coroutines are bound to their thread for what their closures may hold or cache. This one's frames are all known: the closure
+// below, and std's and the unwinder's between its `resume_unwind` and `catch_unwind`. They hold a `Yielder`, which is only used from the
+// stack it lies on, and the exception, which is on the heap and belongs to nobody else. Of thread-locals only the panic count
+// is used: raised before the switch, in the `resume_unwind` call, lowered after it, in std's cleanup function behind `catch_unwind`,
+// which is never inlined and so looks it up on the thread it runs on. The unwinder keeps its state in the exception and on
+// this stack. A donor changes hands through a lock or a join, so one thread's writes are seen by the next.
+unsafe impl Send for Donor {}
+
+impl Donor {
+    /// Raises this thread's count by one.
+    fn start(stack: Stack) -> Donor {
+        let mut donor = Coroutine::new(stack, |y, ()| {
+            // `resume_unwind` rather than `panic!`: no hook, no message.
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                let _park = Park(y);
+                resume_unwind(Box::new(()))
+            }));
+            drop(caught);
+        });
+        let parked = donor.resume(());
+        debug_assert_eq!(parked, CoroutineResult::Yield(()));
+        Donor(ManuallyDrop::new(donor))
+    }
+
+    /// Lowers this thread's count by one.
+    fn finish(self) -> Stack {
+        let mut donor = ManuallyDrop::into_inner(self.0);
+        let ended = donor.resume(());
+        debug_assert_eq!(ended, CoroutineResult::Return(()));
+        donor.into_stack()
+    }
+}
+
+/// Suspends the donor when it is dropped.
+struct Park<'a>(&'a Yielder<(), ()>);
+
+impl Drop for Park<'_> {
+    fn drop(&mut self) {
+        self.0.suspend(());
+    }
+}

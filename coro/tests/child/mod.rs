@@ -1,0 +1,41 @@
+//! Runs one test of this binary again in a child process, for what ends or limits a process.
+#![allow(dead_code)]
+
+use std::process::{Command, Output, Stdio};
+
+const ROLE: &str = "OSIER_CORO_TEST_ROLE";
+
+/// Whether this process is the child for `role`.
+pub fn is_child(role: &str) -> bool {
+    std::env::var(ROLE).is_ok_and(|r| r == role)
+}
+
+/// The child that runs `test` in `role`, alone and with its output unfiltered.
+pub fn command(test: &str, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("the test binary has a path"));
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs that child to its end.
+pub fn run(test: &str, role: &str) -> Output {
+    command(test, role).output().expect("the test binary runs")
+}
+
+/// Whether the byte at `address` can be read, found out without a fault: a system call reads it for us.
+pub fn readable(address: usize) -> bool {
+    let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
+    // SAFETY: write(2) fails with EFAULT where it cannot read; it changes no memory.
+    let n = unsafe {
+        libc::write(
+            std::os::fd::AsRawFd::as_raw_fd(&theirs),
+            std::ptr::without_provenance(address),
+            1,
+        )
+    };
+    drop(ours);
+    n == 1
+}

@@ -1,0 +1,335 @@
+//! Values, endings, panics, generators: what a coroutine does, seen from outside.
+
+use osier_coro::{Coroutine, CoroutineResult, Stack};
+use std::backtrace::Backtrace;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use CoroutineResult::{Return, Yield};
+
+const SLOT_BYTES: usize = 256 * 1024;
+
+fn stack() -> Stack {
+    Stack::new(SLOT_BYTES).unwrap()
+}
+
+/// Appends its word when dropped.
+struct Note(Rc<RefCell<Vec<&'static str>>>, &'static str);
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        self.0.borrow_mut().push(self.1);
+    }
+}
+
+// LWC-1: nothing runs before the first resume.
+#[test]
+fn starts_at_the_first_resume() {
+    let ran = Rc::new(Cell::new(false));
+    let seen = ran.clone();
+    let mut coroutine = Coroutine::<(), (), ()>::new(stack(), move |_, ()| seen.set(true));
+    assert!(!ran.get() && !coroutine.is_started() && !coroutine.is_finished());
+    assert_eq!(coroutine.resume(()), Return(()));
+    assert!(ran.get() && coroutine.is_started() && coroutine.is_finished());
+}
+
+// LWC-3, LWC-4, LWC-5, LWC-6
+#[test]
+fn values_pass_both_ways_and_the_end_returns_one() {
+    let mut echo = Coroutine::new(stack(), |y, mut n: u64| {
+        for _ in 0..3 {
+            n = y.suspend(n + 1);
+        }
+        format!("last {n}")
+    });
+    assert_eq!(echo.resume(10), Yield(11));
+    assert_eq!(echo.resume(20), Yield(21));
+    assert_eq!(echo.resume(30), Yield(31));
+    assert_eq!(echo.resume(40), Return("last 40".to_string()));
+}
+
+#[test]
+fn large_values_pass_both_ways() {
+    let mut coroutine = Coroutine::new(stack(), |y, a: [u64; 100]| {
+        let b: [u64; 100] = y.suspend(a.map(|x| x * 2));
+        b.map(|x| x + 1)
+    });
+    assert_eq!(coroutine.resume([1; 100]), Yield([2; 100]));
+    assert_eq!(coroutine.resume([5; 100]), Return([6; 100]));
+}
+
+#[test]
+fn a_closure_of_any_size_and_alignment_works() {
+    #[repr(align(128))]
+    struct Aligned(u8);
+    let big = [7u8; 100_000];
+    let aligned = Aligned(3);
+    let mut coroutine = Coroutine::<(), (), _>::new(stack(), move |_, ()| {
+        (
+            big.iter().map(|&b| u32::from(b)).sum::<u32>(),
+            (&raw const aligned).addr() % 128,
+            aligned.0,
+        )
+    });
+    assert_eq!(coroutine.resume(()), Return((700_000, 0, 3)));
+}
+
+#[test]
+fn coroutines_nest() {
+    let mut outer = Coroutine::<(), u32, ()>::new(stack(), |y, ()| {
+        let inner = Coroutine::<(), u32, ()>::new(stack(), |y, ()| (0..3).for_each(|n| y.suspend(n)));
+        inner.for_each(|n| y.suspend(n * 10));
+    });
+    assert_eq!(outer.by_ref().collect::<Vec<_>>(), [0, 10, 20]);
+}
+
+// LWC-6: resuming an ended coroutine is defined here.
+#[test]
+fn resuming_an_ended_coroutine_panics() {
+    let mut coroutine = Coroutine::<(), (), ()>::new(stack(), |_, ()| ());
+    coroutine.resume(());
+    assert!(catch_unwind(AssertUnwindSafe(|| coroutine.resume(()))).is_err());
+}
+
+#[test]
+fn a_panic_reaches_the_resumer_and_ends_the_coroutine() {
+    let log = Rc::default();
+    let note = Note(Rc::clone(&log), "unwound");
+    let mut coroutine = Coroutine::<(), (), ()>::new(stack(), move |y, ()| {
+        let _note = note;
+        y.suspend(());
+        std::panic::panic_any(42u8);
+    });
+    assert_eq!(coroutine.resume(()), Yield(()));
+    let payload = catch_unwind(AssertUnwindSafe(|| coroutine.resume(()))).unwrap_err();
+    assert_eq!(payload.downcast_ref(), Some(&42u8));
+    assert_eq!(*log.borrow(), ["unwound"]);
+    assert!(coroutine.is_finished() && !std::thread::panicking());
+    // Its stack is as good as new.
+    let mut next = Coroutine::<(), (), u8>::new(coroutine.into_stack(), |_, ()| 1);
+    assert_eq!(next.resume(()), Return(1));
+}
+
+#[test]
+fn a_panic_inside_can_be_caught_inside() {
+    let mut coroutine = Coroutine::<(), (), bool>::new(stack(), |y, ()| {
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            y.suspend(());
+            std::panic::resume_unwind(Box::new("no message"));
+        }));
+        caught.is_err()
+    });
+    assert_eq!(coroutine.resume(()), Yield(()));
+    assert_eq!(coroutine.resume(()), Return(true));
+}
+
+// LWC-2: a suspended coroutine may be dropped; here its stack is unwound.
+#[test]
+fn dropping_a_suspended_coroutine_drops_what_is_on_its_stack() {
+    let log = Rc::default();
+    let (outer, inner) = (Note(Rc::clone(&log), "outer"), Note(Rc::clone(&log), "inner"));
+    let mut coroutine = Coroutine::<(), (), ()>::new(stack(), move |y, ()| {
+        let _outer = outer;
+        let _inner = inner;
+        y.suspend(());
+        unreachable!("it is never resumed");
+    });
+    coroutine.resume(());
+    drop(coroutine);
+    assert_eq!(*log.borrow(), ["inner", "outer"]);
+}
+
+#[test]
+fn dropping_a_coroutine_that_never_ran_drops_its_closure() {
+    let log = Rc::default();
+    let note = Note(Rc::clone(&log), "closure");
+    drop(Coroutine::<(), (), ()>::new(stack(), move |_, ()| drop(note)));
+    assert_eq!(*log.borrow(), ["closure"]);
+}
+
+#[test]
+fn a_leaked_coroutine_drops_nothing_and_keeps_its_stack() {
+    let (log, place) = (Rc::default(), Rc::new(Cell::new(0)));
+    let (note, seen) = (Note(Rc::clone(&log), "leaked"), place.clone());
+    let mut coroutine = Coroutine::<(), (), ()>::new(stack(), move |y, ()| {
+        let _note = note;
+        let local = 0u8;
+        seen.set((&raw const local).addr());
+        y.suspend(());
+    });
+    coroutine.resume(());
+    coroutine.leak();
+    assert!(log.borrow().is_empty());
+    let leaked = place.get();
+    for _ in 0..64 {
+        let seen = place.clone();
+        let mut other = Coroutine::<(), (), ()>::new(stack(), move |_, ()| {
+            let local = 0u8;
+            seen.set((&raw const local).addr());
+        });
+        other.resume(());
+        assert!(
+            place.get().abs_diff(leaked) > SLOT_BYTES / 2,
+            "the stack was used again"
+        );
+    }
+}
+
+// LWC-7
+#[test]
+fn reset_ends_the_old_function_and_starts_a_new_one_on_the_same_stack() {
+    let log = Rc::default();
+    let (note, deferred) = (Note(Rc::clone(&log), "dropped"), Note(Rc::clone(&log), "deferred"));
+    let mut coroutine = Coroutine::new(stack(), move |y, n: usize| {
+        let _note = note;
+        y.defer(move || drop(deferred));
+        y.suspend((&raw const n).addr());
+        0
+    });
+    let Yield(old) = coroutine.resume(0) else {
+        panic!("it suspends")
+    };
+    coroutine.reset(|y, n| {
+        y.suspend((&raw const n).addr());
+        n * 2
+    });
+    assert_eq!(*log.borrow(), ["dropped", "deferred"]);
+    assert!(!coroutine.is_started());
+    let Yield(new) = coroutine.resume(21) else {
+        panic!("it suspends")
+    };
+    assert!(old.abs_diff(new) < SLOT_BYTES / 2, "not the same stack");
+    assert_eq!(coroutine.resume(1), Return(42));
+    coroutine.reset(|_, n| n);
+    assert_eq!(coroutine.resume(7), Return(7));
+}
+
+// LWC-18
+#[test]
+fn generators_are_iterators() {
+    let fibonacci = Coroutine::new(stack(), |y, ()| {
+        let (mut a, mut b) = (0u64, 1);
+        loop {
+            y.suspend(a);
+            (a, b) = (b, a + b);
+        }
+    });
+    assert_eq!(
+        fibonacci.take(10).collect::<Vec<_>>(),
+        [0, 1, 1, 2, 3, 5, 8, 13, 21, 34]
+    );
+    let mut short = Coroutine::<(), u8, ()>::new(stack(), |y, ()| y.suspend(1));
+    assert_eq!((short.next(), short.next(), short.next()), (Some(1), None, None));
+}
+
+// LWC-8, LWC-9, LWC-10, LWC-11 as the coroutine sees them; their details are tested in `defer.rs`.
+#[test]
+fn deferred_callbacks_and_memory_go_with_the_coroutine() {
+    for end in ["return", "panic", "drop"] {
+        let log = Rc::default();
+        let notes = ["memory", "first", "second", "request"].map(|word| Note(Rc::clone(&log), word));
+        let mut coroutine = Coroutine::<(), (), ()>::new(stack(), move |y, ()| {
+            let [memory, first, second, request] = notes;
+            let text: &String = y.alloc("tied".repeat(2));
+            y.alloc(memory);
+            y.defer(move || drop(first));
+            let second = y.defer(move || drop(second));
+            let generation = y.generation();
+            y.defer(move || drop(request));
+            y.run_deferred(generation);
+            y.suspend(());
+            assert!(y.fire(second) && !y.fire(second) && !y.disarm(second));
+            assert_eq!(text, "tiedtied");
+            if end == "panic" {
+                std::panic::resume_unwind(Box::new(()));
+            }
+        });
+        coroutine.resume(());
+        assert_eq!(*log.borrow(), ["request"]);
+        if end == "drop" {
+            drop(coroutine);
+        } else {
+            assert_eq!(
+                catch_unwind(AssertUnwindSafe(|| coroutine.resume(()))).is_err(),
+                end == "panic"
+            );
+        }
+        assert_eq!(*log.borrow(), ["request", "second", "first", "memory"], "{end}");
+    }
+}
+
+#[inline(never)]
+fn a_frame_of_the_callers_closure() -> String {
+    std::hint::black_box(Backtrace::force_capture().to_string())
+}
+
+#[inline(never)]
+fn a_frame_of_the_resumer(coroutine: &mut Coroutine<(), (), String>) -> String {
+    match coroutine.resume(()) {
+        Return(trace) => std::hint::black_box(trace),
+        Yield(()) => a_frame_of_the_resumer(coroutine),
+    }
+}
+
+#[test]
+fn a_backtrace_names_the_frames_inside_and_goes_on_to_the_resumer() {
+    let mut coroutine = Coroutine::new(stack(), |y, ()| {
+        y.suspend(());
+        a_frame_of_the_callers_closure()
+    });
+    let trace = a_frame_of_the_resumer(&mut coroutine);
+    let at = |name: &str| trace.find(name).unwrap_or_else(|| panic!("no {name} in\n{trace}"));
+    let inside = at("a_frame_of_the_callers_closure");
+    let closure = at("a_backtrace_names_the_frames_inside_and_goes_on_to_the_resumer::{{closure}}");
+    let resumer = at("a_frame_of_the_resumer");
+    assert!(inside < closure && closure < resumer, "{trace}");
+}
+
+// LWC-13, LWC-14: each thread switches by itself.
+#[test]
+fn threads_run_their_own_coroutines() {
+    let thread = |seed: u64| {
+        move || {
+            let pool = osier_coro::stack::Pool::new(Default::default()).unwrap();
+            let mut all: Vec<_> = (0..100)
+                .map(|n| {
+                    Coroutine::new(pool.take(None).unwrap(), move |y, ()| {
+                        (0..50).for_each(|i| y.suspend(seed + n + i))
+                    })
+                })
+                .collect();
+            (0..50)
+                .map(|_| all.iter_mut().map(|c| c.next().unwrap()).sum::<u64>())
+                .sum::<u64>()
+        }
+    };
+    let threads = [0, 1].map(|seed| std::thread::spawn(thread(seed)));
+    let sums = threads.map(|t| t.join().unwrap());
+    assert_eq!(
+        sums,
+        [
+            (0..100).map(|n| (0..50).map(|i| n + i).sum::<u64>()).sum::<u64>(),
+            sums[0] + 5000
+        ]
+    );
+}
+
+#[test]
+fn floating_point_and_callee_saved_registers_survive_a_switch() {
+    let mut sums = Coroutine::new(stack(), |y, mut x: f64| {
+        let (a, b, c, d, e) = (x + 1.0, x + 2.0, x * 3.0, x * 4.0, x / 5.0);
+        for _ in 0..3 {
+            x = y.suspend(a + b + c + d + e + x);
+        }
+        0.0
+    });
+    let (p, q, r) = (
+        std::hint::black_box(1u64),
+        std::hint::black_box(2u64),
+        std::hint::black_box(3u64),
+    );
+    assert_eq!(sums.resume(10.0), Yield(11.0 + 12.0 + 30.0 + 40.0 + 2.0 + 10.0));
+    assert_eq!(sums.resume(0.5), Yield(95.5));
+    assert_eq!((p, q, r), (1, 2, 3));
+}
