@@ -31,7 +31,8 @@ impl BodyLength {
 /// What the pass has found.
 #[derive(Clone, Copy)]
 pub(crate) struct Framing<'a> {
-    pub(crate) host: Option<&'a str>,
+    /// Checked: ASCII.
+    pub(crate) host: Option<&'a [u8]>,
     pub(crate) body: BodyLength,
     pub(crate) keep_alive: bool,
     pub(crate) expect_continue: bool,
@@ -60,7 +61,7 @@ impl<'a> Framing<'a> {
 
 #[derive(Default)]
 struct Seen<'a> {
-    host: Option<&'a str>,
+    host: Option<&'a [u8]>,
     length: Option<u64>,
     chunked: bool,
     expect_continue: bool,
@@ -78,7 +79,7 @@ impl<'a> Seen<'a> {
             return Err(Reject::HostRepeated);
         }
         check_host(value)?;
-        self.host = Some(std::str::from_utf8(value).map_err(|_| Reject::Host)?);
+        self.host = Some(value);
         Ok(())
     }
 

@@ -136,7 +136,9 @@ impl<'a> Head<'a> {
     /// Host field (RFC 9112 3.2.2), else that field. The field may be empty; only HTTP/1.0 may lack it.
     #[inline]
     pub fn host(&self) -> Option<&'a str> {
-        self.target.authority.or(self.framing.host)
+        self.target
+            .authority
+            .or_else(|| std::str::from_utf8(self.framing.host?).ok())
     }
 
     /// The version.
@@ -247,9 +249,17 @@ fn reject_of(error: httparse::Error, bytes: &[u8]) -> Reject {
 /// any other end of the line is malformed, HTTP/0.9 and its versionless line included.
 #[inline]
 pub(crate) fn check_version(line: &[u8]) -> Result<(), Reject> {
-    match line.last_chunk::<9>() {
-        Some(b" HTTP/1.1" | b" HTTP/1.0") => Ok(()),
-        Some([b' ', b'H', b'T', b'T', b'P', b'/', b'1'..=b'9', b'.', b'0'..=b'9']) => Err(Reject::Version),
-        _ => Err(Reject::RequestLine),
+    if line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") {
+        Ok(())
+    } else {
+        Err(refused_version(line))
+    }
+}
+
+#[cold]
+fn refused_version(line: &[u8]) -> Reject {
+    match line.last_chunk() {
+        Some([b' ', b'H', b'T', b'T', b'P', b'/', b'1'..=b'9', b'.', b'0'..=b'9']) => Reject::Version,
+        _ => Reject::RequestLine,
     }
 }

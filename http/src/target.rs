@@ -121,10 +121,20 @@ fn check_authority(authority: &str) -> Result<(), Reject> {
 #[inline]
 pub(crate) fn check_host(value: &[u8]) -> Result<(), Reject> {
     let end = value.iter().position(|&b| !is_host(b)).unwrap_or(value.len());
-    match &value[end..] {
-        [] => Ok(()),
-        [b':', port @ ..] if port.len() <= 5 && port.iter().all(u8::is_ascii_digit) => Ok(()),
-        _ => check_rare_host(value),
+    if is_port(&value[end..]) {
+        Ok(())
+    } else {
+        check_rare_host(value)
+    }
+}
+
+/// What may follow the host: `[ ":" port ]`, where the port's digits may be missing (RFC 3986 3.2.3).
+#[inline]
+fn is_port(rest: &[u8]) -> bool {
+    match rest {
+        [] => true,
+        [b':', port @ ..] => port.len() <= 5 && port.iter().all(u8::is_ascii_digit),
+        _ => false,
     }
 }
 
@@ -147,9 +157,5 @@ fn check_rare_host(value: &[u8]) -> Result<(), Reject> {
             }
         }
     };
-    match rest {
-        [] => Ok(()),
-        [b':', port @ ..] if port.len() <= 5 && port.iter().all(u8::is_ascii_digit) => Ok(()),
-        _ => Err(Reject::Host),
-    }
+    if is_port(rest) { Ok(()) } else { Err(Reject::Host) }
 }
