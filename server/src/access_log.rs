@@ -1,0 +1,412 @@
+//! The access log: one line per request, in Apache's combined format or as JSON, to standard error or a file.
+//!
+//! Workers format a line and append it to one buffer under a short lock; a thread of its own writes the buffer out four
+//! times a second, and at once when it has grown. So a slow disk or terminal never stops a worker: a buffer that is
+//! full drops lines, and the number of lines dropped is written once there is room. Dropping the [`AccessLog`] writes
+//! what is left.
+//!
+//! Lock order: there is one lock, never held while anything is written or formatted.
+//!
+//! Every byte of a client is escaped: a combined line holds no control character and no bare quote, a JSON line is
+//! always well-formed UTF-8. A file is opened for appending and each write ends with a whole line, so that it may be
+//! rotated by copy and truncate.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::calendar::Utc;
+use crate::cli::LogFormat;
+
+/// Bytes that wait for the writer before lines are dropped.
+const FULL: usize = 4 * 1024 * 1024;
+/// Bytes that wake the writer early.
+const EAGER: usize = 64 * 1024;
+/// How long a line may wait for company.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// What is known of one request when its response has been sent. Absent fields are empty.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// The client; none over a Unix socket.
+    pub client: Option<IpAddr>,
+    /// Seconds since 1970.
+    pub time: i64,
+    /// As sent.
+    pub method: &'a [u8],
+    /// As sent, with its query.
+    pub target: &'a [u8],
+    /// `HTTP/1.1`.
+    pub version: &'a str,
+    /// Of the response.
+    pub status: u16,
+    /// Bytes of the response's body.
+    pub bytes: u64,
+    /// Host.
+    pub host: &'a [u8],
+    /// Referer, spelled as its field is.
+    pub referer: &'a [u8],
+    /// User-Agent.
+    pub user_agent: &'a [u8],
+    /// From the first byte of the request to the last of the response, where it was measured.
+    pub took: Option<Duration>,
+}
+
+/// A log that is open. Shared by the workers.
+#[derive(Debug)]
+pub struct AccessLog {
+    json: bool,
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    pending: Mutex<Pending>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    lines: Vec<u8>,
+    dropped: u64,
+    closing: bool,
+}
+
+impl AccessLog {
+    /// Starts the writer thread on `out`. `None` for [`LogFormat::Off`].
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(format: LogFormat, out: Box<dyn Write + Send>) -> io::Result<Option<AccessLog>> {
+        let json = match format {
+            LogFormat::Off => return Ok(None),
+            LogFormat::Combined => false,
+            LogFormat::Json => true,
+        };
+        let shared = Arc::new(Shared::default());
+        let writer = thread::Builder::new().name("osier-log".into()).spawn({
+            let shared = Arc::clone(&shared);
+            move || write_out(&shared, out)
+        })?;
+        Ok(Some(AccessLog {
+            json,
+            shared,
+            writer: Some(writer),
+        }))
+    }
+
+    /// Adds a line.
+    pub fn record(&self, entry: &Entry<'_>) {
+        let mut line = Vec::with_capacity(256);
+        if self.json {
+            json(&mut line, entry)
+        } else {
+            combined(&mut line, entry)
+        }
+        line.push(b'\n');
+        let mut pending = self.shared.lock();
+        if pending.lines.len() + line.len() > FULL {
+            pending.dropped += 1;
+            return;
+        }
+        let before = pending.lines.len();
+        pending.lines.extend_from_slice(&line);
+        let grown = before < EAGER && pending.lines.len() >= EAGER;
+        drop(pending);
+        if grown {
+            self.shared.wake.notify_one();
+        }
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.wake.notify_one();
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
+        // Nothing below leaves the buffer in a bad state: a panic elsewhere is no reason to stop logging.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The writer thread. Errors of the output are reported once; later lines are tried all the same, since a full disk may
+/// be emptied.
+fn write_out(shared: &Shared, mut out: Box<dyn Write + Send>) {
+    let mut lines = Vec::new();
+    let mut reported = false;
+    loop {
+        let pending = shared.lock();
+        let (mut pending, _) = shared
+            .wake
+            .wait_timeout_while(pending, PATIENCE, |pending| {
+                !pending.closing && pending.lines.len() < EAGER
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        lines.clear();
+        std::mem::swap(&mut lines, &mut pending.lines);
+        let (dropped, closing) = (std::mem::take(&mut pending.dropped), pending.closing);
+        drop(pending);
+        if let Err(error) = out.write_all(&lines).and_then(|()| out.flush())
+            && !std::mem::replace(&mut reported, true)
+        {
+            eprintln!("osier: access log: {error}; requests are served without it until it can be written");
+        }
+        if dropped > 0 {
+            eprintln!(
+                "osier: access log: {dropped} lines were dropped because they came faster than they could be written"
+            );
+        }
+        if closing {
+            return;
+        }
+    }
+}
+
+/// `client - - [day/Mon/year:h:m:s +0000] "request line" status bytes "referer" "user agent"`
+fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
+    match entry.client {
+        Some(client) => put(line, format_args!("{client}")),
+        None => line.push(b'-'),
+    }
+    let Utc {
+        year,
+        month,
+        day,
+        hour,
+        minute,
+        second,
+    } = Utc::from_unix(entry.time);
+    let month = Utc::MONTHS[usize::from(month) - 1];
+    put(
+        line,
+        format_args!(" - - [{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000] \""),
+    );
+    escape_combined(line, entry.method);
+    line.push(b' ');
+    escape_combined(line, entry.target);
+    put(
+        line,
+        format_args!(" {}\" {} {} ", entry.version, entry.status, entry.bytes),
+    );
+    for field in [entry.referer, entry.user_agent] {
+        line.push(b'"');
+        escape_combined(line, if field.is_empty() { b"-" } else { field });
+        line.extend_from_slice(b"\" ");
+    }
+    line.pop();
+}
+
+fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
+    let Utc {
+        year,
+        month,
+        day,
+        hour,
+        minute,
+        second,
+    } = Utc::from_unix(entry.time);
+    put(
+        line,
+        format_args!("{{\"time\":\"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z\""),
+    );
+    if let Some(client) = entry.client {
+        put(line, format_args!(",\"client\":\"{client}\""));
+    }
+    let texts = [
+        ("method", entry.method),
+        ("host", entry.host),
+        ("target", entry.target),
+        ("version", entry.version.as_bytes()),
+    ];
+    for (name, value) in texts
+        .into_iter()
+        .chain([("referer", entry.referer), ("user_agent", entry.user_agent)])
+    {
+        if !value.is_empty() {
+            put(line, format_args!(",\"{name}\":\""));
+            escape_json(line, value);
+            line.push(b'"');
+        }
+    }
+    put(
+        line,
+        format_args!(",\"status\":{},\"bytes\":{}", entry.status, entry.bytes),
+    );
+    if let Some(took) = entry.took {
+        put(
+            line,
+            format_args!(",\"seconds\":{}.{:06}", took.as_secs(), took.subsec_micros()),
+        );
+    }
+    line.push(b'}');
+}
+
+/// Writes into a vector, which cannot fail.
+fn put(line: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    let _ = line.write_fmt(text);
+}
+
+/// As Apache does: `\"`, `\\` and `\xhh`, the latter for all that is not printable ASCII.
+fn escape_combined(line: &mut Vec<u8>, bytes: &[u8]) {
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\\' => line.extend_from_slice(&[b'\\', byte]),
+            b' '..=b'~' => line.push(byte),
+            _ => put(line, format_args!("\\x{byte:02x}")),
+        }
+    }
+}
+
+/// A JSON string's inside. What is not UTF-8 becomes U+FFFD: JSON cannot say it otherwise.
+fn escape_json(line: &mut Vec<u8>, bytes: &[u8]) {
+    for char in String::from_utf8_lossy(bytes).chars() {
+        match char {
+            '"' | '\\' => line.extend_from_slice(&[b'\\', char as u8]),
+            char if char.is_control() => put(line, format_args!("\\u{:04x}", char as u32)),
+            char => line.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    const ENTRY: Entry<'static> = Entry {
+        client: Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1))),
+        time: 784_111_777,
+        method: b"GET",
+        target: b"/a?b=c",
+        version: "HTTP/1.1",
+        status: 200,
+        bytes: 2326,
+        host: b"example.org",
+        referer: b"",
+        user_agent: b"curl/8",
+        took: Some(Duration::from_micros(1_000_042)),
+    };
+
+    fn as_combined(entry: &Entry<'_>) -> String {
+        let mut line = Vec::new();
+        combined(&mut line, entry);
+        String::from_utf8(line).unwrap()
+    }
+
+    fn as_json(entry: &Entry<'_>) -> String {
+        let mut line = Vec::new();
+        json(&mut line, entry);
+        String::from_utf8(line).unwrap()
+    }
+
+    #[test]
+    fn a_plain_request() {
+        assert_eq!(
+            as_combined(&ENTRY),
+            r#"192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] "GET /a?b=c HTTP/1.1" 200 2326 "-" "curl/8""#
+        );
+        assert_eq!(
+            as_json(&ENTRY),
+            concat!(
+                r#"{"time":"1994-11-06T08:49:37Z","client":"192.0.2.1","method":"GET","host":"example.org","target":"/a?b=c","#,
+                r#""version":"HTTP/1.1","user_agent":"curl/8","status":200,"bytes":2326,"seconds":1.000042}"#
+            )
+        );
+        let unix = Entry { client: None, ..ENTRY };
+        assert!(as_combined(&unix).starts_with("- - - [06"));
+        assert!(!as_json(&unix).contains("client"));
+    }
+
+    #[test]
+    fn nothing_a_client_sends_leaves_its_field() {
+        let evil = Entry {
+            target: b"/\"\\\n\x1b[31m\x00\x7f\xff\xc3\xa4",
+            user_agent: b"a\" 200 0 \"b\r\n",
+            ..ENTRY
+        };
+        let line = as_combined(&evil);
+        assert!(line.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{line}");
+        assert!(
+            line.contains(r#""GET /\"\\\x0a\x1b[31m\x00\x7f\xff\xc3\xa4 HTTP/1.1""#),
+            "{line}"
+        );
+        assert!(line.ends_with(r#""a\" 200 0 \"b\x0d\x0a""#), "{line}");
+        let line = as_json(&evil);
+        assert!(
+            line.contains(r#""target":"/\"\\\u000a\u001b[31m\u0000\u007f"#),
+            "{line}"
+        );
+        assert!(line.contains("\u{fffd}ä"), "{line}");
+        assert!(line.contains(r#""user_agent":"a\" 200 0 \"b\u000d\u000a""#), "{line}");
+        assert!(!line.chars().any(char::is_control), "{line:?}");
+    }
+
+    /// Sends each write over a channel, as slowly as the test receives.
+    struct Slow(mpsc::SyncSender<Vec<u8>>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.send(bytes.to_vec()).map_err(|_| io::ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_arrive_whole_and_the_last_ones_on_drop() {
+        let (sender, receiver) = mpsc::sync_channel(1024);
+        let log = AccessLog::start(LogFormat::Combined, Box::new(Slow(sender)))
+            .unwrap()
+            .unwrap();
+        for status in 200..300 {
+            log.record(&Entry { status, ..ENTRY });
+        }
+        drop(log);
+        let text = String::from_utf8(receiver.iter().flatten().collect()).unwrap();
+        assert_eq!(text.lines().count(), 100);
+        assert!(
+            text.lines()
+                .zip(200..)
+                .all(|(line, status)| line.contains(&format!("\" {status} 2326"))),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_stuck_output_costs_lines_but_neither_time_nor_memory() {
+        let (sender, receiver) = mpsc::sync_channel(0);
+        let log = AccessLog::start(LogFormat::Json, Box::new(Slow(sender)))
+            .unwrap()
+            .unwrap();
+        let long = [b'x'; 4096];
+        for _ in 0..4 * FULL / long.len() {
+            log.record(&Entry { target: &long, ..ENTRY });
+        }
+        assert!(log.shared.lock().lines.len() <= FULL);
+        // What is left unread cannot be written any more: the writer sees a broken pipe and ends.
+        drop(receiver);
+        drop(log);
+    }
+
+    #[test]
+    fn off_is_no_log() {
+        assert!(
+            AccessLog::start(LogFormat::Off, Box::new(io::sink()))
+                .unwrap()
+                .is_none()
+        );
+    }
+}

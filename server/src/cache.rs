@@ -1,0 +1,210 @@
+//! What a worker remembers of the files it served: a bounded map in two generations.
+//!
+//! One per worker, used by `files.rs` through a thread-local, so there is no lock. New and used entries live in the
+//! young generation. When that has taken half of any bound, it becomes the old one and what was still in the old one is
+//! forgotten: an approximation of "least recently used" that costs one move per entry and generation, and nothing on a
+//! hit in the young one.
+
+use std::collections::HashMap;
+
+/// Bounds of a whole cache; each generation gets half.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Keys remembered.
+    pub entries: usize,
+    /// Bytes of memory, as the entries weigh themselves, keys included.
+    pub bytes: usize,
+    /// Descriptors held open.
+    pub files: usize,
+}
+
+/// What an entry costs.
+pub trait Weigh {
+    /// Bytes of memory.
+    fn bytes(&self) -> usize;
+    /// Descriptors held open.
+    fn files(&self) -> usize;
+}
+
+/// The map, from a request's path as it was sent.
+#[derive(Debug)]
+pub struct Cache<V> {
+    young: Generation<V>,
+    old: Generation<V>,
+    half: Limits,
+}
+
+#[derive(Debug)]
+struct Generation<V> {
+    entries: HashMap<Box<[u8]>, V>,
+    bytes: usize,
+    files: usize,
+}
+
+impl<V: Weigh> Cache<V> {
+    /// An empty cache.
+    pub fn new(limits: Limits) -> Cache<V> {
+        let half = Limits {
+            entries: limits.entries / 2,
+            bytes: limits.bytes / 2,
+            files: limits.files / 2,
+        };
+        Cache {
+            young: Generation::new(),
+            old: Generation::new(),
+            half,
+        }
+    }
+
+    /// The entry of `key`, which counts as used.
+    pub fn find(&mut self, key: &[u8]) -> Option<&V> {
+        if !self.young.entries.contains_key(key) {
+            let (key, value) = self.old.take(key)?;
+            self.put(key, value);
+        }
+        self.young.entries.get(key)
+    }
+
+    /// Remembers `value`, in the place of what was known of `key`. Not when it alone would fill a generation.
+    pub fn insert(&mut self, key: &[u8], value: V) {
+        self.remove(key);
+        if key.len() + value.bytes() <= self.half.bytes && value.files() <= self.half.files && self.half.entries > 0 {
+            self.put(key.into(), value);
+        }
+    }
+
+    /// Forgets `key`.
+    pub fn remove(&mut self, key: &[u8]) {
+        drop((self.young.take(key), self.old.take(key)));
+    }
+
+    fn put(&mut self, key: Box<[u8]>, value: V) {
+        let full = self.young.entries.len() >= self.half.entries
+            || self.young.bytes + key.len() + value.bytes() > self.half.bytes
+            || self.young.files + value.files() > self.half.files;
+        if full {
+            self.old = std::mem::replace(&mut self.young, Generation::new());
+        }
+        self.young.put(key, value);
+    }
+}
+
+impl<V: Weigh> Generation<V> {
+    fn new() -> Self {
+        Generation {
+            entries: HashMap::new(),
+            bytes: 0,
+            files: 0,
+        }
+    }
+
+    fn put(&mut self, key: Box<[u8]>, value: V) {
+        self.bytes += key.len() + value.bytes();
+        self.files += value.files();
+        self.entries.insert(key, value);
+    }
+
+    fn take(&mut self, key: &[u8]) -> Option<(Box<[u8]>, V)> {
+        let (key, value) = self.entries.remove_entry(key)?;
+        self.bytes -= key.len() + value.bytes();
+        self.files -= value.files();
+        Some((key, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    struct Item {
+        bytes: usize,
+        files: usize,
+    }
+
+    impl Weigh for Item {
+        fn bytes(&self) -> usize {
+            self.bytes
+        }
+
+        fn files(&self) -> usize {
+            self.files
+        }
+    }
+
+    const LIMITS: Limits = Limits {
+        entries: 8,
+        bytes: 1000,
+        files: 6,
+    };
+
+    fn held(cache: &Cache<Item>) -> (usize, usize, usize) {
+        let both = [&cache.young, &cache.old];
+        (
+            both.iter().map(|half| half.entries.len()).sum(),
+            both.iter()
+                .flat_map(|half| &half.entries)
+                .map(|(key, item)| key.len() + item.bytes)
+                .sum(),
+            both.iter()
+                .flat_map(|half| half.entries.values())
+                .map(|item| item.files)
+                .sum(),
+        )
+    }
+
+    #[test]
+    fn bounds_hold_whatever_is_put_in() {
+        let mut cache = Cache::new(LIMITS);
+        // A fixed sequence of the usual multiplicative kind; what matters is that it mixes keys and weights.
+        let mut state = 1u64;
+        let mut hits = 0;
+        for _ in 0..20_000 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let random = state >> 33;
+            let key = format!("/{}", random % 13);
+            hits += usize::from(cache.find(key.as_bytes()).is_some());
+            if random.is_multiple_of(3) {
+                let (bytes, files) = ((random / 64 % 400) as usize, (random / 1024 % 3) as usize);
+                cache.insert(key.as_bytes(), Item { bytes, files });
+            }
+            let (entries, bytes, files) = held(&cache);
+            assert!(
+                entries <= LIMITS.entries && bytes <= LIMITS.bytes && files <= LIMITS.files,
+                "{entries} {bytes} {files}"
+            );
+            let counted = [&cache.young, &cache.old].map(|half| (half.bytes, half.files));
+            assert_eq!(counted[0].0 + counted[1].0, bytes);
+            assert_eq!(counted[0].1 + counted[1].1, files);
+        }
+        assert!(hits > 1000, "only {hits} hits: it remembers nothing");
+    }
+
+    #[test]
+    fn what_is_used_stays() {
+        let mut cache = Cache::new(LIMITS);
+        cache.insert(b"hot", Item { bytes: 1, files: 0 });
+        for n in 0..100 {
+            cache.insert(format!("cold{n}").as_bytes(), Item { bytes: 1, files: 0 });
+            assert!(cache.find(b"hot").is_some(), "forgotten after {n}");
+        }
+        assert!(cache.find(b"cold0").is_none());
+    }
+
+    #[test]
+    fn replaced_removed_refused() {
+        let mut cache = Cache::new(LIMITS);
+        cache.insert(b"a", Item { bytes: 1, files: 0 });
+        cache.insert(b"a", Item { bytes: 2, files: 1 });
+        assert_eq!(cache.find(b"a"), Some(&Item { bytes: 2, files: 1 }));
+        cache.remove(b"a");
+        assert_eq!(held(&cache), (0, 0, 0));
+        cache.insert(b"large", Item { bytes: 600, files: 0 });
+        assert_eq!(cache.find(b"large"), None);
+        let mut none = Cache::new(Limits { entries: 0, ..LIMITS });
+        none.insert(b"a", Item { bytes: 1, files: 0 });
+        assert_eq!(none.find(b"a"), None);
+    }
+}

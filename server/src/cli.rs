@@ -1,0 +1,404 @@
+//! The command line: what a user types, checked as far as that is possible without touching the machine.
+//!
+//! Called by `main.rs` first of all. Every refusal is one line that names the thing, its value and the remedy.
+
+use std::ffi::OsString;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::error::{ContextKind, ContextValue};
+use clap::{Parser, ValueEnum};
+
+/// Where the server listens when nobody says: reachable from this machine only.
+pub const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
+
+#[derive(Parser, Debug)]
+#[command(
+    name = "osier",
+    version,
+    about = "Serves the folder DIR over HTTP; without DIR, a built-in welcome site.",
+    override_usage = "osier [serve] [DIR] [OPTIONS]",
+    after_help = "x.br, x.zst and x.gz beside a file x are sent in its place to clients that ask for them. Names that start with a\n\
+                  dot are hidden, except below /.well-known/. Ctrl-C and SIGTERM let transfers finish; a second one ends at once.",
+    max_term_width = 112
+)]
+struct Line {
+    /// `serve`, DIR, or both
+    #[arg(value_name = "DIR", num_args = 0..=2, hide = true)]
+    words: Vec<OsString>,
+    /// Address to listen on, repeatable: HOST:PORT, :PORT (every interface), PORT or unix:PATH [default:
+    /// 127.0.0.1:8080]
+    #[arg(short, long = "listen", value_name = "ADDR")]
+    listen: Vec<Address>,
+    /// Worker threads [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: Option<u16>,
+    /// Answer pages that do not exist with /index.html, as single-page applications want
+    #[arg(long)]
+    spa: bool,
+    /// List folders that have no index.html (this is the default)
+    #[arg(long, overrides_with = "no_listing")]
+    listing: bool,
+    /// Answer 404 for folders that have no index.html
+    #[arg(long, overrides_with = "listing")]
+    no_listing: bool,
+    /// Field added to every response, repeatable
+    #[arg(long, value_name = "NAME: VALUE")]
+    header: Vec<Field>,
+    /// Access log: combined, json or off [default: off, or combined with --log-file]
+    #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true)]
+    log: Option<LogFormat>,
+    /// File the access log is appended to, instead of standard error
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    /// Seconds for transfers in progress at the end
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    drain: u64,
+}
+
+/// What to do, after parsing.
+#[derive(Debug)]
+pub struct Settings {
+    /// The folder, or none for the welcome site.
+    pub folder: Option<PathBuf>,
+    /// At least one.
+    pub listen: Vec<Address>,
+    /// Worker threads; none for one per core.
+    pub workers: Option<usize>,
+    /// Fall back to /index.html.
+    pub spa: bool,
+    /// List folders.
+    pub listing: bool,
+    /// Fields for every response.
+    pub headers: Vec<Field>,
+    /// Access log.
+    pub log: LogFormat,
+    /// Where it goes; none for standard error.
+    pub log_file: Option<PathBuf>,
+    /// How long a shutdown may take.
+    pub drain: std::time::Duration,
+}
+
+/// A place to listen on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A Unix stream socket at this path.
+    Unix(PathBuf),
+}
+
+/// A header field a user asked for, valid to be sent as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// A token.
+    pub name: String,
+    /// Visible characters, spaces and tabs.
+    pub value: String,
+}
+
+/// The forms of the access log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Apache's combined log format.
+    Combined,
+    /// One JSON object per line.
+    Json,
+    /// No access log.
+    Off,
+}
+
+/// A line that is not to be served: text to print, and the status to exit with.
+#[derive(Debug)]
+pub struct Exit {
+    /// With line breaks where it is help; a single line where it is an error.
+    pub text: String,
+    /// 0 for help and version, 2 for mistakes.
+    pub status: u8,
+}
+
+/// Parses a command line, program name first.
+pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Settings, Exit> {
+    let line = Line::try_parse_from(line).map_err(|error| explain(&error))?;
+    let mut words = line.words;
+    if words.first().is_some_and(|word| word == "serve") {
+        words.remove(0);
+    }
+    if words.len() > 1 {
+        return Err(mistake(format!(
+            "unexpected argument '{}': only one folder can be served",
+            words[1].display()
+        )));
+    }
+    let log = line.log.unwrap_or(if line.log_file.is_some() {
+        LogFormat::Combined
+    } else {
+        LogFormat::Off
+    });
+    if log == LogFormat::Off && line.log_file.is_some() {
+        return Err(mistake(
+            "--log-file with '--log off': choose --log combined or --log json, or leave the file out".into(),
+        ));
+    }
+    let default = || vec![DEFAULT_ADDRESS.parse().expect("a literal that a test parses")];
+    Ok(Settings {
+        folder: words.pop().map(PathBuf::from),
+        listen: if line.listen.is_empty() { default() } else { line.listen },
+        workers: line.workers.map(usize::from),
+        spa: line.spa,
+        listing: !line.no_listing,
+        headers: line.header,
+        log,
+        log_file: line.log_file,
+        drain: std::time::Duration::from_secs(line.drain),
+    })
+}
+
+/// A mistake in the line, as the user sees it.
+fn mistake(what: String) -> Exit {
+    Exit {
+        text: format!("osier: {what}; see osier --help"),
+        status: 2,
+    }
+}
+
+/// clap writes a paragraph with usage; we keep its first sentence and its guess.
+fn explain(error: &clap::Error) -> Exit {
+    if !error.use_stderr() {
+        return Exit {
+            text: error.render().to_string().trim_end().to_string(),
+            status: 0,
+        };
+    }
+    let text = error.render().to_string();
+    let sentence = text
+        .split("\n\n")
+        .next()
+        .unwrap_or_default()
+        .trim_start_matches("error: ");
+    let mut sentence = sentence.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some(ContextValue::String(guess)) = error.get(ContextKind::SuggestedArg) {
+        sentence.push_str(&format!(" (did you mean {guess}?)"));
+    }
+    mistake(sentence)
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path {
+                "" => Err("a path must follow unix:".into()),
+                path => Ok(Address::Unix(path.into())),
+            };
+        }
+        let tcp = |ip: [u8; 4], port: &str| {
+            port.parse::<u16>()
+                .ok()
+                .map(|port| Address::Tcp(SocketAddr::from((ip, port))))
+        };
+        let short = match text.strip_prefix(':') {
+            Some(port) => tcp([0, 0, 0, 0], port),
+            None => tcp([127, 0, 0, 1], text),
+        };
+        if let Some(address) = short {
+            return Ok(address);
+        }
+        let wanted = "write HOST:PORT, [IPV6]:PORT, :PORT, PORT or unix:PATH";
+        let Some((host, _)) = text
+            .rsplit_once(':')
+            .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        else {
+            return Err(wanted.into());
+        };
+        match text.to_socket_addrs() {
+            Ok(mut found) => found
+                .next()
+                .map(Address::Tcp)
+                .ok_or_else(|| format!("no address is known for {host}")),
+            Err(error) => Err(format!("{error}; {wanted}")),
+        }
+    }
+}
+
+impl FromStr for Field {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Field, String> {
+        let (name, value) = text.split_once(':').ok_or("write it as 'Name: value'")?;
+        let value = value.trim_matches([' ', '\t']);
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if name.is_empty() || !name.bytes().all(token) {
+            return Err(format!("'{}' is not a field name", name.escape_debug()));
+        }
+        if value.chars().any(|char| char.is_control() && char != '\t') {
+            return Err("a value cannot hold control characters".into());
+        }
+        if OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name)) {
+            return Err(format!("{name} is computed for each response and cannot be set"));
+        }
+        Ok(Field {
+            name: name.into(),
+            value: value.into(),
+        })
+    }
+}
+
+/// Fields that describe the very message they stand in: a fixed value would be a lie, or break the framing.
+const OURS: [&str; 18] = [
+    "Accept-Ranges",
+    "Allow",
+    "Connection",
+    "Content-Encoding",
+    "Content-Length",
+    "Content-Range",
+    "Content-Type",
+    "Date",
+    "ETag",
+    "Keep-Alive",
+    "Last-Modified",
+    "Location",
+    "Proxy-Connection",
+    "TE",
+    "Trailer",
+    "Transfer-Encoding",
+    "Upgrade",
+    "Server",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parsed(line: &str) -> Result<Settings, Exit> {
+        parse(
+            std::iter::once("osier")
+                .chain(line.split_whitespace())
+                .map(OsString::from),
+        )
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Line::command().debug_assert();
+    }
+
+    #[test]
+    fn nothing_means_the_welcome_site() {
+        let settings = parsed("").unwrap();
+        assert_eq!(settings.folder, None);
+        assert_eq!(settings.listen, ["127.0.0.1:8080".parse().unwrap()]);
+        assert_eq!((settings.workers, settings.spa, settings.listing), (None, false, true));
+        assert_eq!((settings.log, settings.log_file), (LogFormat::Off, None));
+    }
+
+    #[test]
+    fn forms_of_the_line() {
+        for (line, folder) in [
+            ("serve", None),
+            ("www", Some("www")),
+            ("serve www", Some("www")),
+            ("serve serve", Some("serve")),
+            ("./serve", Some("./serve")),
+            ("-w 2 serve www --spa", Some("www")),
+            ("www -w 2", Some("www")),
+        ] {
+            assert_eq!(parsed(line).unwrap().folder, folder.map(PathBuf::from), "{line}");
+        }
+        let settings =
+            parsed("www -l 8081 -l [::1]:80 -l unix:/run/x -w 3 --no-listing --listing --log-file x --drain 0")
+                .unwrap();
+        assert_eq!(settings.listen.len(), 3);
+        assert_eq!((settings.workers, settings.listing), (Some(3), true));
+        assert_eq!(settings.log, LogFormat::Combined);
+        assert!(!parsed("--listing --no-listing").unwrap().listing);
+    }
+
+    #[test]
+    fn mistakes_are_one_line_and_status_2() {
+        for (line, expected) in [
+            ("--foo", "--foo"),
+            ("--spaa", "--spa"),
+            ("a b", "'b'"),
+            ("serve a b", "'b'"),
+            ("a b c", "'c'"),
+            ("-w 0", "'0'"),
+            ("-w x", "'x'"),
+            ("-w", "--workers"),
+            ("-l 127.0.0.1", "'127.0.0.1'"),
+            ("-l 127.0.0.1:99999", "'127.0.0.1:99999'"),
+            ("-l unix:", "unix:"),
+            ("--header X", "'X'"),
+            ("--log xml", "'xml'"),
+            ("--log off --log-file x", "--log-file"),
+        ] {
+            let exit = parsed(line).unwrap_err();
+            assert_eq!(exit.status, 2, "{line}");
+            assert!(exit.text.contains(expected), "{line}: {}", exit.text);
+            assert!(
+                exit.text.starts_with("osier: ") && exit.text.ends_with("see osier --help"),
+                "{line}: {}",
+                exit.text
+            );
+            assert_eq!(exit.text.lines().count(), 1, "{line}: {}", exit.text);
+        }
+    }
+
+    #[test]
+    fn help_fits_a_screen() {
+        let help = parsed("--help").unwrap_err().text;
+        println!("{help}");
+        let lines = help.lines().count();
+        assert!((20..=40).contains(&lines), "{lines} lines:\n{help}");
+        assert_eq!(parsed("--help").unwrap_err().status, 0);
+        assert_eq!(parsed("--version").unwrap_err().status, 0);
+    }
+
+    #[test]
+    fn addresses() {
+        for (text, expected) in [
+            ("8081", "127.0.0.1:8081"),
+            (":8081", "0.0.0.0:8081"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(text.parse(), Ok(Address::Tcp(expected.parse().unwrap())), "{text}");
+        }
+        assert_eq!("unix:/run/a:1".parse(), Ok(Address::Unix("/run/a:1".into())));
+        for text in ["", ":", "host", "::1", "127.0.0.1:", "127.0.0.1:http", ":65536", "-1"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn fields() {
+        let field = |text: &str| text.parse::<Field>();
+        assert_eq!(
+            field("X-A:  b c ").unwrap(),
+            Field {
+                name: "X-A".into(),
+                value: "b c".into()
+            }
+        );
+        assert_eq!(field("Empty:").unwrap().value, "");
+        assert_eq!(field("Link: <a:b>").unwrap().value, "<a:b>");
+        for text in [
+            "",
+            "X",
+            ":v",
+            "a b: c",
+            "x : y",
+            "é: y",
+            "X: a\r\nY: b",
+            "X: \0",
+            "content-length: 5",
+            "Date: x",
+            "SERVER: x",
+        ] {
+            assert!(field(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The page that shows a folder without an index: read from the folder, written as one HTML document.
+//!
+//! Called by `files.rs` on the blocking pool, because every name costs a system call. What the server would refuse to
+//! send is not shown: dotfiles, special files, links that lead out of the root.
+
+use std::fmt::Write;
+use std::fs::File;
+use std::io;
+
+use percent_encoding::percent_encode;
+use rustix::fs::{Dir, FileType};
+
+use crate::calendar::Utc;
+use crate::root::Root;
+use crate::target::{SEGMENT, Target};
+
+/// Names shown of one folder; the page says so when there are more.
+pub const MAX_ENTRIES: usize = 10_000;
+
+/// One line of the page.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    name: Vec<u8>,
+    folder: bool,
+    size: u64,
+    modified: i64,
+}
+
+/// The page for `folder`, which `target` led to.
+///
+/// # Blocks the thread
+/// for as long as the disk takes.
+///
+/// # Errors
+/// Those of reading the folder. A name that vanishes meanwhile is left out.
+pub fn page(root: &Root, target: &Target, folder: File) -> io::Result<String> {
+    let (mut entries, complete) = read(root, target, folder)?;
+    entries.sort_by_cached_key(|entry| (!entry.folder, entry.name.to_ascii_lowercase(), entry.name.clone()));
+    Ok(render(target, &entries, complete))
+}
+
+fn read(root: &Root, target: &Target, folder: File) -> io::Result<(Vec<Entry>, bool)> {
+    let mut entries = Vec::new();
+    let mut below = target.name.clone();
+    if !below.is_empty() {
+        below.push(b'/');
+    }
+    let prefix = below.len();
+    for item in Dir::new(std::os::fd::OwnedFd::from(folder))? {
+        let item = item?;
+        let name = item.file_name().to_bytes();
+        // A backslash is no path of ours either (`target.rs`).
+        if name.starts_with(b".")
+            || name.contains(&b'\\')
+            || matches!(item.file_type(), FileType::Fifo | FileType::Socket)
+        {
+            continue;
+        }
+        if entries.len() == MAX_ENTRIES {
+            return Ok((entries, false));
+        }
+        below.truncate(prefix);
+        below.extend_from_slice(name);
+        let Ok(metadata) = root.metadata(&below) else { continue };
+        if metadata.is_dir() || metadata.is_file() {
+            let modified = std::os::unix::fs::MetadataExt::mtime(&metadata);
+            entries.push(Entry {
+                name: name.to_vec(),
+                folder: metadata.is_dir(),
+                size: metadata.len(),
+                modified,
+            });
+        }
+    }
+    Ok((entries, true))
+}
+
+fn render(target: &Target, entries: &[Entry], complete: bool) -> String {
+    let title = format!(
+        "/{}{}",
+        String::from_utf8_lossy(&target.name),
+        if target.name.is_empty() { "" } else { "/" }
+    );
+    let title = Escaped(&title);
+    let mut page = String::with_capacity(STYLE.len() + 512 + entries.len() * 160);
+    // Writing to a String cannot fail.
+    let _ = write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n<h1>{title}</h1>\n<table>\n"
+    );
+    if !target.name.is_empty() {
+        page.push_str("<tr><td><a href=\"../\">../</a><td><td>\n");
+    }
+    for entry in entries {
+        let slash = if entry.folder { "/" } else { "" };
+        let shown = String::from_utf8_lossy(&entry.name);
+        let _ = writeln!(
+            page,
+            "<tr><td><a href=\"{}{slash}\">{}{slash}</a><td>{}<td>{}",
+            percent_encode(&entry.name, SEGMENT),
+            Escaped(&shown),
+            Size(entry),
+            Minute(entry.modified),
+        );
+    }
+    page.push_str("</table>\n");
+    if entries.is_empty() {
+        page.push_str("<p>This folder is empty.\n");
+    }
+    if !complete {
+        let _ = writeln!(
+            page,
+            "<p>Only the first {MAX_ENTRIES} names that the file system gave are shown."
+        );
+    }
+    page
+}
+
+/// Text inside an element or a quoted attribute.
+struct Escaped<'a>(&'a str);
+
+impl std::fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for char in self.0.chars() {
+            match char {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                // A name may hold a line break or an escape sequence; a page should not.
+                char if char.is_control() => f.write_char('\u{fffd}')?,
+                char => f.write_char(char)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A size as people read it; nothing for a folder.
+struct Size<'a>(&'a Entry);
+
+impl std::fmt::Display for Size<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let bytes = self.0.size;
+        if self.0.folder {
+            return Ok(());
+        }
+        if bytes < 1024 {
+            return write!(f, "{bytes} B");
+        }
+        // u64::MAX is 16 EiB, so the units suffice.
+        let (mut tenths, mut units) = (
+            u128::from(bytes) * 10 / 1024,
+            ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter(),
+        );
+        let mut unit = units.next().unwrap_or_default();
+        while tenths >= 10_240 {
+            (tenths, unit) = (tenths / 1024, units.next().unwrap_or_default());
+        }
+        write!(f, "{}.{} {unit}", tenths / 10, tenths % 10)
+    }
+}
+
+/// `2026-11-20 16:30`, UTC.
+struct Minute(i64);
+
+impl std::fmt::Display for Minute {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Utc {
+            year,
+            month,
+            day,
+            hour,
+            minute,
+            ..
+        } = Utc::from_unix(self.0);
+        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}")
+    }
+}
+
+const STYLE: &str = ":root{color-scheme:light dark}\
+body{font:1rem/1.6 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}\
+h1{font-size:1.2rem;overflow-wrap:anywhere}\
+table{border-collapse:collapse;width:100%}\
+td{padding:.15rem .5rem .15rem 0;overflow-wrap:anywhere}\
+td+td{text-align:right;white-space:nowrap;opacity:.7;font-variant-numeric:tabular-nums}\
+tr:hover{background:#8882}\
+a{text-decoration:none}a:hover{text-decoration:underline}";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::Found;
+    use crate::scratch::Scratch;
+    use std::os::unix::ffi::OsStrExt;
+
+    fn listed(scratch: &Scratch, path: &str) -> String {
+        let root = Root::open(scratch.path()).unwrap();
+        let target = Target::parse(path.as_bytes()).unwrap();
+        let Found::Folder(folder) = root.find(&target.name).unwrap() else {
+            panic!("{path} is no folder")
+        };
+        page(&root, &target, folder).unwrap()
+    }
+
+    /// The `href` values, in order.
+    fn links(page: &str) -> Vec<&str> {
+        page.split("href=\"")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn sorted_escaped_and_without_what_is_not_served() {
+        let scratch = Scratch::new();
+        for name in [
+            "b.txt",
+            "A.txt",
+            "<i>&\"'.txt",
+            "javascript:alert(1)",
+            "a b?#%.txt",
+            ".secret",
+            "back\\slash",
+            "sub/x",
+            "Zoo/x",
+        ] {
+            scratch.write(name, "12");
+        }
+        std::fs::write(scratch.path().join(std::ffi::OsStr::from_bytes(b"raw\xff\n")), "").unwrap();
+        rustix::fs::mkfifoat(
+            rustix::fs::CWD,
+            scratch.path().join("fifo"),
+            rustix::fs::Mode::from_raw_mode(0o600),
+        )
+        .unwrap();
+        std::os::unix::fs::symlink("b.txt", scratch.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", scratch.path().join("escape")).unwrap();
+        let page = listed(&scratch, "/");
+        assert_eq!(
+            links(&page),
+            [
+                "sub/",
+                "Zoo/",
+                "%3Ci%3E%26%22%27.txt",
+                "a%20b%3F%23%25.txt",
+                "A.txt",
+                "b.txt",
+                "javascript%3Aalert%281%29",
+                "link",
+                "raw%FF%0A",
+            ]
+        );
+        assert!(
+            page.contains("&lt;i&gt;&amp;&quot;&#39;.txt</a><td>2 B<td>20"),
+            "{page}"
+        );
+        assert!(page.contains("raw\u{fffd}\u{fffd}"), "{page}");
+        assert!(
+            !page.contains("<i>") && !page.contains("secret") && !page.contains("fifo") && !page.contains("escape"),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn folders_below_have_a_way_up() {
+        let scratch = Scratch::new();
+        scratch.write("s&b/x/y", "");
+        let page = listed(&scratch, "/s&b/");
+        assert_eq!(links(&page), ["../", "x/"]);
+        assert!(page.contains("<title>/s&amp;b/</title>"), "{page}");
+        std::fs::create_dir(scratch.path().join("empty")).unwrap();
+        assert!(listed(&scratch, "/empty/").contains("This folder is empty"));
+    }
+
+    #[test]
+    fn sizes_and_dates() {
+        let size = |size| {
+            Size(&Entry {
+                name: vec![],
+                folder: false,
+                size,
+                modified: 0,
+            })
+            .to_string()
+        };
+        for (bytes, expected) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1536, "1.5 KiB"),
+            (1024 * 1024 - 1, "1023.9 KiB"),
+            (1024 * 1024, "1.0 MiB"),
+            (u64::MAX, "15.9 EiB"),
+        ] {
+            assert_eq!(size(bytes), expected, "{bytes}");
+        }
+        assert_eq!(Minute(784_111_777).to_string(), "1994-11-06 08:49");
+    }
+}

@@ -1,0 +1,178 @@
+//! The Accept-Encoding field: which of a file and its precompressed siblings (`x.br`, `x.zst`, `x.gz`) a client wants.
+//!
+//! Called by `files.rs`; pure. Weights are thousandths, because that is all the grammar can say.
+//!
+//! Source: RFC 9110 sections 12.4.2 and 12.5.3.
+
+/// A content coding we can find on disk, in our order of preference: the densest first.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub enum Coding {
+    /// Brotli, `.br`.
+    Brotli,
+    /// Zstandard, `.zst`.
+    Zstd,
+    /// Gzip, `.gz`.
+    Gzip,
+}
+
+impl Coding {
+    /// All of them, in order of preference; the position is the index into arrays of siblings.
+    pub const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
+
+    /// What is appended to the name of the file.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Coding::Brotli => ".br",
+            Coding::Zstd => ".zst",
+            Coding::Gzip => ".gz",
+        }
+    }
+
+    /// The name in Content-Encoding.
+    pub fn token(self) -> &'static str {
+        match self {
+            Coding::Brotli => "br",
+            Coding::Zstd => "zstd",
+            Coding::Gzip => "gzip",
+        }
+    }
+
+    fn named(self, name: &[u8]) -> bool {
+        name.eq_ignore_ascii_case(self.token().as_bytes())
+            || (self == Coding::Gzip && name.eq_ignore_ascii_case(b"x-gzip"))
+    }
+}
+
+/// What to send.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub enum Choice {
+    /// The file itself.
+    Identity,
+    /// The sibling of this coding.
+    Encoded(Coding),
+    /// The client refuses every form there is: 406.
+    Nothing,
+}
+
+/// Chooses among the file and the siblings that exist (`present`, in the order of [`Coding::ALL`]), for the lines of
+/// Accept-Encoding.
+///
+/// The highest weight wins; between equals a sibling wins over the file, and a denser one over another. A file that is
+/// not mentioned is acceptable but wanted least.
+pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]>, present: [bool; 3]) -> Choice {
+    let mut weights: [Option<u16>; 3] = [None; 3];
+    let mut identity: Option<u16> = None;
+    let mut others: Option<u16> = None;
+    for element in lines.flat_map(|line| line.split(|&byte| byte == b',')) {
+        let Some((name, weight)) = parse(element) else { continue };
+        if let Some(at) = Coding::ALL.iter().position(|coding| coding.named(name)) {
+            weights[at] = Some(weight);
+        } else if name.eq_ignore_ascii_case(b"identity") {
+            identity = Some(weight);
+        } else if name == b"*" {
+            others = Some(weight);
+        }
+    }
+    let mut best = Choice::Nothing;
+    let mut best_weight = 0;
+    for (at, coding) in Coding::ALL.into_iter().enumerate() {
+        let weight = weights[at].or(others).unwrap_or(0);
+        if present[at] && weight > best_weight {
+            (best, best_weight) = (Choice::Encoded(coding), weight);
+        }
+    }
+    match identity.or(others.filter(|&weight| weight == 0)) {
+        Some(0) => best,
+        Some(weight) if weight > best_weight => Choice::Identity,
+        _ if best == Choice::Nothing => Choice::Identity,
+        _ => best,
+    }
+}
+
+/// `name` or `name;q=0.5`. An element with a weight we cannot read counts as not sent.
+fn parse(element: &[u8]) -> Option<(&[u8], u16)> {
+    let mut parts = element.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+    let name = parts.next().filter(|name| !name.is_empty())?;
+    let Some(parameter) = parts.next() else {
+        return Some((name, 1000));
+    };
+    let value = parameter
+        .strip_prefix(b"q=")
+        .or_else(|| parameter.strip_prefix(b"Q="))?;
+    Some((name, thousandths(value)?))
+}
+
+/// `0`, `0.5`, `1.000`: at most three decimals, at most one.
+fn thousandths(value: &[u8]) -> Option<u16> {
+    let (whole, decimals) = match value {
+        [whole @ (b'0' | b'1')] => (whole, &[][..]),
+        [whole @ (b'0' | b'1'), b'.', decimals @ ..] if decimals.len() <= 3 => (whole, decimals),
+        _ => return None,
+    };
+    let mut weight = u16::from(whole - b'0') * 1000;
+    for (digit, unit) in decimals.iter().zip([100, 10, 1]) {
+        weight += u16::from(digit.is_ascii_digit().then(|| digit - b'0')?) * unit;
+    }
+    (weight <= 1000).then_some(weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Choice::{Encoded, Identity, Nothing};
+    use Coding::{Brotli, Gzip, Zstd};
+
+    const ALL: [bool; 3] = [true; 3];
+    const NONE: [bool; 3] = [false; 3];
+
+    #[test]
+    fn weights_decide() {
+        for (field, present, expected) in [
+            ("gzip, deflate, br, zstd", ALL, Encoded(Brotli)),
+            ("gzip, zstd", ALL, Encoded(Zstd)),
+            ("gzip", ALL, Encoded(Gzip)),
+            ("GZIP", ALL, Encoded(Gzip)),
+            ("x-gzip", ALL, Encoded(Gzip)),
+            ("gzip, br", [false, false, true], Encoded(Gzip)),
+            ("gzip;q=1, br;q=0.5", ALL, Encoded(Gzip)),
+            ("gzip;q=0.5, br;q=0.501", ALL, Encoded(Brotli)),
+            ("gzip ; q=0.8 , br ; q=0.2", ALL, Encoded(Gzip)),
+            ("br;q=0", ALL, Identity),
+            ("br;q=0.000, gzip", ALL, Encoded(Gzip)),
+            ("*", ALL, Encoded(Brotli)),
+            ("*, br;q=0", ALL, Encoded(Zstd)),
+            ("*;q=0", ALL, Nothing),
+            ("*;q=0", NONE, Nothing),
+            ("*;q=0, gzip", ALL, Encoded(Gzip)),
+            ("*;q=0, identity", ALL, Identity),
+            ("identity;q=0", ALL, Nothing),
+            ("identity;q=0", NONE, Nothing),
+            ("identity;q=0, gzip;q=0.1", ALL, Encoded(Gzip)),
+            ("identity, gzip;q=0.5", ALL, Identity),
+            ("identity;q=0.5, gzip;q=0.5", ALL, Encoded(Gzip)),
+            ("gzip;q=0.001", ALL, Encoded(Gzip)),
+            ("deflate", ALL, Identity),
+            ("gzipped, brx", ALL, Identity),
+            ("", ALL, Identity),
+            (",,", ALL, Identity),
+            ("gzip;q=2", ALL, Identity),
+            ("gzip;q=1.001", ALL, Identity),
+            ("gzip;q=0.1234", ALL, Identity),
+            ("gzip;q=", ALL, Identity),
+            ("gzip;level=9", ALL, Identity),
+            ("gzip, br", NONE, Identity),
+        ] {
+            assert_eq!(
+                choose([field.as_bytes()].into_iter(), present),
+                expected,
+                "{field:?} {present:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn lines_add_up() {
+        assert_eq!(choose(std::iter::empty(), ALL), Identity);
+        assert_eq!(choose([&b"gzip;q=0.2"[..], b"zstd"].into_iter(), ALL), Encoded(Zstd));
+    }
+}

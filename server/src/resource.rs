@@ -1,0 +1,494 @@
+//! A file as it is answered: its bytes or an open descriptor, its validators, its fields, and the same for its encoded
+//! siblings.
+//!
+//! Made by [`load`] for `files.rs`, on a worker when all of it is in the kernel's memory, otherwise on the blocking
+//! pool; then shared, immutable, by the cache and by responses that are being sent. What a name meant is decided once,
+//! when it is opened: size, date, tag and bytes all come from that one descriptor, so that a file replaced meanwhile is
+//! served whole, either the old or the new one.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+use crate::cache::Weigh;
+use crate::conditional::Validators;
+use crate::mime::content_type;
+use crate::negotiate::Coding;
+use crate::root::{Found, Identity, Root};
+
+/// Files up to this many bytes are kept in memory; larger ones are sent from the page cache.
+pub const SMALL: u64 = 32 * 1024;
+
+/// A file changed so recently, when it was read, may change again without a new date: such an entry is never taken for
+/// unchanged.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// The last second that an HTTP date can name.
+const LAST_DATE: u64 = 253_402_300_799;
+
+/// How far [`load`] may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing that could wait for a disk: `WouldBlock` instead.
+    Cached,
+    /// Whatever it takes.
+    Blocking,
+}
+
+/// A file and its encoded siblings.
+#[derive(Debug)]
+pub struct Resource {
+    /// The file itself.
+    pub plain: Variant,
+    /// Siblings that exist and are not older than the file, in the order of [`Coding::ALL`].
+    pub encoded: [Option<Variant>; 3],
+    settled: bool,
+}
+
+/// One of the forms of a file.
+#[derive(Debug)]
+pub struct Variant {
+    identity: Identity,
+    /// The bytes.
+    pub content: Content,
+    /// Strong, with its quotes.
+    pub etag: String,
+    /// Seconds since 1970, where there is a Last-Modified.
+    pub modified: Option<u64>,
+    /// Fields of every 200 and 206.
+    pub fields: Vec<(&'static str, String)>,
+}
+
+/// Where the bytes are.
+#[derive(Debug)]
+pub enum Content {
+    /// In memory.
+    Memory(Arc<Vec<u8>>),
+    /// In a file that is open.
+    Disk(Arc<File>),
+}
+
+/// What a name led to.
+#[derive(Debug)]
+pub enum Loaded {
+    /// A file.
+    Resource(Arc<Resource>),
+    /// A folder.
+    Folder(File),
+    /// A FIFO, socket or device.
+    Special,
+}
+
+/// Opens `name` and its siblings. Where nothing has changed since `previous`, that is the answer and no byte is read.
+///
+/// # Blocks the thread
+/// with [`Access::Blocking`], for as long as the disk takes.
+///
+/// # Errors
+/// Those of [`Root::find`], for `name` itself: a sibling that cannot be had is not there. `WouldBlock` with
+/// [`Access::Cached`].
+pub fn load(root: &Root, name: &[u8], access: Access, previous: Option<&Arc<Resource>>) -> io::Result<Loaded> {
+    let (file, identity) = match find(root, name, access)? {
+        Found::File(file, identity) => (file, identity),
+        Found::Folder(folder) => return Ok(Loaded::Folder(folder)),
+        Found::Special => return Ok(Loaded::Special),
+    };
+    let mut siblings: [Option<(File, Identity)>; 3] = [None, None, None];
+    for (sibling, coding) in siblings.iter_mut().zip(Coding::ALL) {
+        let name = [name, coding.suffix().as_bytes()].concat();
+        *sibling = match find(root, &name, access) {
+            Ok(Found::File(file, theirs)) if !theirs.older_than(&identity) => Some((file, theirs)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+            _ => None,
+        };
+    }
+    if let Some(previous) = previous
+        && previous.settled
+        && previous.plain.identity == identity
+        && previous
+            .encoded
+            .iter()
+            .zip(&siblings)
+            .all(|(then, now)| then.as_ref().map(|then| then.identity) == now.as_ref().map(|now| now.1))
+    {
+        return Ok(Loaded::Resource(Arc::clone(previous)));
+    }
+    let now = SystemTime::now();
+    let mime = content_type(Path::new(std::ffi::OsStr::from_bytes(name)));
+    let varies = siblings.iter().any(Option::is_some);
+    let newest = siblings
+        .iter()
+        .flatten()
+        .map(|sibling| sibling.1)
+        .chain([identity])
+        .map(|identity| identity.modified)
+        .max();
+    let mut encoded = [None, None, None];
+    for ((variant, sibling), coding) in encoded.iter_mut().zip(siblings).zip(Coding::ALL) {
+        if let Some((file, identity)) = sibling {
+            *variant = Some(Variant::of(file, identity, access, &mime, Some(coding), varies, now)?);
+        }
+    }
+    let plain = Variant::of(file, identity, access, &mime, None, varies, now)?;
+    let settled = newest.is_some_and(|newest| seconds(newest) + SETTLED <= now);
+    Ok(Loaded::Resource(Arc::new(Resource {
+        plain,
+        encoded,
+        settled,
+    })))
+}
+
+impl Resource {
+    /// A page of the binary itself.
+    pub fn embedded(bytes: &[u8], mime: &str, fields: &[(&'static str, &str)]) -> Resource {
+        use std::hash::{Hash, Hasher};
+        // Tells one release's page from another's; SipHash with the fixed key of `DefaultHasher::new`.
+        let mut hasher = std::hash::DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        let etag = format!("\"{:016x}\"", hasher.finish());
+        let identity = Identity {
+            device: 0,
+            inode: 0,
+            size: bytes.len() as u64,
+            modified: 0,
+            modified_nanos: 0,
+        };
+        let mut all = vec![
+            ("content-type", mime.to_string()),
+            ("etag", etag.clone()),
+            ("accept-ranges", "bytes".into()),
+        ];
+        all.extend(fields.iter().map(|(name, value)| (*name, value.to_string())));
+        let content = Content::Memory(Arc::new(bytes.to_vec()));
+        let plain = Variant {
+            identity,
+            content,
+            etag,
+            modified: None,
+            fields: all,
+        };
+        Resource {
+            plain,
+            encoded: [None, None, None],
+            settled: true,
+        }
+    }
+
+    /// Which siblings there are, in the order of [`Coding::ALL`].
+    pub fn present(&self) -> [bool; 3] {
+        self.encoded.each_ref().map(Option::is_some)
+    }
+
+    fn variants(&self) -> impl Iterator<Item = &Variant> {
+        self.encoded.iter().flatten().chain([&self.plain])
+    }
+}
+
+impl Weigh for Arc<Resource> {
+    fn bytes(&self) -> usize {
+        let contents = self.variants().map(|variant| match &variant.content {
+            Content::Memory(bytes) => bytes.len(),
+            Content::Disk(_) => 0,
+        });
+        // The fields, tags and boxes around them: about this much for each form.
+        contents.map(|bytes| bytes + 512).sum()
+    }
+
+    fn files(&self) -> usize {
+        self.variants()
+            .filter(|variant| matches!(variant.content, Content::Disk(_)))
+            .count()
+    }
+}
+
+impl Variant {
+    fn of(
+        file: File,
+        identity: Identity,
+        access: Access,
+        mime: &str,
+        coding: Option<Coding>,
+        varies: bool,
+        now: SystemTime,
+    ) -> io::Result<Variant> {
+        let (nanos, size) = (identity.nanos(), identity.size);
+        let etag = match coding {
+            None => format!("\"{nanos:x}-{size:x}\""),
+            Some(coding) => format!("\"{nanos:x}-{size:x}{}\"", coding.suffix()),
+        };
+        // RFC 9110 8.8.2.1: never later than the date of the response, so a file from the future has none.
+        let modified = u64::try_from(identity.modified)
+            .ok()
+            .filter(|&at| at <= LAST_DATE && UNIX_EPOCH + Duration::from_secs(at) <= now);
+        let mut fields = vec![
+            ("content-type", mime.to_string()),
+            ("etag", etag.clone()),
+            ("accept-ranges", "bytes".into()),
+        ];
+        if let Some(modified) = modified {
+            fields.push((
+                "last-modified",
+                httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(modified)),
+            ));
+        }
+        if let Some(coding) = coding {
+            fields.push(("content-encoding", coding.token().into()));
+        }
+        if varies {
+            fields.push(("vary", "accept-encoding".into()));
+        }
+        Ok(Variant {
+            identity,
+            content: Content::of(file, size, access)?,
+            etag,
+            modified,
+            fields,
+        })
+    }
+
+    /// Bytes of the whole.
+    pub fn length(&self) -> u64 {
+        self.identity.size
+    }
+
+    /// For the conditional fields.
+    pub fn validators(&self) -> Validators<'_> {
+        Validators {
+            etag: &self.etag,
+            modified: self.modified,
+        }
+    }
+}
+
+impl Content {
+    /// Reads a small file. One that turns out shorter than it said is being changed right now: it is sent like a large
+    /// one, whose end is checked while it is sent.
+    fn of(file: File, size: u64, access: Access) -> io::Result<Content> {
+        if size > SMALL {
+            return Ok(Content::Disk(Arc::new(file)));
+        }
+        let mut bytes = vec![0; size as usize];
+        let complete = match access {
+            Access::Cached => read_cached(&file, &mut bytes)?,
+            Access::Blocking => match file.read_exact_at(&mut bytes, 0) {
+                Ok(()) => true,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(if complete {
+            Content::Memory(Arc::new(bytes))
+        } else {
+            Content::Disk(Arc::new(file))
+        })
+    }
+}
+
+impl Identity {
+    fn nanos(&self) -> i128 {
+        i128::from(self.modified) * 1_000_000_000 + i128::from(self.modified_nanos)
+    }
+
+    fn older_than(&self, other: &Identity) -> bool {
+        self.nanos() < other.nanos()
+    }
+}
+
+fn find(root: &Root, name: &[u8], access: Access) -> io::Result<Found> {
+    match access {
+        Access::Cached => root.find_cached(name),
+        Access::Blocking => root.find(name),
+    }
+}
+
+/// Fills `bytes` from the page cache; false if the file has ended before.
+fn read_cached(file: &File, bytes: &mut [u8]) -> io::Result<bool> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match preadv2(
+            file,
+            &mut [IoSliceMut::new(&mut bytes[filled..])],
+            filled as u64,
+            ReadWriteFlags::NOWAIT,
+        ) {
+            Ok(0) => return Ok(false),
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            // EAGAIN: not in memory; EOPNOTSUPP: a file system that cannot tell.
+            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL) => return Err(io::ErrorKind::WouldBlock.into()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(true)
+}
+
+/// A file's date, which may lie before 1970 or farther ahead than the clock can say.
+fn seconds(at: i64) -> SystemTime {
+    match u64::try_from(at) {
+        Ok(at) => UNIX_EPOCH + Duration::from_secs(at.min(LAST_DATE)),
+        Err(_) => UNIX_EPOCH,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    const BOTH: [Access; 2] = [Access::Cached, Access::Blocking];
+
+    /// Loads from the page cache when the machine allows, so that both ways are compared.
+    fn loaded(root: &Root, name: &str, access: Access, previous: Option<&Arc<Resource>>) -> Arc<Resource> {
+        let mut result = load(root, name.as_bytes(), access, previous);
+        if access == Access::Cached
+            && result
+                .as_ref()
+                .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        {
+            println!("skipped: {name} is not served from the kernel's memory here, loaded from disk instead");
+            result = load(root, name.as_bytes(), Access::Blocking, previous);
+        }
+        match result.unwrap() {
+            Loaded::Resource(resource) => resource,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    fn age(path: &Path, modified: SystemTime) {
+        File::options()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .set_modified(modified)
+            .unwrap();
+    }
+
+    fn field<'a>(variant: &'a Variant, name: &str) -> Option<&'a str> {
+        variant
+            .fields
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn small_in_memory_large_open() {
+        let scratch = Scratch::new();
+        scratch.write("small.css", vec![b'a'; SMALL as usize]);
+        scratch.write("large.css", vec![b'a'; SMALL as usize + 1]);
+        scratch.write("empty", "");
+        let root = Root::open(scratch.path()).unwrap();
+        for access in BOTH {
+            let small = loaded(&root, "small.css", access, None);
+            assert!(matches!(&small.plain.content, Content::Memory(bytes) if bytes.len() as u64 == SMALL));
+            assert_eq!((small.files(), small.plain.length()), (0, SMALL));
+            assert_eq!(field(&small.plain, "content-type"), Some("text/css; charset=utf-8"));
+            assert_eq!(field(&small.plain, "vary"), None);
+            let large = loaded(&root, "large.css", access, None);
+            assert!(matches!(&large.plain.content, Content::Disk(_)));
+            assert_eq!(large.files(), 1);
+            assert_eq!(loaded(&root, "empty", access, None).plain.length(), 0);
+        }
+    }
+
+    #[test]
+    fn siblings_have_their_own_tags_and_count_only_when_current() {
+        let scratch = Scratch::new();
+        let hour = Duration::from_secs(3600);
+        let then = SystemTime::now() - hour;
+        age(&scratch.write("a.js", "plain"), then);
+        age(&scratch.write("a.js.gz", "gzip"), then);
+        age(&scratch.write("a.js.br", "brotli"), then - hour);
+        std::fs::create_dir(scratch.path().join("a.js.zst")).unwrap();
+        let root = Root::open(scratch.path()).unwrap();
+        for access in BOTH {
+            let resource = loaded(&root, "a.js", access, None);
+            assert_eq!(resource.present(), [false, false, true]);
+            let gzip = resource.encoded[2].as_ref().unwrap();
+            assert_ne!(gzip.etag, resource.plain.etag);
+            assert_eq!(field(gzip, "content-encoding"), Some("gzip"));
+            assert_eq!(field(gzip, "content-type"), Some("text/javascript; charset=utf-8"));
+            assert_eq!(field(gzip, "vary"), Some("accept-encoding"));
+            assert_eq!(field(&resource.plain, "vary"), Some("accept-encoding"));
+            assert_eq!(field(&resource.plain, "content-encoding"), None);
+        }
+    }
+
+    #[test]
+    fn unchanged_is_the_same_and_changed_is_not() {
+        let scratch = Scratch::new();
+        let then = SystemTime::now() - Duration::from_secs(3600);
+        let path = scratch.write("a.txt", "one");
+        age(&path, then);
+        let root = Root::open(scratch.path()).unwrap();
+        let first = loaded(&root, "a.txt", Access::Blocking, None);
+        assert!(Arc::ptr_eq(
+            &first,
+            &loaded(&root, "a.txt", Access::Blocking, Some(&first))
+        ));
+        // Same size, same date, another file under the name.
+        age(&scratch.write("b.txt", "two"), then);
+        std::fs::rename(scratch.path().join("b.txt"), &path).unwrap();
+        let second = loaded(&root, "a.txt", Access::Blocking, Some(&first));
+        assert!(matches!(&second.plain.content, Content::Memory(bytes) if ***bytes == *b"two"));
+        // A new sibling changes the whole.
+        age(&scratch.write("a.txt.gz", "gz"), then);
+        assert_eq!(
+            loaded(&root, "a.txt", Access::Blocking, Some(&second)).present(),
+            [false, false, true]
+        );
+    }
+
+    #[test]
+    fn what_has_just_changed_is_read_again() {
+        let scratch = Scratch::new();
+        let path = scratch.write("a.txt", "one");
+        let now = SystemTime::now();
+        age(&path, now);
+        let root = Root::open(scratch.path()).unwrap();
+        let first = loaded(&root, "a.txt", Access::Blocking, None);
+        std::fs::write(&path, "two").unwrap();
+        age(&path, now);
+        let second = loaded(&root, "a.txt", Access::Blocking, Some(&first));
+        assert!(matches!(&second.plain.content, Content::Memory(bytes) if ***bytes == *b"two"));
+    }
+
+    #[test]
+    fn dates_that_http_cannot_say_are_left_out() {
+        let scratch = Scratch::new();
+        let path = scratch.write("a.txt", "a");
+        let root = Root::open(scratch.path()).unwrap();
+        for date in [
+            UNIX_EPOCH - Duration::from_secs(5),
+            SystemTime::now() + Duration::from_secs(86_400),
+        ] {
+            age(&path, date);
+            let resource = loaded(&root, "a.txt", Access::Blocking, None);
+            assert_eq!(
+                (resource.plain.modified, field(&resource.plain, "last-modified")),
+                (None, None)
+            );
+        }
+        age(&path, UNIX_EPOCH + Duration::from_secs(784_111_777));
+        let resource = loaded(&root, "a.txt", Access::Blocking, None);
+        assert_eq!(
+            field(&resource.plain, "last-modified"),
+            Some("Sun, 06 Nov 1994 08:49:37 GMT")
+        );
+    }
+
+    #[test]
+    fn an_embedded_page_has_a_tag() {
+        let one = Resource::embedded(b"one", "text/html", &[("x", "y")]);
+        let two = Resource::embedded(b"two", "text/html", &[]);
+        assert_ne!(one.plain.etag, two.plain.etag);
+        assert_eq!(field(&one.plain, "x"), Some("y"));
+        assert_eq!(one.plain.length(), 3);
+    }
+}

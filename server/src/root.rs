@@ -1,0 +1,396 @@
+//! The folder that is served, as a descriptor, and the only door to what lies in it: nothing outside is ever opened.
+//!
+//! Called by `files.rs` and `listing.rs` with names from `target.rs`. Two ways in, chosen once when the folder is
+//! opened:
+//!
+//! - `openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)` (Linux 5.6): the kernel refuses every path and every link that
+//!   leads out. With `RESOLVE_CACHED` (5.12) it also promises not to touch a disk on the way, so that
+//!   [`Root::find_cached`] may be called on a worker.
+//! - elsewhere, or where a sandbox forbids that call, a walk of our own: each step is one `openat(O_NOFOLLOW)` from a
+//!   descriptor we hold, links are read and walked by us, and `..` returns to a descriptor we came through. No step can
+//!   leave, whatever others rename.
+//!
+//! Links inside the folder are followed as long as they stay inside; an absolute link does not. Files are opened with
+//! O_NONBLOCK, so that a FIFO without a writer opens at once and can be refused by its type.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat};
+use rustix::io::Errno;
+
+/// Links followed for one name before it counts as a loop, as in Linux itself.
+const MAX_LINKS: usize = 40;
+
+/// What the walk opens between the root and the last segment.
+const STEP: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A served folder. Shared by all workers; immutable.
+#[derive(Debug)]
+pub struct Root {
+    dir: OwnedFd,
+    /// Whether openat2 works here, and whether it knows RESOLVE_CACHED.
+    kernel_walks: bool,
+    cached_lookups: bool,
+}
+
+/// What a name turned out to be.
+#[derive(Debug)]
+pub enum Found {
+    /// A regular file, open for reading.
+    File(File, Identity),
+    /// A folder, open for reading.
+    Folder(File),
+    /// A FIFO, socket or device: never read, closed again.
+    Special,
+}
+
+/// What tells one state of a file from another without reading it.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub struct Identity {
+    /// Device and inode: another file was renamed over the name.
+    pub device: u64,
+    /// See `device`.
+    pub inode: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Seconds since 1970 of the last change of the content.
+    pub modified: i64,
+    /// Nanoseconds beyond `modified`.
+    pub modified_nanos: i64,
+}
+
+impl Root {
+    /// Opens a folder to be served.
+    ///
+    /// # Errors
+    /// Those of `open(2)`; `NotADirectory` for anything but a folder.
+    pub fn open(path: &Path) -> io::Result<Root> {
+        let dir = openat(
+            CWD,
+            path,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let mut root = Root {
+            dir,
+            kernel_walks: true,
+            cached_lookups: true,
+        };
+        // Any refusal counts as "not here": old kernels say ENOSYS, sandboxes EPERM, and EINVAL is a flag that is not
+        // known.
+        root.cached_lookups = !matches!(root.by_kernel(b"", OFlags::PATH, true), Err(error) if error != Errno::AGAIN);
+        root.kernel_walks = root.by_kernel(b"", OFlags::PATH, false).is_ok();
+        Ok(root)
+    }
+
+    /// The same folder, served without openat2.
+    #[cfg(test)]
+    pub fn without_openat2(path: &Path) -> io::Result<Root> {
+        Ok(Root {
+            kernel_walks: false,
+            cached_lookups: false,
+            ..Root::open(path)?
+        })
+    }
+
+    /// Opens what `name` (without a leading slash) stands for.
+    ///
+    /// # Blocks the thread
+    /// for as long as the disk takes.
+    ///
+    /// # Errors
+    /// `NotFound` also for a name or link that leads out of the root, for loops, and for names that are too long;
+    /// `PermissionDenied`; others as they come.
+    pub fn find(&self, name: &[u8]) -> io::Result<Found> {
+        classify(self.descend(name, OFlags::RDONLY | OFlags::NONBLOCK))
+    }
+
+    /// As [`Root::find`] for a name whose way is in the kernel's cache.
+    ///
+    /// # Errors
+    /// As for `find`, and `WouldBlock` if a disk might have to be asked, or the kernel cannot tell.
+    pub fn find_cached(&self, name: &[u8]) -> io::Result<Found> {
+        if !(self.kernel_walks && self.cached_lookups) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        classify(self.by_kernel(name, OFlags::RDONLY | OFlags::NONBLOCK, true))
+    }
+
+    /// The metadata of what `name` stands for, whatever its type; opens nothing but the path.
+    ///
+    /// # Blocks the thread
+    /// for as long as the disk takes.
+    ///
+    /// # Errors
+    /// As for [`Root::find`].
+    pub fn metadata(&self, name: &[u8]) -> io::Result<Metadata> {
+        File::from(self.descend(name, OFlags::PATH).map_err(plain)?).metadata()
+    }
+
+    fn descend(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        if !self.kernel_walks {
+            return self.walk(name, flags);
+        }
+        // EAGAIN: something was renamed while the kernel followed a `..` in a link, so it cannot vouch for the result.
+        for _ in 0..8 {
+            match self.by_kernel(name, flags, false) {
+                Err(Errno::AGAIN) => {}
+                result => return result,
+            }
+        }
+        self.walk(name, flags)
+    }
+
+    fn by_kernel(&self, name: &[u8], flags: OFlags, cached: bool) -> Result<OwnedFd, Errno> {
+        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        resolve.set(ResolveFlags::CACHED, cached);
+        let name = if name.is_empty() { b"." } else { name };
+        openat2(&self.dir, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+    }
+
+    /// Opens `name` one segment at a time. `trail` holds the folders passed, the root not among them.
+    fn walk(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let mut trail: Vec<OwnedFd> = Vec::new();
+        let mut todo: Vec<Vec<u8>> = segments(name).collect();
+        let mut links = 0;
+        while let Some(segment) = todo.pop() {
+            let here = trail.last().unwrap_or(&self.dir);
+            if segment == b".." {
+                trail.pop().ok_or(Errno::XDEV)?;
+                continue;
+            }
+            let step = openat(here, segment.as_slice(), STEP, Mode::empty())?;
+            let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&step)?.st_mode);
+            if kind.is_symlink() {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(Errno::LOOP);
+                }
+                let link = readlinkat(&step, "", Vec::new())?;
+                if link.as_bytes().starts_with(b"/") {
+                    return Err(Errno::XDEV);
+                }
+                todo.extend(segments(link.as_bytes()));
+            } else if todo.is_empty() && !kind.is_dir() {
+                return match flags.contains(OFlags::PATH) {
+                    true => Ok(step),
+                    // Opened by name a second time: a link put there meanwhile is refused, another file is simply the
+                    // newer one.
+                    false => openat(
+                        here,
+                        segment.as_slice(),
+                        flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                        Mode::empty(),
+                    ),
+                };
+            } else if kind.is_dir() {
+                trail.push(step);
+            } else {
+                return Err(Errno::NOTDIR);
+            }
+        }
+        openat(
+            trail.last().unwrap_or(&self.dir),
+            ".",
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+    }
+}
+
+impl Identity {
+    /// Reads it off metadata.
+    pub fn of(metadata: &Metadata) -> Identity {
+        Identity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.len(),
+            modified: metadata.mtime(),
+            modified_nanos: metadata.mtime_nsec(),
+        }
+    }
+}
+
+/// The segments of a relative path, last one first, as the walk pops them.
+fn segments(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    path.split(|&byte| byte == b'/')
+        .rev()
+        .filter(|segment| !matches!(*segment, b"" | b"."))
+        .map(<[u8]>::to_vec)
+}
+
+fn classify(opened: Result<OwnedFd, Errno>) -> io::Result<Found> {
+    let file = match opened {
+        Ok(fd) => File::from(fd),
+        // What open(2) says of a socket, and of a device without a driver.
+        Err(Errno::NXIO | Errno::NODEV) => return Ok(Found::Special),
+        Err(errno) => return Err(plain(errno)),
+    };
+    let metadata = file.metadata()?;
+    Ok(if metadata.is_file() {
+        Found::File(file, Identity::of(&metadata))
+    } else if metadata.is_dir() {
+        Found::Folder(file)
+    } else {
+        Found::Special
+    })
+}
+
+/// Folds the kernel's ways to say "there is nothing here for you" into one kind.
+fn plain(errno: Errno) -> io::Error {
+    match errno {
+        Errno::XDEV | Errno::LOOP | Errno::NAMETOOLONG | Errno::NOTDIR => io::ErrorKind::NotFound.into(),
+        other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    /// Both ways in, over the same folder.
+    fn both(folder: &Path) -> [(&'static str, Root); 2] {
+        let (kernel, walk) = (Root::open(folder).unwrap(), Root::without_openat2(folder).unwrap());
+        if !kernel.kernel_walks {
+            println!("skipped: openat2 is refused here, so the walk is tested twice");
+        }
+        [("openat2", kernel), ("walk", walk)]
+    }
+
+    fn describe(found: io::Result<Found>) -> String {
+        match found {
+            Ok(Found::File(mut file, identity)) => {
+                let mut text = String::new();
+                file.read_to_string(&mut text).unwrap();
+                assert_eq!(identity.size, text.len() as u64);
+                text
+            }
+            Ok(Found::Folder(_)) => "folder".into(),
+            Ok(Found::Special) => "special".into(),
+            Err(error) => format!("{:?}", error.kind()),
+        }
+    }
+
+    #[test]
+    fn nothing_outside_the_root() {
+        let scratch = Scratch::new();
+        scratch.write("outside.txt", "secret");
+        scratch.write("www/a.txt", "a");
+        scratch.write("www/sub/b.txt", "b");
+        let www = scratch.path().join("www");
+        for (link, to) in [
+            ("inside", "a.txt"),
+            ("chain", "inside"),
+            ("sub/up", "../a.txt"),
+            ("folder", "sub"),
+            ("there-and-back", "sub/../a.txt"),
+            ("escape", "../outside.txt"),
+            ("sub/escape", "../../outside.txt"),
+            ("escape-and-return", "../www/a.txt"),
+            ("absolute-out", "/etc/passwd"),
+            ("parent", ".."),
+            ("loop", "loop"),
+            ("ping", "pong"),
+            ("pong", "ping"),
+            ("dangling", "nowhere"),
+        ] {
+            symlink(to, www.join(link)).unwrap();
+        }
+        symlink(www.join("a.txt"), www.join("absolute-in")).unwrap();
+        symlink("/proc/self/cwd", www.join("magic")).unwrap();
+
+        let long = "x".repeat(300);
+        let deep = "sub/../".repeat(900) + "a.txt";
+        for (way, root) in both(&www) {
+            for (name, expected) in [
+                ("", "folder"),
+                ("a.txt", "a"),
+                ("sub", "folder"),
+                ("sub/", "folder"),
+                ("sub/b.txt", "b"),
+                ("inside", "a"),
+                ("chain", "a"),
+                ("sub/up", "a"),
+                ("folder", "folder"),
+                ("folder/b.txt", "b"),
+                ("there-and-back", "a"),
+                ("escape", "NotFound"),
+                ("sub/escape", "NotFound"),
+                ("escape-and-return", "NotFound"),
+                ("absolute-out", "NotFound"),
+                ("absolute-in", "NotFound"),
+                ("parent", "NotFound"),
+                ("parent/outside.txt", "NotFound"),
+                ("magic", "NotFound"),
+                ("loop", "NotFound"),
+                ("ping", "NotFound"),
+                ("dangling", "NotFound"),
+                ("missing", "NotFound"),
+                ("missing/a.txt", "NotFound"),
+                ("a.txt/b", "NotFound"),
+                (&long, "NotFound"),
+                // Never made by `target.rs`, held back all the same.
+                ("../outside.txt", "NotFound"),
+                ("sub/../../outside.txt", "NotFound"),
+                ("/etc/passwd", "NotFound"),
+            ] {
+                assert_eq!(describe(root.find(name.as_bytes())), expected, "{way}: {name}");
+                assert_eq!(
+                    root.metadata(name.as_bytes()).is_ok(),
+                    expected != "NotFound",
+                    "{way}: metadata of {name}"
+                );
+            }
+            assert!(
+                matches!(describe(root.find(deep.as_bytes())).as_str(), "a" | "NotFound"),
+                "{way}"
+            );
+        }
+    }
+
+    #[test]
+    fn special_files_open_at_once_and_are_named() {
+        let scratch = Scratch::new();
+        rustix::fs::mkfifoat(CWD, scratch.path().join("fifo"), Mode::from_raw_mode(0o644)).unwrap();
+        let _socket = UnixListener::bind(scratch.path().join("socket")).unwrap();
+        for (way, root) in both(scratch.path()) {
+            assert_eq!(describe(root.find(b"fifo")), "special", "{way}");
+            assert_eq!(describe(root.find(b"socket")), "special", "{way}");
+        }
+    }
+
+    #[test]
+    fn cached_lookups_agree_with_the_others_or_pass() {
+        let scratch = Scratch::new();
+        scratch.write("a.txt", "a");
+        let [(_, kernel), (_, walk)] = both(scratch.path());
+        assert_eq!(describe(kernel.find(b"a.txt")), "a");
+        assert!(matches!(
+            describe(kernel.find_cached(b"a.txt")).as_str(),
+            "a" | "WouldBlock"
+        ));
+        assert_eq!(describe(walk.find_cached(b"a.txt")), "WouldBlock");
+    }
+
+    #[test]
+    fn only_a_folder_is_a_root() {
+        let scratch = Scratch::new();
+        scratch.write("a.txt", "a");
+        assert_eq!(
+            Root::open(&scratch.path().join("a.txt")).unwrap_err().kind(),
+            io::ErrorKind::NotADirectory
+        );
+        assert_eq!(
+            Root::open(&scratch.path().join("none")).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+}
