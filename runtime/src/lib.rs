@@ -1,1 +1,82 @@
-//! To be written.
+//! A coroutine runtime: network code is written the plain blocking way and runs at event-loop speed.
+//!
+//! ```
+//! use osier::net::{TcpListener, TcpStream};
+//! use std::io::{self, Read, Write};
+//!
+//! fn echo(mut stream: TcpStream) -> io::Result<()> {
+//!     let mut buf = [0; 4096];
+//!     loop {
+//!         match stream.read(&mut buf)? {
+//!             0 => return Ok(()),
+//!             n => stream.write_all(&buf[..n])?,
+//!         }
+//!     }
+//! }
+//!
+//! osier::run(|| -> io::Result<()> {
+//!     let listener = TcpListener::bind("127.0.0.1:0")?;
+//!     let address = listener.local_addr()?;
+//!     osier::spawn(move || echo(listener.accept()?.0));
+//!
+//!     let mut client = TcpStream::connect(address)?;
+//!     client.write_all(b"hello")?;
+//!     let mut reply = [0; 5];
+//!     client.read_exact(&mut reply)?;
+//!     assert_eq!(&reply, b"hello");
+//!     Ok(())
+//! }).unwrap();
+//! ```
+//!
+//! # Fibers
+//!
+//! [`spawn`] starts a *fiber*: a function with a stack of its own (256 KiB of address space, of which only touched pages cost
+//! memory) on one of the runtime's workers. A call that has to wait suspends the fiber, and its worker runs others. Once
+//! started a fiber never leaves its thread, so `Rc`, `RefCell` and thread-locals are fine across a suspension.
+//!
+//! # Where a call may be made
+//!
+//! | caller | a call that has to wait |
+//! |---|---|
+//! | fiber | suspends it |
+//! | plain thread, panic hook | blocks the thread |
+//! | worker, but not on a fiber (a callback, a waker) | fails with `WouldBlock`, or panics if it has no error |
+//!
+//! # Cancellation
+//!
+//! See [`JoinHandle::cancel`], [`timeout`], [`shield`] and [`Cancelled`]. It needs `panic = "unwind"`.
+#![deny(unsafe_code)]
+
+#[cfg(not(panic = "unwind"))]
+compile_error!("osier cancels fibers by unwinding: build with panic = \"unwind\"");
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("osier packs its wakers into 64-bit pointers");
+
+mod block_on;
+mod cancel;
+mod context;
+pub mod dormant;
+pub mod fiber;
+mod foreign;
+mod hook;
+pub mod io;
+mod local;
+pub mod net;
+mod remote;
+mod runtime;
+mod scope;
+mod source;
+mod sys;
+mod task;
+pub mod time;
+mod wait;
+mod waker;
+mod worker;
+
+pub use block_on::{block_on, unblock};
+pub use cancel::{Cancelled, Elapsed, shield, timeout};
+pub use fiber::{spawn, spawn_local, workers, yield_now};
+pub use runtime::{Builder, Runtime, run};
+pub use scope::{Scope, ScopedJoinHandle, scope};
+pub use task::JoinHandle;
+pub use time::sleep;

@@ -1,0 +1,58 @@
+//! Futures on fibers, and blocking work off them.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+
+use crate::wait;
+
+/// Waits for any future: a fiber suspends until it is ready, a plain thread blocks.
+///
+/// ```
+/// osier::run(|| {
+///     assert_eq!(osier::block_on(async { 1 + 1 }), 2);
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// While the future is pending.
+///
+/// # Cancellation
+///
+/// Unwinds, dropping the future.
+///
+/// # Panics
+///
+/// If the future does, and where nothing may wait: in another future's poll or a callback, on a worker.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    wait::wait_or_unwind(None, |cx| future.as_mut().poll(cx)).expect("no deadline was set")
+}
+
+/// Runs `work` on a thread of the pool for blocking work and waits for it: for calls that would stop the worker.
+///
+/// ```
+/// osier::run(|| {
+///     let text = osier::unblock(|| std::fs::read_to_string("/proc/self/comm"));
+///     assert!(!text.unwrap().is_empty());
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Until the work is done. # Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// Unwinds; work that has begun goes on by itself, its value is dropped.
+///
+/// # Panics
+///
+/// With what `work` panics with.
+pub fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match block_on(blocking::unblock(|| catch_unwind(AssertUnwindSafe(work)))) {
+        Ok(value) => value,
+        Err(payload) => resume_unwind(payload),
+    }
+}

@@ -1,0 +1,346 @@
+//! Cancellation: requests, the frames they aim at, and how one is delivered.
+//!
+//! A fiber has a stack of *frames*: the fiber itself (depth 0, requested by [`crate::JoinHandle::cancel`], a failing scope or
+//! the runtime's shutdown), and inside it [`timeout`]s, [`crate::io::while_connected`]s and [`shield`]s. Each blocking call
+//! asks, before it waits and whenever it wakes, whether a frame is requested; a shield hides the frames outside it, and a
+//! fiber that unwinds is shielded as a whole, for at most the grace period. The outermost requested frame wins.
+//!
+//! The first delivery to a frame is an error where the call has one ([`Cancelled`] in an `io::Error`); every later one, and
+//! every one to a call without errors, unwinds with a private payload that carries the frame's depth and stops there. A
+//! request is a condition, not an event: it is asked anew each time, so it stays until its frame is left.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::{Duration, Instant};
+use std::{error, fmt, io, ptr, thread};
+
+use osier_queue::Key;
+
+use crate::context::{self, Caller};
+use crate::source::Source;
+use crate::worker::Worker;
+
+/// How long the blocking calls of a cancelled fiber go on working while it unwinds.
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
+
+/// The fiber was cancelled: what `io::Error::get_ref` gives of an error that a blocking call returned for that reason.
+///
+/// The error's kind is [`io::ErrorKind::Other`], never `Interrupted`, which `read_exact` and friends would retry for ever.
+///
+/// ```
+/// use std::io;
+/// let error = io::Error::from(osier::Cancelled);
+/// assert!(osier::Cancelled::is(&error));
+/// assert!(!osier::Cancelled::is(&io::Error::other("something else")));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cancelled;
+
+impl Cancelled {
+    /// Whether `error` says that the fiber was cancelled.
+    pub fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Cancelled>())
+    }
+
+    /// Whether `payload`, from a join that failed, is that of a cancelled fiber and not of a panic.
+    pub fn is_payload(payload: &(dyn Any + Send)) -> bool {
+        payload.is::<Cancelled>() || payload.is::<Unwind>()
+    }
+}
+
+impl fmt::Display for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the fiber was cancelled")
+    }
+}
+
+impl error::Error for Cancelled {}
+
+impl From<Cancelled> for io::Error {
+    fn from(cancelled: Cancelled) -> io::Error {
+        io::Error::other(cancelled)
+    }
+}
+
+/// A [`timeout`] passed before its closure was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed(());
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the time limit passed")
+    }
+}
+
+impl error::Error for Elapsed {}
+
+impl From<Elapsed> for io::Error {
+    fn from(elapsed: Elapsed) -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, elapsed)
+    }
+}
+
+/// What a cancelled fiber unwinds with: private, silent, on its way to the frame at this depth.
+struct Unwind {
+    depth: usize,
+}
+
+/// Whether a fiber that ended by `payload` was cancelled as a whole.
+pub(crate) fn is_unwind(payload: &(dyn Any + Send)) -> bool {
+    payload.is::<Unwind>()
+}
+
+pub(crate) enum Kind {
+    Shield,
+    Timeout {
+        deadline: Instant,
+        timer: Option<Key>,
+    },
+    Gone {
+        source: &'static Source,
+        half_close_is_gone: bool,
+    },
+}
+
+struct Frame {
+    kind: Kind,
+    delivered: bool,
+}
+
+/// What the call that asks is doing. A half-closed client counts as gone only for a fiber that waits for something else: a
+/// call that has not had to wait yet, or that waits for this client, can still answer it.
+#[derive(Clone, Copy)]
+pub(crate) enum Waiting {
+    NotYet,
+    For(Option<&'static Source>),
+}
+
+/// The frames of one fiber. Only the fiber itself touches them.
+#[derive(Default)]
+pub(crate) struct Frames {
+    inner: RefCell<Vec<Frame>>,
+    root_delivered: Cell<bool>,
+    grace: Cell<Option<Instant>>,
+}
+
+/// A frame of the current fiber, popped when dropped.
+pub(crate) struct Entered {
+    depth: usize,
+}
+
+impl Entered {
+    pub(crate) fn push(kind: Kind) -> Entered {
+        let depth = context::core(|core| {
+            let mut frames = core.frames.inner.borrow_mut();
+            frames.push(Frame { kind, delivered: false });
+            frames.len()
+        });
+        Entered {
+            depth: depth.expect("a frame is entered on a fiber: the caller has looked"),
+        }
+    }
+
+    /// Runs `body`; `Err` if a request aimed at this frame ended it.
+    pub(crate) fn run<T>(self, body: impl FnOnce() -> T) -> Result<T, ()> {
+        let outcome = catch_unwind(AssertUnwindSafe(body));
+        let delivered = context::core(|core| {
+            core.frames
+                .inner
+                .borrow()
+                .get(self.depth - 1)
+                .is_some_and(|frame| frame.delivered)
+        });
+        match outcome {
+            Ok(value) if delivered != Some(true) => Ok(value),
+            Ok(_) => Err(()),
+            Err(payload) => match payload.downcast::<Unwind>() {
+                Ok(unwind) if unwind.depth == self.depth => Err(()),
+                Ok(unwind) => {
+                    drop(self);
+                    resume_unwind(unwind)
+                }
+                Err(payload) => {
+                    drop(self);
+                    resume_unwind(payload)
+                }
+            },
+        }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let popped = context::core(|core| {
+            let mut frames = core.frames.inner.borrow_mut();
+            debug_assert_eq!(
+                frames.len(),
+                self.depth,
+                "frames are left in the order they were entered"
+            );
+            frames.pop()
+        });
+        if let Some(Some(Frame {
+            kind: Kind::Timeout { timer: Some(timer), .. },
+            ..
+        })) = popped
+        {
+            context::worker(|worker| worker.disarm(timer));
+        }
+    }
+}
+
+impl Frames {
+    /// The depth of the outermost requested frame that no shield hides.
+    #[inline]
+    fn requested(&self, root: bool, waiting: Waiting, worker: &Worker) -> Option<usize> {
+        let frames = self.inner.borrow();
+        if frames.is_empty() {
+            return root.then_some(0);
+        }
+        let mut found = None;
+        for (index, frame) in frames.iter().enumerate().rev() {
+            let requested = match &frame.kind {
+                Kind::Shield => return found,
+                Kind::Timeout { deadline, .. } => worker.now() >= *deadline,
+                Kind::Gone {
+                    source,
+                    half_close_is_gone,
+                } => {
+                    let fin_counts = match waiting {
+                        Waiting::NotYet => false,
+                        Waiting::For(on) => *half_close_is_gone && !on.is_some_and(|on| ptr::eq(on, *source)),
+                    };
+                    source.is_gone(fin_counts)
+                }
+            };
+            if requested {
+                found = Some(index + 1);
+            }
+        }
+        if root { Some(0) } else { found }
+    }
+
+    /// Asks for a request and delivers it: `Err` the first time, by unwinding afterwards.
+    #[inline]
+    pub(crate) fn check(&self, root: bool, waiting: Waiting, worker: &Worker) -> Result<(), Cancelled> {
+        if thread::panicking() {
+            return Ok(());
+        }
+        match self.requested(root, waiting, worker) {
+            None => Ok(()),
+            Some(depth) => self.deliver(depth),
+        }
+    }
+
+    #[cold]
+    fn deliver(&self, depth: usize) -> Result<(), Cancelled> {
+        let delivered_before = match depth {
+            0 => self.root_delivered.replace(true),
+            _ => std::mem::replace(&mut self.inner.borrow_mut()[depth - 1].delivered, true),
+        };
+        if delivered_before {
+            resume_unwind(Box::new(Unwind { depth }));
+        }
+        Err(Cancelled)
+    }
+
+    /// Unwinds to the frame that [`check`](Frames::check) has just reported: for a call that has no error to return.
+    #[cold]
+    pub(crate) fn unwind(&self, root: bool, worker: &Worker) -> ! {
+        let depth = self.requested(root, Waiting::For(None), worker).unwrap_or(0);
+        resume_unwind(Box::new(Unwind { depth }))
+    }
+
+    /// When the calls of a fiber that unwinds while it is to be cancelled stop working; `None` if it does not.
+    pub(crate) fn grace(&self, root: bool, worker: &Worker) -> Option<Instant> {
+        if !thread::panicking() {
+            return None;
+        }
+        if self.grace.get().is_none() && self.requested(root, Waiting::For(None), worker).is_some() {
+            self.grace.set(Some(Instant::now() + GRACE));
+        }
+        self.grace.get()
+    }
+
+    /// Arms the timers of the frames: done before the fiber suspends, so that a body that never waits pays nothing.
+    pub(crate) fn arm(&self, word: crate::waker::Word, worker: &Worker) {
+        for frame in self.inner.borrow_mut().iter_mut() {
+            if let Kind::Timeout {
+                deadline,
+                timer: timer @ None,
+            } = &mut frame.kind
+            {
+                *timer = Some(worker.arm(*deadline, word.waker()));
+            }
+        }
+    }
+}
+
+/// Runs `body` and cancels it when it takes longer than `limit`.
+///
+/// The body meets the end of its time as a cancellation ([`Cancelled`]): first an error from a call that has errors, then by
+/// unwinding out of the next blocking call, as far as this function. Timeouts nest; each cancels only what is inside it.
+///
+/// ```
+/// use std::time::Duration;
+/// osier::run(|| {
+///     let slow = osier::timeout(Duration::from_millis(5), || osier::sleep(Duration::from_secs(60)));
+///     assert!(slow.is_err());
+///     let quick = osier::timeout(Duration::from_secs(60), || 7);
+///     assert_eq!(quick, Ok(7));
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Only where `body` does.
+///
+/// # Errors
+///
+/// [`Elapsed`] when the limit passed and a blocking call of the body was told so; a body that finishes without meeting a
+/// blocking call after the limit returns its value.
+///
+/// # Panics
+///
+/// Outside of a fiber: nothing could end the body there.
+pub fn timeout<T>(limit: Duration, body: impl FnOnce() -> T) -> Result<T, Elapsed> {
+    let on_fiber = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
+    assert!(
+        on_fiber,
+        "osier::timeout outside of a fiber: call it inside osier::run or osier::spawn"
+    );
+    let Some(deadline) = Instant::now().checked_add(limit) else {
+        return Ok(body());
+    };
+    Entered::push(Kind::Timeout { deadline, timer: None })
+        .run(body)
+        .map_err(|()| Elapsed(()))
+}
+
+/// Runs `body` with cancellation deferred: requests from outside wait until the shield is left.
+///
+/// A [`timeout`] inside the body still works. On a plain thread the body just runs.
+///
+/// ```
+/// osier::run(|| {
+///     let handle = osier::spawn(|| {
+///         osier::shield(|| osier::sleep(std::time::Duration::from_millis(20)));
+///         "written to disk"
+///     });
+///     osier::yield_now();
+///     handle.cancel();
+///     assert_eq!(handle.join().ok(), Some("written to disk"));
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Only where `body` does.
+pub fn shield<T>(body: impl FnOnce() -> T) -> T {
+    if context::core(|_| ()).is_none() {
+        return body();
+    }
+    let _shield = Entered::push(Kind::Shield);
+    body()
+}

@@ -1,0 +1,125 @@
+//! Where am I? A thread, a worker between fibers, or a fiber: the thread-locals behind every blocking call.
+//!
+//! ```text
+//!  thread-local HERE ── worker ──▶ Worker   set by the loop for as long as it runs on this thread
+//!                   └── fiber ───▶ Core     set by a fiber whenever it runs, null while the loop does
+//! ```
+//!
+//! A fiber sets the pointer to its own core when it starts and each time its suspension returns; the loop clears it when
+//! the switch comes back. Nothing else writes them.
+//!
+//! # Safety
+//!
+//! This file may use `unsafe` to follow those two pointers. The worker outlives its loop, which set the pointer and
+//! clears it on its way out. The core lives in the first frame of the fiber's own stack, so it is alive whenever code of
+//! that fiber runs, which is the only time the pointer is set.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::ptr;
+
+use crate::fiber::Core;
+use crate::waker::Word;
+use crate::worker::Worker;
+
+struct Here {
+    worker: Cell<*const Worker>,
+    fiber: Cell<*const Core<'static>>,
+    panic_hook: Cell<bool>,
+}
+
+thread_local! {
+    static HERE: Here = const {
+        Here { worker: Cell::new(ptr::null()), fiber: Cell::new(ptr::null()), panic_hook: Cell::new(false) }
+    };
+}
+
+/// Who is calling.
+pub(crate) enum Caller<'a> {
+    /// A fiber: a call that must wait suspends it.
+    Fiber(&'a Core<'a>, &'a Worker),
+    /// A worker between fibers (a waker's code, a dormant hook): a call that must wait fails.
+    Worker,
+    /// Any other thread, and a panic hook wherever it runs: a call that must wait blocks the thread.
+    Thread,
+}
+
+/// Runs `with` on what the caller is.
+#[inline]
+pub(crate) fn caller<T>(with: impl FnOnce(Caller<'_>) -> T) -> T {
+    let (worker, fiber, hook) = HERE.with(|here| (here.worker.get(), here.fiber.get(), here.panic_hook.get()));
+    if worker.is_null() || hook {
+        return with(Caller::Thread);
+    }
+    if fiber.is_null() {
+        return with(Caller::Worker);
+    }
+    // SAFETY: both pointers are non-null, so a loop runs on this thread (which keeps its worker alive until it returns,
+    // and it cannot return while this frame of a fiber is on the CPU), and this is that fiber's stack, whose first frame
+    // owns the core.
+    with(Caller::Fiber(unsafe { &*fiber }, unsafe { &*worker }))
+}
+
+/// Runs `with` on the worker of this thread, on a fiber or between fibers.
+#[inline]
+pub(crate) fn worker<T>(with: impl FnOnce(&Worker) -> T) -> Option<T> {
+    let worker = HERE.with(|here| here.worker.get());
+    if worker.is_null() {
+        return None;
+    }
+    // SAFETY: set by the loop that runs on this thread, which keeps the worker alive until after it has cleared it.
+    Some(with(unsafe { &*worker }))
+}
+
+/// Runs `with` on the core of the current fiber, panic hook or not.
+#[inline]
+pub(crate) fn core<T>(with: impl FnOnce(&Core<'_>) -> T) -> Option<T> {
+    let fiber = HERE.with(|here| here.fiber.get());
+    if fiber.is_null() {
+        return None;
+    }
+    // SAFETY: non-null only while that fiber's code runs on this thread, and the core is in its first frame.
+    Some(with(unsafe { &*fiber }))
+}
+
+/// Wakes the slot if it belongs to this thread's worker; false if it is somebody else's.
+#[inline]
+pub(crate) fn wake_here(word: Word) -> bool {
+    worker(|worker| {
+        let ours = worker.remote.id == word.worker();
+        if ours {
+            worker.wake(word);
+        }
+        ours
+    })
+    .unwrap_or(false)
+}
+
+/// Runs the loop with its worker set as this thread's.
+pub(crate) fn enter_worker<T>(worker: &Worker, run: impl FnOnce() -> T) -> T {
+    struct Reset(*const Worker);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            HERE.with(|here| here.worker.set(self.0));
+        }
+    }
+    let _reset = Reset(HERE.with(|here| here.worker.replace(worker)));
+    run()
+}
+
+/// Says that the fiber of `core` runs from here on.
+#[inline]
+pub(crate) fn enter_fiber(core: &Core<'_>) {
+    HERE.with(|here| here.fiber.set(ptr::from_ref(core).cast()));
+}
+
+/// Says that no fiber runs: the switch back to the loop.
+#[inline]
+pub(crate) fn leave_fiber() {
+    HERE.with(|here| here.fiber.set(ptr::null()));
+}
+
+/// Marks this thread as being inside the panic hook; the former value is to be set back.
+pub(crate) fn set_panic_hook(inside: bool) -> bool {
+    HERE.with(|here| here.panic_hook.replace(inside))
+}

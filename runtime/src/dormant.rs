@@ -1,0 +1,174 @@
+//! Dormant connections: "run this on a fiber when the socket becomes readable", with no stack held meanwhile.
+//!
+//! ```text
+//!            park_local                  readable, deadline, shutdown
+//!   box ───────────────▶ Resting in a slot ─────────────────▶ a pooled stack runs Dormant::wake
+//!                              ▲                                   │
+//!                              └────────────── Next::Sleep ────────┘   Next::End drops the box
+//! ```
+//!
+//! A connection keeps its slot, its word and its box from rest to rest, so a burst costs neither an allocation nor a system
+//! call of ours. Its timer is armed lazily: moving the deadline back is a store, and a timer that fires early is armed anew.
+
+use std::io;
+use std::time::Instant;
+
+use osier_queue::Key;
+
+use crate::context;
+use crate::fiber::no_runtime;
+use crate::io::Source as Pollable;
+use crate::source::Source;
+use crate::waker::Word;
+use crate::worker::Worker;
+
+/// Why a dormant connection was woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// There are bytes, or the end of them, or an error.
+    Readable,
+    /// The deadline given with [`Next::Sleep`] has passed.
+    Deadline,
+    /// The runtime shuts down: the last call.
+    Shutdown,
+}
+
+/// What becomes of a connection after a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Dormant again, until there is something to read or the deadline has passed. Bytes that came meanwhile start the
+    /// next burst at once.
+    Sleep(Option<Instant>),
+    /// Drop it.
+    End,
+}
+
+/// Something that is idle most of the time: a connection between requests.
+///
+/// [`park_local`] takes it; it then lives on that worker, as a few words beside its socket, without a stack. See
+/// `examples/echo.rs` for the same with a fiber per connection.
+///
+/// ```
+/// use osier::dormant::{self, Cause, Dormant, Next};
+/// use osier::net::{TcpListener, TcpStream};
+/// use std::io::{Read, Write};
+///
+/// struct Echo(TcpStream);
+///
+/// impl Dormant for Echo {
+///     fn source(&self) -> &dyn osier::io::Source {
+///         &self.0
+///     }
+///     fn wake(&mut self, cause: Cause) -> Next {
+///         let mut buf = [0; 1024];
+///         match self.0.read(&mut buf) {
+///             Ok(n) if n > 0 && cause == Cause::Readable && self.0.write_all(&buf[..n]).is_ok() => Next::Sleep(None),
+///             _ => Next::End,
+///         }
+///     }
+/// }
+///
+/// osier::run(|| -> std::io::Result<()> {
+///     let listener = TcpListener::bind("127.0.0.1:0")?;
+///     let mut client = TcpStream::connect(listener.local_addr()?)?;
+///     dormant::park_local(Box::new(Echo(listener.accept()?.0)), None)?;
+///     client.write_all(b"hello")?;
+///     let mut reply = [0; 5];
+///     client.read_exact(&mut reply)?;
+///     assert_eq!(&reply, b"hello");
+///     Ok(())
+/// }).unwrap();
+/// ```
+pub trait Dormant: 'static {
+    /// The socket it waits for; always the same one.
+    fn source(&self) -> &dyn Pollable;
+
+    /// Runs on a fiber of the worker it lives on. A panic ends the connection and nothing else.
+    fn wake(&mut self, cause: Cause) -> Next;
+}
+
+/// Leaves a connection to this worker, dormant until its socket is readable or `deadline` has passed.
+///
+/// # Suspends
+///
+/// Never.
+///
+/// # Errors
+///
+/// What the poller says of the socket; no more slots.
+///
+/// # Panics
+///
+/// Outside of a runtime.
+pub fn park_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io::Result<()> {
+    let source = connection.source().watched().own_here()?;
+    let resting = Resting {
+        connection,
+        source,
+        deadline,
+        timer: None,
+        told: false,
+    };
+    context::worker(|worker| worker.adopt(resting)).unwrap_or_else(|| no_runtime("osier::dormant::park_local"))
+}
+
+/// A connection at rest, and while its fiber runs in the hands of that.
+pub(crate) struct Resting {
+    pub(crate) connection: Box<dyn Dormant>,
+    source: &'static Source,
+    pub(crate) deadline: Option<Instant>,
+    /// The armed timer and when it fires: at or before the deadline.
+    timer: Option<(Key, Instant)>,
+    /// It has been told of the shutdown.
+    told: bool,
+}
+
+impl Resting {
+    /// From now on the source wakes `word`.
+    pub(crate) fn attach(&self, word: Word) {
+        self.source.set_dormant(Some(word));
+    }
+
+    /// What there is to do for it.
+    pub(crate) fn cause(&self, worker: &Worker) -> Option<Cause> {
+        if self.source.is_readable() {
+            Some(Cause::Readable)
+        } else if worker.is_stopping() && !self.told {
+            Some(Cause::Shutdown)
+        } else if self.deadline.is_some_and(|deadline| worker.now() >= deadline) {
+            Some(Cause::Deadline)
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn tell(&mut self) {
+        self.told = true;
+    }
+
+    pub(crate) fn was_told(&self) -> bool {
+        self.told
+    }
+
+    /// Sees to it that a timer fires no later than the deadline.
+    pub(crate) fn arm(&mut self, worker: &Worker, word: Word) {
+        let Some(deadline) = self.deadline else { return };
+        match self.timer {
+            Some((key, at)) if at <= deadline && !worker.has_fired(key) => {}
+            armed => {
+                if let Some((key, _)) = armed {
+                    worker.disarm(key);
+                }
+                self.timer = Some((worker.arm(deadline, word.waker()), deadline));
+            }
+        }
+    }
+}
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        if let Some((key, _)) = self.timer {
+            context::worker(|worker| worker.disarm(key));
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Fibers: a coroutine that a worker resumes, what it knows of itself, and how to make one.
+//!
+//! The [`Core`] of a fiber lives in the first frame of its own stack, the page that is touched anyway; the worker's slot
+//! keeps only the coroutine. Only the fiber itself looks into its core; other threads reach a fiber through its
+//! [`Header`] (cancel) and its word (wake).
+
+use std::cell::RefCell;
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::{fmt, io, thread};
+
+use osier_coro::{Yielder, panic_count};
+
+pub use crate::hook::before_suspend;
+pub use crate::local::LocalKey;
+
+use crate::cancel::{Frames, Waiting};
+use crate::context::{self, Caller};
+use crate::hook::Hooks;
+use crate::task::{self, JoinHandle};
+use crate::wait::{NOT_HERE, Stop};
+use crate::waker::Word;
+use crate::worker::Worker;
+use crate::{local, scope};
+
+/// What everybody may know of a fiber, from before its start until its handle is gone.
+pub(crate) struct Header {
+    pub(crate) place: &'static Location<'static>,
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) stack_bytes: Option<usize>,
+    /// Set by [`cancel`](Header::cancel) before it reads `word`; read by the fiber after it has stored `word`. Both
+    /// SeqCst: either the fiber sees the request when it starts, or the canceller sees whom to wake.
+    cancel: AtomicBool,
+    /// 0 until the fiber starts.
+    word: AtomicU64,
+    scope: Option<Arc<scope::Shared>>,
+}
+
+impl Header {
+    pub(crate) fn new(place: &'static Location<'static>) -> Header {
+        Header {
+            place,
+            name: None,
+            stack_bytes: None,
+            cancel: AtomicBool::new(false),
+            word: AtomicU64::new(0),
+            scope: None,
+        }
+    }
+
+    /// Asks the fiber to end. Any thread.
+    pub(crate) fn cancel(&self) {
+        self.cancel.store(true, Ordering::SeqCst);
+        match self.word.load(Ordering::SeqCst) {
+            0 => {}
+            word => crate::remote::wake(Word::from_bits(word)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed) || self.scope().is_some_and(scope::Shared::is_cancelled)
+    }
+
+    pub(crate) fn in_scope(mut self, scope: Arc<scope::Shared>) -> Header {
+        self.scope = Some(scope);
+        self
+    }
+
+    pub(crate) fn scope(&self) -> Option<&scope::Shared> {
+        self.scope.as_deref()
+    }
+
+    /// The fiber starts as `word`; false if it was cancelled before.
+    pub(crate) fn start(&self, word: Word) -> bool {
+        self.word.store(word.to_bits(), Ordering::SeqCst);
+        !self.cancel.load(Ordering::SeqCst) && !self.scope().is_some_and(scope::Shared::is_cancelled)
+    }
+}
+
+/// What a fiber knows of itself; lives in the first frame of its stack.
+pub(crate) struct Core<'a> {
+    yielder: &'a Yielder<(), ()>,
+    header: &'a Header,
+    pub(crate) word: Word,
+    id: u64,
+    pub(crate) frames: Frames,
+    pub(crate) hooks: Hooks,
+    pub(crate) locals: RefCell<local::Locals>,
+}
+
+impl<'a> Core<'a> {
+    /// Runs `body` as the fiber `word`, on the stack of `yielder`.
+    pub(crate) fn enter<T>(
+        yielder: &'a Yielder<(), ()>,
+        header: &'a Header,
+        word: Word,
+        id: u64,
+        body: impl FnOnce() -> T,
+    ) -> T {
+        let core = Core {
+            yielder,
+            header,
+            word,
+            id,
+            frames: Frames::default(),
+            hooks: Hooks::new(),
+            locals: RefCell::default(),
+        };
+        context::enter_fiber(&core);
+        let value = body();
+        // Locals end as the fiber's last code: their destructors may block like any other.
+        local::end(&core);
+        context::leave_fiber();
+        value
+    }
+
+    /// Switches to the worker's loop until somebody wakes this fiber. May return for no reason.
+    #[inline]
+    pub(crate) fn suspend(&self) {
+        // std counts panics per thread: a fiber that suspends while it unwinds takes its share out, or its neighbours
+        // would believe that they panic.
+        let panics = if thread::panicking() { panic_count::take() } else { 0 };
+        self.yielder.suspend(());
+        context::enter_fiber(self);
+        if panics > 0 {
+            panic_count::put(panics);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn root_requested(&self, worker: &Worker) -> bool {
+        self.header.is_cancelled() || worker.is_stopping()
+    }
+
+    /// Delivers a cancellation, if one is requested.
+    #[inline]
+    pub(crate) fn check(&self, worker: &Worker, waiting: Waiting) -> Result<(), Stop> {
+        self.frames
+            .check(self.root_requested(worker), waiting, worker)
+            .map_err(|_| Stop::Cancelled)
+    }
+}
+
+/// What is known of a running fiber: its id and its name.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Fiber {
+    id: u64,
+    name: Option<Arc<str>>,
+}
+
+impl Fiber {
+    /// A number that no other fiber of this process has or had.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The name given by [`Builder::name`].
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+}
+
+impl fmt::Debug for Fiber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fiber")
+            .field("id", &self.id)
+            .field("name", &self.name())
+            .finish()
+    }
+}
+
+/// The fiber that calls, or `None` outside of one.
+///
+/// ```
+/// osier::run(|| {
+///     let worker = osier::fiber::Builder::new().name("indexer");
+///     let name = worker.spawn(|| osier::fiber::current().and_then(|fiber| fiber.name().map(String::from)));
+///     assert_eq!(name.join().unwrap().as_deref(), Some("indexer"));
+/// });
+/// assert!(osier::fiber::current().is_none());
+/// ```
+pub fn current() -> Option<Fiber> {
+    context::core(|core| Fiber {
+        id: core.id,
+        name: core.header.name.clone(),
+    })
+}
+
+/// The number of the worker that this code runs on, from 0; `None` outside of a runtime.
+pub fn worker() -> Option<usize> {
+    context::worker(|worker| worker.index)
+}
+
+/// Lets the other fibers of this worker run, then goes on.
+///
+/// Outside of a fiber it is [`std::thread::yield_now`].
+///
+/// # Suspends
+///
+/// Always.
+///
+/// # Cancellation
+///
+/// Unwinds: there is no error to return.
+pub fn yield_now() {
+    context::caller(|caller| match caller {
+        Caller::Fiber(core, worker) => {
+            if core.check(worker, Waiting::NotYet).is_err() {
+                core.frames.unwind(core.root_requested(worker), worker);
+            }
+            core.hooks.run();
+            worker.yield_fiber(core);
+        }
+        Caller::Worker => panic!("{NOT_HERE}"),
+        Caller::Thread => thread::yield_now(),
+    });
+}
+
+/// Makes a fiber with a name, a stack of another size, or on a given worker.
+///
+/// ```
+/// osier::run(|| {
+///     let deep = osier::fiber::Builder::new().name("parser").stack_bytes(4 << 20);
+///     assert_eq!(deep.spawn(|| 6 * 7).join().unwrap(), 42);
+/// });
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    name: Option<Arc<str>>,
+    stack_bytes: Option<usize>,
+    worker: Option<usize>,
+}
+
+impl Builder {
+    /// A fiber like those of [`spawn`](crate::spawn).
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// The fiber's name, for overflow reports and for [`current`].
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Builder {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Bytes of stack instead of the runtime's default; rounded up to a size class of the pool.
+    pub fn stack_bytes(mut self, bytes: usize) -> Builder {
+        self.stack_bytes = Some(bytes);
+        self
+    }
+
+    /// Starts the fiber on the worker of this number instead of wherever there is time for it.
+    ///
+    /// # Panics
+    ///
+    /// `spawn` panics if the runtime has no such worker.
+    pub fn worker(mut self, index: usize) -> Builder {
+        self.worker = Some(index);
+        self
+    }
+
+    /// As [`spawn`](crate::spawn).
+    #[track_caller]
+    pub fn spawn<F, T>(self, body: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let worker = self.worker;
+        let (job, handle) = task::packet(self.header(), body);
+        let index = context::worker(|here| match worker {
+            None => here.spawn(job),
+            Some(index) => here.shared.spawn_on(index, job),
+        });
+        index.unwrap_or_else(|| no_runtime("osier::spawn"));
+        handle
+    }
+
+    /// As [`spawn_local`](crate::spawn_local).
+    ///
+    /// # Panics
+    ///
+    /// Also if [`worker`](Builder::worker) named another worker than this one.
+    #[track_caller]
+    pub fn spawn_local<F, T>(self, body: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + 'static,
+        T: 'static,
+    {
+        let worker = self.worker;
+        let (job, handle) = task::packet_local(self.header(), body);
+        let spawned = context::worker(|here| {
+            assert!(
+                worker.is_none_or(|index| index == here.index),
+                "spawn_local starts on the worker that calls it"
+            );
+            here.spawn_local(job);
+        });
+        spawned.unwrap_or_else(|| no_runtime("osier::spawn_local"));
+        handle
+    }
+
+    #[track_caller]
+    pub(crate) fn header(self) -> Header {
+        Header {
+            name: self.name,
+            stack_bytes: self.stack_bytes,
+            ..Header::new(Location::caller())
+        }
+    }
+}
+
+/// Runs `body` on a new fiber, on whichever worker has time first; once started it never leaves that thread.
+///
+/// The handle's [`join`](JoinHandle::join) gives the body's value; dropping the handle lets the fiber run on.
+///
+/// ```
+/// osier::run(|| {
+///     let sum = osier::spawn(|| (1..=10).sum::<u32>());
+///     assert_eq!(sum.join().unwrap(), 55);
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Never.
+///
+/// # Panics
+///
+/// Outside of a runtime. From a plain thread use [`Runtime::spawn`](crate::Runtime::spawn).
+#[track_caller]
+pub fn spawn<F, T>(body: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    Builder::new().spawn(body)
+}
+
+/// Runs `body` on a new fiber of this worker: what it captures need not be `Send`.
+///
+/// ```
+/// use std::{cell::Cell, rc::Rc};
+/// osier::run(|| {
+///     let count = Rc::new(Cell::new(0));
+///     let theirs = Rc::clone(&count);
+///     osier::spawn_local(move || theirs.set(1)).join().unwrap();
+///     assert_eq!(count.get(), 1);
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Never.
+///
+/// # Panics
+///
+/// Outside of a runtime.
+#[track_caller]
+pub fn spawn_local<F, T>(body: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + 'static,
+    T: 'static,
+{
+    Builder::new().spawn_local(body)
+}
+
+/// How many workers the runtime of this thread has.
+///
+/// # Panics
+///
+/// Outside of a runtime.
+pub fn workers() -> usize {
+    context::worker(|worker| worker.shared.workers()).unwrap_or_else(|| no_runtime("osier::workers"))
+}
+
+#[cold]
+#[track_caller]
+pub(crate) fn no_runtime(what: &str) -> ! {
+    panic!("{what} outside of a runtime: call it inside osier::run, or use a method of osier::Runtime")
+}
+
+/// The payload of a fiber that could not be started.
+pub(crate) fn cannot_start(header: &Header, error: io::Error) -> io::Error {
+    let name = header.name.as_deref().unwrap_or("unnamed");
+    io::Error::new(
+        error.kind(),
+        format!("fiber '{name}' spawned at {} cannot start: {error}", header.place),
+    )
+}

@@ -1,0 +1,79 @@
+//! Fiber-locals: one value per fiber for each key, made when first asked for, dropped when the fiber ends.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::context;
+use crate::fiber::Core;
+
+/// A key of a fiber-local; made by [`fiber_local!`](crate::fiber_local).
+pub struct LocalKey<T: 'static> {
+    #[doc(hidden)]
+    pub init: fn() -> T,
+}
+
+thread_local! {
+    /// The values of code that is not on a fiber: one set per thread.
+    static OF_THREAD: RefCell<Locals> = const { RefCell::new(Vec::new()) };
+}
+
+/// Values by the address of their key.
+pub(crate) type Locals = Vec<(usize, std::rc::Rc<dyn Any>)>;
+
+impl<T: 'static> LocalKey<T> {
+    /// Runs `with` on this fiber's value. Outside of a fiber, on this thread's.
+    ///
+    /// The value stays while `with` runs, even if that suspends.
+    pub fn with<R>(&'static self, with: impl FnOnce(&T) -> R) -> R {
+        let address = std::ptr::from_ref(self).addr();
+        let find = |locals: &RefCell<Locals>| {
+            let found = locals
+                .borrow()
+                .iter()
+                .find(|(key, _)| *key == address)
+                .map(|(_, value)| value.clone());
+            // Not under the borrow: the initial value may be made of other locals.
+            found.unwrap_or_else(|| {
+                let value: std::rc::Rc<dyn Any> = std::rc::Rc::new((self.init)());
+                locals.borrow_mut().push((address, value.clone()));
+                value
+            })
+        };
+        let value = context::core(|core| find(&core.locals)).unwrap_or_else(|| OF_THREAD.with(find));
+        match value.downcast_ref() {
+            Some(value) => with(value),
+            None => unreachable!("an address is the key of one type"),
+        }
+    }
+}
+
+/// Drops the fiber's values, the youngest first, as its last code: their destructors may block like any other.
+pub(crate) fn end(core: &Core<'_>) {
+    loop {
+        let last = core.locals.borrow_mut().pop();
+        let Some(last) = last else { return };
+        // A panic was reported by the hook; the other values shall still be dropped.
+        let _ = catch_unwind(AssertUnwindSafe(move || drop(last)));
+    }
+}
+
+/// Declares fiber-locals, as [`std::thread_local!`] does thread-locals.
+///
+/// ```
+/// use std::cell::Cell;
+/// osier::fiber_local! {
+///     static DEPTH: Cell<u32> = Cell::new(0);
+/// }
+/// osier::run(|| {
+///     DEPTH.with(|depth| depth.set(5));
+///     let other = osier::spawn_local(|| DEPTH.with(Cell::get)).join().unwrap();
+///     assert_eq!((DEPTH.with(Cell::get), other), (5, 0));
+/// });
+/// ```
+#[macro_export]
+macro_rules! fiber_local {
+    ($($(#[$attr:meta])* $vis:vis static $name:ident: $type:ty = $init:expr);+ $(;)?) => {
+        $($(#[$attr])* $vis static $name: $crate::fiber::LocalKey<$type> = $crate::fiber::LocalKey { init: || $init };)+
+    };
+}

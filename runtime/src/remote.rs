@@ -1,0 +1,176 @@
+//! What other threads may touch of a worker: its inbox of wake-ups, its parker and the doorbell of its poller.
+//!
+//! A [`Remote`] is never freed: when its runtime ends it goes to a free list and serves a later worker. So a waker, which
+//! is only a number, can look it up at any time without a reference count, and the worst a late one does is wake a
+//! stranger spuriously. The table below is the one process-wide static of the runtime's scheduling.
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | `slots[i].generation` | owner thread | any thread (relaxed: staleness only costs a spurious wake-up) |
+//! | `slots[i].link`, `inbox` | any thread pushes, owner drains | `osier_queue::inbox` states the ordering |
+//! | `parker` | `osier_queue::parker` | `osier_queue::parker` |
+//! | `poller` | start and end of a worker, under the lock | whoever rings |
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use osier_poll::Poller;
+use osier_queue::{Inbox, Link, Links, Parker};
+
+use crate::context;
+use crate::waker::{SLOTS_MAX, WORKERS_MAX, Word};
+
+static TABLE: [OnceLock<&'static Remote>; WORKERS_MAX] = [const { OnceLock::new() }; WORKERS_MAX];
+static FREE: Mutex<Free> = Mutex::new(Free {
+    unused: Vec::new(),
+    made: 0,
+});
+
+struct Free {
+    unused: Vec<u16>,
+    made: u16,
+}
+
+/// The first chunk's length; every further chunk is as long as all before it together.
+const FIRST_CHUNK: usize = 64;
+const CHUNKS: usize = (SLOTS_MAX / FIRST_CHUNK).ilog2() as usize + 1;
+
+pub(crate) struct Remote {
+    pub(crate) id: u16,
+    pub(crate) inbox: Inbox,
+    pub(crate) parker: Parker,
+    poller: Mutex<Option<Arc<Poller>>>,
+    slots: [OnceLock<Box<[RemoteSlot]>>; CHUNKS],
+}
+
+#[derive(Default)]
+pub(crate) struct RemoteSlot {
+    link: Link,
+    pub(crate) generation: AtomicU32,
+}
+
+impl Remote {
+    /// A remote for a worker that starts, whose doorbell is `poller`; `None` when the process has [`WORKERS_MAX`].
+    pub(crate) fn claim(poller: Arc<Poller>) -> Option<&'static Remote> {
+        let mut free = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let id = match free.unused.pop() {
+            Some(id) => id,
+            None if (free.made as usize) < WORKERS_MAX => {
+                free.made += 1;
+                free.made - 1
+            }
+            None => return None,
+        };
+        drop(free);
+        let remote = TABLE[id as usize].get_or_init(|| {
+            Box::leak(Box::new(Remote {
+                id,
+                inbox: Inbox::new(),
+                parker: Parker::new(),
+                poller: Mutex::new(None),
+                slots: [const { OnceLock::new() }; CHUNKS],
+            }))
+        });
+        *remote.doorbell() = Some(poller);
+        Some(remote)
+    }
+
+    /// Gives the remote back. Late wake-ups may still reach it; they do nothing.
+    pub(crate) fn release(&self) {
+        *self.doorbell() = None;
+        FREE.lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .unused
+            .push(self.id);
+    }
+
+    /// Makes the worker look at its queues: to be called after something was put into one of them.
+    pub(crate) fn ring(&self) {
+        if self.parker.unpark()
+            && let Some(poller) = &*self.doorbell()
+        {
+            // An eventfd write fails only when its counter is full, and then the poller is awake already.
+            let _ = poller.notify();
+        }
+    }
+
+    /// Runs `with` on the poller of the worker, unless the worker has ended.
+    pub(crate) fn with_poller<T>(&self, with: impl FnOnce(&Poller) -> T) -> Option<T> {
+        self.doorbell().as_deref().map(with)
+    }
+
+    pub(crate) fn slot(&self, index: u32) -> Option<&RemoteSlot> {
+        let (chunk, offset) = place(index);
+        self.slots.get(chunk)?.get()?.get(offset)
+    }
+
+    /// The slot, made if it is not there yet. Owner thread only.
+    pub(crate) fn slot_or_make(&self, index: u32) -> &RemoteSlot {
+        let (chunk, offset) = place(index);
+        let length = if chunk == 0 {
+            FIRST_CHUNK
+        } else {
+            FIRST_CHUNK << (chunk - 1)
+        };
+        &self.slots[chunk].get_or_init(|| (0..length).map(|_| RemoteSlot::default()).collect())[offset]
+    }
+
+    fn doorbell(&self) -> std::sync::MutexGuard<'_, Option<Arc<Poller>>> {
+        self.poller.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Links for Remote {
+    fn link(&self, index: u32) -> &Link {
+        &self.slot_or_make(index).link
+    }
+}
+
+/// Chunk and offset of a slot: chunk 0 holds 64, chunk k the 64·2^(k-1) after it.
+fn place(index: u32) -> (usize, usize) {
+    let index = index as usize;
+    if index < FIRST_CHUNK {
+        return (0, index);
+    }
+    let chunk = (index / FIRST_CHUNK).ilog2() as usize + 1;
+    (chunk, index - (FIRST_CHUNK << (chunk - 1)))
+}
+
+/// The remote of a worker that exists or existed.
+pub(crate) fn of(worker: u16) -> Option<&'static Remote> {
+    TABLE.get(worker as usize)?.get().copied()
+}
+
+/// Wakes what `word` names: pushes it to the ready queue of this thread's worker, or to the inbox of another's.
+pub(crate) fn wake(word: Word) {
+    if context::wake_here(word) {
+        return;
+    }
+    let Some(remote) = of(word.worker()) else { return };
+    let Some(slot) = remote.slot(word.slot()) else { return };
+    if !word.is_generation(slot.generation.load(Ordering::Relaxed)) {
+        return;
+    }
+    if remote.inbox.push(remote, word.slot()) {
+        remote.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_number_has_its_own_place() {
+        let mut next = (0, 0);
+        for index in 0..100_000 {
+            let (chunk, offset) = place(index);
+            assert!(
+                (chunk, offset) == next || (offset == 0 && chunk == next.0 + 1),
+                "{index}: {chunk} {offset}"
+            );
+            next = (chunk, offset + 1);
+        }
+        assert!(place(SLOTS_MAX as u32 - 1).0 < CHUNKS);
+    }
+}

@@ -1,0 +1,422 @@
+//! A runtime: its workers, how it is built, how it ends.
+//!
+//! A [`Runtime`] is a value. Each worker is a thread of ours with a loop ([`crate::worker`]); [`Shared`] is what they have in
+//! common: the queues of jobs that nobody has started, and who sleeps.
+//!
+//! | queue | filled by | taken by |
+//! |---|---|---|
+//! | `injector` | threads outside | any worker |
+//! | `seats[i].arrivals` | anybody, for worker i | worker i |
+//! | `seats[i].stealer` | worker i, which spawns | worker i, and others that have nothing to do |
+
+use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once, mpsc};
+use std::thread;
+use std::time::Duration;
+use std::{fmt, io, panic};
+
+use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
+use osier_coro::stack;
+use osier_poll::Poller;
+use osier_queue::Idle;
+
+use crate::context;
+use crate::fiber::Header;
+use crate::remote::Remote;
+use crate::scope;
+use crate::task::{self, Job, JoinHandle};
+use crate::worker::Worker;
+
+/// What the workers of a runtime share.
+pub(crate) struct Shared {
+    seats: Box<[Seat]>,
+    injector: Injector<Job>,
+    pub(crate) idle: Idle,
+    /// Set once, then every worker is rung.
+    pub(crate) stopping: AtomicBool,
+    pub(crate) shutdown_timeout: Duration,
+    pub(crate) stacks: stack::Config,
+}
+
+struct Seat {
+    remote: &'static Remote,
+    stealer: Stealer<Job>,
+    arrivals: Injector<Job>,
+}
+
+impl Shared {
+    pub(crate) fn workers(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// Queues a job for one worker.
+    pub(crate) fn spawn_on(&self, index: usize, job: Job) {
+        let seats = self.seats.len();
+        let seat = self.seats.get(index);
+        let seat = seat.unwrap_or_else(|| panic!("fiber for worker {index}, but the runtime's are 0 to {}", seats - 1));
+        seat.arrivals.push(job);
+        seat.remote.ring();
+    }
+
+    /// Queues a job for any worker, from outside.
+    fn inject(&self, job: Job) {
+        self.injector.push(job);
+        self.wake_one();
+    }
+
+    /// After jobs were queued: wakes a sleeper to look for them, unless somebody is looking already.
+    #[inline]
+    pub(crate) fn wake_one(&self) {
+        if let Some(index) = self.idle.wake_candidate() {
+            self.seats[index].remote.ring();
+        }
+    }
+
+    /// Whether anything waits that worker `index` could take.
+    pub(crate) fn has_work(&self, index: usize) -> bool {
+        !self.injector.is_empty()
+            || !self.seats[index].arrivals.is_empty()
+            || self.stopping.load(Ordering::Acquire)
+            || self.others(index).any(|seat| !seat.stealer.is_empty())
+    }
+
+    /// Moves the jobs sent to worker `index` into its deque.
+    pub(crate) fn arrivals(&self, index: usize, into: &mut impl FnMut(Job)) -> bool {
+        let mut found = false;
+        loop {
+            match self.seats[index].arrivals.steal() {
+                Steal::Success(job) => {
+                    found = true;
+                    into(job);
+                }
+                Steal::Retry => {}
+                Steal::Empty => return found,
+            }
+        }
+    }
+
+    /// Takes jobs from outside, or half of a neighbour's, into the deque of worker `index`.
+    pub(crate) fn search(&self, index: usize, fresh: &Deque<Job>) -> bool {
+        self.steal(|| self.injector.steal_batch(fresh))
+            || self
+                .others(index)
+                .any(|seat| self.steal(|| seat.stealer.steal_batch(fresh)))
+    }
+
+    fn steal(&self, attempt: impl Fn() -> Steal<()>) -> bool {
+        loop {
+            match attempt() {
+                Steal::Success(()) => return true,
+                Steal::Empty => return false,
+                Steal::Retry => {}
+            }
+        }
+    }
+
+    /// The other seats, beginning behind `index`: so that not all thieves go to the same door.
+    fn others(&self, index: usize) -> impl Iterator<Item = &Seat> {
+        self.seats[index + 1..].iter().chain(&self.seats[..index])
+    }
+}
+
+/// A set of workers, each a thread with an event loop, on which fibers run.
+///
+/// Dropping it shuts it down: every fiber is cancelled and joined, for at most the [`shutdown
+/// timeout`](Builder::shutdown_timeout); then no thread, descriptor or fiber of it is left. A fiber that will not end by
+/// then is reported, and its stack leaked. (Threads of the process-wide pool behind [`unblock`](crate::unblock) go when
+/// they have been idle for a while.)
+///
+/// ```
+/// let runtime = osier::Runtime::builder().workers(2).build()?;
+/// let greeting = runtime.run(|| String::from("hello"));
+/// let number = runtime.spawn(|| 42);
+/// assert_eq!((greeting.as_str(), number.join().unwrap()), ("hello", 42));
+/// # std::io::Result::Ok(())
+/// ```
+pub struct Runtime {
+    shared: Arc<Shared>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Runtime {
+    /// Settings for a runtime.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A runtime with one worker per available core.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::build`].
+    pub fn new() -> io::Result<Runtime> {
+        Builder::default().build()
+    }
+
+    /// Runs `body` on a fiber and waits for it. It may borrow from the caller.
+    ///
+    /// # Blocks the thread
+    ///
+    /// Until `body` returns.
+    ///
+    /// # Panics
+    ///
+    /// With what `body` panics with; on a worker of any runtime, which must not block (use [`spawn`](crate::spawn) and join).
+    pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        assert!(
+            context::worker(|_| ()).is_none(),
+            "Runtime::run on a worker would block it: use osier::spawn(..).join(), or Runtime::spawn"
+        );
+        scope::run(body, |job| self.shared.inject(job))
+    }
+
+    /// Runs `body` on a new fiber of this runtime; from any thread.
+    #[track_caller]
+    pub fn spawn<F, T>(&self, body: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let (job, handle) = task::packet(Header::new(panic::Location::caller()), body);
+        self.shared.inject(job);
+        handle
+    }
+
+    /// How many workers it has.
+    pub fn workers(&self) -> usize {
+        self.shared.workers()
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.seats.iter().for_each(|seat| seat.remote.ring());
+        for thread in self.threads.drain(..) {
+            if let Err(payload) = thread.join() {
+                eprintln!("osier: a worker ended by a panic: {}", message(&*payload));
+            }
+        }
+        // What was queued too late to be started is dropped here, and so cancelled.
+        while !self.shared.injector.is_empty() {
+            drop(self.shared.injector.steal());
+        }
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("workers", &self.workers()).finish()
+    }
+}
+
+fn message(payload: &(dyn std::any::Any + Send)) -> &str {
+    payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("its payload is not text")
+}
+
+/// Runs `body` on a fiber of a new runtime with one worker per core, and shuts the runtime down when it returns.
+///
+/// Fibers that are still running then are cancelled; what must be finished is to be joined before `body` returns.
+///
+/// ```
+/// use osier::net::{TcpListener, TcpStream};
+/// use std::io::{Read, Write};
+///
+/// fn main() -> std::io::Result<()> {
+///     osier::run(|| {
+///         let listener = TcpListener::bind("127.0.0.1:0")?;
+///         let address = listener.local_addr()?;
+///         osier::spawn(move || listener.accept()?.0.write_all(b"hello"));
+///         let mut text = String::new();
+///         TcpStream::connect(address)?.read_to_string(&mut text)?;
+///         assert_eq!(text, "hello");
+///         Ok(())
+///     })
+/// }
+/// ```
+///
+/// # Blocks the thread
+///
+/// Until `body` has returned and every other fiber has ended.
+///
+/// # Panics
+///
+/// If the runtime cannot be built (use [`Runtime::builder`] to handle that), and with what `body` panics with.
+pub fn run<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+    match Runtime::new() {
+        Ok(runtime) => runtime.run(body),
+        Err(error) => panic!("osier::run: {error}"),
+    }
+}
+
+/// Settings for a [`Runtime`].
+///
+/// ```
+/// let runtime = osier::Runtime::builder().workers(1).name("indexer").stack_bytes(512 * 1024).build()?;
+/// assert_eq!(runtime.workers(), 1);
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Builder {
+    workers: Option<usize>,
+    name: String,
+    pin: bool,
+    stacks: stack::Config,
+    shutdown_timeout: Duration,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            workers: None,
+            name: "osier".into(),
+            pin: false,
+            stacks: stack::Config::default(),
+            shutdown_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Builder {
+    /// How many workers, instead of one per available core.
+    pub fn workers(mut self, workers: usize) -> Builder {
+        self.workers = Some(workers);
+        self
+    }
+
+    /// The workers' threads are called `name-0`, `name-1` and so on.
+    pub fn name(mut self, name: impl Into<String>) -> Builder {
+        self.name = name.into();
+        self
+    }
+
+    /// Pins worker i to the i-th processor that this process may use.
+    pub fn pin(mut self, pin: bool) -> Builder {
+        self.pin = pin;
+        self
+    }
+
+    /// Bytes of address space per fiber's stack, its guard included; 256 KiB unless set. Only touched pages cost memory.
+    pub fn stack_bytes(mut self, bytes: usize) -> Builder {
+        self.stacks.stack_bytes = bytes;
+        self
+    }
+
+    /// How stacks are cut from memory.
+    pub fn stacks(mut self, stacks: stack::Config) -> Builder {
+        self.stacks = stacks;
+        self
+    }
+
+    /// How long a shutdown waits for cancelled fibers to end; 10 s unless set.
+    pub fn shutdown_timeout(mut self, timeout: Duration) -> Builder {
+        self.shutdown_timeout = timeout;
+        self
+    }
+
+    /// Starts the workers.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for no workers or more than the runtime can have; what the system says of threads, descriptors
+    /// and memory.
+    pub fn build(self) -> io::Result<Runtime> {
+        let workers = self
+            .workers
+            .unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
+        if workers == 0 || workers > Idle::MAX_WORKERS {
+            let limit = Idle::MAX_WORKERS;
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{workers} workers: a runtime has 1 to {limit}; set Builder::workers"),
+            ));
+        }
+        wrap_panic_hook();
+        let mut desks = Vec::with_capacity(workers);
+        let mut seats = Vec::with_capacity(workers);
+        for _ in 0..workers {
+            let poller = Arc::new(Poller::new()?);
+            let Some(remote) = Remote::claim(Arc::clone(&poller)) else {
+                return Err(io::Error::other("more workers in this process than 4096"));
+            };
+            let claim = Claim(remote);
+            let deque = Deque::new_fifo();
+            seats.push(Seat {
+                remote,
+                stealer: deque.stealer(),
+                arrivals: Injector::new(),
+            });
+            desks.push((claim, poller, deque));
+        }
+        let shared = Arc::new(Shared {
+            seats: seats.into(),
+            injector: Injector::new(),
+            idle: Idle::new(workers),
+            stopping: AtomicBool::new(false),
+            shutdown_timeout: self.shutdown_timeout,
+            stacks: self.stacks.clone(),
+        });
+        let mut runtime = Runtime {
+            shared: Arc::clone(&shared),
+            threads: Vec::with_capacity(workers),
+        };
+        let (started, starts) = mpsc::channel();
+        for (index, (claim, poller, deque)) in desks.into_iter().enumerate() {
+            let shared = Arc::clone(&shared);
+            let started = started.clone();
+            let pin = self.pin;
+            let thread = thread::Builder::new()
+                .name(format!("{}-{index}", self.name))
+                .spawn(move || {
+                    if pin {
+                        crate::sys::pin_thread(index);
+                    }
+                    match Worker::new(index, shared, claim.0, poller, deque) {
+                        Ok(worker) => {
+                            // The builder may have given up; then the worker is told to stop.
+                            let _ = started.send(Ok(()));
+                            context::enter_worker(&worker, || worker.run());
+                        }
+                        Err(error) => drop(started.send(Err(error))),
+                    }
+                    drop(claim);
+                });
+            // Dropping the runtime ends those that run already.
+            runtime.threads.push(thread?);
+        }
+        drop(started);
+        starts.iter().take(workers).collect::<io::Result<()>>()?;
+        Ok(runtime)
+    }
+}
+
+/// A remote in use by a worker.
+struct Claim(&'static Remote);
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+/// Lets a blocking call know that it is made inside the panic hook: there it blocks the thread.
+fn wrap_panic_hook() {
+    static WRAPPED: Once = Once::new();
+    WRAPPED.call_once(|| {
+        let hook = panic::take_hook();
+        panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
+            let before = context::set_panic_hook(true);
+            let outcome = catch_unwind(AssertUnwindSafe(|| hook(info)));
+            context::set_panic_hook(before);
+            if let Err(payload) = outcome {
+                resume_unwind(payload);
+            }
+        }));
+    });
+}

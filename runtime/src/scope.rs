@@ -1,0 +1,284 @@
+//! Scopes: fibers that may borrow from the one that starts them, because they end before it goes on.
+//!
+//! [`scope`] is: run the body, catching its panic; if it unwound, cancel the children; wait until every child has ended and
+//! everything of it is dropped (shielded: nothing can cut this wait short); go on unwinding. Never a join in a destructor,
+//! which `mem::forget` could skip.
+//!
+//! A child leaves its scope as the last thing its job does, after its closure and, unless a handle has taken it, its value
+//! are dropped ([`Ticket`], the last field of a job).
+//!
+//! # Safety
+//!
+//! This file may use `unsafe` to forget the lifetime of a child's closure and value. The keeper of that lifetime is the wait in
+//! [`scope`] and [`run`], which ends only when the job, and so everything borrowed, is gone. A fiber that is given up at a
+//! shutdown never leaves its scope; then neither does the parent, whose stack is given up as well, never unmapped.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::thread;
+
+use osier_queue::WaitList;
+
+use crate::context::{self, Caller};
+use crate::fiber::{Header, no_runtime};
+use crate::task::{self, Handle, Job};
+use crate::wait::{self, NOT_HERE, Stop};
+use crate::waker::Word;
+use crate::{remote, shield};
+
+/// What a scope shares with its children.
+#[derive(Default)]
+pub(crate) struct Shared {
+    children: AtomicUsize,
+    cancelled: AtomicBool,
+    panicked: AtomicBool,
+    /// The words of the children that run. Filled before a child looks at `cancelled`, read after `cancelled` is set.
+    running: Mutex<HashSet<u64>>,
+    /// The parent, when it waits.
+    parent: WaitList,
+}
+
+impl Shared {
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn started(&self, word: Word) {
+        self.running().insert(word.to_bits());
+    }
+
+    pub(crate) fn child_panicked(&self) {
+        self.panicked.store(true, Ordering::Relaxed);
+    }
+
+    fn running(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
+        self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn cancel(&self) {
+        self.cancelled.store(true, Ordering::SeqCst);
+        let running: Vec<u64> = self.running().iter().copied().collect();
+        running.into_iter().map(Word::from_bits).for_each(remote::wake);
+    }
+
+    /// Waits until every child has left.
+    fn wait(&self) -> Result<(), Stop> {
+        let mut waiter = pin!(self.parent.waiter());
+        wait::wait(None, None, |cx| {
+            waiter.as_mut().register(cx.waker());
+            match self.children.load(Ordering::SeqCst) {
+                0 => Poll::Ready(()),
+                _ => Poll::Pending,
+            }
+        })
+    }
+}
+
+/// A child's place in its scope, given up when everything else of the child is gone.
+pub(crate) struct Ticket {
+    scope: Arc<Shared>,
+    word: u64,
+}
+
+impl Ticket {
+    fn new(scope: &Arc<Shared>) -> Ticket {
+        scope.children.fetch_add(1, Ordering::Relaxed);
+        Ticket {
+            scope: Arc::clone(scope),
+            word: 0,
+        }
+    }
+
+    pub(crate) fn started(&mut self, word: Word) {
+        self.word = word.to_bits();
+        self.scope.started(word);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.word != 0 {
+            self.scope.running().remove(&self.word);
+        }
+        if self.scope.children.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.scope.parent.wake_all();
+        }
+    }
+}
+
+/// Where scoped fibers are started; see [`scope`].
+pub struct Scope<'scope, 'env: 'scope> {
+    shared: Arc<Shared>,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// The handle of a scoped fiber.
+pub struct ScopedJoinHandle<'scope, T>(Handle<'scope, T>);
+
+/// Runs `body`, which may start fibers that borrow from here, and waits for all of them.
+///
+/// As [`std::thread::scope`]. If the body unwinds (it panics, or its fiber is cancelled) the children are cancelled first; if
+/// the fiber is cancelled while it waits for the children, they are too.
+///
+/// ```
+/// osier::run(|| {
+///     let words = vec!["one", "two", "three"];
+///     let lengths = osier::scope(|s| {
+///         let handles: Vec<_> = words.iter().map(|word| s.spawn(move || word.len())).collect();
+///         handles.into_iter().map(|handle| handle.join().unwrap()).collect::<Vec<_>>()
+///     });
+///     assert_eq!(lengths, [3, 3, 5]);
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Until every child has ended.
+///
+/// # Cancellation
+///
+/// Cancels the children, waits for them, unwinds.
+///
+/// # Panics
+///
+/// If the body does; if a child whose handle was not joined did; in a future or callback on a worker.
+pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T) -> T {
+    context::caller(|caller| assert!(!matches!(caller, Caller::Worker), "{NOT_HERE}"));
+    let scope = Scope {
+        shared: Arc::default(),
+        scope: PhantomData,
+        env: PhantomData,
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| body(&scope)));
+    let shared = &scope.shared;
+    let interrupted = match &outcome {
+        Ok(_) => catch_unwind(AssertUnwindSafe(|| shared.wait()))
+            .unwrap_or(Err(Stop::Cancelled))
+            .is_err(),
+        Err(_) => true,
+    };
+    if interrupted {
+        shared.cancel();
+        // Nothing may leave this frame before the children have: a wait that ends early is begun again.
+        while shared.children.load(Ordering::SeqCst) != 0 {
+            let _ = catch_unwind(AssertUnwindSafe(|| shield(|| shared.wait())));
+        }
+    }
+    match outcome {
+        Err(payload) => resume_unwind(payload),
+        Ok(_) if interrupted => wait::unwind(),
+        Ok(_) if shared.panicked.load(Ordering::Relaxed) => panic!("a scoped fiber panicked"),
+        Ok(value) => value,
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// As [`spawn`](crate::spawn), for a closure that borrows.
+    #[track_caller]
+    pub fn spawn<F, T>(&'scope self, body: F) -> ScopedJoinHandle<'scope, T>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        let (job, handle) = self.packet(body);
+        context::worker(|worker| worker.spawn(job)).unwrap_or_else(|| no_runtime("Scope::spawn"));
+        handle
+    }
+
+    /// As [`spawn_local`](crate::spawn_local), for a closure that borrows.
+    #[track_caller]
+    pub fn spawn_local<F, T>(&'scope self, body: F) -> ScopedJoinHandle<'scope, T>
+    where
+        F: FnOnce() -> T + 'scope,
+        T: 'scope,
+    {
+        let (job, handle) = self.packet(body);
+        context::worker(|worker| worker.spawn_local(job)).unwrap_or_else(|| no_runtime("Scope::spawn_local"));
+        handle
+    }
+
+    /// Asks every child that has been started so far, and those to come, to end.
+    pub fn cancel(&'scope self) {
+        self.shared.cancel();
+    }
+
+    #[track_caller]
+    fn packet<F, T>(&'scope self, body: F) -> (Job, ScopedJoinHandle<'scope, T>)
+    where
+        F: FnOnce() -> T + 'scope,
+        T: 'scope,
+    {
+        let header = Header::new(Location::caller()).in_scope(Arc::clone(&self.shared));
+        let (job, handle) = task::packet_unbounded(header, body, Some(Ticket::new(&self.shared)));
+        // SAFETY: only the lifetime of what the job borrows changes. The job holds a ticket, which it gives up after all
+        // of that is dropped, and `scope` does not return before every ticket is given up; 'scope outlives that call.
+        let job = unsafe { mem::transmute::<task::ScopedJob<'_>, Job>(job) };
+        (job, ScopedJoinHandle(handle))
+    }
+}
+
+impl<T> ScopedJoinHandle<'_, T> {
+    /// As [`crate::JoinHandle::join`].
+    ///
+    /// # Errors
+    ///
+    /// What the fiber panicked with; [`Cancelled`](crate::Cancelled).
+    pub fn join(self) -> thread::Result<T> {
+        self.0.join()
+    }
+
+    /// As [`crate::JoinHandle::cancel`].
+    pub fn cancel(&self) {
+        self.0.cancel();
+    }
+
+    /// As [`crate::JoinHandle::is_finished`].
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl fmt::Debug for Scope<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope")
+            .field("children", &self.shared.children.load(Ordering::Relaxed))
+            .finish()
+    }
+}
+
+impl<T> fmt::Debug for ScopedJoinHandle<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Runs a borrowing `body` on a fiber that `inject` starts elsewhere, and blocks this thread until it has ended.
+#[track_caller]
+pub(crate) fn run<T: Send>(body: impl FnOnce() -> T + Send, inject: impl FnOnce(Job)) -> T {
+    let shared: Arc<Shared> = Arc::default();
+    let header = Header::new(Location::caller());
+    let (job, handle) = task::packet_unbounded(header, body, Some(Ticket::new(&shared)));
+    // SAFETY: as in `Scope::packet`: the wait below ends only when the job has given up its ticket.
+    inject(unsafe { mem::transmute::<task::ScopedJob<'_>, Job>(job) });
+    while shared.children.load(Ordering::SeqCst) != 0 {
+        let _: Result<(), Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(|| {
+            shared
+                .wait()
+                .expect("a plain thread is neither cancelled nor misplaced")
+        }));
+    }
+    match handle.join() {
+        Ok(value) => value,
+        Err(payload) => resume_unwind(payload),
+    }
+}

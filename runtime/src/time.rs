@@ -1,0 +1,45 @@
+//! Waiting for time to pass.
+
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use crate::{context, wait};
+
+/// Waits for `duration`, or up to a few milliseconds longer; never shorter.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// osier::run(|| {
+///     let start = Instant::now();
+///     osier::sleep(Duration::from_millis(10));
+///     assert!(start.elapsed() >= Duration::from_millis(10));
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Always. # Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// Unwinds: there is no error to return.
+///
+/// # Panics
+///
+/// In a future or callback on a worker, where nothing may wait.
+pub fn sleep(duration: Duration) {
+    // Beyond what the clock can tell is for ever.
+    let deadline = Instant::now().checked_add(duration);
+    wait::wait_or_unwind::<()>(deadline, |_| Poll::Pending);
+}
+
+/// Waits until `deadline`; see [`sleep`].
+pub fn sleep_until(deadline: Instant) {
+    wait::wait_or_unwind::<()>(Some(deadline), |_| Poll::Pending);
+}
+
+/// When the current turn of this worker's loop began: a clock that costs nothing to read and is late by as long as the
+/// fibers of this turn have run. On a plain thread, the present.
+pub fn coarse_now() -> Instant {
+    context::worker(|worker| worker.now()).unwrap_or_else(Instant::now)
+}

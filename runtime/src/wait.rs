@@ -1,0 +1,168 @@
+//! The one place where code waits: polls a leaf until it is ready, and between polls suspends the fiber or blocks the thread.
+//!
+//! Every blocking call of the runtime ends up in [`wait`]. The leaf registers the waker it is given and nothing else; its
+//! effect happens in the poll that returns `Ready`. On a fiber one call goes through
+//!
+//! ```text
+//!   checkpoint ─▶ poll ─▶ Ready ─▶ charge the budget ─▶ return           (no clock, no lock, no allocation)
+//!                  │
+//!               Pending ─▶ hooks, checkpoint, arm timers ─▶ suspend ─▶ poll ─▶ checkpoint ─▶ deadline ─▶ again
+//! ```
+
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Instant;
+
+use crate::cancel::{Cancelled, Waiting};
+use crate::context::{self, Caller};
+use crate::fiber::Core;
+use crate::source::Source;
+use crate::worker::Worker;
+
+/// Why a wait ended without its leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Cancelled,
+    Elapsed,
+    /// Called on a worker but not on a fiber: waiting there would stop everybody.
+    NotHere,
+}
+
+/// What a call that would have to wait says when it is on a worker but not on a fiber.
+pub(crate) const NOT_HERE: &str = "blocking call inside a future or callback: use spawn or unblock";
+
+impl From<Stop> for io::Error {
+    fn from(stop: Stop) -> io::Error {
+        match stop {
+            Stop::Cancelled => Cancelled.into(),
+            Stop::Elapsed => io::Error::new(io::ErrorKind::TimedOut, "the deadline passed"),
+            Stop::NotHere => io::Error::new(io::ErrorKind::WouldBlock, NOT_HERE),
+        }
+    }
+}
+
+/// Waits until `poll` is ready, at most until `deadline`.
+///
+/// `on`: the socket that is waited for, if it is one: its half-close is no reason to cancel this very wait.
+pub(crate) fn wait<T>(
+    deadline: Option<Instant>,
+    on: Option<&'static Source>,
+    poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Result<T, Stop> {
+    context::caller(|caller| match caller {
+        Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, on, poll),
+        Caller::Worker => between_fibers(poll),
+        Caller::Thread => on_thread(deadline, poll),
+    })
+}
+
+/// Waits for a leaf whose call has no error: a cancellation unwinds, and a wrong place panics.
+pub(crate) fn wait_or_unwind<T>(deadline: Option<Instant>, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
+    match wait(deadline, None, poll) {
+        Ok(value) => Some(value),
+        Err(Stop::Elapsed) => None,
+        Err(Stop::Cancelled) => unwind(),
+        Err(Stop::NotHere) => panic!("{NOT_HERE}"),
+    }
+}
+
+/// Unwinds the fiber after [`Stop::Cancelled`].
+pub(crate) fn unwind() -> ! {
+    context::caller(|caller| match caller {
+        Caller::Fiber(core, worker) => core.frames.unwind(core.root_requested(worker), worker),
+        _ => unreachable!("only a fiber is cancelled"),
+    })
+}
+
+fn on_fiber<T>(
+    core: &Core<'_>,
+    worker: &Worker,
+    deadline: Option<Instant>,
+    on: Option<&'static Source>,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Result<T, Stop> {
+    core.check(worker, Waiting::NotYet)?;
+    let waker = core.word.waker();
+    let mut cx = Context::from_waker(&waker);
+    if let Poll::Ready(value) = poll(&mut cx) {
+        worker.charge(core);
+        return Ok(value);
+    }
+    if core.hooks.run() {
+        // The hooks may have suspended: what was registered may have fired meanwhile.
+        if let Poll::Ready(value) = poll(&mut cx) {
+            return Ok(value);
+        }
+    }
+    let deadline = match (deadline, core.frames.grace(core.root_requested(worker), worker)) {
+        (Some(deadline), Some(grace)) => Some(deadline.min(grace)),
+        (deadline, grace) => deadline.or(grace),
+    };
+    core.check(worker, Waiting::For(on))?;
+    core.frames.arm(core.word, worker);
+    let timer = deadline.map(|deadline| Armed {
+        worker,
+        key: worker.arm(deadline, core.word.waker()),
+    });
+    loop {
+        core.suspend();
+        if let Poll::Ready(value) = poll(&mut cx) {
+            return Ok(value);
+        }
+        core.check(worker, Waiting::For(on))?;
+        if timer.as_ref().is_some_and(|timer| worker.has_fired(timer.key)) {
+            return Err(Stop::Elapsed);
+        }
+    }
+}
+
+/// A timer that is disarmed however the wait ends.
+struct Armed<'a> {
+    worker: &'a Worker,
+    key: osier_queue::Key,
+}
+
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        self.worker.disarm(self.key);
+    }
+}
+
+fn between_fibers<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
+    match poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Ok(value),
+        Poll::Pending => Err(Stop::NotHere),
+    }
+}
+
+fn on_thread<T>(deadline: Option<Instant>, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+        fn wake_by_ref(self: &Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    thread_local! {
+        static WAKER: Waker = Arc::new(Unpark(thread::current())).into();
+    }
+    // While thread-locals are torn down there is none left: a fresh one serves.
+    let waker = WAKER
+        .try_with(Waker::clone)
+        .unwrap_or_else(|_| Arc::new(Unpark(thread::current())).into());
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(value) = poll(&mut cx) {
+            return Ok(value);
+        }
+        match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+            None => thread::park(),
+            Some(left) if left.is_zero() => return Err(Stop::Elapsed),
+            Some(left) => thread::park_timeout(left),
+        }
+    }
+}

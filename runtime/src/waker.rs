@@ -1,0 +1,108 @@
+//! Packed wakers: a `std::task::Waker` whose data pointer *is* the address of what it wakes.
+//!
+//! ```text
+//!  63        52 51                28 27                     0
+//! ┌────────────┬────────────────────┬────────────────────────┐
+//! │ worker  12 │ slot            24 │ generation          28 │   one word, no pointer
+//! └────────────┴────────────────────┴────────────────────────┘
+//! ```
+//!
+//! Clone and drop are free and waking is a table look-up ([`crate::remote`]). A stale word (the slot was freed, its
+//! generation moved on, the worker is gone) wakes nothing, or, after 2²⁸ reuses of one slot, wakes the wrong one
+//! spuriously; every leaf tolerates a spurious wake-up.
+//!
+//! # Safety
+//!
+//! This file may use `unsafe` for one thing: building a `Waker` from a vtable that never dereferences its data pointer.
+#![allow(unsafe_code)]
+
+use std::task::{RawWaker, RawWakerVTable, Waker};
+
+const GENERATION_BITS: u32 = 28;
+const SLOT_BITS: u32 = 24;
+const WORKER_BITS: u32 = 12;
+
+/// How many workers a process may have at once.
+pub(crate) const WORKERS_MAX: usize = 1 << WORKER_BITS;
+/// How many slots (fibers and dormant connections) a worker may have at once.
+pub(crate) const SLOTS_MAX: usize = 1 << SLOT_BITS;
+
+const _: () = assert!(
+    GENERATION_BITS + SLOT_BITS + WORKER_BITS == usize::BITS,
+    "a waker's word is 64 bits wide"
+);
+
+/// The address of a slot of a worker, with the generation of its tenant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Word(usize);
+
+impl Word {
+    pub(crate) fn new(worker: u16, slot: u32, generation: u32) -> Word {
+        debug_assert!((worker as usize) < WORKERS_MAX && (slot as usize) < SLOTS_MAX);
+        let generation = generation as usize & ((1 << GENERATION_BITS) - 1);
+        Word((worker as usize) << (SLOT_BITS + GENERATION_BITS) | (slot as usize) << GENERATION_BITS | generation)
+    }
+
+    pub(crate) fn worker(self) -> u16 {
+        (self.0 >> (SLOT_BITS + GENERATION_BITS)) as u16
+    }
+
+    pub(crate) fn slot(self) -> u32 {
+        (self.0 >> GENERATION_BITS) as u32 & ((1 << SLOT_BITS) - 1)
+    }
+
+    /// Whether `generation`, as counted by the slot's owner, is this word's (compared on the bits that fit).
+    pub(crate) fn is_generation(self, generation: u32) -> bool {
+        (self.0 as u32 ^ generation) & ((1 << GENERATION_BITS) - 1) == 0
+    }
+
+    /// The word as a number that an atomic can hold; 0 is never a word in use (generations start at 1).
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0 as u64
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Word {
+        Word(bits as usize)
+    }
+
+    pub(crate) fn waker(self) -> Waker {
+        // SAFETY: the vtable's functions take the data pointer as a number and never dereference it, so any value is
+        // valid for any time on any thread, and clone and drop have nothing to keep.
+        unsafe { Waker::from_raw(raw(self)) }
+    }
+}
+
+static VTABLE: RawWakerVTable = RawWakerVTable::new(
+    |data| raw(Word(data.addr())),
+    |data| crate::remote::wake(Word(data.addr())),
+    |data| crate::remote::wake(Word(data.addr())),
+    |_| {},
+);
+
+fn raw(word: Word) -> RawWaker {
+    RawWaker::new(std::ptr::without_provenance(word.0), &VTABLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_keeps_its_three_parts() {
+        for (worker, slot, generation) in [(0, 0, 1), (4095, (1 << 24) - 1, (1 << 28) - 1), (7, 1_000_000, 12_345)] {
+            let word = Word::new(worker, slot, generation);
+            assert_eq!((word.worker(), word.slot()), (worker, slot));
+            assert!(word.is_generation(generation));
+            assert!(!word.is_generation(generation + 1));
+            assert_eq!(Word::from_bits(word.to_bits()), word);
+        }
+    }
+
+    #[test]
+    fn a_waker_of_nobody_is_harmless() {
+        let waker = Word::new(4095, 3, 9).waker();
+        waker.clone().wake();
+        waker.wake_by_ref();
+        assert!(waker.will_wake(&waker.clone()));
+    }
+}
