@@ -69,7 +69,7 @@ impl HeadScanner {
     ///
     /// # Errors
     /// 400 for broken line ends, NUL, and what cannot be a request line; 414 and 431 for the limits; 505 for the
-    /// version. A stray CR or NUL inside the request line is left to [`Head::parse`](crate::Head::parse).
+    /// version. A NUL inside the request line is left to [`Head::parse`](crate::Head::parse).
     #[inline]
     pub fn scan(&mut self, buf: &[u8], limits: &Limits) -> Result<Option<usize>, Reject> {
         if self.line_done || (self.begin(buf)? && self.request_line(buf, limits)?) {
@@ -117,20 +117,25 @@ impl HeadScanner {
             .min(limits.head_bytes);
         let window = &buf[..buf.len().min(longest)];
         let fresh = window.get(self.at..).unwrap_or_default();
-        let Some(lf) = memchr::memchr(b'\n', fresh).map(|lf| self.at + lf) else {
-            self.count(fresh.len());
-            self.at = window.len();
-            check_line_so_far(&window[self.start.min(self.at)..], limits)?;
-            return Ok(false);
+        let so_far = |end: usize| check_line_so_far(&window[self.start.min(end)..end], limits);
+        let (cr, after_cr) = match memchr::memchr2(b'\r', b'\n', fresh).map(|found| self.at + found) {
+            Some(found) => (found, &window[found..]),
+            None => (window.len(), &[][..]),
         };
-        let line = &window[self.start..lf];
-        let Some(line) = line.strip_suffix(b"\r") else {
-            check_line_so_far(line, limits)?;
-            return Err(Reject::BareLf);
-        };
-        check_version(line)?;
-        self.count(lf + 1 - self.at);
-        self.at = lf + 1;
+        match after_cr {
+            [b'\r', b'\n', ..] => {}
+            [] | [b'\r'] => {
+                so_far(window.len())?;
+                self.count(cr - self.at.min(cr) + 1);
+                self.at = cr;
+                return Ok(false);
+            }
+            [b'\r', ..] => return Err(Reject::BareCr),
+            _ => return so_far(cr).and(Err(Reject::BareLf)),
+        }
+        check_version(&window[self.start..cr])?;
+        self.count(cr + 2 - self.at);
+        self.at = cr + 2;
         self.line_done = true;
         Ok(true)
     }
