@@ -74,7 +74,7 @@ impl Shared {
     fn wait(&self) -> Result<(), Stop> {
         let mut waiter = pin!(self.parent.waiter());
         wait::wait(None, None, |cx| {
-            waiter.as_mut().register(cx.waker());
+            while waiter.as_mut().poll_notified(cx).is_ready() {}
             match self.children.load(Ordering::SeqCst) {
                 0 => Poll::Ready(()),
                 _ => Poll::Pending,

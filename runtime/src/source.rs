@@ -303,7 +303,8 @@ impl Watched {
         let mut waiter = pin!(list.waiter());
         let mut failed = None;
         wait::wait(deadline, Some(source), |cx| {
-            waiter.as_mut().register(cx.waker());
+            // A notification says that something changed; what, the bits say.
+            while waiter.as_mut().poll_notified(cx).is_ready() {}
             if let Err(error) = self.own(direction) {
                 failed = Some(error);
                 return Poll::Ready(());

@@ -146,8 +146,8 @@ impl ScopedJob<'_> {
     }
 
     /// Ends the fiber before it began, with `payload` for its handle.
-    pub(crate) fn fail(self, payload: Payload) {
-        // SAFETY: this is the packet's one job, and it ends here: `drop` finds the body gone and does nothing.
+    pub(crate) fn fail(&self, payload: Payload) {
+        // SAFETY: this is the packet's one job; a second call, and `drop`, find the body gone and do nothing.
         unsafe { self.packet.fail(payload) }
     }
 }

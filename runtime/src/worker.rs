@@ -28,6 +28,7 @@ use osier_coro::{Coroutine, CoroutineResult, stack};
 use osier_poll::{Events, Poller};
 use osier_queue::{Key, Wheel, tick_after, tick_at};
 
+use crate::cancel::Cancelled;
 use crate::dormant::{Cause, Next, Resting};
 use crate::fiber::{self, Core, Header};
 use crate::remote::Remote;
@@ -397,9 +398,12 @@ impl Worker {
         stack.label(job.header().place, job.header().name.as_deref());
         let coroutine = Coroutine::new(stack, move |yielder, ()| {
             let mut job = job;
-            if job.start(word) {
-                Core::enter(yielder, job.header(), word, id, || job.run());
-            }
+            let live = job.start(word);
+            Core::enter(yielder, job.header(), word, id, || match live {
+                true => job.run(),
+                // What it captured ends on a fiber, so that a destructor may flush.
+                false => job.fail(Box::new(Cancelled)),
+            });
             Exit::End
         });
         self.switch_to(word.slot(), coroutine);
