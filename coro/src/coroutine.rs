@@ -14,6 +14,7 @@
 use crate::arena::Arena;
 use crate::defer::{Deferred, Defers, Generation};
 use crate::stack::Stack;
+use std::cell::OnceCell;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::mem;
@@ -216,7 +217,13 @@ impl<Input, Yield, Return> fmt::Debug for Coroutine<Input, Yield, Return> {
 /// the closure has returned or unwound, on the coroutine's stack.
 pub struct Yielder<Input, Yield> {
     raw: NonNull<corosensei::Yielder<Input, Yield>>,
-    // Dropped in this order: a callback may still use what was allocated through an `Rc` it holds.
+    /// Made when first used: most coroutines use none of it and should not pay.
+    extras: OnceCell<Box<Extras>>,
+}
+
+/// What goes with the coroutine, in this order.
+#[derive(Default)]
+struct Extras {
     defers: Defers,
     arena: Arena,
 }
@@ -225,9 +232,13 @@ impl<Input, Yield> Yielder<Input, Yield> {
     fn new(raw: &corosensei::Yielder<Input, Yield>) -> Self {
         Yielder {
             raw: NonNull::from(raw),
-            defers: Defers::new(),
-            arena: Arena::new(),
+            extras: OnceCell::new(),
         }
+    }
+
+    #[inline]
+    fn extras(&self) -> &Extras {
+        self.extras.get_or_init(Default::default)
     }
 
     /// Stops here and hands `value` to whoever resumed the coroutine; returns what the next [`Coroutine::resume`] brings.
@@ -247,39 +258,39 @@ impl<Input, Yield> Yielder<Input, Yield> {
 
     /// Runs `f` when the coroutine ends; see [`Defers::defer`].
     pub fn defer(&self, f: impl FnOnce() + 'static) -> Deferred {
-        self.defers.defer(f)
+        self.extras().defers.defer(f)
     }
 
     /// The mark [`run_deferred`](Yielder::run_deferred) runs back to; see [`Defers::generation`].
     pub fn generation(&self) -> Generation {
-        self.defers.generation()
+        self.extras().defers.generation()
     }
 
     /// Runs what was deferred since `generation`, the latest first; see [`Defers::run`].
     pub fn run_deferred(&self, generation: Generation) {
-        self.defers.run(generation);
+        self.extras().defers.run(generation);
     }
 
     /// Makes a deferred callback not run; see [`Defers::disarm`].
     pub fn disarm(&self, deferred: Deferred) -> bool {
-        self.defers.disarm(deferred)
+        self.extras().defers.disarm(deferred)
     }
 
     /// Runs a deferred callback now rather than later; see [`Defers::fire`].
     pub fn fire(&self, deferred: Deferred) -> bool {
-        self.defers.fire(deferred)
+        self.extras().defers.fire(deferred)
     }
 
     /// Keeps `value` until the coroutine ends; see [`Arena::alloc`].
     pub fn alloc<T: 'static>(&self, value: T) -> &T {
-        self.arena.alloc(value)
+        self.extras().arena.alloc(value)
     }
 }
 
 impl<Input, Yield> fmt::Debug for Yielder<Input, Yield> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Yielder")
-            .field("defers", &self.defers)
+            .field("defers", &self.extras.get().map(|extras| &extras.defers))
             .finish_non_exhaustive()
     }
 }

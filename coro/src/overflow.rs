@@ -20,7 +20,6 @@ use std::ffi::{c_int, c_void};
 use std::fmt::{self, Write};
 use std::io;
 use std::mem;
-use std::num::NonZeroUsize;
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -93,7 +92,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     }
 }
 
-fn report(top: NonZeroUsize, stack_bytes: usize) -> ! {
+fn report(top: usize, stack_bytes: usize) -> ! {
     // SAFETY: `overflowed_slot` answers only for carved slots.
     let label = unsafe { Label::of(top) };
     let mut name = [0; 48];

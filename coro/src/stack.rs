@@ -44,8 +44,8 @@ pub const MIN_STACK_BYTES: usize = 2 * GUARD_BYTES;
 /// The largest stack.
 pub const MAX_STACK_BYTES: usize = MIN_STACK_BYTES << (CLASSES - 1);
 
-/// Size classes are powers of two from [`MIN_STACK_BYTES`] to 1 GiB.
-const CLASSES: usize = 14;
+/// Size classes are powers of two from [`MIN_STACK_BYTES`] to 4 GiB; as many as four bits tell apart.
+const CLASSES: usize = 16;
 
 /// How stacks are cut.
 #[derive(Clone, Debug)]
@@ -84,12 +84,13 @@ pub enum Guard {
 ///
 /// Dropping it hands its memory back to the system and its address space to the next [`Pool`] or [`Stack::new`] of this process;
 /// [`Pool::give`] keeps it warm instead. It may outlive the pool it came from.
-pub struct Stack {
-    /// One past the highest byte of the slot; a multiple of the page size.
-    top: NonZeroUsize,
-    class: Class,
-    guard: Guard,
-}
+// One word, since it goes through a pool at every spawn: the slot's end, which is a multiple of the page size, with the
+// class in the low 4 bits and the kind of guard in the next.
+pub struct Stack(NonZeroUsize);
+
+const CLASS_BITS: usize = 0xf;
+const GUARD_BIT: usize = 0x10;
+const TAG_BITS: usize = CLASS_BITS | GUARD_BIT;
 
 impl Stack {
     /// A stack of at least `stack_bytes`, guard included, cut as [`Config::default`] says. For a coroutine here and
@@ -106,7 +107,7 @@ impl Stack {
 
     /// Address space of this stack in bytes, its guard included.
     pub fn stack_bytes(&self) -> usize {
-        self.class.stack_bytes()
+        self.class().stack_bytes()
     }
 
     /// Says whose stack this is from now on: what the report of an overflow prints. Of a name longer than
@@ -127,33 +128,59 @@ impl Stack {
         mem::forget(self);
     }
 
+    #[inline]
     fn label_words(&self) -> &Label {
         // SAFETY: the slot is carved, and the handle to it keeps it so; see `Label::of`.
-        unsafe { Label::of(self.top) }
+        unsafe { Label::of(self.top()) }
+    }
+
+    /// The handle to the slot that ends at `top`: to be made once per slot.
+    fn of_slot(top: NonZeroUsize, class: Class, guard: Guard) -> Stack {
+        debug_assert_eq!(top.get() & TAG_BITS, 0);
+        Stack(top | usize::from(class.0) | if guard == Guard::Auto { 0 } else { GUARD_BIT })
+    }
+
+    /// One past the highest byte of the slot.
+    #[inline]
+    fn top(&self) -> usize {
+        self.0.get() & !TAG_BITS
     }
 
     /// Lowest address above the guard.
     fn low(&self) -> usize {
-        self.top.get() - self.class.stack_bytes() + GUARD_BYTES
+        self.top() - self.stack_bytes() + GUARD_BYTES
+    }
+
+    #[inline]
+    fn class(&self) -> Class {
+        Class((self.0.get() & CLASS_BITS) as u8)
+    }
+
+    fn guard(&self) -> Guard {
+        if self.0.get() & GUARD_BIT == 0 {
+            Guard::Auto
+        } else {
+            Guard::Mprotect
+        }
     }
 
     /// Gives back every page but the topmost, which the next coroutine is sure to touch.
     fn trim(&mut self) {
-        region::give_back_pages(self.low(), self.top.get() - rustix::param::page_size());
+        region::give_back_pages(self.low(), self.top() - rustix::param::page_size());
     }
 }
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        region::give_back_pages(self.low(), self.top.get());
-        region::give(Stack { ..*self });
+        region::give_back_pages(self.low(), self.top());
+        region::give(Stack(self.0));
     }
 }
 
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stack")
-            .field("top", &format_args!("{:#x}", self.top))
+            .field("top", &format_args!("{:#x}", self.top()))
             .field("bytes", &self.stack_bytes())
             .finish()
     }
@@ -166,13 +193,13 @@ unsafe impl corosensei::stack::Stack for Stack {
     #[inline]
     fn base(&self) -> NonZeroUsize {
         // A slot is larger than its label, so this neither wraps nor reaches zero.
-        NonZeroUsize::new(self.top.get() - size_of::<Label>()).unwrap_or(self.top)
+        NonZeroUsize::new(self.top() - size_of::<Label>()).unwrap_or(self.0)
     }
 
     #[inline]
     fn limit(&self) -> NonZeroUsize {
         // Slots are mapped memory: none begins at address zero.
-        NonZeroUsize::new(self.top.get() - self.class.stack_bytes()).unwrap_or(self.top)
+        NonZeroUsize::new(self.top() - self.stack_bytes()).unwrap_or(self.0)
     }
 }
 
@@ -184,7 +211,7 @@ pub(crate) struct Label {
     name: [AtomicU64; 6],
 }
 
-const _: () = assert!(size_of::<Label>() == 64 && size_of::<Stack>() == 16 && size_of::<Option<Stack>>() == 16);
+const _: () = assert!(size_of::<Label>() == 64 && size_of::<Stack>() == 8 && size_of::<Option<Stack>>() == 8);
 
 impl Label {
     /// The label of the slot that ends at `top`.
@@ -193,8 +220,9 @@ impl Label {
     ///
     /// `top` must be the end of a carved slot. Slots are never unmapped, so the reference is good for ever, and all
     /// bit patterns the label can hold are written through it or are zero.
-    pub(crate) unsafe fn of(top: NonZeroUsize) -> &'static Label {
-        let label = std::ptr::with_exposed_provenance::<Label>(top.get() - size_of::<Label>());
+    #[inline]
+    pub(crate) unsafe fn of(top: usize) -> &'static Label {
+        let label = std::ptr::with_exposed_provenance::<Label>(top - size_of::<Label>());
         // SAFETY: in bounds and aligned because slots are larger than a label and end at a page's end; only atomics inside.
         unsafe { &*label }
     }
@@ -239,6 +267,7 @@ impl Class {
         Ok(Class((bytes / MIN_STACK_BYTES).trailing_zeros() as u8))
     }
 
+    #[inline]
     fn stack_bytes(self) -> usize {
         MIN_STACK_BYTES << self.0
     }

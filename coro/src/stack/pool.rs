@@ -1,7 +1,8 @@
 //! The pool: stacks that one worker keeps warm.
 //!
-//! Per size class a LIFO shelf: the stack given last is taken first, since its top page is in the cache. `take` and
-//! `give` are a pop and a push; everything slow is in `region.rs` (no stack at hand) or in [`Pool::trim`].
+//! Per size class a LIFO shelf: the stack given last is taken first, since its top page is in the cache. In front of the
+//! usual class's shelf lies one more stack, the newest: a worker mostly gives one and takes it again, and this saves the
+//! chain of loads through a queue. Everything slow is in `region.rs` (no stack at hand) or in [`Pool::trim`].
 //!
 //! Trimming watches nothing per use. The shelf remembers the fewest stacks it held since the last trim: those at the
 //! bottom were not touched in all that time, so their memory can go without hurting anybody.
@@ -9,6 +10,7 @@
 use super::{CLASSES, Class, Config, Guard, Stack, region};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 
 /// Stacks that stay on a shelf through a quiet spell, with their top page.
@@ -31,14 +33,18 @@ const TRIM_BATCH: usize = 512;
 /// assert_eq!(pool.counters().high_water, 2);
 /// # std::io::Result::Ok(())
 /// ```
-#[derive(Debug)]
 pub struct Pool {
     class: Class,
     region_bytes: usize,
     guard: Guard,
+    /// The stack of `class` given last, unless it was taken.
+    newest: Cell<Option<Stack>>,
     shelves: [RefCell<Shelf>; CLASSES],
-    live: Cell<usize>,
-    high_water: Cell<usize>,
+    /// Stacks taken from the process-wide list and not handed back to it: the live and the pooled.
+    owned: Cell<usize>,
+    /// The most there ever were of `owned`. All of a class are live whenever one more is fetched, so this is
+    /// the most that were live, and no warm `take` or `give` need count.
+    most_owned: Cell<usize>,
 }
 
 /// How many stacks a [`Pool`] has to do with.
@@ -48,7 +54,7 @@ pub struct Counters {
     pub live: usize,
     /// Waiting in the pool.
     pub pooled: usize,
-    /// The most that were ever live at once.
+    /// The most that were ever live at once; with several sizes, the sum of the most of each.
     pub high_water: usize,
 }
 
@@ -66,9 +72,10 @@ impl Pool {
             class: Class::holding(config.stack_bytes)?,
             region_bytes: config.region_bytes,
             guard: config.guard,
+            newest: Cell::new(None),
             shelves: [const { RefCell::new(Shelf::new()) }; CLASSES],
-            live: Cell::new(0),
-            high_water: Cell::new(0),
+            owned: Cell::new(0),
+            most_owned: Cell::new(0),
         })
     }
 
@@ -82,27 +89,48 @@ impl Pool {
     #[inline]
     pub fn take(&self, stack_bytes: Option<usize>) -> io::Result<Stack> {
         let class = match stack_bytes {
-            None => self.class,
+            None => match self.newest.take() {
+                Some(stack) => return Ok(stack),
+                None => self.class,
+            },
             Some(bytes) => Class::holding(bytes)?,
         };
-        let warm = self.shelves[usize::from(class.0)].borrow_mut().pop();
-        let stack = match warm {
-            Some(stack) => stack,
-            None => region::take(class, self.region_bytes, self.guard)?,
-        };
-        self.live.set(self.live.get() + 1);
-        self.high_water.set(self.high_water.get().max(self.live.get()));
+        self.take_from_shelf(class)
+    }
+
+    fn take_from_shelf(&self, class: Class) -> io::Result<Stack> {
+        // Whoever asks for the usual size by its number finds the newest too.
+        let newest = if class == self.class { self.newest.take() } else { None };
+        match newest.or_else(|| self.shelf(class).borrow_mut().pop()) {
+            Some(stack) => Ok(stack),
+            None => self.fetch(class),
+        }
+    }
+
+    #[cold]
+    fn fetch(&self, class: Class) -> io::Result<Stack> {
+        let stack = region::take(class, self.region_bytes, self.guard)?;
+        self.owned.set(self.owned.get() + 1);
+        self.most_owned.set(self.most_owned.get().max(self.owned.get()));
         Ok(stack)
     }
 
     /// Keeps `stack` for the next [`take`](Pool::take).
     #[inline]
     pub fn give(&self, stack: Stack) {
-        self.live.set(self.live.get().saturating_sub(1));
-        self.shelves[usize::from(stack.class.0)]
-            .borrow_mut()
-            .stacks
-            .push_back(stack);
+        if stack.class() != self.class {
+            self.give_to_shelf(stack);
+        } else if let Some(older) = self.newest.replace(Some(stack)) {
+            self.give_to_shelf(older);
+        }
+    }
+
+    fn give_to_shelf(&self, stack: Stack) {
+        self.shelf(stack.class()).borrow_mut().stacks.push_back(stack);
+    }
+
+    fn shelf(&self, class: Class) -> &RefCell<Shelf> {
+        &self.shelves[usize::from(class.0)]
     }
 
     /// Gives back memory of stacks that nobody took since the last call: some stay with their top page, the rest go to the
@@ -113,28 +141,57 @@ impl Pool {
     ///
     /// For at most about a millisecond per size class in use.
     pub fn trim(&self) -> usize {
-        self.shelves.iter().map(|shelf| shelf.borrow_mut().trim()).sum()
+        let (given, trimmed) = self.shelves.iter().fold((0, 0), |(given, trimmed), shelf| {
+            let now = shelf.borrow_mut().trim();
+            (given + now.0, trimmed + now.1)
+        });
+        self.owned.set(self.owned.get().saturating_sub(given));
+        // Its spell begins now, with the others of its shelf.
+        if let Some(newest) = self.newest.take() {
+            let mut shelf = self.shelf(self.class).borrow_mut();
+            shelf.stacks.push_back(newest);
+            shelf.fewest += 1;
+        }
+        given + trimmed
     }
 
     /// The pool's figures.
     pub fn counters(&self) -> Counters {
-        let pooled = self.shelves.iter().map(|shelf| shelf.borrow().stacks.len()).sum();
+        let newest = self.newest.take();
+        let pooled = usize::from(newest.is_some());
+        self.newest.set(newest);
+        let pooled = pooled
+            + self
+                .shelves
+                .iter()
+                .map(|shelf| shelf.borrow().stacks.len())
+                .sum::<usize>();
         Counters {
-            live: self.live.get(),
+            live: self.owned.get().saturating_sub(pooled),
             pooled,
-            high_water: self.high_water.get(),
+            high_water: self.most_owned.get(),
         }
     }
 }
 
-/// The pooled stacks of one class. Invariant: `shallow <= stacks.len()` is only trusted up to `fewest`.
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let class = self.class.stack_bytes();
+        f.debug_struct("Pool")
+            .field("stack_bytes", &class)
+            .field("counters", &self.counters())
+            .finish()
+    }
+}
+
+/// The pooled stacks of one class.
 #[derive(Debug)]
 struct Shelf {
     /// Coldest first.
     stacks: VecDeque<Stack>,
     /// The fewest that lay here since the last trim: so many at the front are quiet.
     fewest: usize,
-    /// Of those at the front of the last trim, how many have nothing but their top page.
+    /// How many at the front had nothing but their top page at the last trim; of these, `fewest` still lie there.
     shallow: usize,
 }
 
@@ -154,7 +211,8 @@ impl Shelf {
         stack
     }
 
-    fn trim(&mut self) -> usize {
+    /// Returns how many stacks were given to the process-wide list, and how many lost all but their top page.
+    fn trim(&mut self) -> (usize, usize) {
         let quiet = self.fewest;
         let given = quiet.saturating_sub(KEEP).min(TRIM_BATCH);
         self.stacks.drain(..given);
@@ -164,7 +222,7 @@ impl Shelf {
         self.stacks.range_mut(shallow..shallow + trimmed).for_each(Stack::trim);
         self.shallow = shallow + trimmed;
         self.fewest = self.stacks.len();
-        given + trimmed
+        (given, trimmed)
     }
 }
 

@@ -65,7 +65,7 @@ pub(super) fn take(class: Class, region_bytes: usize, guard: Guard) -> io::Resul
 
 /// Keeps a stack whose pages are gone for whoever wants one of its class.
 pub(super) fn give(stack: Stack) {
-    lock()[stack.guard as usize][usize::from(stack.class.0)]
+    lock()[stack.guard() as usize][usize::from(stack.class().0)]
         .free
         .push(stack);
 }
@@ -80,15 +80,14 @@ pub(super) fn give_back_pages(low: usize, high: usize) {
 }
 
 /// The end and the size of the slot in whose guard `address` lies. Lock-free: the overflow handler calls it.
-pub(crate) fn overflowed_slot(address: usize) -> Option<(NonZeroUsize, usize)> {
+pub(crate) fn overflowed_slot(address: usize) -> Option<(usize, usize)> {
     let rows = &REGIONS[..ROWS.load(Acquire)];
     let region = rows
         .iter()
         .find(|r| address.wrapping_sub(r.start.load(Relaxed)) < r.carved.load(Acquire))?;
     let slot_bytes = region.slot_bytes.load(Relaxed);
     let offset = (address - region.start.load(Relaxed)) % slot_bytes;
-    let top = NonZeroUsize::new(address - offset + slot_bytes)?;
-    (offset < GUARD_BYTES).then_some((top, slot_bytes))
+    (offset < GUARD_BYTES).then_some((address - offset + slot_bytes, slot_bytes))
 }
 
 impl Region {
@@ -136,7 +135,7 @@ impl Shelf {
         region.carved.store(carved + slot_bytes, Release);
         // The kernel maps nothing at the very top of the address space: a slot's end is no zero.
         let top = NonZeroUsize::new(slot + slot_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Stack { top, class, guard })
+        Ok(Stack::of_slot(top, class, guard))
     }
 }
 
