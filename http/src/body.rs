@@ -1,4 +1,5 @@
-//! Turns the connection's bytes into one request's body bytes, whatever its framing, and finds where the next request begins.
+//! Turns the connection's bytes into one request's body bytes, whatever its framing, and finds where the next request
+//! begins.
 
 use crate::chunked::{ChunkedDecoder, Piece};
 use crate::{BodyLength, Limits, Reject};

@@ -198,7 +198,8 @@ impl ChunkedDecoder {
         }
     }
 
-    /// RFC 9112 7.1.1: `chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] )`, checked and dropped.
+    /// Checked and dropped. RFC 9112 7.1.1:
+    /// `chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] )`.
     fn extension(&mut self, byte: u8) -> Result<State, Reject> {
         use State::*;
         let state = match (self.state, byte) {

@@ -107,7 +107,7 @@ impl<'a> Seen<'a> {
         Ok(())
     }
 
-    /// RFC 9110 8.6 says `1*DIGIT`. A list of equal lengths may be collapsed there; it never comes from an honest client.
+    /// RFC 9110 8.6 says `1*DIGIT`. It lets a list of equal lengths be collapsed; no honest client sends one.
     fn content_length(&mut self, value: &[u8]) -> Result<(), Reject> {
         if self.length.is_some() {
             return Err(Reject::ContentLengthRepeated);
