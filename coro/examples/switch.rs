@@ -102,7 +102,7 @@ fn main() -> std::io::Result<()> {
         let mut all = (0..many)
             .map(|_| {
                 Ok(Coroutine::<(), u32, ()>::new(pool.take(None)?, |y, ()| {
-                    (0..).for_each(|n| y.suspend(n))
+                    (0..u32::MAX).for_each(|n| y.suspend(n))
                 }))
             })
             .collect::<std::io::Result<Vec<_>>>()?;

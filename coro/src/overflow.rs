@@ -109,10 +109,9 @@ fn report(top: usize, stack_bytes: usize) -> ! {
         Some(place) => write!(text, ", spawned at {place},"),
         None => Ok(()),
     };
-    let usable = stack_bytes - GUARD_BYTES - size_of::<Label>();
     let _ = writeln!(
         text,
-        " has overflowed its stack of {stack_bytes} bytes ({usable} usable)"
+        " has overflowed its stack of {stack_bytes} bytes, {GUARD_BYTES} of them guard"
     );
     let _ = writeln!(
         text,

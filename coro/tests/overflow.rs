@@ -57,7 +57,7 @@ fn rust_recursion_is_reported() {
     let parts = [
         "fiber 'deep reader'",
         &place,
-        "262144 bytes (196544 usable)",
+        "262144 bytes, 65536 of them guard",
         "raise stack_bytes",
     ];
     assert_report("rust_recursion_is_reported", "recursion", &parts);
@@ -87,7 +87,7 @@ fn an_unnamed_fiber_on_a_bare_thread_with_mprotect_guards_is_reported() {
             libc::pthread_join(thread, std::ptr::null_mut());
         }
     }
-    let parts = ["unnamed fiber", "131072 bytes (65472 usable)"];
+    let parts = ["unnamed fiber", "131072 bytes, 65536 of them guard"];
     assert_report(
         "an_unnamed_fiber_on_a_bare_thread_with_mprotect_guards_is_reported",
         "mprotect",

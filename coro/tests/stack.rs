@@ -96,7 +96,7 @@ fn a_large_stack_is_usable_down_to_its_guard() {
     for bytes in [MIN_STACK_BYTES, 1 << 20] {
         let stack = Stack::new(bytes).unwrap();
         let low = corosensei::stack::Stack::limit(&stack).get() + GUARD_BYTES;
-        assert!(top(&stack) - low >= bytes - GUARD_BYTES - 64);
+        assert!(top(&stack) - low >= bytes - GUARD_BYTES - 1024);
         // SAFETY: nothing runs on the stack this test owns; the word is in its usable part.
         unsafe { std::ptr::without_provenance_mut::<u64>(low).write_volatile(1) };
     }
@@ -243,4 +243,37 @@ fn exhausted_address_space_is_an_error_that_names_the_limit() {
         line.contains("RLIMIT_AS") && line.contains("stack_bytes") && line.contains("max_map_count"),
         "{line}"
     );
+}
+
+#[test]
+fn stacks_in_locked_memory_are_guarded_too() {
+    const TEST: &str = "stacks_in_locked_memory_are_guarded_too";
+    if !child::is_child("mlockall") {
+        let out = child::run(TEST, "mlockall");
+        assert!(out.status.success(), "{out:?}");
+        return print!("{}", String::from_utf8_lossy(&out.stdout));
+    }
+    let small = Config {
+        region_bytes: 4 << 20,
+        ..Config::default()
+    };
+    let pool = Pool::new(small).unwrap();
+    let before = pool.take(None).unwrap();
+    // SAFETY: a plain call.
+    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+        return println!("skipped: mlockall: {}", std::io::Error::last_os_error());
+    }
+    // The rest of the old region, then a new one that is locked from the start.
+    let after: Vec<_> = (0..20).map(|_| pool.take(None).unwrap()).collect();
+    for stack in after.iter().chain([&before]) {
+        let limit = corosensei::stack::Stack::limit(stack).get();
+        assert!(
+            !child::readable(limit) && !child::readable(limit + GUARD_BYTES - 1),
+            "{stack:?}"
+        );
+        assert!(
+            child::readable(limit + GUARD_BYTES) && child::readable(top(stack) - 1),
+            "{stack:?}"
+        );
+    }
 }

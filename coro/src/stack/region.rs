@@ -240,8 +240,8 @@ fn install_guard(_: *mut std::ffi::c_void, _: usize) -> Result<(), Errno> {
 
 fn no_address_space(e: Errno, bytes: usize) -> io::Error {
     let line = format!(
-        "cannot map {bytes} bytes for fiber stacks: {e}; the limit is RLIMIT_AS (`ulimit -v`), {} or, with \
-         vm.overcommit_memory=2, CommitLimit: raise it, run fewer fibers, or lower stack_bytes",
+        "cannot map {bytes} bytes for fiber stacks: {e}; the limit is RLIMIT_AS (`ulimit -v`), {}, RLIMIT_MEMLOCK after \
+         mlockall, or CommitLimit with vm.overcommit_memory=2: raise it, run fewer fibers, or lower stack_bytes",
         map_limit()
     );
     io::Error::new(io::ErrorKind::OutOfMemory, line)
