@@ -1,15 +1,169 @@
-//! Waiting for any descriptor. (The net helper adds sendfile and copy.)
+//! Waiting for any descriptor, sending file bytes, and tying work to the life of a connection.
+//!
+//! ```text
+//!   readable, writable, ready    crate::foreign (fiber), poll(2) (plain thread)
+//!   sendfile                     io/sendfile.rs
+//!   while_connected              io/connected.rs
+//! ```
+//!
+//! There is no `copy` here: [`std::io::copy`] between our streams does what one of ours would.
 
-use crate::source::Watched;
+mod connected;
+mod sendfile;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+pub use osier_poll::{Interest, Readiness};
+
+pub use connected::{Disconnected, HalfClose, while_connected};
+pub use sendfile::{FileSink, sendfile};
+
+use crate::context::{self, Caller};
+use crate::source::{Watched, block_thread};
+use crate::wait::Stop;
+use crate::foreign;
 
 mod sealed {
     pub trait Sealed {}
 }
 pub(crate) use sealed::Sealed;
 
-/// A socket of ours, as what [`Dormant`](crate::dormant::Dormant) waits for. Sealed.
+/// A socket of ours, as what [`Dormant`](crate::dormant::Dormant) and [`while_connected`] watch. Sealed.
 pub trait Source: Sealed {
     #[doc(hidden)]
-    #[allow(private_interfaces)]
     fn watched(&self) -> &Watched;
+}
+
+/// Waits until `fd` can be read from: there are bytes, or the end of them, or an error to be read. Any descriptor that can
+/// be polled: a pipe, a terminal, an eventfd, a timer, a socket that a C library made.
+///
+/// Nothing is read, nothing of the descriptor is changed, and others may wait for it and read from it at the same time,
+/// here or in other processes; so a read that follows may still find nothing.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// let (mut reader, mut writer) = std::io::pipe()?;
+/// osier::run(|| {
+///     let waiting = osier::spawn(move || {
+///         osier::io::readable(&reader, None)?;
+///         let mut byte = [0];
+///         reader.read_exact(&mut byte)?;
+///         std::io::Result::Ok(byte[0])
+///     });
+///     writer.write_all(b"!")?;
+///     assert_eq!(waiting.join().unwrap()?, b'!');
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// # Suspends
+///
+/// Until then. # Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// The error of a cancelled call; the descriptor is left alone.
+///
+/// # Errors
+///
+/// As [`ready`].
+pub fn readable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
+    ready(fd, Interest::READABLE, deadline).map(drop)
+}
+
+/// Waits until `fd` can be written to: there is room, or an error to be met. As [`readable`].
+///
+/// # Suspends
+///
+/// Until then. # Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// The error of a cancelled call; the descriptor is left alone.
+///
+/// # Errors
+///
+/// As [`ready`].
+pub fn writable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
+    ready(fd, Interest::WRITABLE, deadline).map(drop)
+}
+
+/// Waits until `fd` is ready for something of `interest`, and says for what.
+///
+/// A hang-up and an error of the descriptor are readiness too ([`Readiness::HUP`], [`Readiness::ERROR`]), whatever the
+/// interest: the next call on the descriptor tells what happened. The descriptor must not be closed meanwhile, which its
+/// borrow sees to.
+///
+/// # Suspends
+///
+/// Until then. # Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// The error of a cancelled call; the descriptor is left alone.
+///
+/// # Errors
+///
+/// - `TimedOut` when the deadline has passed first.
+/// - `PermissionDenied` for what cannot be waited for because it is always ready: a regular file, a directory.
+/// - `InvalidInput` for an empty interest.
+/// - `WouldBlock` where it would have to wait on a worker but not on a fiber.
+pub fn ready(fd: impl AsFd, interest: Interest, deadline: Option<Instant>) -> io::Result<Readiness> {
+    let fd = fd.as_fd();
+    if interest.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "waiting for nothing: the interest is empty"));
+    }
+    let flags = context::caller(|caller| match caller {
+        Caller::Fiber(..) => Ok(None),
+        Caller::Worker => poll_now(fd, flags(interest)).map(Some),
+        Caller::Thread => always_ready(fd).and_then(|()| block_thread(fd, flags(interest), deadline)).map(Some),
+    })?;
+    match flags {
+        None => foreign::wait(fd, interest, deadline),
+        Some(flags) => Ok(readiness(flags)),
+    }
+}
+
+/// What `fd` is ready for at this moment.
+fn poll_now(fd: BorrowedFd<'_>, flags: PollFlags) -> io::Result<PollFlags> {
+    always_ready(fd)?;
+    let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
+    match rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? {
+        0 => Err(Stop::NotHere.into()),
+        _ => Ok(fds[0].revents()),
+    }
+}
+
+/// Refuses what epoll refuses, so that all callers get the same answer.
+fn always_ready(fd: BorrowedFd<'_>) -> io::Result<()> {
+    use rustix::fs::FileType;
+    match FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) {
+        FileType::RegularFile | FileType::Directory => Err(rustix::io::Errno::PERM.into()),
+        _ => Ok(()),
+    }
+}
+
+fn flags(interest: Interest) -> PollFlags {
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::IN | PollFlags::RDHUP, interest.is_readable());
+    flags.set(PollFlags::OUT, interest.is_writable());
+    flags.set(PollFlags::PRI, interest.is_priority());
+    flags
+}
+
+fn readiness(flags: PollFlags) -> Readiness {
+    let told = [
+        (PollFlags::IN, Readiness::READABLE),
+        (PollFlags::OUT, Readiness::WRITABLE),
+        (PollFlags::RDHUP, Readiness::READ_CLOSED),
+        (PollFlags::HUP, Readiness::HUP),
+        (PollFlags::ERR, Readiness::ERROR),
+        (PollFlags::PRI, Readiness::PRIORITY),
+    ];
+    told.into_iter().filter(|(flag, _)| flags.contains(*flag)).fold(Readiness::NONE, |all, (_, bit)| all | bit)
 }

@@ -1,1 +1,37 @@
-//! Sockets.
+//! Sockets with std's names, methods and meaning; a call that has to wait suspends the fiber instead of its thread.
+//!
+//! ```text
+//!   tcp.rs   unix.rs   udp.rs        the public types: names, addresses, options
+//!       └──────┼──────────┘
+//!          stream.rs                 reading, writing and their timeouts, the same for TCP and Unix
+//!              │
+//!   crate::source::Watched           readiness: try the call, wait where it would block, try again
+//!
+//!   addr.rs                          ToSocketAddrs; names are looked up on the pool for blocking work
+//! ```
+//!
+//! All types are `Send` and `Sync`: a stream may be used from any fiber of any worker, from several at once through a
+//! shared reference (a reader and a writer, two readers), and from plain threads, which it blocks. Moving one is free; it
+//! registers with a worker's poller at its first call there that would block, and not before.
+//!
+//! # What differs from std
+//!
+//! - Timeouts belong to the value, not to the socket: a [`try_clone`](TcpStream::try_clone) starts with its original's and
+//!   then goes its own way. A call that runs out of time says [`TimedOut`](std::io::ErrorKind::TimedOut).
+//! - There is no `set_nonblocking`. The descriptors are non-blocking underneath; conversion into a std type makes them
+//!   blocking again.
+//! - A name is looked up on the pool for blocking work, at most 64 at a time.
+//! - A call can be cancelled: see [`Cancelled`](crate::Cancelled).
+
+mod addr;
+pub(crate) mod stream;
+mod tcp;
+mod udp;
+mod unix;
+
+pub use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+pub use addr::ToSocketAddrs;
+pub use tcp::{Incoming, TcpListener, TcpStream};
+pub use udp::UdpSocket;
+pub use unix::{UnixDatagram, UnixIncoming, UnixListener, UnixSocketAddr, UnixStream};

@@ -192,8 +192,9 @@ pub(crate) fn dispatch(worker: &Worker, event: Event) {
 }
 
 /// A descriptor of ours, non-blocking, with its source once it has one.
-pub(crate) struct Watched {
-    fd: OwnedFd,
+pub struct Watched {
+    /// Here until `into_fd`, which ends this value.
+    fd: Option<OwnedFd>,
     source: OnceLock<u32>,
     /// Another descriptor of the same description may exist (a dup, a borrowed raw fd, a child's): a ghost registration
     /// would outlive the close, so the close must remove it.
@@ -206,7 +207,7 @@ impl Watched {
     /// Takes a descriptor that is non-blocking already.
     pub(crate) fn new(fd: OwnedFd, short_read_drains: bool) -> Watched {
         Watched {
-            fd,
+            fd: Some(fd),
             source: OnceLock::new(),
             exported: AtomicBool::new(false),
             short_read_drains,
@@ -224,20 +225,20 @@ impl Watched {
     /// The descriptor for a system call of ours that copies it nowhere.
     #[inline]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.as_ref().expect("it is taken only by into_fd, which takes self").as_fd()
     }
 
     /// The descriptor for somebody who may copy it.
     pub(crate) fn export(&self) -> BorrowedFd<'_> {
         self.exported.store(true, Ordering::Relaxed);
-        self.fd.as_fd()
+        self.fd()
     }
 
     /// Gives the descriptor away, out of every poller.
-    pub(crate) fn into_fd(self) -> io::Result<OwnedFd> {
+    pub(crate) fn into_fd(mut self) -> OwnedFd {
         self.exported.store(true, Ordering::Relaxed);
-        // `Drop` forbids moving out: the copy is the same description and the original closes here.
-        self.fd.try_clone()
+        self.leave();
+        self.fd.take().expect("it is taken only here")
     }
 
     /// Does a call that reads or writes, waiting for readiness in between, at most until `deadline`.
@@ -411,7 +412,14 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        let Some(&index) = self.source.get() else { return };
+        self.leave();
+    }
+}
+
+impl Watched {
+    /// Gives the source back; a second time it does nothing.
+    fn leave(&mut self) {
+        let Some(index) = self.source.take() else { return };
         let source = at(index);
         let (reader, writer) = (source.owner(Direction::Read), source.owner(Direction::Write));
         if self.exported.load(Ordering::Relaxed) {

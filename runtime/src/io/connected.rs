@@ -1,0 +1,101 @@
+//! `while_connected`: work that is cancelled when the client it is done for has gone.
+//!
+//! The frame it pushes asks the source's closed bits at every checkpoint, for free. What costs something is to be *woken*
+//! by them while the fiber waits for something else: for that it stands in the source's list of readers, on whose edges
+//! every waiter wakes, and its worker owns the read direction. Both are done by a hook, right before the fiber suspends, so a
+//! body that never waits pays for neither. An edge that brings bytes and no end wakes it for nothing; then it gets in line
+//! again before it suspends the next time.
+
+use std::cell::RefCell;
+use std::pin::pin;
+use std::{error, fmt, io};
+
+use super::Source;
+use crate::cancel::{Entered, Kind};
+use crate::context::{self, Caller};
+use crate::hook::before_suspend;
+
+/// What a client means that has ended its own direction and still reads (a FIN without a reset).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HalfClose {
+    /// It has gone, unless the fiber waits for this very client at that moment.
+    IsGone,
+    /// It waits for an answer.
+    IsFine,
+}
+
+/// The peer went away before the closure of [`while_connected`] was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disconnected(());
+
+impl fmt::Display for Disconnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the peer closed the connection")
+    }
+}
+
+impl error::Error for Disconnected {}
+
+impl From<Disconnected> for io::Error {
+    fn from(disconnected: Disconnected) -> io::Error {
+        io::Error::new(io::ErrorKind::ConnectionAborted, disconnected)
+    }
+}
+
+/// Runs `body` and cancels it when the peer of `stream` has gone: it reset the connection, closed both directions, or,
+/// with [`HalfClose::IsGone`], its own.
+///
+/// The body meets that as a [cancellation](crate::Cancelled), and only there: outside of this call nothing is cancelled. It
+/// may read and write the stream meanwhile.
+///
+/// ```
+/// use osier::io::{HalfClose, while_connected};
+/// use osier::net::UnixStream;
+/// use std::time::Duration;
+/// osier::run(|| {
+///     let (ours, theirs) = UnixStream::pair()?;
+///     osier::spawn(move || drop(theirs));
+///     let outcome = while_connected(&ours, HalfClose::IsGone, || osier::sleep(Duration::from_secs(60)));
+///     assert!(outcome.is_err());
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// ```
+///
+/// # Suspends
+///
+/// Only where `body` does.
+///
+/// # Errors
+///
+/// [`Disconnected`] when the peer went and a blocking call of the body was told so; a body that finishes without meeting a
+/// blocking call after that returns its value. Outside of a fiber nothing could end the body: it just runs.
+pub fn while_connected<T>(
+    stream: &(impl Source + ?Sized),
+    half_close: HalfClose,
+    body: impl FnOnce() -> T,
+) -> Result<T, Disconnected> {
+    if !context::caller(|caller| matches!(caller, Caller::Fiber(..))) {
+        return Ok(body());
+    }
+    let watched = stream.watched();
+    let source = watched.source();
+    let waiter = pin!(source.readers().waiter());
+    let waiter = RefCell::new(waiter);
+    let in_line = || {
+        let mut waiter = waiter.borrow_mut();
+        context::core(|core| {
+            let waker = core.word.waker();
+            if !waiter.as_mut().register(&waker) {
+                waiter.as_mut().remove();
+                let _ = waiter.as_mut().register(&waker);
+            }
+        });
+        // Where the poller refuses, the client's end is met by the next call on the stream, as without this function.
+        let _ = watched.own_here();
+    };
+    let frame = Kind::Gone {
+        source,
+        half_close_is_gone: half_close == HalfClose::IsGone,
+    };
+    before_suspend(&in_line, || Entered::push(frame).run(body)).map_err(|()| Disconnected(()))
+}

@@ -1,0 +1,124 @@
+//! `sendfile`: bytes of a file into a stream, without the worker ever waiting for the disk.
+//!
+//! sendfile(2) into a non-blocking socket still blocks on pages that are not in memory. So the bytes go in chunks, and
+//! before each one its first and its last byte are read with `RWF_NOWAIT`. What is missing is fetched by a thread of the
+//! pool for blocking work while the fiber is suspended. A page in the middle that is missing or was evicted meanwhile makes
+//! the worker wait for that page; nothing worse happens.
+
+use std::io::{self, IoSliceMut};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::pin;
+
+use rustix::fs::Advice;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::Source;
+use crate::context::{self, Caller};
+use crate::net::stream::Stream;
+use crate::wait;
+
+/// Bytes per call: what a call costs is nothing against copying so many, and no other fiber waits long for them.
+const CHUNK_BYTES: u64 = 256 << 10;
+const PAGE_BYTES: u64 = 4096;
+
+/// A stream of ours that [`sendfile`] can send to. Sealed.
+pub trait FileSink: Source {
+    #[doc(hidden)]
+    fn stream(&self) -> &Stream;
+}
+
+/// Sends `len` bytes of `file`, from `offset` on, and returns how many it sent: fewer only if the file ends before.
+///
+/// The file's own position is neither used nor moved. Bytes that are not in memory are fetched without stopping the
+/// worker.
+///
+/// ```
+/// use osier::net::UnixStream;
+/// use std::io::{Read, Write};
+/// let path = std::env::temp_dir().join(format!("osier-sendfile-{}", std::process::id()));
+/// std::fs::write(&path, "0123456789")?;
+/// let file = std::fs::File::open(&path)?;
+/// osier::run(|| {
+///     let (ours, mut theirs) = UnixStream::pair()?;
+///     assert_eq!(osier::io::sendfile(&file, 2, 5, &ours)?, 5);
+///     assert_eq!(osier::io::sendfile(&file, 8, 5, &ours)?, 2);
+///     drop(ours);
+///     let mut text = String::new();
+///     theirs.read_to_string(&mut text)?;
+///     assert_eq!(text, "2345689");
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::fs::remove_file(&path)
+/// ```
+///
+/// # Suspends
+///
+/// Until the stream takes the bytes, and while they come from the disk. # Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// The error of a cancelled call. Some of the bytes may have been sent.
+///
+/// # Errors
+///
+/// `TimedOut` when the stream takes nothing for as long as its write timeout; `InvalidInput` for what is no file that can be
+/// sent; what the system says of either. Some of the bytes may have been sent.
+pub fn sendfile(file: impl AsFd, offset: u64, len: u64, out: &(impl FileSink + ?Sized)) -> io::Result<u64> {
+    let file = file.as_fd();
+    let stream = out.stream();
+    let mut probe = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
+    let mut sent = 0;
+    while sent < len {
+        let chunk = (len - sent).min(CHUNK_BYTES);
+        if probe {
+            match in_memory(file, offset + sent, chunk) {
+                Ok(true) => {}
+                Ok(false) => fetch(file, offset + sent, chunk)?,
+                // The filesystem cannot tell: those that live in memory and some that do not.
+                Err(_) => probe = false,
+            }
+        }
+        let end = sent + chunk;
+        while sent < end {
+            let mut position = offset + sent;
+            let room = usize::try_from(end - sent).unwrap_or(usize::MAX);
+            let count = stream.send(|fd| Ok(rustix::fs::sendfile(fd, file, Some(&mut position), room)?))?;
+            if count == 0 {
+                return Ok(sent);
+            }
+            sent += count as u64;
+        }
+    }
+    Ok(sent)
+}
+
+/// Whether both ends of a piece of the file can be read at once.
+fn in_memory(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
+    let last = offset + len - 1;
+    Ok(byte_in_memory(file, offset)? && (offset / PAGE_BYTES == last / PAGE_BYTES || byte_in_memory(file, last)?))
+}
+
+fn byte_in_memory(file: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
+    let mut byte = [0];
+    match rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
+        // None: the file ends before it.
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Brings a piece of the file into memory, on another thread.
+#[cold]
+fn fetch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+    let file = file.try_clone_to_owned()?;
+    let mut fetching = pin!(blocking::unblock(move || {
+        // The advice starts all reads; the last byte comes with the last of them. What goes wrong, sendfile(2) will say.
+        let _ = rustix::fs::fadvise(&file, offset, NonZeroU64::new(len), Advice::WillNeed);
+        let mut byte = [0];
+        let _ = rustix::io::pread(&file, &mut byte, offset);
+        let _ = rustix::io::pread(&file, &mut byte, offset + len - 1);
+    }));
+    Ok(wait::wait(None, None, |cx| fetching.as_mut().poll(cx))?)
+}

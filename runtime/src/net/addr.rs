@@ -1,0 +1,249 @@
+//! Addresses: what `bind` and `connect` take, and how a name becomes one.
+//!
+//! An address, or text that spells one, is taken as it is. A name goes through the system's resolver, which blocks, on the
+//! pool for blocking work. At most [`LOOKUPS`] run at a time, process-wide: a resolver that hangs must not take every thread
+//! of the pool. The permit belongs to the lookup, not to who waits for it, because a lookup cannot be called off.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::{io, option, slice, vec};
+
+use osier_queue::WaitList;
+
+use crate::wait;
+
+/// How many names are looked up at a time.
+const LOOKUPS: usize = 64;
+
+/// What one can bind or connect to: an address, several, or a name and a port. As std's trait of this name, but looking up a
+/// name suspends.
+///
+/// ```
+/// use osier::net::ToSocketAddrs;
+/// osier::run(|| {
+///     assert_eq!("127.0.0.1:80".to_socket_addrs()?.next(), Some(([127, 0, 0, 1], 80).into()));
+///     assert!(("localhost", 80).to_socket_addrs()?.all(|addr| addr.ip().is_loopback()));
+///     assert!("no port".to_socket_addrs().is_err());
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// ```
+pub trait ToSocketAddrs {
+    /// The addresses, to be tried in this order.
+    type Iter: Iterator<Item = SocketAddr>;
+
+    /// The addresses.
+    ///
+    /// # Suspends
+    ///
+    /// If a name has to be looked up. # Blocks the thread when called on a plain one.
+    ///
+    /// # Cancellation
+    ///
+    /// The error of a cancelled call. The lookup itself goes on, and its result is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for text that is neither an address nor `name:port`; what the resolver says of a name.
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter>;
+}
+
+macro_rules! one_address {
+    ($($type:ty),*) => {$(
+        impl ToSocketAddrs for $type {
+            type Iter = option::IntoIter<SocketAddr>;
+            fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+                Ok(Some(SocketAddr::from(*self)).into_iter())
+            }
+        }
+    )*};
+}
+
+one_address!(
+    SocketAddr,
+    SocketAddrV4,
+    SocketAddrV6,
+    (IpAddr, u16),
+    (Ipv4Addr, u16),
+    (Ipv6Addr, u16)
+);
+
+impl<'a> ToSocketAddrs for &'a [SocketAddr] {
+    type Iter = std::iter::Copied<slice::Iter<'a, SocketAddr>>;
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+        Ok(self.iter().copied())
+    }
+}
+
+impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
+    type Iter = T::Iter;
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+        (**self).to_socket_addrs()
+    }
+}
+
+impl ToSocketAddrs for (&str, u16) {
+    type Iter = vec::IntoIter<SocketAddr>;
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+        let (host, port) = *self;
+        match host.parse::<IpAddr>() {
+            Ok(ip) => Ok(vec![SocketAddr::new(ip, port)].into_iter()),
+            Err(_) => Ok(look_up(host, port)?.into_iter()),
+        }
+    }
+}
+
+impl ToSocketAddrs for (String, u16) {
+    type Iter = vec::IntoIter<SocketAddr>;
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+        (self.0.as_str(), self.1).to_socket_addrs()
+    }
+}
+
+impl ToSocketAddrs for str {
+    type Iter = vec::IntoIter<SocketAddr>;
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+        if let Ok(addr) = self.parse() {
+            return Ok(vec![addr].into_iter());
+        }
+        let host_and_port = self
+            .rsplit_once(':')
+            .and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let Some((host, port)) = host_and_port else {
+            let error = format!("\"{self}\" is no socket address: write HOST:PORT");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+        };
+        (host, port).to_socket_addrs()
+    }
+}
+
+impl ToSocketAddrs for String {
+    type Iter = vec::IntoIter<SocketAddr>;
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+        self.as_str().to_socket_addrs()
+    }
+}
+
+/// Tries `attempt` on one address after the other until one works; the last error if none does.
+pub(crate) fn each_addr<T>(
+    addrs: impl ToSocketAddrs,
+    mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut last = None;
+    for addr in addrs.to_socket_addrs()? {
+        match attempt(addr) {
+            // A cancelled fiber must not go on trying.
+            Err(error) if !crate::Cancelled::is(&error) => last = Some(error),
+            done => return done,
+        }
+    }
+    Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no address to bind or connect to")))
+}
+
+#[cold]
+fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let permit = PERMITS.acquire()?;
+    let host = host.to_owned();
+    let mut lookup = pin!(blocking::unblock(move || {
+        let _permit = permit;
+        std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port)).map(|found| found.collect())
+    }));
+    wait::wait(None, None, |cx| lookup.as_mut().poll(cx))?
+}
+
+static PERMITS: Permits = Permits {
+    free: AtomicUsize::new(LOOKUPS),
+    waiters: WaitList::new(),
+};
+
+/// A counted number of permits; who finds none waits in line.
+struct Permits {
+    free: AtomicUsize,
+    waiters: WaitList,
+}
+
+/// Given back when dropped.
+struct Permit(&'static Permits);
+
+impl Permits {
+    fn acquire(&'static self) -> io::Result<Permit> {
+        let mut waiter = pin!(self.waiters.waiter());
+        let permit = wait::wait(None, None, |cx| {
+            if !self.take() {
+                if !waiter.as_mut().register(cx.waker()) {
+                    // Woken for a permit that somebody else took: in line again.
+                    waiter.as_mut().remove();
+                    let _ = waiter.as_mut().register(cx.waker());
+                }
+                if !self.take() {
+                    return Poll::Pending;
+                }
+            }
+            if waiter.as_mut().remove() && self.free.load(Ordering::SeqCst) > 0 {
+                // The wake-up may have been for another permit than this one.
+                self.waiters.wake_one();
+            }
+            Poll::Ready(Permit(self))
+        })?;
+        Ok(permit)
+    }
+
+    fn take(&self) -> bool {
+        self.free
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| free.checked_sub(1))
+            .is_ok()
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.free.fetch_add(1, Ordering::SeqCst);
+        self.0.waiters.wake_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn no_more_than_the_permits_are_out_and_all_come_back() {
+        static PERMITS: Permits = Permits {
+            free: AtomicUsize::new(3),
+            waiters: WaitList::new(),
+        };
+        static OUT: AtomicUsize = AtomicUsize::new(0);
+        let most = Arc::new(AtomicUsize::new(0));
+        let threads: Vec<_> = (0..16)
+            .map(|_| {
+                let most = Arc::clone(&most);
+                thread::spawn(move || {
+                    for _ in 0..20 {
+                        let permit = PERMITS.acquire().expect("a plain thread is not cancelled");
+                        most.fetch_max(OUT.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        thread::sleep(Duration::from_micros(50));
+                        OUT.fetch_sub(1, Ordering::SeqCst);
+                        drop(permit);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(PERMITS.free.load(Ordering::SeqCst), 3);
+        let most = most.load(Ordering::SeqCst);
+        assert!((1..=3).contains(&most), "{most} permits were out");
+    }
+
+    #[test]
+    fn text_that_is_no_address_is_named_in_the_error() {
+        for text in ["", "localhost", "127.0.0.1", "localhost:", "localhost:99999", "[::1]"] {
+            let error = text.to_socket_addrs().map(|_| ()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{text}");
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}

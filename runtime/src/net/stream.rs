@@ -1,0 +1,426 @@
+//! What TCP and Unix streams have in common: reading and writing with timeouts, and the impls that std's streams have.
+//!
+//! Every receive and send says `MSG_DONTWAIT`: whoever has a duplicate of the description may have made it blocking, and
+//! that must not stop a worker. `MSG_NOSIGNAL` keeps `SIGPIPE` away from programs that have not ignored it.
+
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::net::{RecvFlags, SendFlags};
+use socket2::SockRef;
+
+use crate::source::{Direction, Moved, Watched};
+
+/// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
+const SLICES_MAX: usize = 1024;
+
+/// A duration that a call may take, settable while others use the stream; 0 is none.
+#[derive(Debug, Default)]
+pub struct Timeout(AtomicU64);
+
+impl Timeout {
+    fn new(limit: Option<Duration>) -> Timeout {
+        Timeout(AtomicU64::new(limit.map_or(0, nanos)))
+    }
+
+    pub(crate) fn set(&self, limit: Option<Duration>) -> io::Result<()> {
+        if limit == Some(Duration::ZERO) {
+            return Err(zero_timeout());
+        }
+        self.0.store(limit.map_or(0, nanos), Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+
+    /// When a call that begins now has to end. Beyond what the clock can tell is for ever.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.limit().and_then(|limit| Instant::now().checked_add(limit))
+    }
+}
+
+/// 584 years at most.
+fn nanos(limit: Duration) -> u64 {
+    u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn zero_timeout() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "a timeout of zero: use None for no timeout, or a longer one",
+    )
+}
+
+/// A connected stream socket.
+pub struct Stream {
+    pub(crate) watched: Watched,
+    pub(crate) read_timeout: Timeout,
+    pub(crate) write_timeout: Timeout,
+}
+
+impl Stream {
+    /// A socket of ours: non-blocking, and nobody else has it.
+    pub(crate) fn new(watched: Watched) -> Stream {
+        Stream {
+            watched,
+            read_timeout: Timeout::default(),
+            write_timeout: Timeout::default(),
+        }
+    }
+
+    /// A socket that others made, and may have copies of.
+    pub(crate) fn from_outside(fd: OwnedFd, short_read_drains: bool) -> Stream {
+        let watched = adopt(fd, short_read_drains);
+        let socket = watched.fd();
+        let socket = SockRef::from(&socket);
+        // What is no socket has no timeouts, and says what it is at the first call.
+        let (read, write) = (
+            socket.read_timeout().ok().flatten(),
+            socket.write_timeout().ok().flatten(),
+        );
+        Stream {
+            watched,
+            read_timeout: Timeout::new(read),
+            write_timeout: Timeout::new(write),
+        }
+    }
+
+    pub(crate) fn try_clone(&self, short_read_drains: bool) -> io::Result<Stream> {
+        let watched = Watched::from_outside(self.watched.export().try_clone_to_owned()?, short_read_drains)?;
+        let (read, write) = (self.read_timeout.limit(), self.write_timeout.limit());
+        Ok(Stream {
+            watched,
+            read_timeout: Timeout::new(read),
+            write_timeout: Timeout::new(write),
+        })
+    }
+
+    /// The socket, blocking and with its timeouts, as std has it.
+    pub(crate) fn into_std(self) -> OwnedFd {
+        let (read, write) = (self.read_timeout.limit(), self.write_timeout.limit());
+        let fd = self.watched.into_fd();
+        let socket = SockRef::from(&fd);
+        // None of the three can fail on a socket; of anything else the first call says what is wrong.
+        let _ = (
+            socket.set_nonblocking(false),
+            socket.set_read_timeout(read),
+            socket.set_write_timeout(write),
+        );
+        fd
+    }
+
+    #[inline]
+    pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.receive(|fd| {
+            let (count, _) = rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT)?;
+            Ok(Moved {
+                value: count,
+                short: 0 < count && count < buf.len(),
+            })
+        })
+    }
+
+    pub(crate) fn read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let count = bufs.len().min(SLICES_MAX);
+        let bufs = &mut bufs[..count];
+        let room: usize = bufs.iter().map(|buf| buf.len()).sum();
+        self.receive(|fd| {
+            let mut control = rustix::net::RecvAncillaryBuffer::default();
+            let count = rustix::net::recvmsg(fd, bufs, &mut control, RecvFlags::DONTWAIT)?.bytes;
+            Ok(Moved {
+                value: count,
+                short: 0 < count && count < room,
+            })
+        })
+    }
+
+    pub(crate) fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.receive(|fd| {
+            let (count, _) = rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
+            Ok(Moved::all(count))
+        })
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, buf: &[u8], flags: SendFlags) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        self.send(|fd| Ok(rustix::net::send(fd, buf, flags)?))
+    }
+
+    pub(crate) fn write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let bufs = &bufs[..bufs.len().min(SLICES_MAX)];
+        self.send(|fd| {
+            let mut control = rustix::net::SendAncillaryBuffer::default();
+            Ok(rustix::net::sendmsg(
+                fd,
+                bufs,
+                &mut control,
+                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+            )?)
+        })
+    }
+
+    pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        SockRef::from(&self.watched.fd()).shutdown(how)
+    }
+
+    #[inline]
+    fn receive<T>(&self, call: impl FnMut(std::os::fd::BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
+        self.watched.io(Direction::Read, || self.read_timeout.deadline(), call)
+    }
+
+    /// Does a call that sends and gives a count.
+    #[inline]
+    pub(crate) fn send<T>(&self, mut call: impl FnMut(std::os::fd::BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        self.watched.io(
+            Direction::Write,
+            || self.write_timeout.deadline(),
+            |fd| call(fd).map(Moved::all),
+        )
+    }
+}
+
+/// Takes a descriptor that others may have copies of.
+pub(crate) fn adopt(fd: OwnedFd, short_read_drains: bool) -> Watched {
+    let watched = Watched::new(fd, short_read_drains);
+    // It fails on what is no socket, pipe or the like; the first call will say so.
+    let _ = rustix::io::ioctl_fionbio(watched.export(), true);
+    watched
+}
+
+/// The `Debug` of a socket: the addresses it has.
+pub(crate) fn describe<A: fmt::Debug, const N: usize>(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    ends: [(&str, io::Result<A>); N],
+) -> fmt::Result {
+    let mut out = f.debug_struct(name);
+    for (end, addr) in ends {
+        if let Ok(addr) = addr {
+            out.field(end, &addr);
+        }
+    }
+    out.finish_non_exhaustive()
+}
+
+/// The traits by which a socket is a descriptor, comes from one and becomes one.
+macro_rules! descriptor_impls {
+    ($type:ident, $std:ty) => {
+        /// Whoever has the descriptor may copy it, so closing the socket then costs a system call more.
+        impl std::os::fd::AsFd for $type {
+            fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+                crate::io::Source::watched(self).export()
+            }
+        }
+
+        impl std::os::fd::AsRawFd for $type {
+            fn as_raw_fd(&self) -> std::os::fd::RawFd {
+                std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(self))
+            }
+        }
+
+        /// Makes the socket non-blocking, for everybody who has a copy of it.
+        impl From<$std> for $type {
+            fn from(socket: $std) -> $type {
+                std::os::fd::OwnedFd::from(socket).into()
+            }
+        }
+
+        impl crate::io::Sealed for $type {}
+    };
+}
+
+/// What std's streams implement: `Read` and `Write` for the type and for references to it.
+macro_rules! stream_impls {
+    ($type:ident, $std:ty, $short_read_drains:expr) => {
+        crate::net::stream::descriptor_impls!($type, $std);
+
+        impl crate::io::Source for $type {
+            fn watched(&self) -> &crate::source::Watched {
+                &self.0.watched
+            }
+        }
+
+        impl crate::io::FileSink for $type {
+            fn stream(&self) -> &crate::net::stream::Stream {
+                &self.0
+            }
+        }
+
+        /// Makes the socket non-blocking, for everybody who has a copy of it. Timeouts that were set on it hold.
+        impl From<std::os::fd::OwnedFd> for $type {
+            fn from(fd: std::os::fd::OwnedFd) -> $type {
+                $type(crate::net::stream::Stream::from_outside(fd, $short_read_drains))
+            }
+        }
+
+        /// The descriptor is left non-blocking.
+        impl From<$type> for std::os::fd::OwnedFd {
+            fn from(stream: $type) -> std::os::fd::OwnedFd {
+                stream.0.watched.into_fd()
+            }
+        }
+
+        /// The socket becomes blocking again, for everybody who has a copy of it.
+        impl From<$type> for $std {
+            fn from(stream: $type) -> $std {
+                stream.0.into_std().into()
+            }
+        }
+
+        impl std::io::Read for &$type {
+            #[inline]
+            fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+                self.0.read(buf)
+            }
+            fn read_vectored(&mut self, bufs: &mut [std::io::IoSliceMut<'_>]) -> std::io::Result<usize> {
+                self.0.read_vectored(bufs)
+            }
+        }
+
+        impl std::io::Read for $type {
+            #[inline]
+            fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+                self.0.read(buf)
+            }
+            fn read_vectored(&mut self, bufs: &mut [std::io::IoSliceMut<'_>]) -> std::io::Result<usize> {
+                self.0.read_vectored(bufs)
+            }
+        }
+
+        impl std::io::Write for &$type {
+            #[inline]
+            fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+                self.0.write(buf, rustix::net::SendFlags::empty())
+            }
+            fn write_vectored(&mut self, bufs: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+                self.0.write_vectored(bufs)
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+
+        impl std::io::Write for $type {
+            #[inline]
+            fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+                self.0.write(buf, rustix::net::SendFlags::empty())
+            }
+            fn write_vectored(&mut self, bufs: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+                self.0.write_vectored(bufs)
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+
+        impl $type {
+            /// Receives bytes and leaves them to be received again.
+            ///
+            /// # Suspends
+            ///
+            /// Until there is at least one byte, or the end (0).
+            ///
+            /// # Errors
+            ///
+            /// As `read`: `TimedOut` after the read timeout.
+            pub fn peek(&self, buf: &mut [u8]) -> std::io::Result<usize> {
+                self.0.peek(buf)
+            }
+
+            /// Writes bytes that more will follow at once: the kernel may hold them back to send both in one packet.
+            ///
+            /// It is for joining a head to the file that [`sendfile`](crate::io::sendfile) sends. Returns how many it took,
+            /// as `write` does.
+            ///
+            /// # Suspends
+            ///
+            /// Until the socket takes at least one byte.
+            ///
+            /// # Errors
+            ///
+            /// As `write`: `TimedOut` after the write timeout.
+            pub fn write_more(&self, buf: &[u8]) -> std::io::Result<usize> {
+                self.0.write(buf, rustix::net::SendFlags::MORE)
+            }
+
+            /// Ends reading, writing or both, for every copy of the socket. Those that wait on it wake.
+            ///
+            /// # Suspends
+            ///
+            /// Never.
+            ///
+            /// # Errors
+            ///
+            /// `NotConnected`.
+            pub fn shutdown(&self, how: std::net::Shutdown) -> std::io::Result<()> {
+                self.0.shutdown(how)
+            }
+
+            /// Another value for the same socket, with the same timeouts.
+            ///
+            /// # Errors
+            ///
+            /// Too many open files.
+            pub fn try_clone(&self) -> std::io::Result<$type> {
+                Ok($type(self.0.try_clone($short_read_drains)?))
+            }
+
+            /// How long a call that reads may take; `None` is for ever, as at first. It holds for calls that begin later.
+            ///
+            /// # Errors
+            ///
+            /// `InvalidInput` for zero.
+            pub fn set_read_timeout(&self, limit: Option<std::time::Duration>) -> std::io::Result<()> {
+                self.0.read_timeout.set(limit)
+            }
+
+            /// How long a call that writes may take; `None` is for ever, as at first. It holds for calls that begin later.
+            ///
+            /// # Errors
+            ///
+            /// `InvalidInput` for zero.
+            pub fn set_write_timeout(&self, limit: Option<std::time::Duration>) -> std::io::Result<()> {
+                self.0.write_timeout.set(limit)
+            }
+
+            /// How long a call that reads may take.
+            ///
+            /// # Errors
+            ///
+            /// None; as std's signature.
+            pub fn read_timeout(&self) -> std::io::Result<Option<std::time::Duration>> {
+                Ok(self.0.read_timeout.limit())
+            }
+
+            /// How long a call that writes may take.
+            ///
+            /// # Errors
+            ///
+            /// None; as std's signature.
+            pub fn write_timeout(&self) -> std::io::Result<Option<std::time::Duration>> {
+                Ok(self.0.write_timeout.limit())
+            }
+
+            /// Takes the error that is pending on the socket, if there is one.
+            ///
+            /// # Errors
+            ///
+            /// What the system says.
+            pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
+                socket2::SockRef::from(&self.0.watched.fd()).take_error()
+            }
+        }
+    };
+}
+
+pub(crate) use {descriptor_impls, stream_impls};

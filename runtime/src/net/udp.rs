@@ -1,0 +1,277 @@
+//! UDP sockets.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+use std::{fmt, io};
+
+use rustix::net::{RecvFlags, SendFlags, SocketType, sockopt};
+use socket2::SockRef;
+
+use super::addr::{ToSocketAddrs, each_addr};
+use super::stream::{Stream, describe, descriptor_impls};
+use super::tcp::{ip, socket};
+use crate::source::{Direction, Moved, Watched};
+
+/// A UDP socket; as [`std::net::UdpSocket`].
+///
+/// ```
+/// use osier::net::UdpSocket;
+/// osier::run(|| {
+///     let (one, two) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+///     one.send_to(b"hello", two.local_addr()?)?;
+///     let mut buf = [0; 16];
+///     let (count, from) = two.recv_from(&mut buf)?;
+///     assert_eq!((&buf[..count], from), (&b"hello"[..], one.local_addr()?));
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// ```
+///
+/// # Suspends
+///
+/// Receiving: until there is a datagram. Sending: until there is room for it.
+///
+/// # Cancellation
+///
+/// As for [`TcpStream`](super::TcpStream).
+///
+/// # Errors
+///
+/// As for [`TcpStream`](super::TcpStream); `ConnectionRefused` on a connected socket whose peer has said that nobody listens.
+pub struct UdpSocket(Stream);
+
+descriptor_impls!(UdpSocket, std::net::UdpSocket);
+
+impl UdpSocket {
+    /// A socket with the first of these addresses that is free. Port 0 lets the system choose one.
+    ///
+    /// # Suspends
+    ///
+    /// While a name is looked up.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` and what else the system says of the last address.
+    pub fn bind(addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        each_addr(addr, |addr| {
+            let fd = socket(&addr, SocketType::DGRAM)?;
+            rustix::net::bind(&fd, &addr)?;
+            Ok(UdpSocket(Stream::new(Watched::new(fd, false))))
+        })
+    }
+
+    /// Makes `addr` the peer of [`send`](UdpSocket::send) and [`recv`](UdpSocket::recv); datagrams of others are dropped.
+    ///
+    /// # Suspends
+    ///
+    /// While a name is looked up.
+    ///
+    /// # Errors
+    ///
+    /// What the system says of the last address.
+    pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
+        each_addr(addr, |addr| Ok(rustix::net::connect(self.fd(), &addr)?))
+    }
+
+    /// Receives a datagram and says from where it comes. What does not fit into `buf` is lost.
+    pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_from(buf, RecvFlags::empty())
+    }
+
+    /// As [`recv_from`](UdpSocket::recv_from), and leaves the datagram to be received again.
+    pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_from(buf, RecvFlags::PEEK)
+    }
+
+    fn receive_from(&self, buf: &mut [u8], flags: RecvFlags) -> io::Result<(usize, SocketAddr)> {
+        let (count, from) = self.receive(|fd| {
+            let (count, _, from) = rustix::net::recvfrom(fd, &mut *buf, flags | RecvFlags::DONTWAIT)?;
+            Ok((count, from))
+        })?;
+        match from.map(SocketAddr::try_from) {
+            Some(Ok(from)) => Ok((count, from)),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the socket is not an internet socket",
+            )),
+        }
+    }
+
+    /// Receives a datagram of the connected peer. What does not fit into `buf` is lost.
+    pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.receive(|fd| Ok(rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT)?.0))
+    }
+
+    /// As [`recv`](UdpSocket::recv), and leaves the datagram to be received again.
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.receive(|fd| Ok(rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT | RecvFlags::PEEK)?.0))
+    }
+
+    fn receive<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        let deadline = || self.0.read_timeout.deadline();
+        self.0
+            .watched
+            .io(Direction::Read, deadline, |fd| call(fd).map(Moved::all))
+    }
+
+    /// Sends a datagram to the first of these addresses.
+    pub fn send_to(&self, buf: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
+        let Some(addr) = addr.to_socket_addrs()?.next() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to send to"));
+        };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        self.0.send(|fd| Ok(rustix::net::sendto(fd, buf, flags, &addr)?))
+    }
+
+    /// Sends a datagram to the connected peer.
+    pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        self.0.write(buf, SendFlags::empty())
+    }
+
+    /// The connected peer.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        ip(SockRef::from(&self.fd()).peer_addr()?)
+    }
+
+    /// The address of this end.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        ip(SockRef::from(&self.fd()).local_addr()?)
+    }
+
+    /// Another value for the same socket, with the same timeouts.
+    pub fn try_clone(&self) -> io::Result<UdpSocket> {
+        Ok(UdpSocket(self.0.try_clone(false)?))
+    }
+
+    /// How long a call that receives may take; `None` is for ever. `InvalidInput` for zero.
+    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.0.read_timeout.set(limit)
+    }
+
+    /// How long a call that sends may take; `None` is for ever. `InvalidInput` for zero.
+    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.0.write_timeout.set(limit)
+    }
+
+    /// How long a call that receives may take.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.0.read_timeout.limit())
+    }
+
+    /// How long a call that sends may take.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.0.write_timeout.limit())
+    }
+
+    /// Allows sending to a broadcast address.
+    pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_broadcast(self.fd(), broadcast)?)
+    }
+
+    /// Whether sending to a broadcast address is allowed.
+    pub fn broadcast(&self) -> io::Result<bool> {
+        Ok(sockopt::socket_broadcast(self.fd())?)
+    }
+
+    /// Whether own multicast datagrams come back.
+    pub fn set_multicast_loop_v4(&self, come_back: bool) -> io::Result<()> {
+        Ok(sockopt::set_ip_multicast_loop(self.fd(), come_back)?)
+    }
+
+    /// Whether own multicast datagrams come back.
+    pub fn multicast_loop_v4(&self) -> io::Result<bool> {
+        Ok(sockopt::ip_multicast_loop(self.fd())?)
+    }
+
+    /// How many hops multicast datagrams may take.
+    pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
+        Ok(sockopt::set_ip_multicast_ttl(self.fd(), ttl)?)
+    }
+
+    /// How many hops multicast datagrams may take.
+    pub fn multicast_ttl_v4(&self) -> io::Result<u32> {
+        Ok(sockopt::ip_multicast_ttl(self.fd())?)
+    }
+
+    /// Whether own multicast datagrams come back.
+    pub fn set_multicast_loop_v6(&self, come_back: bool) -> io::Result<()> {
+        Ok(sockopt::set_ipv6_multicast_loop(self.fd(), come_back)?)
+    }
+
+    /// Whether own multicast datagrams come back.
+    pub fn multicast_loop_v6(&self) -> io::Result<bool> {
+        Ok(sockopt::ipv6_multicast_loop(self.fd())?)
+    }
+
+    /// Joins a group on the interface with this address (0.0.0.0: the system chooses).
+    pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
+        Ok(sockopt::set_ip_add_membership(self.fd(), group, interface)?)
+    }
+
+    /// Leaves a group.
+    pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
+        Ok(sockopt::set_ip_drop_membership(self.fd(), group, interface)?)
+    }
+
+    /// Joins a group on the interface of this number (0: the system chooses).
+    pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
+        Ok(sockopt::set_ipv6_add_membership(self.fd(), group, interface)?)
+    }
+
+    /// Leaves a group.
+    pub fn leave_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
+        Ok(sockopt::set_ipv6_drop_membership(self.fd(), group, interface)?)
+    }
+
+    /// How many hops the datagrams may take.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        Ok(sockopt::set_ip_ttl(self.fd(), ttl)?)
+    }
+
+    /// How many hops the datagrams may take.
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(sockopt::ip_ttl(self.fd())?)
+    }
+
+    /// Takes the error that is pending on the socket, if there is one.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        SockRef::from(&self.fd()).take_error()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.watched.fd()
+    }
+}
+
+impl crate::io::Source for UdpSocket {
+    fn watched(&self) -> &Watched {
+        &self.0.watched
+    }
+}
+
+/// Makes the socket non-blocking, for everybody who has a copy of it. Timeouts that were set on it hold.
+impl From<OwnedFd> for UdpSocket {
+    fn from(fd: OwnedFd) -> UdpSocket {
+        UdpSocket(Stream::from_outside(fd, false))
+    }
+}
+
+/// The descriptor is left non-blocking.
+impl From<UdpSocket> for OwnedFd {
+    fn from(socket: UdpSocket) -> OwnedFd {
+        socket.0.watched.into_fd()
+    }
+}
+
+/// The socket becomes blocking again, for everybody who has a copy of it.
+impl From<UdpSocket> for std::net::UdpSocket {
+    fn from(socket: UdpSocket) -> std::net::UdpSocket {
+        socket.0.into_std().into()
+    }
+}
+
+impl fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        describe(f, "UdpSocket", [("addr", self.local_addr())])
+    }
+}

@@ -1,0 +1,451 @@
+//! Unix sockets: streams, listeners and datagrams.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::path::Path;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketType};
+use socket2::SockRef;
+
+use super::stream::{Stream, adopt, describe, descriptor_impls, stream_impls};
+use super::tcp::{BACKLOG, FLAGS};
+use crate::source::{Direction, Moved, Watched};
+use crate::wait::{self, Stop};
+
+/// The address of a Unix socket: std's own type, under another name because [`SocketAddr`](super::SocketAddr) is taken.
+pub use std::os::unix::net::SocketAddr as UnixSocketAddr;
+
+/// A Unix stream; as [`std::os::unix::net::UnixStream`].
+///
+/// ```
+/// use osier::net::UnixStream;
+/// use std::io::{Read, Write};
+/// osier::run(|| {
+///     let (mut one, mut two) = UnixStream::pair()?;
+///     one.write_all(b"hello")?;
+///     let mut buf = [0; 5];
+///     two.read_exact(&mut buf)?;
+///     assert_eq!(&buf, b"hello");
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// ```
+///
+/// Suspension, cancellation and errors are those of [`TcpStream`](super::TcpStream).
+pub struct UnixStream(Stream);
+
+// A read stops at a passed descriptor, so a short one says nothing of what is left.
+stream_impls!(UnixStream, std::os::unix::net::UnixStream, false);
+
+impl UnixStream {
+    /// Connects to the socket of this name.
+    ///
+    /// # Suspends
+    ///
+    /// While the listener's queue is full.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `ConnectionRefused`, `PermissionDenied`; `InvalidInput` for a path that is too long.
+    pub fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
+        UnixStream::connect_to(&SocketAddrUnix::new(path.as_ref()).map_err(io::Error::from)?)
+    }
+
+    /// Connects to this address.
+    ///
+    /// # Suspends
+    ///
+    /// While the listener's queue is full.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](UnixStream::connect).
+    pub fn connect_addr(addr: &UnixSocketAddr) -> io::Result<UnixStream> {
+        UnixStream::connect_to(&to_rustix(addr)?)
+    }
+
+    fn connect_to(addr: &SocketAddrUnix) -> io::Result<UnixStream> {
+        let fd = socket(SocketType::STREAM)?;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match rustix::net::connect(&fd, addr) {
+                Ok(()) => return Ok(UnixStream(Stream::new(Watched::new(fd, false)))),
+                // The queue is full, and no poller tells when it no longer is.
+                Err(Errno::AGAIN) => match wait::wait::<()>(Some(Instant::now() + pause), None, |_| Poll::Pending) {
+                    Ok(()) | Err(Stop::Elapsed) => pause = (pause * 2).min(Duration::from_millis(16)),
+                    Err(stop) => return Err(stop.into()),
+                },
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Two connected sockets without a name.
+    ///
+    /// # Errors
+    ///
+    /// Too many open files.
+    pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
+        let (one, two) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+        let stream = |fd| UnixStream(Stream::new(Watched::new(fd, false)));
+        Ok((stream(one), stream(two)))
+    }
+
+    /// The address of the other end.
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected`.
+    pub fn peer_addr(&self) -> io::Result<UnixSocketAddr> {
+        name(SockRef::from(&self.0.watched.fd()).peer_addr()?)
+    }
+
+    /// The address of this end.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
+        name(SockRef::from(&self.0.watched.fd()).local_addr()?)
+    }
+}
+
+impl fmt::Debug for UnixStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        describe(
+            f,
+            "UnixStream",
+            [("addr", self.local_addr()), ("peer", self.peer_addr())],
+        )
+    }
+}
+
+/// A Unix socket that listens; as [`std::os::unix::net::UnixListener`]. Dropping it leaves its file where it is.
+///
+/// ```
+/// use osier::net::{UnixListener, UnixSocketAddr, UnixStream};
+/// use std::os::linux::net::SocketAddrExt;
+/// osier::run(|| {
+///     let addr = UnixSocketAddr::from_abstract_name(format!("osier-doc-{}", std::process::id()))?;
+///     let listener = UnixListener::bind_addr(&addr)?;
+///     let _client = UnixStream::connect_addr(&addr)?;
+///     let (_server, peer) = listener.accept()?;
+///     assert!(peer.is_unnamed());
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// ```
+pub struct UnixListener(Watched);
+
+descriptor_impls!(UnixListener, std::os::unix::net::UnixListener);
+
+impl UnixListener {
+    /// Makes a socket file of this name and listens on it.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if there is something of this name, even the file of a listener that has gone; what the system says.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
+        UnixListener::listen(&SocketAddrUnix::new(path.as_ref()).map_err(io::Error::from)?)
+    }
+
+    /// Listens on this address.
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](UnixListener::bind).
+    pub fn bind_addr(addr: &UnixSocketAddr) -> io::Result<UnixListener> {
+        UnixListener::listen(&to_rustix(addr)?)
+    }
+
+    fn listen(addr: &SocketAddrUnix) -> io::Result<UnixListener> {
+        let fd = socket(SocketType::STREAM)?;
+        rustix::net::bind(&fd, addr)?;
+        rustix::net::listen(&fd, BACKLOG)?;
+        Ok(UnixListener(Watched::new(fd, false)))
+    }
+
+    /// Takes the next connection, and says from where it comes.
+    ///
+    /// # Suspends
+    ///
+    /// Until there is one.
+    ///
+    /// # Errors
+    ///
+    /// Too many open files: go on later.
+    pub fn accept(&self) -> io::Result<(UnixStream, UnixSocketAddr)> {
+        let (fd, peer) = self.0.io(
+            Direction::Read,
+            || None,
+            |fd| Ok(Moved::all(rustix::net::acceptfrom_with(fd, FLAGS)?)),
+        )?;
+        Ok((UnixStream(Stream::new(Watched::new(fd, false))), from_rustix(peer)?))
+    }
+
+    /// The connections as they come, without end.
+    ///
+    /// # Suspends
+    ///
+    /// `next`, until there is one.
+    pub fn incoming(&self) -> UnixIncoming<'_> {
+        UnixIncoming(self)
+    }
+
+    /// The address it listens on.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
+        name(SockRef::from(&self.0.fd()).local_addr()?)
+    }
+
+    /// Another value for the same socket.
+    ///
+    /// # Errors
+    ///
+    /// Too many open files.
+    pub fn try_clone(&self) -> io::Result<UnixListener> {
+        Ok(UnixListener(Watched::from_outside(
+            self.0.export().try_clone_to_owned()?,
+            false,
+        )?))
+    }
+
+    /// Takes the error that is pending on the socket, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        SockRef::from(&self.0.fd()).take_error()
+    }
+}
+
+impl crate::io::Source for UnixListener {
+    fn watched(&self) -> &Watched {
+        &self.0
+    }
+}
+
+/// Makes the socket non-blocking, for everybody who has a copy of it.
+impl From<OwnedFd> for UnixListener {
+    fn from(fd: OwnedFd) -> UnixListener {
+        UnixListener(adopt(fd, false))
+    }
+}
+
+/// The descriptor is left non-blocking.
+impl From<UnixListener> for OwnedFd {
+    fn from(listener: UnixListener) -> OwnedFd {
+        listener.0.into_fd()
+    }
+}
+
+/// The socket becomes blocking again, for everybody who has a copy of it.
+impl From<UnixListener> for std::os::unix::net::UnixListener {
+    fn from(listener: UnixListener) -> std::os::unix::net::UnixListener {
+        let listener = std::os::unix::net::UnixListener::from(OwnedFd::from(listener));
+        // It cannot fail on a socket.
+        let _ = listener.set_nonblocking(false);
+        listener
+    }
+}
+
+impl fmt::Debug for UnixListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        describe(f, "UnixListener", [("addr", self.local_addr())])
+    }
+}
+
+/// What [`UnixListener::incoming`] gives.
+#[derive(Debug)]
+pub struct UnixIncoming<'a>(&'a UnixListener);
+
+impl Iterator for UnixIncoming<'_> {
+    type Item = io::Result<UnixStream>;
+
+    fn next(&mut self) -> Option<io::Result<UnixStream>> {
+        Some(self.0.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl std::iter::FusedIterator for UnixIncoming<'_> {}
+
+/// A Unix datagram socket; as [`std::os::unix::net::UnixDatagram`].
+///
+/// ```
+/// use osier::net::UnixDatagram;
+/// osier::run(|| {
+///     let (one, two) = UnixDatagram::pair()?;
+///     one.send(b"hello")?;
+///     let mut buf = [0; 16];
+///     assert_eq!(two.recv(&mut buf)?, 5);
+///     std::io::Result::Ok(())
+/// }).unwrap();
+/// ```
+///
+/// Suspension, cancellation and errors are those of [`UdpSocket`](super::UdpSocket). A call that sends waits for room in
+/// the receiver's queue.
+pub struct UnixDatagram(Stream);
+
+descriptor_impls!(UnixDatagram, std::os::unix::net::UnixDatagram);
+
+impl UnixDatagram {
+    fn new(fd: OwnedFd) -> UnixDatagram {
+        UnixDatagram(Stream::new(Watched::new(fd, false)))
+    }
+
+    /// A socket without a name.
+    pub fn unbound() -> io::Result<UnixDatagram> {
+        Ok(UnixDatagram::new(socket(SocketType::DGRAM)?))
+    }
+
+    /// Makes a socket file of this name.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
+        let fd = socket(SocketType::DGRAM)?;
+        rustix::net::bind(&fd, &SocketAddrUnix::new(path.as_ref())?)?;
+        Ok(UnixDatagram::new(fd))
+    }
+
+    /// Two connected sockets without a name.
+    pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
+        let (one, two) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, FLAGS, None)?;
+        Ok((UnixDatagram::new(one), UnixDatagram::new(two)))
+    }
+
+    /// Makes the socket of this name the peer of [`send`](UnixDatagram::send) and [`recv`](UnixDatagram::recv).
+    pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        Ok(rustix::net::connect(
+            self.0.watched.fd(),
+            &SocketAddrUnix::new(path.as_ref())?,
+        )?)
+    }
+
+    /// Receives a datagram and says from where it comes. What does not fit into `buf` is lost.
+    pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, UnixSocketAddr)> {
+        let (count, from) = self.receive(|fd| {
+            let (count, _, from) = rustix::net::recvfrom(fd, &mut *buf, RecvFlags::DONTWAIT)?;
+            Ok((count, from))
+        })?;
+        Ok((count, from_rustix(from)?))
+    }
+
+    /// Receives a datagram. What does not fit into `buf` is lost.
+    pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.receive(|fd| Ok(rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT)?.0))
+    }
+
+    fn receive<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        let deadline = || self.0.read_timeout.deadline();
+        self.0
+            .watched
+            .io(Direction::Read, deadline, |fd| call(fd).map(Moved::all))
+    }
+
+    /// Sends a datagram to the connected peer.
+    pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        self.0.write(buf, SendFlags::empty())
+    }
+
+    /// Sends a datagram to the socket of this name.
+    pub fn send_to(&self, buf: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
+        let addr = SocketAddrUnix::new(path.as_ref())?;
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        self.0.send(|fd| Ok(rustix::net::sendto(fd, buf, flags, &addr)?))
+    }
+
+    /// The address of this end.
+    pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
+        name(SockRef::from(&self.0.watched.fd()).local_addr()?)
+    }
+
+    /// The connected peer.
+    pub fn peer_addr(&self) -> io::Result<UnixSocketAddr> {
+        name(SockRef::from(&self.0.watched.fd()).peer_addr()?)
+    }
+
+    /// Another value for the same socket, with the same timeouts.
+    pub fn try_clone(&self) -> io::Result<UnixDatagram> {
+        Ok(UnixDatagram(self.0.try_clone(false)?))
+    }
+
+    /// How long a call that receives may take; `None` is for ever. `InvalidInput` for zero.
+    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.0.read_timeout.set(limit)
+    }
+
+    /// How long a call that sends may take; `None` is for ever. `InvalidInput` for zero.
+    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.0.write_timeout.set(limit)
+    }
+}
+
+impl crate::io::Source for UnixDatagram {
+    fn watched(&self) -> &Watched {
+        &self.0.watched
+    }
+}
+
+/// Makes the socket non-blocking, for everybody who has a copy of it. Timeouts that were set on it hold.
+impl From<OwnedFd> for UnixDatagram {
+    fn from(fd: OwnedFd) -> UnixDatagram {
+        UnixDatagram(Stream::from_outside(fd, false))
+    }
+}
+
+/// The descriptor is left non-blocking.
+impl From<UnixDatagram> for OwnedFd {
+    fn from(socket: UnixDatagram) -> OwnedFd {
+        socket.0.watched.into_fd()
+    }
+}
+
+/// The socket becomes blocking again, for everybody who has a copy of it.
+impl From<UnixDatagram> for std::os::unix::net::UnixDatagram {
+    fn from(socket: UnixDatagram) -> std::os::unix::net::UnixDatagram {
+        socket.0.into_std().into()
+    }
+}
+
+impl fmt::Debug for UnixDatagram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        describe(f, "UnixDatagram", [("addr", self.local_addr())])
+    }
+}
+
+fn socket(kind: SocketType) -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, kind, FLAGS, None)?)
+}
+
+fn name(addr: socket2::SockAddr) -> io::Result<UnixSocketAddr> {
+    addr.as_unix()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the socket is not a Unix socket"))
+}
+
+fn to_rustix(addr: &UnixSocketAddr) -> io::Result<SocketAddrUnix> {
+    Ok(match (addr.as_pathname(), addr.as_abstract_name()) {
+        (Some(path), _) => SocketAddrUnix::new(path)?,
+        (None, Some(name)) => SocketAddrUnix::new_abstract_name(name)?,
+        (None, None) => {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "an unnamed socket has no address",
+            ));
+        }
+    })
+}
+
+fn from_rustix(addr: Option<SocketAddrAny>) -> io::Result<UnixSocketAddr> {
+    let addr = addr.and_then(|addr| SocketAddrUnix::try_from(addr).ok());
+    if let Some(name) = addr.as_ref().and_then(|addr| addr.abstract_name()) {
+        return UnixSocketAddr::from_abstract_name(name);
+    }
+    use std::os::unix::ffi::OsStrExt;
+    let path = addr.as_ref().and_then(|addr| addr.path_bytes()).unwrap_or_default();
+    UnixSocketAddr::from_pathname(Path::new(std::ffi::OsStr::from_bytes(path)))
+}
