@@ -2,8 +2,8 @@
 //!
 //! Workers format a line and append it to one buffer under a short lock; a thread of its own writes the buffer out four
 //! times a second, and at once when it has grown. So a slow disk or terminal never stops a worker: a buffer that is
-//! full drops lines, and the number of lines dropped is written once there is room. Dropping the [`AccessLog`] writes
-//! what is left.
+//! full drops lines, and the number of lines dropped is written once there is room. [`AccessLog::finish`], or dropping
+//! it, writes what is left.
 //!
 //! Lock order: there is one lock, never held while anything is written or formatted.
 //!
@@ -59,7 +59,7 @@ pub struct Entry<'a> {
 pub struct AccessLog {
     json: bool,
     shared: Arc<Shared>,
-    writer: Option<JoinHandle<()>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +94,7 @@ impl AccessLog {
         Ok(Some(AccessLog {
             json,
             shared,
-            writer: Some(writer),
+            writer: Mutex::new(Some(writer)),
         }))
     }
 
@@ -120,15 +120,24 @@ impl AccessLog {
             self.shared.wake.notify_one();
         }
     }
+
+    /// Writes what is left and ends the writer; what is recorded later is lost.
+    ///
+    /// # Blocks the thread
+    /// until all is written.
+    pub fn finish(&self) {
+        self.shared.lock().closing = true;
+        self.shared.wake.notify_one();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer {
+            let _ = writer.join();
+        }
+    }
 }
 
 impl Drop for AccessLog {
     fn drop(&mut self) {
-        self.shared.lock().closing = true;
-        self.shared.wake.notify_one();
-        if let Some(writer) = self.writer.take() {
-            let _ = writer.join();
-        }
+        self.finish();
     }
 }
 

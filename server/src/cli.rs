@@ -81,13 +81,8 @@ pub struct Settings {
 }
 
 /// A place to listen on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
-    /// TCP.
-    Tcp(SocketAddr),
-    /// A Unix stream socket at this path.
-    Unix(PathBuf),
-}
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address(pub SocketAddr);
 
 /// A header field a user asked for, valid to be sent as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,16 +183,10 @@ impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Address, String> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            return match path {
-                "" => Err("a path must follow unix:".into()),
-                path => Ok(Address::Unix(path.into())),
-            };
-        }
         let tcp = |ip: [u8; 4], port: &str| {
             port.parse::<u16>()
                 .ok()
-                .map(|port| Address::Tcp(SocketAddr::from((ip, port))))
+                .map(|port| Address(SocketAddr::from((ip, port))))
         };
         let short = match text.strip_prefix(':') {
             Some(port) => tcp([0, 0, 0, 0], port),
@@ -206,7 +195,7 @@ impl FromStr for Address {
         if let Some(address) = short {
             return Ok(address);
         }
-        let wanted = "write HOST:PORT, [IPV6]:PORT, :PORT, PORT or unix:PATH";
+        let wanted = "write HOST:PORT, [IPV6]:PORT, :PORT or PORT";
         let Some((host, _)) = text
             .rsplit_once(':')
             .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
@@ -216,7 +205,7 @@ impl FromStr for Address {
         match text.to_socket_addrs() {
             Ok(mut found) => found
                 .next()
-                .map(Address::Tcp)
+                .map(Address)
                 .ok_or_else(|| format!("no address is known for {host}")),
             Err(error) => Err(format!("{error}; {wanted}")),
         }
@@ -309,8 +298,7 @@ mod tests {
             assert_eq!(parsed(line).unwrap().folder, folder.map(PathBuf::from), "{line}");
         }
         let settings =
-            parsed("www -l 8081 -l [::1]:80 -l unix:/run/x -w 3 --no-listing --listing --log-file x --drain 0")
-                .unwrap();
+            parsed("www -l 8081 -l [::1]:80 -l :82 -w 3 --no-listing --listing --log-file x --drain 0").unwrap();
         assert_eq!(settings.listen.len(), 3);
         assert_eq!((settings.workers, settings.listing), (Some(3), true));
         assert_eq!(settings.log, LogFormat::Combined);
@@ -330,7 +318,6 @@ mod tests {
             ("-w", "--workers"),
             ("-l 127.0.0.1", "'127.0.0.1'"),
             ("-l 127.0.0.1:99999", "'127.0.0.1:99999'"),
-            ("-l unix:", "unix:"),
             ("--header X", "'X'"),
             ("--log xml", "'xml'"),
             ("--log off --log-file x", "--log-file"),
@@ -365,9 +352,8 @@ mod tests {
             ("127.0.0.1:0", "127.0.0.1:0"),
             ("[::1]:80", "[::1]:80"),
         ] {
-            assert_eq!(text.parse(), Ok(Address::Tcp(expected.parse().unwrap())), "{text}");
+            assert_eq!(text.parse(), Ok(Address(expected.parse().unwrap())), "{text}");
         }
-        assert_eq!("unix:/run/a:1".parse(), Ok(Address::Unix("/run/a:1".into())));
         for text in ["", ":", "host", "::1", "127.0.0.1:", "127.0.0.1:http", ":65536", "-1"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }

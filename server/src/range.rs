@@ -178,4 +178,13 @@ mod tests {
             }
         ));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn a_part_lies_inside(range in "(bytes=)?[-0-9, =]{0,24}", length in 0u64..200) {
+            if let Part { first, last } = select(range.as_bytes(), length) {
+                assert!(first <= last && last < length, "{range} of {length}");
+            }
+        }
+    }
 }

@@ -201,4 +201,19 @@ mod tests {
             );
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_comes_in_a_clean_name_goes_out(path in "/([a.%/\\\\ :\u{e4}]|%2[eEfF]|%5c|%00|%25){0,24}") {
+            let Ok(target) = Target::parse(path.as_bytes()) else { return Ok(()) };
+            let segments: Vec<&[u8]> = target.name.split(|&byte| byte == b'/').collect();
+            let clean = |segment: &&[u8]| {
+                !segment.is_empty() && segment[0] != b'.' && !segment.contains(&0) && !segment.contains(&b'\\')
+            };
+            assert!(target.name.is_empty() || segments.iter().all(clean), "{target:?}");
+            let url = target.folder_url();
+            assert!(url.starts_with('/') && !url.starts_with("//") && url.is_ascii(), "{url}");
+            assert_eq!(Target::parse(url.as_bytes()), Ok(Target { folder: true, ..target }));
+        }
+    }
 }

@@ -1,0 +1,208 @@
+//! From settings to a running server and to its end: everything that can fail is done before the first byte is served.
+//!
+//! Called by `main.rs`. Order: the folder, the log, the signals, the runtime, every listener; then one line that says
+//! where it is served, and the accepting begins. A signal asks all listeners to drain; a second one ends the process,
+//! from a thread of its own, so that it does even when every worker is stuck.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use osier_web::{Listening, Router, Served, Server, ShutdownHandle, Timeouts};
+use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::access_log::{AccessLog, Entry};
+use crate::cache::Limits;
+use crate::cli::{Address, Settings};
+use crate::files::{Site, Source, answer};
+use crate::root::Root;
+use crate::welcome;
+
+/// Memory for small files, over all workers.
+const CACHE_BYTES: usize = 64 << 20;
+/// Paths remembered by each worker.
+const CACHE_ENTRIES: usize = 8192;
+/// Large files held open by each worker, at most.
+const CACHE_FILES: usize = 512;
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// One line for the user, when the server could not be started; nothing has been served then.
+pub fn run(settings: Settings) -> Result<(), String> {
+    let workers = settings
+        .workers
+        .unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
+    let descriptors = raise_descriptor_limit();
+    let log = open_log(&settings)?;
+    let site = Arc::new(site(&settings, workers, descriptors)?);
+    let signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| format!("cannot watch for signals: {error}"))?;
+    let runtime = osier::Runtime::builder().workers(workers).name("osier").build();
+    let runtime = runtime.map_err(|error| format!("cannot start {workers} workers: {error}; try fewer with -w"))?;
+    let cut = runtime.run(|| -> Result<usize, String> {
+        let listening = listen(&settings, &site, log.as_ref())?;
+        announce(&settings, &listening);
+        let handles = listening.iter().map(Listening::handle).collect();
+        watch(signals, handles).map_err(|error| format!("cannot start a thread: {error}"))?;
+        let fibers: Vec<_> = listening
+            .into_iter()
+            .map(|listening| osier::spawn(move || listening.run()))
+            .collect();
+        Ok(fibers.into_iter().map(|fiber| fiber.join().unwrap_or(0)).sum())
+    });
+    drop(runtime);
+    if let Some(log) = log {
+        // Not left to Drop: a fiber that would not end may still hold it.
+        log.finish();
+    }
+    let cut = cut?;
+    if cut > 0 {
+        eprintln!(
+            "osier: {cut} connections were cut, still busy after {} s (--drain)",
+            settings.drain.as_secs()
+        );
+    }
+    Ok(())
+}
+
+/// Opens what is to be served.
+fn site(settings: &Settings, workers: usize, descriptors: u64) -> Result<Site, String> {
+    let source = match &settings.folder {
+        None => Source::Page(Arc::new(welcome::page())),
+        Some(folder) => Source::Folder(Root::open(folder).map_err(|error| {
+            let why = match error.kind() {
+                io::ErrorKind::NotFound => "there is no such folder".into(),
+                io::ErrorKind::NotADirectory => "it is not a folder; name the one it lies in".into(),
+                io::ErrorKind::PermissionDenied => "this user may not read it".into(),
+                _ => error.to_string(),
+            };
+            format!("cannot serve '{}': {why}", folder.display())
+        })?),
+    };
+    let limits = Limits {
+        entries: CACHE_ENTRIES,
+        bytes: CACHE_BYTES / workers,
+        files: CACHE_FILES.min(usize::try_from(descriptors).unwrap_or(usize::MAX) / 4 / workers),
+    };
+    Ok(Site {
+        source,
+        spa: settings.spa,
+        listing: settings.listing,
+        headers: settings.headers.clone(),
+        limits,
+    })
+}
+
+/// As many descriptors as the system lets us have: connections need one each. Returns how many that are.
+fn raise_descriptor_limit() -> u64 {
+    let limit = getrlimit(Limited::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    let now = if setrlimit(Limited::Nofile, raised).is_ok() {
+        raised
+    } else {
+        limit
+    };
+    now.current.unwrap_or(u64::MAX)
+}
+
+fn open_log(settings: &Settings) -> Result<Option<Arc<AccessLog>>, String> {
+    let out: Box<dyn Write + Send> = match &settings.log_file {
+        None => Box::new(io::stderr()),
+        Some(path) => Box::new(
+            File::options()
+                .append(true)
+                .create(true)
+                .open(path)
+                .map_err(|error| format!("cannot write the access log '{}': {error}", path.display()))?,
+        ),
+    };
+    let log = AccessLog::start(settings.log, out).map_err(|error| format!("cannot start a thread: {error}"))?;
+    Ok(log.map(Arc::new))
+}
+
+/// Binds every address, or none.
+fn listen(settings: &Settings, site: &Arc<Site>, log: Option<&Arc<AccessLog>>) -> Result<Vec<Listening>, String> {
+    let timeouts = Timeouts {
+        drain: settings.drain,
+        ..Timeouts::default()
+    };
+    let each = settings.listen.iter().map(|&Address(address)| {
+        let handler = Arc::clone(site);
+        let router = Router::new().fallback(move |request: &mut osier_web::Request<'_>| answer(&handler, request));
+        let mut server = Server::new(router)
+            .timeouts(timeouts)
+            .on_log(|line| eprintln!("osier: {line}"));
+        if let Some(log) = log.cloned() {
+            server = server.on_request(move |served| record(&log, served));
+        }
+        server.bind(address).map_err(|error| {
+            let remedy = match error.kind() {
+                io::ErrorKind::AddrInUse => "stop the other server, or choose another address with -l",
+                io::ErrorKind::PermissionDenied => "choose a port above 1023 with -l",
+                io::ErrorKind::AddrNotAvailable => "choose an address of this machine with -l",
+                _ => "choose another address with -l",
+            };
+            format!("{error}; {remedy}")
+        })
+    });
+    each.collect()
+}
+
+/// The one line that says where to look. Nobody may be reading it.
+fn announce(settings: &Settings, listening: &[Listening]) {
+    let what = match &settings.folder {
+        Some(folder) => format!("'{}'", folder.display()),
+        None => "the welcome site".into(),
+    };
+    let addresses: Vec<String> = listening
+        .iter()
+        .map(|one| format!("http://{}/", one.local_addr()))
+        .collect();
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "osier: serving {what} on {}", addresses.join(" and ")).and_then(|()| out.flush());
+}
+
+/// The first signal drains, the second ends.
+fn watch(mut signals: Signals, handles: Vec<ShutdownHandle>) -> io::Result<()> {
+    let watcher = move || {
+        let mut asked = false;
+        for signal in signals.forever() {
+            if asked {
+                std::process::exit(128 + signal);
+            }
+            asked = true;
+            handles.iter().for_each(ShutdownHandle::shutdown);
+        }
+    };
+    thread::Builder::new()
+        .name("osier-signals".into())
+        .spawn(watcher)
+        .map(drop)
+}
+
+fn record(log: &AccessLog, served: &Served<'_>) {
+    let field = |name: &str| served.header(name).unwrap_or_default();
+    log.record(&Entry {
+        client: Some(served.peer().ip()),
+        time: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs() as i64),
+        method: served.method().as_bytes(),
+        target: served.target().as_bytes(),
+        version: served.protocol(),
+        status: served.status().as_u16(),
+        bytes: served.bytes(),
+        host: field("host"),
+        referer: field("referer"),
+        user_agent: field("user-agent"),
+        took: Some(served.duration()),
+    });
+}
