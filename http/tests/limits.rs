@@ -51,9 +51,19 @@ fn request_line_is_refused_before_its_end() {
     // The 101st byte may still be the CR of a line that fits.
     let fits = with_line(100);
     assert_eq!(HeadScanner::new().scan(&fits[..101], &limits), Ok(None));
-    // A broken line end behind the limit does not come first.
-    let broken = [&line[..110], b"\n"].concat();
-    assert_eq!(end_of(&broken, &limits), End::Rejected(Reject::RequestLineTooLong));
+    // A broken line end behind the limit does not come first; one before it does.
+    for length in [101, 102, 110] {
+        let broken = [&line[..length], b"\n"].concat();
+        assert_eq!(
+            end_of(&broken, &limits),
+            End::Rejected(Reject::RequestLineTooLong),
+            "{length}"
+        );
+    }
+    assert_eq!(
+        end_of(&[&line[..100], b"\n"].concat(), &limits),
+        End::Rejected(Reject::BareLf)
+    );
 }
 
 /// A head of `length` bytes.

@@ -3,7 +3,7 @@
 mod connection;
 
 use connection::{End, Seen, run};
-use osier_http::{BodyLength, Head, HeadScanner, Limits, Method, Slots, Version};
+use osier_http::{BodyLength, Head, HeadScanner, Limits, Method, Reject, Slots, Version};
 
 fn parse(bytes: &str) -> Seen {
     let limits = Limits::default();
@@ -131,6 +131,17 @@ fn fields_are_found_in_any_case_and_kept_in_order() {
     let names: Vec<_> = head.headers().map(|(name, _)| name).collect();
     assert_eq!(names, ["hOST", "X-One", "x-one", "X_One", "CONTENT-length"]);
     assert_eq!((head.host(), head.body()), (Some("a"), BodyLength::Known(4)));
+}
+
+#[test]
+fn bytes_that_are_not_exactly_one_head_are_refused() {
+    let head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let parse = |bytes: &[u8]| Head::parse(bytes, &mut Slots::<9>::new(), &Limits::default()).map(|_| ());
+    assert_eq!(parse(head), Ok(()));
+    assert_eq!(parse(&[&head[..], b"X"].concat()), Err(Reject::RequestLine));
+    for end in 0..head.len() {
+        assert_eq!(parse(&head[..end]), Err(Reject::RequestLine), "{end}");
+    }
 }
 
 #[test]
