@@ -14,7 +14,8 @@
 //!
 //! After the request line a byte is a *stop* when it and the two before it make a broken line end, a NUL or the
 //! empty line ([`is_stop`]). Blocks of 32 bytes are tested for one at a time, a loop without branches that the
-//! compiler turns into vector instructions: measured, 36 ns for a browser's 567 bytes where `memchr` from line to line takes 54.
+//! compiler turns into vector instructions (measured: 36 ns for a browser's 567 bytes, where `memchr` from line to
+//! line takes 54).
 //!
 //! The earliest offence in the bytes decides the answer, so it does not depend on how the bytes were split.
 
