@@ -279,13 +279,16 @@ fn a_frame_of_the_resumer(coroutine: &mut Coroutine<(), (), String>) -> String {
 fn a_backtrace_names_the_frames_inside_and_goes_on_to_the_resumer() {
     let mut coroutine = Coroutine::new(stack(), |y, ()| {
         y.suspend(());
-        a_frame_of_the_callers_closure()
+        let trace = a_frame_of_the_callers_closure();
+        format!("{}\n{trace}", line!() - 1)
     });
-    let trace = a_frame_of_the_resumer(&mut coroutine);
-    let at = |name: &str| trace.find(name).unwrap_or_else(|| panic!("no {name} in\n{trace}"));
-    let inside = at("a_frame_of_the_callers_closure");
-    let closure = at("a_backtrace_names_the_frames_inside_and_goes_on_to_the_resumer::{{closure}}");
-    let resumer = at("a_frame_of_the_resumer");
+    let result = a_frame_of_the_resumer(&mut coroutine);
+    let (line, trace) = result.split_once('\n').unwrap();
+    let find = |name: &str| trace.find(name).unwrap_or_else(|| panic!("no {name} in\n{trace}"));
+    let inside = find("a_frame_of_the_callers_closure");
+    // The closure is anonymous, and inlined when optimised: its line names it.
+    let closure = find(&format!("coroutine.rs:{line}"));
+    let resumer = find("a_frame_of_the_resumer");
     assert!(inside < closure && closure < resumer, "{trace}");
 }
 
