@@ -120,6 +120,8 @@ pub(crate) enum Waiting {
 #[derive(Default)]
 pub(crate) struct Frames {
     inner: RefCell<Vec<Frame>>,
+    /// The length of `inner`, for the question that every call asks.
+    depth: Cell<usize>,
     root_delivered: Cell<bool>,
     grace: Cell<Option<Instant>>,
 }
@@ -134,6 +136,7 @@ impl Entered {
         let depth = context::core(|core| {
             let mut frames = core.frames.inner.borrow_mut();
             frames.push(Frame { kind, delivered: false });
+            core.frames.depth.set(frames.len());
             frames.len()
         });
         Entered {
@@ -178,6 +181,7 @@ impl Drop for Entered {
                 self.depth,
                 "frames are left in the order they were entered"
             );
+            core.frames.depth.set(frames.len() - 1);
             frames.pop()
         });
         if let Some(Some(Frame {
@@ -224,7 +228,7 @@ impl Frames {
     /// Asks for a request and delivers it: `Err` the first time, by unwinding afterwards.
     #[inline]
     pub(crate) fn check(&self, root: bool, waiting: Waiting, worker: &Worker) -> Result<(), Cancelled> {
-        if thread::panicking() {
+        if !root && self.depth.get() == 0 || thread::panicking() {
             return Ok(());
         }
         match self.requested(root, waiting, worker) {

@@ -109,7 +109,8 @@ pub fn park_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io
         timer: None,
         told: false,
     };
-    context::worker(|worker| worker.adopt(resting)).unwrap_or_else(|| no_runtime("osier::dormant::park_local"))
+    context::worker(|worker| worker.adopt(Box::new(resting)))
+        .unwrap_or_else(|| no_runtime("osier::dormant::park_local"))
 }
 
 /// A connection at rest, and while its fiber runs in the hands of that.

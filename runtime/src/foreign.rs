@@ -105,6 +105,21 @@ impl Table {
         }
     }
 
+    /// Leaves the descriptor's own registration to a socket of ours; those who wait here go on with a duplicate.
+    pub(crate) fn give_way(&self, worker: &Worker, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let mut entries = self.entries.borrow_mut();
+        let Some(entry) = entries.get_mut(&fd.as_raw_fd()) else {
+            return Ok(());
+        };
+        if entry.registered && entry.double.is_none() {
+            entry.double = Some(fd.try_clone_to_owned()?);
+            worker.poller.delete(fd)?;
+            entry.registered = false;
+            entry.arm(worker, fd)?;
+        }
+        Ok(())
+    }
+
     /// Takes an event: tells those whom it concerns, and wakes all, so that the others arm the descriptor again.
     pub(crate) fn dispatch(&self, token: u64, readiness: Readiness) {
         let mut woken = Vec::new();
@@ -128,11 +143,11 @@ impl Entry {
         let wanted = self.waits.iter().filter(|wait| wait.seen.get().is_none());
         let interest = wanted.fold(Interest::NONE, |all, wait| all | wait.interest);
         let token = Token(FOREIGN | u64::from(self.generation) << 32 | u64::from(fd.as_raw_fd() as u32));
+        let known_as = self.double.as_ref().map_or(fd, |double| double.as_fd());
         if self.registered {
-            let fd = self.double.as_ref().map_or(fd, |double| double.as_fd());
-            return worker.poller.modify(fd, token, interest, Mode::Oneshot);
+            return worker.poller.modify(known_as, token, interest, Mode::Oneshot);
         }
-        match worker.poller.add(fd, token, interest, Mode::Oneshot) {
+        match worker.poller.add(known_as, token, interest, Mode::Oneshot) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let double = fd.try_clone_to_owned()?;
                 worker.poller.add(&double, token, interest, Mode::Oneshot)?;

@@ -23,9 +23,9 @@ pub use connected::{Disconnected, HalfClose, while_connected};
 pub use sendfile::{FileSink, sendfile};
 
 use crate::context::{self, Caller};
+use crate::foreign;
 use crate::source::{Watched, block_thread};
 use crate::wait::Stop;
-use crate::foreign;
 
 mod sealed {
     pub trait Sealed {}
@@ -116,12 +116,17 @@ pub fn writable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
 pub fn ready(fd: impl AsFd, interest: Interest, deadline: Option<Instant>) -> io::Result<Readiness> {
     let fd = fd.as_fd();
     if interest.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "waiting for nothing: the interest is empty"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "waiting for nothing: the interest is empty",
+        ));
     }
     let flags = context::caller(|caller| match caller {
         Caller::Fiber(..) => Ok(None),
         Caller::Worker => poll_now(fd, flags(interest)).map(Some),
-        Caller::Thread => always_ready(fd).and_then(|()| block_thread(fd, flags(interest), deadline)).map(Some),
+        Caller::Thread => always_ready(fd)
+            .and_then(|()| block_thread(fd, flags(interest), deadline))
+            .map(Some),
     })?;
     match flags {
         None => foreign::wait(fd, interest, deadline),
@@ -165,5 +170,7 @@ fn readiness(flags: PollFlags) -> Readiness {
         (PollFlags::ERR, Readiness::ERROR),
         (PollFlags::PRI, Readiness::PRIORITY),
     ];
-    told.into_iter().filter(|(flag, _)| flags.contains(*flag)).fold(Readiness::NONE, |all, (_, bit)| all | bit)
+    told.into_iter()
+        .filter(|(flag, _)| flags.contains(*flag))
+        .fold(Readiness::NONE, |all, (_, bit)| all | bit)
 }

@@ -65,6 +65,7 @@ pub mod net;
 mod remote;
 mod runtime;
 mod scope;
+mod slots;
 mod source;
 mod sys;
 mod task;

@@ -18,6 +18,7 @@ use osier_poll::Poller;
 use osier_queue::{Inbox, Link, Links, Parker};
 
 use crate::context;
+use crate::slots::place;
 use crate::waker::{SLOTS_MAX, WORKERS_MAX, Word};
 
 static TABLE: [OnceLock<&'static Remote>; WORKERS_MAX] = [const { OnceLock::new() }; WORKERS_MAX];
@@ -124,16 +125,6 @@ impl Links for Remote {
     fn link(&self, index: u32) -> &Link {
         &self.slot_or_make(index).link
     }
-}
-
-/// Chunk and offset of a slot: chunk 0 holds 64, chunk k the 64·2^(k-1) after it.
-fn place(index: u32) -> (usize, usize) {
-    let index = index as usize;
-    if index < FIRST_CHUNK {
-        return (0, index);
-    }
-    let chunk = (index / FIRST_CHUNK).ilog2() as usize + 1;
-    (chunk, index - (FIRST_CHUNK << (chunk - 1)))
 }
 
 /// The remote of a worker that exists or existed.

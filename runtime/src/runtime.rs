@@ -26,6 +26,7 @@ use crate::context;
 use crate::fiber::Header;
 use crate::remote::Remote;
 use crate::scope;
+use crate::source;
 use crate::task::{self, Job, JoinHandle};
 use crate::worker::Worker;
 
@@ -401,6 +402,7 @@ struct Claim(&'static Remote);
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        source::forget_worker(self.0.id);
         self.0.release();
     }
 }

@@ -1,12 +1,12 @@
 //! Sources: sockets of ours as the loop sees them. Sticky readiness, who owns which direction, who waits.
 //!
 //! A source is a slot of a process-wide table that is never freed, only reused under a new generation, so an event that was
-//! harvested before a close finds either its source or a stranger, whom it wakes spuriously. A stream gets one at its first
+//! harvested before a close finds its source or changes nothing; at worst it wakes a stranger spuriously. A stream gets one at its first
 //! would-block ([`Watched`]), not before.
 //!
 //! ```text
-//!   state:  63     34 33         21 20        8 7        0
-//!          │  epoch  │ write owner │ read owner │ readiness │       owner = worker + 1, 0 = nobody
+//!   state:  63        48 47    34 33         21 20        8 7        0
+//!          │ generation │  epoch  │ write owner │ read owner │ readiness │       owner = worker + 1, 0 = nobody
 //! ```
 //!
 //! The rules, each with its reason:
@@ -23,7 +23,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::task::Poll;
 use std::time::Instant;
@@ -51,6 +51,8 @@ const OWNER_MASK: u64 = (1 << 13) - 1;
 const READ_OWNER: u32 = 8;
 const WRITE_OWNER: u32 = 21;
 const EPOCH: u64 = 1 << 34;
+const EPOCH_MASK: u64 = GENERATION - EPOCH;
+const GENERATION: u64 = 1 << 48;
 
 /// The two ways bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,7 +90,6 @@ pub(crate) struct Source {
     state: AtomicU64,
     /// The word of the connection that is to be started when this becomes readable; 0: none.
     dormant: AtomicU64,
-    generation: AtomicU32,
     moving: Mutex<()>,
     readers: WaitList,
     writers: WaitList,
@@ -123,6 +124,26 @@ impl Source {
         &self.readers
     }
 
+    /// Gives the direction to another owner and forgets its bit; a new epoch. Returns the new state. Under `moving`.
+    fn set_owner(&self, direction: Direction, owner: u64) -> u64 {
+        let shift = direction.owner_shift();
+        let moved = |state: u64| {
+            let epoch = state.wrapping_add(EPOCH) & EPOCH_MASK;
+            let kept = state & !(OWNER_MASK << shift | EPOCH_MASK | direction.bit());
+            kept | epoch | owner << shift
+        };
+        let mut state = self.state.load(Ordering::Acquire);
+        loop {
+            match self
+                .state
+                .compare_exchange(state, moved(state), Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return moved(state),
+                Err(changed) => state = changed,
+            }
+        }
+    }
+
     fn owner(&self, direction: Direction) -> u64 {
         self.state.load(Ordering::Acquire) >> direction.owner_shift() & OWNER_MASK
     }
@@ -147,9 +168,28 @@ fn at(index: u32) -> &'static Source {
     &chunk[(index - start) as usize]
 }
 
-/// Bits 0..32 the index, 32..63 the generation; bit 63 is the foreign table's.
-fn token(index: u32, generation: u32) -> Token {
-    Token(u64::from(generation & (u32::MAX >> 1)) << 32 | u64::from(index))
+/// Takes away what worker `id`, which has ended, owned: its successor of this number knows none of it. Who still waits
+/// there, on workers of other runtimes, registers anew.
+pub(crate) fn forget_worker(id: u16) {
+    let made = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).1;
+    for source in (0..made).map(at) {
+        for direction in [Direction::Read, Direction::Write] {
+            if source.owner(direction) != u64::from(id) + 1 {
+                continue;
+            }
+            let moving = source.lock();
+            if source.owner(direction) == u64::from(id) + 1 {
+                source.set_owner(direction, 0);
+            }
+            drop(moving);
+            source.list(direction).wake_all();
+        }
+    }
+}
+
+/// Bits 0..32 the index, 32..48 the generation; bit 63 is the foreign table's.
+fn token(index: u32, state: u64) -> Token {
+    Token(state / GENERATION << 32 | u64::from(index))
 }
 
 /// The bit that says that a token belongs to a worker's table of foreign descriptors.
@@ -165,10 +205,6 @@ pub(crate) fn dispatch(worker: &Worker, event: Event) {
         return worker.foreign.dispatch(token & !FOREIGN, readiness);
     }
     let source = at(token as u32);
-    let generation = source.generation.load(Ordering::Acquire) & (u32::MAX >> 1);
-    if u64::from(generation) != token >> 32 {
-        return;
-    }
     let has = |flag: Readiness, bits: u64| if readiness.contains(flag) { bits } else { 0 };
     let bits = has(Readiness::READABLE, READABLE)
         | has(Readiness::WRITABLE, WRITABLE)
@@ -176,7 +212,14 @@ pub(crate) fn dispatch(worker: &Worker, event: Event) {
         | has(Readiness::PRIORITY, READABLE | PRIORITY)
         | has(Readiness::HUP, READABLE | WRITABLE | HUP)
         | has(Readiness::ERROR, READABLE | WRITABLE | ERROR);
-    source.state.fetch_or(bits, Ordering::AcqRel);
+    let this_tenant = |state: u64| (state / GENERATION == token >> 32).then_some(state | bits);
+    if source
+        .state
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, this_tenant)
+        .is_err()
+    {
+        return;
+    }
     if bits & (READABLE | CLOSED) != 0 {
         let dormant = source.dormant.load(Ordering::Acquire);
         if dormant != 0 {
@@ -225,7 +268,10 @@ impl Watched {
     /// The descriptor for a system call of ours that copies it nowhere.
     #[inline]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().expect("it is taken only by into_fd, which takes self").as_fd()
+        self.fd
+            .as_ref()
+            .expect("it is taken only by into_fd, which takes self")
+            .as_fd()
     }
 
     /// The descriptor for somebody who may copy it.
@@ -349,29 +395,22 @@ impl Watched {
             if old != 0 && old != other {
                 self.deregister(old);
             }
-            let mut state = source.state.load(Ordering::Acquire);
-            loop {
-                let shift = direction.owner_shift();
-                let next = (state & !(OWNER_MASK << shift) & !direction.bit() | here << shift).wrapping_add(EPOCH);
-                match source
-                    .state
-                    .compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire)
-                {
-                    Ok(_) => break,
-                    Err(changed) => state = changed,
-                }
-            }
+            let state = source.set_owner(direction, here);
             let index = *self.source.get().expect("source() has made it");
-            let token = token(index, source.generation.load(Ordering::Relaxed));
+            let token = token(index, state);
             let interest = Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY;
+            let add = || worker.poller.add(self.fd(), token, interest, Mode::Edge);
             let registered = match other == here {
                 // The other direction's registration serves both; modifying it reports present readiness afresh.
                 true => worker.poller.modify(self.fd(), token, interest, Mode::Edge),
-                false => worker.poller.add(self.fd(), token, interest, Mode::Edge),
+                false => add().or_else(|error| match error.kind() {
+                    // Somebody waits here for this socket as for a foreign descriptor.
+                    io::ErrorKind::AlreadyExists => worker.foreign.give_way(worker, self.fd()).and_then(|()| add()),
+                    _ => Err(error),
+                }),
             };
             if registered.is_err() {
-                let shift = direction.owner_shift();
-                source.state.fetch_and(!(OWNER_MASK << shift), Ordering::AcqRel);
+                source.set_owner(direction, 0);
             }
             registered
         })
@@ -430,9 +469,11 @@ impl Watched {
                 self.deregister(writer);
             }
         }
-        source.generation.fetch_add(1, Ordering::AcqRel);
         source.set_dormant(None);
-        source.state.store(0, Ordering::Release);
+        let generation = (source.state.load(Ordering::Relaxed) / GENERATION).wrapping_add(1);
+        source
+            .state
+            .store(generation.wrapping_mul(GENERATION), Ordering::Release);
         FREE.lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .0

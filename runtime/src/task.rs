@@ -79,8 +79,8 @@ impl<F: FnOnce() -> T, T> Run for Packet<F, T> {
     }
 
     unsafe fn discard(&self) {
-        // SAFETY: without a handle nobody else takes.
-        let outcome = unsafe { self.done.take() };
+        // SAFETY: the caller says that there is no handle.
+        let outcome = unsafe { self.take_unjoined() };
         // A panic of the value's destructor was reported by the hook and concerns nobody else.
         let _ = catch_unwind(AssertUnwindSafe(move || drop(outcome)));
     }
@@ -159,15 +159,29 @@ impl Drop for ScopedJob<'_> {
     }
 }
 
-impl<F, T> Drop for Packet<F, T> {
-    fn drop(&mut self) {
-        // SAFETY: exclusive access: nobody else takes.
+impl<F, T> Packet<F, T> {
+    /// Takes the outcome that nobody will join; a panic among them is the scope's to report.
+    ///
+    /// # Safety
+    ///
+    /// Only when there is no handle.
+    unsafe fn take_unjoined(&self) -> Option<thread::Result<T>> {
+        // SAFETY: without a handle nobody else takes.
+        let outcome = unsafe { self.done.take() };
         if let Some(scope) = self.header.scope()
-            && let Some(Err(payload)) = unsafe { self.done.take() }
+            && let Some(Err(payload)) = &outcome
             && !payload.is::<Cancelled>()
         {
             scope.child_panicked();
         }
+        outcome
+    }
+}
+
+impl<F, T> Drop for Packet<F, T> {
+    fn drop(&mut self) {
+        // SAFETY: exclusive access: the handle is gone.
+        drop(unsafe { self.take_unjoined() });
     }
 }
 

@@ -90,29 +90,36 @@ fn on_fiber<T>(
         worker.charge(core);
         return Ok(value);
     }
-    if core.hooks.run() {
-        // The hooks may have suspended: what was registered may have fired meanwhile.
-        if let Poll::Ready(value) = poll(&mut cx) {
+    let mut timer = None;
+    let mut armed = false;
+    loop {
+        // Before every suspension, not only the first: a hook may wait for wake-ups of its own, which this one used up.
+        // They may suspend; then what was registered may have fired meanwhile.
+        if core.hooks.run()
+            && let Poll::Ready(value) = poll(&mut cx)
+        {
             return Ok(value);
         }
-    }
-    let deadline = match (deadline, core.frames.grace(core.root_requested(worker), worker)) {
-        (Some(deadline), Some(grace)) => Some(deadline.min(grace)),
-        (deadline, grace) => deadline.or(grace),
-    };
-    core.check(worker, Waiting::For(on))?;
-    core.frames.arm(core.word, worker);
-    let timer = deadline.map(|deadline| Armed {
-        worker,
-        key: worker.arm(deadline, core.word.waker()),
-    });
-    loop {
+        core.check(worker, Waiting::For(on))?;
+        if !armed {
+            armed = true;
+            core.frames.arm(core.word, worker);
+            let grace = core.frames.grace(core.root_requested(worker), worker);
+            let deadline = match (deadline, grace) {
+                (Some(deadline), Some(grace)) => Some(deadline.min(grace)),
+                (deadline, grace) => deadline.or(grace),
+            };
+            timer = deadline.map(|deadline| Armed {
+                worker,
+                key: worker.arm(deadline, core.word.waker()),
+            });
+        }
         core.suspend();
         if let Poll::Ready(value) = poll(&mut cx) {
             return Ok(value);
         }
-        core.check(worker, Waiting::For(on))?;
         if timer.as_ref().is_some_and(|timer| worker.has_fired(timer.key)) {
+            core.check(worker, Waiting::For(on))?;
             return Err(Stop::Elapsed);
         }
     }

@@ -16,15 +16,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use std::{io, mem};
 
 use crossbeam_deque as deque;
-use osier_coro::{Coroutine, CoroutineResult, stack};
+use osier_coro::{Coroutine, stack};
 use osier_poll::{Events, Poller};
 use osier_queue::{Key, Wheel, tick_after, tick_at};
 
@@ -33,40 +33,19 @@ use crate::dormant::{Cause, Next, Resting};
 use crate::fiber::{self, Core, Header};
 use crate::remote::Remote;
 use crate::runtime::Shared;
+use crate::slots::{Slot, Slots, State};
 use crate::source;
 use crate::task::Job;
 use crate::waker::{SLOTS_MAX, Word};
 
 /// How many fibers are resumed between two looks at the poller.
 const BUDGET: u32 = 128;
+/// How many fibers are resumed between two looks for new ones.
+const FRESH_EVERY: u32 = 8;
 /// How many blocking calls a fiber may complete without suspending.
 const CALLS_BUDGET: u32 = 128;
 /// How many events one poll takes at most.
 const EVENTS: usize = 1024;
-
-type Fiber = Coroutine<(), (), Exit>;
-
-/// How a fiber's coroutine ends.
-enum Exit {
-    End,
-    Rest(Resting),
-}
-
-enum Body {
-    Free,
-    /// On the CPU: its coroutine is in the hands of `resume`.
-    Running,
-    Suspended(Fiber),
-    Resting(Resting),
-}
-
-struct Slot {
-    /// Where its fiber was spawned.
-    place: &'static Location<'static>,
-    generation: u32,
-    queued: bool,
-    body: Body,
-}
 
 pub(crate) struct Worker {
     pub(crate) index: usize,
@@ -74,8 +53,7 @@ pub(crate) struct Worker {
     pub(crate) remote: &'static Remote,
     pub(crate) poller: Arc<Poller>,
     pub(crate) foreign: crate::foreign::Table,
-    slots: RefCell<Vec<Slot>>,
-    free: RefCell<Vec<u32>>,
+    slots: Slots,
     ready: RefCell<VecDeque<u32>>,
     /// Jobs that others may steal.
     fresh: deque::Worker<Job>,
@@ -91,8 +69,6 @@ pub(crate) struct Worker {
     connection: &'static Location<'static>,
     /// Blocking calls completed since the last suspension of any fiber.
     completed: Cell<u32>,
-    /// Slots in use.
-    live: Cell<usize>,
     next_id: Cell<u64>,
     /// Set once: when fibers that have not ended by then are given up.
     stop_at: Cell<Option<Instant>>,
@@ -112,8 +88,7 @@ impl Worker {
             remote,
             poller,
             foreign: crate::foreign::Table::default(),
-            slots: RefCell::default(),
-            free: RefCell::default(),
+            slots: Slots::new(),
             ready: RefCell::default(),
             fresh,
             local: RefCell::default(),
@@ -123,7 +98,6 @@ impl Worker {
             stacks: stack::Pool::new(shared.stacks.clone())?,
             connection: Location::caller(),
             completed: Cell::new(0),
-            live: Cell::new(0),
             next_id: Cell::new((remote.id as u64) << 48 | 1),
             stop_at: Cell::new(None),
             shared,
@@ -145,20 +119,22 @@ impl Worker {
     fn run_ready(&self) {
         let mut budget = BUDGET;
         while budget > 0 {
-            let ready = self.ready.borrow_mut().pop_front();
-            if let Some(slot) = ready {
-                self.resume(slot);
-                budget -= 1;
-            }
+            // One new fiber, then those that were ready before it: whoever spawns and yields sees it run first.
+            let ready = self.ready.borrow().len() as u32;
             let job = self.next_job();
-            let idle = ready.is_none() && job.is_none();
-            if let Some(job) = job {
-                self.start(job);
-                budget = budget.saturating_sub(1);
-            }
-            if idle {
+            if ready == 0 && job.is_none() {
                 return;
             }
+            if let Some(job) = job {
+                self.start(job);
+                budget -= 1;
+            }
+            let turns = ready.min(FRESH_EVERY).min(budget);
+            for _ in 0..turns {
+                let index = self.ready.borrow_mut().pop_front();
+                self.resume(index.expect("only this loop takes from the queue"));
+            }
+            budget -= turns;
         }
     }
 
@@ -265,108 +241,75 @@ impl Worker {
     }
 
     fn enqueue(&self, index: u32) {
-        let mut slots = self.slots.borrow_mut();
-        let Some(slot) = slots.get_mut(index as usize) else {
-            return;
-        };
-        if !slot.queued && !matches!(slot.body, Body::Free) {
-            slot.queued = true;
-            self.ready.borrow_mut().push_back(index);
+        if let Some(slot) = self.slots.get(index)
+            && slot.state() != State::Free
+        {
+            self.queue(index, slot);
         }
     }
 
     /// Queues the slot of `word` if its tenant is still the same.
     #[inline]
     pub(crate) fn wake(&self, word: Word) {
-        let mut slots = self.slots.borrow_mut();
-        if let Some(slot) = slots.get_mut(word.slot() as usize)
-            && word.is_generation(slot.generation)
-            && !slot.queued
+        if let Some(slot) = self.slots.get(word.slot())
+            && word.is_generation(slot.generation.get())
         {
-            slot.queued = true;
-            self.ready.borrow_mut().push_back(word.slot());
+            self.queue(word.slot(), slot);
+        }
+    }
+
+    #[inline]
+    fn queue(&self, index: u32, slot: &Slot) {
+        if !slot.queued.replace(true) {
+            self.ready.borrow_mut().push_back(index);
         }
     }
 
     /// A slot for a tenant, with its word.
-    fn occupy(&self, place: &'static Location<'static>) -> io::Result<Word> {
-        let mut slots = self.slots.borrow_mut();
-        let index = match self.free.borrow_mut().pop() {
-            Some(index) => index,
-            None if slots.len() < SLOTS_MAX => {
-                slots.push(Slot {
-                    place,
-                    generation: 0,
-                    queued: false,
-                    body: Body::Free,
-                });
-                slots.len() as u32 - 1
-            }
-            None => {
-                return Err(io::Error::other(format!(
-                    "a worker has at most {SLOTS_MAX} fibers and connections"
-                )));
-            }
+    fn occupy(&self, place: &'static Location<'static>) -> io::Result<(Word, &Slot)> {
+        let Some((index, slot)) = self.slots.occupy(place) else {
+            return Err(io::Error::other(format!(
+                "a worker has at most {SLOTS_MAX} fibers and connections"
+            )));
         };
-        let slot = &mut slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1).max(1);
-        slot.place = place;
-        slot.body = Body::Running;
-        let generation = slot.generation;
+        let generation = slot.generation.get();
         self.remote
             .slot_or_make(index)
             .generation
             .store(generation, Ordering::Relaxed);
-        self.live.set(self.live.get() + 1);
-        Ok(Word::new(self.remote.id, index, generation))
+        Ok((Word::new(self.remote.id, index, generation), slot))
     }
 
-    /// Ends the tenant of a slot: its word is stale from here on.
-    fn vacate(&self, index: u32) {
-        let mut slots = self.slots.borrow_mut();
-        let slot = &mut slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1).max(1);
-        slot.body = Body::Free;
-        self.remote
-            .slot_or_make(index)
-            .generation
-            .store(slot.generation, Ordering::Relaxed);
-        self.free.borrow_mut().push(index);
-        self.live.set(self.live.get() - 1);
-    }
-
-    fn resume(&self, index: u32) {
-        let body = {
-            let mut slots = self.slots.borrow_mut();
-            let slot = &mut slots[index as usize];
-            slot.queued = false;
-            match slot.body {
-                Body::Suspended(_) | Body::Resting(_) => mem::replace(&mut slot.body, Body::Running),
-                // Ended meanwhile; the queue still had it.
-                Body::Free | Body::Running => return,
-            }
-        };
-        match body {
-            Body::Suspended(coroutine) => self.switch_to(index, coroutine),
-            Body::Resting(resting) => self.wake_resting(index, resting),
-            Body::Free | Body::Running => unreachable!("looked at above"),
+    fn vacate(&self, index: u32, slot: &Slot) {
+        self.slots.vacate(index, slot);
+        if let Some(remote) = self.remote.slot(index) {
+            remote.generation.store(slot.generation.get(), Ordering::Relaxed);
         }
     }
 
-    /// Runs a coroutine until it suspends or ends.
     #[inline]
-    fn switch_to(&self, index: u32, mut coroutine: Fiber) {
+    fn resume(&self, index: u32) {
+        // Nobody is queued whose chunk was not made.
+        let Some(slot) = self.slots.get(index) else { return };
+        slot.queued.set(false);
+        if slot.state() == State::Suspended {
+            self.switch_to(index, slot);
+        } else if let Some(resting) = slot.take_resting() {
+            self.wake_resting(index, slot, resting);
+        }
+    }
+
+    /// Runs the coroutine of a slot until it suspends or ends.
+    #[inline]
+    fn switch_to(&self, index: u32, slot: &Slot) {
         self.completed.set(0);
-        let result = coroutine.resume(());
+        let ended = slot.resume();
         crate::context::leave_fiber();
-        match result {
-            CoroutineResult::Yield(()) => self.slots.borrow_mut()[index as usize].body = Body::Suspended(coroutine),
-            CoroutineResult::Return(exit) => {
-                self.stacks.give(coroutine.into_stack());
-                match exit {
-                    Exit::End => self.vacate(index),
-                    Exit::Rest(resting) => self.rest(index, resting),
-                }
+        if let Some(exit) = ended {
+            self.stacks.give(slot.take_ended().into_stack());
+            match exit {
+                None => self.vacate(index, slot),
+                Some(resting) => self.rest(index, slot, resting),
             }
         }
     }
@@ -386,7 +329,7 @@ impl Worker {
             .stacks
             .take(job.header().stack_bytes)
             .and_then(|stack| Ok((stack, self.occupy(job.header().place)?)));
-        let (stack, word) = match prepared {
+        let (stack, (word, slot)) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
                 let error = fiber::cannot_start(job.header(), error);
@@ -404,74 +347,76 @@ impl Worker {
                 // What it captured ends on a fiber, so that a destructor may flush.
                 false => job.fail(Box::new(Cancelled)),
             });
-            Exit::End
+            None
         });
-        self.switch_to(word.slot(), coroutine);
+        slot.set_fiber(coroutine);
+        self.switch_to(word.slot(), slot);
     }
 
     /// Puts a connection into a slot of its own, at rest.
-    pub(crate) fn adopt(&self, resting: Resting) -> io::Result<()> {
-        let word = self.occupy(self.connection)?;
+    pub(crate) fn adopt(&self, resting: Box<Resting>) -> io::Result<()> {
+        let (word, slot) = self.occupy(self.connection)?;
         resting.attach(word);
-        self.rest(word.slot(), resting);
+        self.rest(word.slot(), slot, resting);
         Ok(())
     }
 
+    fn word(&self, index: u32, slot: &Slot) -> Word {
+        Word::new(self.remote.id, index, slot.generation.get())
+    }
+
     /// Leaves a connection without a stack until there is something to do for it.
-    fn rest(&self, index: u32, mut resting: Resting) {
-        let word = Word::new(self.remote.id, index, self.slots.borrow()[index as usize].generation);
+    fn rest(&self, index: u32, slot: &Slot, mut resting: Box<Resting>) {
         if self.is_stopping() && resting.was_told() {
             drop(resting);
-            return self.vacate(index);
+            return self.vacate(index, slot);
         }
-        resting.arm(self, word);
+        resting.arm(self, self.word(index, slot));
         let due = resting.cause(self).is_some();
-        self.slots.borrow_mut()[index as usize].body = Body::Resting(resting);
+        slot.set_resting(resting);
         if due {
-            self.wake(word);
+            self.queue(index, slot);
         }
     }
 
     /// Gives a connection at rest a fiber, if there is something to do for it.
-    fn wake_resting(&self, index: u32, mut resting: Resting) {
+    fn wake_resting(&self, index: u32, slot: &Slot, mut resting: Box<Resting>) {
         let Some(cause) = resting.cause(self) else {
-            return self.rest(index, resting);
+            return self.rest(index, slot, resting);
         };
         if cause == Cause::Shutdown {
             resting.tell();
         }
         let stack = match self.stacks.take(None) {
-            Ok(stack) => {
-                stack.label(self.connection, None);
-                stack
-            }
+            Ok(stack) => stack,
             Err(error) => {
                 eprintln!("osier: a connection is closed for want of a stack: {error}");
                 drop(resting);
-                return self.vacate(index);
+                return self.vacate(index, slot);
             }
         };
-        let word = Word::new(self.remote.id, index, self.slots.borrow()[index as usize].generation);
+        stack.label(self.connection, None);
+        let word = self.word(index, slot);
         let id = self.next_id();
-        let header = Header::new(self.connection);
-        let coroutine = Coroutine::new(stack, move |yielder, ()| {
+        let place = self.connection;
+        slot.set_fiber(Coroutine::new(stack, move |yielder, ()| {
             let mut resting = resting;
-            Core::enter(yielder, &header, word, id, move || {
+            Core::enter(yielder, &Header::new(place), word, id, move || {
                 let next = catch_unwind(AssertUnwindSafe(|| resting.connection.wake(cause)));
                 match next {
                     Ok(Next::Sleep(deadline)) => {
                         resting.deadline = deadline;
-                        Exit::Rest(resting)
+                        Some(resting)
                     }
                     Ok(Next::End) | Err(_) => {
                         // Its destructor may do I/O: on this fiber. A panic was reported by the hook.
                         let _ = catch_unwind(AssertUnwindSafe(move || drop(resting)));
-                        Exit::End
+                        None
                     }
                 }
             })
-        });
-        self.switch_to(index, coroutine);
+        }));
+        self.switch_to(index, slot);
     }
 
     /// Queues a job that any worker may start.
@@ -531,31 +476,26 @@ impl Worker {
     /// Cancels everything that lives here.
     fn stop(&self) {
         self.stop_at.set(Some(Instant::now() + self.shared.shutdown_timeout));
-        let slots = self.slots.borrow().len();
-        (0..slots as u32).for_each(|index| self.enqueue(index));
+        (0..self.slots.made()).for_each(|index| self.enqueue(index));
     }
 
     fn is_done(&self) -> bool {
         self.stop_at.get().is_some_and(|stop_at| {
-            (self.live.get() == 0 && !self.has_work()) || (self.live.get() > 0 && Instant::now() >= stop_at)
+            (self.slots.live() == 0 && !self.has_work()) || (self.slots.live() > 0 && Instant::now() >= stop_at)
         })
     }
 
     /// Reports the fibers that would not end, and leaks their stacks: others may point into them.
     fn abandon(&self) {
-        for slot in self.slots.borrow_mut().iter_mut() {
-            match mem::replace(&mut slot.body, Body::Free) {
-                Body::Suspended(coroutine) => {
-                    let label = slot.place;
-                    let limit = self.shared.shutdown_timeout;
-                    eprintln!(
-                        "osier: the fiber spawned at {label} did not end within {limit:?} of the shutdown; its stack is leaked"
-                    );
-                    coroutine.leak();
-                }
-                Body::Resting(resting) => drop(resting),
-                Body::Free | Body::Running => {}
+        for slot in (0..self.slots.made()).filter_map(|index| self.slots.get(index)) {
+            if let Some(coroutine) = slot.take_fiber() {
+                let (place, limit) = (slot.place.get(), self.shared.shutdown_timeout);
+                eprintln!(
+                    "osier: the fiber spawned at {place} did not end within {limit:?} of the shutdown; its stack is leaked"
+                );
+                coroutine.leak();
             }
+            drop(slot.take_resting());
         }
     }
 }

@@ -1,0 +1,222 @@
+//! The slots of a worker: who lives there, and whether it is queued.
+//!
+//! Chunks that double, never moved and never shrunk, so a fiber is resumed where it lies. Owner thread only.
+//!
+//! ```text
+//!   Free ── occupy ──▶ Running ◀── resume ──┐
+//!    ▲                   │  │               │
+//!    └──── vacate ───────┘  ├─ suspends ──▶ Suspended(coroutine in place)
+//!                           └─ rest ──────▶ Resting(connection in place)
+//! ```
+//!
+//! # Safety
+//!
+//! This file may use `unsafe` to reach a slot's body while the slot is shared. The body is touched only by [`Slot::resume`] and
+//! by the calls that store or take a tenant. While a coroutine runs in place its slot's state is `Running`, and every other
+//! call looks at the state first; the slots are not `Sync`, so there is no other thread.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, OnceCell, UnsafeCell};
+use std::panic::Location;
+
+use osier_coro::{Coroutine, CoroutineResult};
+
+use crate::dormant::Resting;
+use crate::waker::SLOTS_MAX;
+
+pub(crate) type Fiber = Coroutine<(), (), Exit>;
+
+/// How a fiber's coroutine ends: for good, or with a connection to leave at rest.
+pub(crate) type Exit = Option<Box<Resting>>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Free,
+    Running,
+    Suspended,
+    Resting,
+}
+
+enum Body {
+    Empty,
+    Fiber(Fiber),
+    Resting(Box<Resting>),
+}
+
+pub(crate) struct Slot {
+    pub(crate) generation: Cell<u32>,
+    pub(crate) queued: Cell<bool>,
+    state: Cell<State>,
+    /// Where its fiber was spawned.
+    pub(crate) place: Cell<&'static Location<'static>>,
+    /// `Fiber` if Suspended, or Running on a fiber; `Resting` if Resting; else `Empty`.
+    body: UnsafeCell<Body>,
+}
+
+impl Slot {
+    fn new() -> Slot {
+        Slot {
+            generation: Cell::new(0),
+            queued: Cell::new(false),
+            state: Cell::new(State::Free),
+            place: Cell::new(Location::caller()),
+            body: UnsafeCell::new(Body::Empty),
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state.get()
+    }
+
+    /// Puts a coroutine that has not run, or not to its end, into the slot.
+    pub(crate) fn set_fiber(&self, fiber: Fiber) {
+        debug_assert!(self.state.get() == State::Running);
+        // SAFETY: Running, and its own caller is the one who runs: no coroutine is in place (occupied or taken before).
+        unsafe { *self.body.get() = Body::Fiber(fiber) };
+        self.state.set(State::Suspended);
+    }
+
+    /// Runs the coroutine until it suspends (`None`) or ends; then it is to be taken out by [`take_ended`](Slot::take_ended).
+    #[inline]
+    pub(crate) fn resume(&self) -> Option<Exit> {
+        debug_assert!(self.state.get() == State::Suspended);
+        self.state.set(State::Running);
+        // SAFETY: the state was Suspended, so a coroutine is in place and nobody uses it; now Running, so nobody will until
+        // the switch comes back.
+        let Body::Fiber(fiber) = (unsafe { &mut *self.body.get() }) else {
+            unreachable!("a suspended slot holds a coroutine")
+        };
+        match fiber.resume(()) {
+            CoroutineResult::Yield(()) => {
+                self.state.set(State::Suspended);
+                None
+            }
+            CoroutineResult::Return(exit) => Some(exit),
+        }
+    }
+
+    /// Takes the coroutine out that has just ended.
+    pub(crate) fn take_ended(&self) -> Fiber {
+        debug_assert!(self.state.get() == State::Running);
+        // SAFETY: the coroutine in place has ended, so it is not on the CPU, and its caller is the one who ran it.
+        match std::mem::replace(unsafe { &mut *self.body.get() }, Body::Empty) {
+            Body::Fiber(fiber) => fiber,
+            Body::Empty | Body::Resting(_) => unreachable!("it held the coroutine that has just ended"),
+        }
+    }
+
+    pub(crate) fn set_resting(&self, resting: Box<Resting>) {
+        debug_assert!(self.state.get() == State::Running);
+        // SAFETY: Running, and its own caller is the one who runs: no coroutine is in place.
+        unsafe { *self.body.get() = Body::Resting(resting) };
+        self.state.set(State::Resting);
+    }
+
+    /// Takes the connection at rest out; the slot is Running then.
+    pub(crate) fn take_resting(&self) -> Option<Box<Resting>> {
+        match self.take(State::Resting)? {
+            Body::Resting(resting) => Some(resting),
+            Body::Empty | Body::Fiber(_) => unreachable!("a resting slot holds a connection"),
+        }
+    }
+
+    /// Takes the suspended fiber out; the slot is Running then.
+    pub(crate) fn take_fiber(&self) -> Option<Fiber> {
+        match self.take(State::Suspended)? {
+            Body::Fiber(fiber) => Some(fiber),
+            Body::Empty | Body::Resting(_) => unreachable!("a suspended slot holds a coroutine"),
+        }
+    }
+
+    fn take(&self, state: State) -> Option<Body> {
+        if self.state.get() != state {
+            return None;
+        }
+        self.state.set(State::Running);
+        // SAFETY: not Running before, so nobody uses the body; Running now, so nobody will.
+        Some(std::mem::replace(unsafe { &mut *self.body.get() }, Body::Empty))
+    }
+}
+
+/// The first chunk's length; every further chunk is as long as all before it together.
+const FIRST_CHUNK: usize = 64;
+const CHUNKS: usize = (SLOTS_MAX / FIRST_CHUNK).ilog2() as usize + 1;
+
+pub(crate) struct Slots {
+    chunks: [OnceCell<Box<[Slot]>>; CHUNKS],
+    free: std::cell::RefCell<Vec<u32>>,
+    /// Slots that were ever occupied.
+    made: Cell<u32>,
+    live: Cell<usize>,
+}
+
+impl Slots {
+    pub(crate) fn new() -> Slots {
+        Slots {
+            chunks: [const { OnceCell::new() }; CHUNKS],
+            free: std::cell::RefCell::default(),
+            made: Cell::new(0),
+            live: Cell::new(0),
+        }
+    }
+
+    /// How many slots are occupied.
+    pub(crate) fn live(&self) -> usize {
+        self.live.get()
+    }
+
+    /// How many slots were ever occupied.
+    pub(crate) fn made(&self) -> u32 {
+        self.made.get()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&Slot> {
+        let (chunk, offset) = place(index);
+        self.chunks.get(chunk)?.get()?.get(offset)
+    }
+
+    /// A slot for a new tenant, Running, under a new generation; `None` when there are [`SLOTS_MAX`].
+    pub(crate) fn occupy(&self, place_of_spawn: &'static Location<'static>) -> Option<(u32, &Slot)> {
+        let index = match self.free.borrow_mut().pop() {
+            Some(index) => index,
+            None if (self.made.get() as usize) < SLOTS_MAX => {
+                self.made.set(self.made.get() + 1);
+                self.made.get() - 1
+            }
+            None => return None,
+        };
+        let (chunk, offset) = place(index);
+        let length = if chunk == 0 {
+            FIRST_CHUNK
+        } else {
+            FIRST_CHUNK << (chunk - 1)
+        };
+        let slot = &self.chunks[chunk].get_or_init(|| (0..length).map(|_| Slot::new()).collect())[offset];
+        slot.generation.set(slot.generation.get().wrapping_add(1).max(1));
+        slot.place.set(place_of_spawn);
+        slot.state.set(State::Running);
+        self.live.set(self.live.get() + 1);
+        Some((index, slot))
+    }
+
+    /// Ends the tenant of a Running slot: its word is stale from here on.
+    pub(crate) fn vacate(&self, index: u32, slot: &Slot) {
+        debug_assert!(slot.state.get() == State::Running);
+        slot.generation.set(slot.generation.get().wrapping_add(1).max(1));
+        slot.state.set(State::Free);
+        self.free.borrow_mut().push(index);
+        self.live.set(self.live.get() - 1);
+    }
+}
+
+/// Chunk and offset of a slot: chunk 0 holds 64, chunk k the 64·2^(k-1) after it.
+#[inline]
+pub(crate) fn place(index: u32) -> (usize, usize) {
+    let index = index as usize;
+    if index < FIRST_CHUNK {
+        return (0, index);
+    }
+    let chunk = (index / FIRST_CHUNK).ilog2() as usize + 1;
+    (chunk, index - (FIRST_CHUNK << (chunk - 1)))
+}
