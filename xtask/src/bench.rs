@@ -1,12 +1,173 @@
-//! `cargo xtask bench`: comes with the programs of `bench/`; until then it only sees to the programs it will need.
+//! `cargo xtask bench`: Osier and its rivals on this machine, in one call, in turn.
+//!
+//! Called by people. Method: the server is pinned to one core and the load to another; each round runs ours and then
+//! every rival, so that what else the machine does meets all of them alike; the figure is the **ratio** ours to rival,
+//! taken round by round, its median and its spread. Time per request is CPU time of the server as the operating system
+//! counts it, for on two cores the load generator is the bottleneck. A row that could not be measured is shown with the
+//! reason, a row that loses is shown like any other.
+//!
+//! `rows.rs` has the rows and their goals, `server.rs` one running server, `load.rs` the load on it, `table.rs` the
+//! figures and how they are shown.
 
-use crate::peers;
-use std::process::ExitCode;
+mod load;
+mod rows;
+mod server;
+mod table;
 
-pub fn main(_args: &[String]) -> ExitCode {
-    for why in peers::install(peers::FOR_BENCH) {
-        println!("skipped: {why}");
+use crate::{peers, step, test};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// How this run measures.
+pub struct Plan {
+    pub all: bool,
+    /// Only rows whose name contains this.
+    pub rows: Option<String>,
+    pub rounds: usize,
+    /// Of load on one server, in one round.
+    pub load: Duration,
+    /// Where the server runs, and where the load.
+    pub cores: (usize, usize),
+    /// Files to serve, configurations; gone at the end.
+    pub scratch: PathBuf,
+}
+
+pub fn main(args: &[String]) -> ExitCode {
+    match parsed(args).and_then(measured) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("bench: {why}");
+            ExitCode::from(2)
+        }
     }
-    eprintln!("there is no bench yet");
-    ExitCode::FAILURE
+}
+
+fn parsed(args: &[String]) -> Result<Plan, String> {
+    let mut plan = Plan {
+        all: false,
+        rows: None,
+        rounds: 5,
+        load: Duration::from_secs(4),
+        cores: two_cores()?,
+        scratch: std::env::temp_dir().join(format!("osier-bench-{}", std::process::id())),
+    };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--all" => plan.all = true,
+            "--rows" => plan.rows = Some(args.next().ok_or("--rows needs a PATTERN")?.clone()),
+            "--quick" => (plan.rounds, plan.load) = (2, Duration::from_secs(2)),
+            unknown => return Err(format!("{unknown:?}: known are --all, --rows PATTERN and --quick")),
+        }
+    }
+    Ok(plan)
+}
+
+/// Builds, runs the rows, shows the table; false if a row is missing.
+fn measured(plan: Plan) -> Result<bool, String> {
+    let missing = peers::install(peers::FOR_BENCH);
+    if !missing.is_empty() {
+        return Err(missing.join("\nbench: "));
+    }
+    let unbuilt = build(plan.all);
+    std::fs::create_dir_all(&plan.scratch).map_err(|error| format!("{}: {error}", plan.scratch.display()))?;
+    let machine = table::machine(&plan);
+    let lines = rows::run(&plan);
+    let _ = std::fs::remove_dir_all(&plan.scratch);
+
+    let table = table::rendered(&lines);
+    println!("\n{machine}\n{table}");
+    if plan.rows.is_none() && plan.rounds >= 5 {
+        std::fs::write("bench/RESULTS.md", format!("# Results\n\n{machine}\n{table}"))
+            .map_err(|error| format!("bench/RESULTS.md: {error}"))?;
+        println!("written to bench/RESULTS.md");
+    } else {
+        println!("not written to bench/RESULTS.md: a quick run, or only some rows");
+    }
+    unbuilt.iter().for_each(|name| println!("did not build: {name}"));
+    Ok(unbuilt.is_empty() && !lines.is_empty() && lines.iter().all(|line| line.failure.is_none()))
+}
+
+/// Builds the server and the programs of `bench/`, each package alone: together, cargo would give every rival the
+/// features that any of them asks for. Returns the ones that did not build.
+fn build(all: bool) -> Vec<&'static str> {
+    let limit = Duration::from_secs(30 * 60);
+    let mut unbuilt = vec![];
+    if !step::run(
+        step::cargo().args(["build", "--release", "-p", "osier-server"]),
+        limit,
+        |_| true,
+    ) {
+        unbuilt.push("osier-server");
+    }
+    let extra: &[&str] = if all {
+        &["bench-axum", "bench-actix", "bench-ntex"]
+    } else {
+        &[]
+    };
+    for package in rows::PACKAGES.iter().chain(extra) {
+        let mut command = step::cargo();
+        command.args([
+            "build",
+            "--release",
+            "--manifest-path",
+            "bench/Cargo.toml",
+            "-p",
+            package,
+        ]);
+        if !step::run(command.env("CARGO_TARGET_DIR", test::bench_target_dir()), limit, |_| {
+            true
+        }) {
+            unbuilt.push(package);
+        }
+    }
+    unbuilt
+}
+
+/// A program of `bench/`.
+pub fn program(name: &str) -> PathBuf {
+    test::bench_target_dir().join("release").join(name)
+}
+
+/// The server's own binary.
+pub fn osier() -> PathBuf {
+    test::target_dir().join("release/osier")
+}
+
+/// The first two cores this process may use.
+fn two_cores() -> Result<(usize, usize), String> {
+    let status = std::fs::read_to_string("/proc/self/status").map_err(|error| format!("/proc/self/status: {error}"))?;
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap_or_default();
+    let cores: Vec<usize> = list.trim().split(',').flat_map(range).collect();
+    match cores[..] {
+        [server, load, ..] => Ok((server, load)),
+        _ => Err("needs two cores, one for the server and one for the load".into()),
+    }
+}
+
+/// The cores of "3" or of "0-7".
+fn range(text: &str) -> Vec<usize> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) => (first..=last).collect(),
+        _ => vec![],
+    }
+}
+
+/// `program`, pinned to a core, with as many open files as the system allows.
+pub fn pinned(core: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("sh");
+    // The shell and taskset become the program: its process id is the one that is measured and killed.
+    command.args([
+        "-c",
+        r#"ulimit -n "$(ulimit -H -n)"; PATH="$PATH:/usr/sbin" exec taskset -c "$0" "$@""#,
+        &core.to_string(),
+    ]);
+    command.arg(program);
+    command
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every test there is.
 //!
 //! Called by people, by `ci.rs` and so by `.ci/run`. The steps in order: the programs the tests talk to, the tests of
-//! the workspace, the examples in the documentation, the loom models and miri on `queue/`, valgrind on `coro/`, and a
+//! the workspace, the examples in the documentation, the part of `bench/` that counts, the loom models and miri on `queue/`, valgrind on `coro/`, and a
 //! few seconds of each fuzz target. The steps share one target directory except where compiler flags differ.
 
 use crate::step::{self, Outcome, cargo, nightly_cargo};
@@ -16,6 +16,7 @@ const STEPS: &[Step] = &[
     ("peers", install_peers),
     ("tests", workspace_tests),
     ("docs", doc_tests),
+    ("bench", floor_of_the_bench),
     ("loom", loom_models),
     ("miri", miri),
     ("valgrind", valgrind),
@@ -76,6 +77,23 @@ fn doc_tests() -> Outcome {
     let mut command = cargo();
     command.args(["test", "--workspace", "--doc", "--no-fail-fast", "--", "--show-output"]);
     step::tests("docs", &mut command, LIMIT)
+}
+
+/// The rivals are not built here, but what the null servers count with is tested.
+fn floor_of_the_bench() -> Outcome {
+    let mut command = cargo();
+    command.args([
+        "test",
+        "--manifest-path",
+        "bench/Cargo.toml",
+        "-p",
+        "heads",
+        "--lib",
+        "--",
+        "--show-output",
+    ]);
+    command.env("CARGO_TARGET_DIR", bench_target_dir());
+    step::tests("bench", &mut command, LIMIT)
 }
 
 /// The models are the tests of `queue/` whose names say loom: with `--cfg loom` the ordinary ones have no atomics to
@@ -198,6 +216,11 @@ fn rust_files(dir: &Path) -> Vec<String> {
 pub fn target_dir() -> PathBuf {
     let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     root().join(dir)
+}
+
+/// Where the workspace of `bench/` is built: its packages have other features than ours of the same name.
+pub fn bench_target_dir() -> PathBuf {
+    target_dir().join("bench")
 }
 
 /// The target triple of this machine, as the compiler names it.

@@ -1,0 +1,22 @@
+//! actix-web with one worker. Argument: PORT.
+#![forbid(unsafe_code)]
+
+use actix_web::{App, HttpResponse, HttpServer, web};
+
+#[actix_web::main]
+async fn main() -> std::io::Result<()> {
+    let port: u16 = std::env::args()
+        .nth(1)
+        .and_then(|text| text.parse().ok())
+        .expect("argument: PORT");
+    let hello = || async {
+        HttpResponse::Ok()
+            .content_type("text/plain; charset=utf-8")
+            .body("Hello, World!")
+    };
+    HttpServer::new(move || App::new().route("/", web::get().to(hello)))
+        .workers(1)
+        .bind(("127.0.0.1", port))?
+        .run()
+        .await
+}

@@ -1,0 +1,56 @@
+//! Holds many idle keep-alive connections: each asks once, reads its answer, and stays. Arguments: PORT COUNT PATH.
+//!
+//! Prints `held` when all are idle and ends when its standard input does.
+#![forbid(unsafe_code)]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+fn main() -> std::io::Result<()> {
+    let mut args = std::env::args().skip(1);
+    let port: u16 = args
+        .next()
+        .and_then(|text| text.parse().ok())
+        .expect("arguments: PORT COUNT PATH");
+    let count: usize = args
+        .next()
+        .and_then(|text| text.parse().ok())
+        .expect("arguments: PORT COUNT PATH");
+    let path = args.next().expect("arguments: PORT COUNT PATH");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    let mut held = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.write_all(request.as_bytes())?;
+        read_answer(&mut stream)?;
+        held.push(stream);
+    }
+    println!("held");
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+/// Reads one head and as many bytes of body as it announces.
+fn read_answer(stream: &mut TcpStream) -> std::io::Result<()> {
+    let (mut answer, mut buf) = (Vec::new(), [0; 4096]);
+    loop {
+        let read = stream.read(&mut buf)?;
+        if read == 0 {
+            return Err(std::io::Error::other("closed before its answer ended"));
+        }
+        answer.extend_from_slice(&buf[..read]);
+        let Some(end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
+            continue;
+        };
+        let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+        let Some(length) = length else {
+            return Err(std::io::Error::other("an answer without Content-Length"));
+        };
+        if answer.len() >= end + 4 + length {
+            return Ok(());
+        }
+    }
+}

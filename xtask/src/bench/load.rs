@@ -1,0 +1,153 @@
+//! Load on a server: `wrk` for requests, `hold` for idle connections, and runs of micro programs.
+//!
+//! Called by `rows.rs`; everything here runs to its end before it returns.
+
+use super::server::Server;
+use super::{Plan, pinned, program};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// What one server did under load.
+pub struct Served {
+    /// CPU time of the server for each request, in microseconds.
+    pub micros: f64,
+    pub per_second: f64,
+    /// The most it had resident, in bytes.
+    pub memory: u64,
+}
+
+/// 64 connections from one thread of wrk, each asking for `path` again and again; `pipelined`: 16 times per write.
+pub fn requests(plan: &Plan, server: &Server, path: &str, pipelined: bool) -> Result<Served, String> {
+    wrk(plan, server, path, pipelined, Duration::from_secs(1))?;
+    let before = server.cpu();
+    let (requests, seconds) = wrk(plan, server, path, pipelined, plan.load)?;
+    let cpu = server.cpu() - before;
+    Ok(Served {
+        micros: cpu.as_secs_f64() * 1e6 / requests,
+        per_second: requests / seconds,
+        memory: server.peak_memory(),
+    })
+}
+
+/// Runs wrk; returns how many requests were answered and in how many seconds.
+fn wrk(plan: &Plan, server: &Server, path: &str, pipelined: bool, load: Duration) -> Result<(f64, f64), String> {
+    let mut command = pinned(plan.cores.1, "wrk");
+    command.args(["-t1", "-c64", &format!("-d{}s", load.as_secs())]);
+    if pipelined {
+        command.args(["-s", "bench/pipeline.lua"]);
+    }
+    command.arg(format!("http://127.0.0.1:{}{path}", server.port));
+    let output = command.output().map_err(|error| format!("wrk: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    read_wrk(&text).map_err(|why| format!("wrk: {why}: {}", text.trim()))
+}
+
+/// "  91332 requests in 4.00s, 11.58MB read", and no line about errors.
+fn read_wrk(text: &str) -> Result<(f64, f64), &'static str> {
+    if text.contains("Socket errors") || text.contains("Non-2xx") {
+        return Err("not every request was answered well");
+    }
+    let line = text
+        .lines()
+        .find(|line| line.contains(" requests in "))
+        .ok_or("no count")?;
+    let (count, rest) = line.trim().split_once(" requests in ").ok_or("no count")?;
+    let time = rest.split(',').next().unwrap_or_default();
+    let seconds = match (time.strip_suffix("ms"), time.strip_suffix('s'), time.strip_suffix('m')) {
+        (Some(milli), ..) => milli.parse().map(|n: f64| n / 1000.0),
+        (_, Some(seconds), _) => seconds.parse(),
+        (.., Some(minutes)) => minutes.parse().map(|n: f64| n * 60.0),
+        _ => return Err("no time"),
+    };
+    match (count.parse(), seconds) {
+        (Ok(count), Ok(seconds)) if count > 0.0 => Ok((count, seconds)),
+        _ => Err("no request was answered"),
+    }
+}
+
+/// Private bytes of the server for each of `count` connections that asked once and then stay idle.
+pub fn idle_connections(plan: &Plan, server: &Server, path: &str, count: usize) -> Result<f64, String> {
+    // What the first connections make the server set up for all does not count: they come and go before.
+    drop(hold(plan, server, path, 200)?);
+    std::thread::sleep(Duration::from_millis(500));
+    let before = server.private_memory();
+    let held = hold(plan, server, path, count)?;
+    std::thread::sleep(Duration::from_millis(500));
+    let after = server.private_memory();
+    drop(held);
+    Ok(after.saturating_sub(before) as f64 / count as f64)
+}
+
+/// Idle connections; closed by the drop.
+struct Held(std::process::Child);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+fn hold(plan: &Plan, server: &Server, path: &str, count: usize) -> Result<Held, String> {
+    let mut command = pinned(plan.cores.1, program("hold"));
+    command.args([&server.port.to_string(), &count.to_string(), path]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut held = Held(command.spawn().map_err(|error| format!("hold: {error}"))?);
+    let mut line = String::new();
+    if let Some(stdout) = held.0.stdout.take() {
+        let _ = BufReader::new(stdout).read_line(&mut line);
+    }
+    if line.trim() == "held" {
+        Ok(held)
+    } else {
+        Err(format!("hold: could not hold {count} connections"))
+    }
+}
+
+/// Runs a program that prints "NAME NUMBER" lines and returns them.
+pub fn figures(plan: &Plan, program: &Path, args: &[String]) -> Result<Vec<(String, f64)>, String> {
+    let name = program.file_name().unwrap_or_default().display();
+    let output = pinned(plan.cores.0, program)
+        .args(args)
+        .output()
+        .map_err(|error| format!("{name}: {error}"))?;
+    if !output.status.success() {
+        let last = String::from_utf8_lossy(&output.stderr)
+            .trim()
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .to_string();
+        return Err(format!("{name}: {}: {last}", output.status));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let figures = text.lines().filter_map(|line| {
+        let (name, number) = line.split_once(' ')?;
+        Some((name.to_string(), number.parse().ok()?))
+    });
+    Ok(figures.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_count_and_the_time_of_wrk() {
+        assert_eq!(
+            read_wrk("Running\n  91332 requests in 4.00s, 11.58MB read\n"),
+            Ok((91332.0, 4.0))
+        );
+        assert_eq!(read_wrk("  10 requests in 500.00ms, 1KB read"), Ok((10.0, 0.5)));
+        assert_eq!(read_wrk("  10 requests in 1.50m, 1KB read"), Ok((10.0, 90.0)));
+    }
+
+    #[test]
+    fn a_failed_request_is_no_figure() {
+        assert!(read_wrk("  10 requests in 4.00s, 1KB read\n  Non-2xx or 3xx responses: 1").is_err());
+        assert!(read_wrk("  0 requests in 4.00s, 0B read").is_err());
+        assert!(read_wrk("unable to connect").is_err());
+    }
+}

@@ -1,0 +1,334 @@
+//! The rows of the table: what each measures, who takes part, and the goal.
+//!
+//! Called by `bench.rs`. A row is a list of contestants, ours first; each round runs them in turn. A contestant that
+//! fails is out for the rest of the row and its line says why.
+
+use super::load::{self, Served};
+use super::server::{self, Server};
+use super::table::{Line, median};
+use super::{Plan, osier, program};
+use std::path::{Path, PathBuf};
+
+/// What `bench/` builds without `--all`.
+pub const PACKAGES: &[&str] = &[
+    "bench-osier",
+    "bench-null",
+    "bench-hyper",
+    "bench-may",
+    "bench-tokio",
+    "bench-smol",
+    "bench-corosensei",
+    "bench-hold",
+];
+
+const HELLO: &[u8] = b"Hello, World!";
+
+/// The goal against a whole server: less than it.
+const BELOW: Option<f64> = Some(1.0);
+
+type Run<'a> = Box<dyn Fn() -> Result<Sample, String> + 'a>;
+
+/// What one contestant showed in one round.
+struct Sample {
+    figure: f64,
+    /// Requests in a second and peak memory, where there are any.
+    aside: Option<(f64, u64)>,
+}
+
+struct Contestant<'a> {
+    name: &'static str,
+    goal: Option<f64>,
+    run: Run<'a>,
+    samples: Vec<Sample>,
+    failure: Option<String>,
+}
+
+struct Row<'a> {
+    name: String,
+    unit: &'static str,
+    rounds: usize,
+    /// A figure of our own to stay below, whatever the rivals do.
+    bound: Option<f64>,
+    ours: Contestant<'a>,
+    rivals: Vec<Contestant<'a>>,
+}
+
+/// Measures all rows that the plan wants.
+pub fn run(plan: &Plan) -> Vec<Line> {
+    let files = [
+        ("100 B", 100, Some(0.7)),
+        ("16 KiB", 16 << 10, None),
+        ("1 MiB", 1 << 20, BELOW),
+    ];
+    let mut rows = vec![
+        hello(plan, "hello, keep-alive, 64 connections", false, Some(1.05)),
+        hello(plan, "hello, pipelined 16", true, Some(1.12)),
+    ];
+    rows.extend(files.map(|(size, bytes, goal)| file(plan, size, bytes, goal)));
+    rows.extend([
+        idle(plan),
+        fibers(plan, 100_000),
+        fibers(plan, 1_000_000),
+        micro(plan, "spawn + join", "spawn-join", 65.0),
+        micro(plan, "spawn_local + join", "spawn-local-join", 65.0),
+        micro(plan, "yield", "yield", 8.0),
+    ]);
+    let wanted = rows
+        .into_iter()
+        .filter(|row| plan.rows.as_ref().is_none_or(|part| row.name.contains(part.as_str())));
+    wanted.flat_map(measured).collect()
+}
+
+/// Runs the rounds of one row and makes a line of each rival and of the bound.
+fn measured(mut row: Row) -> Vec<Line> {
+    println!("\n{} ({})", row.name, row.unit);
+    for round in 1..=row.rounds {
+        for contestant in std::iter::once(&mut row.ours).chain(&mut row.rivals) {
+            if contestant.failure.is_some() {
+                continue;
+            }
+            match (contestant.run)() {
+                Ok(sample) => {
+                    println!("  round {round}: {:<20} {:.3}", contestant.name, sample.figure);
+                    contestant.samples.push(sample);
+                }
+                Err(why) => {
+                    println!("  round {round}: {:<20} {why}", contestant.name);
+                    contestant.failure = Some(why.replace('\n', " "));
+                }
+            }
+        }
+    }
+    let ours = &row.ours;
+    let line = |rival: &str, theirs: Vec<f64>, goal, aside, failure| Line {
+        row: row.name.clone(),
+        rival: rival.into(),
+        unit: row.unit,
+        ours: figures(&ours.samples),
+        theirs,
+        goal,
+        aside,
+        failure: ours.failure.as_ref().map(|why| format!("ours: {why}")).or(failure),
+    };
+    let bound = row
+        .bound
+        .map(|bound| line("bound", vec![bound; row.rounds], BELOW, String::new(), None));
+    let against = row.rivals.iter().map(|rival| {
+        let aside = [aside(&ours.samples), aside(&rival.samples)].map(|text| text.unwrap_or_default());
+        let aside = if aside[0].is_empty() {
+            String::new()
+        } else {
+            aside.join(" / ")
+        };
+        let failure = rival.failure.as_ref().map(|why| format!("{}: {why}", rival.name));
+        line(rival.name, figures(&rival.samples), rival.goal, aside, failure)
+    });
+    bound.into_iter().chain(against).collect()
+}
+
+fn figures(samples: &[Sample]) -> Vec<f64> {
+    samples.iter().map(|sample| sample.figure).collect()
+}
+
+/// "210 k/s 5.1 MB": the median throughput and the peak memory.
+fn aside(samples: &[Sample]) -> Option<String> {
+    let asides: Vec<(f64, u64)> = samples.iter().filter_map(|sample| sample.aside).collect();
+    let throughput = median(&asides.iter().map(|(throughput, _)| *throughput).collect::<Vec<_>>())?;
+    let memory = asides.iter().map(|(_, memory)| *memory).max()?;
+    Some(format!("{:.1} k/s {:.1} MB", throughput / 1e3, memory as f64 / 1e6))
+}
+
+fn contestant<'a>(
+    name: &'static str,
+    goal: Option<f64>,
+    run: impl Fn() -> Result<Sample, String> + 'a,
+) -> Contestant<'a> {
+    Contestant {
+        name,
+        goal,
+        run: Box::new(run),
+        samples: vec![],
+        failure: None,
+    }
+}
+
+/// The same short answer to every request.
+fn hello<'a>(plan: &'a Plan, name: &str, pipelined: bool, against_null: Option<f64>) -> Row<'a> {
+    let under_load = move |server: Server| {
+        server.check("/", HELLO)?;
+        load::requests(plan, &server, "/", pipelined).map(sample)
+    };
+    let rival = |name, binary, goal| contestant(name, goal, move || under_load(on_port(plan, binary)?));
+    let mut rivals = vec![
+        rival("null", "null", against_null),
+        contestant("nginx", BELOW, move || under_load(nginx(plan)?)),
+        rival("hyper", "hyper", BELOW),
+        rival("may_minihttp", "may-http", BELOW),
+        rival("tokio, no parser", "tokio-null", None),
+        rival("smol, no parser", "smol-null", None),
+    ];
+    if plan.all {
+        rivals.extend(["axum", "actix", "ntex"].map(|name| rival(name, name, BELOW)));
+    }
+    let ours = rival("osier", "osier-hello", None);
+    Row {
+        name: name.into(),
+        unit: "µs CPU/request",
+        rounds: plan.rounds,
+        bound: None,
+        ours,
+        rivals,
+    }
+}
+
+/// A file of a folder, warm in the page cache.
+fn file<'a>(plan: &'a Plan, size: &str, bytes: usize, goal: Option<f64>) -> Row<'a> {
+    // Not compressible to nothing, and the same for both servers.
+    let body: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
+    let path = format!("/{bytes}.bin");
+    let under_load = move |server: Server| {
+        let file = site(plan).join(&path[1..]);
+        if !file.exists() {
+            std::fs::write(&file, &body).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
+        server.check(&path, &body)?;
+        load::requests(plan, &server, &path, false).map(sample)
+    };
+    let under_load = std::rc::Rc::new(under_load);
+    let (with_ours, with_nginx) = (under_load.clone(), under_load);
+    let ours = contestant("osier", None, move || with_ours(osier_on_files(plan)?));
+    let rivals = vec![contestant("nginx", goal, move || with_nginx(nginx(plan)?))];
+    Row {
+        name: format!("file of {size}"),
+        unit: "µs CPU/request",
+        rounds: plan.rounds,
+        bound: None,
+        ours,
+        rivals,
+    }
+}
+
+/// Memory that a connection costs while it waits for its next request.
+fn idle(plan: &Plan) -> Row<'_> {
+    const CONNECTIONS: usize = 10_000;
+    let held = move |server: Server| {
+        server.check("/", HELLO)?;
+        let figure = load::idle_connections(plan, &server, "/", CONNECTIONS)?;
+        Ok(Sample { figure, aside: None })
+    };
+    let on = |name, binary, goal| contestant(name, goal, move || held(on_port(plan, binary)?));
+    let rivals = vec![
+        contestant("nginx", BELOW, move || held(nginx(plan)?)),
+        on("hyper", "hyper", BELOW),
+        on("may_minihttp", "may-http", BELOW),
+    ];
+    let ours = on("osier", "osier-hello", None);
+    let name = format!("idle connection, of {CONNECTIONS}");
+    Row {
+        name,
+        unit: "private bytes",
+        rounds: plan.rounds.min(3),
+        bound: Some(400.0),
+        ours,
+        rivals,
+    }
+}
+
+/// Resident memory and page tables that a suspended fiber costs.
+fn fibers(plan: &Plan, count: usize) -> Row<'_> {
+    // corosensei's own stacks are two mappings each, and Linux allows 65,530.
+    const MOST_MAPPED_ALONE: usize = 20_000;
+    let run = |name, binary, count: usize| {
+        contestant(name, None, move || figure(plan, binary, "fiber", &[count.to_string()]))
+    };
+    Row {
+        name: format!("suspended fiber, of {count}"),
+        unit: "bytes",
+        rounds: plan.rounds.min(2),
+        bound: Some(4700.0),
+        ours: run("osier", "osier-fibers", count),
+        rivals: vec![run(
+            "corosensei, 20,000",
+            "corosensei-fibers",
+            count.min(MOST_MAPPED_ALONE),
+        )],
+    }
+}
+
+/// A primitive in a loop, on one worker.
+fn micro<'a>(plan: &'a Plan, name: &str, printed_as: &'static str, bound: f64) -> Row<'a> {
+    // Rivals know one way to spawn.
+    let theirs = printed_as.replace("-local", "");
+    let run =
+        |name, binary, printed_as: String, goal| contestant(name, goal, move || figure(plan, binary, &printed_as, &[]));
+    Row {
+        name: name.into(),
+        unit: "ns",
+        rounds: plan.rounds,
+        bound: Some(bound),
+        ours: run("osier", "osier-micro", printed_as.into(), None),
+        rivals: vec![
+            run("corosensei, bare", "corosensei-micro", theirs.clone(), None),
+            run("tokio", "tokio-micro", theirs.clone(), BELOW),
+            run("smol", "smol-micro", theirs.clone(), BELOW),
+            run("may", "may-micro", theirs, BELOW),
+        ],
+    }
+}
+
+fn sample(served: Served) -> Sample {
+    Sample {
+        figure: served.micros,
+        aside: Some((served.per_second, served.memory)),
+    }
+}
+
+/// The figure that a program of `bench/` prints under a name.
+fn figure(plan: &Plan, binary: &str, printed_as: &str, args: &[String]) -> Result<Sample, String> {
+    let printed = load::figures(plan, &program(binary), args)?;
+    let found = printed.iter().find(|(name, _)| name == printed_as);
+    let (_, figure) = found.ok_or_else(|| format!("{binary}: printed no figure called {printed_as}"))?;
+    Ok(Sample {
+        figure: *figure,
+        aside: None,
+    })
+}
+
+/// A server of `bench/`: takes its port as its one argument.
+fn on_port(plan: &Plan, binary: &str) -> Result<Server, String> {
+    Server::start(plan, &program(binary), |port| Ok(vec![port.to_string().into()]))
+}
+
+fn osier_on_files(plan: &Plan) -> Result<Server, String> {
+    let site = site(plan);
+    Server::start(plan, &osier(), |port| {
+        Ok(vec![
+            site.clone().into(),
+            "-l".into(),
+            format!("127.0.0.1:{port}").into(),
+            "-w".into(),
+            "1".into(),
+        ])
+    })
+}
+
+fn nginx(plan: &Plan) -> Result<Server, String> {
+    let site = site(plan);
+    Server::start(plan, Path::new("nginx"), |port| {
+        let config = server::nginx_config(&plan.scratch, &site, port)?;
+        Ok(vec![
+            "-c".into(),
+            config.into(),
+            "-e".into(),
+            plan.scratch.join("nginx.log").into(),
+        ])
+    })
+}
+
+/// The folder that the file rows serve.
+fn site(plan: &Plan) -> PathBuf {
+    let site = plan.scratch.join("site");
+    // If this fails, so does the write of the first file, with a message.
+    let _ = std::fs::create_dir_all(&site);
+    site
+}

@@ -1,0 +1,186 @@
+//! One running server: started pinned, checked, measured from outside, ended.
+//!
+//! Called by `rows.rs`. All figures come from `/proc`, summed over the process and its children (nginx has one).
+
+use super::{Plan, pinned};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A server ready for load; ended by its drop.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+}
+
+impl Server {
+    /// Starts `program` with the arguments that `args` makes of a free port, and waits until it accepts.
+    pub fn start(
+        plan: &Plan,
+        program: &Path,
+        args: impl Fn(u16) -> Result<Vec<OsString>, String>,
+    ) -> Result<Server, String> {
+        let name = program.file_name().unwrap_or_default().display();
+        let port = free_port()?;
+        let mut command = pinned(plan.cores.0, program);
+        command
+            .args(args(port)?)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
+        let mut server = Server { child, port };
+        let patience = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Ok(Some(status)) = server.child.try_wait() {
+                return Err(format!("{name}: ended with {status} before it listened"));
+            }
+            if Instant::now() > patience {
+                return Err(format!("{name}: does not listen on port {port} after 10 s"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    /// Asks for `path` once and compares status and body: a fast wrong answer is no result.
+    pub fn check(&self, path: &str, body: &[u8]) -> Result<(), String> {
+        let (head, got) = ask(self.port, path).map_err(|error| format!("GET {path}: {error}"))?;
+        let status = head.lines().next().unwrap_or_default();
+        if !status.starts_with("HTTP/1.1 200") {
+            return Err(format!("GET {path}: answered {status:?} instead of 200"));
+        }
+        if got != body {
+            return Err(format!(
+                "GET {path}: a body of {} bytes that is not the {} expected",
+                got.len(),
+                body.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// CPU time used so far, in user space and in the kernel. The kernel counts in hundredths of a second.
+    pub fn cpu(&self) -> Duration {
+        let ticks = |pid: u32| -> Option<u64> {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            // The name, in parentheses, may hold anything; the state is the first field after it.
+            let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+            Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+        };
+        Duration::from_millis(10) * self.family().into_iter().filter_map(ticks).sum::<u64>() as u32
+    }
+
+    /// Bytes that this server alone holds.
+    pub fn private_memory(&self) -> u64 {
+        let private = |pid| {
+            field(
+                &format!("/proc/{pid}/smaps_rollup"),
+                &["Private_Clean:", "Private_Dirty:"],
+            )
+        };
+        self.family().into_iter().map(private).sum()
+    }
+
+    /// The most it ever had resident, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        self.family()
+            .into_iter()
+            .map(|pid| field(&format!("/proc/{pid}/status"), &["VmHWM:"]))
+            .sum()
+    }
+
+    /// This process and its children.
+    fn family(&self) -> Vec<u32> {
+        let own = self.child.id();
+        let parent = |pid: u32| -> Option<u32> {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+        };
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter(|pid| *pid == own || parent(*pid) == Some(own)).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // First politely: a master process ends its workers only then.
+        let _ = Command::new("sh")
+            .args(["-c", &format!("kill {}", self.child.id())])
+            .status();
+        let patience = Instant::now() + Duration::from_secs(2);
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// nginx with one worker, serving `dir`, and `/` as hello; returns its configuration file.
+pub fn nginx_config(scratch: &Path, dir: &Path, port: u16) -> Result<PathBuf, String> {
+    let (path, at) = (scratch.join(format!("nginx-{port}.conf")), scratch.display());
+    let text = format!(
+        r#"daemon off; worker_processes 1; pid {at}/nginx.pid; error_log {at}/nginx.log crit;
+worker_rlimit_nofile 20000;
+events {{ worker_connections 19000; }}
+http {{
+    access_log off; sendfile on; tcp_nopush on; tcp_nodelay on; server_tokens off;
+    keepalive_timeout 600s; keepalive_requests 1000000000;
+    open_file_cache max=1000; open_file_cache_valid 60s; open_file_cache_min_uses 1;
+    default_type text/plain;
+    client_body_temp_path {at}/t1; proxy_temp_path {at}/t2; fastcgi_temp_path {at}/t3; uwsgi_temp_path {at}/t4;
+    scgi_temp_path {at}/t5;
+    server {{
+        listen 127.0.0.1:{port}; root {};
+        location = / {{ return 200 "Hello, World!"; }}
+    }}
+}}
+"#,
+        dir.display()
+    );
+    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path)
+}
+
+fn free_port() -> Result<u16, String> {
+    let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    bound
+        .map(|addr| addr.port())
+        .map_err(|error| format!("no free port: {error}"))
+}
+
+/// The sum of some "Key: N kB" lines of a file of `/proc`, in bytes.
+fn field(path: &str, keys: &[&str]) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let number = |line: &str| {
+        let key = keys.iter().find(|key| line.starts_with(**key))?;
+        line[key.len()..].split_whitespace().next()?.parse::<u64>().ok()
+    };
+    text.lines().filter_map(number).sum::<u64>() * 1024
+}
+
+/// One request on its own connection: the head and the body that `Content-Length` announces.
+fn ask(port: u16, path: &str) -> std::io::Result<(String, Vec<u8>)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")?;
+    let mut stream = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if stream.read_line(&mut head)? == 0 {
+            return Err(std::io::Error::other("closed in the middle of the head"));
+        }
+    }
+    let lower = head.to_ascii_lowercase();
+    let length = lower
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+    let mut body = vec![0; length.ok_or_else(|| std::io::Error::other("an answer without Content-Length"))?];
+    stream.read_exact(&mut body)?;
+    Ok((head, body))
+}
