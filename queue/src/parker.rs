@@ -83,6 +83,8 @@ impl Default for Parker {
 ///   out of own work ──> start_search(): true, steal; false, enough others do
 /// ```
 ///
+/// Whoever finds stealable work in the last look before it would have slept asks `wake_candidate` too: there may be more.
+///
 /// A searcher must have stopped ([`stop_search`](Self::stop_search)) before it enters sleep: pushes rely on it as long as
 /// it is counted, and the fence in `enter_sleep` orders its last look after that.
 #[derive(Debug)]

@@ -288,3 +288,6 @@ fn slot_start(now: u64, level: usize, slot: usize) -> u64 {
     let turn = (now >> low) & !(SLOTS as u64 - 1);
     (turn | slot as u64) << low
 }
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Entry<std::task::Waker>>() == 24 + size_of::<Option<std::task::Waker>>());

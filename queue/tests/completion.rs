@@ -1,0 +1,130 @@
+//! The result cell on one thread and between two. All interleavings: tests/loom.rs.
+#![cfg(not(loom))]
+
+use osier_queue::Completion;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+impl Wake for Counter {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn counting_waker() -> (Arc<Counter>, Waker) {
+    let counter = Arc::new(Counter::default());
+    (counter.clone(), counter.into())
+}
+
+/// Polls as the only consumer.
+fn poll<T>(cell: &Completion<T>, waker: &Waker) -> Poll<T> {
+    // SAFETY: in these tests one thread polls and takes.
+    unsafe { cell.poll(&mut Context::from_waker(waker)) }
+}
+
+/// Takes as the only consumer.
+fn take<T>(cell: &Completion<T>) -> Option<T> {
+    // SAFETY: in these tests one thread polls and takes.
+    unsafe { cell.take() }
+}
+
+/// Completes as the only producer.
+fn complete<T>(cell: &Completion<T>, value: T) {
+    // SAFETY: in these tests each cell is completed once.
+    unsafe { cell.complete(value) }
+}
+
+#[test]
+fn the_value_is_there_before_or_after_the_first_poll() {
+    let cell = Completion::new();
+    complete(&cell, Rc::new("of this thread only"));
+    assert!(cell.is_complete());
+    assert_eq!(poll(&cell, Waker::noop()), Poll::Ready(Rc::new("of this thread only")));
+
+    let cell = Completion::new();
+    let (counter, waker) = counting_waker();
+    assert_eq!((poll(&cell, &waker), cell.is_complete()), (Poll::Pending, false));
+    complete(&cell, 5);
+    assert_eq!(counter.0.load(Ordering::SeqCst), 1);
+    assert_eq!(poll(&cell, &waker), Poll::Ready(5));
+    assert!(cell.is_complete(), "taken, and still complete");
+}
+
+#[test]
+fn only_the_last_waker_is_woken_and_none_is_kept() {
+    let cell = Completion::new();
+    let (old, old_waker) = counting_waker();
+    let (new, new_waker) = counting_waker();
+    assert!(poll(&cell, &old_waker).is_pending());
+    assert!(poll(&cell, &old_waker).is_pending());
+    assert_eq!(Arc::strong_count(&old), 3, "the same waker is kept once");
+    assert!(poll(&cell, &new_waker).is_pending());
+    assert_eq!(Arc::strong_count(&old), 2, "the replaced one is dropped");
+    complete(&cell, ());
+    assert_eq!((old.0.load(Ordering::SeqCst), new.0.load(Ordering::SeqCst)), (0, 1));
+    assert_eq!(Arc::strong_count(&new), 2);
+}
+
+#[test]
+fn what_is_left_inside_is_dropped_with_it() {
+    let (counter, waker) = counting_waker();
+    let cell = Completion::<()>::new();
+    assert!(poll(&cell, &waker).is_pending());
+    drop(cell);
+    assert_eq!(Arc::strong_count(&counter), 2);
+
+    let value = Rc::new(());
+    let cell = Completion::new();
+    complete(&cell, value.clone());
+    drop(cell);
+    assert_eq!(Rc::strong_count(&value), 1);
+
+    let cell = Completion::new();
+    complete(&cell, value.clone());
+    let taken = take(&cell);
+    assert!(taken.is_some() && take(&cell).is_none());
+    drop((taken, cell));
+    assert_eq!(Rc::strong_count(&value), 1);
+    assert!(take(&Completion::<()>::new()).is_none());
+}
+
+#[test]
+fn polling_after_the_value_was_taken_panics() {
+    let cell = Completion::new();
+    complete(&cell, ());
+    assert!(poll(&cell, Waker::noop()).is_ready());
+    assert!(catch_unwind(AssertUnwindSafe(|| poll(&cell, Waker::noop()))).is_err());
+}
+
+#[test]
+fn values_cross_threads() {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    for round in 0..if cfg!(miri) { 20 } else { 2000 } {
+        let cell = Arc::new(Completion::new());
+        let producer = thread::spawn({
+            let cell = cell.clone();
+            move || complete(&cell, vec![round; 3])
+        });
+        let value = loop {
+            match poll(&cell, &waker) {
+                Poll::Ready(value) => break value,
+                Poll::Pending => thread::park(),
+            }
+        };
+        assert_eq!(value, [round; 3]);
+        producer.join().unwrap();
+    }
+}
