@@ -6,9 +6,9 @@
 use crate::eventfd::WakeUp;
 use crate::{Capabilities, Event, Interest, Mode, Readiness, Token};
 use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::time::Timespec;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl Poller {
     }
 
     /// Waits until something is ready, [`notify`](Self::notify) is called, a signal handler has run or `timeout` is
-    /// over; `events` then holds what is ready, and only that. Returns how many; any of the last three may give none.
+    /// over; `events` then holds what is ready, and only that. Returns how many: none after one of the last three.
     ///
     /// An interrupted wait (`EINTR`) returns without events and is not an error: the caller knows best how much of its
     /// timeout is left and what the signal has changed.

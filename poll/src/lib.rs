@@ -32,7 +32,7 @@
 //! | `capabilities(&self) -> Capabilities` | what it can do beyond the floor |
 //! | `add(&self, fd, Token, Interest, Mode)` | register; registered already: `AlreadyExists` |
 //! | `modify(&self, fd, Token, Interest, Mode)` | replace all three, re-arming a one-shot; not registered: `NotFound` |
-//! | `delete(&self, fd)` | forget it, no event of it after the return from a later `wait`; not registered: `NotFound` |
+//! | `delete(&self, fd)` | forget it: no later `wait` reports it; not registered: `NotFound` |
 //! | `wait(&self, &mut Events, Option<Duration>)` | block until an event, a notification, a signal or the timeout |
 //! | `notify(&self)` | end one `wait`, the running or the next one; many notifications may become one |
 //!
