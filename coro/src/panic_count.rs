@@ -48,6 +48,10 @@ struct Stock {
 /// If there is no memory or thread for donors the count stays raised by what could not be taken.
 ///
 /// Not to be called from a panic hook.
+///
+/// # Blocks the thread
+///
+/// Each time more coroutines are suspended in mid-unwind than ever before, give or take a batch, it starts a thread and joins it.
 #[inline]
 pub fn take() -> usize {
     if thread::panicking() { take_slow() } else { 0 }

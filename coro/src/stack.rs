@@ -228,6 +228,12 @@ pub(crate) struct Label {
 
 const _: () = assert!(size_of::<Label>() == 64 && size_of::<Stack>() == 8 && size_of::<Option<Stack>>() == 8);
 
+/// A stack that runs nothing may go to another thread.
+const _: fn() = || {
+    fn send_and_sync<T: Send + Sync>() {}
+    send_and_sync::<Stack>();
+};
+
 impl Label {
     /// The label of the slot that ends at `top`.
     ///

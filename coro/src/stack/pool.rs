@@ -21,6 +21,11 @@ const TRIM_BATCH: usize = 512;
 
 /// A worker's stacks. Not `Sync`: each thread has its own.
 ///
+/// ```compile_fail,E0277
+/// fn sync<T: Sync>() {}
+/// sync::<osier_coro::stack::Pool>();
+/// ```
+///
 /// ```
 /// use osier_coro::stack::{Config, Pool};
 ///
