@@ -2,7 +2,7 @@
 //! `cargo run --release -p osier-coro --example switch`.
 
 use osier_coro::stack::{Config, Pool};
-use osier_coro::{Coroutine, CoroutineResult};
+use osier_coro::{Coroutine, CoroutineResult, panic_count};
 use std::hint::black_box;
 use std::panic::Location;
 use std::time::Instant;
@@ -114,5 +114,21 @@ fn main() -> std::io::Result<()> {
             }
         });
     }
+
+    struct WhileUnwinding;
+    impl Drop for WhileUnwinding {
+        fn drop(&mut self) {
+            measure("panic count: take + put, while unwinding", 20_000, |count| {
+                for _ in 0..count {
+                    panic_count::put(black_box(panic_count::take()));
+                }
+            });
+        }
+    }
+    let caught = std::panic::catch_unwind(|| {
+        let _measure = WhileUnwinding;
+        std::panic::resume_unwind(Box::new(()));
+    });
+    assert!(caught.is_err());
     Ok(())
 }
