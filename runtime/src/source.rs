@@ -469,11 +469,14 @@ impl Watched {
                 self.deregister(writer);
             }
         }
+        // `forget_worker` must not meet the next tenant.
+        let moving = source.lock();
         source.set_dormant(None);
         let generation = (source.state.load(Ordering::Relaxed) / GENERATION).wrapping_add(1);
         source
             .state
             .store(generation.wrapping_mul(GENERATION), Ordering::Release);
+        drop(moving);
         FREE.lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .0
