@@ -187,7 +187,7 @@ impl SignalStack {
         let page = rustix::param::page_size();
         // Room for the handlers before us too.
         let bytes = (needed + 32 * 1024).next_multiple_of(page);
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::STACK);
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping; its first page is made inaccessible before anything points to it.
         let start = unsafe { mm::mmap_anonymous(ptr::null_mut(), page + bytes, access, flags)? };
         let stack = SignalStack {

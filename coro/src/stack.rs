@@ -25,6 +25,7 @@
 //! on one invariant, kept by `region.rs`: a [`Stack`] is made once per carved slot, and its slot stays mapped for ever.
 #![allow(unsafe_code)]
 
+mod platform;
 mod pool;
 mod region;
 
@@ -218,7 +219,7 @@ unsafe impl corosensei::stack::Stack for Stack {
     }
 }
 
-/// What the topmost 64 bytes of a slot say. All zero means "nobody yet": so a fresh or given-back slot reads.
+/// What the topmost 64 bytes of a slot say. All zero, as in a fresh slot, means "nobody yet".
 #[repr(C, align(64))]
 pub(crate) struct Label {
     place: AtomicPtr<Location<'static>>,

@@ -14,10 +14,10 @@
 //! `carve` and from then on only moved.
 #![allow(unsafe_code)]
 
-use super::{CLASSES, Class, GUARD_BYTES, Guard, Stack};
+use super::{CLASSES, Class, GUARD_BYTES, Guard, Stack, platform};
 use corosensei::stack::valgrind::ValgrindStackRegistration;
 use rustix::io::Errno;
-use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::{self, MprotectFlags, ProtFlags};
 use std::io;
 use std::mem;
 use std::num::NonZeroUsize;
@@ -76,7 +76,7 @@ pub(super) fn give_back_pages(low: usize, high: usize) {
     // SAFETY: the range is part of a slot whose only `Stack` the caller (in `stack.rs`) owns, and no coroutine runs on it:
     // nothing refers to what is discarded.
     // Locked memory cannot be discarded; then the pages simply stay.
-    let _ = unsafe { mm::madvise(start, high - low, Advice::LinuxDontNeed) };
+    let _ = unsafe { platform::discard(start, high - low) };
 }
 
 /// The end and the size of the slot in whose guard `address` lies. Lock-free: the overflow handler calls it.
@@ -178,21 +178,19 @@ fn reserve(bytes: usize, closed: bool) -> Result<usize, Errno> {
     } else {
         ProtFlags::READ | ProtFlags::WRITE
     };
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::STACK;
     // SAFETY: a new mapping at an address the kernel chooses touches nothing that exists.
-    let start = unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes, access, flags)? };
-    // A huge page would back 512 touched and untouched pages of several stacks at once. Kernels without them refuse: fine.
-    // SAFETY: advice about the fresh mapping, which changes no contents.
-    let _ = unsafe { mm::madvise(start, bytes, Advice::LinuxNoHugepage) };
+    let start = unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes, access, platform::STACK_MAPPING)? };
+    platform::refuse_huge_pages(start, bytes);
     Ok(start.expose_provenance())
 }
 
 /// Makes the low end of an accessible slot the guard.
 fn guard_slot(slot: usize) -> Result<(), Errno> {
     let start = ptr::with_exposed_provenance_mut(slot);
-    install_guard(start, GUARD_BYTES).or_else(|_| {
+    // SAFETY: the slot is being carved: nobody uses it yet.
+    unsafe { platform::install_guard(start, GUARD_BYTES) }.or_else(|_| {
         // Memory that was locked after the region was made refuses the light guard.
-        // SAFETY: the slot is being carved: nobody uses it yet.
+        // SAFETY: as above.
         unsafe { mm::mprotect(start, GUARD_BYTES, MprotectFlags::empty()) }
     })
 }
@@ -216,26 +214,12 @@ fn light_guards_work() -> bool {
     let page = rustix::param::page_size();
     let Ok(start) = reserve(page, false) else { return false };
     let start = ptr::with_exposed_provenance_mut(start);
-    let works = install_guard(start, page).is_ok();
     // SAFETY: the page was mapped above and nothing points into it.
-    let _ = unsafe { mm::munmap(start, page) };
-    works
-}
-
-#[cfg(target_os = "linux")]
-fn install_guard(start: *mut std::ffi::c_void, bytes: usize) -> Result<(), Errno> {
-    /// From Linux 6.13 on; neither libc nor rustix names it yet.
-    const MADV_GUARD_INSTALL: libc::c_int = 102;
-    // SAFETY: both callers own `start..start + bytes` and no object lives there.
-    match unsafe { libc::madvise(start, bytes, MADV_GUARD_INSTALL) } {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    unsafe {
+        let works = platform::install_guard(start, page).is_ok();
+        let _ = mm::munmap(start, page);
+        works
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn install_guard(_: *mut std::ffi::c_void, _: usize) -> Result<(), Errno> {
-    Err(Errno::INVAL)
 }
 
 fn no_address_space(e: Errno, bytes: usize) -> io::Error {
