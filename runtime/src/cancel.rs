@@ -233,12 +233,14 @@ impl Frames {
         }
         match self.requested(root, waiting, worker) {
             None => Ok(()),
-            Some(depth) => self.deliver(depth),
+            Some(depth) => self.deliver(depth, worker),
         }
     }
 
     #[cold]
-    fn deliver(&self, depth: usize) -> Result<(), Cancelled> {
+    fn deliver(&self, depth: usize, worker: &Worker) -> Result<(), Cancelled> {
+        // Who swallows it for ever shall not keep the worker: it gives way like anybody who never waits.
+        context::core(|core| worker.charge(core));
         let delivered_before = match depth {
             0 => self.root_delivered.replace(true),
             _ => std::mem::replace(&mut self.inner.borrow_mut()[depth - 1].delivered, true),

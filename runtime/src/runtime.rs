@@ -12,9 +12,9 @@
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Once, mpsc};
+use std::sync::{Arc, Mutex, Once, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, io, panic};
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
@@ -139,6 +139,8 @@ impl Shared {
 pub struct Runtime {
     shared: Arc<Shared>,
     threads: Vec<thread::JoinHandle<()>>,
+    /// Hears from each worker when its loop has ended.
+    ended: Mutex<mpsc::Receiver<()>>,
 }
 
 impl Runtime {
@@ -195,7 +197,28 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.seats.iter().for_each(|seat| seat.remote.ring());
+        // A worker ends soon after its deadline, unless one of its fibers never comes back to the loop.
+        let limit = self.shared.shutdown_timeout.saturating_add(Duration::from_secs(1));
+        let deadline = Instant::now().checked_add(limit);
+        let ended = self.ended.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         for thread in self.threads.drain(..) {
+            while !thread.is_finished() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+                let left = deadline.map_or(limit, |deadline| deadline.saturating_duration_since(Instant::now()));
+                // Each worker sends when it is done; which one does not matter.
+                match ended.recv_timeout(left) {
+                    Ok(()) => {}
+                    Err(mpsc::RecvTimeoutError::Timeout) => break,
+                    // All are done, and about to return.
+                    Err(mpsc::RecvTimeoutError::Disconnected) => thread::yield_now(),
+                }
+            }
+            if !thread.is_finished() {
+                let name = thread.thread().name().unwrap_or("unnamed");
+                eprintln!(
+                    "osier: worker '{name}' runs a fiber that did not come back within {limit:?} of the shutdown; it is left behind"
+                );
+                continue;
+            }
             if let Err(payload) = thread.join() {
                 eprintln!("osier: a worker ended by a panic: {}", message(&*payload));
             }
@@ -363,14 +386,17 @@ impl Builder {
             shutdown_timeout: self.shutdown_timeout,
             stacks: self.stacks.clone(),
         });
+        let (ends, ended) = mpsc::channel();
         let mut runtime = Runtime {
             shared: Arc::clone(&shared),
             threads: Vec::with_capacity(workers),
+            ended: Mutex::new(ended),
         };
         let (started, starts) = mpsc::channel();
         for (index, (claim, poller, deque)) in desks.into_iter().enumerate() {
             let shared = Arc::clone(&shared);
             let started = started.clone();
+            let ends = ends.clone();
             let pin = self.pin;
             let thread = thread::Builder::new()
                 .name(format!("{}-{index}", self.name))
@@ -387,11 +413,13 @@ impl Builder {
                         Err(error) => drop(started.send(Err(error))),
                     }
                     drop(claim);
+                    // Nobody hears it if the runtime was not built to the end.
+                    let _ = ends.send(());
                 });
             // Dropping the runtime ends those that run already.
             runtime.threads.push(thread?);
         }
-        drop(started);
+        drop((started, ends));
         starts.iter().take(workers).collect::<io::Result<()>>()?;
         Ok(runtime)
     }

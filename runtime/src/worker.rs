@@ -444,6 +444,7 @@ impl Worker {
         let completed = self.completed.get() + 1;
         self.completed.set(completed);
         if completed >= CALLS_BUDGET {
+            self.completed.set(0);
             core.hooks.run();
             self.yield_fiber(core);
         }

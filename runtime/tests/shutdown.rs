@@ -1,0 +1,195 @@
+//! The end of a runtime: nothing of it is left, and what will not end is reported and given up.
+
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use osier::net::{TcpListener, TcpStream, UdpSocket};
+use osier::{Runtime, fiber};
+
+/// These tests count what the whole process holds, so they take turns.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn entries(folder: &str) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+fn threads_called(prefix: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with(prefix)).count()
+}
+
+#[test]
+fn no_descriptor_and_no_thread_is_left() {
+    let _alone = ALONE.lock();
+    let round = || {
+        let runtime = Runtime::builder().workers(3).name("counted").build().unwrap();
+        assert_eq!(threads_called("counted-"), 3);
+        runtime.run(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            drop(osier::spawn(move || {
+                loop {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    drop(osier::spawn(move || stream.read(&mut [0; 16])));
+                }
+            }));
+            let clients: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+            drop(osier::spawn(move || {
+                osier::sleep(Duration::from_secs(3600));
+                drop(clients);
+            }));
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            drop(osier::spawn(move || socket.recv(&mut [0; 16])));
+            osier::sleep(Duration::from_millis(20));
+        });
+    };
+    round();
+    let before = entries("/proc/self/fd");
+    for _ in 0..5 {
+        round();
+    }
+    assert_eq!(entries("/proc/self/fd"), before);
+    assert_eq!(threads_called("counted-"), 0);
+}
+
+#[test]
+fn a_runtime_that_cannot_be_built_leaves_nothing() {
+    let _alone = ALONE.lock();
+    let before = (entries("/proc/self/fd"), threads_called("osier-"));
+    for workers in [0, 100_000] {
+        let error = Runtime::builder().workers(workers).build().unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(&format!("{workers} workers")), "{error}");
+    }
+    assert_eq!((entries("/proc/self/fd"), threads_called("osier-")), before);
+}
+
+#[test]
+fn wakers_outlive_their_runtime_harmlessly() {
+    let _alone = ALONE.lock();
+    use std::future::poll_fn;
+    use std::task::{Poll, Waker};
+    let kept: Mutex<Vec<Waker>> = Mutex::new(Vec::new());
+    for _ in 0..3 {
+        Runtime::builder().workers(2).build().unwrap().run(|| {
+            let mut polled = false;
+            osier::block_on(poll_fn(|cx| {
+                kept.lock().unwrap().push(cx.waker().clone());
+                if std::mem::replace(&mut polled, true) {
+                    return Poll::Ready(());
+                }
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }));
+        });
+        // Their fiber is gone, their worker is gone or serves the next runtime.
+        kept.lock().unwrap().iter().for_each(Waker::wake_by_ref);
+    }
+    assert_eq!(kept.lock().unwrap().len(), 6);
+}
+
+const CHILD: &str = "OSIER_TEST_CHILD";
+
+/// Runs this very test again in a process of its own, which calls `body`; gives its exit and what it wrote to stderr.
+fn in_a_child(test: &str, body: impl FnOnce()) -> Option<(std::process::ExitStatus, String)> {
+    if std::env::var_os(CHILD).is_some() {
+        body();
+        return None;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    Some((child.wait().unwrap(), text))
+}
+
+#[test]
+fn a_fiber_that_swallows_its_cancellation_for_ever_is_reported_and_the_process_ends() {
+    let start = Instant::now();
+    let name = "a_fiber_that_swallows_its_cancellation_for_ever_is_reported_and_the_process_ends";
+    let Some((status, text)) = in_a_child(name, || {
+        let runtime = Runtime::builder()
+            .workers(2)
+            .shutdown_timeout(Duration::from_millis(300))
+            .build()
+            .unwrap();
+        runtime.run(|| {
+            let stubborn = || {
+                loop {
+                    let _ = catch_unwind(AssertUnwindSafe(|| osier::sleep(Duration::from_secs(3600))));
+                }
+            };
+            drop(fiber::Builder::new().name("stubborn").spawn(stubborn));
+            osier::sleep(Duration::from_millis(20));
+        });
+    }) else {
+        return;
+    };
+    assert!(status.success(), "{status}: {text}");
+    assert!(
+        text.contains("did not end within 300ms of the shutdown; its stack is leaked"),
+        "{text}"
+    );
+    assert!(text.contains("tests/shutdown.rs"), "{text}");
+    assert!(start.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_fiber_that_never_comes_back_is_reported_and_the_process_ends() {
+    let Some((status, text)) = in_a_child("a_fiber_that_never_comes_back_is_reported_and_the_process_ends", || {
+        let runtime = Runtime::builder()
+            .workers(2)
+            .shutdown_timeout(Duration::from_millis(100))
+            .build()
+            .unwrap();
+        runtime.run(|| {
+            drop(fiber::Builder::new().worker(1).spawn(|| {
+                loop {
+                    std::hint::spin_loop();
+                }
+            }));
+            osier::sleep(Duration::from_millis(20));
+        });
+    }) else {
+        return;
+    };
+    assert!(status.success(), "{status}: {text}");
+    assert!(
+        text.contains("worker 'osier-1' runs a fiber that did not come back"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_overflow_names_the_fiber() {
+    #[allow(unconditional_recursion)]
+    fn endless(depth: u64) -> u64 {
+        std::hint::black_box([depth; 64]);
+        endless(depth + 1) + 1
+    }
+    let Some((status, text)) = in_a_child("an_overflow_names_the_fiber", || {
+        osier::run(|| {
+            fiber::Builder::new()
+                .name("deep one")
+                .spawn(|| endless(0))
+                .join()
+                .unwrap()
+        });
+    }) else {
+        return;
+    };
+    assert!(!status.success());
+    assert!(
+        text.contains("deep one") && text.contains("tests/shutdown.rs"),
+        "{text}"
+    );
+}
