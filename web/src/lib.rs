@@ -1,1 +1,48 @@
-//! To be written.
+//! A web framework of plain blocking handlers, on the fibers of [`osier`].
+//!
+//! ```no_run
+//! use osier_web::{Request, Router, serve};
+//!
+//! fn greet(request: &mut Request<'_>) -> String {
+//!     format!("hello, {}\n", request.param("name").unwrap_or_default())
+//! }
+//!
+//! let router = Router::new().get("/", |_| "hello\n").get("/{name}", greet);
+//! osier::run(|| serve("127.0.0.1:8080", router))
+//! # .unwrap();
+//! ```
+//!
+//! A handler reads its request, calls whatever blocks (sockets, sleeps, [`osier::unblock`]), and returns what
+//! [implements](IntoResponse) a response. A connection that waits for its next request holds no stack. Responses to
+//! pipelined requests go out in order and together; when a handler suspends, what has been answered before it goes out
+//! first. A handler whose client is gone is cancelled at its next suspension, unless its [`Route`] says otherwise.
+//!
+//! # Layout
+//!
+//! From the socket to the handler: `server` accepts, `conn` waits without a stack, `burst` takes the requests that have
+//! come, `router` finds the handler, `incoming` is the request's body, `answer` and `output` make the bytes that go back.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod body;
+mod burst;
+mod config;
+mod conn;
+mod date;
+mod incoming;
+mod output;
+mod request;
+mod response;
+mod router;
+mod server;
+mod worker;
+
+pub use body::Body;
+pub use config::{Served, Timeouts};
+pub use http;
+pub use incoming::RequestBody;
+pub use osier_http::Limits;
+pub use request::Request;
+pub use response::{IntoResponse, Response};
+pub use router::{Route, Router};
+pub use server::{Listening, Server, ShutdownHandle, serve};

@@ -1,0 +1,195 @@
+//! From a response to bytes in the output: the other half of a burst, and the answers that no handler gives.
+
+use std::io;
+use std::time::Instant;
+
+use http::StatusCode;
+use osier::Cancelled;
+use osier_http::{Exchange, Head, HeadWriter, Method, Reject, ResponseBody, Sent, write_reject};
+
+use crate::Response;
+use crate::body::Kind;
+use crate::burst::{After, Burst};
+use crate::config::Served;
+use crate::router::Route;
+
+/// What nginx calls a client that closed before it was answered; only the observer sees it.
+pub(crate) const CLIENT_GONE: u16 = 499;
+
+impl Burst<'_> {
+    /// Puts head and body into the output; whether the connection may be kept, or why it may not even linger.
+    #[inline]
+    pub(crate) fn answer(
+        &self,
+        mut response: Response,
+        head: &Head<'_>,
+        can_go_on: bool,
+        started: Option<Instant>,
+    ) -> Result<bool, After> {
+        if response.cause.is_some() || response.status.as_u16() < 200 {
+            response = match self.complain(response, head) {
+                Some(response) => response,
+                None => {
+                    self.observe(started, Some(head), CLIENT_GONE, 0);
+                    return Err(After::Gone);
+                }
+            };
+        }
+        let closing = !can_go_on || response.close || self.link.worker.draining.get();
+        let exchange = if closing {
+            head.exchange().closing()
+        } else {
+            head.exchange()
+        };
+        if matches!(response.body.kind, Kind::Reader { .. } | Kind::Stream(_)) {
+            return self.answer_slowly(response, head, exchange, started);
+        }
+        let sent = self.write_head(&response, exchange);
+        // An error: the client does not take it, or a file has shrunk. Nothing more can be said here.
+        let bytes = self.output.send(response.body, sent);
+        self.observe(
+            started,
+            Some(head),
+            response.status.as_u16(),
+            *bytes.as_ref().unwrap_or(&0),
+        );
+        bytes.map(|_| sent.keep_alive).map_err(|_| After::End)
+    }
+
+    /// A body that code of the handler produces while it is sent: 500 in its place when that fails before any of it has
+    /// left, else the end of the connection.
+    fn answer_slowly(
+        &self,
+        response: Response,
+        head: &Head<'_>,
+        exchange: Exchange,
+        started: Option<Instant>,
+    ) -> Result<bool, After> {
+        let mark = self.output.mark();
+        let sent = self.write_head(&response, exchange);
+        let mut status = response.status;
+        let (bytes, kept) = match self.catch(head, started, || self.output.send(response.body, sent)) {
+            Ok(Ok(bytes)) => (bytes, Ok(sent.keep_alive)),
+            Ok(Err(error)) if self.output.is_broken() || Cancelled::is(&error) => (0, Err(After::Gone)),
+            failed => {
+                if let Ok(Err(error)) = failed {
+                    let (method, target) = (head.method(), head.target());
+                    self.link
+                        .worker
+                        .server
+                        .log(format_args!("the response body of {method} {target} failed: {error}"));
+                }
+                if self.output.take_back(mark) {
+                    let response = internal_error();
+                    status = response.status;
+                    let sent = self.write_head(&response, exchange.closing());
+                    (self.output.send(response.body, sent).unwrap_or(0), Ok(false))
+                } else {
+                    (0, Err(After::End))
+                }
+            }
+        };
+        self.observe(started, Some(head), status.as_u16(), bytes);
+        kept
+    }
+
+    /// Writes the log line of a response that has one, and puts 500 in place of one that cannot be sent. `None` when the
+    /// handler has failed because the client is gone.
+    #[cold]
+    fn complain(&self, mut response: Response, head: &Head<'_>) -> Option<Response> {
+        let status = response.status;
+        if status.as_u16() < 200 {
+            response = Response::internal_error(format!("the handler answered {status}, which is not a final status"));
+        }
+        let cause = response.cause.take()?;
+        if cause.downcast_ref().is_some_and(Cancelled::is) {
+            return None;
+        }
+        let (method, target) = (head.method(), head.target());
+        self.link
+            .worker
+            .server
+            .log(format_args!("{method} {target} failed: {cause}"));
+        Some(response)
+    }
+
+    #[inline]
+    fn write_head(&self, response: &Response, exchange: Exchange) -> Sent {
+        let mut state = self.output.state();
+        let status = response.status.as_u16();
+        let mut head = HeadWriter::begin(&mut state.buffer, status, exchange).expect("a StatusCode has three digits");
+        if let Some(value) = response.content_type {
+            // Checked when it was set, as all the lines were.
+            let _ = head.header("content-type", value.as_bytes());
+        }
+        for (name, value) in response.fields() {
+            let _ = head.header(name, value);
+        }
+        if !response.has_date {
+            if self.suspended.take() {
+                self.link.worker.date.borrow_mut().refresh(osier::time::coarse_now());
+            }
+            head.date(self.link.worker.date.borrow().line());
+        }
+        head.finish(response.body.len().map_or(ResponseBody::Stream, ResponseBody::Known))
+    }
+
+    /// Answers what HTTP or a limit forbids. Nobody can say where the next request would begin.
+    #[cold]
+    pub(crate) fn refuse(&self, reject: Reject, head: Option<&Head<'_>>) -> After {
+        let started = self.link.worker.server.observer.is_some().then(Instant::now);
+        write_reject(
+            &mut self.output.state().buffer,
+            reject,
+            self.link.worker.date.borrow().line(),
+        );
+        self.observe(started, head, reject.status(), reject.reason().len() as u64 + 1);
+        After::Linger
+    }
+
+    /// The answer to a head that did not come as a whole in time.
+    pub(crate) fn head_timed_out(&self) -> io::Result<()> {
+        let started = self.link.worker.server.observer.is_some().then(Instant::now);
+        self.suspended.set(true);
+        let response = Response::new(StatusCode::REQUEST_TIMEOUT).body("the request did not come in time\n");
+        let sent = self.write_head(&response, Exchange::REJECTED);
+        let bytes = self.output.send(response.body, sent)?;
+        self.observe(started, None, StatusCode::REQUEST_TIMEOUT.as_u16(), bytes);
+        self.output.flush()
+    }
+
+    /// Tells the observer, if there is one: only then there is a start.
+    #[inline]
+    pub(crate) fn observe(&self, started: Option<Instant>, head: Option<&Head<'_>>, status: u16, bytes: u64) {
+        if let (Some(started), Some(observer)) = (started, &self.link.worker.server.observer) {
+            let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
+            let (duration, peer) = (started.elapsed(), self.link.peer);
+            observer(&Served {
+                head,
+                status,
+                bytes,
+                duration,
+                peer,
+            });
+        }
+    }
+}
+
+pub(crate) fn internal_error() -> Response {
+    Response::new(StatusCode::INTERNAL_SERVER_ERROR).body("internal server error\n")
+}
+
+/// The server's own answers, to what the router has no handler for.
+#[cold]
+pub(crate) fn without_handler(route: Option<&Route>, head: &Head<'_>) -> Response {
+    let plain = |status, text: &'static str| Response::new(status).body(text);
+    match (head.method(), route) {
+        (Method::Connect, _) => plain(StatusCode::NOT_IMPLEMENTED, "not implemented\n"),
+        (Method::Options, Some(route)) => Response::new(StatusCode::NO_CONTENT).header("allow", route.allow()),
+        (Method::Options, None) if head.path() == "*" => Response::new(StatusCode::NO_CONTENT),
+        (_, Some(route)) => {
+            plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n").header("allow", route.allow())
+        }
+        (_, None) => plain(StatusCode::NOT_FOUND, "not found\n"),
+    }
+}

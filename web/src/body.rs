@@ -1,0 +1,193 @@
+//! The body of a response: bytes, a reader, a range of a file, or a closure that writes.
+//!
+//! Made by handlers, taken apart by `output`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+/// What follows the head of a response.
+///
+/// It need not be `Send`: it is sent by the fiber that made it.
+pub struct Body {
+    pub(crate) kind: Kind,
+    /// Whether a bare value of this kind is text; `None` if that is not known.
+    pub(crate) text: Option<bool>,
+}
+
+pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()>>;
+
+pub(crate) enum Kind {
+    Empty,
+    Static(&'static [u8]),
+    Owned(Vec<u8>),
+    Shared(Arc<dyn AsRef<[u8]> + Send + Sync>),
+    Reader { reader: Box<dyn Read>, len: Option<u64> },
+    File { file: Arc<File>, offset: u64, len: u64 },
+    Stream(Producer),
+}
+
+impl Body {
+    /// No body: `content-length: 0` where HTTP allows it.
+    #[inline]
+    pub fn empty() -> Self {
+        Body {
+            kind: Kind::Empty,
+            text: None,
+        }
+    }
+
+    /// Bytes that are shared with others, a cached file for example: not copied into the response, and into the
+    /// connection's buffer only when they are few.
+    pub fn shared<T: AsRef<[u8]> + Send + Sync + 'static>(bytes: Arc<T>) -> Self {
+        Body {
+            kind: Kind::Shared(bytes),
+            text: None,
+        }
+    }
+
+    /// Everything that `reader` yields, chunked (or up to the end of the connection for HTTP/1.0).
+    pub fn reader(reader: impl Read + 'static) -> Self {
+        Body {
+            kind: Kind::Reader {
+                reader: Box::new(reader),
+                len: None,
+            },
+            text: None,
+        }
+    }
+
+    /// The first `len` bytes of `reader`. When it ends before, the connection is closed, so that the client sees that
+    /// something is missing.
+    pub fn sized_reader(reader: impl Read + 'static, len: u64) -> Self {
+        Body {
+            kind: Kind::Reader {
+                reader: Box::new(reader),
+                len: Some(len),
+            },
+            text: None,
+        }
+    }
+
+    /// `len` bytes of `file` from `offset` on, by `sendfile`; the file's own position does not matter and is left alone.
+    /// When the file is shorter by the time it is sent, the connection is closed.
+    pub fn file(file: impl Into<Arc<File>>, offset: u64, len: u64) -> Self {
+        Body {
+            kind: Kind::File {
+                file: file.into(),
+                offset,
+                len,
+            },
+            text: None,
+        }
+    }
+
+    /// What `write` writes; see [`Response::stream`](crate::Response::stream).
+    pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'static) -> Self {
+        Body {
+            kind: Kind::Stream(Box::new(write)),
+            text: None,
+        }
+    }
+
+    /// The length in bytes, when it is known before the body is sent.
+    #[allow(clippy::len_without_is_empty)] // a length that may be unknown
+    pub fn len(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Reader { len, .. } => *len,
+            Kind::File { len, .. } => Some(*len),
+            Kind::Stream(_) => None,
+            _ => self.bytes().map(|bytes| bytes.len() as u64),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match &self.kind {
+            Kind::Empty => Some(&[]),
+            Kind::Static(bytes) => Some(bytes),
+            Kind::Owned(bytes) => Some(bytes),
+            Kind::Shared(bytes) => Some((**bytes).as_ref()),
+            _ => None,
+        }
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Body::empty()
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.kind {
+            Kind::Empty => "empty",
+            Kind::Static(_) | Kind::Owned(_) | Kind::Shared(_) => "bytes",
+            Kind::Reader { .. } => "reader",
+            Kind::File { .. } => "file",
+            Kind::Stream(_) => "stream",
+        };
+        f.debug_struct("Body")
+            .field("kind", &kind)
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+impl From<()> for Body {
+    fn from((): ()) -> Self {
+        Body::empty()
+    }
+}
+
+impl From<&'static str> for Body {
+    #[inline]
+    fn from(text: &'static str) -> Self {
+        Body {
+            kind: Kind::Static(text.as_bytes()),
+            text: Some(true),
+        }
+    }
+}
+
+impl From<String> for Body {
+    #[inline]
+    fn from(text: String) -> Self {
+        Body {
+            kind: Kind::Owned(text.into_bytes()),
+            text: Some(true),
+        }
+    }
+}
+
+impl From<Cow<'static, str>> for Body {
+    fn from(text: Cow<'static, str>) -> Self {
+        match text {
+            Cow::Borrowed(text) => text.into(),
+            Cow::Owned(text) => text.into(),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    #[inline]
+    fn from(bytes: Vec<u8>) -> Self {
+        Body {
+            kind: Kind::Owned(bytes),
+            text: Some(false),
+        }
+    }
+}
+
+impl From<&'static [u8]> for Body {
+    #[inline]
+    fn from(bytes: &'static [u8]) -> Self {
+        Body {
+            kind: Kind::Static(bytes),
+            text: Some(false),
+        }
+    }
+}

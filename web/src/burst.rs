@@ -1,0 +1,252 @@
+//! One burst: takes the requests that are whole in the input, in order, on one fiber.
+//!
+//! `conn` reads the bytes, runs this, flushes, and puts the connection to sleep. A request goes through
+//!
+//! ```text
+//!   scan ─▶ parse ─▶ route ─▶ handler ─▶ answer ─▶ skip what the handler left unread of the body
+//!      └───────┴── refused: status, close, linger
+//! ```
+//!
+//! All of it runs under `while_connected`: what waits is cancelled when the client is gone. The frame is entered once per
+//! burst and again when a route wants another policy, so that a request costs nothing for it.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
+
+use matchit::Params;
+use osier::Cancelled;
+use osier::io::{HalfClose, while_connected};
+use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Slots};
+
+use crate::answer::{CLIENT_GONE, internal_error, without_handler};
+use crate::output::Output;
+use crate::router::{Found, Gone};
+use crate::worker::Link;
+use crate::{Request, RequestBody};
+
+/// A body that does not lie in the buffer as a whole has at least this much room there.
+const BODY_ROOM: usize = 4 << 10;
+
+/// The most that is read of a body its handler did not want, so that the connection can be kept.
+const DRAIN_BYTES: u64 = 256 << 10;
+
+/// What the connection does next.
+pub(crate) enum After {
+    /// Waits for bytes; what is left of the input is an incomplete head, which the scanner has seen.
+    Wait(HeadScanner),
+    /// Has answered, and closes, but the client may still be sending.
+    Linger,
+    /// Closes.
+    End,
+    /// The client is gone: closes, and nothing more is sent.
+    Gone,
+    /// Goes on at once, under another policy.
+    Under(Gone),
+}
+
+/// The bytes of the connection that have not been answered: `start..end`.
+pub(crate) struct Input {
+    pub(crate) bytes: Box<[u8]>,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Input {
+    /// Makes sure that `BODY_ROOM` bytes fit after a head of `len` bytes.
+    #[inline]
+    fn make_room(&mut self, len: usize) {
+        if self.bytes.len() - self.start - len < BODY_ROOM {
+            self.make_room_slowly(len);
+        }
+    }
+
+    #[cold]
+    fn make_room_slowly(&mut self, len: usize) {
+        let held = self.end - self.start;
+        if self.bytes.len() - len >= BODY_ROOM {
+            self.bytes.copy_within(self.start..self.end, 0);
+        } else {
+            let mut bytes = vec![0; held + BODY_ROOM].into_boxed_slice();
+            bytes[..held].copy_from_slice(&self.bytes[self.start..self.end]);
+            self.bytes = bytes;
+        }
+        (self.start, self.end) = (0, held);
+    }
+}
+
+pub(crate) struct Burst<'b> {
+    pub(crate) link: &'b Link,
+    pub(crate) output: &'b Output<'b>,
+    /// The fiber has been suspended since the date was made.
+    pub(crate) suspended: Cell<bool>,
+}
+
+/// A handler did not return.
+pub(crate) struct Panicked;
+
+impl<'b> Burst<'b> {
+    pub(crate) fn new(link: &'b Link, output: &'b Output<'b>) -> Self {
+        let suspended = Cell::new(false);
+        Burst {
+            link,
+            output,
+            suspended,
+        }
+    }
+
+    /// What the fiber does before it suspends, for whatever reason.
+    pub(crate) fn before_suspension(&self) {
+        self.suspended.set(true);
+        self.output.flush_before_suspension();
+    }
+
+    /// Answers until no whole head is left or the connection is to end.
+    ///
+    /// # Suspends
+    ///
+    /// As handlers and flushes do.
+    pub(crate) fn run(&self, input: &mut Input) -> After {
+        let stream = &self.link.stream;
+        let mut gone = Gone::Cancel;
+        loop {
+            let after = match gone {
+                Gone::Cancel => while_connected(stream, HalfClose::IsGone, || self.run_under(gone, input)),
+                Gone::CancelUnlessHalfClosed => {
+                    while_connected(stream, HalfClose::IsFine, || self.run_under(gone, input))
+                }
+                Gone::Finish => Ok(self.run_under(gone, input)),
+            };
+            match after {
+                Ok(After::Under(other)) => gone = other,
+                Ok(after) => return after,
+                Err(_) => return After::Gone,
+            }
+        }
+    }
+
+    fn run_under(&self, gone: Gone, input: &mut Input) -> After {
+        let limits = &self.link.worker.server.limits;
+        loop {
+            let mut scanner = HeadScanner::new();
+            if input.start == input.end {
+                return After::Wait(scanner);
+            }
+            match scanner.scan(&input.bytes[input.start..input.end], limits) {
+                Ok(None) => return After::Wait(scanner),
+                Ok(Some(len)) => {
+                    input.make_room(len);
+                    if let Some(after) = self.serve(gone, input, len) {
+                        return after;
+                    }
+                }
+                Err(reject) => return self.refuse(reject, None),
+            }
+        }
+    }
+
+    /// Answers the request whose head is the next `len` bytes; `None` when the connection goes on.
+    #[inline]
+    fn serve(&self, gone: Gone, input: &mut Input, len: usize) -> Option<After> {
+        let server = &*self.link.worker.server;
+        let received = input.end - input.start - len;
+        let rest_at = input.start + len;
+        let (head, rest) = input.bytes[input.start..].split_at_mut(len);
+
+        let mut slots: Slots = Slots::new();
+        let head = match Head::parse(head, &mut slots, &server.limits) {
+            Ok(head) => head,
+            Err(reject) => return Some(self.refuse(reject, None)),
+        };
+        let head = &head;
+        let (handler, params, route) = match server.router.find(head.method().as_str(), head.path()) {
+            _ if head.method() == Method::Connect => (None, Params::new(), None),
+            Found::Handler {
+                endpoint,
+                route,
+                params,
+            } => (Some(endpoint), params, Some(route)),
+            Found::WrongMethod(route) => (None, Params::new(), Some(route)),
+            Found::Nothing => (None, Params::new(), None),
+        };
+        let mut body_limit = None;
+        if let Some(route) = route {
+            body_limit = route.body_limit;
+            if route.gone != gone {
+                return Some(After::Under(route.gone));
+            }
+        }
+        let decoder = match body_limit {
+            None => BodyDecoder::new(head.body(), &server.limits),
+            Some(body) => BodyDecoder::new(head.body(), &Limits { body, ..server.limits }),
+        };
+        let decoder = match decoder {
+            Ok(decoder) => (decoder, head.body()),
+            Err(reject) => return Some(self.refuse(reject, Some(head))),
+        };
+        let (stream, expected) = (&self.link.stream, head.expect_continue());
+        let body = RequestBody::new(stream, self.output, decoder, rest, received, expected);
+        let mut request = Request {
+            head,
+            params,
+            peer: self.link.peer,
+            body,
+        };
+
+        let started = server.observer.is_some().then(Instant::now);
+        let response = match handler {
+            None => without_handler(route, head),
+            Some(handler) => match self.catch(head, started, || handler(&mut request)) {
+                Ok(response) => response,
+                Err(Panicked) => internal_error(),
+            },
+        };
+        let body = &mut request.body;
+        let done = self.answer(response, head, body.is_drainable(DRAIN_BYTES), started);
+        let keep = matches!(done, Ok(true)) && body.drain(DRAIN_BYTES);
+
+        let unread = body.unread();
+        let nothing_left = body.is_done() && unread.is_empty();
+        (input.start, input.end) = (rest_at + unread.start, rest_at + unread.end);
+        match done {
+            Ok(_) if keep => None,
+            Ok(_) if nothing_left && !head.keep_alive() => Some(After::End),
+            Ok(_) => Some(After::Linger),
+            Err(after) => Some(after),
+        }
+    }
+
+    /// Runs a part of a handler. A panic ends here; a cancellation goes on unwinding.
+    #[inline]
+    pub(crate) fn catch<T>(
+        &self,
+        head: &Head<'_>,
+        started: Option<Instant>,
+        run: impl FnOnce() -> T,
+    ) -> Result<T, Panicked> {
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(value) => Ok(value),
+            Err(payload) => Err(self.caught(payload, head, started)),
+        }
+    }
+
+    #[cold]
+    fn caught(&self, payload: Box<dyn Any + Send>, head: &Head<'_>, started: Option<Instant>) -> Panicked {
+        if Cancelled::is_payload(&*payload) {
+            self.observe(started, Some(head), CLIENT_GONE, 0);
+            resume_unwind(payload);
+        }
+        let message = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+            (Some(message), _) => message,
+            (_, Some(message)) => message.as_str(),
+            _ => "(no message)",
+        };
+        let (method, target) = (head.method(), head.target());
+        self.link
+            .worker
+            .server
+            .log(format_args!("the handler of {method} {target} panicked: {message}"));
+        Panicked
+    }
+}

@@ -1,0 +1,245 @@
+//! A connection: a small box in the poller while it waits, a burst on a pooled fiber when bytes have come.
+//!
+//! ```text
+//!            bytes                 whole head
+//!   Idle ───────────▶ burst ◀──────────────────── Head (some bytes of a head, no stack)
+//!    ▲                 │  └───── part of a head ───▶ ▲ │ more bytes, still not all
+//!    └─── all served ──┘                             └─┘
+//!                      └─ refused, or closing while the client may still send ─▶ Linger ─▶ gone
+//! ```
+//!
+//! The runtime calls [`Dormant::wake`] on a fiber of the connection's worker and never twice at once, so handlers of one
+//! connection do not overlap. What `wake` returns says how long the box sleeps next.
+
+use std::io::{self, Read};
+use std::net::{Shutdown, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use osier::dormant::{Cause, Dormant, Next};
+use osier::net::TcpStream;
+use osier_http::HeadScanner;
+
+use crate::burst::{After, Burst, Input};
+use crate::output::Output;
+use crate::worker::{Buffers, Link, Worker};
+
+/// After the last answer the client's bytes are read and thrown away, so that no reset overtakes the answer: for this
+/// long and this many bytes (RFC 9112 §9.6).
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 256 << 10;
+
+/// The first room for an incomplete head beyond what has come of it.
+const PARTIAL_ROOM: usize = 256;
+
+pub(crate) struct Conn {
+    link: Rc<Link>,
+    stage: Stage,
+}
+
+enum Stage {
+    Idle,
+    Head(Box<Partial>),
+    Linger(Box<Linger>),
+}
+
+/// The beginning of a head. Looked at once per byte, however the bytes drip in.
+struct Partial {
+    bytes: Vec<u8>,
+    /// Of `bytes`; the rest is room.
+    filled: usize,
+    scanner: HeadScanner,
+    deadline: Instant,
+}
+
+struct Linger {
+    left: usize,
+    deadline: Instant,
+}
+
+impl Conn {
+    /// Takes a fresh socket into `worker`'s care.
+    pub(crate) fn open(worker: &Rc<Worker>, stream: TcpStream, peer: SocketAddr) {
+        let timeouts = &worker.server.timeouts;
+        let prepared = stream
+            .set_nodelay(true)
+            .and_then(|()| stream.set_read_timeout(Some(timeouts.body)))
+            .and_then(|()| stream.set_write_timeout(Some(timeouts.write)));
+        let link = worker.link(stream, peer);
+        let conn = Box::new(Conn {
+            link,
+            stage: Stage::Idle,
+        });
+        // A socket that fails here was reset between accept and now.
+        if prepared.is_ok() {
+            let deadline = osier::time::coarse_now() + timeouts.idle;
+            if let Err(error) = osier::dormant::park_local(conn, Some(deadline)) {
+                worker
+                    .server
+                    .log(format_args!("cannot watch a connection from {peer}: {error}"));
+            }
+        }
+    }
+
+    /// Bytes have come, or the client is gone, and nothing of a head was there before.
+    fn begin(&mut self) -> Next {
+        let mut buffers = self.link.worker.take_buffers();
+        match (&self.link.stream).read(&mut buffers.input) {
+            Ok(0) => Next::End,
+            Ok(count) => self.burst(buffers, count),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => self.sleep(),
+            Err(_) => Next::End,
+        }
+    }
+
+    /// More bytes of a head that began before: read to where they belong, and left there until it is whole.
+    fn go_on(&mut self, mut partial: Box<Partial>) -> Next {
+        let limits = &self.link.worker.server.limits;
+        if partial.filled == partial.bytes.len() {
+            // The scanner has refused what is longer than the limit.
+            let room = (2 * partial.filled).min(limits.head_bytes.max(partial.filled) + PARTIAL_ROOM);
+            partial.bytes.resize(room, 0);
+        }
+        match (&self.link.stream).read(&mut partial.bytes[partial.filled..]) {
+            Ok(0) => return Next::End,
+            Ok(count) => partial.filled += count,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+            Err(_) => return Next::End,
+        }
+        if let Ok(None) = partial.scanner.scan(&partial.bytes[..partial.filled], limits) {
+            let deadline = partial.deadline;
+            self.stage = Stage::Head(partial);
+            return Next::Sleep(Some(deadline));
+        }
+        let mut buffers = self.link.worker.take_buffers();
+        let Partial { mut bytes, filled, .. } = *partial;
+        if filled <= buffers.input.len() {
+            buffers.input[..filled].copy_from_slice(&bytes[..filled]);
+        } else {
+            bytes.resize(bytes.capacity(), 0);
+            buffers.input = bytes.into_boxed_slice();
+        }
+        self.burst(buffers, filled)
+    }
+
+    /// Answers everything that is whole in the first `filled` bytes of the input.
+    fn burst(&mut self, buffers: Buffers, filled: usize) -> Next {
+        let link = self.link.clone();
+        let worker = &*link.worker;
+        let now = osier::time::coarse_now();
+        worker.date.borrow_mut().refresh(now);
+        link.busy.set(true);
+
+        let output = Output::new(&link.stream, buffers.output);
+        let burst = Burst::new(&link, &output);
+        let mut input = Input {
+            bytes: buffers.input,
+            start: 0,
+            end: filled,
+        };
+        let after = osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(&mut input));
+        let after = match after {
+            After::Gone => After::Gone,
+            after => output.flush().map_or(After::Gone, |()| after),
+        };
+
+        link.busy.set(false);
+        let next = match after {
+            After::Gone | After::End => Next::End,
+            After::Under(_) => unreachable!("run() goes on by itself"),
+            After::Linger => self.linger(),
+            After::Wait(_) if worker.draining.get() => Next::End,
+            After::Wait(scanner) if input.start < input.end => {
+                let rest = &input.bytes[input.start..input.end];
+                let mut bytes = Vec::with_capacity(rest.len() + PARTIAL_ROOM);
+                bytes.extend_from_slice(rest);
+                bytes.resize(bytes.capacity(), 0);
+                let deadline = osier::time::coarse_now() + worker.server.timeouts.header;
+                self.stage = Stage::Head(Box::new(Partial {
+                    bytes,
+                    filled: rest.len(),
+                    scanner,
+                    deadline,
+                }));
+                Next::Sleep(Some(deadline))
+            }
+            After::Wait(_) => self.sleep(),
+        };
+        worker.give_buffers(Buffers {
+            input: input.bytes,
+            output: output.into_buffer(),
+        });
+        next
+    }
+
+    /// Until the next request begins.
+    fn sleep(&mut self) -> Next {
+        self.stage = Stage::Idle;
+        Next::Sleep(Some(osier::time::coarse_now() + self.link.worker.server.timeouts.idle))
+    }
+
+    /// Everything has been answered: says so to the client, and then only listens until it closes too.
+    fn linger(&mut self) -> Next {
+        if self.link.stream.shutdown(Shutdown::Write).is_err() {
+            return Next::End;
+        }
+        let deadline = osier::time::coarse_now() + LINGER;
+        self.stage = Stage::Linger(Box::new(Linger {
+            left: LINGER_BYTES,
+            deadline,
+        }));
+        Next::Sleep(Some(deadline))
+    }
+
+    fn throw_away(&mut self, mut linger: Box<Linger>) -> Next {
+        let mut buffers = self.link.worker.take_buffers();
+        let read = (&self.link.stream).read(&mut buffers.input);
+        self.link.worker.give_buffers(buffers);
+        match read {
+            Ok(count) if count > 0 && count <= linger.left => {
+                linger.left -= count;
+                let deadline = linger.deadline;
+                self.stage = Stage::Linger(linger);
+                Next::Sleep(Some(deadline))
+            }
+            _ => Next::End,
+        }
+    }
+
+    /// Nothing has come in time.
+    fn expire(&mut self) -> Next {
+        match self.stage {
+            Stage::Head(_) => {
+                let output = Output::new(&self.link.stream, Vec::new());
+                let answered = Burst::new(&self.link, &output).head_timed_out();
+                answered.map_or(Next::End, |()| self.linger())
+            }
+            Stage::Idle | Stage::Linger(_) => Next::End,
+        }
+    }
+}
+
+impl Dormant for Conn {
+    fn source(&self) -> &dyn osier::io::Source {
+        &self.link.stream
+    }
+
+    fn wake(&mut self, cause: Cause) -> Next {
+        match cause {
+            Cause::Shutdown => return Next::End,
+            Cause::Deadline => return self.expire(),
+            Cause::Readable => {}
+        }
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Idle => self.begin(),
+            Stage::Head(partial) => self.go_on(partial),
+            Stage::Linger(linger) => self.throw_away(linger),
+        }
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        self.link.worker.unlink(&self.link);
+    }
+}

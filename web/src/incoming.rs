@@ -1,0 +1,224 @@
+//! The body of a request: read by the handler, from what is left in the connection's buffer and then from the socket.
+//!
+//! Made by `exchange` for each request, over the part of the input buffer that follows the head. Bytes beyond the body
+//! belong to the next request: they stay in the buffer, and what was not read of the body is drained or closes the
+//! connection.
+
+use std::error::Error;
+use std::io::{self, Read};
+use std::{fmt, ops};
+
+use http::StatusCode;
+use osier::net::TcpStream;
+use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
+
+use crate::output::Output;
+
+/// The body of a request as a [`Read`].
+///
+/// A client that asked for `100 Continue` gets it at the first read. Unread rest is skipped after the response when it
+/// is small; otherwise the connection is closed.
+///
+/// # Suspends
+///
+/// Until the client has sent more, at most for [`Timeouts::body`](crate::Timeouts::body).
+///
+/// # Errors
+///
+/// `TimedOut` when nothing more came in time, `UnexpectedEof` when the client ended in the middle, `InvalidData` when the
+/// body is malformed or larger than the limit. Returned from a handler, all of them become the fitting 4xx response.
+pub struct RequestBody<'a> {
+    stream: &'a TcpStream,
+    output: &'a Output<'a>,
+    decoder: BodyDecoder,
+    length: BodyLength,
+    /// The input buffer after the head; never empty when the body is not in it as a whole.
+    buffer: &'a mut [u8],
+    /// What has been received and not been taken by the decoder.
+    unread: ops::Range<usize>,
+    /// The client waits for `100 Continue`.
+    awaited: bool,
+    failed: Option<BodyError>,
+}
+
+/// Why a request body could not be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum BodyError {
+    Refused(Reject),
+    TimedOut,
+    Ended,
+}
+
+impl BodyError {
+    pub(crate) fn status(self) -> StatusCode {
+        match self {
+            BodyError::Refused(reject) => StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST),
+            BodyError::TimedOut => StatusCode::REQUEST_TIMEOUT,
+            BodyError::Ended => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BodyError::Refused(reject) => f.write_str(reject.reason()),
+            BodyError::TimedOut => f.write_str("the request's body did not come in time"),
+            BodyError::Ended => f.write_str("the connection ended inside the request's body"),
+        }
+    }
+}
+
+impl Error for BodyError {}
+
+impl From<BodyError> for io::Error {
+    fn from(error: BodyError) -> io::Error {
+        let kind = match error {
+            BodyError::Refused(_) => io::ErrorKind::InvalidData,
+            BodyError::TimedOut => io::ErrorKind::TimedOut,
+            BodyError::Ended => io::ErrorKind::UnexpectedEof,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+impl<'a> RequestBody<'a> {
+    /// `buffer` begins after the head and holds `received` bytes.
+    pub(crate) fn new(
+        stream: &'a TcpStream,
+        output: &'a Output<'a>,
+        (decoder, length): (BodyDecoder, BodyLength),
+        buffer: &'a mut [u8],
+        received: usize,
+        awaited: bool,
+    ) -> Self {
+        RequestBody {
+            stream,
+            output,
+            decoder,
+            length,
+            buffer,
+            unread: 0..received,
+            awaited,
+            failed: None,
+        }
+    }
+
+    /// The announced length in bytes: 0 without a body, `None` when it is chunked.
+    pub fn announced(&self) -> Option<u64> {
+        match self.length {
+            BodyLength::None => Some(0),
+            BodyLength::Known(bytes) => Some(bytes),
+            BodyLength::Chunked => None,
+        }
+    }
+
+    /// What the buffer holds beyond what was taken: the beginning of the next request, once the body is done.
+    pub(crate) fn unread(&self) -> ops::Range<usize> {
+        self.unread.clone()
+    }
+
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.decoder.is_done()
+    }
+
+    /// Whether the rest is worth reading for the sake of the connection: it is on its way, and not more than `bound`
+    /// bytes as far as one can tell.
+    pub(crate) fn is_drainable(&self, bound: u64) -> bool {
+        self.is_done() || (!self.awaited && self.failed.is_none() && self.decoder.plain() <= bound)
+    }
+
+    /// Reads the rest, at most `bound` bytes; whether it was all.
+    pub(crate) fn drain(&mut self, mut bound: u64) -> bool {
+        if self.is_done() {
+            return true;
+        }
+        if !self.is_drainable(bound) {
+            return false;
+        }
+        let mut scratch = [0; 4096];
+        loop {
+            match self.read(&mut scratch) {
+                Ok(0) => return true,
+                Ok(count) if count as u64 <= bound => bound -= count as u64,
+                _ => return false,
+            }
+        }
+    }
+
+    fn fail(&mut self, error: BodyError) -> io::Error {
+        self.failed = Some(error);
+        error.into()
+    }
+
+    /// Bytes from the socket, into `into` or into the buffer behind `unread`.
+    fn receive(&mut self, into: Option<&mut [u8]>) -> io::Result<usize> {
+        if self.awaited {
+            self.awaited = false;
+            self.output.write(CONTINUE);
+            self.output.flush()?;
+        }
+        let mut stream = self.stream;
+        match stream.read(into.unwrap_or(&mut self.buffer[self.unread.end..])) {
+            Ok(0) => Err(self.fail(BodyError::Ended)),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(self.fail(BodyError::TimedOut)),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(self.fail(BodyError::Ended)),
+            other => other,
+        }
+    }
+}
+
+impl Read for RequestBody<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(error) = self.failed {
+            return Err(error.into());
+        }
+        if into.is_empty() {
+            return Ok(0);
+        }
+        while !self.decoder.is_done() {
+            if self.unread.is_empty() {
+                self.unread = 0..0;
+                let plain = usize::try_from(self.decoder.plain())
+                    .unwrap_or(usize::MAX)
+                    .min(into.len());
+                if plain > 0 {
+                    let count = self.receive(Some(&mut into[..plain]))?;
+                    self.decoder.advance(count as u64);
+                    return Ok(count);
+                }
+            } else {
+                match self.decoder.decode(&self.buffer[self.unread.clone()], into.len()) {
+                    Err(reject) => return Err(self.fail(BodyError::Refused(reject))),
+                    Ok(piece) => {
+                        self.unread.start += piece.consumed;
+                        if !piece.data.is_empty() {
+                            into[..piece.data.len()].copy_from_slice(piece.data);
+                            return Ok(piece.data.len());
+                        }
+                        if piece.consumed > 0 {
+                            continue;
+                        }
+                    }
+                }
+            }
+            if self.unread.end == self.buffer.len() {
+                self.buffer.copy_within(self.unread.clone(), 0);
+                self.unread = 0..self.unread.len();
+            }
+            let count = self.receive(None)?;
+            self.unread.end += count;
+        }
+        Ok(0)
+    }
+}
+
+impl fmt::Debug for RequestBody<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestBody")
+            .field("length", &self.length)
+            .field("done", &self.is_done())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,333 @@
+//! What goes out: the responses of a burst collect in one buffer, in order, and leave in as few writes as possible.
+//!
+//! One [`Output`] lives for one burst on its fiber's stack. It is flushed by the burst at its end and at [`HIGH_WATER`], by
+//! the bodies that do not fit the buffer, before `100 Continue`, and, through the fiber's hook, before the fiber suspends
+//! for any reason. All of that happens on one fiber, so a `RefCell` is enough; it stays borrowed while a flush waits for
+//! the client, and the hook, which runs before that very wait, then finds it borrowed and leaves it alone.
+//!
+//! After a failed write the output is broken: what is added is dropped, and every flush fails.
+
+use std::cell::{RefCell, RefMut};
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+
+use osier::net::TcpStream;
+use osier_http::{LAST_CHUNK, Sent, Transfer};
+
+use crate::body::{Body, Kind};
+
+/// Beyond this many collected bytes they go out.
+pub(crate) const HIGH_WATER: usize = 64 << 10;
+
+/// A body of at least this many bytes is sent from where it is instead of being copied.
+const LARGE: usize = 32 << 10;
+
+/// Room at the beginning of an open chunk for its length: four hexadecimal digits and CRLF.
+const CHUNK_ROOM: &[u8; 6] = b"0000\r\n";
+
+/// The most that fits in a chunk with [`CHUNK_ROOM`].
+const CHUNK_MAX: usize = 0xffff;
+
+pub(crate) struct Output<'c> {
+    stream: &'c TcpStream,
+    state: RefCell<State>,
+}
+
+pub(crate) struct State {
+    pub(crate) buffer: Vec<u8>,
+    /// Where the data of a chunk begins whose length is still open.
+    chunk: Option<usize>,
+    broken: bool,
+    /// How often bytes have left.
+    flushes: u64,
+}
+
+/// A place in the output that can be returned to as long as nothing has left since.
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    len: usize,
+    flushes: u64,
+}
+
+impl<'c> Output<'c> {
+    /// `buffer` must be empty.
+    pub(crate) fn new(stream: &'c TcpStream, buffer: Vec<u8>) -> Self {
+        debug_assert!(buffer.is_empty());
+        Output {
+            stream,
+            state: RefCell::new(State {
+                buffer,
+                chunk: None,
+                broken: false,
+                flushes: 0,
+            }),
+        }
+    }
+
+    pub(crate) fn into_buffer(self) -> Vec<u8> {
+        let mut buffer = self.state.into_inner().buffer;
+        buffer.clear();
+        buffer
+    }
+
+    /// The collected bytes, to append to.
+    #[inline]
+    pub(crate) fn state(&self) -> RefMut<'_, State> {
+        self.state.borrow_mut()
+    }
+
+    pub(crate) fn write(&self, bytes: &[u8]) {
+        self.state().buffer.extend_from_slice(bytes);
+    }
+
+    #[inline]
+    pub(crate) fn mark(&self) -> Mark {
+        let state = self.state.borrow();
+        Mark {
+            len: state.buffer.len(),
+            flushes: state.flushes,
+        }
+    }
+
+    /// Forgets what was added since `mark`; false if some of it has left.
+    pub(crate) fn take_back(&self, mark: Mark) -> bool {
+        let mut state = self.state();
+        let still_there = state.flushes == mark.flushes && !state.broken;
+        if still_there {
+            state.buffer.truncate(mark.len);
+            state.chunk = None;
+        }
+        still_there
+    }
+
+    #[inline]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.state.borrow().broken
+    }
+
+    /// Sends what has collected.
+    ///
+    /// # Suspends
+    ///
+    /// Until the client has taken it, at most for the stream's write timeout without progress.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.state().flush(self.stream, &[])
+    }
+
+    /// What the fiber's hook does before a suspension; errors are met again by whoever writes next.
+    pub(crate) fn flush_before_suspension(&self) {
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            if !state.buffer.is_empty() {
+                let _ = state.flush(self.stream, &[]);
+            }
+        }
+    }
+
+    /// Sends `body` as the finished head promised; the number of body bytes handed over.
+    ///
+    /// # Errors
+    ///
+    /// When the connection cannot go on: the client does not take it, or the body turned out shorter than promised.
+    #[inline]
+    pub(crate) fn send(&self, body: Body, sent: Sent) -> io::Result<u64> {
+        match (body.bytes(), sent.transfer) {
+            (_, Transfer::None | Transfer::Tunnel) => Ok(0),
+            (Some(bytes), _) => {
+                let mut state = self.state();
+                if bytes.len() >= LARGE {
+                    state.flush(self.stream, bytes)?;
+                } else {
+                    state.buffer.extend_from_slice(bytes);
+                    if state.buffer.len() >= HIGH_WATER {
+                        state.flush(self.stream, &[])?;
+                    }
+                }
+                Ok(bytes.len() as u64)
+            }
+            (None, transfer) => self.send_slowly(body, transfer),
+        }
+    }
+
+    fn send_slowly(&self, body: Body, transfer: Transfer) -> io::Result<u64> {
+        let chunked = transfer == Transfer::Chunked;
+        let count = match body.kind {
+            Kind::File { file, offset, len } => return self.send_file(&file, offset, len),
+            Kind::Reader { mut reader, len } => {
+                let mut writer = BodyWriter {
+                    output: self,
+                    chunked,
+                    count: 0,
+                };
+                let count = copy(&mut reader, &mut writer, len)?;
+                if len.is_some_and(|len| count < len) {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the reader of a response body ended early",
+                    ));
+                }
+                count
+            }
+            Kind::Stream(produce) => {
+                let mut writer = BodyWriter {
+                    output: self,
+                    chunked,
+                    count: 0,
+                };
+                produce(&mut writer)?;
+                writer.count
+            }
+            Kind::Empty | Kind::Static(_) | Kind::Owned(_) | Kind::Shared(_) => unreachable!("bytes() gave them"),
+        };
+        if chunked {
+            let mut state = self.state();
+            state.close_chunk();
+            state.buffer.extend_from_slice(LAST_CHUNK);
+        }
+        Ok(count)
+    }
+
+    /// The head goes out together with the first bytes of the file.
+    fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+        let mut state = self.state();
+        if len > 0 {
+            state.flush_joined(self.stream)?;
+        }
+        match osier::io::sendfile(file, offset, len, self.stream) {
+            Ok(count) if count == len => Ok(count),
+            Ok(count) => {
+                state.broken = true;
+                let error = format!("a file ended {} bytes before the end that was promised", len - count);
+                Err(io::Error::new(io::ErrorKind::UnexpectedEof, error))
+            }
+            Err(error) => {
+                state.broken = true;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl State {
+    /// Sends what has collected, and then `tail`.
+    fn flush(&mut self, mut stream: &TcpStream, tail: &[u8]) -> io::Result<()> {
+        self.close_chunk();
+        if self.broken {
+            self.buffer.clear();
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        self.flushes += 1;
+        let done = if tail.is_empty() {
+            stream.write_all(&self.buffer)
+        } else {
+            write_both(stream, &self.buffer, tail)
+        };
+        self.buffer.clear();
+        self.broken = done.is_err();
+        done
+    }
+
+    /// Sends what has collected, telling the kernel that more follows at once.
+    fn flush_joined(&mut self, stream: &TcpStream) -> io::Result<()> {
+        // One packet for head and file when the kernel takes all of it now; otherwise joining is not what is slow.
+        if !self.broken {
+            let flags =
+                rustix::net::SendFlags::MORE | rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
+            self.flushes += 1;
+            if let Ok(count) = rustix::net::send(stream, &self.buffer, flags) {
+                self.buffer.drain(..count);
+            }
+        }
+        if self.buffer.is_empty() && !self.broken {
+            Ok(())
+        } else {
+            self.flush(stream, &[])
+        }
+    }
+
+    /// Writes the open chunk's length where room was left for it.
+    fn close_chunk(&mut self) {
+        let Some(data) = self.chunk.take() else { return };
+        let (head, mut len) = (data - CHUNK_ROOM.len(), self.buffer.len() - data);
+        if len == 0 {
+            self.buffer.truncate(head);
+            return;
+        }
+        for digit in self.buffer[head..head + 4].iter_mut().rev() {
+            *digit = b"0123456789abcdef"[len % 16];
+            len /= 16;
+        }
+        self.buffer.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Takes the bytes of a body whose length is not known, or that are produced piece by piece.
+struct BodyWriter<'o, 'c> {
+    output: &'o Output<'c>,
+    chunked: bool,
+    count: u64,
+}
+
+impl Write for BodyWriter<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.output.state();
+        if state.broken {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut room = HIGH_WATER.saturating_sub(state.buffer.len()).max(1);
+        if self.chunked {
+            let begin = match state.chunk {
+                Some(begin) => begin,
+                None => {
+                    state.buffer.extend_from_slice(CHUNK_ROOM);
+                    let begin = state.buffer.len();
+                    state.chunk = Some(begin);
+                    begin
+                }
+            };
+            room = room.min(CHUNK_MAX - (state.buffer.len() - begin));
+        }
+        let count = room.min(bytes.len());
+        state.buffer.extend_from_slice(&bytes[..count]);
+        self.count += count as u64;
+        if count == room || state.buffer.len() >= HIGH_WATER {
+            state.flush(self.output.stream, &[])?;
+        }
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+}
+
+/// Copies at most `len` bytes. Unlike `io::copy` it says how many it was when the reader ends early.
+fn copy(reader: &mut dyn Read, writer: &mut dyn Write, len: Option<u64>) -> io::Result<u64> {
+    let mut reader = reader.take(len.unwrap_or(u64::MAX));
+    let (mut piece, mut count) = (vec![0; 16 << 10], 0);
+    loop {
+        match reader.read(&mut piece) {
+            Ok(0) => return Ok(count),
+            Ok(read) => {
+                writer.write_all(&piece[..read])?;
+                count += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn write_both(mut stream: &TcpStream, first: &[u8], second: &[u8]) -> io::Result<()> {
+    let mut slices = [IoSlice::new(first), IoSlice::new(second)];
+    let mut rest = &mut slices[..];
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match stream.write_vectored(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut rest, count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! What a handler is given: the head, borrowed from the connection's buffer, and the body as a reader.
+//!
+//! Made by `exchange` for each request; nothing in it is copied until it is asked for.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::SocketAddr;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
+use matchit::Params;
+use osier_http::{Head, Headers};
+use percent_encoding::percent_decode;
+
+use crate::RequestBody;
+
+/// A request, borrowed from its connection.
+///
+/// ```
+/// use osier_web::{Request, Router};
+/// use std::io::{self, Read};
+///
+/// fn save(request: &mut Request<'_>) -> io::Result<String> {
+///     let name = request.param("name").unwrap_or_default().into_owned();
+///     let agent = request.header_str("user-agent").unwrap_or("nobody").to_owned();
+///     let mut text = String::new();
+///     request.body().read_to_string(&mut text)?;
+///     Ok(format!("{agent} stored {} bytes as {name}\n", text.len()))
+/// }
+///
+/// let router = Router::new().put("/notes/{name}", save);
+/// ```
+pub struct Request<'a> {
+    pub(crate) head: &'a Head<'a>,
+    pub(crate) params: Params<'a, 'a>,
+    pub(crate) peer: SocketAddr,
+    pub(crate) body: RequestBody<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// The method's token; methods are case-sensitive.
+    pub fn method(&self) -> &'a str {
+        self.head.method().as_str()
+    }
+
+    /// The request target as it was sent.
+    pub fn target(&self) -> &'a str {
+        self.head.target()
+    }
+
+    /// The target's path, still percent-encoded.
+    pub fn path(&self) -> &'a str {
+        self.head.path()
+    }
+
+    /// What follows the target's first `?`, still percent-encoded.
+    pub fn query(&self) -> Option<&'a str> {
+        self.head.query()
+    }
+
+    /// The first value of `name` in the query, read as a form: `+` is a space, and percent escapes are decoded. Bytes that
+    /// are not UTF-8 become U+FFFD. A name without `=` has the empty value.
+    pub fn query_param(&self, name: &str) -> Option<Cow<'a, str>> {
+        self.query()?
+            .split('&')
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+            .find(|(key, _)| decode_form(key) == name)
+            .map(|(_, value)| decode_form(value))
+    }
+
+    /// What the route's `{name}` matched, percent-decoded; bytes that are not UTF-8 become U+FFFD.
+    pub fn param(&self, name: &str) -> Option<Cow<'a, str>> {
+        self.param_raw(name)
+            .map(|raw| percent_decode(raw.as_bytes()).decode_utf8_lossy())
+    }
+
+    /// What the route's `{name}` matched, as it was sent.
+    pub fn param_raw(&self, name: &str) -> Option<&'a str> {
+        self.params.get(name)
+    }
+
+    /// Whom the request addresses: `host` or `host:port`. Only an HTTP/1.0 request may lack it.
+    pub fn host(&self) -> Option<&'a str> {
+        self.head.host()
+    }
+
+    /// The first field of that name; names compare without case.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.head.header(name)
+    }
+
+    /// The first field of that name, if its value is UTF-8.
+    pub fn header_str(&self, name: &str) -> Option<&'a str> {
+        self.header(name).and_then(|value| str::from_utf8(value).ok())
+    }
+
+    /// All fields in the order received.
+    pub fn headers(&self) -> Headers<'a> {
+        self.head.headers()
+    }
+
+    /// The protocol version: 1.0 or 1.1.
+    pub fn version(&self) -> Version {
+        match self.head.version() {
+            osier_http::Version::Http10 => Version::HTTP_10,
+            osier_http::Version::Http11 => Version::HTTP_11,
+        }
+    }
+
+    /// The address of the client.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The body. Nothing of it is read, and no `100 Continue` sent, until a handler reads.
+    pub fn body(&mut self) -> &mut RequestBody<'a> {
+        &mut self.body
+    }
+
+    /// Copies the fields into a map.
+    pub fn to_header_map(&self) -> HeaderMap {
+        let mut map = HeaderMap::with_capacity(self.headers().len());
+        for (name, value) in self.headers() {
+            // The codec has checked both by the same rules.
+            if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(value)) {
+                map.append(name, value);
+            }
+        }
+        map
+    }
+
+    /// Copies the head into the `http` crate's type, for code that wants that.
+    ///
+    /// # Errors
+    ///
+    /// When that crate does not take the target for a URI.
+    pub fn to_http(&self) -> Result<http::Request<()>, http::Error> {
+        let request = http::Request::builder()
+            .method(self.method())
+            .uri(self.target())
+            .version(self.version());
+        let mut request = request.body(())?;
+        *request.headers_mut() = self.to_header_map();
+        Ok(request)
+    }
+}
+
+impl fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("head", self.head)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+fn decode_form(text: &str) -> Cow<'_, str> {
+    if !text.contains('+') {
+        return percent_decode(text.as_bytes()).decode_utf8_lossy();
+    }
+    let spaced = text.replace('+', " ");
+    Cow::Owned(percent_decode(spaced.as_bytes()).decode_utf8_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_are_decoded() {
+        assert_eq!(decode_form("a+b%2Bc"), "a b+c");
+        assert!(matches!(decode_form("plain"), Cow::Borrowed("plain")));
+        assert_eq!(decode_form("%ff"), "\u{fffd}");
+    }
+}

@@ -1,0 +1,424 @@
+//! What a handler returns, and everything that can be turned into it.
+//!
+//! A response is built by the handler and consumed by `output` on the same fiber. Header lines are kept in the form in
+//! which they go out ("name: value\r\n"), so that a response without headers of its own allocates nothing.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::io::{self, Write};
+use std::{convert, fmt};
+
+use http::StatusCode;
+
+use crate::Body;
+use crate::incoming::BodyError;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const BYTES: &str = "application/octet-stream";
+
+/// Status, header and body of an answer.
+///
+/// The server adds `date` and what concerns framing and the connection: fields named `content-length`,
+/// `transfer-encoding`, `keep-alive` and `upgrade` that a handler sets are left out, and `connection: close` is the same
+/// as [`Response::close`].
+///
+/// ```
+/// use osier_web::{Response, http::StatusCode};
+///
+/// let response = Response::new(StatusCode::CREATED).header("location", "/items/7").body("made\n");
+/// assert_eq!(response.status(), StatusCode::CREATED);
+/// assert_eq!(response.lookup("Location"), Some(&b"/items/7"[..]));
+/// ```
+pub struct Response {
+    pub(crate) status: StatusCode,
+    /// Complete lines; checked when they were added.
+    pub(crate) lines: Vec<u8>,
+    /// Kept apart because it is nearly always a literal.
+    pub(crate) content_type: Option<&'static str>,
+    pub(crate) body: Body,
+    pub(crate) close: bool,
+    pub(crate) has_date: bool,
+    /// Why the status is what it is: for the log, never for the client.
+    pub(crate) cause: Option<Box<dyn Error>>,
+}
+
+impl Response {
+    /// A response without a body.
+    #[inline]
+    pub fn new(status: StatusCode) -> Self {
+        Response {
+            status,
+            lines: Vec::new(),
+            content_type: None,
+            body: Body::empty(),
+            close: false,
+            has_date: false,
+            cause: None,
+        }
+    }
+
+    /// 200 with a body that `write` produces while it is being sent: chunked, or up to the end of the connection for an
+    /// HTTP/1.0 client. What is written collects in the connection's buffer and goes out when that is full, on
+    /// `flush`, and before the fiber suspends. When `write` fails the connection is closed without the end mark, so
+    /// that the client sees that something is missing.
+    ///
+    /// ```
+    /// use osier_web::Response;
+    ///
+    /// let response = Response::stream(|out| {
+    ///     for i in 0..3 {
+    ///         writeln!(out, "line {i}")?;
+    ///     }
+    ///     Ok(())
+    /// });
+    /// ```
+    pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'static) -> Self {
+        Response::new(StatusCode::OK).body(Body::stream(write))
+    }
+
+    /// A redirect by `status` to `location`.
+    pub fn redirect(status: StatusCode, location: &str) -> Self {
+        Response::new(status).header("location", location)
+    }
+
+    /// 500, and a log line that says `cause`; the client does not see it.
+    pub fn internal_error(cause: impl Into<Box<dyn Error>>) -> Self {
+        let mut response = Response::new(StatusCode::INTERNAL_SERVER_ERROR).body("internal server error\n");
+        response.cause = Some(cause.into());
+        response
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Replaces the status.
+    #[inline]
+    pub fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// Replaces the body; its content type counts unless one has been set.
+    #[inline]
+    pub fn body(mut self, body: impl Into<Body>) -> Self {
+        self.body = body.into();
+        if self.content_type.is_none() && (self.lines.is_empty() || self.lookup("content-type").is_none()) {
+            self.content_type = self.body.natural_type();
+        }
+        self
+    }
+
+    /// Replaces the content type by a literal, without allocating.
+    #[inline]
+    pub fn content_type(mut self, value: &'static str) -> Self {
+        if !valid_value(value.as_bytes()) {
+            return self.refuse("content-type");
+        }
+        self.remove("content-type");
+        self.content_type = Some(value);
+        self
+    }
+
+    /// Adds a field; one of the same name that is already there stays, except for `content-type` and `date`, which are
+    /// replaced. A name or value that HTTP does not allow (a line break from a client's input, for example) turns the
+    /// whole response into a 500 with a log line.
+    pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<[u8]>) -> Self {
+        let (name, value) = (name.as_ref(), value.as_ref());
+        if !valid_name(name.as_bytes()) || !valid_value(value) {
+            return self.refuse(name);
+        }
+        const OURS: [&str; 4] = ["content-length", "transfer-encoding", "keep-alive", "upgrade"];
+        if OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
+            return self;
+        }
+        if name.eq_ignore_ascii_case("connection") {
+            self.close |= value.eq_ignore_ascii_case(b"close");
+            return self;
+        }
+        if name.eq_ignore_ascii_case("date") {
+            self.remove(name);
+            self.has_date = true;
+        } else if name.eq_ignore_ascii_case("content-type") {
+            self.remove(name);
+        }
+        self.lines.reserve(name.len() + value.len() + 4);
+        self.lines.extend_from_slice(name.as_bytes());
+        self.lines.extend_from_slice(b": ");
+        self.lines.extend_from_slice(value);
+        self.lines.extend_from_slice(b"\r\n");
+        self
+    }
+
+    /// The first value of a field; names compare without case. Fields that the server adds are not there yet.
+    pub fn lookup(&self, name: &str) -> Option<&[u8]> {
+        if let (Some(value), true) = (self.content_type, name.eq_ignore_ascii_case("content-type")) {
+            return Some(value.as_bytes());
+        }
+        self.fields()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// Closes the connection after this response.
+    pub fn close(mut self) -> Self {
+        self.close = true;
+        self
+    }
+
+    #[inline]
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        // Every line was written by `header`: no CR in a value, no colon in a name.
+        self.lines.split(|&byte| byte == b'\n').filter_map(|line| {
+            let line = line.strip_suffix(b"\r")?;
+            let colon = memchr::memchr(b':', line)?;
+            Some((str::from_utf8(&line[..colon]).ok()?, &line[colon + 2..]))
+        })
+    }
+
+    fn remove(&mut self, name: &str) {
+        if name.eq_ignore_ascii_case("content-type") {
+            self.content_type = None;
+        }
+        if self.lines.is_empty() || self.lookup(name).is_none() {
+            return;
+        }
+        let mut kept = Vec::with_capacity(self.lines.len());
+        for (known, value) in self.fields().filter(|(known, _)| !known.eq_ignore_ascii_case(name)) {
+            kept.extend_from_slice(&[known.as_bytes(), b": ", value, b"\r\n"].concat());
+        }
+        self.lines = kept;
+    }
+
+    #[cold]
+    fn refuse(self, name: &str) -> Self {
+        Response::internal_error(format!(
+            "the handler set header {name:?} to a name or value that HTTP does not allow"
+        ))
+    }
+}
+
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response")
+            .field("status", &self.status)
+            .field("content_type", &self.content_type)
+            .field("lines", &String::from_utf8_lossy(&self.lines))
+            .field("body", &self.body)
+            .finish_non_exhaustive()
+    }
+}
+
+/// RFC 9110 §5.6.2: `token`.
+pub(crate) fn valid_name(name: &[u8]) -> bool {
+    !name.is_empty()
+        && name
+            .iter()
+            .all(|&b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+/// RFC 9110 §5.5: no control bytes but HTAB, no white space at the ends (which would not survive the way).
+fn valid_value(value: &[u8]) -> bool {
+    let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    !blank(value.first()) && !blank(value.last()) && value.iter().all(|&b| b == b'\t' || (b >= b' ' && b != 0x7f))
+}
+
+/// What a handler may return.
+///
+/// Implement it for error types, so that handlers can use `?`:
+///
+/// ```
+/// use osier_web::{IntoResponse, Request, Response, Router, http::StatusCode};
+///
+/// struct NoSuchItem(String);
+///
+/// impl IntoResponse for NoSuchItem {
+///     fn into_response(self) -> Response {
+///         (StatusCode::NOT_FOUND, format!("no item {}\n", self.0)).into_response()
+///     }
+/// }
+///
+/// fn item(request: &mut Request<'_>) -> Result<&'static str, NoSuchItem> {
+///     match request.param("id").as_deref() {
+///         Some("7") => Ok("the seventh\n"),
+///         other => Err(NoSuchItem(other.unwrap_or_default().to_owned())),
+///     }
+/// }
+///
+/// let router = Router::new().get("/items/{id}", item);
+/// ```
+pub trait IntoResponse {
+    /// The response.
+    fn into_response(self) -> Response;
+}
+
+impl IntoResponse for Response {
+    #[inline]
+    fn into_response(self) -> Response {
+        self
+    }
+}
+
+/// 200 with nothing in it.
+impl IntoResponse for () {
+    fn into_response(self) -> Response {
+        Response::new(StatusCode::OK)
+    }
+}
+
+impl IntoResponse for StatusCode {
+    fn into_response(self) -> Response {
+        Response::new(self)
+    }
+}
+
+impl<T: IntoResponse> IntoResponse for (StatusCode, T) {
+    fn into_response(self) -> Response {
+        self.1.into_response().with_status(self.0)
+    }
+}
+
+/// `None` is 404.
+impl<T: IntoResponse> IntoResponse for Option<T> {
+    fn into_response(self) -> Response {
+        match self {
+            Some(value) => value.into_response(),
+            None => Response::new(StatusCode::NOT_FOUND).body("not found\n"),
+        }
+    }
+}
+
+impl<T: IntoResponse, E: IntoResponse> IntoResponse for Result<T, E> {
+    #[inline]
+    fn into_response(self) -> Response {
+        match self {
+            Ok(value) => value.into_response(),
+            Err(error) => error.into_response(),
+        }
+    }
+}
+
+impl IntoResponse for convert::Infallible {
+    fn into_response(self) -> Response {
+        match self {}
+    }
+}
+
+/// 413, 408 or 400 when the error comes from the request's body and is the client's fault; otherwise 500 and a log line.
+impl IntoResponse for io::Error {
+    fn into_response(self) -> Response {
+        match self.get_ref().and_then(|inner| inner.downcast_ref::<BodyError>()) {
+            Some(error) => Response::new(error.status()).body(format!("{error}\n")).close(),
+            None => Response::internal_error(self),
+        }
+    }
+}
+
+impl<T: Into<Body>> IntoResponse for http::Response<T> {
+    fn into_response(self) -> Response {
+        let (parts, body) = self.into_parts();
+        let mut response = Response::new(parts.status);
+        for (name, value) in &parts.headers {
+            response = response.header(name.as_str(), value.as_bytes());
+        }
+        response.body(body)
+    }
+}
+
+macro_rules! bodies {
+    ($($kind:ty)*) => {$(
+        impl IntoResponse for $kind {
+            #[inline]
+            fn into_response(self) -> Response {
+                Response::new(StatusCode::OK).body(self)
+            }
+        }
+    )*};
+}
+
+bodies! { Body &'static str String Cow<'static, str> Vec<u8> &'static [u8] }
+
+impl<const N: usize> IntoResponse for &'static [u8; N] {
+    fn into_response(self) -> Response {
+        self.as_slice().into_response()
+    }
+}
+
+impl Body {
+    /// The content type that a bare value of this kind is sent with.
+    fn natural_type(&self) -> Option<&'static str> {
+        match self.text {
+            Some(true) => Some(TEXT),
+            Some(false) => Some(BYTES),
+            None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_types_become_responses() {
+        let of = |response: Response| (response.status.as_u16(), response.content_type, response.body.len());
+        assert_eq!(of("hi".into_response()), (200, Some(TEXT), Some(2)));
+        assert_eq!(of(String::from("hi").into_response()), (200, Some(TEXT), Some(2)));
+        assert_eq!(of(vec![1, 2, 3].into_response()), (200, Some(BYTES), Some(3)));
+        assert_eq!(of(b"raw".into_response()), (200, Some(BYTES), Some(3)));
+        assert_eq!(of(().into_response()), (200, None, Some(0)));
+        assert_eq!(
+            of((StatusCode::IM_A_TEAPOT, "tea").into_response()),
+            (418, Some(TEXT), Some(3))
+        );
+        assert_eq!(of(None::<&str>.into_response()).0, 404);
+        assert_eq!(of(Err::<(), _>(StatusCode::CONFLICT).into_response()).0, 409);
+        assert_eq!(of(Response::stream(|_| Ok(())).into_response()), (200, None, None));
+    }
+
+    #[test]
+    fn an_io_error_is_500_and_its_text_stays_inside() {
+        let response = io::Error::other("secret path").into_response();
+        assert_eq!(response.status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(response.cause.is_some_and(|cause| cause.to_string().contains("secret")));
+    }
+
+    #[test]
+    fn headers_that_would_split_the_response_are_refused() {
+        for (name, value) in [
+            ("x", "a\r\nset-cookie: b"),
+            ("x y", "a"),
+            ("", "a"),
+            ("x", "a\0"),
+            ("x:", "a"),
+            ("x", " a"),
+        ] {
+            let response = Response::new(StatusCode::OK).header(name, value);
+            assert_eq!(response.status, StatusCode::INTERNAL_SERVER_ERROR, "{name:?} {value:?}");
+            assert!(response.lines.is_empty());
+        }
+    }
+
+    #[test]
+    fn fields_are_added_replaced_or_left_to_the_server() {
+        let response = Response::new(StatusCode::OK)
+            .header("Set-Cookie", "a=1")
+            .header("content-type", "text/css")
+            .header("Set-Cookie", "b=2")
+            .header("Content-Length", "99")
+            .header("Content-Type", "image/png")
+            .header("Connection", "close")
+            .body("x");
+        assert_eq!(
+            response.lines,
+            b"Set-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Type: image/png\r\n"
+        );
+        assert_eq!(response.content_type, None);
+        assert!(response.close);
+        assert_eq!(
+            response.content_type("text/html").lines,
+            b"Set-Cookie: a=1\r\nSet-Cookie: b=2\r\n"
+        );
+    }
+}

@@ -1,0 +1,403 @@
+//! Which handler answers a request: paths on a radix tree (`matchit`), methods on a short list per path.
+//!
+//! Built once by the application, then shared read-only by every worker; [`Router::find`] is on the hot path and
+//! borrows everything from the router and from the request's target.
+
+use std::fmt;
+
+use matchit::Params;
+
+use crate::{IntoResponse, Request, Response};
+
+/// A handler after its return type has been erased.
+pub(crate) type Endpoint = Box<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
+
+fn erase<F, R>(handler: F) -> Endpoint
+where
+    F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+    R: IntoResponse + 'static,
+{
+    Box::new(move |request| handler(request).into_response())
+}
+
+/// What becomes of a handler whose client is gone while it waits for something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// Cancelled on a reset, and on the client's FIN.
+    Cancel,
+    /// Cancelled on a reset only: the client may close its sending half and still read the answer.
+    CancelUnlessHalfClosed,
+    /// Never cancelled.
+    Finish,
+}
+
+/// Maps paths and methods to handlers.
+///
+/// A handler is any `Fn(&mut Request) -> impl IntoResponse`, written in the plain blocking style: it runs on a fiber of
+/// its own connection. Path patterns are those of `matchit`: `/users/{id}` matches one segment, `/files/{*rest}` the
+/// rest of the path; a literal segment wins over a parameter. Paths are matched as they were sent, before percent
+/// decoding; [`Request::param`] decodes.
+///
+/// `HEAD` is answered by the `GET` handler unless the path has its own; `OPTIONS` by the list of methods; a method that
+/// the path lacks by 405 with `Allow`; an unknown path by 404 or the [fallback](Router::fallback).
+///
+/// ```
+/// use osier_web::{Request, Router};
+///
+/// let router = Router::new()
+///     .get("/", |_| "hello")
+///     .get("/users/{id}", |request: &mut Request<'_>| request.param("id").unwrap_or_default().into_owned())
+///     .nest("/api", Router::new().post("/items", |_| ()));
+/// assert_eq!(router.paths().collect::<Vec<_>>(), ["/", "/users/{id}", "/api/items"]);
+/// ```
+#[derive(Default)]
+pub struct Router {
+    tree: matchit::Router<usize>,
+    /// Indexed by what `tree` holds.
+    routes: Vec<(String, Route)>,
+    /// Prefix and handler; the longest prefix that fits answers.
+    fallbacks: Vec<(String, Endpoint)>,
+}
+
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident $method:literal)*) => {
+        impl Router {
+            $($(#[$doc])*
+            ///
+            /// # Panics
+            ///
+            /// When the pattern is malformed, or ambiguous with one that is already there.
+            pub fn $name<F, R>(self, path: &str, handler: F) -> Self
+            where
+                F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+                R: IntoResponse + 'static,
+            {
+                self.route(path, Route::new().$name(handler))
+            })*
+        }
+
+        impl Route {
+            $($(#[$doc])*
+            pub fn $name<F, R>(self, handler: F) -> Self
+            where
+                F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+                R: IntoResponse + 'static,
+            {
+                self.set($method, erase(handler))
+            })*
+        }
+    };
+}
+
+methods! {
+    /// Answers `GET`, and `HEAD` unless that has a handler of its own.
+    get "GET"
+    /// Answers `HEAD`; whatever body the response has is not sent.
+    head "HEAD"
+    /// Answers `POST`.
+    post "POST"
+    /// Answers `PUT`.
+    put "PUT"
+    /// Answers `PATCH`.
+    patch "PATCH"
+    /// Answers `DELETE`.
+    delete "DELETE"
+    /// Answers `OPTIONS` in place of the automatic list of methods.
+    options "OPTIONS"
+}
+
+impl Router {
+    /// A router that knows no path yet: everything is 404.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a route; methods of a path that is already there are added to it, and the options of the later one count.
+    ///
+    /// # Panics
+    ///
+    /// When the pattern is malformed, ambiguous with one that is already there, or does not begin with `/`.
+    pub fn route(mut self, path: &str, route: Route) -> Self {
+        self.insert(path.to_owned(), route);
+        self
+    }
+
+    /// Adds all routes of `inner` below `prefix`: its `/x` becomes `prefix/x`, its `/` becomes `prefix` itself.
+    /// A handler still sees the whole path.
+    ///
+    /// # Panics
+    ///
+    /// As [`Router::route`].
+    pub fn nest(mut self, prefix: &str, inner: Router) -> Self {
+        let prefix = prefix.trim_end_matches('/');
+        for (path, route) in inner.routes {
+            let below = if path == "/" && !prefix.is_empty() {
+                ""
+            } else {
+                path.as_str()
+            };
+            self.insert(format!("{prefix}{below}"), route);
+        }
+        for (below, endpoint) in inner.fallbacks {
+            self.add_fallback(format!("{prefix}{below}"), endpoint);
+        }
+        self
+    }
+
+    /// Answers every request, of any method, whose path no route matches. In a nested router: those below its prefix.
+    pub fn fallback<F, R>(mut self, handler: F) -> Self
+    where
+        F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+        R: IntoResponse + 'static,
+    {
+        self.add_fallback(String::new(), erase(handler));
+        self
+    }
+
+    /// The patterns in the order in which they were added.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.routes.iter().map(|(path, _)| path.as_str())
+    }
+
+    fn insert(&mut self, path: String, route: Route) {
+        assert!(path.starts_with('/'), "route {path:?} must begin with '/'");
+        if let Some((_, there)) = self.routes.iter_mut().find(|(known, _)| *known == path) {
+            there.merge(route);
+            return;
+        }
+        if let Err(error) = self.tree.insert(path.as_str(), self.routes.len()) {
+            panic!("route {path:?} cannot be added: {error}");
+        }
+        self.routes.push((path, route));
+    }
+
+    fn add_fallback(&mut self, prefix: String, endpoint: Endpoint) {
+        self.fallbacks.retain(|(known, _)| *known != prefix);
+        self.fallbacks.push((prefix, endpoint));
+        self.fallbacks
+            .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+    }
+
+    #[inline]
+    pub(crate) fn find<'r, 'p>(&'r self, method: &str, path: &'p str) -> Found<'r, 'p> {
+        match self.tree.at(path) {
+            Ok(matched) => {
+                let route = &self.routes[*matched.value].1;
+                match route.endpoint(method) {
+                    Some(endpoint) => Found::Handler {
+                        endpoint,
+                        route,
+                        params: matched.params,
+                    },
+                    None => Found::WrongMethod(route),
+                }
+            }
+            Err(_) => self.find_fallback(path),
+        }
+    }
+
+    #[cold]
+    fn find_fallback(&self, path: &str) -> Found<'_, 'static> {
+        let below = |prefix: &str| {
+            path.strip_prefix(prefix)
+                .is_some_and(|rest| prefix.is_empty() || rest.is_empty() || rest.starts_with('/'))
+        };
+        match self.fallbacks.iter().find(|(prefix, _)| below(prefix)) {
+            Some((_, endpoint)) => Found::Handler {
+                endpoint,
+                route: Route::PLAIN,
+                params: Params::new(),
+            },
+            None => Found::Nothing,
+        }
+    }
+}
+
+impl fmt::Debug for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.routes.iter().map(|(path, route)| (path, route.allow())))
+            .finish()
+    }
+}
+
+/// What a router says to a method and a path.
+pub(crate) enum Found<'r, 'p> {
+    Handler {
+        endpoint: &'r Endpoint,
+        route: &'r Route,
+        params: Params<'r, 'p>,
+    },
+    WrongMethod(&'r Route),
+    Nothing,
+}
+
+/// The handlers of one path, and what holds for all of them.
+///
+/// ```
+/// use osier_web::{Route, Router};
+///
+/// let router = Router::new().route("/payments", Route::new().post(|_| "done").finish_when_gone().body_limit(4096));
+/// ```
+pub struct Route {
+    /// In the order of addition; each method at most once.
+    endpoints: Vec<(Box<str>, Endpoint)>,
+    pub(crate) gone: Gone,
+    pub(crate) body_limit: Option<u64>,
+}
+
+impl Route {
+    /// What holds for fallbacks.
+    const PLAIN: &'static Route = &Route {
+        endpoints: Vec::new(),
+        gone: Gone::Cancel,
+        body_limit: None,
+    };
+
+    /// A route without a handler.
+    pub fn new() -> Self {
+        Route {
+            endpoints: Vec::new(),
+            gone: Gone::Cancel,
+            body_limit: None,
+        }
+    }
+
+    /// Answers `method`, which may be one that HTTP does not define.
+    pub fn on<F, R>(self, method: http::Method, handler: F) -> Self
+    where
+        F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+        R: IntoResponse + 'static,
+    {
+        self.set(method.as_str(), erase(handler))
+    }
+
+    /// Lets the handlers run to their end even when the client is gone; the answer is then thrown away.
+    pub fn finish_when_gone(mut self) -> Self {
+        self.gone = Gone::Finish;
+        self
+    }
+
+    /// Takes a client that has closed its sending half for one that still waits for the answer; a reset still cancels.
+    pub fn allow_half_close(mut self) -> Self {
+        self.gone = Gone::CancelUnlessHalfClosed;
+        self
+    }
+
+    /// The largest request body in bytes, in place of the server's [limit](crate::Limits::body).
+    pub fn body_limit(mut self, bytes: u64) -> Self {
+        self.body_limit = Some(bytes);
+        self
+    }
+
+    fn set(mut self, method: &str, endpoint: Endpoint) -> Self {
+        self.endpoints.retain(|(known, _)| **known != *method);
+        self.endpoints.push((method.into(), endpoint));
+        self
+    }
+
+    fn merge(&mut self, later: Route) {
+        for (method, endpoint) in later.endpoints {
+            self.endpoints.retain(|(known, _)| *known != method);
+            self.endpoints.push((method, endpoint));
+        }
+        if later.gone != Gone::Cancel {
+            self.gone = later.gone;
+        }
+        self.body_limit = later.body_limit.or(self.body_limit);
+    }
+
+    #[inline]
+    fn endpoint(&self, method: &str) -> Option<&Endpoint> {
+        let by = |name: &str| {
+            self.endpoints
+                .iter()
+                .find(|(known, _)| **known == *name)
+                .map(|(_, endpoint)| endpoint)
+        };
+        by(method).or_else(|| if method == "HEAD" { by("GET") } else { None })
+    }
+
+    /// The value of `Allow`: what is there, and what the router answers by itself.
+    pub(crate) fn allow(&self) -> String {
+        let mut methods: Vec<&str> = self.endpoints.iter().map(|(method, _)| &**method).collect();
+        if methods.contains(&"GET") && !methods.contains(&"HEAD") {
+            methods.push("HEAD");
+        }
+        if !methods.contains(&"OPTIONS") {
+            methods.push("OPTIONS");
+        }
+        methods.join(", ")
+    }
+}
+
+impl Default for Route {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route")
+            .field("methods", &self.allow())
+            .field("gone", &self.gone)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(router: &Router, method: &str, path: &str) -> String {
+        match router.find(method, path) {
+            Found::Handler { params, .. } => {
+                let params: Vec<String> = params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                format!("handler {}", params.join("&"))
+            }
+            Found::WrongMethod(route) => format!("405 {}", route.allow()),
+            Found::Nothing => "404".to_owned(),
+        }
+    }
+
+    #[test]
+    fn literals_win_over_parameters_and_wildcards() {
+        let router = Router::new()
+            .get("/a/{x}", |_| ())
+            .get("/a/b", |_| ())
+            .get("/f/{*rest}", |_| ())
+            .get("/{u}/p/{v}", |_| ());
+        assert_eq!(outcome(&router, "GET", "/a/b"), "handler ");
+        assert_eq!(outcome(&router, "GET", "/a/c"), "handler x=c");
+        assert_eq!(outcome(&router, "GET", "/f/x/y.css"), "handler rest=x/y.css");
+        assert_eq!(outcome(&router, "GET", "/q/p/r"), "handler u=q&v=r");
+        assert_eq!(outcome(&router, "GET", "/a"), "404");
+        assert_eq!(outcome(&router, "GET", "*"), "404");
+    }
+
+    #[test]
+    fn methods_of_a_path_add_up_and_head_falls_to_get() {
+        let router = Router::new().get("/x", |_| ()).put("/x", |_| ()).post("/y", |_| ());
+        assert_eq!(outcome(&router, "PUT", "/x"), "handler ");
+        assert_eq!(outcome(&router, "HEAD", "/x"), "handler ");
+        assert_eq!(outcome(&router, "HEAD", "/y"), "405 POST, OPTIONS");
+        assert_eq!(outcome(&router, "DELETE", "/x"), "405 GET, PUT, HEAD, OPTIONS");
+    }
+
+    #[test]
+    fn nested_routers_keep_their_fallback_to_their_prefix() {
+        let inner = Router::new().get("/", |_| ()).get("/x", |_| ()).fallback(|_| ());
+        let router = Router::new().nest("/api/", inner);
+        assert_eq!(router.paths().collect::<Vec<_>>(), ["/api", "/api/x"]);
+        assert_eq!(outcome(&router, "GET", "/api/none"), "handler ");
+        assert_eq!(outcome(&router, "GET", "/apis"), "404");
+        assert_eq!(outcome(&router, "GET", "/none"), "404");
+    }
+
+    #[test]
+    #[should_panic(expected = "route \"/{b}\" cannot be added")]
+    fn an_ambiguous_pattern_is_named() {
+        let _ = Router::new().get("/{a}", |_| ()).get("/{b}", |_| ());
+    }
+}

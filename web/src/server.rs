@@ -1,0 +1,466 @@
+//! The server: listeners, one accepting fiber per worker, where a fresh connection goes, and how it all ends.
+//!
+//! ```text
+//!   worker 0: accept ─▶ place ─▶ Conn on 0            every worker has a listener on the same address (SO_REUSEPORT);
+//!   worker 1: accept ─▶ place ─▶ far more than the    a socket moves before its first byte, never later
+//!                         mean? ─▶ Conn on the emptiest
+//! ```
+//!
+//! [`Shared`] is what the workers have in common: read-only, but for the counters of connections, which change when one
+//! opens or closes and never per request.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use std::{fmt, thread};
+
+use atomic_waker::AtomicWaker;
+use osier::net::{TcpListener, TcpStream};
+use osier::{Cancelled, JoinHandle};
+use osier_http::Limits;
+
+use crate::config::{Log, Observer, Served, Timeouts};
+use crate::conn::Conn;
+use crate::router::Router;
+use crate::worker::Worker;
+
+/// How much above the mean a worker's connections may be before fresh ones go elsewhere, at least.
+const UNEVEN: usize = 8;
+
+/// Pause of a worker that cannot accept: out of descriptors or memory, or at the limit of connections.
+const BACK_OFF: Duration = Duration::from_millis(100);
+
+/// At most one log line on that in this time.
+const SAY_AGAIN: Duration = Duration::from_secs(5);
+
+/// How often a drain looks whether it is done.
+const DRAIN_TICK: Duration = Duration::from_millis(5);
+
+/// Serves `router` on `addr` with the defaults of [`Server`], until the fiber is cancelled.
+///
+/// ```no_run
+/// use osier_web::{Router, serve};
+///
+/// osier::run(|| serve("127.0.0.1:8080", Router::new().get("/", |_| "hello\n")))
+/// # .unwrap();
+/// ```
+///
+/// # Suspends
+///
+/// Always.
+///
+/// # Errors
+///
+/// When the address cannot be listened on.
+///
+/// # Panics
+///
+/// Outside of a runtime.
+pub fn serve(addr: impl ToSocketAddrs, router: Router) -> io::Result<()> {
+    Server::new(router).bind(addr)?.run();
+    Ok(())
+}
+
+/// A server before it listens: what it answers and under which limits.
+///
+/// ```
+/// use osier_web::{Limits, Router, Server, Timeouts};
+/// use std::time::Duration;
+///
+/// osier::run(|| -> std::io::Result<()> {
+///     let server = Server::new(Router::new().get("/", |_| "hello\n"))
+///         .limits(Limits { body: 64 << 20, ..Limits::default() })
+///         .timeouts(Timeouts { idle: Duration::from_secs(5), ..Timeouts::default() })
+///         .on_request(|served| println!("{} {} {}", served.method(), served.target(), served.status()))
+///         .bind("127.0.0.1:0")?;
+///     let stop = server.handle();
+///     osier::spawn(move || stop.shutdown());
+///     server.run();
+///     Ok(())
+/// })
+/// # .unwrap();
+/// ```
+pub struct Server {
+    router: Router,
+    limits: Limits,
+    timeouts: Timeouts,
+    max_connections: usize,
+    observer: Option<Observer>,
+    log: Log,
+}
+
+impl Server {
+    /// A server with the default limits and timeouts, that logs to the standard error stream.
+    pub fn new(router: Router) -> Self {
+        Server {
+            router,
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            max_connections: usize::MAX,
+            observer: None,
+            log: Box::new(|line| eprintln!("osier-web: {line}")),
+        }
+    }
+
+    /// How large requests may be.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// How long to wait for clients.
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// The most connections at once, over all workers. Further ones wait in the kernel's backlog.
+    pub fn max_connections(mut self, count: usize) -> Self {
+        self.max_connections = count;
+        self
+    }
+
+    /// Calls `hook` for every answered request, on the connection's fiber: an access log, for example. Without one no
+    /// clock is read.
+    pub fn on_request(mut self, hook: impl Fn(&Served<'_>) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Box::new(hook));
+        self
+    }
+
+    /// Takes the lines meant for the operator: panics and failures of handlers, trouble with accepting.
+    pub fn on_log(mut self, log: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static) -> Self {
+        self.log = Box::new(log);
+        self
+    }
+
+    /// Listens on `addr`, with a listener for each worker of the runtime. Connections are accepted from
+    /// [`Listening::run`] on.
+    ///
+    /// # Errors
+    ///
+    /// When none of the addresses can be listened on; `AddrInUse` also when the other listener would share the port.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Listening> {
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the address resolves to nothing");
+        for addr in addr.to_socket_addrs()? {
+            match listen(addr, osier::workers()) {
+                Ok(listeners) => return self.listening(listeners),
+                Err(error) => last = io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}")),
+            }
+        }
+        Err(last)
+    }
+
+    /// Uses a listener that somebody else has opened. One worker accepts; the connections are spread over all.
+    ///
+    /// # Errors
+    ///
+    /// When the listener has no address.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn listener(self, listener: TcpListener) -> io::Result<Listening> {
+        self.listening(vec![listener])
+    }
+
+    fn listening(self, listeners: Vec<TcpListener>) -> io::Result<Listening> {
+        let addr = listeners[0].local_addr()?;
+        let shared = Shared {
+            router: self.router,
+            limits: self.limits,
+            timeouts: self.timeouts,
+            max_connections: self.max_connections,
+            observer: self.observer,
+            log: self.log,
+            connections: (0..osier::workers()).map(|_| Padded::default()).collect(),
+        };
+        Ok(Listening {
+            listeners,
+            addr,
+            shared: Arc::new(shared),
+            stop: ShutdownHandle::default(),
+        })
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("router", &self.router)
+            .field("limits", &self.limits)
+            .field("timeouts", &self.timeouts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One listener for each worker.
+fn listen(addr: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
+    if addr.port() != 0 {
+        // SO_REUSEPORT would silently share the port with another server of the same user: ask without it first.
+        drop(std::net::TcpListener::bind(addr)?);
+    }
+    let first = TcpListener::bind_reuseport(addr)?;
+    let addr = first.local_addr()?;
+    let mut listeners = vec![first];
+    for _ in 1..workers {
+        listeners.push(TcpListener::bind_reuseport(addr)?);
+    }
+    Ok(listeners)
+}
+
+/// A server that listens.
+pub struct Listening {
+    listeners: Vec<TcpListener>,
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    stop: ShutdownHandle,
+}
+
+impl Listening {
+    /// The address it listens on, with the port the system chose if that was left to it.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What ends [`run`](Listening::run).
+    pub fn handle(&self) -> ShutdownHandle {
+        self.stop.clone()
+    }
+
+    /// Serves until [`ShutdownHandle::shutdown`]. Then accepts no more, closes the connections that are idle, lets the
+    /// running requests finish (their responses say `connection: close`), and cuts what is left after
+    /// [`Timeouts::drain`].
+    ///
+    /// Returns how many connections were cut.
+    ///
+    /// # Suspends
+    ///
+    /// Always.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds, and stops accepting; open connections are then the runtime's to end.
+    pub fn run(self) -> usize {
+        let Listening {
+            listeners,
+            shared,
+            stop,
+            ..
+        } = self;
+        let accepting: Vec<Accepting> = listeners
+            .into_iter()
+            .enumerate()
+            .map(|(index, listener)| {
+                let shared = shared.clone();
+                Accepting(Some(on_worker(index, "accept", move || accept(&shared, &listener))))
+            })
+            .collect();
+        stop.wait();
+        drop(accepting);
+
+        let drains: Vec<JoinHandle<usize>> = (0..shared.connections.len())
+            .map(|index| {
+                let shared = shared.clone();
+                on_worker(index, "drain", move || drain(&shared))
+            })
+            .collect();
+        drains.into_iter().map(|drain| drain.join().unwrap_or(0)).sum()
+    }
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listening")
+            .field("addr", &self.addr)
+            .finish_non_exhaustive()
+    }
+}
+
+fn on_worker<T: Send + 'static>(index: usize, name: &str, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    osier::fiber::Builder::new().name(name).worker(index).spawn(run)
+}
+
+/// An accepting fiber, ended when this is dropped.
+struct Accepting(Option<JoinHandle<()>>);
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        if let Some(fiber) = self.0.take() {
+            fiber.cancel();
+            if !thread::panicking() {
+                let _ = fiber.join();
+            }
+        }
+    }
+}
+
+/// Ends a server from anywhere: another fiber, a plain thread.
+#[derive(Clone, Default)]
+pub struct ShutdownHandle(Arc<Stop>);
+
+#[derive(Default)]
+struct Stop {
+    asked: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl ShutdownHandle {
+    /// Asks the server to end; see [`Listening::run`]. Never waits; a second call does nothing.
+    pub fn shutdown(&self) {
+        self.0.asked.store(true, Ordering::Release);
+        self.0.waker.wake();
+    }
+
+    fn wait(&self) {
+        osier::block_on(poll_fn(|cx| {
+            self.0.waker.register(cx.waker());
+            if self.0.asked.load(Ordering::Acquire) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        }));
+    }
+}
+
+impl fmt::Debug for ShutdownHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ShutdownHandle").field(&self.0.asked).finish()
+    }
+}
+
+/// On a cache line of its own: each worker writes its own counter.
+#[derive(Default)]
+#[repr(align(64))]
+struct Padded(AtomicUsize);
+
+/// What the workers of a server have in common.
+pub(crate) struct Shared {
+    pub(crate) router: Router,
+    pub(crate) limits: Limits,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) observer: Option<Observer>,
+    max_connections: usize,
+    log: Log,
+    /// Open connections of each worker, counted in where they are placed. Relaxed: a stale reading only makes the spread
+    /// a little less even.
+    connections: Box<[Padded]>,
+}
+
+impl Shared {
+    #[cold]
+    pub(crate) fn log(&self, line: fmt::Arguments<'_>) {
+        (self.log)(line);
+    }
+
+    /// A connection of worker `index` has closed.
+    pub(crate) fn left(&self, index: usize) {
+        self.connections[index].0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn count(&self, index: usize) -> usize {
+        self.connections[index].0.load(Ordering::Relaxed)
+    }
+
+    fn total(&self) -> usize {
+        (0..self.connections.len()).map(|index| self.count(index)).sum()
+    }
+
+    /// Which worker a connection goes to that `here` has accepted.
+    fn place(&self, here: usize) -> usize {
+        let workers = self.connections.len();
+        let mean = self.total() / workers;
+        if self.count(here) < mean + (mean / 4).max(UNEVEN) {
+            return here;
+        }
+        (0..workers).min_by_key(|&index| self.count(index)).unwrap_or(here)
+    }
+}
+
+/// The accepting fiber of a worker: never spins, and ends only when it is cancelled.
+fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    let worker = Worker::here(shared);
+    let mut said: Option<Instant> = None;
+    let mut say = |line: fmt::Arguments<'_>| {
+        if said.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
+            said = Some(Instant::now());
+            shared.log(line);
+        }
+    };
+    loop {
+        if shared.total() >= shared.max_connections {
+            say(format_args!(
+                "{} connections: no more are accepted until some close",
+                shared.max_connections
+            ));
+            osier::sleep(DRAIN_TICK);
+            continue;
+        }
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                let index = shared.place(worker.index);
+                shared.connections[index].0.fetch_add(1, Ordering::Relaxed);
+                if index == worker.index {
+                    Conn::open(&worker, stream, peer);
+                } else {
+                    hand_off(shared, index, stream, peer);
+                }
+            }
+            Err(error) if Cancelled::is(&error) => return,
+            Err(error) if is_of_one_client(&error) => {}
+            Err(error) => {
+                say(format_args!("cannot accept: {error}; trying again every {BACK_OFF:?}"));
+                osier::sleep(BACK_OFF);
+            }
+        }
+    }
+}
+
+fn hand_off(shared: &Arc<Shared>, index: usize, stream: TcpStream, peer: SocketAddr) {
+    let shared = shared.clone();
+    drop(on_worker(index, "hand-off", move || {
+        Conn::open(&Worker::here(&shared), stream, peer)
+    }));
+}
+
+/// accept(2): errors that were already pending on the new socket, not of the listener.
+fn is_of_one_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, NetworkDown, TimedOut};
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionReset | Interrupted | NetworkDown | TimedOut
+    ) || matches!(
+        error.kind(),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable
+    )
+}
+
+/// Ends the connections of this worker; how many had to be cut.
+fn drain(shared: &Arc<Shared>) -> usize {
+    let worker = Worker::here(shared);
+    worker.draining.set(true);
+    // An idle connection reads the end, after what has come for it already, and closes.
+    for link in worker.links() {
+        if !link.busy.get() {
+            let _ = link.stream.shutdown(Shutdown::Read);
+        }
+    }
+    let deadline = Instant::now() + shared.timeouts.drain;
+    while !worker.is_empty() && Instant::now() < deadline {
+        osier::sleep(DRAIN_TICK);
+    }
+    let left = worker.links();
+    for link in &left {
+        let _ = link.stream.shutdown(Shutdown::Both);
+    }
+    Worker::leave(shared);
+    left.len()
+}

@@ -1,0 +1,275 @@
+//! A server on loopback and a client that sends bytes and reads replies; every test file uses it.
+#![allow(dead_code)] // each test file uses its part
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use osier_web::{Router, Server, ShutdownHandle};
+
+/// What a test waits for at most, for anything.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running server; stopped when dropped.
+pub struct Site {
+    pub addr: SocketAddr,
+    pub stop: ShutdownHandle,
+    pub log: Arc<Mutex<Vec<String>>>,
+    /// Gives what `Listening::run` has returned.
+    pub ended: mpsc::Receiver<usize>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// `router` on one worker.
+pub fn site(router: Router) -> Site {
+    site_with(1, Server::new(router), |server| server.bind("127.0.0.1:0"))
+}
+
+/// A configured server on `workers` workers.
+pub fn site_with(
+    workers: usize,
+    server: Server,
+    bind: impl FnOnce(Server) -> std::io::Result<osier_web::Listening> + Send + 'static,
+) -> Site {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let lines = log.clone();
+    let server = server.on_log(move |line| lines.lock().unwrap().push(line.to_string()));
+    let (ready, started) = mpsc::channel();
+    let (end, ended) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let runtime = osier::Runtime::builder().workers(workers).build().expect("a runtime");
+        runtime.run(|| {
+            let listening = bind(server).expect("a free port on loopback");
+            ready
+                .send((listening.local_addr(), listening.handle()))
+                .expect("the test waits");
+            let _ = end.send(listening.run());
+        });
+    });
+    let (addr, stop) = started.recv_timeout(PATIENCE).expect("the server starts");
+    Site {
+        addr,
+        stop,
+        log,
+        ended,
+        thread: Some(thread),
+    }
+}
+
+impl Site {
+    pub fn connect(&self) -> Client {
+        Client::new(TcpStream::connect(self.addr).expect("the server listens"))
+    }
+
+    /// One request on a connection of its own.
+    pub fn ask(&self, request: &str) -> Reply {
+        let mut client = self.connect();
+        client.send(request);
+        client.reply()
+    }
+
+    pub fn get(&self, path: &str) -> Reply {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))
+    }
+
+    pub fn logged(&self, text: &str) -> bool {
+        self.log.lock().unwrap().iter().any(|line| line.contains(text))
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.stop.shutdown();
+        if let (Some(thread), false) = (self.thread.take(), thread::panicking()) {
+            thread.join().expect("the server ends without a panic");
+        }
+    }
+}
+
+/// Waits until `condition` holds.
+pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A connection of a test.
+pub struct Client {
+    pub stream: TcpStream,
+    /// Received and not yet part of a reply.
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (known, value) = line.split_once(": ")?;
+            known.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    pub fn text(&self) -> &str {
+        str::from_utf8(&self.body).expect("a text")
+    }
+}
+
+impl Client {
+    pub fn new(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client {
+            stream,
+            buffer: Vec::new(),
+        }
+    }
+
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).expect("the server takes it");
+    }
+
+    /// Sends what the server may no longer want.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.stream.write_all(bytes.as_ref()).is_ok()
+    }
+
+    pub fn get(&mut self, path: &str) -> Reply {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"));
+        self.reply()
+    }
+
+    pub fn finish_sending(&self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// Ends the connection by RST.
+    pub fn reset(self) {
+        // An SO_LINGER of zero makes close send a reset (socket(7)).
+        let socket = socket2::SockRef::from(&self.stream);
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+    }
+
+    fn more(&mut self) -> usize {
+        let mut piece = [0; 16384];
+        let count = self.stream.read(&mut piece).expect("the server answers in time");
+        self.buffer.extend_from_slice(&piece[..count]);
+        count
+    }
+
+    pub fn take(&mut self, count: usize) -> Vec<u8> {
+        while self.buffer.len() < count {
+            assert_ne!(
+                self.more(),
+                0,
+                "the connection ended inside a reply: {:?}",
+                String::from_utf8_lossy(&self.buffer)
+            );
+        }
+        self.buffer.drain(..count).collect()
+    }
+
+    fn line(&mut self) -> String {
+        loop {
+            if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\r\n") {
+                let line = self.take(end + 2);
+                return String::from_utf8(line[..end].to_vec()).expect("a line of text");
+            }
+            assert_ne!(
+                self.more(),
+                0,
+                "the connection ended inside a line: {:?}",
+                String::from_utf8_lossy(&self.buffer)
+            );
+        }
+    }
+
+    /// The head of the next reply: its status and its text.
+    pub fn head(&mut self) -> (u16, String) {
+        let mut head = String::new();
+        loop {
+            let line = self.line();
+            if line.is_empty() {
+                break;
+            }
+            head += &line;
+            head += "\n";
+        }
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        (status.unwrap_or_else(|| panic!("not a head: {head:?}")), head)
+    }
+
+    /// The next reply, framed as it says.
+    pub fn reply(&mut self) -> Reply {
+        let (status, head) = self.head();
+        let mut reply = Reply {
+            status,
+            head,
+            body: Vec::new(),
+        };
+        if matches!(status, 100..=199 | 204 | 304) {
+            return reply;
+        }
+        if let Some(length) = reply.header("content-length") {
+            let length = length.parse().expect("a length");
+            reply.body = self.take(length);
+        } else if reply.header("transfer-encoding") == Some("chunked") {
+            reply.body = self.chunks();
+        } else {
+            reply.body = self.rest();
+        }
+        reply
+    }
+
+    /// The data of all chunks up to the last.
+    pub fn chunks(&mut self) -> Vec<u8> {
+        let mut data = Vec::new();
+        loop {
+            let length = usize::from_str_radix(&self.line(), 16).expect("a chunk size");
+            if length == 0 {
+                assert_eq!(self.line(), "");
+                return data;
+            }
+            data.extend(self.take(length));
+            assert_eq!(self.line(), "");
+        }
+    }
+
+    /// Everything up to the end of the connection.
+    pub fn rest(&mut self) -> Vec<u8> {
+        let mut piece = [0; 16384];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => self.buffer.extend_from_slice(&piece[..count]),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+                Err(error) => panic!("the connection does not end: {error}"),
+            }
+        }
+        std::mem::take(&mut self.buffer)
+    }
+
+    /// Asserts that nothing more comes but the end.
+    pub fn expect_end(&mut self) {
+        assert_eq!(String::from_utf8_lossy(&self.rest()), "");
+    }
+
+    /// Whether nothing comes within `time`; for what must not happen, so a slow machine can only make it pass.
+    pub fn is_quiet_for(&mut self, time: Duration) -> bool {
+        self.stream.set_read_timeout(Some(time)).unwrap();
+        let mut byte = [0];
+        let quiet = self.buffer.is_empty() && self.stream.peek(&mut byte).is_err();
+        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        quiet
+    }
+}

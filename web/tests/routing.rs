@@ -1,0 +1,129 @@
+//! What the router answers by itself, and what handlers see of the request.
+
+mod common;
+
+use common::site;
+use osier_web::{IntoResponse, Request, Response, Route, Router, http::Method, http::StatusCode};
+
+#[test]
+fn unknown_paths_and_methods() {
+    let router = Router::new().get("/x", |_| "x").post("/x", |_| "posted").route(
+        "/y",
+        Route::new().on(Method::from_bytes(b"PURGE").unwrap(), |_| "purged"),
+    );
+    let site = site(router);
+    let mut client = site.connect();
+    assert_eq!(client.get("/none").status, 404);
+
+    client.send("DELETE /x HTTP/1.1\r\nHost: t\r\n\r\n");
+    let reply = client.reply();
+    assert_eq!(
+        (reply.status, reply.header("allow")),
+        (405, Some("GET, POST, HEAD, OPTIONS"))
+    );
+
+    client.send("OPTIONS /x HTTP/1.1\r\nHost: t\r\n\r\n");
+    let reply = client.reply();
+    assert_eq!(
+        (reply.status, reply.header("allow")),
+        (204, Some("GET, POST, HEAD, OPTIONS"))
+    );
+
+    client.send("OPTIONS * HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(client.reply().status, 204);
+
+    client.send("PURGE /y HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(client.reply().text(), "purged");
+    client.send("CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n");
+    assert_eq!(client.reply().status, 501);
+}
+
+#[test]
+fn parameters_queries_and_fields() {
+    let router = Router::new().get("/u/{name}/{*rest}", |request: &mut Request<'_>| {
+        format!(
+            "{} {} {} {} {} {}",
+            request.param("name").unwrap_or_default(),
+            request.param_raw("rest").unwrap_or_default(),
+            request.query_param("q").unwrap_or_default(),
+            request.host().unwrap_or_default(),
+            request.header_str("X-Thing").unwrap_or_default(),
+            request.peer().ip(),
+        )
+    });
+    let reply = site(router)
+        .ask("GET /u/J%C3%BCrgen/a/b%20c?p=1&q=one+two%21 HTTP/1.1\r\nHost: example.org:81\r\nx-thing: t\r\n\r\n");
+    assert_eq!(reply.text(), "Jürgen a/b%20c one two! example.org:81 t 127.0.0.1");
+}
+
+#[test]
+fn requests_convert_to_http_types() {
+    let router = Router::new().get("/{*any}", |request: &mut Request<'_>| {
+        let converted = request.to_http().expect("a request");
+        let values: Vec<_> = converted
+            .headers()
+            .get_all("x-many")
+            .iter()
+            .map(|v| v.to_str().unwrap())
+            .collect();
+        format!(
+            "{} {} {:?} {values:?}",
+            converted.method(),
+            converted.uri(),
+            converted.version()
+        )
+    });
+    let reply = site(router).ask("GET /a?b HTTP/1.1\r\nHost: t\r\nX-Many: 1\r\nx-many: 2\r\n\r\n");
+    assert_eq!(reply.text(), r#"GET /a?b HTTP/1.1 ["1", "2"]"#);
+}
+
+#[test]
+fn results_and_own_errors_become_responses() {
+    struct Refused(&'static str);
+    impl IntoResponse for Refused {
+        fn into_response(self) -> Response {
+            (StatusCode::CONFLICT, self.0).into_response()
+        }
+    }
+    fn handler(request: &mut Request<'_>) -> Result<String, Refused> {
+        let text = request.query_param("n").ok_or(Refused("no n"))?;
+        let n: u32 = text.parse().map_err(|_| Refused("not a number"))?;
+        Ok((n + 1).to_string())
+    }
+    let site = site(Router::new().get("/", handler));
+    let mut client = site.connect();
+    let mut answer = |path| {
+        let reply = client.get(path);
+        (reply.status, reply.text().to_owned())
+    };
+    assert_eq!(answer("/?n=41"), (200, "42".to_owned()));
+    assert_eq!(answer("/?n=x"), (409, "not a number".to_owned()));
+    assert_eq!(answer("/"), (409, "no n".to_owned()));
+}
+
+#[test]
+fn nested_routers_and_fallbacks() {
+    let api = Router::new().get("/items/{id}", |r: &mut Request<'_>| {
+        format!("item {}", r.param("id").unwrap())
+    });
+    let api = api.fallback(|_| (StatusCode::NOT_FOUND, "no such call"));
+    let router = Router::new()
+        .nest("/api", api)
+        .fallback(|r: &mut Request<'_>| format!("page {}", r.path()));
+    let site = site(router);
+    let mut client = site.connect();
+    assert_eq!(client.get("/api/items/7").text(), "item 7");
+    let reply = client.get("/api/nothing");
+    assert_eq!((reply.status, reply.text()), (404, "no such call"));
+    assert_eq!(client.get("/about").text(), "page /about");
+}
+
+#[test]
+fn an_absolute_target_is_routed_by_its_path() {
+    let site = site(Router::new().get("/x", |r: &mut Request<'_>| r.host().unwrap_or_default().to_owned()));
+    assert_eq!(
+        site.ask("GET http://example.org/x HTTP/1.1\r\nHost: other\r\n\r\n")
+            .text(),
+        "example.org"
+    );
+}
