@@ -189,7 +189,7 @@ pub(crate) fn forget_worker(id: u16) {
 
 /// Bits 0..32 the index, 32..48 the generation; bit 63 is the foreign table's.
 fn token(index: u32, state: u64) -> Token {
-    Token(state / GENERATION << 32 | u64::from(index))
+    Token((state / GENERATION) << 32 | u64::from(index))
 }
 
 /// The bit that says that a token belongs to a worker's table of foreign descriptors.

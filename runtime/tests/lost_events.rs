@@ -53,7 +53,11 @@ fn data_and_end_in_one_wake_up() {
             client.shutdown(Shutdown::Write).unwrap();
             let mut buf = [0; 64];
             assert_eq!(server.read(&mut buf).unwrap(), 10);
-            assert_eq!(server.read(&mut buf).unwrap(), 0, "the end, for which there is no further edge");
+            assert_eq!(
+                server.read(&mut buf).unwrap(),
+                0,
+                "the end, for which there is no further edge"
+            );
             assert_eq!(server.read(&mut buf).unwrap(), 0, "and again");
         }
     });

@@ -49,7 +49,8 @@ pub trait FileSink: Source {
 ///     assert_eq!(text, "2345689");
 ///     std::io::Result::Ok(())
 /// })?;
-/// # std::fs::remove_file(&path)
+/// # std::fs::remove_file(&path)?;
+/// # std::io::Result::Ok(())
 /// ```
 ///
 /// # Suspends

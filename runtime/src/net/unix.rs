@@ -1,7 +1,9 @@
 //! Unix sockets: streams, listeners and datagrams.
 
+use std::ffi::OsStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -101,7 +103,7 @@ impl UnixStream {
     ///
     /// `NotConnected`.
     pub fn peer_addr(&self) -> io::Result<UnixSocketAddr> {
-        name(SockRef::from(&self.0.watched.fd()).peer_addr()?)
+        peer(self.0.watched.fd())
     }
 
     /// The address of this end.
@@ -110,7 +112,7 @@ impl UnixStream {
     ///
     /// What the system says.
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
-        name(SockRef::from(&self.0.watched.fd()).local_addr()?)
+        local(self.0.watched.fd())
     }
 }
 
@@ -201,7 +203,7 @@ impl UnixListener {
     ///
     /// What the system says.
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
-        name(SockRef::from(&self.0.fd()).local_addr()?)
+        local(self.0.fd())
     }
 
     /// Another value for the same socket.
@@ -361,12 +363,12 @@ impl UnixDatagram {
 
     /// The address of this end.
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
-        name(SockRef::from(&self.0.watched.fd()).local_addr()?)
+        local(self.0.watched.fd())
     }
 
     /// The connected peer.
     pub fn peer_addr(&self) -> io::Result<UnixSocketAddr> {
-        name(SockRef::from(&self.0.watched.fd()).peer_addr()?)
+        peer(self.0.watched.fd())
     }
 
     /// Another value for the same socket, with the same timeouts.
@@ -422,9 +424,12 @@ fn socket(kind: SocketType) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, kind, FLAGS, None)?)
 }
 
-fn name(addr: socket2::SockAddr) -> io::Result<UnixSocketAddr> {
-    addr.as_unix()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the socket is not a Unix socket"))
+fn local(fd: BorrowedFd<'_>) -> io::Result<UnixSocketAddr> {
+    from_rustix(Some(rustix::net::getsockname(fd)?))
+}
+
+fn peer(fd: BorrowedFd<'_>) -> io::Result<UnixSocketAddr> {
+    from_rustix(rustix::net::getpeername(fd)?)
 }
 
 fn to_rustix(addr: &UnixSocketAddr) -> io::Result<SocketAddrUnix> {
@@ -440,12 +445,25 @@ fn to_rustix(addr: &UnixSocketAddr) -> io::Result<SocketAddrUnix> {
     })
 }
 
+/// What the kernel says of a peer. A name that fills `sun_path` to the last byte has no room for its NUL there; std cannot
+/// hold it and rustix panics over it, so it counts as none, like the empty one.
 fn from_rustix(addr: Option<SocketAddrAny>) -> io::Result<UnixSocketAddr> {
-    let addr = addr.and_then(|addr| SocketAddrUnix::try_from(addr).ok());
-    if let Some(name) = addr.as_ref().and_then(|addr| addr.abstract_name()) {
+    const FAMILY_BYTES: u32 = 2;
+    const PATH_BYTES: u32 = 108;
+    if addr
+        .as_ref()
+        .is_some_and(|addr| addr.address_family() != AddressFamily::UNIX)
+    {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the socket is not a Unix socket",
+        ));
+    }
+    let named = addr.filter(|addr| (FAMILY_BYTES + 1..=FAMILY_BYTES + PATH_BYTES).contains(&addr.addr_len()));
+    let named = named.and_then(|addr| SocketAddrUnix::try_from(addr).ok());
+    if let Some(name) = named.as_ref().and_then(|addr| addr.abstract_name()) {
         return UnixSocketAddr::from_abstract_name(name);
     }
-    use std::os::unix::ffi::OsStrExt;
-    let path = addr.as_ref().and_then(|addr| addr.path_bytes()).unwrap_or_default();
-    UnixSocketAddr::from_pathname(Path::new(std::ffi::OsStr::from_bytes(path)))
+    let path = named.as_ref().and_then(|addr| addr.path_bytes()).unwrap_or_default();
+    UnixSocketAddr::from_pathname(Path::new(OsStr::from_bytes(path)))
 }
