@@ -6,16 +6,12 @@
 #[cfg(loom)]
 pub(crate) use loom::{
     cell::UnsafeCell,
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
-    },
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
 /// std's cell with loom's way in.
@@ -51,3 +47,58 @@ macro_rules! const_unless_loom {
     };
 }
 pub(crate) use const_unless_loom;
+
+/// What a thread does that finds a lock of a few instructions taken, growing more patient with each of its `tries`.
+#[cfg(not(loom))]
+#[cold]
+pub(crate) fn relax(tries: &mut u32) {
+    *tries += 1;
+    match *tries {
+        ..32 => std::hint::spin_loop(),
+        32..64 => std::thread::yield_now(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+    }
+}
+
+/// Only the turnstile's holder comes to a lock in a model, so it is never found taken.
+#[cfg(loom)]
+pub(crate) fn relax(_tries: &mut u32) {
+    unreachable!("a turnstile admits one");
+}
+
+/// Stands before a spinning lock. Nothing in std's world; in loom's a mutex, since loom would follow every turn of a
+/// spin as an interleaving of its own and never end. What the lock orders, the mutex orders alike.
+#[cfg(not(loom))]
+pub(crate) struct Turnstile;
+
+#[cfg(not(loom))]
+impl Turnstile {
+    pub(crate) const fn new() -> Self {
+        Self
+    }
+
+    pub(crate) fn enter(&self) -> Turn<'_> {
+        Turn(std::marker::PhantomData)
+    }
+}
+
+/// Passage through the turnstile, until dropped.
+#[cfg(not(loom))]
+pub(crate) struct Turn<'a>(std::marker::PhantomData<&'a ()>);
+
+#[cfg(loom)]
+pub(crate) type Turn<'a> = loom::sync::MutexGuard<'a, ()>;
+
+#[cfg(loom)]
+pub(crate) struct Turnstile(loom::sync::Mutex<()>);
+
+#[cfg(loom)]
+impl Turnstile {
+    pub(crate) fn new() -> Self {
+        Self(loom::sync::Mutex::new(()))
+    }
+
+    pub(crate) fn enter(&self) -> Turn<'_> {
+        self.0.lock().unwrap() // nothing panics while it is held
+    }
+}

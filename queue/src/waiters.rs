@@ -19,10 +19,11 @@
 //! ```
 //!
 //! # Protocol
-//! - `lock` guards all links, tickets and wakers of nodes in WAITING, and the writing of `head`. It is a `std::sync::Mutex`:
-//!   one word and one compare-exchange when free, and where a holder is preempted the others sleep, while a spin lock of
-//!   our own would burn the core and, under real-time priorities, never end. Poison is ignored: nothing that can panic
-//!   runs inside. No foreign code runs inside: wakers are cloned before, woken and dropped after.
+//! - The lock is the lowest bit of `head`; it guards all links, tickets and wakers of nodes in WAITING. Taking it is one
+//!   compare-exchange, releasing it the store that publishes the new head anyway, so a wait and its wake cost two
+//!   read-modify-writes where a `std::sync::Mutex` takes four, and the list is two words. The price is that a thread which
+//!   finds it taken spins, then yields, then sleeps a little (so that under real-time priorities a preempted holder gets to
+//!   run). Holders execute a few dozen instructions and no foreign code: wakers are cloned before, woken and dropped after.
 //! - A node that is not WAITING belongs to its owner alone. Whoever grants takes the waker out and unlinks the node
 //!   first, and stores the granted state (release) as its very last access: the owner may see it (acquire) and free the
 //!   node without the lock.
@@ -39,11 +40,10 @@
 //! and the node is `!Unpin`, so no exclusive reference claims them.
 #![allow(unsafe_code)]
 
-use crate::sync::{AtomicPtr, AtomicU8, Mutex, MutexGuard, Ordering, UnsafeCell, fence};
+use crate::sync::{AtomicPtr, AtomicU8, Ordering, Turn, Turnstile, UnsafeCell, fence, relax};
 use std::marker::PhantomPinned;
 use std::pin::Pin;
 use std::ptr::{self, NonNull};
-use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
 /// In no list, nothing granted.
@@ -58,7 +58,7 @@ const GRANTED_ALL: u8 = 3;
 /// Wakers that `wake_all` takes out under one hold of the lock.
 const BATCH: usize = 16;
 
-/// A list of waiters, first in, first out. Three words; usable from any thread; `const` to make.
+/// A list of waiters, first in, first out. Two words; usable from any thread; `const` to make.
 ///
 /// ```
 /// use osier_queue::WaitList;
@@ -74,10 +74,12 @@ const BATCH: usize = 16;
 /// assert!(!list.wake_one(), "nobody waits any more");
 /// ```
 pub struct WaitList {
-    /// The node that waits longest, or null. Written under the lock; read without it as a hint.
+    /// The node that waits longest, or null; its lowest bit is the lock. Written under the lock; read without it as a hint.
     head: AtomicPtr<Node>,
-    /// Guards everything the module's protocol says; holds the next ticket.
-    lock: Mutex<u64>,
+    /// The ticket of the next node; only under the lock.
+    next_ticket: UnsafeCell<u64>,
+    /// For the models; no bytes outside of them.
+    turnstile: Turnstile,
 }
 
 /// One who waits: a node of its list, to be pinned where it lives, best with [`std::pin::pin!`].
@@ -109,6 +111,9 @@ struct Links {
     waker: Option<Waker>,
 }
 
+// SAFETY: the head is atomic, the ticket is touched only under the lock; nodes are Send + Sync.
+unsafe impl Sync for WaitList {}
+
 // SAFETY: a node is reached from other threads only as the protocol says; a Waker is Send + Sync; the raw pointers are
 // followed only under the lock.
 unsafe impl Send for Node {}
@@ -120,14 +125,14 @@ const _: () = {
     send_sync::<WaitList>();
     send_sync::<Waiter<'static>>();
     #[cfg(all(target_pointer_width = "64", not(loom)))]
-    assert!(size_of::<WaitList>() <= 24);
+    assert!(size_of::<WaitList>() == 16);
 };
 
 impl WaitList {
     crate::sync::const_unless_loom! {
         /// An empty list.
         pub fn new() -> Self {
-            Self { head: AtomicPtr::new(ptr::null_mut()), lock: Mutex::new(0) }
+            Self { head: AtomicPtr::new(ptr::null_mut()), next_ticket: UnsafeCell::new(0), turnstile: Turnstile::new() }
         }
     }
 
@@ -151,7 +156,7 @@ impl WaitList {
     /// register on the same thread; between threads [`wake_one`](Self::wake_one) and [`wake_all`](Self::wake_all) ask by
     /// themselves, behind the fence that this needs.
     pub fn is_empty(&self) -> bool {
-        self.head.load(Ordering::Acquire).is_null()
+        unlocked(self.head.load(Ordering::Acquire)).is_null()
     }
 
     /// Grants to the one who waits longest, and wakes it. `false`: nobody waits.
@@ -160,10 +165,7 @@ impl WaitList {
         if self.is_empty() {
             return false;
         }
-        let waker = {
-            let _lock = self.lock();
-            self.grant_first(GRANTED_ONE, |_| true)
-        };
+        let waker = self.lock().grant_first(GRANTED_ONE, |_| true);
         waker.map(Waker::wake).is_some()
     }
 
@@ -175,15 +177,28 @@ impl WaitList {
         if self.is_empty() {
             return 0;
         }
+        let (first, end) = {
+            let mut list = self.lock();
+            (list.grant_first(GRANTED_ALL, |_| true), list.next_ticket())
+        };
+        let Some(first) = first else { return 0 };
+        first.wake();
+        // Mostly there was one. A node older than `end` was linked before we held the lock, so this load cannot miss it.
+        if self.is_empty() {
+            1
+        } else {
+            1 + self.wake_older_than(end)
+        }
+    }
+
+    fn wake_older_than(&self, end: u64) -> usize {
         let mut count = 0;
-        let mut end = None;
         loop {
             let mut batch = [const { None }; BATCH];
             {
-                let next_ticket = self.lock();
-                let end = *end.get_or_insert(*next_ticket);
+                let mut list = self.lock();
                 for place in &mut batch {
-                    *place = self.grant_first(GRANTED_ALL, |ticket| ticket < end);
+                    *place = list.grant_first(GRANTED_ALL, |ticket| ticket < end);
                 }
             }
             let full = batch[BATCH - 1].is_some();
@@ -197,10 +212,64 @@ impl WaitList {
         }
     }
 
-    /// Unlinks the first node if its ticket will do, grants it, and returns its waker. The caller holds the lock.
-    fn grant_first(&self, grant: u8, will_do: impl Fn(u64) -> bool) -> Option<Waker> {
-        let first = NonNull::new(self.head.load(Ordering::Relaxed))?;
-        // SAFETY: a linked node is alive (its Drop unlinks it, which takes the lock the caller holds).
+    fn lock(&self) -> Locked<'_> {
+        let turn = self.turnstile.enter();
+        let mut tries = 0;
+        let mut free = unlocked(self.head.load(Ordering::Relaxed));
+        loop {
+            match self
+                .head
+                .compare_exchange(free, locked(free), Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(head) => {
+                    return Locked {
+                        list: self,
+                        head,
+                        _turn: turn,
+                    };
+                }
+                Err(head) => {
+                    free = unlocked(head);
+                    if free != head {
+                        relax(&mut tries);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn locked(head: *mut Node) -> *mut Node {
+    head.map_addr(|address| address | 1)
+}
+
+fn unlocked(head: *mut Node) -> *mut Node {
+    head.map_addr(|address| address & !1)
+}
+
+/// The list while its lock is held; dropping it writes the head and with it releases the lock.
+struct Locked<'list> {
+    list: &'list WaitList,
+    head: *mut Node,
+    _turn: Turn<'list>,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.list.head.store(self.head, Ordering::Release);
+    }
+}
+
+impl Locked<'_> {
+    fn next_ticket(&self) -> u64 {
+        // SAFETY: the lock is held.
+        self.list.next_ticket.with(|ticket| unsafe { *ticket })
+    }
+
+    /// Unlinks the first node if its ticket will do, grants it, and returns its waker.
+    fn grant_first(&mut self, grant: u8, will_do: impl Fn(u64) -> bool) -> Option<Waker> {
+        let first = NonNull::new(self.head)?;
+        // SAFETY: a linked node is alive (its Drop unlinks it, for which it needs the lock that is held here).
         let node = unsafe { first.as_ref() };
         // SAFETY: the links of a linked node are ours under the lock.
         let waker = node.links.with_mut(|links| unsafe {
@@ -215,12 +284,15 @@ impl WaitList {
         Some(waker)
     }
 
-    /// Appends the node. The caller holds the lock, and the node is in no list.
-    fn link(&self, node: &Node, ticket: u64, waker: Waker) {
+    /// Appends a node that is in no list.
+    fn link(&mut self, node: &Node, waker: Waker) {
         let this: *const Node = node;
-        let head: *const Node = self.head.load(Ordering::Relaxed);
+        let head: *const Node = self.head;
+        let ticket = self.next_ticket();
+        // SAFETY: the lock is held.
+        self.list.next_ticket.with_mut(|next| unsafe { *next = ticket + 1 });
         let (previous, next) = if head.is_null() {
-            self.head.store(this.cast_mut(), Ordering::Release);
+            self.head = this.cast_mut();
             (this, this)
         } else {
             // SAFETY: linked nodes are alive and their links ours under the lock.
@@ -242,26 +314,22 @@ impl WaitList {
         });
     }
 
-    /// Takes a linked node out. The caller holds the lock.
-    fn unlink(&self, node: &Node) {
+    /// Takes a linked node out.
+    fn unlink(&mut self, node: &Node) {
         let this: *const Node = node;
         // SAFETY: linked nodes are alive and their links ours under the lock.
         unsafe {
             let (next, previous) = node.links.with(|links| ((*links).next, (*links).previous));
             if ptr::eq(next, this) {
-                self.head.store(ptr::null_mut(), Ordering::Release);
+                self.head = ptr::null_mut();
                 return;
             }
             (*previous).links.with_mut(|links| (*links).next = next);
             (*next).links.with_mut(|links| (*links).previous = previous);
-            if ptr::eq(self.head.load(Ordering::Relaxed), this) {
-                self.head.store(next.cast_mut(), Ordering::Release);
+            if ptr::eq(self.head, this) {
+                self.head = next.cast_mut();
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, u64> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -276,10 +344,9 @@ impl<'list> Waiter<'list> {
         match this.node.state.load(Ordering::Acquire) {
             IDLE => {
                 let waker = waker.clone();
-                let mut next_ticket = this.list.lock();
+                let mut list = this.list.lock();
                 this.node.state.store(WAITING, Ordering::Relaxed);
-                this.list.link(&this.node, *next_ticket, waker);
-                *next_ticket += 1;
+                list.link(&this.node, waker);
             }
             WAITING => {
                 if !this.refresh(waker) {
@@ -352,10 +419,10 @@ impl<'list> Waiter<'list> {
         let mut state = self.node.state.load(Ordering::Acquire);
         let mut waker = None;
         if state == WAITING {
-            let _lock = self.list.lock();
+            let mut list = self.list.lock();
             state = self.node.state.load(Ordering::Acquire);
             if state == WAITING {
-                self.list.unlink(&self.node);
+                list.unlink(&self.node);
                 // SAFETY: the node was WAITING and the lock is held.
                 waker = self.node.links.with_mut(|links| unsafe { (*links).waker.take() });
             }
