@@ -145,12 +145,16 @@ impl Source {
     }
 
     fn owner(&self, direction: Direction) -> u64 {
-        self.state.load(Ordering::Acquire) >> direction.owner_shift() & OWNER_MASK
+        owner_in(self.state.load(Ordering::Acquire), direction)
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
         self.moving.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+fn owner_in(state: u64, direction: Direction) -> u64 {
+    (state >> direction.owner_shift()) & OWNER_MASK
 }
 
 /// The table: chunks that double, as in `remote.rs`.
@@ -315,7 +319,9 @@ impl Watched {
                     .source
                     .get()
                     .map(|&index| (at(index), at(index).state.load(Ordering::Acquire)));
-                if seen.is_none_or(|(_, state)| state & direction.bit() != 0) {
+                // Where nobody owns the direction, nobody keeps its bit.
+                let may_work = |state| state & direction.bit() != 0 || owner_in(state, direction) == 0;
+                if seen.is_none_or(|(_, state)| may_work(state)) {
                     match call(self.fd()) {
                         Ok(Moved { value, short }) => {
                             if let Some((source, state)) = seen
@@ -502,7 +508,7 @@ impl<T> Moved<T> {
 #[inline]
 fn clear(source: &Source, seen: u64, bits: u64, worker: &Worker, direction: Direction) {
     let here = u64::from(worker.remote.id) + 1;
-    if seen >> direction.owner_shift() & OWNER_MASK != here {
+    if owner_in(seen, direction) != here {
         return;
     }
     let mut state = seen;
