@@ -163,7 +163,7 @@ impl Burst<'_> {
     pub(crate) fn observe(&self, started: Option<Instant>, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         if let (Some(started), Some(observer)) = (started, &self.link.worker.server.observer) {
             let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
-            let (duration, peer) = (started.elapsed(), self.link.peer);
+            let (duration, peer) = (started.elapsed(), self.link.peer());
             observer(&Served {
                 head,
                 status,

@@ -186,11 +186,19 @@ impl<'b> Burst<'b> {
             Err(reject) => return Some(self.refuse(reject, Some(head))),
         };
         let (stream, expected) = (&self.link.stream, head.expect_continue());
-        let body = RequestBody::new(stream, self.output, decoder, rest, received, expected);
+        let body = RequestBody::new(
+            stream,
+            self.output,
+            decoder,
+            rest,
+            received,
+            expected,
+            server.timeouts.body,
+        );
         let mut request = Request {
             head,
             params,
-            peer: self.link.peer,
+            peer: self.link.peer(),
             body,
         };
 

@@ -29,6 +29,10 @@ use crate::worker::{Buffers, Link, Worker};
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 256 << 10;
 
+/// The read timeout between requests. A connection is woken to read what is there; should there be nothing after all, it
+/// goes back to sleep instead of waiting on a stack.
+pub(crate) const RESTING: Duration = Duration::from_millis(1);
+
 /// The first room for an incomplete head beyond what has come of it.
 const PARTIAL_ROOM: usize = 256;
 
@@ -63,7 +67,7 @@ impl Conn {
         let timeouts = &worker.server.timeouts;
         let prepared = stream
             .set_nodelay(true)
-            .and_then(|()| stream.set_read_timeout(Some(timeouts.body)))
+            .and_then(|()| stream.set_read_timeout(Some(RESTING)))
             .and_then(|()| stream.set_write_timeout(Some(timeouts.write)));
         let link = worker.link(stream, peer);
         let conn = Box::new(Conn {
@@ -71,7 +75,7 @@ impl Conn {
             stage: Stage::Idle,
         });
         // A socket that fails here was reset between accept and now.
-        if prepared.is_ok() {
+        if prepared.is_ok() && !worker.draining.get() {
             let deadline = osier::time::coarse_now() + timeouts.idle;
             if let Err(error) = osier::dormant::park_local(conn, Some(deadline)) {
                 worker
@@ -84,11 +88,14 @@ impl Conn {
     /// Bytes have come, or the client is gone, and nothing of a head was there before.
     fn begin(&mut self) -> Next {
         let mut buffers = self.link.worker.take_buffers();
-        match (&self.link.stream).read(&mut buffers.input) {
-            Ok(0) => Next::End,
-            Ok(count) => self.burst(buffers, count),
+        let read = (&self.link.stream).read(&mut buffers.input);
+        if let Ok(count @ 1..) = read {
+            return self.burst(buffers, count);
+        }
+        self.link.worker.give_buffers(buffers);
+        match read {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => self.sleep(),
-            Err(_) => Next::End,
+            _ => Next::End,
         }
     }
 
@@ -149,6 +156,8 @@ impl Conn {
             After::Under(_) => unreachable!("run() goes on by itself"),
             After::Linger => self.linger(),
             After::Wait(_) if worker.draining.get() => Next::End,
+            // RFC 9112 §2.2: a CRLF that a sloppy client adds to its request is no request.
+            After::Wait(_) if input.bytes[input.start..input.end] == *b"\r\n" => self.sleep(),
             After::Wait(scanner) if input.start < input.end => {
                 let rest = &input.bytes[input.start..input.end];
                 let mut bytes = Vec::with_capacity(rest.len() + PARTIAL_ROOM);
@@ -196,14 +205,13 @@ impl Conn {
         let read = (&self.link.stream).read(&mut buffers.input);
         self.link.worker.give_buffers(buffers);
         match read {
-            Ok(count) if count > 0 && count <= linger.left => {
-                linger.left -= count;
-                let deadline = linger.deadline;
-                self.stage = Stage::Linger(linger);
-                Next::Sleep(Some(deadline))
-            }
-            _ => Next::End,
+            Ok(count) if count > 0 && count <= linger.left => linger.left -= count,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+            _ => return Next::End,
         }
+        let deadline = linger.deadline;
+        self.stage = Stage::Linger(linger);
+        Next::Sleep(Some(deadline))
     }
 
     /// Nothing has come in time.

@@ -6,12 +6,14 @@
 
 use std::error::Error;
 use std::io::{self, Read};
+use std::time::Duration;
 use std::{fmt, ops};
 
 use http::StatusCode;
 use osier::net::TcpStream;
 use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 
+use crate::conn::RESTING;
 use crate::output::Output;
 
 /// The body of a request as a [`Read`].
@@ -38,6 +40,8 @@ pub struct RequestBody<'a> {
     unread: ops::Range<usize>,
     /// The client waits for `100 Continue`.
     awaited: bool,
+    /// For the next bytes.
+    timeout: Duration,
     failed: Option<BodyError>,
 }
 
@@ -91,6 +95,7 @@ impl<'a> RequestBody<'a> {
         buffer: &'a mut [u8],
         received: usize,
         awaited: bool,
+        timeout: Duration,
     ) -> Self {
         RequestBody {
             stream,
@@ -100,6 +105,7 @@ impl<'a> RequestBody<'a> {
             buffer,
             unread: 0..received,
             awaited,
+            timeout,
             failed: None,
         }
     }
@@ -160,7 +166,10 @@ impl<'a> RequestBody<'a> {
             self.output.flush()?;
         }
         let mut stream = self.stream;
-        match stream.read(into.unwrap_or(&mut self.buffer[self.unread.end..])) {
+        stream.set_read_timeout(Some(self.timeout))?;
+        let read = stream.read(into.unwrap_or(&mut self.buffer[self.unread.end..]));
+        stream.set_read_timeout(Some(RESTING))?;
+        match read {
             Ok(0) => Err(self.fail(BodyError::Ended)),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(self.fail(BodyError::TimedOut)),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(self.fail(BodyError::Ended)),

@@ -116,10 +116,10 @@ impl<'c> Output<'c> {
 
     /// What the fiber's hook does before a suspension; errors are met again by whoever writes next.
     pub(crate) fn flush_before_suspension(&self) {
-        if let Ok(mut state) = self.state.try_borrow_mut() {
-            if !state.buffer.is_empty() {
-                let _ = state.flush(self.stream, &[]);
-            }
+        if let Ok(mut state) = self.state.try_borrow_mut()
+            && !state.buffer.is_empty()
+        {
+            let _ = state.flush(self.stream, &[]);
         }
     }
 

@@ -4,7 +4,7 @@
 //! Fibers that are sent here, with a fresh socket or to end the server, find it through the thread-local list.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -90,13 +90,13 @@ impl Worker {
     /// Counts the connection in.
     pub(crate) fn link(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) -> Rc<Link> {
         let mut links = self.links.borrow_mut();
-        let place = Cell::new(links.len());
+        let place = u32::try_from(links.len()).expect("a process has fewer descriptors than that");
         let link = Rc::new(Link {
             stream,
-            peer,
             worker: self.clone(),
-            place,
+            peer: Peer::pack(peer),
             busy: Cell::new(false),
+            place: Cell::new(place),
         });
         links.push(link.clone());
         link
@@ -106,8 +106,8 @@ impl Worker {
     pub(crate) fn unlink(&self, link: &Link) {
         let mut links = self.links.borrow_mut();
         let place = link.place.get();
-        links.swap_remove(place);
-        if let Some(moved) = links.get(place) {
+        links.swap_remove(place as usize);
+        if let Some(moved) = links.get(place as usize) {
             moved.place.set(place);
         }
         self.server.left(self.index);
@@ -122,13 +122,70 @@ impl Worker {
     }
 }
 
-/// A connection as its worker sees it.
+/// A connection as its worker sees it. Kept small: there is one for each idle client.
 pub(crate) struct Link {
     pub(crate) stream: TcpStream,
-    pub(crate) peer: SocketAddr,
     pub(crate) worker: Rc<Worker>,
-    /// Index in `Worker::links`; only that list's owner writes it.
-    place: Cell<usize>,
+    peer: Peer,
     /// A burst is running.
     pub(crate) busy: Cell<bool>,
+    /// Index in `Worker::links`; only that list's owner writes it.
+    place: Cell<u32>,
+}
+
+impl Link {
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer.unpack()
+    }
+}
+
+/// A `SocketAddr` without its padding and without the flow label.
+#[derive(Clone, Copy)]
+struct Peer {
+    /// An IPv4 address is mapped.
+    ip: [u8; 16],
+    scope: u32,
+    port: u16,
+    is_v4: bool,
+}
+
+impl Peer {
+    fn pack(addr: SocketAddr) -> Self {
+        let (ip, scope) = match addr {
+            SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
+            SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
+        };
+        Peer {
+            ip: ip.octets(),
+            scope,
+            port: addr.port(),
+            is_v4: addr.is_ipv4(),
+        }
+    }
+
+    fn unpack(self) -> SocketAddr {
+        let ip = Ipv6Addr::from_octets(self.ip);
+        match ip.to_ipv4_mapped() {
+            Some(v4) if self.is_v4 => SocketAddr::V4(SocketAddrV4::new(v4, self.port)),
+            _ => SocketAddr::V6(SocketAddrV6::new(ip, self.port, 0, self.scope)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_peer_is_the_same_peer() {
+        for text in ["127.0.0.1:80", "[::1]:65535", "[fe80::1%7]:9", "[::ffff:10.0.0.1]:1"] {
+            let addr: SocketAddr = text.parse().unwrap();
+            assert_eq!(Peer::pack(addr).unpack(), addr);
+        }
+    }
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        assert!(size_of::<Link>() <= 72, "{}", size_of::<Link>());
+    }
 }

@@ -77,6 +77,31 @@ fn the_header_deadline_counts_from_the_first_byte() {
 }
 
 #[test]
+fn a_stray_crlf_after_a_request_is_not_the_beginning_of_another() {
+    let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.header = SHORT);
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n\r\n");
+    assert_eq!(client.reply().text(), "hi");
+    assert!(client.is_quiet_for(2 * SHORT));
+    assert_eq!(client.get("/").text(), "hi");
+}
+
+#[test]
+fn pieces_that_fill_a_buffer_exactly_do_not_hold_the_deadline() {
+    let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.header = SHORT);
+    let mut client = site.connect();
+    // The first read takes all of this at once, fills its buffer, and cannot tell that nothing follows.
+    client.send(format!("GET / HTTP/1.1\r\nHost: t\r\nx: {}", "a".repeat((16 << 10) - 28)));
+    assert_eq!(client.reply().status, 408);
+
+    let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.idle = SHORT);
+    let mut client = site.connect();
+    client.send(format!("GET / HTTP/1.1\r\nHost: t\r\nx: {}\r\n\r\n", "a".repeat((16 << 10) - 32)));
+    assert_eq!(client.reply().text(), "hi");
+    client.expect_end();
+}
+
+#[test]
 fn a_body_that_stops_coming_fails_the_read() {
     let (tell, told) = mpsc::channel();
     let tell = Mutex::new(tell);
