@@ -1,6 +1,8 @@
 //! Ours: what a suspended fiber costs, each on its own guarded stack. Argument: how many.
 #![forbid(unsafe_code)]
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 fn main() {
@@ -11,12 +13,20 @@ fn main() {
         .expect("one worker needs a thread and an epoll");
     rt.run(move || {
         let before = measure::memory();
-        let fibers: Vec<_> = (0..count)
-            .map(|_| osier::spawn_local(|| osier::sleep(Duration::from_secs(3600))))
-            .collect();
-        // Long enough for each to have started and gone to sleep: one pass of the ready queue runs them all.
-        osier::sleep(Duration::from_millis(10));
-        measure::print_memory("fiber", before, fibers.len());
+        let asleep = Rc::new(Cell::new(0));
+        for _ in 0..count {
+            let asleep = asleep.clone();
+            osier::spawn_local(move || {
+                asleep.set(asleep.get() + 1);
+                osier::sleep(Duration::from_secs(3600));
+            });
+        }
+        // One worker: when this fiber runs, every other one that has started is suspended.
+        while asleep.get() < count {
+            osier::yield_now();
+        }
+        measure::print_memory("fiber", before, count);
+        // Unwinding them one by one is not what is measured.
         std::process::exit(0);
     });
 }

@@ -65,13 +65,13 @@ fn parsed(args: &[String]) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Builds, runs the rows, shows the table; false if a row is missing.
+/// Builds, runs the rows, shows the table; false if a line has no figure.
 fn measured(plan: Plan) -> Result<bool, String> {
     let missing = peers::install(peers::FOR_BENCH);
     if !missing.is_empty() {
         return Err(missing.join("\nbench: "));
     }
-    let unbuilt = build(plan.all);
+    build(plan.all)?;
     std::fs::create_dir_all(&plan.scratch).map_err(|error| format!("{}: {error}", plan.scratch.display()))?;
     let machine = table::machine(&plan);
     let lines = rows::run(&plan);
@@ -86,22 +86,24 @@ fn measured(plan: Plan) -> Result<bool, String> {
     } else {
         println!("not written to bench/RESULTS.md: a quick run, or only some rows");
     }
-    unbuilt.iter().for_each(|name| println!("did not build: {name}"));
-    Ok(unbuilt.is_empty() && !lines.is_empty() && lines.iter().all(|line| line.failure.is_none()))
+    Ok(!lines.is_empty() && lines.iter().all(|line| line.failure.is_none()))
 }
 
 /// Builds the server and the programs of `bench/`, each package alone: together, cargo would give every rival the
-/// features that any of them asks for. Returns the ones that did not build.
-fn build(all: bool) -> Vec<&'static str> {
-    let limit = Duration::from_secs(30 * 60);
-    let mut unbuilt = vec![];
-    if !step::run(
+/// features that any of them asks for. One that does not build ends the bench, for its last build is still there.
+fn build(all: bool) -> Result<(), String> {
+    let built = |command: &mut Command, package: &str| {
+        let limit = Duration::from_secs(30 * 60);
+        if step::run(command, limit, |_| true) {
+            Ok(())
+        } else {
+            Err(format!("{package} did not build"))
+        }
+    };
+    built(
         step::cargo().args(["build", "--release", "-p", "osier-server"]),
-        limit,
-        |_| true,
-    ) {
-        unbuilt.push("osier-server");
-    }
+        "osier-server",
+    )?;
     let extra: &[&str] = if all {
         &["bench-axum", "bench-actix", "bench-ntex"]
     } else {
@@ -117,13 +119,9 @@ fn build(all: bool) -> Vec<&'static str> {
             "-p",
             package,
         ]);
-        if !step::run(command.env("CARGO_TARGET_DIR", test::bench_target_dir()), limit, |_| {
-            true
-        }) {
-            unbuilt.push(package);
-        }
+        built(command.env("CARGO_TARGET_DIR", test::bench_target_dir()), package)?;
     }
-    unbuilt
+    Ok(())
 }
 
 /// A program of `bench/`.

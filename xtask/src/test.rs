@@ -1,8 +1,9 @@
 //! `cargo xtask test`: every test there is.
 //!
 //! Called by people, by `ci.rs` and so by `.ci/run`. The steps in order: the programs the tests talk to, the tests of
-//! the workspace, the examples in the documentation, the part of `bench/` that counts, the loom models and miri on `queue/`, valgrind on `coro/`, and a
-//! few seconds of each fuzz target. The steps share one target directory except where compiler flags differ.
+//! the workspace, the examples in the documentation, what the null servers of `bench/` count with, the loom models and
+//! miri on `queue/`, valgrind on `coro/`, and a few seconds of each fuzz target. The steps share one target directory
+//! except where compiler flags differ.
 
 use crate::step::{self, Outcome, cargo, nightly_cargo};
 use crate::{peers, root};

@@ -263,7 +263,7 @@ fn micro<'a>(plan: &'a Plan, name: &str, printed_as: &'static str, bound: f64) -
         |name, binary, printed_as: String, goal| contestant(name, goal, move || figure(plan, binary, &printed_as, &[]));
     Row {
         name: name.into(),
-        unit: "ns",
+        unit: "ns CPU",
         rounds: plan.rounds,
         bound: Some(bound),
         ours: run("osier", "osier-micro", printed_as.into(), None),

@@ -7,7 +7,7 @@ use std::process::Command;
 pub struct Line {
     pub row: String,
     pub rival: String,
-    /// What is counted: "µs CPU/request", "bytes", "ns". Less is better everywhere.
+    /// What is counted: "µs CPU/request", "bytes", "ns CPU". Less is better everywhere.
     pub unit: &'static str,
     /// One figure a round, fewer where one failed.
     pub ours: Vec<f64>,
