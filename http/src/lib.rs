@@ -81,6 +81,7 @@
 mod body;
 mod byte;
 mod chunked;
+mod fields;
 mod framing;
 mod limits;
 mod method;
@@ -93,6 +94,7 @@ mod target;
 
 pub use body::BodyDecoder;
 pub use chunked::{CHUNK_END, ChunkHead, ChunkedDecoder, LAST_CHUNK, Piece, write_chunk};
+pub use fields::FieldLines;
 pub use framing::BodyLength;
 pub use limits::Limits;
 pub use method::Method;

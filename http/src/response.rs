@@ -9,7 +9,7 @@ use std::fmt;
 
 use crate::byte::{is_token, is_value};
 use crate::status::write_status_line;
-use crate::{Method, Reject, Version};
+use crate::{FieldLines, Method, Reject, Version};
 
 /// What the response's framing depends on in the request; made by [`Head::exchange`](crate::Head::exchange).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,6 +233,12 @@ impl<'o> HeadWriter<'o> {
         Ok(())
     }
 
+    /// Adds fields that have been checked already.
+    #[inline]
+    pub fn lines(&mut self, fields: &FieldLines) {
+        self.out.extend_from_slice(fields.as_bytes());
+    }
+
     /// Adds the Date field.
     #[inline]
     pub fn date(&mut self, date: &DateLine) {
@@ -350,7 +356,7 @@ fn write_content_length(out: &mut Vec<u8>, length: u64) {
 
 /// A token, and none of the fields that frame the message. Told apart by length first.
 #[inline]
-fn check_name(name: &str) -> Result<(), HeaderError> {
+pub(crate) fn check_name(name: &str) -> Result<(), HeaderError> {
     if name.is_empty() || !name.bytes().all(is_token) {
         return Err(HeaderError::Name);
     }
@@ -364,7 +370,7 @@ fn check_name(name: &str) -> Result<(), HeaderError> {
 }
 
 #[inline]
-fn check_value(value: &[u8]) -> Result<(), HeaderError> {
+pub(crate) fn check_value(value: &[u8]) -> Result<(), HeaderError> {
     // A fold without an early exit: it vectorises.
     if value.iter().fold(true, |good, &b| good & is_value(b)) {
         Ok(())
