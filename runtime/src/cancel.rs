@@ -134,9 +134,9 @@ pub(crate) struct Entered {
 impl Entered {
     pub(crate) fn push(kind: Kind) -> Entered {
         let depth = context::core(|core| {
-            let mut frames = core.frames.inner.borrow_mut();
+            let mut frames = core.extra().frames.inner.borrow_mut();
             frames.push(Frame { kind, delivered: false });
-            core.frames.depth.set(frames.len());
+            core.extra().frames.depth.set(frames.len());
             frames.len()
         });
         Entered {
@@ -148,7 +148,8 @@ impl Entered {
     pub(crate) fn run<T>(self, body: impl FnOnce() -> T) -> Result<T, ()> {
         let outcome = catch_unwind(AssertUnwindSafe(body));
         let delivered = context::core(|core| {
-            core.frames
+            core.extra()
+                .frames
                 .inner
                 .borrow()
                 .get(self.depth - 1)
@@ -175,13 +176,13 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         let popped = context::core(|core| {
-            let mut frames = core.frames.inner.borrow_mut();
+            let mut frames = core.extra().frames.inner.borrow_mut();
             debug_assert_eq!(
                 frames.len(),
                 self.depth,
                 "frames are left in the order they were entered"
             );
-            core.frames.depth.set(frames.len() - 1);
+            core.extra().frames.depth.set(frames.len() - 1);
             frames.pop()
         });
         if let Some(Some(Frame {
@@ -258,11 +259,8 @@ impl Frames {
         resume_unwind(Box::new(Unwind { depth }))
     }
 
-    /// When the calls of a fiber that unwinds while it is to be cancelled stop working; `None` if it does not.
+    /// When the calls of a fiber that unwinds stop working; `None` if it is not to be cancelled.
     pub(crate) fn grace(&self, root: bool, worker: &Worker) -> Option<Instant> {
-        if !thread::panicking() {
-            return None;
-        }
         if self.grace.get().is_none() && self.requested(root, Waiting::For(None), worker).is_some() {
             self.grace.set(Some(Instant::now() + GRACE));
         }

@@ -4,7 +4,7 @@
 //! keeps only the coroutine. Only the fiber itself looks into its core; other threads reach a fiber through its
 //! [`Header`] (cancel) and its word (wake).
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -85,6 +85,12 @@ pub(crate) struct Core<'a> {
     header: &'a Header,
     pub(crate) word: Word,
     id: u64,
+    /// What most fibers never need; made at the first need, so that a fiber starts and ends without looking at it.
+    extra: OnceCell<Box<Extra>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Extra {
     pub(crate) frames: Frames,
     pub(crate) hooks: Hooks,
     pub(crate) locals: RefCell<local::Locals>,
@@ -104,14 +110,14 @@ impl<'a> Core<'a> {
             header,
             word,
             id,
-            frames: Frames::default(),
-            hooks: Hooks::new(),
-            locals: RefCell::default(),
+            extra: OnceCell::new(),
         };
         context::enter_fiber(&core);
         let value = body();
         // Locals end as the fiber's last code: their destructors may block like any other.
-        local::end(&core);
+        if let Some(extra) = core.extra.get() {
+            local::end(extra);
+        }
         context::leave_fiber();
         value
     }
@@ -137,9 +143,37 @@ impl<'a> Core<'a> {
     /// Delivers a cancellation, if one is requested.
     #[inline]
     pub(crate) fn check(&self, worker: &Worker, waiting: Waiting) -> Result<(), Stop> {
-        self.frames
-            .check(self.root_requested(worker), waiting, worker)
-            .map_err(|_| Stop::Cancelled)
+        let root = self.root_requested(worker);
+        match self.extra.get() {
+            None if !root => Ok(()),
+            _ => self
+                .extra()
+                .frames
+                .check(root, waiting, worker)
+                .map_err(|_| Stop::Cancelled),
+        }
+    }
+
+    /// Runs the hooks of [`before_suspend`]; false if there is none.
+    #[inline]
+    pub(crate) fn run_hooks(&self) -> bool {
+        self.extra.get().is_some_and(|extra| extra.hooks.run())
+    }
+
+    /// The rest of the core, if the fiber has needed it.
+    #[inline]
+    pub(crate) fn extra_if_any(&self) -> Option<&Extra> {
+        self.extra.get().map(|extra| &**extra)
+    }
+
+    pub(crate) fn extra(&self) -> &Extra {
+        self.extra.get_or_init(Box::default)
+    }
+
+    /// Unwinds after a delivery, for a call that has no error to return.
+    #[cold]
+    pub(crate) fn unwind(&self, worker: &Worker) -> ! {
+        self.extra().frames.unwind(self.root_requested(worker), worker)
     }
 }
 
@@ -208,9 +242,9 @@ pub fn yield_now() {
     context::caller(|caller| match caller {
         Caller::Fiber(core, worker) => {
             if core.check(worker, Waiting::NotYet).is_err() {
-                core.frames.unwind(core.root_requested(worker), worker);
+                core.unwind(worker);
             }
-            core.hooks.run();
+            core.run_hooks();
             worker.yield_fiber(core);
         }
         Caller::Worker => panic!("{NOT_HERE}"),

@@ -24,11 +24,13 @@ struct Node<'a> {
     outer: *const Node<'static>,
 }
 
-impl Hooks {
-    pub(crate) const fn new() -> Hooks {
+impl Default for Hooks {
+    fn default() -> Hooks {
         Hooks(Cell::new(ptr::null()))
     }
+}
 
+impl Hooks {
     /// Runs the hooks, the innermost first; false if there is none. While they run there is none: they may suspend.
     #[inline]
     pub(crate) fn run(&self) -> bool {
@@ -78,12 +80,13 @@ impl Drop for Restore<'_> {
 /// Only where `body` or `hook` does.
 pub fn before_suspend<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
     let entered = context::core(|core| {
-        let outer = core.hooks.0.get();
-        (&raw const core.hooks, outer)
+        let outer = core.extra().hooks.0.get();
+        (&raw const core.extra().hooks, outer)
     });
     let Some((hooks, outer)) = entered else { return body() };
     let node = Node { hook, outer };
-    // SAFETY: the core, in the first frame of this fiber's stack, outlives every frame of the fiber, this one included.
+    // SAFETY: the core, in the first frame of this fiber's stack, outlives every frame of the fiber, this one included, and
+    // never drops or replaces its box of extras before that.
     let hooks = unsafe { &*hooks };
     let _restore = Restore(hooks, outer);
     hooks.0.set((&raw const node).cast::<Node<'static>>());

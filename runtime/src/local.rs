@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::context;
-use crate::fiber::Core;
+use crate::fiber::Extra;
 
 /// A key of a fiber-local; made by [`fiber_local!`](crate::fiber_local).
 pub struct LocalKey<T: 'static> {
@@ -40,7 +40,7 @@ impl<T: 'static> LocalKey<T> {
                 value
             })
         };
-        let value = context::core(|core| find(&core.locals)).unwrap_or_else(|| OF_THREAD.with(find));
+        let value = context::core(|core| find(&core.extra().locals)).unwrap_or_else(|| OF_THREAD.with(find));
         match value.downcast_ref() {
             Some(value) => with(value),
             None => unreachable!("an address is the key of one type"),
@@ -49,9 +49,9 @@ impl<T: 'static> LocalKey<T> {
 }
 
 /// Drops the fiber's values, the youngest first, as its last code: their destructors may block like any other.
-pub(crate) fn end(core: &Core<'_>) {
+pub(crate) fn end(extra: &Extra) {
     loop {
-        let last = core.locals.borrow_mut().pop();
+        let last = extra.locals.borrow_mut().pop();
         let Some(last) = last else { return };
         // A panic was reported by the hook; the other values shall still be dropped.
         let _ = catch_unwind(AssertUnwindSafe(move || drop(last)));

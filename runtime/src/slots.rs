@@ -18,10 +18,12 @@
 
 use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::panic::Location;
+use std::sync::atomic::Ordering;
 
 use osier_coro::{Coroutine, CoroutineResult};
 
 use crate::dormant::Resting;
+use crate::remote::{Remote, RemoteSlot};
 use crate::waker::SLOTS_MAX;
 
 pub(crate) type Fiber = Coroutine<(), (), Exit>;
@@ -49,6 +51,8 @@ pub(crate) struct Slot {
     state: Cell<State>,
     /// Where its fiber was spawned.
     pub(crate) place: Cell<&'static Location<'static>>,
+    /// What others see of this slot; made with its first tenant.
+    remote: Cell<Option<&'static RemoteSlot>>,
     /// `Fiber` if Suspended, or Running on a fiber; `Resting` if Resting; else `Empty`.
     body: UnsafeCell<Body>,
 }
@@ -60,7 +64,18 @@ impl Slot {
             queued: Cell::new(false),
             state: Cell::new(State::Free),
             place: Cell::new(Location::caller()),
+            remote: Cell::new(None),
             body: UnsafeCell::new(Body::Empty),
+        }
+    }
+
+    /// A new tenant, or none: words of the former one are stale from here on.
+    #[inline]
+    fn next_generation(&self) {
+        let generation = self.generation.get().wrapping_add(1).max(1);
+        self.generation.set(generation);
+        if let Some(remote) = self.remote.get() {
+            remote.generation.store(generation, Ordering::Relaxed);
         }
     }
 
@@ -177,7 +192,12 @@ impl Slots {
     }
 
     /// A slot for a new tenant, Running, under a new generation; `None` when there are [`SLOTS_MAX`].
-    pub(crate) fn occupy(&self, place_of_spawn: &'static Location<'static>) -> Option<(u32, &Slot)> {
+    #[inline]
+    pub(crate) fn occupy(
+        &self,
+        remote: &'static Remote,
+        place_of_spawn: &'static Location<'static>,
+    ) -> Option<(u32, &Slot)> {
         let index = match self.free.borrow_mut().pop() {
             Some(index) => index,
             None if (self.made.get() as usize) < SLOTS_MAX => {
@@ -186,24 +206,32 @@ impl Slots {
             }
             None => return None,
         };
-        let (chunk, offset) = place(index);
-        let length = if chunk == 0 {
-            FIRST_CHUNK
-        } else {
-            FIRST_CHUNK << (chunk - 1)
-        };
-        let slot = &self.chunks[chunk].get_or_init(|| (0..length).map(|_| Slot::new()).collect())[offset];
-        slot.generation.set(slot.generation.get().wrapping_add(1).max(1));
+        let slot = self.get(index).unwrap_or_else(|| self.make(index));
+        if slot.remote.get().is_none() {
+            slot.remote.set(Some(remote.slot_or_make(index)));
+        }
+        slot.next_generation();
         slot.place.set(place_of_spawn);
         slot.state.set(State::Running);
         self.live.set(self.live.get() + 1);
         Some((index, slot))
     }
 
+    #[cold]
+    fn make(&self, index: u32) -> &Slot {
+        let (chunk, offset) = place(index);
+        let length = if chunk == 0 {
+            FIRST_CHUNK
+        } else {
+            FIRST_CHUNK << (chunk - 1)
+        };
+        &self.chunks[chunk].get_or_init(|| (0..length).map(|_| Slot::new()).collect())[offset]
+    }
+
     /// Ends the tenant of a Running slot: its word is stale from here on.
     pub(crate) fn vacate(&self, index: u32, slot: &Slot) {
         debug_assert!(slot.state.get() == State::Running);
-        slot.generation.set(slot.generation.get().wrapping_add(1).max(1));
+        slot.next_generation();
         slot.state.set(State::Free);
         self.free.borrow_mut().push(index);
         self.live.set(self.live.get() - 1);

@@ -71,7 +71,7 @@ pub(crate) fn wait_or_unwind<T>(deadline: Option<Instant>, poll: impl FnMut(&mut
 /// Unwinds the fiber after [`Stop::Cancelled`].
 pub(crate) fn unwind() -> ! {
     context::caller(|caller| match caller {
-        Caller::Fiber(core, worker) => core.frames.unwind(core.root_requested(worker), worker),
+        Caller::Fiber(core, worker) => core.unwind(worker),
         _ => unreachable!("only a fiber is cancelled"),
     })
 }
@@ -95,7 +95,7 @@ fn on_fiber<T>(
     loop {
         // Before every suspension, not only the first: a hook may wait for wake-ups of its own, which this one used up.
         // They may suspend; then what was registered may have fired meanwhile.
-        if core.hooks.run()
+        if core.run_hooks()
             && let Poll::Ready(value) = poll(&mut cx)
         {
             return Ok(value);
@@ -103,8 +103,13 @@ fn on_fiber<T>(
         core.check(worker, Waiting::For(on))?;
         if !armed {
             armed = true;
-            core.frames.arm(core.word, worker);
-            let grace = core.frames.grace(core.root_requested(worker), worker);
+            if let Some(extra) = core.extra_if_any() {
+                extra.frames.arm(core.word, worker);
+            }
+            let grace = match thread::panicking() {
+                true => core.extra().frames.grace(core.root_requested(worker), worker),
+                false => None,
+            };
             let deadline = match (deadline, grace) {
                 (Some(deadline), Some(grace)) => Some(deadline.min(grace)),
                 (deadline, grace) => deadline.or(grace),

@@ -44,6 +44,8 @@ const BUDGET: u32 = 128;
 const FRESH_EVERY: u32 = 8;
 /// How many blocking calls a fiber may complete without suspending.
 const CALLS_BUDGET: u32 = 128;
+/// How long after fibers have ended the pool of stacks is looked through.
+const TRIM_EVERY: Duration = Duration::from_secs(1);
 /// How many events one poll takes at most.
 const EVENTS: usize = 1024;
 
@@ -70,7 +72,11 @@ pub(crate) struct Worker {
     /// Blocking calls completed since the last suspension of any fiber.
     completed: Cell<u32>,
     next_id: Cell<u64>,
-    /// Set once: when fibers that have not ended by then are given up.
+    /// When the stacks are to be trimmed next; none while nothing has run since they were.
+    trim_at: Cell<Option<Instant>>,
+    /// Set once: every fiber is to end.
+    stopping: Cell<bool>,
+    /// Set with it: when fibers that have not ended by then are given up.
     stop_at: Cell<Option<Instant>>,
 }
 
@@ -99,6 +105,8 @@ impl Worker {
             connection: Location::caller(),
             completed: Cell::new(0),
             next_id: Cell::new((remote.id as u64) << 48 | 1),
+            trim_at: Cell::new(None),
+            stopping: Cell::new(false),
             stop_at: Cell::new(None),
             shared,
         })
@@ -185,7 +193,15 @@ impl Worker {
                 }
             }
         }
-        self.now.set(Instant::now());
+        let now = Instant::now();
+        self.now.set(now);
+        match self.trim_at.get() {
+            Some(trim_at) if now >= trim_at => {
+                self.trim_at.set(None);
+                self.stacks.trim();
+            }
+            _ => {}
+        }
         match polled {
             Ok(_) => {
                 for event in events.iter() {
@@ -224,10 +240,10 @@ impl Worker {
             .borrow()
             .next_wakeup()
             .map(|tick| self.started + Duration::from_millis(tick));
-        let next = match (timer, self.stop_at.get()) {
-            (Some(timer), Some(stop)) => Some(timer.min(stop)),
-            (timer, stop) => timer.or(stop),
-        };
+        let next = [timer, self.stop_at.get(), self.trim_at.get()]
+            .into_iter()
+            .flatten()
+            .min();
         next.map(|next| next.saturating_duration_since(Instant::now()))
     }
 
@@ -266,24 +282,13 @@ impl Worker {
     }
 
     /// A slot for a tenant, with its word.
+    #[inline]
     fn occupy(&self, place: &'static Location<'static>) -> io::Result<(Word, &Slot)> {
-        let Some((index, slot)) = self.slots.occupy(place) else {
-            return Err(io::Error::other(format!(
+        match self.slots.occupy(self.remote, place) {
+            Some((index, slot)) => Ok((self.word(index, slot), slot)),
+            None => Err(io::Error::other(format!(
                 "a worker has at most {SLOTS_MAX} fibers and connections"
-            )));
-        };
-        let generation = slot.generation.get();
-        self.remote
-            .slot_or_make(index)
-            .generation
-            .store(generation, Ordering::Relaxed);
-        Ok((Word::new(self.remote.id, index, generation), slot))
-    }
-
-    fn vacate(&self, index: u32, slot: &Slot) {
-        self.slots.vacate(index, slot);
-        if let Some(remote) = self.remote.slot(index) {
-            remote.generation.store(slot.generation.get(), Ordering::Relaxed);
+            ))),
         }
     }
 
@@ -307,8 +312,11 @@ impl Worker {
         crate::context::leave_fiber();
         if let Some(exit) = ended {
             self.stacks.give(slot.take_ended().into_stack());
+            if self.trim_at.get().is_none() {
+                self.trim_at.set(self.now.get().checked_add(TRIM_EVERY));
+            }
             match exit {
-                None => self.vacate(index, slot),
+                None => self.slots.vacate(index, slot),
                 Some(resting) => self.rest(index, slot, resting),
             }
         }
@@ -369,7 +377,7 @@ impl Worker {
     fn rest(&self, index: u32, slot: &Slot, mut resting: Box<Resting>) {
         if self.is_stopping() && resting.was_told() {
             drop(resting);
-            return self.vacate(index, slot);
+            return self.slots.vacate(index, slot);
         }
         resting.arm(self, self.word(index, slot));
         let due = resting.cause(self).is_some();
@@ -392,7 +400,7 @@ impl Worker {
             Err(error) => {
                 eprintln!("osier: a connection is closed for want of a stack: {error}");
                 drop(resting);
-                return self.vacate(index, slot);
+                return self.slots.vacate(index, slot);
             }
         };
         stack.label(self.connection, None);
@@ -445,7 +453,7 @@ impl Worker {
         self.completed.set(completed);
         if completed >= CALLS_BUDGET {
             self.completed.set(0);
-            core.hooks.run();
+            core.run_hooks();
             self.yield_fiber(core);
         }
     }
@@ -470,12 +478,14 @@ impl Worker {
         self.now.get()
     }
 
+    #[inline]
     pub(crate) fn is_stopping(&self) -> bool {
-        self.stop_at.get().is_some()
+        self.stopping.get()
     }
 
     /// Cancels everything that lives here.
     fn stop(&self) {
+        self.stopping.set(true);
         self.stop_at.set(Some(Instant::now() + self.shared.shutdown_timeout));
         (0..self.slots.made()).for_each(|index| self.enqueue(index));
     }
