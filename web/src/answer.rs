@@ -118,13 +118,8 @@ impl Burst<'_> {
         let mut state = self.output.state();
         let status = response.status.as_u16();
         let mut head = HeadWriter::begin(&mut state.buffer, status, exchange).expect("a StatusCode has three digits");
-        if let Some(value) = response.content_type {
-            // Checked when it was set, as all the lines were.
-            let _ = head.header("content-type", value.as_bytes());
-        }
-        for (name, value) in response.fields() {
-            let _ = head.header(name, value);
-        }
+        response.content_type.write(&mut head);
+        head.lines(&response.fields);
         if !response.has_date {
             if self.suspended.take() {
                 self.link.worker.date.borrow_mut().refresh(osier::time::coarse_now());

@@ -1,20 +1,65 @@
 //! What a handler returns, and everything that can be turned into it.
 //!
-//! A response is built by the handler and consumed by `output` on the same fiber. Header lines are kept in the form in
-//! which they go out ("name: value\r\n"), so that a response without headers of its own allocates nothing.
+//! A response is built by the handler and consumed by `answer` on the same fiber. Its fields are kept as lines that are
+//! ready to go out, so that a response without fields of its own allocates nothing.
 
 use std::borrow::Cow;
 use std::error::Error;
 use std::io::{self, Write};
+use std::sync::LazyLock;
 use std::{convert, fmt};
 
 use http::StatusCode;
+use osier_http::{FieldLines, HeadWriter, HeaderError};
 
 use crate::Body;
 use crate::incoming::BodyError;
 
+/// What a bare text is sent with, and bare bytes.
 const TEXT: &str = "text/plain; charset=utf-8";
 const BYTES: &str = "application/octet-stream";
+
+/// The same as lines, made at the first use.
+static TEXT_LINE: LazyLock<FieldLines> = LazyLock::new(|| content_type_line(TEXT));
+static BYTES_LINE: LazyLock<FieldLines> = LazyLock::new(|| content_type_line(BYTES));
+
+fn content_type_line(value: &str) -> FieldLines {
+    let mut line = FieldLines::new();
+    line.push("content-type", value.as_bytes())
+        .expect("a literal of this file");
+    line
+}
+
+/// Kept apart from the other fields because it is nearly always a literal: most responses then allocate nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ContentType {
+    Unset,
+    Text,
+    Bytes,
+    Literal(&'static str),
+}
+
+impl ContentType {
+    fn value(self) -> Option<&'static str> {
+        match self {
+            ContentType::Unset => None,
+            ContentType::Text => Some(TEXT),
+            ContentType::Bytes => Some(BYTES),
+            ContentType::Literal(value) => Some(value),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn write(self, head: &mut HeadWriter<'_>) {
+        match self {
+            ContentType::Unset => {}
+            ContentType::Text => head.lines(&TEXT_LINE),
+            ContentType::Bytes => head.lines(&BYTES_LINE),
+            // Checked when it was set.
+            ContentType::Literal(value) => drop(head.header("content-type", value.as_bytes())),
+        }
+    }
+}
 
 /// Status, header and body of an answer.
 ///
@@ -31,10 +76,8 @@ const BYTES: &str = "application/octet-stream";
 /// ```
 pub struct Response {
     pub(crate) status: StatusCode,
-    /// Complete lines; checked when they were added.
-    pub(crate) lines: Vec<u8>,
-    /// Kept apart because it is nearly always a literal.
-    pub(crate) content_type: Option<&'static str>,
+    pub(crate) fields: FieldLines,
+    pub(crate) content_type: ContentType,
     pub(crate) body: Body,
     pub(crate) close: bool,
     pub(crate) has_date: bool,
@@ -48,8 +91,8 @@ impl Response {
     pub fn new(status: StatusCode) -> Self {
         Response {
             status,
-            lines: Vec::new(),
-            content_type: None,
+            fields: FieldLines::new(),
+            content_type: ContentType::Unset,
             body: Body::empty(),
             close: false,
             has_date: false,
@@ -104,8 +147,13 @@ impl Response {
     #[inline]
     pub fn body(mut self, body: impl Into<Body>) -> Self {
         self.body = body.into();
-        if self.content_type.is_none() && (self.lines.is_empty() || self.lookup("content-type").is_none()) {
-            self.content_type = self.body.natural_type();
+        let unset = self.content_type == ContentType::Unset;
+        if unset && (self.fields.is_empty() || self.fields.first("content-type").is_none()) {
+            self.content_type = match self.body.text {
+                Some(true) => ContentType::Text,
+                Some(false) => ContentType::Bytes,
+                None => ContentType::Unset,
+            };
         }
         self
     }
@@ -113,11 +161,11 @@ impl Response {
     /// Replaces the content type by a literal, without allocating.
     #[inline]
     pub fn content_type(mut self, value: &'static str) -> Self {
-        if !valid_value(value.as_bytes()) {
+        if FieldLines::new().push("content-type", value.as_bytes()).is_err() {
             return self.refuse("content-type");
         }
-        self.remove("content-type");
-        self.content_type = Some(value);
+        self.fields.remove("content-type");
+        self.content_type = ContentType::Literal(value);
         self
     }
 
@@ -126,69 +174,35 @@ impl Response {
     /// whole response into a 500 with a log line.
     pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<[u8]>) -> Self {
         let (name, value) = (name.as_ref(), value.as_ref());
-        if !valid_name(name.as_bytes()) || !valid_value(value) {
-            return self.refuse(name);
-        }
-        const OURS: [&str; 4] = ["content-length", "transfer-encoding", "keep-alive", "upgrade"];
-        if OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
-            return self;
-        }
         if name.eq_ignore_ascii_case("connection") {
             self.close |= value.eq_ignore_ascii_case(b"close");
+        } else if name.eq_ignore_ascii_case("content-type") {
+            self.fields.remove(name);
+            self.content_type = ContentType::Unset;
+        } else if name.eq_ignore_ascii_case("date") {
+            self.fields.remove(name);
+            self.has_date = true;
+        } else if name.eq_ignore_ascii_case("upgrade") {
             return self;
         }
-        if name.eq_ignore_ascii_case("date") {
-            self.remove(name);
-            self.has_date = true;
-        } else if name.eq_ignore_ascii_case("content-type") {
-            self.remove(name);
+        match self.fields.push(name, value) {
+            Ok(()) | Err(HeaderError::Reserved) => self,
+            Err(_) => self.refuse(name),
         }
-        self.lines.reserve(name.len() + value.len() + 4);
-        self.lines.extend_from_slice(name.as_bytes());
-        self.lines.extend_from_slice(b": ");
-        self.lines.extend_from_slice(value);
-        self.lines.extend_from_slice(b"\r\n");
-        self
     }
 
     /// The first value of a field; names compare without case. Fields that the server adds are not there yet.
     pub fn lookup(&self, name: &str) -> Option<&[u8]> {
-        if let (Some(value), true) = (self.content_type, name.eq_ignore_ascii_case("content-type")) {
+        if let (Some(value), true) = (self.content_type.value(), name.eq_ignore_ascii_case("content-type")) {
             return Some(value.as_bytes());
         }
-        self.fields()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
+        self.fields.first(name)
     }
 
     /// Closes the connection after this response.
     pub fn close(mut self) -> Self {
         self.close = true;
         self
-    }
-
-    #[inline]
-    pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        // Every line was written by `header`: no CR in a value, no colon in a name.
-        self.lines.split(|&byte| byte == b'\n').filter_map(|line| {
-            let line = line.strip_suffix(b"\r")?;
-            let colon = memchr::memchr(b':', line)?;
-            Some((str::from_utf8(&line[..colon]).ok()?, &line[colon + 2..]))
-        })
-    }
-
-    fn remove(&mut self, name: &str) {
-        if name.eq_ignore_ascii_case("content-type") {
-            self.content_type = None;
-        }
-        if self.lines.is_empty() || self.lookup(name).is_none() {
-            return;
-        }
-        let mut kept = Vec::with_capacity(self.lines.len());
-        for (known, value) in self.fields().filter(|(known, _)| !known.eq_ignore_ascii_case(name)) {
-            kept.extend_from_slice(&[known.as_bytes(), b": ", value, b"\r\n"].concat());
-        }
-        self.lines = kept;
     }
 
     #[cold]
@@ -204,24 +218,10 @@ impl fmt::Debug for Response {
         f.debug_struct("Response")
             .field("status", &self.status)
             .field("content_type", &self.content_type)
-            .field("lines", &String::from_utf8_lossy(&self.lines))
+            .field("fields", &self.fields)
             .field("body", &self.body)
             .finish_non_exhaustive()
     }
-}
-
-/// RFC 9110 §5.6.2: `token`.
-pub(crate) fn valid_name(name: &[u8]) -> bool {
-    !name.is_empty()
-        && name
-            .iter()
-            .all(|&b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
-}
-
-/// RFC 9110 §5.5: no control bytes but HTAB, no white space at the ends (which would not survive the way).
-fn valid_value(value: &[u8]) -> bool {
-    let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    !blank(value.first()) && !blank(value.last()) && value.iter().all(|&b| b == b'\t' || (b >= b' ' && b != 0x7f))
 }
 
 /// What a handler may return.
@@ -345,24 +345,19 @@ impl<const N: usize> IntoResponse for &'static [u8; N] {
     }
 }
 
-impl Body {
-    /// The content type that a bare value of this kind is sent with.
-    fn natural_type(&self) -> Option<&'static str> {
-        match self.text {
-            Some(true) => Some(TEXT),
-            Some(false) => Some(BYTES),
-            None => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn usual_types_become_responses() {
-        let of = |response: Response| (response.status.as_u16(), response.content_type, response.body.len());
+        let of = |response: Response| {
+            (
+                response.status.as_u16(),
+                response.content_type.value(),
+                response.body.len(),
+            )
+        };
         assert_eq!(of("hi".into_response()), (200, Some(TEXT), Some(2)));
         assert_eq!(of(String::from("hi").into_response()), (200, Some(TEXT), Some(2)));
         assert_eq!(of(vec![1, 2, 3].into_response()), (200, Some(BYTES), Some(3)));
@@ -392,11 +387,10 @@ mod tests {
             ("", "a"),
             ("x", "a\0"),
             ("x:", "a"),
-            ("x", " a"),
         ] {
             let response = Response::new(StatusCode::OK).header(name, value);
             assert_eq!(response.status, StatusCode::INTERNAL_SERVER_ERROR, "{name:?} {value:?}");
-            assert!(response.lines.is_empty());
+            assert!(response.fields.is_empty());
         }
     }
 
@@ -411,13 +405,13 @@ mod tests {
             .header("Connection", "close")
             .body("x");
         assert_eq!(
-            response.lines,
+            response.fields.as_bytes(),
             b"Set-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Type: image/png\r\n"
         );
-        assert_eq!(response.content_type, None);
+        assert_eq!(response.content_type, ContentType::Unset);
         assert!(response.close);
         assert_eq!(
-            response.content_type("text/html").lines,
+            response.content_type("text/html").fields.as_bytes(),
             b"Set-Cookie: a=1\r\nSet-Cookie: b=2\r\n"
         );
     }

@@ -91,12 +91,18 @@ fn pieces_that_fill_a_buffer_exactly_do_not_hold_the_deadline() {
     let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.header = SHORT);
     let mut client = site.connect();
     // The first read takes all of this at once, fills its buffer, and cannot tell that nothing follows.
-    client.send(format!("GET / HTTP/1.1\r\nHost: t\r\nx: {}", "a".repeat((16 << 10) - 28)));
+    client.send(format!(
+        "GET / HTTP/1.1\r\nHost: t\r\nx: {}",
+        "a".repeat((16 << 10) - 28)
+    ));
     assert_eq!(client.reply().status, 408);
 
     let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.idle = SHORT);
     let mut client = site.connect();
-    client.send(format!("GET / HTTP/1.1\r\nHost: t\r\nx: {}\r\n\r\n", "a".repeat((16 << 10) - 32)));
+    client.send(format!(
+        "GET / HTTP/1.1\r\nHost: t\r\nx: {}\r\n\r\n",
+        "a".repeat((16 << 10) - 32)
+    ));
     assert_eq!(client.reply().text(), "hi");
     client.expect_end();
 }
