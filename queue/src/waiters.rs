@@ -435,7 +435,15 @@ impl<'list> Waiter<'list> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        if self.withdraw() == GRANTED_ONE {
+        let granted_one = self.withdraw() == GRANTED_ONE;
+        if cfg!(any(loom, debug_assertions)) {
+            self.node.links.with_mut(|links| {
+                // SAFETY: an IDLE node is its owner's alone; an exclusive access, so that models and miri see it if not.
+                let links = unsafe { &mut *links };
+                assert!(links.waker.is_none(), "only a waiting node holds a waker");
+            });
+        }
+        if granted_one {
             self.list.wake_one();
         }
     }
