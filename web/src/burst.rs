@@ -185,22 +185,9 @@ impl<'b> Burst<'b> {
             Ok(decoder) => (decoder, head.body()),
             Err(reject) => return Some(self.refuse(reject, Some(head))),
         };
-        let (stream, expected) = (&self.link.stream, head.expect_continue());
-        let body = RequestBody::new(
-            stream,
-            self.output,
-            decoder,
-            rest,
-            received,
-            expected,
-            server.timeouts.body,
-        );
-        let mut request = Request {
-            head,
-            params,
-            peer: self.link.peer(),
-            body,
-        };
+        let expected = head.expect_continue();
+        let body = RequestBody::new(self.link, self.output, decoder, rest, received, expected);
+        let mut request = Request { head, params, body };
 
         let started = server.observer.is_some().then(Instant::now);
         let response = match handler {

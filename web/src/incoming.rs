@@ -6,15 +6,15 @@
 
 use std::error::Error;
 use std::io::{self, Read};
-use std::time::Duration;
+use std::net::SocketAddr;
 use std::{fmt, ops};
 
 use http::StatusCode;
-use osier::net::TcpStream;
 use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 
 use crate::conn::RESTING;
 use crate::output::Output;
+use crate::worker::Link;
 
 /// The body of a request as a [`Read`].
 ///
@@ -30,7 +30,7 @@ use crate::output::Output;
 /// `TimedOut` when nothing more came in time, `UnexpectedEof` when the client ended in the middle, `InvalidData` when the
 /// body is malformed or larger than the limit. Returned from a handler, all of them become the fitting 4xx response.
 pub struct RequestBody<'a> {
-    stream: &'a TcpStream,
+    link: &'a Link,
     output: &'a Output<'a>,
     decoder: BodyDecoder,
     length: BodyLength,
@@ -40,8 +40,6 @@ pub struct RequestBody<'a> {
     unread: ops::Range<usize>,
     /// The client waits for `100 Continue`.
     awaited: bool,
-    /// For the next bytes.
-    timeout: Duration,
     failed: Option<BodyError>,
 }
 
@@ -88,26 +86,30 @@ impl From<BodyError> for io::Error {
 
 impl<'a> RequestBody<'a> {
     /// `buffer` begins after the head and holds `received` bytes.
+    #[inline]
     pub(crate) fn new(
-        stream: &'a TcpStream,
+        link: &'a Link,
         output: &'a Output<'a>,
         (decoder, length): (BodyDecoder, BodyLength),
         buffer: &'a mut [u8],
         received: usize,
         awaited: bool,
-        timeout: Duration,
     ) -> Self {
         RequestBody {
-            stream,
+            link,
             output,
             decoder,
             length,
             buffer,
             unread: 0..received,
             awaited,
-            timeout,
             failed: None,
         }
+    }
+
+    #[inline]
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.link.peer()
     }
 
     /// The announced length in bytes: 0 without a body, `None` when it is chunked.
@@ -165,8 +167,8 @@ impl<'a> RequestBody<'a> {
             self.output.write(CONTINUE);
             self.output.flush()?;
         }
-        let mut stream = self.stream;
-        stream.set_read_timeout(Some(self.timeout))?;
+        let mut stream = &self.link.stream;
+        stream.set_read_timeout(Some(self.link.worker.server.timeouts.body))?;
         let read = stream.read(into.unwrap_or(&mut self.buffer[self.unread.end..]));
         stream.set_read_timeout(Some(RESTING))?;
         match read {

@@ -22,6 +22,10 @@ pub(crate) const HIGH_WATER: usize = 64 << 10;
 /// A body of at least this many bytes is sent from where it is instead of being copied.
 const LARGE: usize = 32 << 10;
 
+/// A file of fewer bytes shares its first packet with the head. (Measured for 1 MiB over loopback, with 64 connections: 93 us
+/// of CPU per response apart, 110 together.)
+const JOINED: u64 = 64 << 10;
+
 /// Room at the beginning of an open chunk for its length: four hexadecimal digits and CRLF.
 const CHUNK_ROOM: &[u8; 6] = b"0000\r\n";
 
@@ -186,11 +190,15 @@ impl<'c> Output<'c> {
         Ok(count)
     }
 
-    /// The head goes out together with the first bytes of the file.
+    /// The head goes out first, or together with the bytes of a small file.
     fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         let mut state = self.state();
         if len > 0 {
-            state.flush_joined(self.stream)?;
+            if len < JOINED {
+                state.flush_joined(self.stream)?;
+            } else {
+                state.flush(self.stream, &[])?;
+            }
         }
         match osier::io::sendfile(file, offset, len, self.stream) {
             Ok(count) if count == len => Ok(count),

@@ -32,7 +32,6 @@ use crate::RequestBody;
 pub struct Request<'a> {
     pub(crate) head: &'a Head<'a>,
     pub(crate) params: Params<'a, 'a>,
-    pub(crate) peer: SocketAddr,
     pub(crate) body: RequestBody<'a>,
 }
 
@@ -108,7 +107,7 @@ impl<'a> Request<'a> {
 
     /// The address of the client.
     pub fn peer(&self) -> SocketAddr {
-        self.peer
+        self.body.peer()
     }
 
     /// The body. Nothing of it is read, and no `100 Continue` sent, until a handler reads.
@@ -148,7 +147,7 @@ impl fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
             .field("head", self.head)
-            .field("peer", &self.peer)
+            .field("peer", &self.peer())
             .finish_non_exhaustive()
     }
 }
