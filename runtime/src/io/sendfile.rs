@@ -1,7 +1,7 @@
 //! `sendfile`: bytes of a file into a stream, without the worker ever waiting for the disk.
 //!
 //! sendfile(2) into a non-blocking socket still blocks on pages that are not in memory. So the bytes go in chunks, and
-//! before each one its first and its last byte are read with `RWF_NOWAIT`. What is missing is fetched by a thread of the
+//! before each one its ends, and a few bytes between, are read with `RWF_NOWAIT`. What is missing is fetched by a thread of the
 //! pool for blocking work while the fiber is suspended. A page in the middle that is missing or was evicted meanwhile makes
 //! the worker wait for that page; nothing worse happens.
 
@@ -18,8 +18,11 @@ use crate::context::{self, Caller};
 use crate::net::stream::Stream;
 use crate::wait;
 
-/// Bytes per call: what a call costs is nothing against copying so many, and no other fiber waits long for them.
-const CHUNK_BYTES: u64 = 256 << 10;
+/// Bytes per call, which keeps the other fibers waiting for less than 100 us. (Measured for 1 MiB over loopback, with 64
+/// connections: 87 us of CPU in one call, 106 in four, because every call ends with a push to the receiver.)
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Bytes between two probes.
+const PROBE_BYTES: u64 = 512 << 10;
 const PAGE_BYTES: u64 = 4096;
 
 /// A stream of ours that [`sendfile`] can send to. Sealed.
@@ -94,10 +97,17 @@ pub fn sendfile(file: impl AsFd, offset: u64, len: u64, out: &(impl FileSink + ?
     Ok(sent)
 }
 
-/// Whether both ends of a piece of the file can be read at once.
+/// Whether a piece of the file can be read at once, as far as its ends and the probes between them tell.
 fn in_memory(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
     let last = offset + len - 1;
-    Ok(byte_in_memory(file, offset)? && (offset / PAGE_BYTES == last / PAGE_BYTES || byte_in_memory(file, last)?))
+    let mut at = offset;
+    while byte_in_memory(file, at)? {
+        if at / PAGE_BYTES == last / PAGE_BYTES {
+            return Ok(true);
+        }
+        at = last.min(at + PROBE_BYTES);
+    }
+    Ok(false)
 }
 
 fn byte_in_memory(file: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
