@@ -508,6 +508,53 @@ mod inbox {
     }
 
     #[test]
+    fn a_slot_that_comes_again_does_not_cut_off_the_rest() {
+        model(
+            "inbox: a slot pushed again in the middle of a drain",
+            None,
+            &[2, 3],
+            || {
+                let worker = Worker::new();
+                worker.wake(0);
+                worker.wake(1);
+                let owner = {
+                    let worker = worker.clone();
+                    thread::spawn(move || worker.drain())
+                };
+                worker.wake(0);
+                let first = owner.join().unwrap();
+                assert_eq!(first + worker.drain(), 3);
+                first as usize
+            },
+        );
+    }
+
+    #[test]
+    fn the_hand_over_sees_what_a_refused_pusher_wrote() {
+        model("inbox: what a refused push must show", None, &[0, 1, 2], || {
+            let worker = Worker::new();
+            let look = |worker: &Worker| {
+                let mut last = 0;
+                worker.inbox.drain(&worker.links[..], |slot| {
+                    last = worker.data[slot as usize].load(Relaxed)
+                });
+                last
+            };
+            let owner = {
+                let worker = worker.clone();
+                thread::spawn(move || look(&worker))
+            };
+            for value in [1, 2] {
+                worker.data[0].store(value, Relaxed);
+                worker.inbox.push(&worker.links[..], 0);
+            }
+            let first = owner.join().unwrap();
+            assert_eq!(first.max(look(&worker)), 2);
+            first as usize
+        });
+    }
+
+    #[test]
     fn shutdown_interrupts_the_sleep() {
         model("parker: shutdown", None, &[0, 1], || {
             let worker = Worker::new();
