@@ -208,7 +208,6 @@ pub(crate) fn dispatch(worker: &Worker, event: Event) {
     if token & FOREIGN != 0 {
         return worker.foreign.dispatch(token & !FOREIGN, readiness);
     }
-    let source = at(token as u32);
     let has = |flag: Readiness, bits: u64| if readiness.contains(flag) { bits } else { 0 };
     let bits = has(Readiness::READABLE, READABLE)
         | has(Readiness::WRITABLE, WRITABLE)
@@ -216,14 +215,7 @@ pub(crate) fn dispatch(worker: &Worker, event: Event) {
         | has(Readiness::PRIORITY, READABLE | PRIORITY)
         | has(Readiness::HUP, READABLE | WRITABLE | HUP)
         | has(Readiness::ERROR, READABLE | WRITABLE | ERROR);
-    let this_tenant = |state: u64| (state / GENERATION == token >> 32).then_some(state | bits);
-    if source
-        .state
-        .fetch_update(Ordering::AcqRel, Ordering::Acquire, this_tenant)
-        .is_err()
-    {
-        return;
-    }
+    let Some(source) = mark(token, bits) else { return };
     if bits & (READABLE | CLOSED) != 0 {
         let dormant = source.dormant.load(Ordering::Acquire);
         if dormant != 0 {
@@ -236,6 +228,14 @@ pub(crate) fn dispatch(worker: &Worker, event: Event) {
     if bits & WRITABLE != 0 && !source.writers.is_empty() {
         source.writers.wake_all();
     }
+}
+
+/// Sets bits of the source that a token names, if it is still the same one.
+fn mark(token: u64, bits: u64) -> Option<&'static Source> {
+    let source = at(token as u32);
+    let same = |state: u64| (state / GENERATION == token >> 32).then_some(state | bits);
+    let marked = source.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, same);
+    marked.is_ok().then_some(source)
 }
 
 /// A descriptor of ours, non-blocking, with its source once it has one.
@@ -557,6 +557,58 @@ pub(crate) fn block_thread(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Optio
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => return Ok(fds[0].revents()),
             Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched() -> (Watched, Token) {
+        let watched = Watched::new(std::io::pipe().unwrap().0.into(), false);
+        let state = watched.source().state.load(Ordering::Relaxed);
+        let token = token(*watched.source.get().unwrap(), state);
+        (watched, token)
+    }
+
+    #[test]
+    fn an_event_of_a_former_tenant_changes_nothing() {
+        let (watched, Token(token)) = watched();
+        let source = watched.source();
+        assert!(mark(token, READABLE).is_some());
+        assert!(source.is_readable() && !source.is_gone(true));
+        drop(watched);
+        assert!(mark(token, HUP).is_none());
+        // (Another test may have the slot by now, and its half-close.)
+        assert!(!source.is_gone(false), "the next tenant would take its client for gone");
+    }
+
+    #[test]
+    fn moving_a_direction_forgets_its_bit_and_nothing_else() {
+        let (watched, Token(token)) = watched();
+        let source = watched.source();
+        mark(token, READABLE | WRITABLE | READ_CLOSED);
+        // More often than the epoch has numbers: it must not run over into the generation.
+        for owner in (1..=4096).cycle().take(1 << 15) {
+            mark(token, READABLE);
+            let state = source.set_owner(Direction::Read, owner);
+            assert_eq!(state & (READABLE | WRITABLE | READ_CLOSED), WRITABLE | READ_CLOSED);
+            assert_eq!(
+                (source.owner(Direction::Read), source.owner(Direction::Write)),
+                (owner, 0)
+            );
+        }
+        assert!(mark(token, READABLE).is_some(), "the generation is the same");
+    }
+
+    #[test]
+    fn the_table_has_a_place_for_every_index() {
+        let mut before = at(0) as *const Source;
+        for index in 1..5000 {
+            let source: *const Source = at(index);
+            assert_ne!(source, before);
+            before = source;
         }
     }
 }

@@ -101,7 +101,8 @@ mod tests {
     #[test]
     fn a_waker_of_nobody_is_harmless() {
         let waker = Word::new(4095, 3, 9).waker();
-        waker.clone().wake();
+        let clone = waker.clone();
+        clone.wake();
         waker.wake_by_ref();
         assert!(waker.will_wake(&waker.clone()));
     }

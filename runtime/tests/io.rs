@@ -537,8 +537,10 @@ fn bytes_do_not_hide_the_end_that_follows() {
                 }
                 osier::sleep(Duration::from_millis(3));
             });
-            let outcome = while_connected(&server, HalfClose::IsGone, || osier::sleep(LONG));
-            assert!(outcome.is_err());
+            let outcome = osier::timeout(GENEROUS, || {
+                while_connected(&server, HalfClose::IsGone, || osier::sleep(LONG))
+            });
+            assert!(outcome.expect("the end is noticed").is_err());
         });
     }
 }
@@ -570,6 +572,7 @@ fn the_first_call_is_told_by_an_error() {
     on(1, || {
         let (client, server) = pair();
         let (other, _kept) = pair();
+        other.set_read_timeout(Some(GENEROUS)).unwrap();
         osier::spawn(move || drop(client));
         let mut seen = None;
         let outcome = while_connected(&server, HalfClose::IsGone, || {
