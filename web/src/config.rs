@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use osier_http::Head;
 
-/// How long a server waits for its clients. All of them are on by default.
+/// How long a server waits for its clients. All of them are on by default; `Duration::MAX` is for ever.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// For a whole request head, counted from its first byte: then 408 and close. 10 s.

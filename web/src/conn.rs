@@ -53,12 +53,12 @@ struct Partial {
     /// Of `bytes`; the rest is room.
     filled: usize,
     scanner: HeadScanner,
-    deadline: Instant,
+    deadline: Option<Instant>,
 }
 
 struct Linger {
     left: usize,
-    deadline: Instant,
+    deadline: Option<Instant>,
 }
 
 impl Conn {
@@ -75,13 +75,13 @@ impl Conn {
             stage: Stage::Idle,
         });
         // A socket that fails here was reset between accept and now.
-        if prepared.is_ok() && !worker.draining.get() {
-            let deadline = osier::time::coarse_now() + timeouts.idle;
-            if let Err(error) = osier::dormant::park_local(conn, Some(deadline)) {
-                worker
-                    .server
-                    .log(format_args!("cannot watch a connection from {peer}: {error}"));
-            }
+        if prepared.is_err() || worker.draining.get() {
+            return;
+        }
+        if let Err(error) = osier::dormant::park_local(conn, after(timeouts.idle)) {
+            worker
+                .server
+                .log(format_args!("cannot watch a connection from {peer}: {error}"));
         }
     }
 
@@ -116,7 +116,7 @@ impl Conn {
         if let Ok(None) = partial.scanner.scan(&partial.bytes[..partial.filled], limits) {
             let deadline = partial.deadline;
             self.stage = Stage::Head(partial);
-            return Next::Sleep(Some(deadline));
+            return Next::Sleep(deadline);
         }
         let mut buffers = self.link.worker.take_buffers();
         let Partial { mut bytes, filled, .. } = *partial;
@@ -144,14 +144,14 @@ impl Conn {
             start: 0,
             end: filled,
         };
-        let after = osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(&mut input));
-        let after = match after {
+        let outcome = osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(&mut input));
+        let outcome = match outcome {
             After::Gone => After::Gone,
-            after => output.flush().map_or(After::Gone, |()| after),
+            outcome => output.flush().map_or(After::Gone, |()| outcome),
         };
 
         link.busy.set(false);
-        let next = match after {
+        let next = match outcome {
             After::Gone | After::End => Next::End,
             After::Under(_) => unreachable!("run() goes on by itself"),
             After::Linger => self.linger(),
@@ -163,14 +163,14 @@ impl Conn {
                 let mut bytes = Vec::with_capacity(rest.len() + PARTIAL_ROOM);
                 bytes.extend_from_slice(rest);
                 bytes.resize(bytes.capacity(), 0);
-                let deadline = osier::time::coarse_now() + worker.server.timeouts.header;
+                let deadline = after(worker.server.timeouts.header);
                 self.stage = Stage::Head(Box::new(Partial {
                     bytes,
                     filled: rest.len(),
                     scanner,
                     deadline,
                 }));
-                Next::Sleep(Some(deadline))
+                Next::Sleep(deadline)
             }
             After::Wait(_) => self.sleep(),
         };
@@ -184,7 +184,7 @@ impl Conn {
     /// Until the next request begins.
     fn sleep(&mut self) -> Next {
         self.stage = Stage::Idle;
-        Next::Sleep(Some(osier::time::coarse_now() + self.link.worker.server.timeouts.idle))
+        Next::Sleep(after(self.link.worker.server.timeouts.idle))
     }
 
     /// Everything has been answered: says so to the client, and then only listens until it closes too.
@@ -192,12 +192,12 @@ impl Conn {
         if self.link.stream.shutdown(Shutdown::Write).is_err() {
             return Next::End;
         }
-        let deadline = osier::time::coarse_now() + LINGER;
+        let deadline = after(LINGER);
         self.stage = Stage::Linger(Box::new(Linger {
             left: LINGER_BYTES,
             deadline,
         }));
-        Next::Sleep(Some(deadline))
+        Next::Sleep(deadline)
     }
 
     fn throw_away(&mut self, mut linger: Box<Linger>) -> Next {
@@ -211,7 +211,7 @@ impl Conn {
         }
         let deadline = linger.deadline;
         self.stage = Stage::Linger(linger);
-        Next::Sleep(Some(deadline))
+        Next::Sleep(deadline)
     }
 
     /// Nothing has come in time.
@@ -250,4 +250,9 @@ impl Drop for Conn {
     fn drop(&mut self) {
         self.link.worker.unlink(&self.link);
     }
+}
+
+/// When `time` from now is; `None`, which is never, beyond what the clock can tell.
+fn after(time: Duration) -> Option<Instant> {
+    osier::time::coarse_now().checked_add(time)
 }

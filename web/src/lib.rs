@@ -19,10 +19,11 @@
 //!
 //! # Layout
 //!
-//! From the socket to the handler: `server` accepts, `conn` waits without a stack, `burst` takes the requests that have
+//! From the socket to the handler: `accept` places it on a worker, `conn` waits without a stack, `burst` takes the requests that have
 //! come, `router` finds the handler, `incoming` is the request's body, `answer` and `output` make the bytes that go back.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod answer;
 mod body;
 mod burst;
@@ -30,6 +31,7 @@ mod config;
 mod conn;
 mod date;
 mod incoming;
+mod into_response;
 mod output;
 mod request;
 mod response;
@@ -41,8 +43,9 @@ pub use body::Body;
 pub use config::{Served, Timeouts};
 pub use http;
 pub use incoming::RequestBody;
+pub use into_response::IntoResponse;
 pub use osier_http::Limits;
 pub use request::Request;
-pub use response::{IntoResponse, Response};
+pub use response::{Fields, Response};
 pub use router::{Route, Router};
 pub use server::{Listening, Server, ShutdownHandle, serve};

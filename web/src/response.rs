@@ -3,17 +3,15 @@
 //! A response is built by the handler and consumed by `answer` on the same fiber. Its fields are kept as lines that are
 //! ready to go out, so that a response without fields of its own allocates nothing.
 
-use std::borrow::Cow;
 use std::error::Error;
+use std::fmt;
 use std::io::{self, Write};
 use std::sync::LazyLock;
-use std::{convert, fmt};
 
 use http::StatusCode;
 use osier_http::{FieldLines, HeadWriter, HeaderError};
 
 use crate::Body;
-use crate::incoming::BodyError;
 
 /// What a bare text is sent with, and bare bytes.
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -147,13 +145,14 @@ impl Response {
     #[inline]
     pub fn body(mut self, body: impl Into<Body>) -> Self {
         self.body = body.into();
+        let natural = match self.body.text {
+            Some(true) => ContentType::Text,
+            Some(false) => ContentType::Bytes,
+            None => return self,
+        };
         let unset = self.content_type == ContentType::Unset;
         if unset && (self.fields.is_empty() || self.fields.first("content-type").is_none()) {
-            self.content_type = match self.body.text {
-                Some(true) => ContentType::Text,
-                Some(false) => ContentType::Bytes,
-                None => ContentType::Unset,
-            };
+            self.content_type = natural;
         }
         self
     }
@@ -191,6 +190,36 @@ impl Response {
         }
     }
 
+    /// Takes the fields, to be sent with many responses.
+    ///
+    /// ```
+    /// use osier_web::{Response, http::StatusCode};
+    ///
+    /// let fields = Response::new(StatusCode::OK).header("etag", "\"7\"").content_type("text/css").into_fields();
+    /// let response = Response::new(StatusCode::OK).with_fields(&fields).body("a{}");
+    /// assert_eq!(response.lookup("content-type"), Some(&b"text/css"[..]));
+    /// ```
+    pub fn into_fields(self) -> Fields {
+        let mut lines = self.fields;
+        if let Some(value) = self.content_type.value() {
+            // Checked when it was set.
+            let _ = lines.push("content-type", value.as_bytes());
+        }
+        Fields {
+            lines,
+            has_date: self.has_date,
+        }
+    }
+
+    /// Replaces all fields by a copy of `fields`, which costs less than to add them one by one.
+    #[inline]
+    pub fn with_fields(mut self, fields: &Fields) -> Self {
+        self.fields = fields.lines.clone();
+        self.has_date = fields.has_date;
+        self.content_type = ContentType::Unset;
+        self
+    }
+
     /// The first value of a field; names compare without case. Fields that the server adds are not there yet.
     pub fn lookup(&self, name: &str) -> Option<&[u8]> {
         if let (Some(value), true) = (self.content_type.value(), name.eq_ignore_ascii_case("content-type")) {
@@ -213,6 +242,13 @@ impl Response {
     }
 }
 
+/// The fields of a [`Response`], checked once; see [`Response::into_fields`].
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    lines: FieldLines,
+    has_date: bool,
+}
+
 impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Response")
@@ -224,160 +260,9 @@ impl fmt::Debug for Response {
     }
 }
 
-/// What a handler may return.
-///
-/// Implement it for error types, so that handlers can use `?`:
-///
-/// ```
-/// use osier_web::{IntoResponse, Request, Response, Router, http::StatusCode};
-///
-/// struct NoSuchItem(String);
-///
-/// impl IntoResponse for NoSuchItem {
-///     fn into_response(self) -> Response {
-///         (StatusCode::NOT_FOUND, format!("no item {}\n", self.0)).into_response()
-///     }
-/// }
-///
-/// fn item(request: &mut Request<'_>) -> Result<&'static str, NoSuchItem> {
-///     match request.param("id").as_deref() {
-///         Some("7") => Ok("the seventh\n"),
-///         other => Err(NoSuchItem(other.unwrap_or_default().to_owned())),
-///     }
-/// }
-///
-/// let router = Router::new().get("/items/{id}", item);
-/// ```
-pub trait IntoResponse {
-    /// The response.
-    fn into_response(self) -> Response;
-}
-
-impl IntoResponse for Response {
-    #[inline]
-    fn into_response(self) -> Response {
-        self
-    }
-}
-
-/// 200 with nothing in it.
-impl IntoResponse for () {
-    fn into_response(self) -> Response {
-        Response::new(StatusCode::OK)
-    }
-}
-
-impl IntoResponse for StatusCode {
-    fn into_response(self) -> Response {
-        Response::new(self)
-    }
-}
-
-impl<T: IntoResponse> IntoResponse for (StatusCode, T) {
-    fn into_response(self) -> Response {
-        self.1.into_response().with_status(self.0)
-    }
-}
-
-/// `None` is 404.
-impl<T: IntoResponse> IntoResponse for Option<T> {
-    fn into_response(self) -> Response {
-        match self {
-            Some(value) => value.into_response(),
-            None => Response::new(StatusCode::NOT_FOUND).body("not found\n"),
-        }
-    }
-}
-
-impl<T: IntoResponse, E: IntoResponse> IntoResponse for Result<T, E> {
-    #[inline]
-    fn into_response(self) -> Response {
-        match self {
-            Ok(value) => value.into_response(),
-            Err(error) => error.into_response(),
-        }
-    }
-}
-
-impl IntoResponse for convert::Infallible {
-    fn into_response(self) -> Response {
-        match self {}
-    }
-}
-
-/// 413, 408 or 400 when the error comes from the request's body and is the client's fault; otherwise 500 and a log line.
-impl IntoResponse for io::Error {
-    fn into_response(self) -> Response {
-        match self.get_ref().and_then(|inner| inner.downcast_ref::<BodyError>()) {
-            Some(error) => Response::new(error.status()).body(format!("{error}\n")).close(),
-            None => Response::internal_error(self),
-        }
-    }
-}
-
-impl<T: Into<Body>> IntoResponse for http::Response<T> {
-    fn into_response(self) -> Response {
-        let (parts, body) = self.into_parts();
-        let mut response = Response::new(parts.status);
-        for (name, value) in &parts.headers {
-            response = response.header(name.as_str(), value.as_bytes());
-        }
-        response.body(body)
-    }
-}
-
-macro_rules! bodies {
-    ($($kind:ty)*) => {$(
-        impl IntoResponse for $kind {
-            #[inline]
-            fn into_response(self) -> Response {
-                Response::new(StatusCode::OK).body(self)
-            }
-        }
-    )*};
-}
-
-bodies! { Body &'static str String Cow<'static, str> Vec<u8> &'static [u8] }
-
-impl<const N: usize> IntoResponse for &'static [u8; N] {
-    fn into_response(self) -> Response {
-        self.as_slice().into_response()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn usual_types_become_responses() {
-        let of = |response: Response| {
-            (
-                response.status.as_u16(),
-                response.content_type.value(),
-                response.body.len(),
-            )
-        };
-        assert_eq!(of("hi".into_response()), (200, Some(TEXT), Some(2)));
-        assert_eq!(of(String::from("hi").into_response()), (200, Some(TEXT), Some(2)));
-        assert_eq!(of(vec![1, 2, 3].into_response()), (200, Some(BYTES), Some(3)));
-        assert_eq!(of(b"raw".into_response()), (200, Some(BYTES), Some(3)));
-        assert_eq!(of(().into_response()), (200, None, Some(0)));
-        assert_eq!(
-            of((StatusCode::IM_A_TEAPOT, "tea").into_response()),
-            (418, Some(TEXT), Some(3))
-        );
-        assert_eq!(of(None::<&str>.into_response()).0, 404);
-        assert_eq!(of(Err::<(), _>(StatusCode::CONFLICT).into_response()).0, 409);
-        assert_eq!(of(Response::stream(|_| Ok(())).into_response()), (200, None, None));
-    }
-
-    #[test]
-    fn an_io_error_is_500_and_its_text_stays_inside() {
-        let response = io::Error::other("secret path").into_response();
-        assert_eq!(response.status, StatusCode::INTERNAL_SERVER_ERROR);
-        assert!(response.cause.is_some_and(|cause| cause.to_string().contains("secret")));
-    }
 
     #[test]
     fn headers_that_would_split_the_response_are_refused() {

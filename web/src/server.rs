@@ -1,44 +1,21 @@
-//! The server: listeners, one accepting fiber per worker, where a fresh connection goes, and how it all ends.
-//!
-//! ```text
-//!   worker 0: accept ─▶ place ─▶ Conn on 0            every worker has a listener on the same address (SO_REUSEPORT);
-//!   worker 1: accept ─▶ place ─▶ far more than the    a socket moves before its first byte, never later
-//!                         mean? ─▶ Conn on the emptiest
-//! ```
-//!
-//! [`Shared`] is what the workers have in common: read-only, but for the counters of connections, which change when one
-//! opens or closes and never per request.
+//! A server as its owner sees it: configured, listening, running, shut down. The work is done in `accept`.
 
 use std::future::poll_fn;
 use std::io;
-use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
-use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
 use atomic_waker::AtomicWaker;
-use osier::net::{TcpListener, TcpStream};
-use osier::{Cancelled, JoinHandle};
+use osier::JoinHandle;
+use osier::net::TcpListener;
 use osier_http::Limits;
 
+use crate::accept::{Padded, Shared, accept, drain, on_worker};
 use crate::config::{Log, Observer, Served, Timeouts};
-use crate::conn::Conn;
 use crate::router::Router;
-use crate::worker::Worker;
-
-/// How much above the mean a worker's connections may be before fresh ones go elsewhere, at least.
-const UNEVEN: usize = 8;
-
-/// Pause of a worker that cannot accept: out of descriptors or memory, or at the limit of connections.
-const BACK_OFF: Duration = Duration::from_millis(100);
-
-/// At most one log line on that in this time.
-const SAY_AGAIN: Duration = Duration::from_secs(5);
-
-/// How often a drain looks whether it is done.
-const DRAIN_TICK: Duration = Duration::from_millis(5);
 
 /// Serves `router` on `addr` with the defaults of [`Server`], until the fiber is cancelled.
 ///
@@ -118,7 +95,8 @@ impl Server {
         self
     }
 
-    /// The most connections at once, over all workers. Further ones wait in the kernel's backlog.
+    /// The most connections at once, over all workers. Further ones wait in the kernel's backlog. Workers look at the
+    /// count on their own: it may be exceeded by as many as there are workers, less one.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count;
         self
@@ -143,6 +121,7 @@ impl Server {
     /// # Errors
     ///
     /// When none of the addresses can be listened on; `AddrInUse` also when the other listener would share the port.
+    /// `InvalidInput` for a timeout of zero.
     ///
     /// # Panics
     ///
@@ -172,6 +151,12 @@ impl Server {
     }
 
     fn listening(self, listeners: Vec<TcpListener>) -> io::Result<Listening> {
+        for (name, time) in [("body", self.timeouts.body), ("write", self.timeouts.write)] {
+            if time.is_zero() {
+                let error = format!("Timeouts::{name} is zero: give the time to wait, Duration::MAX for ever");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+            }
+        }
         let addr = listeners[0].local_addr()?;
         let shared = Shared {
             router: self.router,
@@ -284,10 +269,6 @@ impl fmt::Debug for Listening {
     }
 }
 
-fn on_worker<T: Send + 'static>(index: usize, name: &str, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    osier::fiber::Builder::new().name(name).worker(index).spawn(run)
-}
-
 /// An accepting fiber, ended when this is dropped.
 struct Accepting(Option<JoinHandle<()>>);
 
@@ -335,132 +316,4 @@ impl fmt::Debug for ShutdownHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ShutdownHandle").field(&self.0.asked).finish()
     }
-}
-
-/// On a cache line of its own: each worker writes its own counter.
-#[derive(Default)]
-#[repr(align(64))]
-struct Padded(AtomicUsize);
-
-/// What the workers of a server have in common.
-pub(crate) struct Shared {
-    pub(crate) router: Router,
-    pub(crate) limits: Limits,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) observer: Option<Observer>,
-    max_connections: usize,
-    log: Log,
-    /// Open connections of each worker, counted in where they are placed. Relaxed: a stale reading only makes the spread
-    /// a little less even.
-    connections: Box<[Padded]>,
-}
-
-impl Shared {
-    #[cold]
-    pub(crate) fn log(&self, line: fmt::Arguments<'_>) {
-        (self.log)(line);
-    }
-
-    /// A connection of worker `index` has closed.
-    pub(crate) fn left(&self, index: usize) {
-        self.connections[index].0.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    fn count(&self, index: usize) -> usize {
-        self.connections[index].0.load(Ordering::Relaxed)
-    }
-
-    fn total(&self) -> usize {
-        (0..self.connections.len()).map(|index| self.count(index)).sum()
-    }
-
-    /// Which worker a connection goes to that `here` has accepted.
-    fn place(&self, here: usize) -> usize {
-        let workers = self.connections.len();
-        let mean = self.total() / workers;
-        if self.count(here) < mean + (mean / 4).max(UNEVEN) {
-            return here;
-        }
-        (0..workers).min_by_key(|&index| self.count(index)).unwrap_or(here)
-    }
-}
-
-/// The accepting fiber of a worker: never spins, and ends only when it is cancelled.
-fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
-    let worker = Worker::here(shared);
-    let mut said: Option<Instant> = None;
-    let mut say = |line: fmt::Arguments<'_>| {
-        if said.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
-            said = Some(Instant::now());
-            shared.log(line);
-        }
-    };
-    loop {
-        if shared.total() >= shared.max_connections {
-            say(format_args!(
-                "{} connections: no more are accepted until some close",
-                shared.max_connections
-            ));
-            osier::sleep(DRAIN_TICK);
-            continue;
-        }
-        match listener.accept() {
-            Ok((stream, peer)) => {
-                let index = shared.place(worker.index);
-                shared.connections[index].0.fetch_add(1, Ordering::Relaxed);
-                if index == worker.index {
-                    Conn::open(&worker, stream, peer);
-                } else {
-                    hand_off(shared, index, stream, peer);
-                }
-            }
-            Err(error) if Cancelled::is(&error) => return,
-            Err(error) if is_of_one_client(&error) => {}
-            Err(error) => {
-                say(format_args!("cannot accept: {error}; trying again every {BACK_OFF:?}"));
-                osier::sleep(BACK_OFF);
-            }
-        }
-    }
-}
-
-fn hand_off(shared: &Arc<Shared>, index: usize, stream: TcpStream, peer: SocketAddr) {
-    let shared = shared.clone();
-    drop(on_worker(index, "hand-off", move || {
-        Conn::open(&Worker::here(&shared), stream, peer)
-    }));
-}
-
-/// accept(2): errors that were already pending on the new socket, not of the listener.
-fn is_of_one_client(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, NetworkDown, TimedOut};
-    matches!(
-        error.kind(),
-        ConnectionAborted | ConnectionReset | Interrupted | NetworkDown | TimedOut
-    ) || matches!(
-        error.kind(),
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable
-    )
-}
-
-/// Ends the connections of this worker; how many had to be cut.
-fn drain(shared: &Arc<Shared>) -> usize {
-    let worker = Worker::here(shared);
-    worker.draining.set(true);
-    // An idle connection reads the end, after what has come for it already, and closes.
-    for link in worker.links() {
-        if !link.busy.get() {
-            let _ = link.stream.shutdown(Shutdown::Read);
-        }
-    }
-    let deadline = Instant::now() + shared.timeouts.drain;
-    while !worker.is_empty() && Instant::now() < deadline {
-        osier::sleep(DRAIN_TICK);
-    }
-    let left = worker.links();
-    for link in &left {
-        let _ = link.stream.shutdown(Shutdown::Both);
-    }
-    Worker::leave(shared);
-    left.len()
 }

@@ -122,6 +122,22 @@ fn a_port_in_use_is_a_clear_error() {
 }
 
 #[test]
+fn a_timeout_of_zero_is_a_clear_error() {
+    let timeouts = Timeouts {
+        write: Duration::ZERO,
+        ..Timeouts::default()
+    };
+    let error = osier::run(move || {
+        Server::new(Router::new())
+            .timeouts(timeouts)
+            .bind("127.0.0.1:0")
+            .map(drop)
+            .unwrap_err()
+    });
+    assert!(error.to_string().contains("Timeouts::write is zero"), "{error}");
+}
+
+#[test]
 fn the_observer_sees_every_request() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let lines = seen.clone();

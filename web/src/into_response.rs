@@ -1,0 +1,164 @@
+//! What a handler may return: the usual types, and how each becomes a response.
+
+use std::borrow::Cow;
+use std::convert;
+use std::io;
+
+use http::StatusCode;
+
+use crate::incoming::BodyError;
+use crate::{Body, Response};
+
+/// What a handler may return.
+///
+/// Implement it for error types, so that handlers can use `?`:
+///
+/// ```
+/// use osier_web::{IntoResponse, Request, Response, Router, http::StatusCode};
+///
+/// struct NoSuchItem(String);
+///
+/// impl IntoResponse for NoSuchItem {
+///     fn into_response(self) -> Response {
+///         (StatusCode::NOT_FOUND, format!("no item {}\n", self.0)).into_response()
+///     }
+/// }
+///
+/// fn item(request: &mut Request<'_>) -> Result<&'static str, NoSuchItem> {
+///     match request.param("id").as_deref() {
+///         Some("7") => Ok("the seventh\n"),
+///         other => Err(NoSuchItem(other.unwrap_or_default().to_owned())),
+///     }
+/// }
+///
+/// let router = Router::new().get("/items/{id}", item);
+/// ```
+pub trait IntoResponse {
+    /// The response.
+    fn into_response(self) -> Response;
+}
+
+impl IntoResponse for Response {
+    #[inline]
+    fn into_response(self) -> Response {
+        self
+    }
+}
+
+/// 200 with nothing in it.
+impl IntoResponse for () {
+    fn into_response(self) -> Response {
+        Response::new(StatusCode::OK)
+    }
+}
+
+impl IntoResponse for StatusCode {
+    fn into_response(self) -> Response {
+        Response::new(self)
+    }
+}
+
+impl<T: IntoResponse> IntoResponse for (StatusCode, T) {
+    fn into_response(self) -> Response {
+        self.1.into_response().with_status(self.0)
+    }
+}
+
+/// `None` is 404.
+impl<T: IntoResponse> IntoResponse for Option<T> {
+    fn into_response(self) -> Response {
+        match self {
+            Some(value) => value.into_response(),
+            None => Response::new(StatusCode::NOT_FOUND).body("not found\n"),
+        }
+    }
+}
+
+impl<T: IntoResponse, E: IntoResponse> IntoResponse for Result<T, E> {
+    #[inline]
+    fn into_response(self) -> Response {
+        match self {
+            Ok(value) => value.into_response(),
+            Err(error) => error.into_response(),
+        }
+    }
+}
+
+impl IntoResponse for convert::Infallible {
+    fn into_response(self) -> Response {
+        match self {}
+    }
+}
+
+/// 413, 408 or 400 when the error comes from the request's body and is the client's fault; otherwise 500 and a log line.
+impl IntoResponse for io::Error {
+    fn into_response(self) -> Response {
+        match self.get_ref().and_then(|inner| inner.downcast_ref::<BodyError>()) {
+            Some(error) => Response::new(error.status()).body(format!("{error}\n")).close(),
+            None => Response::internal_error(self),
+        }
+    }
+}
+
+impl<T: Into<Body>> IntoResponse for http::Response<T> {
+    fn into_response(self) -> Response {
+        let (parts, body) = self.into_parts();
+        let mut response = Response::new(parts.status);
+        for (name, value) in &parts.headers {
+            response = response.header(name.as_str(), value.as_bytes());
+        }
+        response.body(body)
+    }
+}
+
+macro_rules! bodies {
+    ($($kind:ty)*) => {$(
+        impl IntoResponse for $kind {
+            #[inline]
+            fn into_response(self) -> Response {
+                Response::new(StatusCode::OK).body(self)
+            }
+        }
+    )*};
+}
+
+bodies! { Body &'static str String Cow<'static, str> Vec<u8> &'static [u8] }
+
+impl<const N: usize> IntoResponse for &'static [u8; N] {
+    fn into_response(self) -> Response {
+        self.as_slice().into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::response::ContentType::{Bytes, Text, Unset};
+
+    #[test]
+    fn usual_types_become_responses() {
+        let of = |response: Response| (response.status.as_u16(), response.content_type, response.body.len());
+        assert_eq!(of("hi".into_response()), (200, Text, Some(2)));
+        assert_eq!(of(String::from("hi").into_response()), (200, Text, Some(2)));
+        assert_eq!(of(vec![1, 2, 3].into_response()), (200, Bytes, Some(3)));
+        assert_eq!(of(b"raw".into_response()), (200, Bytes, Some(3)));
+        assert_eq!(of(().into_response()), (200, Unset, Some(0)));
+        assert_eq!(
+            of((StatusCode::IM_A_TEAPOT, "tea").into_response()),
+            (418, Text, Some(3))
+        );
+        assert_eq!(of(None::<&str>.into_response()), (404, Text, Some(10)));
+        assert_eq!(
+            of(Err::<(), _>(StatusCode::CONFLICT).into_response()),
+            (409, Unset, Some(0))
+        );
+        assert_eq!(of(Response::stream(|_| Ok(())).into_response()), (200, Unset, None));
+    }
+
+    #[test]
+    fn an_io_error_is_500_and_its_text_stays_inside() {
+        let response = io::Error::other("secret path").into_response();
+        assert_eq!(response.status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(response.cause.is_some_and(|cause| cause.to_string().contains("secret")));
+    }
+}

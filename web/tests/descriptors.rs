@@ -1,0 +1,36 @@
+//! Out of descriptors: accepting backs off, says so, and goes on. Alone in its process, whose limit it lowers.
+
+mod common;
+
+use std::fs::File;
+use std::time::Duration;
+
+use common::{eventually, site};
+use osier_web::Router;
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+#[test]
+fn accepting_waits_for_descriptors() {
+    let site = site(Router::new().get("/", |_| "hi"));
+    // Stays open, so that the server frees no descriptor in the middle of the test.
+    let mut first = site.connect();
+    assert_eq!(first.get("/").text(), "hi");
+
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(limit.current.unwrap_or(1024).min(256));
+    setrlimit(Resource::Nofile, limit).expect("lowering is always allowed");
+    let mut filling: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    assert!(filling.len() < 256);
+
+    // The client takes the last descriptor; the server has none for its own end.
+    filling.pop();
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    eventually("a log line", || site.logged("cannot accept"));
+    assert!(client.is_quiet_for(Duration::from_millis(250)));
+    assert_eq!(site.log.lock().unwrap().len(), 1, "it says so once, not at every try");
+
+    assert_eq!(first.get("/").text(), "hi");
+    drop(filling);
+    assert_eq!(client.reply().text(), "hi");
+}
