@@ -1,8 +1,8 @@
 //! Fibers: a coroutine that a worker resumes, what it knows of itself, and how to make one.
 //!
-//! The [`Core`] of a fiber lives in the first frame of its own stack, the page that is touched anyway; the worker's slot
+//! The `Core` of a fiber lives in the first frame of its own stack, the page that is touched anyway; the worker's slot
 //! keeps only the coroutine. Only the fiber itself looks into its core; other threads reach a fiber through its
-//! [`Header`] (cancel) and its word (wake).
+//! `Header` (cancel) and its word (wake).
 
 use std::cell::{OnceCell, RefCell};
 use std::panic::Location;
@@ -268,7 +268,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A fiber like those of [`spawn`](crate::spawn).
+    /// A fiber like those of [`spawn`].
     pub fn new() -> Builder {
         Builder::default()
     }
@@ -295,7 +295,7 @@ impl Builder {
         self
     }
 
-    /// As [`spawn`](crate::spawn).
+    /// As [`spawn`].
     #[track_caller]
     pub fn spawn<F, T>(self, body: F) -> JoinHandle<T>
     where
@@ -312,7 +312,7 @@ impl Builder {
         handle
     }
 
-    /// As [`spawn_local`](crate::spawn_local).
+    /// As [`spawn_local`].
     ///
     /// # Panics
     ///
