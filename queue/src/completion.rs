@@ -1,27 +1,34 @@
 //! The result cell of a join handle: one producer, one consumer, one value, at most one waker, nothing allocated.
 //!
-//! A task's memory holds one; the worker that ends the task completes it, the join handle polls it. A spawn, its end and
-//! its join cost two atomic read-modify-writes together, one if the task ends before it is joined; this is why uniqueness
-//! of the two ends is the caller's promise (both are held by types that are unique anyway) and not checked here.
+//! A task's memory holds one; the worker that ends the task completes it, the join handle polls it. It also answers who of
+//! the two frees that memory, so that no reference count is needed: a spawn, its end and its join cost two atomic
+//! read-modify-writes together, one if the task ends before it is joined. This is why uniqueness of the two ends is the
+//! caller's promise (both are held by types that are unique anyway) and not checked here.
 //!
 //! ```text
-//!            poll: store waker, CAS           complete: store value, swap
-//!   EMPTY ──────────────────────────> WAITING ──────────────────────────> READY ──────> TAKEN
-//!     ^ └───────────────────────────────────────────────────────────────────^  poll/take
-//!     └── poll with another waker: CAS back, replace it ──┘
+//!            poll: store waker, CAS            finish: swap             waker moved out: store
+//!   EMPTY ──────────────────────────> WAITING ──────────────> READY ─────────────────────────> DONE
+//!    │ ^ └─────────────────────────────────────────────────────^ finish: swap, and never again
+//!    │ └── poll with another waker, detach: CAS back ──┘
+//!    └── detach: CAS ──> DETACHED ── finish: swap ──> READY, and the memory is the producer's
 //! ```
 //!
 //! # Protocol
 //! - `value` is the producer's until it swaps in READY (release), then the consumer's (acquire).
 //! - `waker` is the consumer's while the state is EMPTY. While it is WAITING the slot is full, and both sides may only
-//!   read it: the consumer to compare, the producer, whose swap returned WAITING, to move it out bytewise. From READY on
-//!   the consumer never looks at it.
+//!   read it: the consumer to compare, the producer, whose swap returned WAITING, to move it out bytewise.
+//! - `registered` and `taken` are the consumer's alone.
+//! - The memory: a consumer that detaches first leaves it to the producer (whose `finish` says so). Otherwise it is the
+//!   consumer's once the producer has touched it for the last time: that is the swap to READY, or, if a waker was
+//!   registered, the store of DONE; `detach` waits out the few instructions between the two.
 //!
 //! # Safety
-//! The island: `complete` has one caller ever, `poll` and `take` have one caller at a time. Both are `unsafe fn` for that.
+//! The island: `set` and `finish` are called once by one producer, `poll`, `take` and `detach` by one consumer at a time.
+//! All are `unsafe fn` for that.
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicU8, Ordering, UnsafeCell};
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::task::{Context, Poll, Waker};
 
@@ -29,10 +36,12 @@ use std::task::{Context, Poll, Waker};
 const EMPTY: u8 = 0;
 /// No value; the waker slot is full.
 const WAITING: u8 = 1;
+/// No value, no waker, no consumer.
+const DETACHED: u8 = 2;
 /// The value is there; the waker slot is the producer's, if it was full.
-const READY: u8 = 2;
-/// The value has been taken.
-const TAKEN: u8 = 3;
+const READY: u8 = 3;
+/// The value is there, and the producer will not touch the cell again.
+const DONE: u8 = 4;
 
 /// A value that one side leaves and the other takes.
 ///
@@ -41,12 +50,17 @@ pub struct Completion<T> {
     state: AtomicU8,
     /// Full iff WAITING, until the producer moves it out.
     waker: UnsafeCell<MaybeUninit<Waker>>,
-    /// Full iff READY.
+    /// Full from `set` on, until it is taken.
     value: UnsafeCell<MaybeUninit<T>>,
+    /// The consumer's: its waker is in the slot, or the producer has it.
+    registered: Cell<bool>,
+    /// The consumer's: the value has been moved out.
+    taken: Cell<bool>,
 }
 
 // SAFETY: the value is written by one thread and moved out by another (needs T: Send), never shared; the waker is
-// Send + Sync; who may access a slot is decided by `state`, as the module's protocol says.
+// Send + Sync; who may access a slot is decided by `state`, as the module's protocol says; `registered` and `taken` are one
+// side's alone.
 unsafe impl<T: Send> Sync for Completion<T> {}
 // SAFETY: it owns a T and a Waker, nothing else.
 unsafe impl<T: Send> Send for Completion<T> {}
@@ -59,25 +73,72 @@ impl<T> Completion<T> {
                 state: AtomicU8::new(EMPTY),
                 waker: UnsafeCell::new(MaybeUninit::uninit()),
                 value: UnsafeCell::new(MaybeUninit::uninit()),
+                registered: Cell::new(false),
+                taken: Cell::new(false),
             }
         }
     }
 
-    /// The producer leaves the value and wakes the consumer.
+    /// The producer leaves the value and wakes the consumer. `true`: there is no consumer any more.
     ///
     /// # Safety
-    /// It is called at most once in the completion's life.
-    pub unsafe fn complete(&self, value: T) {
+    /// It is called at most once in the completion's life, and neither [`set`](Self::set) nor [`finish`](Self::finish) is.
+    pub unsafe fn complete(&self, value: T) -> bool {
+        // SAFETY: the caller is the one producer, and this is its one call.
+        unsafe {
+            self.set(value);
+            self.finish()
+        }
+    }
+
+    /// The producer leaves the value; the consumer does not see it yet.
+    ///
+    /// # Safety
+    /// By the one producer, once, before [`finish`](Self::finish).
+    pub unsafe fn set(&self, value: T) {
         debug_assert!(!self.is_complete(), "completed twice");
         self.value.with_mut(|slot| {
             // SAFETY: before READY the value slot is the producer's, and the caller is the only producer.
             unsafe { (*slot).write(value) };
         });
-        if self.state.swap(READY, Ordering::AcqRel) == WAITING {
-            // SAFETY: WAITING says the slot is full; this swap ends that state, so nobody else moves the waker out, and
-            // the consumer does not write the slot again (only in EMPTY). The copy left behind is never dropped.
-            let waker = self.waker.with(|slot| unsafe { (*slot).assume_init_read() });
-            waker.wake();
+    }
+
+    /// The producer drops again what it has [`set`](Self::set), if there is no consumer that could take it. `false`: there is.
+    ///
+    /// # Safety
+    /// By the one producer, between `set` and `finish`.
+    pub unsafe fn discard(&self) -> bool {
+        let detached = self.is_detached();
+        if detached {
+            self.taken.set(true);
+            // SAFETY: `set` has filled the slot, and without a consumer it is the producer's, as is `taken`.
+            self.value.with_mut(|slot| unsafe { (*slot).assume_init_drop() });
+        }
+        detached
+    }
+
+    /// Whether the consumer has left.
+    pub fn is_detached(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DETACHED
+    }
+
+    /// The producer shows the value and wakes the consumer. `true`: there is no consumer any more, the memory is the
+    /// producer's; `false`: it must not touch the cell again.
+    ///
+    /// # Safety
+    /// By the one producer, once, after [`set`](Self::set).
+    pub unsafe fn finish(&self) -> bool {
+        match self.state.swap(READY, Ordering::AcqRel) {
+            WAITING => {
+                // SAFETY: WAITING says the slot is full; the swap ended that state, so nobody else moves the waker out, and
+                // the consumer does not write the slot again (only in EMPTY). The copy left behind is never dropped.
+                let waker = self.waker.with(|slot| unsafe { (*slot).assume_init_read() });
+                self.state.store(DONE, Ordering::Release);
+                waker.wake();
+                false
+            }
+            DETACHED => true,
+            _ => false,
         }
     }
 
@@ -116,18 +177,44 @@ impl<T> Completion<T> {
     /// # Safety
     /// No other call of [`poll`](Self::poll) or `take` runs at the same time.
     pub unsafe fn take(&self) -> Option<T> {
-        if self.state.load(Ordering::Acquire) != READY {
+        if !self.is_complete() || self.taken.replace(true) {
             return None;
         }
-        self.state.store(TAKEN, Ordering::Relaxed);
-        // SAFETY: READY (acquire) says the value is there and the producer done with it; the only consumer has just
-        // left READY, so it is moved out once.
+        // SAFETY: READY (acquire) says the value is there and the producer done with it; the only consumer has not taken
+        // it before.
         Some(self.value.with(|slot| unsafe { (*slot).assume_init_read() }))
     }
 
     /// Whether the value has been left, taken since or not.
     pub fn is_complete(&self) -> bool {
         self.state.load(Ordering::Acquire) >= READY
+    }
+
+    /// The consumer leaves, for good. `true`: the memory is the consumer's; `false`: the producer will have it.
+    ///
+    /// # Safety
+    /// No other call of the consumer runs at the same time, and none comes after it.
+    pub unsafe fn detach(&self) -> bool {
+        let mut tries = 0;
+        loop {
+            match self.state.load(Ordering::Acquire) {
+                EMPTY => {
+                    if self
+                        .state
+                        .compare_exchange(EMPTY, DETACHED, Ordering::AcqRel, Ordering::Relaxed)
+                        .is_ok()
+                    {
+                        return false;
+                    }
+                }
+                WAITING => {
+                    self.reclaim_waker();
+                }
+                // The producer is about to move the waker out.
+                READY if self.registered.get() => crate::sync::pause(&mut tries),
+                _ => return true,
+            }
+        }
     }
 
     /// WAITING back to EMPTY, dropping the old waker; returns the state then found (EMPTY or READY).
@@ -139,6 +226,7 @@ impl<T> Completion<T> {
             Ok(_) => {
                 // SAFETY: the slot was full and is the consumer's again.
                 let old = self.waker.with(|slot| unsafe { (*slot).assume_init_read() });
+                self.registered.set(false);
                 drop(old);
                 EMPTY
             }
@@ -157,6 +245,7 @@ impl<T> Completion<T> {
             .compare_exchange(EMPTY, WAITING, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
         {
+            self.registered.set(true);
             return true;
         }
         // SAFETY: the state was never WAITING, so the waker just written is still the consumer's.
@@ -170,8 +259,8 @@ impl<T> Drop for Completion<T> {
         match self.state.load(Ordering::Acquire) {
             // SAFETY: the slot is full, and nobody else has a reference.
             WAITING => self.waker.with_mut(|slot| unsafe { (*slot).assume_init_drop() }),
-            // SAFETY: as above.
-            READY => self.value.with_mut(|slot| unsafe { (*slot).assume_init_drop() }),
+            // SAFETY: it is full, unless taken, and nobody else has a reference.
+            READY | DONE if !self.taken.get() => self.value.with_mut(|slot| unsafe { (*slot).assume_init_drop() }),
             _ => {}
         }
     }

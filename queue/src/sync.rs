@@ -60,6 +60,16 @@ pub(crate) fn relax(tries: &mut u32) {
     }
 }
 
+/// What a thread does that waits for another to do the next few instructions.
+#[cfg(not(loom))]
+pub(crate) use relax as pause;
+
+/// Lets the model run the other thread.
+#[cfg(loom)]
+pub(crate) fn pause(_tries: &mut u32) {
+    loom::thread::yield_now();
+}
+
 /// Only the turnstile's holder comes to a lock in a model, so it is never found taken.
 #[cfg(loom)]
 pub(crate) fn relax(_tries: &mut u32) {

@@ -38,7 +38,7 @@ fn take<T>(cell: &Completion<T>) -> Option<T> {
 /// Completes as the only producer.
 fn complete<T>(cell: &Completion<T>, value: T) {
     // SAFETY: in these tests each cell is completed once.
-    unsafe { cell.complete(value) }
+    unsafe { cell.complete(value) };
 }
 
 #[test]
@@ -127,4 +127,37 @@ fn values_cross_threads() {
         assert_eq!(value, [round; 3]);
         producer.join().unwrap();
     }
+}
+
+#[test]
+fn the_side_that_leaves_last_is_told_so() {
+    let cell = Completion::new();
+    // SAFETY: one producer, one consumer, on this thread; each leaves once.
+    unsafe {
+        assert!(!cell.detach(), "the producer is still there");
+        assert!(cell.is_detached());
+        cell.set(1);
+        assert!(cell.discard());
+        assert!(cell.finish());
+    }
+    let cell = Completion::new();
+    let (counter, waker) = counting_waker();
+    assert!(poll(&cell, &waker).is_pending());
+    // SAFETY: as above.
+    unsafe {
+        cell.set(2);
+        assert!(!cell.discard() && !cell.finish());
+        assert_eq!(counter.0.load(Ordering::SeqCst), 1);
+        assert!(cell.detach());
+    }
+    drop(cell);
+    let cell = Completion::<u8>::new();
+    assert!(poll(&cell, &waker).is_pending());
+    // SAFETY: as above.
+    assert!(!unsafe { cell.detach() });
+    assert_eq!(
+        Arc::strong_count(&counter),
+        2,
+        "the waker that waited is gone: ours and the counter's remain"
+    );
 }

@@ -766,7 +766,9 @@ mod completion {
     fn completer<T: Send + 'static>(cell: &Arc<Completion<T>>, value: T) -> thread::JoinHandle<()> {
         let cell = cell.clone();
         // SAFETY: each model completes its cell once.
-        thread::spawn(move || unsafe { cell.complete(value) })
+        thread::spawn(move || unsafe {
+            cell.complete(value);
+        })
     }
 
     #[test]
@@ -833,6 +835,77 @@ mod completion {
             assert!(second.is_pending() || second == Poll::Ready(7));
             second.is_ready() as usize
         });
+    }
+
+    /// A cell without a reference count, as a task has it: freed by whichever side is told to.
+    struct Bare(*mut (Completion<Value>, std::sync::Arc<Count>));
+
+    // SAFETY: each model moves one copy to one other thread, and obeys who frees.
+    unsafe impl Send for Bare {}
+
+    impl Bare {
+        fn new(freed: &std::sync::Arc<Count>) -> (Bare, Bare) {
+            let cell = Box::into_raw(Box::new((Completion::new(), freed.clone())));
+            (Bare(cell), Bare(cell))
+        }
+
+        fn cell(&self) -> &Completion<Value> {
+            // SAFETY: not freed before this side says or is told so.
+            unsafe { &(*self.0).0 }
+        }
+
+        fn free_if(self, mine: bool) {
+            if mine {
+                // SAFETY: the protocol says that the other side will not touch it again.
+                let cell = unsafe { Box::from_raw(self.0) };
+                cell.1.fetch_add(1, SeqCst);
+            }
+        }
+    }
+
+    /// A producer that completes, and a consumer that does `polls` polls and detaches; the memory is freed exactly once.
+    fn freed_once(name: &'static str, polls: usize, expected: &'static [usize]) {
+        model(name, None, expected, move || {
+            let (drops, freed) = (std::sync::Arc::new(Count::new(0)), std::sync::Arc::new(Count::new(0)));
+            let (ours, theirs) = Bare::new(&freed);
+            let value = Value(drops.clone());
+            let producer = thread::spawn(move || {
+                let theirs = theirs;
+                // SAFETY: the one producer, once.
+                let mine = unsafe {
+                    theirs.cell().set(value);
+                    theirs.cell().discard();
+                    theirs.cell().finish()
+                };
+                theirs.free_if(mine);
+            });
+            let (counter, waker) = Counter::new();
+            let mut ready = 0;
+            for _ in 0..polls {
+                if ready == 0 {
+                    ready = poll(ours.cell(), &waker).is_ready() as usize;
+                }
+            }
+            // SAFETY: the one consumer, for the last time.
+            let mine = unsafe { ours.cell().detach() };
+            ours.free_if(mine);
+            producer.join().unwrap();
+            drop(waker);
+            assert_eq!((drops.load(SeqCst), freed.load(SeqCst)), (1, 1));
+            assert_eq!(
+                std::sync::Arc::strong_count(&counter),
+                1,
+                "no clone of the waker is left"
+            );
+            2 * ready + mine as usize
+        });
+    }
+
+    #[test]
+    fn of_two_sides_that_leave_one_frees() {
+        freed_once("completion: detach races finish", 0, &[0, 1]);
+        freed_once("completion: waiting, then detached", 1, &[0, 1, 3]);
+        freed_once("completion: polled twice, then detached", 2, &[0, 1, 3]);
     }
 
     #[test]
