@@ -12,7 +12,8 @@ use std::{io, option, slice, vec};
 
 use osier_queue::WaitList;
 
-use crate::wait;
+use crate::context::{self, Caller};
+use crate::wait::{self, Stop};
 
 /// How many names are looked up at a time.
 const LOOKUPS: usize = 64;
@@ -143,6 +144,10 @@ pub(crate) fn each_addr<T>(
 
 #[cold]
 fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if context::caller(|caller| matches!(caller, Caller::Worker)) {
+        // Not even begun: whether the pool is quick enough must not decide.
+        return Err(Stop::NotHere.into());
+    }
     let permit = PERMITS.acquire()?;
     let host = host.to_owned();
     let mut lookup = pin!(blocking::unblock(move || {
