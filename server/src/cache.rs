@@ -58,7 +58,8 @@ impl<V: Weigh> Cache<V> {
 
     /// The entry of `key`, which counts as used.
     pub fn find(&mut self, key: &[u8]) -> Option<&V> {
-        if !self.young.entries.contains_key(key) {
+        // A site that fits has no old generation, and is hashed once.
+        if !self.old.entries.is_empty() && !self.young.entries.contains_key(key) {
             let (key, value) = self.old.take(key)?;
             self.put(key, value);
         }

@@ -180,7 +180,7 @@ fn look(
     if !target.folder {
         return Ok(match load(root, &target.name, access, previous) {
             Ok(Loaded::Resource(resource)) => Answer::Resource(resource),
-            Ok(Loaded::Folder(_)) => Answer::Redirect(target.folder_url()),
+            Ok(Loaded::Folder) => Answer::Redirect(target.folder_url()),
             Ok(Loaded::Special) => Answer::Forbidden,
             Err(error) => return refused(error),
         });
@@ -193,7 +193,7 @@ fn look(
     match load(root, &index, access, previous) {
         Ok(Loaded::Resource(resource)) => return Ok(Answer::Resource(resource)),
         Ok(Loaded::Special) => return Ok(Answer::Forbidden),
-        Ok(Loaded::Folder(_)) => {}
+        Ok(Loaded::Folder) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return refused(error),
     }
@@ -259,7 +259,7 @@ fn represent(resource: &Resource, request: &Request<'_>) -> Response {
     if asked.conditions {
         match conditions(variant, request) {
             Verdict::Proceed => {}
-            Verdict::NotModified => return not_modified(variant),
+            Verdict::NotModified => return Response::new(StatusCode::NOT_MODIFIED).with_fields(&variant.unchanged),
             Verdict::Failed => return plain(StatusCode::PRECONDITION_FAILED),
         }
     }
@@ -277,7 +277,7 @@ fn represent(resource: &Resource, request: &Request<'_>) -> Response {
         Content::Memory(bytes) => Body::shared(Arc::clone(bytes)),
         Content::Disk(file) => Body::file(Arc::clone(file), 0, variant.length()),
     };
-    described(StatusCode::OK, variant).body(body)
+    Response::new(StatusCode::OK).with_fields(&variant.fields).body(body)
 }
 
 fn conditions(variant: &Variant, request: &Request<'_>) -> Verdict {
@@ -307,28 +307,10 @@ fn part(variant: &Variant, first: u64, last: u64) -> Response {
         Content::Disk(file) => Body::file(Arc::clone(file), first, last - first + 1),
     };
     let range = format!("bytes {first}-{last}/{}", variant.length());
-    described(StatusCode::PARTIAL_CONTENT, variant)
+    Response::new(StatusCode::PARTIAL_CONTENT)
+        .with_fields(&variant.fields)
         .header("content-range", range)
         .body(body)
-}
-
-/// A response with all fields of a form, still without its body.
-fn described(status: StatusCode, variant: &Variant) -> Response {
-    variant
-        .fields
-        .iter()
-        .fold(Response::new(status), |response, (name, value)| {
-            response.header(name, value)
-        })
-}
-
-/// RFC 9110 15.4.5: the fields a cache needs, and none that describe a body which is not there.
-fn not_modified(variant: &Variant) -> Response {
-    let needed = |name: &str| !matches!(name, "content-type" | "content-encoding" | "accept-ranges");
-    let fields = variant.fields.iter().filter(|(name, _)| needed(name));
-    fields.fold(Response::new(StatusCode::NOT_MODIFIED), |response, (name, value)| {
-        response.header(name, value)
-    })
 }
 
 /// A single-page application's page, rather than one of its assets, is what is missing.

@@ -14,6 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use osier_web::http::StatusCode;
+use osier_web::{Fields, Response};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::cache::Weigh;
@@ -62,7 +64,9 @@ pub struct Variant {
     /// Seconds since 1970, where there is a Last-Modified.
     pub modified: Option<u64>,
     /// Fields of every 200 and 206.
-    pub fields: Vec<(&'static str, String)>,
+    pub fields: Fields,
+    /// Fields of every 304: what a cache needs, and none that describe a body which is not there (RFC 9110 15.4.5).
+    pub unchanged: Fields,
 }
 
 /// Where the bytes are.
@@ -80,7 +84,7 @@ pub enum Loaded {
     /// A file.
     Resource(Arc<Resource>),
     /// A folder.
-    Folder(File),
+    Folder,
     /// A FIFO, socket or device.
     Special,
 }
@@ -96,7 +100,7 @@ pub enum Loaded {
 pub fn load(root: &Root, name: &[u8], access: Access, previous: Option<&Arc<Resource>>) -> io::Result<Loaded> {
     let (file, identity) = match find(root, name, access)? {
         Found::File(file, identity) => (file, identity),
-        Found::Folder(folder) => return Ok(Loaded::Folder(folder)),
+        Found::Folder(_) => return Ok(Loaded::Folder),
         Found::Special => return Ok(Loaded::Special),
     };
     let mut siblings: [Option<(File, Identity)>; 3] = [None, None, None];
@@ -159,19 +163,19 @@ impl Resource {
             modified: 0,
             modified_nanos: 0,
         };
-        let mut all = vec![
-            ("content-type", mime.to_string()),
-            ("etag", etag.clone()),
-            ("accept-ranges", "bytes".into()),
-        ];
-        all.extend(fields.iter().map(|(name, value)| (*name, value.to_string())));
+        let cached = fields.iter().fold(
+            Response::new(StatusCode::OK).header("etag", &etag),
+            |response, (name, value)| response.header(name, value),
+        );
+        let (fields, unchanged) = complete(cached, mime, None);
         let content = Content::Memory(Arc::new(bytes.to_vec()));
         let plain = Variant {
             identity,
             content,
             etag,
             modified: None,
-            fields: all,
+            fields,
+            unchanged,
         };
         Resource {
             plain,
@@ -226,29 +230,23 @@ impl Variant {
         let modified = u64::try_from(identity.modified)
             .ok()
             .filter(|&at| at <= LAST_DATE && UNIX_EPOCH + Duration::from_secs(at) <= now);
-        let mut fields = vec![
-            ("content-type", mime.to_string()),
-            ("etag", etag.clone()),
-            ("accept-ranges", "bytes".into()),
-        ];
+        let mut cached = Response::new(StatusCode::OK).header("etag", &etag);
         if let Some(modified) = modified {
-            fields.push((
-                "last-modified",
-                httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(modified)),
-            ));
-        }
-        if let Some(coding) = coding {
-            fields.push(("content-encoding", coding.token().into()));
+            let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(modified));
+            cached = cached.header("last-modified", date);
         }
         if varies {
-            fields.push(("vary", "accept-encoding".into()));
+            cached = cached.header("vary", "accept-encoding");
         }
+        let (fields, unchanged) = complete(cached, mime, coding);
+        let content = Content::of(file, size, access)?;
         Ok(Variant {
             identity,
-            content: Content::of(file, size, access)?,
+            content,
             etag,
             modified,
             fields,
+            unchanged,
         })
     }
 
@@ -298,6 +296,17 @@ impl Identity {
     fn older_than(&self, other: &Identity) -> bool {
         self.nanos() < other.nanos()
     }
+}
+
+/// The fields with a body and those without, from what both have.
+fn complete(cached: Response, mime: &str, coding: Option<Coding>) -> (Fields, Fields) {
+    let unchanged = cached.into_fields();
+    let whole = Response::new(StatusCode::OK).with_fields(&unchanged);
+    let mut whole = whole.header("content-type", mime).header("accept-ranges", "bytes");
+    if let Some(coding) = coding {
+        whole = whole.header("content-encoding", coding.token());
+    }
+    (whole.into_fields(), unchanged)
 }
 
 fn find(root: &Root, name: &[u8], access: Access) -> io::Result<Found> {
@@ -369,12 +378,11 @@ mod tests {
             .unwrap();
     }
 
-    fn field<'a>(variant: &'a Variant, name: &str) -> Option<&'a str> {
-        variant
-            .fields
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, value)| value.as_str())
+    fn field(variant: &Variant, name: &str) -> Option<String> {
+        let response = Response::new(StatusCode::OK).with_fields(&variant.fields);
+        response
+            .lookup(name)
+            .map(|value| String::from_utf8(value.to_vec()).unwrap())
     }
 
     #[test]
@@ -388,8 +396,11 @@ mod tests {
             let small = loaded(&root, "small.css", access, None);
             assert!(matches!(&small.plain.content, Content::Memory(bytes) if bytes.len() as u64 == SMALL));
             assert_eq!((small.files(), small.plain.length()), (0, SMALL));
-            assert_eq!(field(&small.plain, "content-type"), Some("text/css; charset=utf-8"));
-            assert_eq!(field(&small.plain, "vary"), None);
+            assert_eq!(
+                field(&small.plain, "content-type").as_deref(),
+                Some("text/css; charset=utf-8")
+            );
+            assert_eq!(field(&small.plain, "vary").as_deref(), None);
             let large = loaded(&root, "large.css", access, None);
             assert!(matches!(&large.plain.content, Content::Disk(_)));
             assert_eq!(large.files(), 1);
@@ -412,11 +423,14 @@ mod tests {
             assert_eq!(resource.present(), [false, false, true]);
             let gzip = resource.encoded[2].as_ref().unwrap();
             assert_ne!(gzip.etag, resource.plain.etag);
-            assert_eq!(field(gzip, "content-encoding"), Some("gzip"));
-            assert_eq!(field(gzip, "content-type"), Some("text/javascript; charset=utf-8"));
-            assert_eq!(field(gzip, "vary"), Some("accept-encoding"));
-            assert_eq!(field(&resource.plain, "vary"), Some("accept-encoding"));
-            assert_eq!(field(&resource.plain, "content-encoding"), None);
+            assert_eq!(field(gzip, "content-encoding").as_deref(), Some("gzip"));
+            assert_eq!(
+                field(gzip, "content-type").as_deref(),
+                Some("text/javascript; charset=utf-8")
+            );
+            assert_eq!(field(gzip, "vary").as_deref(), Some("accept-encoding"));
+            assert_eq!(field(&resource.plain, "vary").as_deref(), Some("accept-encoding"));
+            assert_eq!(field(&resource.plain, "content-encoding").as_deref(), None);
         }
     }
 
@@ -478,7 +492,7 @@ mod tests {
         age(&path, UNIX_EPOCH + Duration::from_secs(784_111_777));
         let resource = loaded(&root, "a.txt", Access::Blocking, None);
         assert_eq!(
-            field(&resource.plain, "last-modified"),
+            field(&resource.plain, "last-modified").as_deref(),
             Some("Sun, 06 Nov 1994 08:49:37 GMT")
         );
     }
@@ -488,7 +502,7 @@ mod tests {
         let one = Resource::embedded(b"one", "text/html", &[("x", "y")]);
         let two = Resource::embedded(b"two", "text/html", &[]);
         assert_ne!(one.plain.etag, two.plain.etag);
-        assert_eq!(field(&one.plain, "x"), Some("y"));
+        assert_eq!(field(&one.plain, "x").as_deref(), Some("y"));
         assert_eq!(one.plain.length(), 3);
     }
 }

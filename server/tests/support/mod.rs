@@ -68,7 +68,7 @@ pub fn make_fifo(path: &Path) {
 
 /// Takes every permission away.
 pub fn lock(path: &Path) {
-    fs::set_permissions(path, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o000)).unwrap();
 }
 
 pub fn age(path: &Path, modified: SystemTime) {
