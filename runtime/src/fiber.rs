@@ -27,13 +27,19 @@ use crate::{local, scope};
 /// What everybody may know of a fiber, from before its start until its handle is gone.
 pub(crate) struct Header {
     pub(crate) place: &'static Location<'static>,
-    pub(crate) name: Option<Arc<str>>,
-    pub(crate) stack_bytes: Option<usize>,
+    /// What most fibers do without.
+    particulars: Option<Box<Particulars>>,
     /// Set by [`cancel`](Header::cancel) before it reads `word`; read by the fiber after it has stored `word`. Both
     /// SeqCst: either the fiber sees the request when it starts, or the canceller sees whom to wake.
     cancel: AtomicBool,
     /// 0 until the fiber starts.
     word: AtomicU64,
+}
+
+#[derive(Default)]
+struct Particulars {
+    name: Option<Arc<str>>,
+    stack_bytes: Option<usize>,
     scope: Option<Arc<scope::Shared>>,
 }
 
@@ -41,11 +47,9 @@ impl Header {
     pub(crate) fn new(place: &'static Location<'static>) -> Header {
         Header {
             place,
-            name: None,
-            stack_bytes: None,
+            particulars: None,
             cancel: AtomicBool::new(false),
             word: AtomicU64::new(0),
-            scope: None,
         }
     }
 
@@ -63,19 +67,28 @@ impl Header {
         self.cancel.load(Ordering::Relaxed) || self.scope().is_some_and(scope::Shared::is_cancelled)
     }
 
-    pub(crate) fn in_scope(mut self, scope: Arc<scope::Shared>) -> Header {
-        self.scope = Some(scope);
-        self
-    }
-
-    pub(crate) fn scope(&self) -> Option<&scope::Shared> {
-        self.scope.as_deref()
-    }
-
     /// The fiber starts as `word`; false if it was cancelled before.
     pub(crate) fn start(&self, word: Word) -> bool {
         self.word.store(word.to_bits(), Ordering::SeqCst);
         !self.cancel.load(Ordering::SeqCst) && !self.scope().is_some_and(scope::Shared::is_cancelled)
+    }
+
+    pub(crate) fn in_scope(mut self, scope: Arc<scope::Shared>) -> Header {
+        self.particulars.get_or_insert_default().scope = Some(scope);
+        self
+    }
+
+    #[inline]
+    pub(crate) fn scope(&self) -> Option<&scope::Shared> {
+        self.particulars.as_ref()?.scope.as_deref()
+    }
+
+    pub(crate) fn name(&self) -> Option<&Arc<str>> {
+        self.particulars.as_ref()?.name.as_ref()
+    }
+
+    pub(crate) fn stack_bytes(&self) -> Option<usize> {
+        self.particulars.as_ref()?.stack_bytes
     }
 }
 
@@ -218,7 +231,7 @@ impl fmt::Debug for Fiber {
 pub fn current() -> Option<Fiber> {
     context::core(|core| Fiber {
         id: core.id,
-        name: core.header.name.clone(),
+        name: core.header.name().cloned(),
     })
 }
 
@@ -337,12 +350,17 @@ impl Builder {
     }
 
     #[track_caller]
-    pub(crate) fn header(self) -> Header {
-        Header {
-            name: self.name,
-            stack_bytes: self.stack_bytes,
-            ..Header::new(Location::caller())
+    fn header(self) -> Header {
+        let mut header = Header::new(Location::caller());
+        if self.name.is_some() || self.stack_bytes.is_some() {
+            let Builder { name, stack_bytes, .. } = self;
+            header.particulars = Some(Box::new(Particulars {
+                name,
+                stack_bytes,
+                scope: None,
+            }));
         }
+        header
     }
 }
 
@@ -418,7 +436,7 @@ pub(crate) fn no_runtime(what: &str) -> ! {
 
 /// The payload of a fiber that could not be started.
 pub(crate) fn cannot_start(header: &Header, error: io::Error) -> io::Error {
-    let name = header.name.as_deref().unwrap_or("unnamed");
+    let name = header.name().map(|name| &**name).unwrap_or("unnamed");
     io::Error::new(
         error.kind(),
         format!("fiber '{name}' spawned at {} cannot start: {error}", header.place),

@@ -110,7 +110,8 @@ pub fn writable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
 /// # Errors
 ///
 /// - `TimedOut` when the deadline has passed first.
-/// - `PermissionDenied` for what cannot be waited for because it is always ready: a regular file, a directory.
+/// - `PermissionDenied` for what cannot be waited for because it is always ready: a regular file, a directory; on a fiber
+///   also a device like `/dev/null`, which a plain thread is told to be ready.
 /// - `InvalidInput` for an empty interest.
 /// - `WouldBlock` where it would have to wait on a worker but not on a fiber.
 pub fn ready(fd: impl AsFd, interest: Interest, deadline: Option<Instant>) -> io::Result<Readiness> {

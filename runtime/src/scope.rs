@@ -40,7 +40,8 @@ use crate::{remote, shield};
 pub(crate) struct Shared {
     children: AtomicUsize,
     cancelled: AtomicBool,
-    panicked: AtomicBool,
+    /// Children that panicked and were not joined.
+    panics: AtomicUsize,
     /// The words of the children that run. Filled before a child looks at `cancelled`, read after `cancelled` is set.
     running: Mutex<HashSet<u64>>,
     /// The parent, when it waits.
@@ -57,7 +58,11 @@ impl Shared {
     }
 
     pub(crate) fn child_panicked(&self) {
-        self.panicked.store(true, Ordering::Relaxed);
+        self.panics.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn panic_was_joined(&self) {
+        self.panics.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn running(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
@@ -177,7 +182,7 @@ pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>)
     match outcome {
         Err(payload) => resume_unwind(payload),
         Ok(_) if interrupted => wait::unwind(),
-        Ok(_) if shared.panicked.load(Ordering::Relaxed) => panic!("a scoped fiber panicked"),
+        Ok(_) if shared.panics.load(Ordering::Relaxed) > 0 => panic!("a scoped fiber panicked"),
         Ok(value) => value,
     }
 }

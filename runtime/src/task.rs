@@ -1,22 +1,24 @@
 //! What is spawned: a closure and the place for its outcome in one allocation, shared by the fiber and its handle.
 //!
 //! ```text
-//!  Arc ─▶ Packet { header │ body: Option<F> │ done: Completion<Result<T>> }
-//!           Job (unique: whoever holds it may run it)      JoinHandle<T> (unique: joins, cancels)
+//!  Box ─▶ Packet { header │ body: Option<F> │ done: Completion<Result<T>> } ◀─ freed by whichever of the two leaves last
+//!           ▲ Job (unique: whoever holds it may run it)      ▲ Handle<T> (unique: joins, cancels)
 //! ```
 //!
 //! # Safety
 //!
-//! This file may use `unsafe` for the packet's body, and to send jobs and handles between threads. The body is touched
-//! only through the packet's one [`Job`], which is consumed or dropped exactly once and leaves it empty, so a body is
-//! dropped where its job is. A job with a body that is not `Send` is made only by [`packet_local`], whose caller keeps it on
-//! its worker's own queue.
+//! This file may use `unsafe` for the packet's memory and body, and to send jobs and handles between threads.
+//! [`Completion`] says who frees the packet: the job, when it finishes and the handle has gone before; else the handle. The
+//! body is touched only through the packet's one [`Job`], which leaves it empty when it ends, so a body is dropped where
+//! its job is. A job with a body that is not `Send` is made only by [`packet_local`], whose caller keeps it on its worker's own
+//! queue.
 #![allow(unsafe_code)]
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::ptr::NonNull;
 use std::task::{Context, Poll};
 use std::{fmt, thread};
 
@@ -37,25 +39,33 @@ struct Packet<F, T> {
     done: Completion<thread::Result<T>>,
 }
 
+/// A packet as its job sees it.
 trait Run {
     fn header(&self) -> &Header;
 
+    /// Runs the body and leaves its outcome, not shown yet.
+    ///
     /// # Safety
     ///
-    /// Only from the packet's one job.
+    /// Only from the packet's one job, and this or `fail` only once.
     unsafe fn run(&self);
 
+    /// Leaves `payload` as the outcome of a body that never ran.
+    ///
     /// # Safety
     ///
-    /// Only when there is no handle.
-    unsafe fn discard(&self);
-
-    /// # Safety
-    ///
-    /// Only from the packet's one job.
+    /// As [`run`](Run::run).
     unsafe fn fail(&self, payload: Payload);
+
+    /// Shows the outcome to the handle. `true`: there is none, the packet is the job's to free.
+    ///
+    /// # Safety
+    ///
+    /// Only from the packet's one job, after `run` or `fail`; after `false` the packet may be gone.
+    unsafe fn finish(&self) -> bool;
 }
 
+/// A packet as its handle sees it.
 trait Outcome<T> {
     fn header(&self) -> &Header;
     fn done(&self) -> &Completion<thread::Result<T>>;
@@ -68,31 +78,45 @@ impl<F: FnOnce() -> T, T> Run for Packet<F, T> {
 
     unsafe fn run(&self) {
         // SAFETY: the caller is the packet's one job, so nobody else touches the body.
-        let body = unsafe { &mut *self.body.get() }.take();
-        let Some(body) = body else { return };
+        let Some(body) = unsafe { &mut *self.body.get() }.take() else {
+            unreachable!("a job runs once")
+        };
         let outcome = catch_unwind(AssertUnwindSafe(body)).map_err(|payload| match cancel::is_unwind(&*payload) {
             true => Box::new(Cancelled) as Payload,
             false => payload,
         });
-        // SAFETY: a job runs or fails once, and only the packet's one job completes.
-        unsafe { self.done.complete(outcome) };
-    }
-
-    unsafe fn discard(&self) {
-        // SAFETY: the caller says that there is no handle.
-        let outcome = unsafe { self.take_unjoined() };
-        // A panic of the value's destructor was reported by the hook and concerns nobody else.
-        let _ = catch_unwind(AssertUnwindSafe(move || drop(outcome)));
+        self.note_panic(&outcome);
+        // SAFETY: the one producer, once. A detached value ends where its fiber does, so that its destructor may block; a
+        // panic of that was reported by the hook and concerns nobody else.
+        let _ = unsafe {
+            self.done.set(outcome);
+            catch_unwind(AssertUnwindSafe(|| self.done.discard()))
+        };
     }
 
     unsafe fn fail(&self, payload: Payload) {
         // SAFETY: the caller is the packet's one job, so nobody else touches the body.
         let body = unsafe { &mut *self.body.get() }.take();
-        if body.is_some() {
-            // Nothing of the body has run; what it captured may still panic when dropped, which concerns nobody else.
-            let dropped = catch_unwind(AssertUnwindSafe(move || drop(body)));
-            // SAFETY: a job runs or fails once, and only the packet's one job completes.
-            unsafe { self.done.complete(Err(dropped.err().unwrap_or(payload))) };
+        // Nothing of the body has run; what it captured may still panic when dropped, which concerns nobody else.
+        let dropped = catch_unwind(AssertUnwindSafe(move || drop(body)));
+        // SAFETY: the one producer, once.
+        unsafe { self.done.set(Err(dropped.err().unwrap_or(payload))) };
+    }
+
+    unsafe fn finish(&self) -> bool {
+        // SAFETY: the caller is the one producer, after it has set the value.
+        unsafe { self.done.finish() }
+    }
+}
+
+impl<F, T> Packet<F, T> {
+    /// Tells the scope, if there is one, of a panic: it is the scope's to report unless a handle takes it.
+    fn note_panic(&self, outcome: &thread::Result<T>) {
+        if let Some(scope) = self.header.scope()
+            && let Err(payload) = outcome
+            && !payload.is::<Cancelled>()
+        {
+            scope.child_panicked();
         }
     }
 }
@@ -112,7 +136,8 @@ pub(crate) type Job = ScopedJob<'static>;
 
 /// A [`Job`] whose closure may borrow. Only `scope.rs` makes one that does, and vouches for it.
 pub(crate) struct ScopedJob<'a> {
-    packet: Arc<dyn Run + 'a>,
+    /// None when the job has ended.
+    packet: Option<NonNull<dyn Run + 'a>>,
     /// The last field, so dropped after the packet.
     ticket: Option<Ticket>,
 }
@@ -122,8 +147,14 @@ pub(crate) struct ScopedJob<'a> {
 unsafe impl Send for ScopedJob<'_> {}
 
 impl ScopedJob<'_> {
+    fn packet(&self) -> &dyn Run {
+        let packet = self.packet.expect("a job that has ended is not used any more");
+        // SAFETY: the packet lives at least until its job has finished it, which takes the pointer out of the job.
+        unsafe { &*packet.as_ptr() }
+    }
+
     pub(crate) fn header(&self) -> &Header {
-        self.packet.header()
+        self.packet().header()
     }
 
     /// The fiber starts as `word`; false if it was cancelled before.
@@ -131,92 +162,109 @@ impl ScopedJob<'_> {
         if let Some(ticket) = &mut self.ticket {
             ticket.started(word);
         }
-        self.packet.header().start(word)
+        self.header().start(word)
     }
 
-    /// Runs the closure and stores how it ended. Never unwinds.
+    /// Runs the closure and leaves its outcome, which [`end`](Self::end) will show. Never unwinds. To be called once.
     pub(crate) fn run(&self) {
-        // SAFETY: this is the packet's one job; a second call, and `drop`, find the body gone and do nothing.
-        unsafe { self.packet.run() };
-        if Arc::strong_count(&self.packet) == 1 {
-            // Detached: the value ends where its fiber does, so that its destructor may block like the fiber.
-            // SAFETY: the handle is gone and nobody can make another, so nobody else takes.
-            unsafe { self.packet.discard() };
+        // SAFETY: this is the packet's one job; the caller, `Worker::start`, runs or abandons it once and then ends it.
+        unsafe { self.packet().run() }
+    }
+
+    /// As [`run`](Self::run) for a closure that is not to run.
+    pub(crate) fn abandon(&self, payload: Payload) {
+        // SAFETY: as in `run`.
+        unsafe { self.packet().fail(payload) }
+    }
+
+    /// Shows the outcome, after everything else of the fiber has ended.
+    pub(crate) fn end(mut self) {
+        if let Some(packet) = self.packet.take() {
+            finish(packet);
         }
     }
 
     /// Ends the fiber before it began, with `payload` for its handle.
-    pub(crate) fn fail(&self, payload: Payload) {
-        // SAFETY: this is the packet's one job; a second call, and `drop`, find the body gone and do nothing.
-        unsafe { self.packet.fail(payload) }
+    pub(crate) fn fail(self, payload: Payload) {
+        self.abandon(payload);
+        self.end();
+    }
+}
+
+/// Shows a packet's outcome and frees it if nobody is there to see.
+fn finish(packet: NonNull<dyn Run + '_>) {
+    // SAFETY: the packet lives until the job has finished it, which is here, once.
+    if unsafe { packet.as_ref().finish() } {
+        // SAFETY: it came from a box, and the handle has gone. A panic of a value's destructor was reported by the hook and
+        // concerns nobody else.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(packet.as_ptr()) })));
     }
 }
 
 impl Drop for ScopedJob<'_> {
     fn drop(&mut self) {
-        // SAFETY: this is the packet's one job; after `run` or `fail` the body is gone and this does nothing.
-        unsafe { self.packet.fail(Box::new(Cancelled)) }
-    }
-}
-
-impl<F, T> Packet<F, T> {
-    /// Takes the outcome that nobody will join; a panic among them is the scope's to report.
-    ///
-    /// # Safety
-    ///
-    /// Only when there is no handle.
-    unsafe fn take_unjoined(&self) -> Option<thread::Result<T>> {
-        // SAFETY: without a handle nobody else takes.
-        let outcome = unsafe { self.done.take() };
-        if let Some(scope) = self.header.scope()
-            && let Some(Err(payload)) = &outcome
-            && !payload.is::<Cancelled>()
-        {
-            scope.child_panicked();
+        if let Some(packet) = self.packet {
+            self.abandon(Box::new(Cancelled));
+            self.packet = None;
+            finish(packet);
         }
-        outcome
-    }
-}
-
-impl<F, T> Drop for Packet<F, T> {
-    fn drop(&mut self) {
-        // SAFETY: exclusive access: the handle is gone.
-        drop(unsafe { self.take_unjoined() });
     }
 }
 
 /// A packet as seen by whoever waits for its outcome. Unique.
-pub(crate) struct Handle<'a, T>(Arc<dyn Outcome<T> + 'a>);
+pub(crate) struct Handle<'a, T>(NonNull<dyn Outcome<T> + 'a>, PhantomData<T>);
 
 // SAFETY: a handle reaches the header, which is Sync, and the outcome, which it may take or drop where it is: T is Send.
-// The body is not reachable from here, and is gone before the last job is (see the header of this file).
+// The body is not reachable from here, and is gone before the packet is the handle's to free.
 unsafe impl<T: Send> Send for Handle<'_, T> {}
 // SAFETY: as above; by shared reference it only cancels and asks whether it is finished.
 unsafe impl<T: Send> Sync for Handle<'_, T> {}
 
 impl<T> Handle<'_, T> {
+    fn packet(&self) -> &dyn Outcome<T> {
+        // SAFETY: the packet lives at least until its handle has detached, which is in `drop`.
+        unsafe { &*self.0.as_ptr() }
+    }
+
     pub(crate) fn join(mut self) -> thread::Result<T> {
-        wait::wait_or_unwind(None, |cx| self.poll_join(cx)).expect("no deadline was set")
+        let outcome = wait::wait_or_unwind(None, |cx| self.poll_join(cx)).expect("no deadline was set");
+        if let Err(payload) = &outcome
+            && !payload.is::<Cancelled>()
+            && let Some(scope) = self.packet().header().scope()
+        {
+            scope.panic_was_joined();
+        }
+        outcome
     }
 
     fn poll_join(&mut self, cx: &mut Context<'_>) -> Poll<thread::Result<T>> {
         // SAFETY: a packet has one handle, and it is borrowed exclusively.
-        unsafe { self.0.done().poll(cx) }
+        unsafe { self.packet().done().poll(cx) }
     }
 
     pub(crate) fn cancel(&self) {
-        self.0.header().cancel();
+        self.packet().header().cancel();
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        self.0.done().is_complete()
+        self.packet().done().is_complete()
+    }
+}
+
+impl<T> Drop for Handle<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: the packet's one handle, which calls nothing of it after this.
+        if unsafe { self.packet().done().detach() } {
+            // SAFETY: it came from a box, and the job will not touch it again.
+            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
     }
 }
 
 impl<T> fmt::Debug for Handle<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JoinHandle")
-            .field("name", &self.0.header().name)
+            .field("name", &self.packet().header().name())
             .field("finished", &self.is_finished())
             .finish()
     }
@@ -298,14 +346,16 @@ where
     F: FnOnce() -> T + 'a,
     T: 'a,
 {
-    let packet = Arc::new(Packet {
+    let packet = Box::new(Packet {
         header,
         body: UnsafeCell::new(Some(body)),
         done: Completion::new(),
     });
+    // Both are the same address; which of them frees it is the completion's to say.
+    let packet = NonNull::from(Box::leak(packet));
     let job = ScopedJob {
-        packet: Arc::clone(&packet) as Arc<dyn Run + 'a>,
+        packet: Some(packet as NonNull<dyn Run + 'a>),
         ticket,
     };
-    (job, Handle(packet))
+    (job, Handle(packet, PhantomData))
 }

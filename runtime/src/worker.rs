@@ -335,7 +335,7 @@ impl Worker {
         }
         let prepared = self
             .stacks
-            .take(job.header().stack_bytes)
+            .take(job.header().stack_bytes())
             .and_then(|stack| Ok((stack, self.occupy(job.header().place)?)));
         let (stack, (word, slot)) = match prepared {
             Ok(prepared) => prepared,
@@ -346,15 +346,16 @@ impl Worker {
             }
         };
         let id = self.next_id();
-        stack.label(job.header().place, job.header().name.as_deref());
+        stack.label(job.header().place, job.header().name().map(|name| &**name));
         let coroutine = Coroutine::new(stack, move |yielder, ()| {
             let mut job = job;
             let live = job.start(word);
             Core::enter(yielder, job.header(), word, id, || match live {
                 true => job.run(),
                 // What it captured ends on a fiber, so that a destructor may flush.
-                false => job.fail(Box::new(Cancelled)),
+                false => job.abandon(Box::new(Cancelled)),
             });
+            job.end();
             None
         });
         slot.set_fiber(coroutine);

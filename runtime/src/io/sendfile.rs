@@ -60,6 +60,9 @@ pub trait FileSink: Source {
 ///
 /// Until the stream takes the bytes, and while they come from the disk. # Blocks the thread when called on a plain one.
 ///
+/// Not promised: that it never blocks the worker when somebody has made a duplicate of the stream blocking; there is no flag
+/// against that in sendfile(2).
+///
 /// # Cancellation
 ///
 /// The error of a cancelled call. Some of the bytes may have been sent.
