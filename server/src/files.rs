@@ -147,10 +147,12 @@ fn locate(site: &Arc<Site>, path: &str) -> io::Result<Answer> {
     let answer = match look(root, site.listing, &target, Access::Cached, previous.as_ref()) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             let site = Arc::clone(site);
-            osier::unblock(move || match &site.source {
+            let work = move || match &site.source {
                 Source::Folder(root) => look(root, site.listing, &target, Access::Blocking, previous.as_ref()),
                 Source::Page(_) => Ok(Answer::Missing),
-            })
+            };
+            // A client that has ended its own direction still reads; and what the pool has begun cannot be stopped.
+            osier::shield(|| osier::unblock(work))
         }
         answer => answer,
     };

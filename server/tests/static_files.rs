@@ -42,6 +42,28 @@ fn files_of_every_size_arrive_unchanged() {
 }
 
 #[test]
+fn files_that_are_on_disk_only_arrive_too() {
+    let folder = Folder::new();
+    let sizes = [100, 30_000, 3 << 20];
+    for size in sizes {
+        let path = folder.write(&size.to_string(), pattern(size));
+        let file = std::fs::File::open(path).unwrap();
+        file.sync_all().unwrap();
+        // Where the folder lies in memory for good, this changes nothing, and the test repeats another one.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    }
+    let server = Server::start(&folder, &["-w", "1"]);
+    for size in sizes {
+        let reply = server.get(&format!("/{size}"));
+        assert!(
+            reply.status == 200 && reply.body == pattern(size),
+            "{size}: {}",
+            reply.status
+        );
+    }
+}
+
+#[test]
 fn types_carry_their_charset() {
     let folder = Folder::new();
     let expected = [
@@ -277,6 +299,29 @@ fn pipelined_requests_are_answered_in_order() {
         [5, 200_000, 14, 5, 200_000]
     );
     assert!(replies[1].body == pattern(200_000) && replies[4].body == pattern(200_000));
+}
+
+#[test]
+fn a_client_that_ends_its_own_direction_is_answered() {
+    let folder = Folder::new();
+    folder.write("large.bin", pattern(20 << 20));
+    folder.write("sub/x.txt", "x");
+    let server = Server::start(&folder, &[]);
+    // A listing is made on another thread, a large file takes longer than the kernel's buffers hold.
+    for (target, at_least) in [("/sub/", 100), ("/large.bin", 20 << 20), ("/sub/x.txt", 1), ("/sub", 0)] {
+        for _ in 0..10 {
+            let mut client = server.connect();
+            client.send("GET", target, &[]);
+            client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let reply = client.receive("GET");
+            assert!(
+                reply.body.len() >= at_least,
+                "{target}: {} {}",
+                reply.status,
+                reply.body.len()
+            );
+        }
+    }
 }
 
 #[test]
