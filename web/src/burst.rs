@@ -206,7 +206,7 @@ impl<'b> Burst<'b> {
         (input.start, input.end) = (rest_at + unread.start, rest_at + unread.end);
         match done {
             Ok(_) if keep => None,
-            Ok(_) if nothing_left && !head.keep_alive() => Some(After::End),
+            Ok(_) if nothing_left && (!head.keep_alive() || self.link.worker.draining.get()) => Some(After::End),
             Ok(_) => Some(After::Linger),
             Err(after) => Some(after),
         }

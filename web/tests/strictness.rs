@@ -136,13 +136,17 @@ fn limits_have_their_statuses() {
 }
 
 #[test]
-fn the_client_gets_the_refusal_although_it_goes_on_sending() {
+fn a_client_that_goes_on_sending_gets_the_refusal_and_a_clean_end() {
     let site = site(Router::new().post("/", read_all));
     let mut client = site.connect();
-    client.send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 100000000\r\n\r\n");
-    // Less than what lingering reads, more than what the kernel could have answered by a reset at once.
-    for _ in 0..20 {
-        client.try_send(vec![b'x'; 10_000]);
-    }
+    // Much less than what lingering reads, much more than what the server has read when it answers.
+    let mut request = b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 100000000\r\n\r\n".to_vec();
+    request.resize(100_000, b'x');
+    client.send(request);
     assert_eq!(client.reply().status, 413);
+    for _ in 0..10 {
+        client.send([b'x'; 1000]);
+    }
+    // Not a reset, which could have overtaken the answer.
+    assert_eq!(client.stream.read(&mut [0]).expect("a clean end"), 0);
 }
