@@ -30,6 +30,14 @@ fn pair() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
+/// An address where nobody listens, and the socket that keeps others from it.
+fn refusing() -> (socket2::Socket, SocketAddr) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let addr = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, addr)
+}
+
 fn echo(mut stream: TcpStream) -> io::Result<()> {
     let mut buf = [0; 1024];
     loop {
@@ -519,7 +527,7 @@ fn options_are_those_of_std() {
 #[test]
 fn a_refused_connection_is_refused() {
     on(1, || {
-        let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (_reserved, unused) = refusing();
         assert_eq!(
             TcpStream::connect(unused).unwrap_err().kind(),
             ErrorKind::ConnectionRefused
@@ -527,7 +535,7 @@ fn a_refused_connection_is_refused() {
         let limited = TcpStream::connect_timeout(&unused, GENEROUS);
         assert_eq!(limited.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     });
-    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_reserved, unused) = refusing();
     assert_eq!(
         TcpStream::connect(unused).unwrap_err().kind(),
         ErrorKind::ConnectionRefused
@@ -537,7 +545,7 @@ fn a_refused_connection_is_refused() {
 #[test]
 fn the_first_address_that_answers_is_taken() {
     on(1, || {
-        let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (_reserved, unused) = refusing();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addrs = [unused, listener.local_addr().unwrap(), unused];
         let client = TcpStream::connect(&addrs[..]).unwrap();

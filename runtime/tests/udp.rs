@@ -62,7 +62,10 @@ fn several_datagrams_in_one_wake_up() {
 #[test]
 fn connected_sockets() {
     on(1, || {
-        let (one, two) = (bound(), bound());
+        // An address of its own: no other test can take the port while it is free.
+        let two = UdpSocket::bind("127.0.0.77:0").unwrap();
+        let one = bound();
+        two.set_read_timeout(Some(GENEROUS)).unwrap();
         one.connect(two.local_addr().unwrap()).unwrap();
         two.connect(one.local_addr().unwrap()).unwrap();
         assert_eq!(one.peer_addr().unwrap(), two.local_addr().unwrap());
