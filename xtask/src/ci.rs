@@ -24,9 +24,9 @@ fn fmt() -> Outcome {
     let mut ok = step::run(cargo().args(["fmt", "--all", "--check"]), LIMIT, |_| true);
     for other in ["bench", "fuzz"].map(|dir| format!("{dir}/Cargo.toml")) {
         if std::fs::exists(&other).unwrap_or(false) {
-            // Without --all: that would follow the path dependencies back into the workspace above.
+            // Goes through the path dependencies a second time, which costs nothing.
             ok &= step::run(
-                cargo().args(["fmt", "--check", "--manifest-path", &other]),
+                cargo().args(["fmt", "--all", "--check", "--manifest-path", &other]),
                 LIMIT,
                 |_| true,
             );
