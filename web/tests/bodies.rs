@@ -273,3 +273,24 @@ fn responses_without_a_body_have_none() {
     }
     assert!(client.is_quiet_for(Duration::from_millis(50)));
 }
+
+#[test]
+fn a_chunked_body_behind_a_head_that_ends_with_the_buffer() {
+    let site = site(Router::new().post("/", echo).get("/", |_| "got"));
+    // What the server reads at once.
+    const BUFFER: usize = 16 << 10;
+    for room in [0, 1, 10, 3000] {
+        let mut client = site.connect();
+        let first = "GET / HTTP/1.1\r\nHost: t\r\n\r\n";
+        let head = "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\nX-Long: ";
+        let long = "v".repeat(BUFFER - room - first.len() - head.len() - 4);
+        client.send(format!("{first}{head}{long}\r\n\r\n"));
+        assert_eq!(client.reply().text(), "got");
+        for chunk in ["5\r\nhello\r\n", "7\r\n, world\r\n", "0\r\n\r\n"] {
+            client.send(chunk);
+        }
+        assert_eq!(client.reply().text(), "hello, world", "{room} bytes after the head");
+        client.send(first);
+        assert_eq!(client.reply().text(), "got");
+    }
+}
