@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use std::{error, fmt, io, ptr, thread};
 
 use osier_queue::Key;
+use smallvec::SmallVec;
 
 use crate::context::{self, Caller};
 use crate::source::Source;
@@ -119,7 +120,8 @@ pub(crate) enum Waiting {
 /// The frames of one fiber. Only the fiber itself touches them.
 #[derive(Default)]
 pub(crate) struct Frames {
-    inner: RefCell<Vec<Frame>>,
+    /// Two without an allocation: most fibers are a connection's, in `while_connected` and perhaps a `timeout`.
+    inner: RefCell<SmallVec<[Frame; 2]>>,
     /// The length of `inner`, for the question that every call asks.
     depth: Cell<usize>,
     root_delivered: Cell<bool>,
