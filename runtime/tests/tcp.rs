@@ -660,8 +660,8 @@ fn std_types_and_back() {
         listener.accept().unwrap();
         drop(again);
         let listener: std::net::TcpListener = listener.into();
-        let nobody = rustix::fs::fcntl_getfl(&listener).unwrap();
-        assert!(!nobody.contains(rustix::fs::OFlags::NONBLOCK), "a std listener blocks");
+        let flags = rustix::fs::fcntl_getfl(&listener).unwrap();
+        assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK), "a std listener blocks");
 
         server.write_all(b"x").unwrap();
         server.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -673,6 +673,7 @@ fn std_types_and_back() {
     let mut server: std::net::TcpStream = server.into();
     assert_eq!(server.read_timeout().unwrap(), Some(Duration::from_millis(20)));
     assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    server.set_read_timeout(Some(GENEROUS)).unwrap();
     plain.write_all(b"y").unwrap();
     server.read_exact(&mut [0]).unwrap();
 
