@@ -156,15 +156,24 @@ impl<'a> Core<'a> {
     /// Delivers a cancellation, if one is requested.
     #[inline]
     pub(crate) fn check(&self, worker: &Worker, waiting: Waiting) -> Result<(), Stop> {
-        let root = self.root_requested(worker);
-        match self.extra.get() {
-            None if !root => Ok(()),
-            _ => self
-                .extra()
-                .frames
-                .check(root, waiting, worker)
-                .map_err(|_| Stop::Cancelled),
+        match self.is_plain(worker) {
+            true => Ok(()),
+            false => self.check_slowly(worker, waiting),
         }
+    }
+
+    /// Whether nobody has asked for anything: no cancellation, no frame, no hook.
+    #[inline]
+    fn is_plain(&self, worker: &Worker) -> bool {
+        self.extra.get().is_none() && !self.root_requested(worker)
+    }
+
+    #[inline(never)]
+    fn check_slowly(&self, worker: &Worker, waiting: Waiting) -> Result<(), Stop> {
+        self.extra()
+            .frames
+            .check(self.root_requested(worker), waiting, worker)
+            .map_err(|_| Stop::Cancelled)
     }
 
     /// Runs the hooks of [`before_suspend`]; false if there is none.
@@ -254,10 +263,12 @@ pub fn worker() -> Option<usize> {
 pub fn yield_now() {
     context::caller(|caller| match caller {
         Caller::Fiber(core, worker) => {
-            if core.check(worker, Waiting::NotYet).is_err() {
-                core.unwind(worker);
+            if !core.is_plain(worker) {
+                if core.check(worker, Waiting::NotYet).is_err() {
+                    core.unwind(worker);
+                }
+                core.run_hooks();
             }
-            core.run_hooks();
             worker.yield_fiber(core);
         }
         Caller::Worker => panic!("{NOT_HERE}"),

@@ -11,13 +11,15 @@
 //!
 //! # Safety
 //!
-//! This file may use `unsafe` to reach a slot's body while the slot is shared. The body is touched only by [`Slot::resume`] and
+//! This file may use `unsafe` to follow the ready queue's pointers, which are to slots of the same table, and to reach a
+//! slot's body while the slot is shared. The body is touched only by [`Slot::resume`] and
 //! by the calls that store or take a tenant. While a coroutine runs in place its slot's state is `Running`, and every other
 //! call looks at the state first; the slots are not `Sync`, so there is no other thread.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::panic::Location;
+use std::ptr;
 use std::sync::atomic::Ordering;
 
 use osier_coro::{Coroutine, CoroutineResult};
@@ -47,7 +49,10 @@ enum Body {
 
 pub(crate) struct Slot {
     pub(crate) generation: Cell<u32>,
-    pub(crate) queued: Cell<bool>,
+    /// In the ready queue, where `next` is the one behind it.
+    queued: Cell<bool>,
+    next: Cell<*const Slot>,
+    index: u32,
     state: Cell<State>,
     /// Where its fiber was spawned.
     pub(crate) place: Cell<&'static Location<'static>>,
@@ -58,10 +63,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    fn new() -> Slot {
+    fn new(index: u32) -> Slot {
         Slot {
             generation: Cell::new(0),
             queued: Cell::new(false),
+            next: Cell::new(ptr::null()),
+            index,
             state: Cell::new(State::Free),
             place: Cell::new(Location::caller()),
             remote: Cell::new(None),
@@ -79,6 +86,10 @@ impl Slot {
         }
     }
 
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
     pub(crate) fn state(&self) -> State {
         self.state.get()
     }
@@ -93,7 +104,7 @@ impl Slot {
 
     /// Runs the coroutine until it suspends (`None`) or ends; then it is to be taken out by [`take_ended`](Slot::take_ended).
     #[inline]
-    pub(crate) fn resume(&self) -> Option<Exit> {
+    fn resume(&self) -> Option<Exit> {
         debug_assert!(self.state.get() == State::Suspended);
         self.state.set(State::Running);
         // SAFETY: the state was Suspended, so a coroutine is in place and nobody uses it; now Running, so nobody will until
@@ -163,6 +174,12 @@ pub(crate) struct Slots {
     /// Slots that were ever occupied.
     made: Cell<u32>,
     live: Cell<usize>,
+    /// The ready queue: through the slots, so that it is never full and allocates nothing.
+    head: Cell<*const Slot>,
+    tail: Cell<*const Slot>,
+    ready: Cell<u32>,
+    /// Whose fiber was switched to last.
+    current: Cell<*const Slot>,
 }
 
 impl Slots {
@@ -172,7 +189,70 @@ impl Slots {
             free: std::cell::RefCell::default(),
             made: Cell::new(0),
             live: Cell::new(0),
+            head: Cell::new(ptr::null()),
+            tail: Cell::new(ptr::null()),
+            current: Cell::new(ptr::null()),
+            ready: Cell::new(0),
         }
+    }
+
+    /// How many slots are in the ready queue.
+    #[inline]
+    pub(crate) fn ready(&self) -> u32 {
+        self.ready.get()
+    }
+
+    /// Puts the slot at the end of the ready queue, unless it is in it.
+    #[inline]
+    pub(crate) fn queue(&self, slot: &Slot) {
+        if slot.queued.replace(true) {
+            return;
+        }
+        slot.next.set(ptr::null());
+        let last = self.tail.replace(slot);
+        if last.is_null() {
+            self.head.set(slot);
+        } else {
+            // SAFETY: the queue points to slots of ours, which stay where they are as long as `self`.
+            unsafe { &*last }.next.set(slot);
+        }
+        self.ready.set(self.ready.get() + 1);
+    }
+
+    /// Queues the slot of the fiber that runs.
+    #[inline]
+    pub(crate) fn queue_current(&self) {
+        let slot = self.current.get();
+        if !slot.is_null() {
+            // SAFETY: set to a slot of ours, which stays where it is as long as `self`.
+            self.queue(unsafe { &*slot });
+        }
+    }
+
+    /// Takes the first slot out of the ready queue.
+    #[inline]
+    pub(crate) fn pop(&self) -> Option<&Slot> {
+        let first = self.head.get();
+        if first.is_null() {
+            return None;
+        }
+        // SAFETY: the queue points to slots of ours, which stay where they are as long as `self`.
+        let slot = unsafe { &*first };
+        let next = slot.next.get();
+        self.head.set(next);
+        if next.is_null() {
+            self.tail.set(ptr::null());
+        }
+        slot.queued.set(false);
+        self.ready.set(self.ready.get() - 1);
+        Some(slot)
+    }
+
+    /// Runs the coroutine of a Suspended slot; see [`Slot::resume`].
+    #[inline]
+    pub(crate) fn resume(&self, slot: &Slot) -> Option<Exit> {
+        self.current.set(slot);
+        slot.resume()
     }
 
     /// How many slots are occupied.
@@ -193,11 +273,7 @@ impl Slots {
 
     /// A slot for a new tenant, Running, under a new generation; `None` when there are [`SLOTS_MAX`].
     #[inline]
-    pub(crate) fn occupy(
-        &self,
-        remote: &'static Remote,
-        place_of_spawn: &'static Location<'static>,
-    ) -> Option<(u32, &Slot)> {
+    pub(crate) fn occupy(&self, remote: &'static Remote, place_of_spawn: &'static Location<'static>) -> Option<&Slot> {
         let index = match self.free.borrow_mut().pop() {
             Some(index) => index,
             None if (self.made.get() as usize) < SLOTS_MAX => {
@@ -214,7 +290,7 @@ impl Slots {
         slot.place.set(place_of_spawn);
         slot.state.set(State::Running);
         self.live.set(self.live.get() + 1);
-        Some((index, slot))
+        Some(slot)
     }
 
     #[cold]
@@ -225,15 +301,16 @@ impl Slots {
         } else {
             FIRST_CHUNK << (chunk - 1)
         };
-        &self.chunks[chunk].get_or_init(|| (0..length).map(|_| Slot::new()).collect())[offset]
+        let first = index - offset as u32;
+        &self.chunks[chunk].get_or_init(|| (first..first + length as u32).map(Slot::new).collect())[offset]
     }
 
     /// Ends the tenant of a Running slot: its word is stale from here on.
-    pub(crate) fn vacate(&self, index: u32, slot: &Slot) {
+    pub(crate) fn vacate(&self, slot: &Slot) {
         debug_assert!(slot.state.get() == State::Running);
         slot.next_generation();
         slot.state.set(State::Free);
-        self.free.borrow_mut().push(index);
+        self.free.borrow_mut().push(slot.index);
         self.live.set(self.live.get() - 1);
     }
 }

@@ -56,7 +56,6 @@ pub(crate) struct Worker {
     pub(crate) poller: Arc<Poller>,
     pub(crate) foreign: crate::foreign::Table,
     slots: Slots,
-    ready: RefCell<VecDeque<u32>>,
     /// Jobs that others may steal.
     fresh: deque::Worker<Job>,
     /// Jobs that must start here.
@@ -95,7 +94,6 @@ impl Worker {
             poller,
             foreign: crate::foreign::Table::default(),
             slots: Slots::new(),
-            ready: RefCell::default(),
             fresh,
             local: RefCell::default(),
             timers: RefCell::new(Wheel::new(0)),
@@ -128,7 +126,7 @@ impl Worker {
         let mut budget = BUDGET;
         while budget > 0 {
             // One new fiber, then those that were ready before it: whoever spawns and yields sees it run first.
-            let ready = self.ready.borrow().len() as u32;
+            let ready = self.slots.ready();
             let job = self.next_job();
             if ready == 0 && job.is_none() {
                 return;
@@ -139,8 +137,10 @@ impl Worker {
             }
             let turns = ready.min(FRESH_EVERY).min(budget);
             for _ in 0..turns {
-                let index = self.ready.borrow_mut().pop_front();
-                self.resume(index.expect("only this loop takes from the queue"));
+                let Some(slot) = self.slots.pop() else {
+                    unreachable!("only this loop takes from the queue")
+                };
+                self.resume(slot);
             }
             budget -= turns;
         }
@@ -231,7 +231,7 @@ impl Worker {
     }
 
     fn has_work(&self) -> bool {
-        !self.ready.borrow().is_empty() || !self.local.borrow().is_empty() || !self.fresh.is_empty()
+        self.slots.ready() > 0 || !self.local.borrow().is_empty() || !self.fresh.is_empty()
     }
 
     fn until_next(&self) -> Option<Duration> {
@@ -260,7 +260,7 @@ impl Worker {
         if let Some(slot) = self.slots.get(index)
             && slot.state() != State::Free
         {
-            self.queue(index, slot);
+            self.slots.queue(slot);
         }
     }
 
@@ -270,14 +270,7 @@ impl Worker {
         if let Some(slot) = self.slots.get(word.slot())
             && word.is_generation(slot.generation.get())
         {
-            self.queue(word.slot(), slot);
-        }
-    }
-
-    #[inline]
-    fn queue(&self, index: u32, slot: &Slot) {
-        if !slot.queued.replace(true) {
-            self.ready.borrow_mut().push_back(index);
+            self.slots.queue(slot);
         }
     }
 
@@ -285,7 +278,7 @@ impl Worker {
     #[inline]
     fn occupy(&self, place: &'static Location<'static>) -> io::Result<(Word, &Slot)> {
         match self.slots.occupy(self.remote, place) {
-            Some((index, slot)) => Ok((self.word(index, slot), slot)),
+            Some(slot) => Ok((self.word(slot), slot)),
             None => Err(io::Error::other(format!(
                 "a worker has at most {SLOTS_MAX} fibers and connections"
             ))),
@@ -293,22 +286,19 @@ impl Worker {
     }
 
     #[inline]
-    fn resume(&self, index: u32) {
-        // Nobody is queued whose chunk was not made.
-        let Some(slot) = self.slots.get(index) else { return };
-        slot.queued.set(false);
+    fn resume(&self, slot: &Slot) {
         if slot.state() == State::Suspended {
-            self.switch_to(index, slot);
+            self.switch_to(slot);
         } else if let Some(resting) = slot.take_resting() {
-            self.wake_resting(index, slot, resting);
+            self.wake_resting(slot, resting);
         }
     }
 
     /// Runs the coroutine of a slot until it suspends or ends.
     #[inline]
-    fn switch_to(&self, index: u32, slot: &Slot) {
+    fn switch_to(&self, slot: &Slot) {
         self.completed.set(0);
-        let ended = slot.resume();
+        let ended = self.slots.resume(slot);
         crate::context::leave_fiber();
         if let Some(exit) = ended {
             self.stacks.give(slot.take_ended().into_stack());
@@ -316,8 +306,8 @@ impl Worker {
                 self.trim_at.set(self.now.get().checked_add(TRIM_EVERY));
             }
             match exit {
-                None => self.slots.vacate(index, slot),
-                Some(resting) => self.rest(index, slot, resting),
+                None => self.slots.vacate(slot),
+                Some(resting) => self.rest(slot, resting),
             }
         }
     }
@@ -359,39 +349,39 @@ impl Worker {
             None
         });
         slot.set_fiber(coroutine);
-        self.switch_to(word.slot(), slot);
+        self.switch_to(slot);
     }
 
     /// Puts a connection into a slot of its own, at rest.
     pub(crate) fn adopt(&self, resting: Box<Resting>) -> io::Result<()> {
         let (word, slot) = self.occupy(self.connection)?;
         resting.attach(word);
-        self.rest(word.slot(), slot, resting);
+        self.rest(slot, resting);
         Ok(())
     }
 
-    fn word(&self, index: u32, slot: &Slot) -> Word {
-        Word::new(self.remote.id, index, slot.generation.get())
+    fn word(&self, slot: &Slot) -> Word {
+        Word::new(self.remote.id, slot.index(), slot.generation.get())
     }
 
     /// Leaves a connection without a stack until there is something to do for it.
-    fn rest(&self, index: u32, slot: &Slot, mut resting: Box<Resting>) {
+    fn rest(&self, slot: &Slot, mut resting: Box<Resting>) {
         if self.is_stopping() && resting.was_told() {
             drop(resting);
-            return self.slots.vacate(index, slot);
+            return self.slots.vacate(slot);
         }
-        resting.arm(self, self.word(index, slot));
+        resting.arm(self, self.word(slot));
         let due = resting.cause(self).is_some();
         slot.set_resting(resting);
         if due {
-            self.queue(index, slot);
+            self.slots.queue(slot);
         }
     }
 
     /// Gives a connection at rest a fiber, if there is something to do for it.
-    fn wake_resting(&self, index: u32, slot: &Slot, mut resting: Box<Resting>) {
+    fn wake_resting(&self, slot: &Slot, mut resting: Box<Resting>) {
         let Some(cause) = resting.cause(self) else {
-            return self.rest(index, slot, resting);
+            return self.rest(slot, resting);
         };
         if cause == Cause::Shutdown {
             resting.tell();
@@ -401,11 +391,11 @@ impl Worker {
             Err(error) => {
                 eprintln!("osier: a connection is closed for want of a stack: {error}");
                 drop(resting);
-                return self.slots.vacate(index, slot);
+                return self.slots.vacate(slot);
             }
         };
         stack.label(self.connection, None);
-        let word = self.word(index, slot);
+        let word = self.word(slot);
         let id = self.next_id();
         let place = self.connection;
         slot.set_fiber(Coroutine::new(stack, move |yielder, ()| {
@@ -425,7 +415,7 @@ impl Worker {
                 }
             })
         }));
-        self.switch_to(index, slot);
+        self.switch_to(slot);
     }
 
     /// Queues a job that any worker may start.
@@ -443,7 +433,7 @@ impl Worker {
 
     /// Suspends the fiber and queues it behind the others that are ready.
     pub(crate) fn yield_fiber(&self, core: &Core<'_>) {
-        self.wake(core.word);
+        self.slots.queue_current();
         core.suspend();
     }
 
