@@ -89,10 +89,18 @@ pub fn machine(plan: &Plan) -> String {
         .unwrap_or("unknown");
     let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let changed = said("git", &["status", "--porcelain"]).is_empty();
+    let commit = match (
+        said("git", &["rev-parse", "--short", "HEAD"]),
+        said("git", &["status", "--porcelain"]),
+    ) {
+        // Sources without their history.
+        (hash, _) if hash.contains(' ') || hash.is_empty() => "unknown".into(),
+        (hash, changes) if changes.is_empty() => hash,
+        (hash, _) => format!("{hash} with changes"),
+    };
     format!(
         "{}, {cores} cores, Linux {}; {}; {}; {}.\n\
-         {}, commit {}{}. Server on core {}, load on core {}; {} rounds, {} s of load each; load average at the start {}.\n\
+         {}, commit {commit}. Server on core {}, load on core {}; {} rounds, {} s of load each; load average at the start {}.\n\
          Ratio = ours / theirs, round by round: the median and the spread; less is better. Same release profile (lto thin,\n\
          one codegen unit) and allocator (the system's) for every Rust program. Bound = the figure Osier set itself.\n",
         model.trim_matches([' ', '\t', ':']),
@@ -101,8 +109,6 @@ pub fn machine(plan: &Plan) -> String {
         first_words(&said("wrk", &["-v"]), 2),
         said("nginx", &["-v"]).replace("nginx version: ", ""),
         said("date", &["-u", "+%F"]),
-        said("git", &["rev-parse", "--short", "HEAD"]),
-        if changed { "" } else { " with changes" },
         plan.cores.0,
         plan.cores.1,
         plan.rounds,
