@@ -19,8 +19,9 @@
 //!
 //! # Layout
 //!
-//! From the socket to the handler: `accept` places it on a worker, `conn` waits without a stack, `burst` takes the requests that have
-//! come, `router` finds the handler, `incoming` is the request's body, `answer` and `output` make the bytes that go back.
+//! From the socket to the handler: `accept` places it on a worker, `conn` waits without a stack, `burst` takes the requests
+//! that have come, `router` finds the handler, `incoming` is the request's body, `answer` and `output` make the bytes that
+//! go back.
 #![forbid(unsafe_code)]
 
 mod accept;
