@@ -34,7 +34,7 @@ pub struct Entry<'a> {
     pub client: Option<IpAddr>,
     /// Seconds since 1970.
     pub time: i64,
-    /// As sent.
+    /// As sent; empty when the request could not be understood.
     pub method: &'a [u8],
     /// As sent, with its query.
     pub target: &'a [u8],
@@ -200,13 +200,15 @@ fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
         line,
         format_args!(" - - [{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000] \""),
     );
-    escape_combined(line, entry.method);
-    line.push(b' ');
-    escape_combined(line, entry.target);
-    put(
-        line,
-        format_args!(" {}\" {} {} ", entry.version, entry.status, entry.bytes),
-    );
+    if entry.method.is_empty() {
+        line.push(b'-');
+    } else {
+        escape_combined(line, entry.method);
+        line.push(b' ');
+        escape_combined(line, entry.target);
+        put(line, format_args!(" {}", entry.version));
+    }
+    put(line, format_args!("\" {} {} ", entry.status, entry.bytes));
     for field in [entry.referer, entry.user_agent] {
         line.push(b'"');
         escape_combined(line, if field.is_empty() { b"-" } else { field });

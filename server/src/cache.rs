@@ -79,12 +79,17 @@ impl<V: Weigh> Cache<V> {
         drop((self.young.take(key), self.old.take(key)));
     }
 
+    /// Begins a new generation: what is not used until the next turn is forgotten then.
+    pub fn turn(&mut self) {
+        self.old = std::mem::replace(&mut self.young, Generation::new());
+    }
+
     fn put(&mut self, key: Box<[u8]>, value: V) {
         let full = self.young.entries.len() >= self.half.entries
             || self.young.bytes + key.len() + value.bytes() > self.half.bytes
             || self.young.files + value.files() > self.half.files;
         if full {
-            self.old = std::mem::replace(&mut self.young, Generation::new());
+            self.turn();
         }
         self.young.put(key, value);
     }
@@ -192,6 +197,21 @@ mod tests {
             assert!(cache.find(b"hot").is_some(), "forgotten after {n}");
         }
         assert!(cache.find(b"cold0").is_none());
+    }
+
+    #[test]
+    fn what_is_not_used_between_two_turns_is_forgotten() {
+        let mut cache = Cache::new(LIMITS);
+        cache.insert(b"used", Item { bytes: 1, files: 1 });
+        cache.insert(b"unused", Item { bytes: 1, files: 1 });
+        cache.turn();
+        assert!(cache.find(b"used").is_some());
+        cache.turn();
+        assert_eq!(held(&cache), (1, 5, 1));
+        assert!(cache.find(b"used").is_some() && cache.find(b"unused").is_none());
+        cache.turn();
+        cache.turn();
+        assert_eq!(held(&cache), (0, 0, 0));
     }
 
     #[test]

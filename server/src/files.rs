@@ -27,6 +27,9 @@ use crate::target::{Refusal, Target};
 /// How long an answer is given without asking the file system again.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// Half of how long an entry, and the descriptors in it, outlive their last use.
+const UNUSED: Duration = Duration::from_secs(10);
+
 /// Longer paths are served but not remembered.
 const MAX_KEY: usize = 1024;
 
@@ -90,6 +93,17 @@ pub fn answer(site: &Arc<Site>, request: &Request<'_>) -> Response {
         response = response.header(name, value);
     }
     response
+}
+
+/// Gives back what this worker's cache holds and nobody asks for, for ever: at most twice [`UNUSED`] after its last use.
+///
+/// # Suspends
+/// always.
+pub fn tidy_cache() {
+    loop {
+        osier::sleep(UNUSED);
+        CACHE.with_borrow_mut(|cache| cache.as_mut().map(Cache::turn));
+    }
 }
 
 fn read(site: &Arc<Site>, request: &Request<'_>) -> io::Result<Response> {

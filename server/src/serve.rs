@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 use crate::access_log::{AccessLog, Entry};
 use crate::cache::Limits;
 use crate::cli::{Address, Settings};
-use crate::files::{Site, Source, answer};
+use crate::files::{Site, Source, answer, tidy_cache};
 use crate::root::Root;
 use crate::welcome;
 
@@ -49,6 +49,14 @@ pub fn run(settings: Settings) -> Result<(), String> {
         announce(&settings, &listening);
         let handles = listening.iter().map(Listening::handle).collect();
         watch(signals, handles).map_err(|error| format!("cannot start a thread: {error}"))?;
+        // These end with the runtime.
+        let tidying = |worker| {
+            osier::fiber::Builder::new()
+                .name("tidy")
+                .worker(worker)
+                .spawn(tidy_cache)
+        };
+        (0..osier::workers()).map(tidying).for_each(drop);
         let fibers: Vec<_> = listening
             .into_iter()
             .map(|listening| osier::spawn(move || listening.run()))

@@ -27,6 +27,8 @@ fn logged(arguments: &[&str]) -> String {
         client.send(method, target, fields);
         client.receive(method);
     }
+    client.send_raw(b"GET /\x01 HTTP/1.1\r\n\r\n");
+    assert_eq!(client.receive("GET").status, 400);
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
     std::fs::read_to_string(log).unwrap()
@@ -36,7 +38,7 @@ fn logged(arguments: &[&str]) -> String {
 fn combined() {
     let log = logged(&[]);
     let lines: Vec<&str> = log.lines().collect();
-    assert_eq!(lines.len(), 6, "{log}");
+    assert_eq!(lines.len(), 7, "{log}");
     for line in &lines {
         let (client, rest) = line.split_once(" - - [").unwrap_or_else(|| panic!("{line}"));
         assert_eq!(client, "127.0.0.1");
@@ -62,12 +64,13 @@ fn combined() {
     assert!(lines[3].contains("\" 206 100 "), "{log}");
     assert!(lines[4].contains("\" 200 100000 "), "{log}");
     assert!(lines[5].contains("\"DELETE /a.txt HTTP/1.1\" 405 "), "{log}");
+    assert!(lines[6].contains("] \"-\" 400 "), "{log}");
 }
 
 #[test]
 fn json() {
     let log = logged(&["--log", "json"]);
-    assert_eq!(log.lines().count(), 6, "{log}");
+    assert_eq!(log.lines().count(), 7, "{log}");
     let objects: Vec<Vec<(String, String)>> = log.lines().map(parse_flat_object).collect();
     let value = |line: usize, name: &str| {
         let found = objects[line].iter().find(|(known, _)| known == name);
