@@ -185,3 +185,15 @@ fn a_head_larger_than_the_first_buffer_and_a_body_behind_it() {
         assert_eq!(client.reply().text(), format!("{length} abc"));
     }
 }
+
+#[test]
+fn the_date_is_right_after_a_suspension() {
+    let site = site(Router::new().get("/", |_| osier::sleep(Duration::from_millis(2100))));
+    let before = std::time::SystemTime::now();
+    let reply = site.get("/");
+    let date = httpdate::parse_http_date(reply.header("date").expect("a date")).expect("a date");
+    assert!(
+        date > before + Duration::from_secs(1),
+        "{date:?} is not after {before:?}"
+    );
+}
