@@ -44,20 +44,32 @@ pub(crate) enum Caller<'a> {
     Thread,
 }
 
+/// A local variable of the frame that asks [`here`], which what it answers cannot outlive.
+pub(crate) struct Frame;
+
+/// What the caller is.
+///
+/// Inlined, and not a function that takes a closure, since that would be one frame more between a caller and its suspension
+/// ([`Core::suspend`] says what a frame costs).
+#[inline(always)]
+pub(crate) fn here(_frame: &Frame) -> Caller<'_> {
+    let (worker, fiber, hook) = HERE.with(|here| (here.worker.get(), here.fiber.get(), here.panic_hook.get()));
+    if worker.is_null() || hook {
+        return Caller::Thread;
+    }
+    if fiber.is_null() {
+        return Caller::Worker;
+    }
+    // SAFETY: both pointers are non-null, so a loop runs on this thread (which keeps its worker alive until it returns,
+    // and it cannot return while a frame of a fiber is on the CPU), and this is that fiber's stack, whose first frame owns
+    // the core. Neither reference outlives `frame`, a variable of a deeper frame of that stack.
+    unsafe { Caller::Fiber(&*fiber, &*worker) }
+}
+
 /// Runs `with` on what the caller is.
 #[inline]
 pub(crate) fn caller<T>(with: impl FnOnce(Caller<'_>) -> T) -> T {
-    let (worker, fiber, hook) = HERE.with(|here| (here.worker.get(), here.fiber.get(), here.panic_hook.get()));
-    if worker.is_null() || hook {
-        return with(Caller::Thread);
-    }
-    if fiber.is_null() {
-        return with(Caller::Worker);
-    }
-    // SAFETY: both pointers are non-null, so a loop runs on this thread (which keeps its worker alive until it returns,
-    // and it cannot return while this frame of a fiber is on the CPU), and this is that fiber's stack, whose first frame
-    // owns the core.
-    with(Caller::Fiber(unsafe { &*fiber }, unsafe { &*worker }))
+    with(here(&Frame))
 }
 
 /// Runs `with` on the worker of this thread, on a fiber or between fibers.

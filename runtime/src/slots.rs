@@ -103,7 +103,7 @@ impl Slot {
     }
 
     /// Runs the coroutine until it suspends (`None`) or ends; then it is to be taken out by [`take_ended`](Slot::take_ended).
-    #[inline]
+    #[inline(always)]
     fn resume(&self) -> Option<Exit> {
         debug_assert!(self.state.get() == State::Suspended);
         self.state.set(State::Running);
@@ -249,7 +249,7 @@ impl Slots {
     }
 
     /// Runs the coroutine of a Suspended slot; see [`Slot::resume`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn resume(&self, slot: &Slot) -> Option<Exit> {
         self.current.set(slot);
         slot.resume()
@@ -324,4 +324,16 @@ pub(crate) fn place(index: u32) -> (usize, usize) {
     }
     let chunk = (index / FIRST_CHUNK).ilog2() as usize + 1;
     (chunk, index - (FIRST_CHUNK << (chunk - 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A million fibers are a million of these.
+    #[test]
+    fn a_slot_is_small() {
+        println!("{} {} {}", size_of::<Slot>(), size_of::<Body>(), size_of::<Fiber>());
+        assert!(size_of::<Slot>() <= 96);
+    }
 }

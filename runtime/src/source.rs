@@ -33,7 +33,7 @@ use osier_queue::WaitList;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::cancel::Waiting;
-use crate::context::{self, Caller};
+use crate::context::{self, Caller, Frame};
 use crate::waker::Word;
 use crate::worker::Worker;
 use crate::{remote, wait};
@@ -301,52 +301,51 @@ impl Watched {
         deadline: impl FnOnce() -> Option<Instant>,
         mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
     ) -> io::Result<T> {
-        context::caller(|caller| {
-            let (core, worker) = match caller {
-                Caller::Fiber(core, worker) => (core, worker),
-                Caller::Worker => {
-                    return match call(self.fd()) {
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(wait::Stop::NotHere.into()),
-                        moved => Ok(moved?.value),
-                    };
-                }
-                Caller::Thread => return self.io_on_thread(direction, deadline(), call),
-            };
-            core.check(worker, Waiting::NotYet)?;
-            let mut deadline = Lazy::Unknown(deadline);
-            loop {
-                let seen = self
-                    .source
-                    .get()
-                    .map(|&index| (at(index), at(index).state.load(Ordering::Acquire)));
-                // Where nobody owns the direction, nobody keeps its bit.
-                let may_work = |state| state & direction.bit() != 0 || owner_in(state, direction) == 0;
-                if seen.is_none_or(|(_, state)| may_work(state)) {
-                    match call(self.fd()) {
-                        Ok(Moved { value, short }) => {
-                            if let Some((source, state)) = seen
-                                && short
-                                && self.short_read_drains
-                                && direction == Direction::Read
-                                && state & (CLOSED | PRIORITY) == 0
-                            {
-                                clear(source, state, READABLE, worker, direction);
-                            }
-                            worker.charge(core);
-                            return Ok(value);
-                        }
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                            if let Some((source, state)) = seen {
-                                clear(source, state, direction.bit() | PRIORITY, worker, direction);
-                            }
-                        }
-                        Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                        Err(error) => return Err(error),
-                    }
-                }
-                self.wait(direction, deadline.get())?;
+        let frame = Frame;
+        let (core, worker) = match context::here(&frame) {
+            Caller::Fiber(core, worker) => (core, worker),
+            Caller::Worker => {
+                return match call(self.fd()) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(wait::Stop::NotHere.into()),
+                    moved => Ok(moved?.value),
+                };
             }
-        })
+            Caller::Thread => return self.io_on_thread(direction, deadline(), call),
+        };
+        core.check(worker, Waiting::NotYet)?;
+        let mut deadline = Lazy::Unknown(deadline);
+        loop {
+            let seen = self
+                .source
+                .get()
+                .map(|&index| (at(index), at(index).state.load(Ordering::Acquire)));
+            // Where nobody owns the direction, nobody keeps its bit.
+            let may_work = |state| state & direction.bit() != 0 || owner_in(state, direction) == 0;
+            if seen.is_none_or(|(_, state)| may_work(state)) {
+                match call(self.fd()) {
+                    Ok(Moved { value, short }) => {
+                        if let Some((source, state)) = seen
+                            && short
+                            && self.short_read_drains
+                            && direction == Direction::Read
+                            && state & (CLOSED | PRIORITY) == 0
+                        {
+                            clear(source, state, READABLE, worker, direction);
+                        }
+                        worker.charge(core);
+                        return Ok(value);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        if let Some((source, state)) = seen {
+                            clear(source, state, direction.bit() | PRIORITY, worker, direction);
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            self.wait(direction, deadline.get())?;
+        }
     }
 
     /// Waits until the direction is ready, as far as this worker's poller has said.

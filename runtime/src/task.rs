@@ -226,6 +226,7 @@ impl<T> Handle<'_, T> {
         unsafe { &*self.0.as_ptr() }
     }
 
+    #[inline(always)]
     pub(crate) fn join(mut self) -> thread::Result<T> {
         let outcome = wait::wait_or_unwind(None, |cx| self.poll_join(cx)).expect("no deadline was set");
         if let Err(payload) = &outcome
@@ -293,6 +294,7 @@ impl<T> JoinHandle<T> {
     /// # Panics
     ///
     /// In a future or callback on a worker, where nothing may wait.
+    #[inline]
     pub fn join(self) -> thread::Result<T> {
         self.0.join()
     }

@@ -16,7 +16,7 @@ use std::thread::{self, Thread};
 use std::time::Instant;
 
 use crate::cancel::{Cancelled, Waiting};
-use crate::context::{self, Caller};
+use crate::context::{self, Caller, Frame};
 use crate::fiber::Core;
 use crate::source::Source;
 use crate::worker::Worker;
@@ -46,19 +46,21 @@ impl From<Stop> for io::Error {
 /// Waits until `poll` is ready, at most until `deadline`.
 ///
 /// `on`: the socket that is waited for, if it is one: its half-close is no reason to cancel this very wait.
+#[inline(always)]
 pub(crate) fn wait<T>(
     deadline: Option<Instant>,
     on: Option<&'static Source>,
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
-    context::caller(|caller| match caller {
+    match context::here(&Frame) {
         Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, on, poll),
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),
-    })
+    }
 }
 
 /// Waits for a leaf whose call has no error: a cancellation unwinds, and a wrong place panics.
+#[inline(always)]
 pub(crate) fn wait_or_unwind<T>(deadline: Option<Instant>, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
     match wait(deadline, None, poll) {
         Ok(value) => Some(value),
@@ -69,6 +71,7 @@ pub(crate) fn wait_or_unwind<T>(deadline: Option<Instant>, poll: impl FnMut(&mut
 }
 
 /// Unwinds the fiber after [`Stop::Cancelled`].
+#[cold]
 pub(crate) fn unwind() -> ! {
     context::caller(|caller| match caller {
         Caller::Fiber(core, worker) => core.unwind(worker),
@@ -76,6 +79,7 @@ pub(crate) fn unwind() -> ! {
     })
 }
 
+#[inline(always)]
 fn on_fiber<T>(
     core: &Core<'_>,
     worker: &Worker,
@@ -142,6 +146,7 @@ impl Drop for Armed<'_> {
     }
 }
 
+#[cold]
 fn between_fibers<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
     match poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Ok(value),
@@ -149,6 +154,7 @@ fn between_fibers<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Resul
     }
 }
 
+#[cold]
 fn on_thread<T>(deadline: Option<Instant>, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
     struct Unpark(Thread);
     impl Wake for Unpark {

@@ -285,7 +285,7 @@ impl Worker {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn resume(&self, slot: &Slot) {
         if slot.state() == State::Suspended {
             self.switch_to(slot);
@@ -295,7 +295,7 @@ impl Worker {
     }
 
     /// Runs the coroutine of a slot until it suspends or ends.
-    #[inline]
+    #[inline(always)]
     fn switch_to(&self, slot: &Slot) {
         self.completed.set(0);
         let ended = self.slots.resume(slot);
@@ -319,6 +319,7 @@ impl Worker {
     }
 
     /// Starts a spawned job on a fiber of its own.
+    #[inline(always)]
     fn start(&self, job: Job) {
         if self.is_stopping() {
             return drop(job);
@@ -379,6 +380,7 @@ impl Worker {
     }
 
     /// Gives a connection at rest a fiber, if there is something to do for it.
+    #[inline(always)]
     fn wake_resting(&self, slot: &Slot, mut resting: Box<Resting>) {
         let Some(cause) = resting.cause(self) else {
             return self.rest(slot, resting);
@@ -432,6 +434,7 @@ impl Worker {
     }
 
     /// Suspends the fiber and queues it behind the others that are ready.
+    #[inline(always)]
     pub(crate) fn yield_fiber(&self, core: &Core<'_>) {
         self.slots.queue_current();
         core.suspend();
