@@ -19,16 +19,16 @@ pub const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
     version,
     about = "Serves the folder DIR over HTTP; without DIR, a built-in welcome site.",
     override_usage = "osier [serve] [DIR] [OPTIONS]",
-    after_help = "x.br, x.zst and x.gz beside a file x are sent in its place to clients that ask for them. Names that start with a\n\
-                  dot are hidden, except below /.well-known/. Ctrl-C and SIGTERM let transfers finish; a second one ends at once.",
-    max_term_width = 112
+    after_help = "A file's x.br, x.zst or x.gz is sent in its place to clients that ask for it. Names that start with a dot \
+                  are hidden, except below /.well-known/. Ctrl-C and SIGTERM let transfers finish; a second one ends \
+                  at once.",
+    max_term_width = 110
 )]
 struct Line {
     /// `serve`, DIR, or both
     #[arg(value_name = "DIR", num_args = 0..=2, hide = true)]
     words: Vec<OsString>,
-    /// Address to listen on, repeatable: HOST:PORT, :PORT (every interface), PORT or unix:PATH [default:
-    /// 127.0.0.1:8080]
+    /// Address to listen on, repeatable: HOST:PORT, :PORT (every interface) or PORT [default: 127.0.0.1:8080]
     #[arg(short, long = "listen", value_name = "ADDR")]
     listen: Vec<Address>,
     /// Worker threads [default: one per core]
@@ -37,7 +37,7 @@ struct Line {
     /// Answer pages that do not exist with /index.html, as single-page applications want
     #[arg(long)]
     spa: bool,
-    /// List folders that have no index.html (this is the default)
+    /// List folders that have no index.html (the default, but for --spa)
     #[arg(long, overrides_with = "no_listing")]
     listing: bool,
     /// Answer 404 for folders that have no index.html
@@ -142,7 +142,7 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Settings, Exit>
         listen: if line.listen.is_empty() { default() } else { line.listen },
         workers: line.workers.map(usize::from),
         spa: line.spa,
-        listing: !line.no_listing,
+        listing: line.listing || !(line.no_listing || line.spa),
         headers: line.header,
         log,
         log_file: line.log_file,
@@ -302,7 +302,14 @@ mod tests {
         assert_eq!(settings.listen.len(), 3);
         assert_eq!((settings.workers, settings.listing), (Some(3), true));
         assert_eq!(settings.log, LogFormat::Combined);
-        assert!(!parsed("--listing --no-listing").unwrap().listing);
+        for (line, listing) in [
+            ("--listing --no-listing", false),
+            ("--no-listing --listing", true),
+            ("--spa", false),
+            ("--spa --listing", true),
+        ] {
+            assert_eq!(parsed(line).unwrap().listing, listing, "{line}");
+        }
     }
 
     #[test]

@@ -222,7 +222,7 @@ fn single_page_applications() {
     folder.write("app.css", "css");
     folder.write("docs/index.html", "docs");
     folder.write("assets/x.png", "png");
-    let server = Server::start(&folder, &["--spa", "--no-listing"]);
+    let server = Server::start(&folder, &["--spa"]);
     let html = "Accept: text/html,application/xhtml+xml,*/*;q=0.8";
     for (target, accept, status, body) in [
         ("/", html, 200, "the application"),
