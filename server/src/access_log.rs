@@ -30,8 +30,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// What is known of one request when its response has been sent. Absent fields are empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
-    /// The client; none over a Unix socket.
-    pub client: Option<IpAddr>,
+    /// The client.
+    pub client: IpAddr,
     /// Seconds since 1970.
     pub time: i64,
     /// As sent; empty when the request could not be understood.
@@ -183,10 +183,6 @@ fn write_out(shared: &Shared, mut out: Box<dyn Write + Send>) {
 
 /// `client - - [day/Mon/year:h:m:s +0000] "request line" status bytes "referer" "user agent"`
 fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
-    match entry.client {
-        Some(client) => put(line, format_args!("{client}")),
-        None => line.push(b'-'),
-    }
     let Utc {
         year,
         month,
@@ -195,10 +191,10 @@ fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
         minute,
         second,
     } = Utc::from_unix(entry.time);
-    let month = Utc::MONTHS[usize::from(month) - 1];
+    let (month, client) = (Utc::MONTHS[usize::from(month) - 1], entry.client);
     put(
         line,
-        format_args!(" - - [{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000] \""),
+        format_args!("{client} - - [{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000] \""),
     );
     if entry.method.is_empty() {
         line.push(b'-');
@@ -230,9 +226,7 @@ fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
         line,
         format_args!("{{\"time\":\"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z\""),
     );
-    if let Some(client) = entry.client {
-        put(line, format_args!(",\"client\":\"{client}\""));
-    }
+    put(line, format_args!(",\"client\":\"{}\"", entry.client));
     let texts = [
         ("method", entry.method),
         ("host", entry.host),
@@ -295,7 +289,7 @@ mod tests {
     use std::sync::mpsc;
 
     const ENTRY: Entry<'static> = Entry {
-        client: Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1))),
+        client: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
         time: 784_111_777,
         method: b"GET",
         target: b"/a?b=c",
@@ -333,9 +327,6 @@ mod tests {
                 r#""version":"HTTP/1.1","user_agent":"curl/8","status":200,"bytes":2326,"seconds":1.000042}"#
             )
         );
-        let unix = Entry { client: None, ..ENTRY };
-        assert!(as_combined(&unix).starts_with("- - - [06"));
-        assert!(!as_json(&unix).contains("client"));
     }
 
     #[test]

@@ -199,7 +199,7 @@ fn watch(mut signals: Signals, handles: Vec<ShutdownHandle>) -> io::Result<()> {
 fn record(log: &AccessLog, served: &Served<'_>) {
     let field = |name: &str| served.header(name).unwrap_or_default();
     log.record(&Entry {
-        client: Some(served.peer().ip()),
+        client: served.peer().ip(),
         time: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs() as i64),
