@@ -9,20 +9,28 @@
 //! | [`inbox`] | which slots other threads have woken | loom, miri |
 //! | [`parker`] | who sleeps, and who must be woken | loom |
 //! | [`completion`] | has that task ended, and with what | loom, miri |
+//! | [`cancel`] | was that fiber cancelled before it started | loom |
+//! | [`group`] | have all children of that scope ended | loom, miri |
+//! | [`readiness`] | is that descriptor ready, and whose poller says so | loom, miri |
 //!
 //! Everything concurrent goes through `sync.rs`, which is std or, under `--cfg loom`, the model checker.
 #![deny(unsafe_code)]
 
+pub mod cancel;
 pub mod clock;
 pub mod completion;
+pub mod group;
 pub mod inbox;
 pub mod parker;
+pub mod readiness;
 mod sync;
 pub mod waiters;
 pub mod wheel;
 
+pub use cancel::Cancellation;
 pub use clock::{Clock, Monotonic, Virtual, tick_after, tick_at};
 pub use completion::Completion;
+pub use group::Group;
 pub use inbox::{Inbox, Link, Links};
 pub use parker::{Idle, Parker};
 pub use waiters::{WaitList, Waiter};

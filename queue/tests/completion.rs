@@ -1,4 +1,4 @@
-//! The result cell on one thread and between two. All interleavings: tests/loom.rs.
+//! The result cell on one thread and between two. All interleavings: tests/loom/.
 #![cfg(not(loom))]
 
 use osier_queue::Completion;

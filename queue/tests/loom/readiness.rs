@@ -1,0 +1,215 @@
+//! Readiness and its owners, against a poller that reports an edge when something arrives and when it is asked anew.
+
+use super::*;
+use loom::sync::atomic::Ordering::AcqRel;
+use osier_queue::readiness::{Direction, Move, READABLE, State, WRITABLE};
+
+/// There is something: it was sent, or, once and for all, the stream has ended. A read takes what was sent.
+const SENT: u32 = 1;
+const ENDED: u32 = 1 << 1;
+/// Worker `i` is registered.
+const REGISTERED: u32 = 1 << 8;
+/// There is an edge that worker `i` has not taken yet.
+const EDGE: u32 = 1 << 16;
+
+/// A socket, the pollers of the two workers, and a place for what wakes each: an edge or a wake-up.
+///
+/// The kernel is one word changed by relaxed read-modify-writes: what it does happens in an order, and orders nothing of
+/// ours.
+struct Machine {
+    state: State,
+    kernel: AtomicU32,
+    workers: [std::sync::Arc<Worker>; 2],
+}
+
+/// A worker with one fiber. The bell stands for its epoll, which returns for edges and for wake-ups; the flag for its
+/// inbox, with the ordering that the inbox promises.
+struct Worker {
+    bell: Notify,
+    /// The fiber is queued.
+    woken: AtomicBool,
+}
+
+impl Wake for Worker {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.woken.swap(true, AcqRel);
+        self.bell.notify();
+    }
+}
+
+impl Machine {
+    fn new() -> Arc<Machine> {
+        let worker = || {
+            std::sync::Arc::new(Worker {
+                bell: Notify::new(),
+                woken: AtomicBool::new(false),
+            })
+        };
+        Arc::new(Machine {
+            state: State::new(),
+            kernel: AtomicU32::new(0),
+            workers: [worker(), worker()],
+        })
+    }
+
+    /// What the peer does: an edge for everyone registered.
+    fn arrive(&self, what: u32) {
+        let before = self.kernel.fetch_or(what, Relaxed);
+        for worker in 0..2 {
+            if before & REGISTERED << worker != 0 {
+                self.report(worker);
+            }
+        }
+    }
+
+    fn report(&self, worker: usize) {
+        self.kernel.fetch_or(EDGE << worker, Relaxed);
+        self.workers[worker].bell.notify();
+    }
+
+    /// A read; `false`: it would block.
+    fn read(&self) -> bool {
+        self.kernel.fetch_and(!SENT, Relaxed) & (SENT | ENDED) != 0
+    }
+
+    fn own(&self, direction: Direction, here: usize) -> Result<(), ()> {
+        self.state.own(direction, here as u16, |Move { leaves, .. }| {
+            if let Some(old) = leaves {
+                self.kernel.fetch_and(!(REGISTERED << old | EDGE << old), Relaxed);
+            }
+            // Adding reports what is there, and so does modifying.
+            let before = self.kernel.fetch_or(REGISTERED << here, Relaxed);
+            if before & (SENT | ENDED) != 0 {
+                self.report(here);
+            }
+            Ok(())
+        })
+    }
+
+    /// The worker's loop, until its fiber is woken.
+    fn suspend(&self, here: usize) {
+        while !self.workers[here].woken.swap(false, AcqRel) {
+            if !self.dispatch(here) {
+                self.workers[here].bell.wait(); // a deadlock if the readiness is lost
+            }
+        }
+    }
+
+    /// Takes an edge, if there is one.
+    fn dispatch(&self, here: usize) -> bool {
+        let taken = self.kernel.fetch_and(!(EDGE << here), Relaxed) & EDGE << here != 0;
+        if taken && self.state.set(0, READABLE) {
+            self.state.wake(READABLE);
+        }
+        taken
+    }
+
+    /// A fiber of worker `here` reads; returns how often it was suspended.
+    fn read_on(&self, here: usize) -> usize {
+        let mut suspended = 0;
+        loop {
+            let seen = self.state.snapshot();
+            if seen.has(READABLE) || seen.owner(Direction::Read).is_none() {
+                if self.read() {
+                    return suspended;
+                }
+                self.state
+                    .clear(seen, Direction::Read.all_bits(), Direction::Read, here as u16);
+            }
+            suspended += self.wait_on(here);
+        }
+    }
+
+    fn wait_on(&self, here: usize) -> usize {
+        let waker = Waker::from(self.workers[here].clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut waiter = pin!(self.state.list(Direction::Read).waiter());
+        let mut suspended = 0;
+        loop {
+            let own = || self.own(Direction::Read, here);
+            match self.state.poll_ready(Direction::Read, waiter.as_mut(), &mut cx, own) {
+                Poll::Ready(owned) => {
+                    owned.unwrap();
+                    return suspended;
+                }
+                Poll::Pending => {
+                    suspended += 1;
+                    self.suspend(here);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_edge_between_would_block_and_clear_is_not_lost() {
+    // Worker 0 owns reading, worker 1 writing: both are registered, both set the bit, and 0 clears it after a would-block.
+    model(
+        "readiness: an edge on the other direction's owner",
+        Some(3),
+        &[0, 1],
+        || {
+            let machine = Machine::new();
+            machine.own(Direction::Read, 0).unwrap();
+            machine.own(Direction::Write, 1).unwrap();
+            machine.state.set(0, READABLE | WRITABLE); // which is too much: the first read would block
+            let writer = {
+                let machine = machine.clone();
+                thread::spawn(move || {
+                    machine.dispatch(1);
+                })
+            };
+            let peer = {
+                let machine = machine.clone();
+                thread::spawn(move || machine.arrive(SENT))
+            };
+            let suspended = machine.read_on(0);
+            peer.join().unwrap();
+            writer.join().unwrap();
+            suspended.min(1)
+        },
+    );
+}
+
+#[test]
+fn a_direction_taken_while_its_owner_would_block_loses_nothing() {
+    // Worker 1 takes reading over, as for a connection at rest: nobody of its own waits, so its list says nothing but of
+    // worker 0's fiber, which at that time would block, clears, links itself and believes that its worker is the owner.
+    model("readiness: taken over from one who waits", None, &[0, 1], || {
+        let machine = Machine::new();
+        machine.own(Direction::Read, 0).unwrap();
+        machine.state.set(0, READABLE);
+        let taker = {
+            let machine = machine.clone();
+            thread::spawn(move || {
+                machine.own(Direction::Read, 1).unwrap();
+                machine.arrive(SENT);
+                machine.dispatch(1);
+            })
+        };
+        let suspended = machine.read_on(0);
+        taker.join().unwrap();
+        suspended.min(1)
+    });
+}
+
+#[test]
+fn two_readers_on_two_workers_both_meet_the_end() {
+    // Each takes the direction from the other, whenever it is about to wait.
+    model("readiness: two readers, two workers", Some(2), &[0, 1, 10, 11], || {
+        let machine = Machine::new();
+        machine.own(Direction::Read, 0).unwrap();
+        machine.state.set(0, READABLE);
+        let other = {
+            let machine = machine.clone();
+            thread::spawn(move || machine.read_on(1))
+        };
+        let peer = {
+            let machine = machine.clone();
+            thread::spawn(move || machine.arrive(ENDED))
+        };
+        let suspended = machine.read_on(0).min(1);
+        peer.join().unwrap();
+        10 * other.join().unwrap().min(1) + suspended
+    });
+}
