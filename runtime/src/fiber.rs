@@ -18,6 +18,7 @@ pub use crate::local::LocalKey;
 use crate::cancel::{Frames, Waiting};
 use crate::context::{self, Caller, Frame};
 use crate::hook::Hooks;
+use crate::scope::Ticket;
 use crate::task::{self, JoinHandle};
 use crate::wait::{NOT_HERE, Stop};
 use crate::waker::Word;
@@ -69,11 +70,15 @@ impl Header {
 
     /// The fiber starts as `word`; false if it was cancelled before.
     pub(crate) fn start(&self, word: Word) -> bool {
+        if let Some(scope) = self.scope() {
+            scope.started(word);
+        }
         self.word.store(word.to_bits(), Ordering::SeqCst);
         !self.cancel.load(Ordering::SeqCst) && !self.scope().is_some_and(scope::Shared::is_cancelled)
     }
 
     pub(crate) fn in_scope(mut self, scope: Arc<scope::Shared>) -> Header {
+        scope.add_child();
         self.particulars.get_or_insert_default().scope = Some(scope);
         self
     }
@@ -81,6 +86,12 @@ impl Header {
     #[inline]
     pub(crate) fn scope(&self) -> Option<&scope::Shared> {
         self.particulars.as_ref()?.scope.as_deref()
+    }
+
+    /// The place in the scope that the header was put [in](Header::in_scope): to be taken once.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        let scope = self.particulars.as_ref()?.scope.clone()?;
+        Some(Ticket::of(scope, self.word.load(Ordering::Relaxed)))
     }
 
     pub(crate) fn name(&self) -> Option<&Arc<str>> {

@@ -5,7 +5,7 @@
 //! which `mem::forget` could skip.
 //!
 //! A child leaves its scope as the last thing its job does, after its closure and, unless a handle has taken it, its value
-//! are dropped ([`Ticket`], the last field of a job).
+//! are dropped ([`Ticket`]).
 //!
 //! # Safety
 //!
@@ -53,6 +53,11 @@ impl Shared {
         self.cancelled.load(Ordering::SeqCst)
     }
 
+    /// Counts a child, whose [`Ticket`] will take it off again.
+    pub(crate) fn add_child(&self) {
+        self.children.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn started(&self, word: Word) {
         self.running().insert(word.to_bits());
     }
@@ -95,17 +100,9 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    fn new(scope: &Arc<Shared>) -> Ticket {
-        scope.children.fetch_add(1, Ordering::Relaxed);
-        Ticket {
-            scope: Arc::clone(scope),
-            word: 0,
-        }
-    }
-
-    pub(crate) fn started(&mut self, word: Word) {
-        self.word = word.to_bits();
-        self.scope.started(word);
+    /// The ticket of a child that was [counted](Shared::add_child), once.
+    pub(crate) fn of(scope: Arc<Shared>, word: u64) -> Ticket {
+        Ticket { scope, word }
     }
 }
 
@@ -224,7 +221,7 @@ impl<'scope> Scope<'scope, '_> {
         T: 'scope,
     {
         let header = Header::new(Location::caller()).in_scope(Arc::clone(&self.shared));
-        let (job, handle) = task::packet_unbounded(header, body, Some(Ticket::new(&self.shared)));
+        let (job, handle) = task::packet_unbounded(header, body);
         // SAFETY: only the lifetime of what the job borrows changes. The job holds a ticket, which it gives up after all
         // of that is dropped, and `scope` does not return before every ticket is given up; 'scope outlives that call.
         let job = unsafe { mem::transmute::<task::ScopedJob<'_>, Job>(job) };
@@ -271,8 +268,8 @@ impl<T> fmt::Debug for ScopedJoinHandle<'_, T> {
 #[track_caller]
 pub(crate) fn run<T: Send>(body: impl FnOnce() -> T + Send, inject: impl FnOnce(Job)) -> T {
     let shared: Arc<Shared> = Arc::default();
-    let header = Header::new(Location::caller());
-    let (job, handle) = task::packet_unbounded(header, body, Some(Ticket::new(&shared)));
+    let header = Header::new(Location::caller()).in_scope(Arc::clone(&shared));
+    let (job, handle) = task::packet_unbounded(header, body);
     // SAFETY: as in `Scope::packet`: the wait below ends only when the job has given up its ticket.
     inject(unsafe { mem::transmute::<task::ScopedJob<'_>, Job>(job) });
     while shared.children.load(Ordering::SeqCst) != 0 {

@@ -1,8 +1,9 @@
 //! What is spawned: a closure and the place for its outcome in one allocation, shared by the fiber and its handle.
 //!
 //! ```text
-//!  Box ─▶ Packet { header │ body: Option<F> │ done: Completion<Result<T>> } ◀─ freed by whichever of the two leaves last
-//!           ▲ Job (unique: whoever holds it may run it)      ▲ Handle<T> (unique: joins, cancels)
+//!  Box ─▶ Packet { calls, header │ done: Completion<Result<T>> │ body: Option<F> }   freed by whichever of the two leaves last
+//!         ◀──── Front ────▶                                      Job: knows it, may run the body; unique
+//!         ◀──────────── Middle<T> ─────────────▶                 Handle<T>: knows it, joins and cancels; unique
 //! ```
 //!
 //! # Safety
@@ -26,120 +27,135 @@ use osier_queue::Completion;
 
 use crate::cancel::{self, Cancelled};
 use crate::fiber::Header;
-use crate::scope::Ticket;
 use crate::wait;
 use crate::waker::Word;
 
 type Payload = Box<dyn Any + Send>;
 
-struct Packet<F, T> {
+/// The part of a packet whose type everybody knows.
+#[repr(C)]
+struct Front {
+    calls: &'static Calls,
     header: Header,
-    /// Only touched through the one [`Job`].
-    body: UnsafeCell<Option<F>>,
+}
+
+/// The part that its handle knows.
+#[repr(C)]
+struct Middle<T> {
+    front: Front,
     done: Completion<thread::Result<T>>,
 }
 
-/// A packet as its job sees it.
-trait Run {
-    fn header(&self) -> &Header;
+#[repr(C)]
+struct Packet<F, T> {
+    middle: Middle<T>,
+    /// Only touched through the one [`Job`].
+    body: UnsafeCell<Option<F>>,
+}
+
+/// What a job does with a packet whose type it does not know. Each is to be called with the job's own packet.
+struct Calls {
+    run: unsafe fn(NonNull<Front>),
+    fail: unsafe fn(NonNull<Front>, Payload),
+    finish: unsafe fn(NonNull<Front>) -> bool,
+    free: unsafe fn(NonNull<Front>),
+}
+
+impl<F: FnOnce() -> T, T> Packet<F, T> {
+    const CALLS: Calls = Calls {
+        run: Self::run,
+        fail: Self::fail,
+        finish: Self::finish,
+        free: Self::free,
+    };
+
+    /// The packet that begins with `front`.
+    ///
+    /// # Safety
+    ///
+    /// `front` is of a packet of this very type, which is alive for as long as the reference is used.
+    unsafe fn of<'p>(front: NonNull<Front>) -> &'p Self {
+        // SAFETY: the caller's promise; `repr(C)` puts the front at the packet's own address, and the pointer was made from
+        // one to the whole packet.
+        unsafe { front.cast::<Self>().as_ref() }
+    }
 
     /// Runs the body and leaves its outcome, not shown yet.
     ///
     /// # Safety
     ///
     /// Only from the packet's one job, and this or `fail` only once.
-    unsafe fn run(&self);
-
-    /// Leaves `payload` as the outcome of a body that never ran.
-    ///
-    /// # Safety
-    ///
-    /// As [`run`](Run::run).
-    unsafe fn fail(&self, payload: Payload);
-
-    /// Shows the outcome to the handle. `true`: there is none, the packet is the job's to free.
-    ///
-    /// # Safety
-    ///
-    /// Only from the packet's one job, after `run` or `fail`; after `false` the packet may be gone.
-    unsafe fn finish(&self) -> bool;
-}
-
-/// A packet as its handle sees it.
-trait Outcome<T> {
-    fn header(&self) -> &Header;
-    fn done(&self) -> &Completion<thread::Result<T>>;
-}
-
-impl<F: FnOnce() -> T, T> Run for Packet<F, T> {
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
-    unsafe fn run(&self) {
+    unsafe fn run(front: NonNull<Front>) {
+        // SAFETY: a job's packet is alive until it has finished, and these calls are of its type.
+        let packet = unsafe { Self::of(front) };
         // SAFETY: the caller is the packet's one job, so nobody else touches the body.
-        let Some(body) = unsafe { &mut *self.body.get() }.take() else {
+        let Some(body) = unsafe { &mut *packet.body.get() }.take() else {
             unreachable!("a job runs once")
         };
         let outcome = catch_unwind(AssertUnwindSafe(body)).map_err(|payload| match cancel::is_unwind(&*payload) {
             true => Box::new(Cancelled) as Payload,
             false => payload,
         });
-        self.note_panic(&outcome);
-        // SAFETY: the one producer, once. A detached value ends where its fiber does, so that its destructor may block; a
-        // panic of that was reported by the hook and concerns nobody else.
-        let _ = unsafe {
-            self.done.set(outcome);
-            catch_unwind(AssertUnwindSafe(|| self.done.discard()))
-        };
-    }
-
-    unsafe fn fail(&self, payload: Payload) {
-        // SAFETY: the caller is the packet's one job, so nobody else touches the body.
-        let body = unsafe { &mut *self.body.get() }.take();
-        // Nothing of the body has run; what it captured may still panic when dropped, which concerns nobody else.
-        let dropped = catch_unwind(AssertUnwindSafe(move || drop(body)));
-        // SAFETY: the one producer, once.
-        unsafe { self.done.set(Err(dropped.err().unwrap_or(payload))) };
-    }
-
-    unsafe fn finish(&self) -> bool {
-        // SAFETY: the caller is the one producer, after it has set the value.
-        unsafe { self.done.finish() }
-    }
-}
-
-impl<F, T> Packet<F, T> {
-    /// Tells the scope, if there is one, of a panic: it is the scope's to report unless a handle takes it.
-    fn note_panic(&self, outcome: &thread::Result<T>) {
-        if let Some(scope) = self.header.scope()
-            && let Err(payload) = outcome
+        // A panic is the scope's to report, unless a handle takes it.
+        if let Err(payload) = &outcome
+            && let Some(scope) = packet.middle.front.header.scope()
             && !payload.is::<Cancelled>()
         {
             scope.child_panicked();
         }
+        // SAFETY: the one producer, once.
+        unsafe { packet.middle.done.set(outcome) };
+        if packet.middle.done.is_detached() {
+            // The value ends where its fiber does, so that its destructor may block; a panic of that was reported by the
+            // hook and concerns nobody else.
+            // SAFETY: the one producer, between `set` and `finish`.
+            let _ = catch_unwind(AssertUnwindSafe(|| unsafe { packet.middle.done.discard() }));
+        }
+    }
+
+    /// Leaves `payload` as the outcome of a body that never ran.
+    ///
+    /// # Safety
+    ///
+    /// As [`run`](Self::run).
+    unsafe fn fail(front: NonNull<Front>, payload: Payload) {
+        // SAFETY: a job's packet is alive until it has finished, and these calls are of its type.
+        let packet = unsafe { Self::of(front) };
+        // SAFETY: the caller is the packet's one job, so nobody else touches the body.
+        let body = unsafe { &mut *packet.body.get() }.take();
+        // Nothing of the body has run; what it captured may still panic when dropped, which concerns nobody else.
+        let dropped = catch_unwind(AssertUnwindSafe(move || drop(body)));
+        // SAFETY: the one producer, once.
+        unsafe { packet.middle.done.set(Err(dropped.err().unwrap_or(payload))) };
+    }
+
+    /// Shows the outcome to the handle. `true`: there is none, the packet is the job's to free.
+    ///
+    /// # Safety
+    ///
+    /// Only from the packet's one job, after `run` or `fail`; after `false` the packet may be gone.
+    unsafe fn finish(front: NonNull<Front>) -> bool {
+        // SAFETY: the caller is the one producer, after it has set the value; its packet is alive until this call.
+        unsafe { Self::of(front).middle.done.finish() }
+    }
+
+    /// # Safety
+    ///
+    /// By the side that the completion has named, once.
+    unsafe fn free(front: NonNull<Front>) {
+        // SAFETY: the packet came from a box of this type, and the other side will not touch it again.
+        drop(unsafe { Box::from_raw(front.cast::<Self>().as_ptr()) });
     }
 }
 
-impl<F, T> Outcome<T> for Packet<F, T> {
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
-    fn done(&self) -> &Completion<thread::Result<T>> {
-        &self.done
-    }
-}
-
-/// A spawned closure that has not run yet. Dropping it cancels it.
+/// A spawned closure that has not run yet. Dropping it cancels it. One word.
 pub(crate) type Job = ScopedJob<'static>;
 
 /// A [`Job`] whose closure may borrow. Only `scope.rs` makes one that does, and vouches for it.
 pub(crate) struct ScopedJob<'a> {
     /// None when the job has ended.
-    packet: Option<NonNull<dyn Run + 'a>>,
-    /// The last field, so dropped after the packet.
-    ticket: Option<Ticket>,
+    packet: Option<NonNull<Front>>,
+    body: PhantomData<&'a ()>,
 }
 
 // SAFETY: a job made by `packet` has a body and an outcome that are Send; one made by `packet_local` stays on its thread
@@ -147,41 +163,39 @@ pub(crate) struct ScopedJob<'a> {
 unsafe impl Send for ScopedJob<'_> {}
 
 impl ScopedJob<'_> {
-    fn packet(&self) -> &dyn Run {
+    #[inline]
+    fn front(&self) -> &Front {
         let packet = self.packet.expect("a job that has ended is not used any more");
         // SAFETY: the packet lives at least until its job has finished it, which takes the pointer out of the job.
         unsafe { &*packet.as_ptr() }
     }
 
+    #[inline]
     pub(crate) fn header(&self) -> &Header {
-        self.packet().header()
+        &self.front().header
     }
 
     /// The fiber starts as `word`; false if it was cancelled before.
     pub(crate) fn start(&mut self, word: Word) -> bool {
-        if let Some(ticket) = &mut self.ticket {
-            ticket.started(word);
-        }
         self.header().start(word)
     }
 
     /// Runs the closure and leaves its outcome, which [`end`](Self::end) will show. Never unwinds. To be called once.
+    #[inline]
     pub(crate) fn run(&self) {
         // SAFETY: this is the packet's one job; the caller, `Worker::start`, runs or abandons it once and then ends it.
-        unsafe { self.packet().run() }
+        unsafe { (self.front().calls.run)(NonNull::from(self.front())) }
     }
 
     /// As [`run`](Self::run) for a closure that is not to run.
     pub(crate) fn abandon(&self, payload: Payload) {
         // SAFETY: as in `run`.
-        unsafe { self.packet().fail(payload) }
+        unsafe { (self.front().calls.fail)(NonNull::from(self.front()), payload) }
     }
 
     /// Shows the outcome, after everything else of the fiber has ended.
     pub(crate) fn end(mut self) {
-        if let Some(packet) = self.packet.take() {
-            finish(packet);
-        }
+        self.finish();
     }
 
     /// Ends the fiber before it began, with `payload` for its handle.
@@ -189,30 +203,36 @@ impl ScopedJob<'_> {
         self.abandon(payload);
         self.end();
     }
-}
 
-/// Shows a packet's outcome and frees it if nobody is there to see.
-fn finish(packet: NonNull<dyn Run + '_>) {
-    // SAFETY: the packet lives until the job has finished it, which is here, once.
-    if unsafe { packet.as_ref().finish() } {
-        // SAFETY: it came from a box, and the handle has gone. A panic of a value's destructor was reported by the hook and
-        // concerns nobody else.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(packet.as_ptr()) })));
+    /// Shows the packet's outcome and frees it if nobody is there to see.
+    #[inline]
+    fn finish(&mut self) {
+        let Some(packet) = self.packet.take() else { return };
+        // SAFETY: the packet lives until the job has finished it, which is below.
+        let Front { calls, header } = unsafe { packet.as_ref() };
+        // Given up last: the scope may end, and what the packet borrows with it.
+        let ticket = header.ticket();
+        // SAFETY: the one job, once, after its outcome was left.
+        if unsafe { (calls.finish)(packet) } {
+            // A panic of a value's destructor was reported by the hook and concerns nobody else.
+            // SAFETY: the completion has said that the packet is the job's.
+            let _ = catch_unwind(AssertUnwindSafe(|| unsafe { (calls.free)(packet) }));
+        }
+        drop(ticket);
     }
 }
 
 impl Drop for ScopedJob<'_> {
     fn drop(&mut self) {
-        if let Some(packet) = self.packet {
+        if self.packet.is_some() {
             self.abandon(Box::new(Cancelled));
-            self.packet = None;
-            finish(packet);
+            self.finish();
         }
     }
 }
 
-/// A packet as seen by whoever waits for its outcome. Unique.
-pub(crate) struct Handle<'a, T>(NonNull<dyn Outcome<T> + 'a>, PhantomData<T>);
+/// A packet as seen by whoever waits for its outcome. Unique. One word.
+pub(crate) struct Handle<'a, T>(NonNull<Middle<T>>, PhantomData<(T, &'a ())>);
 
 // SAFETY: a handle reaches the header, which is Sync, and the outcome, which it may take or drop where it is: T is Send.
 // The body is not reachable from here, and is gone before the packet is the handle's to free.
@@ -221,9 +241,10 @@ unsafe impl<T: Send> Send for Handle<'_, T> {}
 unsafe impl<T: Send> Sync for Handle<'_, T> {}
 
 impl<T> Handle<'_, T> {
-    fn packet(&self) -> &dyn Outcome<T> {
+    #[inline]
+    fn packet(&self) -> &Middle<T> {
         // SAFETY: the packet lives at least until its handle has detached, which is in `drop`.
-        unsafe { &*self.0.as_ptr() }
+        unsafe { self.0.as_ref() }
     }
 
     #[inline(always)]
@@ -231,33 +252,36 @@ impl<T> Handle<'_, T> {
         let outcome = wait::wait_or_unwind(None, |cx| self.poll_join(cx)).expect("no deadline was set");
         if let Err(payload) = &outcome
             && !payload.is::<Cancelled>()
-            && let Some(scope) = self.packet().header().scope()
+            && let Some(scope) = self.packet().front.header.scope()
         {
             scope.panic_was_joined();
         }
         outcome
     }
 
+    #[inline]
     fn poll_join(&mut self, cx: &mut Context<'_>) -> Poll<thread::Result<T>> {
         // SAFETY: a packet has one handle, and it is borrowed exclusively.
-        unsafe { self.packet().done().poll(cx) }
+        unsafe { self.packet().done.poll(cx) }
     }
 
     pub(crate) fn cancel(&self) {
-        self.packet().header().cancel();
+        self.packet().front.header.cancel();
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        self.packet().done().is_complete()
+        self.packet().done.is_complete()
     }
 }
 
 impl<T> Drop for Handle<'_, T> {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: the packet's one handle, which calls nothing of it after this.
-        if unsafe { self.packet().done().detach() } {
-            // SAFETY: it came from a box, and the job will not touch it again.
-            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        if unsafe { self.packet().done.detach() } {
+            let calls = self.packet().front.calls;
+            // SAFETY: the completion has said that the packet is the handle's.
+            unsafe { (calls.free)(self.0.cast()) };
         }
     }
 }
@@ -265,7 +289,7 @@ impl<T> Drop for Handle<'_, T> {
 impl<T> fmt::Debug for Handle<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JoinHandle")
-            .field("name", &self.packet().header().name())
+            .field("name", &self.packet().front.header.name())
             .field("finished", &self.is_finished())
             .finish()
     }
@@ -324,7 +348,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    let (job, handle) = packet_unbounded(header, body, None);
+    let (job, handle) = packet_unbounded(header, body);
     (job, JoinHandle(handle))
 }
 
@@ -334,30 +358,31 @@ where
     F: FnOnce() -> T + 'static,
     T: 'static,
 {
-    let (job, handle) = packet_unbounded(header, body, None);
+    let (job, handle) = packet_unbounded(header, body);
     (job, JoinHandle(handle))
 }
 
 /// A closure that may borrow: for `scope.rs`, which sees to it that the job is gone in time.
-pub(crate) fn packet_unbounded<'a, F, T>(
-    header: Header,
-    body: F,
-    ticket: Option<Ticket>,
-) -> (ScopedJob<'a>, Handle<'a, T>)
+pub(crate) fn packet_unbounded<'a, F, T>(header: Header, body: F) -> (ScopedJob<'a>, Handle<'a, T>)
 where
     F: FnOnce() -> T + 'a,
     T: 'a,
 {
-    let packet = Box::new(Packet {
-        header,
+    let packet: Box<Packet<F, T>> = Box::new(Packet {
+        middle: Middle {
+            front: Front {
+                calls: &Packet::<F, T>::CALLS,
+                header,
+            },
+            done: Completion::new(),
+        },
         body: UnsafeCell::new(Some(body)),
-        done: Completion::new(),
     });
     // Both are the same address; which of them frees it is the completion's to say.
     let packet = NonNull::from(Box::leak(packet));
     let job = ScopedJob {
-        packet: Some(packet as NonNull<dyn Run + 'a>),
-        ticket,
+        packet: Some(packet.cast()),
+        body: PhantomData,
     };
-    (job, Handle(packet, PhantomData))
+    (job, Handle(packet.cast(), PhantomData))
 }
