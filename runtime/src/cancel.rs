@@ -149,7 +149,17 @@ impl Entered {
     /// Runs `body`; `Err` if a request aimed at this frame ended it.
     pub(crate) fn run<T>(self, body: impl FnOnce() -> T) -> Result<T, ()> {
         let outcome = catch_unwind(AssertUnwindSafe(body));
+        let unwound = match &outcome {
+            Ok(_) => true,
+            Err(payload) => payload
+                .downcast_ref()
+                .is_some_and(|unwind: &Unwind| unwind.depth == self.depth),
+        };
         let delivered = context::core(|core| {
+            if unwound && !thread::panicking() {
+                // The next time it unwinds it has as long again.
+                core.extra().frames.grace.set(None);
+            }
             core.extra()
                 .frames
                 .inner

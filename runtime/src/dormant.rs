@@ -102,26 +102,32 @@ pub trait Dormant: 'static {
 /// Outside of a runtime.
 pub fn park_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io::Result<()> {
     let source = connection.source().watched().own_here()?;
-    let resting = Resting {
-        connection,
-        source,
-        deadline,
-        timer: None,
-        told: false,
-    };
-    context::worker(|worker| worker.adopt(Box::new(resting)))
-        .unwrap_or_else(|| no_runtime("osier::dormant::park_local"))
+    context::worker(|worker| {
+        let mut resting = Box::new(Resting {
+            connection,
+            source,
+            deadline: NEVER,
+            timer: None,
+            armed: NEVER,
+        });
+        resting.set_deadline(worker, deadline);
+        worker.adopt(resting)
+    })
+    .unwrap_or_else(|| no_runtime("osier::dormant::park_local"))
 }
 
-/// A connection at rest, and while its fiber runs in the hands of that.
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+
+/// A connection at rest, and while its fiber runs in the hands of that. Times are ticks of its worker's wheel, which take
+/// half as much room as an `Option<Instant>`: an idle server has little else in memory.
 pub(crate) struct Resting {
     pub(crate) connection: Box<dyn Dormant>,
     source: &'static Source,
-    pub(crate) deadline: Option<Instant>,
-    /// The armed timer and when it fires: at or before the deadline.
-    timer: Option<(Key, Instant)>,
-    /// It has been told of the shutdown.
-    told: bool,
+    deadline: u64,
+    timer: Option<Key>,
+    /// When the timer fires, if there is one: at or before the deadline.
+    armed: u64,
 }
 
 impl Resting {
@@ -130,37 +136,36 @@ impl Resting {
         self.source.set_dormant(Some(word));
     }
 
+    pub(crate) fn set_deadline(&mut self, worker: &Worker, deadline: Option<Instant>) {
+        self.deadline = deadline.map_or(NEVER, |deadline| worker.tick_after(deadline));
+    }
+
     /// What there is to do for it.
     pub(crate) fn cause(&self, worker: &Worker) -> Option<Cause> {
         if self.source.is_readable() {
             Some(Cause::Readable)
-        } else if worker.is_stopping() && !self.told {
+        } else if worker.is_stopping() {
             Some(Cause::Shutdown)
-        } else if self.deadline.is_some_and(|deadline| worker.now() >= deadline) {
+        } else if worker.tick() >= self.deadline {
             Some(Cause::Deadline)
         } else {
             None
         }
     }
 
-    pub(crate) fn tell(&mut self) {
-        self.told = true;
-    }
-
-    pub(crate) fn was_told(&self) -> bool {
-        self.told
-    }
-
     /// Sees to it that a timer fires no later than the deadline.
     pub(crate) fn arm(&mut self, worker: &Worker, word: Word) {
-        let Some(deadline) = self.deadline else { return };
+        if self.deadline == NEVER {
+            return;
+        }
         match self.timer {
-            Some((key, at)) if at <= deadline && !worker.has_fired(key) => {}
-            armed => {
-                if let Some((key, _)) = armed {
+            Some(key) if self.armed <= self.deadline && !worker.has_fired(key) => {}
+            timer => {
+                if let Some(key) = timer {
                     worker.disarm(key);
                 }
-                self.timer = Some((worker.arm(deadline, word.waker()), deadline));
+                self.timer = Some(worker.arm_tick(self.deadline, word.waker()));
+                self.armed = self.deadline;
             }
         }
     }
@@ -168,7 +173,7 @@ impl Resting {
 
 impl Drop for Resting {
     fn drop(&mut self) {
-        if let Some((key, _)) = self.timer {
+        if let Some(key) = self.timer {
             context::worker(|worker| worker.disarm(key));
         }
     }

@@ -17,7 +17,11 @@ use std::ptr;
 use crate::context;
 
 /// The hooks of one fiber.
-pub(crate) struct Hooks(Cell<*const Node<'static>>);
+pub(crate) struct Hooks {
+    innermost: Cell<*const Node<'static>>,
+    /// Set when a hook is about to suspend.
+    suspended: Cell<bool>,
+}
 
 struct Node<'a> {
     hook: &'a dyn Fn(),
@@ -26,42 +30,79 @@ struct Node<'a> {
 
 impl Default for Hooks {
     fn default() -> Hooks {
-        Hooks(Cell::new(ptr::null()))
+        Hooks {
+            innermost: Cell::new(ptr::null()),
+            suspended: Cell::new(false),
+        }
     }
 }
 
 impl Hooks {
     /// Runs the hooks, the innermost first; false if there is none. While they run there is none: they may suspend.
+    ///
+    /// If one suspends, those before it run once more: what they had prepared may be used up meanwhile.
     #[inline]
     pub(crate) fn run(&self) -> bool {
-        let innermost = self.0.get();
+        let innermost = self.innermost.get();
         if innermost.is_null() {
+            // Asked by a hook that is about to suspend, or by a fiber without any.
+            self.suspended.set(true);
             return false;
         }
-        self.0.set(ptr::null());
+        self.innermost.set(ptr::null());
         let _restore = Restore(self, innermost);
-        let mut node = innermost;
-        while !node.is_null() {
-            // SAFETY: linked nodes are alive: they belong to frames of this stack that are shallower than this one.
-            let Node { hook, outer } = unsafe { &*node };
-            hook();
-            node = *outer;
-        }
+        self.run_all(innermost);
         true
     }
+
+    fn run_all(&self, innermost: *const Node<'static>) {
+        let mut suspended_in = innermost;
+        let mut node = innermost;
+        while !node.is_null() {
+            self.suspended.set(false);
+            let outer = run_one(node);
+            if self.suspended.get() {
+                suspended_in = node;
+            }
+            node = outer;
+        }
+        let mut node = innermost;
+        while node != suspended_in {
+            node = run_one(node);
+        }
+    }
+}
+
+/// Runs the hook of a linked node; returns the next one.
+fn run_one(node: *const Node<'static>) -> *const Node<'static> {
+    // SAFETY: linked nodes are alive: they belong to frames of this stack that are shallower than this one.
+    let Node { hook, outer } = unsafe { &*node };
+    hook();
+    *outer
+}
+
+/// Runs `body` with none of the hooks that were there before.
+pub(crate) fn without_hooks<T>(body: impl FnOnce() -> T) -> T {
+    let hooks = context::core(|core| &raw const core.extra().hooks);
+    let Some(hooks) = hooks else { return body() };
+    // SAFETY: as in `before_suspend`.
+    let hooks = unsafe { &*hooks };
+    let _restore = Restore(hooks, hooks.innermost.replace(ptr::null()));
+    body()
 }
 
 struct Restore<'a>(&'a Hooks, *const Node<'static>);
 
 impl Drop for Restore<'_> {
     fn drop(&mut self) {
-        self.0.0.set(self.1);
+        self.0.innermost.set(self.1);
     }
 }
 
 /// Runs `body`; each time this fiber is about to suspend inside it, for whatever reason, `hook` runs first.
 ///
-/// The hook may block; while it runs it is not called again. Nested hooks run from the innermost to the outermost.
+/// The hook may block; while it runs it is not called again, but once more after a hook further out has blocked. Nested
+/// hooks run from the innermost to the outermost.
 /// Outside of a fiber nothing suspends, so the body just runs.
 ///
 /// ```
@@ -80,7 +121,7 @@ impl Drop for Restore<'_> {
 /// Only where `body` or `hook` does.
 pub fn before_suspend<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
     let entered = context::core(|core| {
-        let outer = core.extra().hooks.0.get();
+        let outer = core.extra().hooks.innermost.get();
         (&raw const core.extra().hooks, outer)
     });
     let Some((hooks, outer)) = entered else { return body() };
@@ -89,6 +130,6 @@ pub fn before_suspend<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
     // never drops or replaces its box of extras before that.
     let hooks = unsafe { &*hooks };
     let _restore = Restore(hooks, outer);
-    hooks.0.set((&raw const node).cast::<Node<'static>>());
+    hooks.innermost.set((&raw const node).cast::<Node<'static>>());
     body()
 }

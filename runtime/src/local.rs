@@ -2,10 +2,10 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::context;
 use crate::fiber::Extra;
+use crate::isolate::isolate;
 
 /// A key of a fiber-local; made by [`fiber_local!`](crate::fiber_local).
 pub struct LocalKey<T: 'static> {
@@ -53,8 +53,8 @@ pub(crate) fn end(extra: &Extra) {
     loop {
         let last = extra.locals.borrow_mut().pop();
         let Some(last) = last else { return };
-        // A panic was reported by the hook; the other values shall still be dropped.
-        let _ = catch_unwind(AssertUnwindSafe(move || drop(last)));
+        // If it panics the other values shall still be dropped.
+        isolate(move || drop(last));
     }
 }
 

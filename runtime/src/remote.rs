@@ -11,15 +11,15 @@
 //! | `parker` | `osier_queue::parker` | `osier_queue::parker` |
 //! | `poller` | start and end of a worker, under the lock | whoever rings |
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use osier_poll::Poller;
 use osier_queue::{Inbox, Link, Links, Parker};
 
 use crate::context;
-use crate::slots::place;
-use crate::waker::{SLOTS_MAX, WORKERS_MAX, Word};
+use crate::table::Table;
+use crate::waker::{WORKERS_MAX, Word};
 
 static TABLE: [OnceLock<&'static Remote>; WORKERS_MAX] = [const { OnceLock::new() }; WORKERS_MAX];
 static FREE: Mutex<Free> = Mutex::new(Free {
@@ -32,16 +32,14 @@ struct Free {
     made: u16,
 }
 
-/// The first chunk's length; every further chunk is as long as all before it together.
-const FIRST_CHUNK: usize = 64;
-const CHUNKS: usize = (SLOTS_MAX / FIRST_CHUNK).ilog2() as usize + 1;
-
 pub(crate) struct Remote {
     pub(crate) id: u16,
     pub(crate) inbox: Inbox,
     pub(crate) parker: Parker,
+    /// The first id that no fiber of its workers has had. Written at the end of a worker, read at the start of the next.
+    pub(crate) next_fiber: AtomicU64,
     poller: Mutex<Option<Arc<Poller>>>,
-    slots: [OnceLock<Box<[RemoteSlot]>>; CHUNKS],
+    slots: Table<RemoteSlot>,
 }
 
 #[derive(Default)]
@@ -68,8 +66,9 @@ impl Remote {
                 id,
                 inbox: Inbox::new(),
                 parker: Parker::new(),
+                next_fiber: AtomicU64::new(u64::from(id) << 48 | 1),
                 poller: Mutex::new(None),
-                slots: [const { OnceLock::new() }; CHUNKS],
+                slots: Table::new(),
             }))
         });
         *remote.doorbell() = Some(poller);
@@ -101,19 +100,12 @@ impl Remote {
     }
 
     pub(crate) fn slot(&self, index: u32) -> Option<&RemoteSlot> {
-        let (chunk, offset) = place(index);
-        self.slots.get(chunk)?.get()?.get(offset)
+        self.slots.get(index)
     }
 
     /// The slot, made if it is not there yet. Owner thread only.
     pub(crate) fn slot_or_make(&self, index: u32) -> &RemoteSlot {
-        let (chunk, offset) = place(index);
-        let length = if chunk == 0 {
-            FIRST_CHUNK
-        } else {
-            FIRST_CHUNK << (chunk - 1)
-        };
-        &self.slots[chunk].get_or_init(|| (0..length).map(|_| RemoteSlot::default()).collect())[offset]
+        self.slots.get_or_make(index, |_| RemoteSlot::default())
     }
 
     fn doorbell(&self) -> std::sync::MutexGuard<'_, Option<Arc<Poller>>> {
@@ -144,24 +136,5 @@ pub(crate) fn wake(word: Word) {
     }
     if remote.inbox.push(remote, word.slot()) {
         remote.ring();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_slot_number_has_its_own_place() {
-        let mut next = (0, 0);
-        for index in 0..100_000 {
-            let (chunk, offset) = place(index);
-            assert!(
-                (chunk, offset) == next || (offset == 0 && chunk == next.0 + 1),
-                "{index}: {chunk} {offset}"
-            );
-            next = (chunk, offset + 1);
-        }
-        assert!(place(SLOTS_MAX as u32 - 1).0 < CHUNKS);
     }
 }

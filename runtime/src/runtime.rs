@@ -79,13 +79,22 @@ impl Shared {
     pub(crate) fn has_work(&self, index: usize) -> bool {
         !self.injector.is_empty()
             || !self.seats[index].arrivals.is_empty()
-            || self.stopping.load(Ordering::Acquire)
             || self.others(index).any(|seat| !seat.stealer.is_empty())
     }
 
-    /// Moves the jobs sent to worker `index` into its deque.
+    /// Takes some of the jobs from outside into a worker's deque, although that has others to run.
+    pub(crate) fn take_injected(&self, fresh: &Deque<Job>) {
+        if !self.injector.is_empty() {
+            self.steal(|| self.injector.steal_batch(fresh));
+        }
+    }
+
+    /// Hands over the jobs sent to worker `index`.
     pub(crate) fn arrivals(&self, index: usize, into: &mut impl FnMut(Job)) -> bool {
         let mut found = false;
+        if self.seats[index].arrivals.is_empty() {
+            return found;
+        }
         loop {
             match self.seats[index].arrivals.steal() {
                 Steal::Success(job) => {

@@ -30,6 +30,8 @@ use osier_queue::WaitList;
 
 use crate::context::{self, Caller};
 use crate::fiber::{Header, no_runtime};
+use crate::hook::without_hooks;
+use crate::isolate::isolate;
 use crate::task::{self, Handle, Job};
 use crate::wait::{self, NOT_HERE, Stop};
 use crate::waker::Word;
@@ -83,7 +85,7 @@ impl Shared {
     /// Waits until every child has left.
     fn wait(&self) -> Result<(), Stop> {
         let mut waiter = pin!(self.parent.waiter());
-        wait::wait(None, None, |cx| {
+        wait::wait_without_grace(None, |cx| {
             while waiter.as_mut().poll_notified(cx).is_ready() {}
             match self.children.load(Ordering::SeqCst) {
                 0 => Poll::Ready(()),
@@ -163,24 +165,26 @@ pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>)
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| body(&scope)));
     let shared = &scope.shared;
-    let interrupted = match &outcome {
-        Ok(_) => catch_unwind(AssertUnwindSafe(|| shared.wait()))
-            .unwrap_or(Err(Stop::Cancelled))
-            .is_err(),
-        Err(_) => true,
+    // It ends early when the fiber is cancelled, or by the panic of a hook that runs before the suspension.
+    let waited = match &outcome {
+        Ok(_) => catch_unwind(AssertUnwindSafe(|| shared.wait())),
+        Err(_) => Ok(Err(Stop::Cancelled)),
     };
-    if interrupted {
+    if !matches!(waited, Ok(Ok(()))) {
         shared.cancel();
-        // Nothing may leave this frame before the children have: a wait that ends early is begun again.
+        // Nothing may leave this frame before the children have: a wait that ends early is begun again, without the hooks
+        // if one of them was what ended it.
+        let mut hooks = waited.is_ok();
         while shared.children.load(Ordering::SeqCst) != 0 {
-            let _ = catch_unwind(AssertUnwindSafe(|| shield(|| shared.wait())));
+            let wait = || shield(|| shared.wait());
+            hooks &= isolate(|| if hooks { wait() } else { without_hooks(wait) }).is_some();
         }
     }
-    match outcome {
-        Err(payload) => resume_unwind(payload),
-        Ok(_) if interrupted => wait::unwind(),
-        Ok(_) if shared.panics.load(Ordering::Relaxed) > 0 => panic!("a scoped fiber panicked"),
-        Ok(value) => value,
+    match (outcome, waited) {
+        (Err(payload), _) | (_, Err(payload)) => resume_unwind(payload),
+        (Ok(_), Ok(Err(_))) => wait::unwind(),
+        (Ok(_), _) if shared.panics.load(Ordering::Relaxed) > 0 => panic!("a scoped fiber panicked"),
+        (Ok(value), _) => value,
     }
 }
 

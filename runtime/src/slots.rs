@@ -1,6 +1,6 @@
 //! The slots of a worker: who lives there, and whether it is queued.
 //!
-//! Chunks that double, never moved and never shrunk, so a fiber is resumed where it lies. Owner thread only.
+//! They never move, so a fiber is resumed where it lies. Owner thread only.
 //!
 //! ```text
 //!   Free ── occupy ──▶ Running ◀── resume ──┐
@@ -17,7 +17,7 @@
 //! call looks at the state first; the slots are not `Sync`, so there is no other thread.
 #![allow(unsafe_code)]
 
-use std::cell::{Cell, OnceCell, UnsafeCell};
+use std::cell::{Cell, UnsafeCell};
 use std::panic::Location;
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -26,6 +26,7 @@ use osier_coro::{Coroutine, CoroutineResult};
 
 use crate::dormant::Resting;
 use crate::remote::{Remote, RemoteSlot};
+use crate::table::Table;
 use crate::waker::SLOTS_MAX;
 
 pub(crate) type Fiber = Coroutine<(), (), Exit>;
@@ -164,12 +165,8 @@ impl Slot {
     }
 }
 
-/// The first chunk's length; every further chunk is as long as all before it together.
-const FIRST_CHUNK: usize = 64;
-const CHUNKS: usize = (SLOTS_MAX / FIRST_CHUNK).ilog2() as usize + 1;
-
 pub(crate) struct Slots {
-    chunks: [OnceCell<Box<[Slot]>>; CHUNKS],
+    table: Table<Slot>,
     free: std::cell::RefCell<Vec<u32>>,
     /// Slots that were ever occupied.
     made: Cell<u32>,
@@ -185,7 +182,7 @@ pub(crate) struct Slots {
 impl Slots {
     pub(crate) fn new() -> Slots {
         Slots {
-            chunks: [const { OnceCell::new() }; CHUNKS],
+            table: Table::new(),
             free: std::cell::RefCell::default(),
             made: Cell::new(0),
             live: Cell::new(0),
@@ -267,8 +264,7 @@ impl Slots {
 
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&Slot> {
-        let (chunk, offset) = place(index);
-        self.chunks.get(chunk)?.get()?.get(offset)
+        self.table.get(index)
     }
 
     /// A slot for a new tenant, Running, under a new generation; `None` when there are [`SLOTS_MAX`].
@@ -282,7 +278,9 @@ impl Slots {
             }
             None => return None,
         };
-        let slot = self.get(index).unwrap_or_else(|| self.make(index));
+        let slot = self
+            .get(index)
+            .unwrap_or_else(|| self.table.get_or_make(index, Slot::new));
         if slot.remote.get().is_none() {
             slot.remote.set(Some(remote.slot_or_make(index)));
         }
@@ -291,18 +289,6 @@ impl Slots {
         slot.state.set(State::Running);
         self.live.set(self.live.get() + 1);
         Some(slot)
-    }
-
-    #[cold]
-    fn make(&self, index: u32) -> &Slot {
-        let (chunk, offset) = place(index);
-        let length = if chunk == 0 {
-            FIRST_CHUNK
-        } else {
-            FIRST_CHUNK << (chunk - 1)
-        };
-        let first = index - offset as u32;
-        &self.chunks[chunk].get_or_init(|| (first..first + length as u32).map(Slot::new).collect())[offset]
     }
 
     /// Ends the tenant of a Running slot: its word is stale from here on.
@@ -315,17 +301,6 @@ impl Slots {
     }
 }
 
-/// Chunk and offset of a slot: chunk 0 holds 64, chunk k the 64·2^(k-1) after it.
-#[inline]
-pub(crate) fn place(index: u32) -> (usize, usize) {
-    let index = index as usize;
-    if index < FIRST_CHUNK {
-        return (0, index);
-    }
-    let chunk = (index / FIRST_CHUNK).ilog2() as usize + 1;
-    (chunk, index - (FIRST_CHUNK << (chunk - 1)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,7 +308,6 @@ mod tests {
     /// A million fibers are a million of these.
     #[test]
     fn a_slot_is_small() {
-        println!("{} {} {}", size_of::<Slot>(), size_of::<Body>(), size_of::<Fiber>());
-        assert!(size_of::<Slot>() <= 96);
+        assert!(size_of::<Slot>() <= 80, "{}", size_of::<Slot>());
     }
 }

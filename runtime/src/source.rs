@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::cancel::Waiting;
 use crate::context::{self, Caller, Frame};
+use crate::table::Table;
 use crate::waker::Word;
 use crate::worker::Worker;
 use crate::{remote, wait};
@@ -60,19 +61,15 @@ impl Source {
     }
 }
 
-/// The table: chunks that double, as in `remote.rs`.
-static TABLE: [OnceLock<Box<[Source]>>; 20] = [const { OnceLock::new() }; 20];
+/// Never freed, only reused.
+static TABLE: Table<Source> = Table::new();
 static FREE: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 0));
-const FIRST_CHUNK: u32 = 256;
 
+#[inline]
 fn at(index: u32) -> &'static Source {
-    let chunk = (index / FIRST_CHUNK).checked_ilog2().map_or(0, |log| log + 1);
-    let (start, length) = match chunk {
-        0 => (0, FIRST_CHUNK),
-        _ => (FIRST_CHUNK << (chunk - 1), FIRST_CHUNK << (chunk - 1)),
-    };
-    let chunk = TABLE[chunk as usize].get_or_init(|| (0..length).map(|_| Source::default()).collect());
-    &chunk[(index - start) as usize]
+    TABLE
+        .get(index)
+        .unwrap_or_else(|| TABLE.get_or_make(index, |_| Source::default()))
 }
 
 /// Takes away what worker `id`, which has ended, owned. Who still waits there, on workers of other runtimes, registers anew.

@@ -27,6 +27,7 @@ use osier_queue::Completion;
 
 use crate::cancel::{self, Cancelled};
 use crate::fiber::Header;
+use crate::isolate::isolate;
 use crate::wait;
 use crate::waker::Word;
 
@@ -96,20 +97,13 @@ impl<F: FnOnce() -> T, T> Packet<F, T> {
             true => Box::new(Cancelled) as Payload,
             false => payload,
         });
-        // A panic is the scope's to report, unless a handle takes it.
-        if let Err(payload) = &outcome
-            && let Some(scope) = packet.middle.front.header.scope()
-            && !payload.is::<Cancelled>()
-        {
-            scope.child_panicked();
-        }
+        packet.note_panic(&outcome);
         // SAFETY: the one producer, once.
         unsafe { packet.middle.done.set(outcome) };
         if packet.middle.done.is_detached() {
-            // The value ends where its fiber does, so that its destructor may block; a panic of that was reported by the
-            // hook and concerns nobody else.
+            // The value ends where its fiber does, so that its destructor may block.
             // SAFETY: the one producer, between `set` and `finish`.
-            let _ = catch_unwind(AssertUnwindSafe(|| unsafe { packet.middle.done.discard() }));
+            isolate(|| unsafe { packet.middle.done.discard() });
         }
     }
 
@@ -125,8 +119,20 @@ impl<F: FnOnce() -> T, T> Packet<F, T> {
         let body = unsafe { &mut *packet.body.get() }.take();
         // Nothing of the body has run; what it captured may still panic when dropped, which concerns nobody else.
         let dropped = catch_unwind(AssertUnwindSafe(move || drop(body)));
+        let outcome = Err(dropped.err().unwrap_or(payload));
+        packet.note_panic(&outcome);
         // SAFETY: the one producer, once.
-        unsafe { packet.middle.done.set(Err(dropped.err().unwrap_or(payload))) };
+        unsafe { packet.middle.done.set(outcome) };
+    }
+
+    /// A panic is the scope's to report, unless a handle takes it.
+    fn note_panic(&self, outcome: &thread::Result<T>) {
+        if let Err(payload) = outcome
+            && let Some(scope) = self.middle.front.header.scope()
+            && !payload.is::<Cancelled>()
+        {
+            scope.child_panicked();
+        }
     }
 
     /// Shows the outcome to the handle. `true`: there is none, the packet is the job's to free.
@@ -214,9 +220,8 @@ impl ScopedJob<'_> {
         let ticket = header.ticket();
         // SAFETY: the one job, once, after its outcome was left.
         if unsafe { (calls.finish)(packet) } {
-            // A panic of a value's destructor was reported by the hook and concerns nobody else.
             // SAFETY: the completion has said that the packet is the job's.
-            let _ = catch_unwind(AssertUnwindSafe(|| unsafe { (calls.free)(packet) }));
+            isolate(|| unsafe { (calls.free)(packet) });
         }
         drop(ticket);
     }

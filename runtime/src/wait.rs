@@ -53,16 +53,37 @@ pub(crate) fn wait<T>(
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
     match context::here(&Frame) {
-        Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, on, poll),
+        Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::Ends, on, poll),
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),
     }
 }
 
+/// As [`wait`], also for longer than the grace period: for calls that have no error to end with, and must not panic in the
+/// destructor of a fiber that unwinds.
+#[inline(always)]
+pub(crate) fn wait_without_grace<T>(
+    deadline: Option<Instant>,
+    poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Result<T, Stop> {
+    match context::here(&Frame) {
+        Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::GoesOn, None, poll),
+        Caller::Worker => between_fibers(poll),
+        Caller::Thread => on_thread(deadline, poll),
+    }
+}
+
+/// What the end of its grace period does to a wait of a cancelled fiber that unwinds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Grace {
+    Ends,
+    GoesOn,
+}
+
 /// Waits for a leaf whose call has no error: a cancellation unwinds, and a wrong place panics.
 #[inline(always)]
 pub(crate) fn wait_or_unwind<T>(deadline: Option<Instant>, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
-    match wait(deadline, None, poll) {
+    match wait_without_grace(deadline, poll) {
         Ok(value) => Some(value),
         Err(Stop::Elapsed) => None,
         Err(Stop::Cancelled) => unwind(),
@@ -84,6 +105,7 @@ fn on_fiber<T>(
     core: &Core<'_>,
     worker: &Worker,
     deadline: Option<Instant>,
+    grace: Grace,
     on: Option<&'static Source>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
@@ -94,7 +116,8 @@ fn on_fiber<T>(
         worker.charge(core);
         return Ok(value);
     }
-    let mut timer = None;
+    let mut timer: Option<Armed<'_>> = None;
+    let mut armed_for = None;
     let mut armed = false;
     loop {
         // Before every suspension, not only the first: a hook may wait for wake-ups of its own, which this one used up.
@@ -110,17 +133,18 @@ fn on_fiber<T>(
             if let Some(extra) = core.extra_if_any() {
                 extra.frames.arm(core.word, worker);
             }
-            let grace = match thread::panicking() {
-                true => core.extra().frames.grace(core.root_requested(worker), worker),
-                false => None,
-            };
-            let deadline = match (deadline, grace) {
-                (Some(deadline), Some(grace)) => Some(deadline.min(grace)),
-                (deadline, grace) => deadline.or(grace),
-            };
-            timer = deadline.map(|deadline| Armed {
+        }
+        // Asked each time: the request may come while a destructor waits.
+        let end_of_grace = match grace == Grace::Ends && thread::panicking() {
+            true => core.extra().frames.grace(core.root_requested(worker), worker),
+            false => None,
+        };
+        let due = [deadline, end_of_grace].into_iter().flatten().min();
+        if due != armed_for {
+            armed_for = due;
+            timer = due.map(|due| Armed {
                 worker,
-                key: worker.arm(deadline, core.word.waker()),
+                key: worker.arm(due, core.word.waker()),
             });
         }
         core.suspend();

@@ -17,7 +17,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -29,8 +29,10 @@ use osier_poll::{Events, Poller};
 use osier_queue::{Key, Wheel, tick_after, tick_at};
 
 use crate::cancel::Cancelled;
+use crate::context;
 use crate::dormant::{Cause, Next, Resting};
 use crate::fiber::{self, Core, Header};
+use crate::isolate::isolate;
 use crate::remote::Remote;
 use crate::runtime::Shared;
 use crate::slots::{Slot, Slots, State};
@@ -102,7 +104,7 @@ impl Worker {
             stacks: stack::Pool::new(shared.stacks.clone())?,
             connection: Location::caller(),
             completed: Cell::new(0),
-            next_id: Cell::new((remote.id as u64) << 48 | 1),
+            next_id: Cell::new(remote.next_fiber.load(Ordering::Relaxed)),
             trim_at: Cell::new(None),
             stopping: Cell::new(false),
             stop_at: Cell::new(None),
@@ -127,7 +129,7 @@ impl Worker {
         while budget > 0 {
             // One new fiber, then those that were ready before it: whoever spawns and yields sees it run first.
             let ready = self.slots.ready();
-            let job = self.next_job();
+            let job = self.next_job(budget);
             if ready == 0 && job.is_none() {
                 return;
             }
@@ -146,13 +148,17 @@ impl Worker {
         }
     }
 
-    fn next_job(&self) -> Option<Job> {
-        let local = self.local.borrow_mut().pop_front();
-        local.or_else(|| self.fresh.pop())
+    /// Mostly those that must start here, sometimes those that need not: neither may keep the other waiting for ever.
+    fn next_job(&self, turn: u32) -> Option<Job> {
+        let local = || self.local.borrow_mut().pop_front();
+        match turn.is_multiple_of(FRESH_EVERY) {
+            true => self.fresh.pop().or_else(local),
+            false => local().or_else(|| self.fresh.pop()),
+        }
     }
 
     fn fire_timers(&self) {
-        let tick = tick_at(self.now.get().duration_since(self.started));
+        let tick = self.tick();
         loop {
             let expired = {
                 let mut timers = self.timers.borrow_mut();
@@ -178,7 +184,8 @@ impl Worker {
             self.shared.idle.enter_sleep(self.index);
             sleeping = true;
             // Whoever pushes after this look sees the worker asleep and rings.
-            if !self.has_work() && !self.shared.has_work(self.index) && self.remote.inbox.is_empty() {
+            let nothing = !self.has_work() && !self.shared.has_work(self.index) && self.remote.inbox.is_empty();
+            if nothing && !self.is_to_stop() && !self.is_done() {
                 timeout = self.until_next();
             }
         }
@@ -214,9 +221,7 @@ impl Worker {
 
     /// Takes jobs that wait elsewhere: those sent to this worker, those from outside, those of a busy neighbour.
     fn find_work(&self) -> bool {
-        let arrived = self
-            .shared
-            .arrivals(self.index, &mut |job| self.local.borrow_mut().push_back(job));
+        let arrived = self.take_arrivals();
         if arrived || self.shared.workers() == 1 {
             return arrived || self.shared.search(self.index, &self.fresh);
         }
@@ -251,9 +256,22 @@ impl Worker {
         if !self.remote.inbox.is_empty() {
             self.remote.inbox.drain(self.remote, |slot| self.enqueue(slot));
         }
-        if self.stop_at.get().is_none() && self.shared.stopping.load(Ordering::Acquire) {
+        // Also a worker that never runs out of its own takes what others send it.
+        self.take_arrivals();
+        self.shared.take_injected(&self.fresh);
+        if self.is_to_stop() {
             self.stop();
         }
+    }
+
+    fn take_arrivals(&self) -> bool {
+        let mut local = |job| self.local.borrow_mut().push_back(job);
+        self.shared.arrivals(self.index, &mut local)
+    }
+
+    /// Whether the runtime stops and this worker has not begun to.
+    fn is_to_stop(&self) -> bool {
+        self.stop_at.get().is_none() && self.shared.stopping.load(Ordering::Acquire)
     }
 
     fn enqueue(&self, index: u32) {
@@ -367,10 +385,6 @@ impl Worker {
 
     /// Leaves a connection without a stack until there is something to do for it.
     fn rest(&self, slot: &Slot, mut resting: Box<Resting>) {
-        if self.is_stopping() && resting.was_told() {
-            drop(resting);
-            return self.slots.vacate(slot);
-        }
         resting.arm(self, self.word(slot));
         let due = resting.cause(self).is_some();
         slot.set_resting(resting);
@@ -381,18 +395,15 @@ impl Worker {
 
     /// Gives a connection at rest a fiber, if there is something to do for it.
     #[inline(always)]
-    fn wake_resting(&self, slot: &Slot, mut resting: Box<Resting>) {
+    fn wake_resting(&self, slot: &Slot, resting: Box<Resting>) {
         let Some(cause) = resting.cause(self) else {
             return self.rest(slot, resting);
         };
-        if cause == Cause::Shutdown {
-            resting.tell();
-        }
         let stack = match self.stacks.take(None) {
             Ok(stack) => stack,
             Err(error) => {
                 eprintln!("osier: a connection is closed for want of a stack: {error}");
-                drop(resting);
+                isolate(|| drop(resting));
                 return self.slots.vacate(slot);
             }
         };
@@ -403,15 +414,15 @@ impl Worker {
         slot.set_fiber(Coroutine::new(stack, move |yielder, ()| {
             let mut resting = resting;
             Core::enter(yielder, &Header::new(place), word, id, move || {
-                let next = catch_unwind(AssertUnwindSafe(|| resting.connection.wake(cause)));
-                match next {
-                    Ok(Next::Sleep(deadline)) => {
-                        resting.deadline = deadline;
+                match isolate(|| resting.connection.wake(cause)) {
+                    // After the last call there is no rest.
+                    Some(Next::Sleep(deadline)) if cause != Cause::Shutdown => {
+                        context::worker(|worker| resting.set_deadline(worker, deadline));
                         Some(resting)
                     }
-                    Ok(Next::End) | Err(_) => {
-                        // Its destructor may do I/O: on this fiber. A panic was reported by the hook.
-                        let _ = catch_unwind(AssertUnwindSafe(move || drop(resting)));
+                    _ => {
+                        // Its destructor may do I/O: on this fiber.
+                        isolate(move || drop(resting));
                         None
                     }
                 }
@@ -454,8 +465,21 @@ impl Worker {
 
     /// Wakes `waker` at `deadline` or up to a tick later, never before.
     pub(crate) fn arm(&self, deadline: Instant, waker: Waker) -> Key {
-        let tick = tick_after(deadline.saturating_duration_since(self.started));
+        self.arm_tick(self.tick_after(deadline), waker)
+    }
+
+    pub(crate) fn arm_tick(&self, tick: u64, waker: Waker) -> Key {
         self.timers.borrow_mut().insert(tick, waker)
+    }
+
+    /// The first tick of the wheel that is not before `deadline`.
+    pub(crate) fn tick_after(&self, deadline: Instant) -> u64 {
+        tick_after(deadline.saturating_duration_since(self.started))
+    }
+
+    /// The tick in which this turn of the loop began.
+    pub(crate) fn tick(&self) -> u64 {
+        tick_at(self.now.get().duration_since(self.started))
     }
 
     pub(crate) fn disarm(&self, key: Key) {
@@ -500,7 +524,8 @@ impl Worker {
                 );
                 coroutine.leak();
             }
-            drop(slot.take_resting());
+            isolate(|| drop(slot.take_resting()));
         }
+        self.remote.next_fiber.store(self.next_id.get(), Ordering::Relaxed);
     }
 }
