@@ -55,6 +55,12 @@ impl Cancellation {
         before & REQUESTED == 0
     }
 
+    /// The word that the fiber has started as.
+    pub fn started(&self) -> Option<u64> {
+        let started = self.flags.load(Ordering::Acquire) & STARTED != 0;
+        started.then(|| self.word.load(Ordering::Relaxed))
+    }
+
     /// Whether the fiber is to end. Certain after a wake-up by the one who asked.
     #[inline]
     pub fn is_requested(&self) -> bool {

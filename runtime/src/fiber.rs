@@ -7,10 +7,10 @@
 use std::cell::{OnceCell, RefCell};
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{fmt, io, thread};
 
 use osier_coro::{Yielder, panic_count};
+use osier_queue::Cancellation;
 
 pub use crate::hook::before_suspend;
 pub use crate::local::LocalKey;
@@ -30,11 +30,7 @@ pub(crate) struct Header {
     pub(crate) place: &'static Location<'static>,
     /// What most fibers do without.
     particulars: Option<Box<Particulars>>,
-    /// Set by [`cancel`](Header::cancel) before it reads `word`; read by the fiber after it has stored `word`. Both
-    /// SeqCst: either the fiber sees the request when it starts, or the canceller sees whom to wake.
-    cancel: AtomicBool,
-    /// 0 until the fiber starts.
-    word: AtomicU64,
+    cancellation: Cancellation,
 }
 
 #[derive(Default)]
@@ -49,32 +45,27 @@ impl Header {
         Header {
             place,
             particulars: None,
-            cancel: AtomicBool::new(false),
-            word: AtomicU64::new(0),
+            cancellation: Cancellation::new(),
         }
     }
 
     /// Asks the fiber to end. Any thread.
     pub(crate) fn cancel(&self) {
-        self.cancel.store(true, Ordering::SeqCst);
-        match self.word.load(Ordering::SeqCst) {
-            0 => {}
-            word => crate::remote::wake(Word::from_bits(word)),
+        if let Some(word) = self.cancellation.request() {
+            crate::remote::wake(Word::from_bits(word));
         }
     }
 
     #[inline]
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancel.load(Ordering::Relaxed) || self.scope().is_some_and(scope::Shared::is_cancelled)
+        self.cancellation.is_requested() || self.scope().is_some_and(scope::Shared::is_cancelled)
     }
 
     /// The fiber starts as `word`; false if it was cancelled before.
     pub(crate) fn start(&self, word: Word) -> bool {
-        if let Some(scope) = self.scope() {
-            scope.started(word);
-        }
-        self.word.store(word.to_bits(), Ordering::SeqCst);
-        !self.cancel.load(Ordering::SeqCst) && !self.scope().is_some_and(scope::Shared::is_cancelled)
+        // Both: each has to learn the word.
+        let scope_goes_on = self.scope().is_none_or(|scope| scope.start(word));
+        self.cancellation.start(word.to_bits()) && scope_goes_on
     }
 
     pub(crate) fn in_scope(mut self, scope: Arc<scope::Shared>) -> Header {
@@ -91,7 +82,7 @@ impl Header {
     /// The place in the scope that the header was put [in](Header::in_scope): to be taken once.
     pub(crate) fn ticket(&self) -> Option<Ticket> {
         let scope = self.particulars.as_ref()?.scope.clone()?;
-        Some(Ticket::of(scope, self.word.load(Ordering::Relaxed)))
+        Some(Ticket::of(scope, self.cancellation.started()))
     }
 
     pub(crate) fn name(&self) -> Option<&Arc<str>> {

@@ -15,18 +15,16 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use osier_queue::WaitList;
+use osier_queue::Group;
 
 use crate::context::{self, Caller};
 use crate::fiber::{Header, no_runtime};
@@ -40,28 +38,25 @@ use crate::{remote, shield};
 /// What a scope shares with its children.
 #[derive(Default)]
 pub(crate) struct Shared {
-    children: AtomicUsize,
-    cancelled: AtomicBool,
+    /// In an `Arc` for its sake: the last child wakes the parent after it has left.
+    group: Group,
     /// Children that panicked and were not joined.
     panics: AtomicUsize,
-    /// The words of the children that run. Filled before a child looks at `cancelled`, read after `cancelled` is set.
-    running: Mutex<HashSet<u64>>,
-    /// The parent, when it waits.
-    parent: WaitList,
 }
 
 impl Shared {
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::SeqCst)
+        self.group.is_cancelled()
     }
 
     /// Counts a child, whose [`Ticket`] will take it off again.
     pub(crate) fn add_child(&self) {
-        self.children.fetch_add(1, Ordering::Relaxed);
+        self.group.enter();
     }
 
-    pub(crate) fn started(&self, word: Word) {
-        self.running().insert(word.to_bits());
+    /// A child starts as `word`; false if the scope was cancelled before.
+    pub(crate) fn start(&self, word: Word) -> bool {
+        self.group.start(word.to_bits())
     }
 
     pub(crate) fn child_panicked(&self) {
@@ -72,50 +67,33 @@ impl Shared {
         self.panics.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn running(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
-        self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     fn cancel(&self) {
-        self.cancelled.store(true, Ordering::SeqCst);
-        let running: Vec<u64> = self.running().iter().copied().collect();
-        running.into_iter().map(Word::from_bits).for_each(remote::wake);
+        self.group.cancel(|word| remote::wake(Word::from_bits(word)));
     }
 
     /// Waits until every child has left.
     fn wait(&self) -> Result<(), Stop> {
-        let mut waiter = pin!(self.parent.waiter());
-        wait::wait_without_grace(None, |cx| {
-            while waiter.as_mut().poll_notified(cx).is_ready() {}
-            match self.children.load(Ordering::SeqCst) {
-                0 => Poll::Ready(()),
-                _ => Poll::Pending,
-            }
-        })
+        let mut waiter = pin!(self.group.waiter());
+        wait::wait_without_grace(None, |cx| self.group.poll_empty(waiter.as_mut(), cx))
     }
 }
 
 /// A child's place in its scope, given up when everything else of the child is gone.
 pub(crate) struct Ticket {
     scope: Arc<Shared>,
-    word: u64,
+    word: Option<u64>,
 }
 
 impl Ticket {
     /// The ticket of a child that was [counted](Shared::add_child), once.
-    pub(crate) fn of(scope: Arc<Shared>, word: u64) -> Ticket {
+    pub(crate) fn of(scope: Arc<Shared>, word: Option<u64>) -> Ticket {
         Ticket { scope, word }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.word != 0 {
-            self.scope.running().remove(&self.word);
-        }
-        if self.scope.children.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.scope.parent.wake_all();
-        }
+        self.scope.group.leave(self.word);
     }
 }
 
@@ -175,7 +153,7 @@ pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>)
         // Nothing may leave this frame before the children have: a wait that ends early is begun again, without the hooks
         // if one of them was what ended it.
         let mut hooks = waited.is_ok();
-        while shared.children.load(Ordering::SeqCst) != 0 {
+        while shared.group.children() != 0 {
             let wait = || shield(|| shared.wait());
             hooks &= isolate(|| if hooks { wait() } else { without_hooks(wait) }).is_some();
         }
@@ -257,7 +235,7 @@ impl<T> ScopedJoinHandle<'_, T> {
 impl fmt::Debug for Scope<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scope")
-            .field("children", &self.shared.children.load(Ordering::Relaxed))
+            .field("children", &self.shared.group.children())
             .finish()
     }
 }
@@ -276,7 +254,7 @@ pub(crate) fn run<T: Send>(body: impl FnOnce() -> T + Send, inject: impl FnOnce(
     let (job, handle) = task::packet_unbounded(header, body);
     // SAFETY: as in `Scope::packet`: the wait below ends only when the job has given up its ticket.
     inject(unsafe { mem::transmute::<task::ScopedJob<'_>, Job>(job) });
-    while shared.children.load(Ordering::SeqCst) != 0 {
+    while shared.group.children() != 0 {
         let _: Result<(), Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(|| {
             shared
                 .wait()
