@@ -169,11 +169,16 @@ pub(crate) struct ScopedJob<'a> {
 unsafe impl Send for ScopedJob<'_> {}
 
 impl ScopedJob<'_> {
+    /// The pointer to the whole packet; one made from [`front`](Self::front) would be to its front alone.
+    #[inline]
+    fn packet(&self) -> NonNull<Front> {
+        self.packet.expect("a job that has ended is not used any more")
+    }
+
     #[inline]
     fn front(&self) -> &Front {
-        let packet = self.packet.expect("a job that has ended is not used any more");
         // SAFETY: the packet lives at least until its job has finished it, which takes the pointer out of the job.
-        unsafe { &*packet.as_ptr() }
+        unsafe { &*self.packet().as_ptr() }
     }
 
     #[inline]
@@ -190,13 +195,13 @@ impl ScopedJob<'_> {
     #[inline]
     pub(crate) fn run(&self) {
         // SAFETY: this is the packet's one job; the caller, `Worker::start`, runs or abandons it once and then ends it.
-        unsafe { (self.front().calls.run)(NonNull::from(self.front())) }
+        unsafe { (self.front().calls.run)(self.packet()) }
     }
 
     /// As [`run`](Self::run) for a closure that is not to run.
     pub(crate) fn abandon(&self, payload: Payload) {
         // SAFETY: as in `run`.
-        unsafe { (self.front().calls.fail)(NonNull::from(self.front()), payload) }
+        unsafe { (self.front().calls.fail)(self.packet(), payload) }
     }
 
     /// Shows the outcome, after everything else of the fiber has ended.
@@ -390,4 +395,58 @@ where
         body: PhantomData,
     };
     (job, Handle(packet.cast(), PhantomData))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::Location;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    struct Count(Arc<AtomicUsize>);
+
+    impl Drop for Count {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn whichever_side_leaves_last_frees_what_is_left_once() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        for round in 0..5 {
+            let captured = Count(Arc::clone(&dropped));
+            let (job, handle) = packet(Header::new(Location::caller()), move || captured);
+            match round {
+                0 => {
+                    job.run();
+                    job.end();
+                    assert!(handle.is_finished());
+                    drop(handle.join().unwrap());
+                }
+                1 => {
+                    drop(handle);
+                    job.run();
+                    job.end();
+                }
+                2 => {
+                    job.run();
+                    drop(handle);
+                    job.end();
+                }
+                3 => {
+                    drop(job);
+                    assert!(handle.join().err().unwrap().is::<Cancelled>());
+                }
+                _ => {
+                    let joining = thread::spawn(move || handle.join().map(drop));
+                    job.run();
+                    job.end();
+                    joining.join().unwrap().unwrap();
+                }
+            }
+            assert_eq!(dropped.load(Ordering::SeqCst), round + 1);
+        }
+    }
 }
