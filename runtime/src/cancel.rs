@@ -104,9 +104,30 @@ pub(crate) enum Kind {
     },
 }
 
+impl Kind {
+    fn is_requested(&self, waiting: Waiting, worker: &Worker) -> bool {
+        match self {
+            Kind::Shield => false,
+            Kind::Timeout { deadline, .. } => worker.now() >= *deadline,
+            Kind::Gone {
+                source,
+                half_close_is_gone,
+            } => {
+                let fin_counts = match waiting {
+                    Waiting::NotYet => false,
+                    Waiting::For(on) => *half_close_is_gone && !on.is_some_and(|on| ptr::eq(on, *source)),
+                };
+                source.is_gone(fin_counts)
+            }
+        }
+    }
+}
+
 struct Frame {
     kind: Kind,
     delivered: bool,
+    /// Entered by a destructor, while the fiber unwound.
+    unwinding: bool,
 }
 
 /// What the call that asks is doing. A half-closed client counts as gone only for a fiber that waits for something else: a
@@ -137,7 +158,11 @@ impl Entered {
     pub(crate) fn push(kind: Kind) -> Entered {
         let depth = context::core(|core| {
             let mut frames = core.extra().frames.inner.borrow_mut();
-            frames.push(Frame { kind, delivered: false });
+            frames.push(Frame {
+                kind,
+                delivered: false,
+                unwinding: thread::panicking(),
+            });
             core.extra().frames.depth.set(frames.len());
             frames.len()
         });
@@ -217,21 +242,10 @@ impl Frames {
         }
         let mut found = None;
         for (index, frame) in frames.iter().enumerate().rev() {
-            let requested = match &frame.kind {
-                Kind::Shield => return found,
-                Kind::Timeout { deadline, .. } => worker.now() >= *deadline,
-                Kind::Gone {
-                    source,
-                    half_close_is_gone,
-                } => {
-                    let fin_counts = match waiting {
-                        Waiting::NotYet => false,
-                        Waiting::For(on) => *half_close_is_gone && !on.is_some_and(|on| ptr::eq(on, *source)),
-                    };
-                    source.is_gone(fin_counts)
-                }
-            };
-            if requested {
+            if matches!(frame.kind, Kind::Shield) {
+                return found;
+            }
+            if frame.kind.is_requested(waiting, worker) {
                 found = Some(index + 1);
             }
         }
@@ -241,13 +255,32 @@ impl Frames {
     /// Asks for a request and delivers it: `Err` the first time, by unwinding afterwards.
     #[inline]
     pub(crate) fn check(&self, root: bool, waiting: Waiting, worker: &Worker) -> Result<(), Cancelled> {
-        if !root && self.depth.get() == 0 || thread::panicking() {
+        if !root && self.depth.get() == 0 {
             return Ok(());
+        }
+        if thread::panicking() {
+            return self.check_unwinding(waiting, worker);
         }
         match self.requested(root, waiting, worker) {
             None => Ok(()),
             Some(depth) => self.deliver(depth, worker),
         }
+    }
+
+    /// While the fiber unwinds only the frames that its destructors have entered count, and a request is always an error: to
+    /// unwind might leave a destructor, which aborts. So calls without an error must not ask.
+    #[cold]
+    fn check_unwinding(&self, waiting: Waiting, worker: &Worker) -> Result<(), Cancelled> {
+        for frame in self.inner.borrow_mut().iter_mut().rev() {
+            if !frame.unwinding || matches!(frame.kind, Kind::Shield) {
+                break;
+            }
+            if frame.kind.is_requested(waiting, worker) {
+                frame.delivered = true;
+                return Err(Cancelled);
+            }
+        }
+        Ok(())
     }
 
     #[cold]
@@ -316,6 +349,8 @@ impl Frames {
 ///
 /// [`Elapsed`] when the limit passed and a blocking call of the body was told so; a body that finishes without meeting a
 /// blocking call after the limit returns its value.
+///
+/// In a destructor of a fiber that unwinds, only calls that have errors meet the limit, with an error each time.
 ///
 /// # Panics
 ///

@@ -183,7 +183,7 @@ impl<'a> Core<'a> {
 
     #[cold]
     fn prepare_to_yield(&self, worker: &Worker) {
-        if self.check(worker, Waiting::NotYet).is_err() {
+        if !thread::panicking() && self.check(worker, Waiting::NotYet).is_err() {
             self.unwind(worker);
         }
         self.run_hooks();

@@ -355,3 +355,45 @@ fn a_shutdown_cancels_and_joins_every_fiber() {
     drop(runtime);
     assert_eq!(ended.load(Ordering::SeqCst), 100);
 }
+
+#[test]
+fn a_timeout_in_a_destructor_of_an_unwinding_fiber_works() {
+    struct Goodbye(Arc<AtomicUsize>);
+    impl Drop for Goodbye {
+        fn drop(&mut self) {
+            let (_client, mut server) = pair();
+            let start = Instant::now();
+            let outcome = osier::timeout(Duration::from_millis(30), || {
+                // Told twice, by an error each time: to unwind would abort.
+                let first = server.read(&mut [0; 1]).map_err(|error| Cancelled::is(&error));
+                let second = server.read(&mut [0; 1]).map_err(|error| Cancelled::is(&error));
+                assert_eq!((first, second), (Err(true), Err(true)));
+            });
+            assert!(outcome.is_err());
+            assert!(
+                start.elapsed() < Duration::from_secs(4),
+                "the grace period ended it, not the timeout"
+            );
+            // Calls without an error go on, whatever is requested.
+            let _ = osier::timeout(Duration::from_millis(1), || osier::sleep(Duration::from_millis(20)));
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    on(1).run(|| {
+        let ended = Arc::new(AtomicUsize::new(0));
+        for by_panic in [true, false] {
+            let goodbye = Goodbye(Arc::clone(&ended));
+            let handle = osier::spawn_local(move || {
+                let _goodbye = goodbye;
+                if by_panic {
+                    panic!("unwinds");
+                }
+                osier::sleep(LONG);
+            });
+            osier::yield_now();
+            handle.cancel();
+            assert!(handle.join().is_err());
+        }
+        assert_eq!(ended.load(Ordering::SeqCst), 2);
+    });
+}
