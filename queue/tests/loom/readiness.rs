@@ -104,6 +104,15 @@ impl Machine {
         taken
     }
 
+    /// A fiber of worker `here` reads once, if that seems worth it, and goes away whether it got all there was, which it
+    /// takes to be the case, or nothing: a short read, or a wait given up.
+    fn read_once(&self, here: usize) -> bool {
+        let seen = self.state.snapshot();
+        let read = seen.has(READABLE) && self.read();
+        self.state.clear(seen, READABLE, Direction::Read, here as u16);
+        read
+    }
+
     /// A fiber of worker `here` reads; returns how often it was suspended.
     fn read_on(&self, here: usize) -> usize {
         let mut suspended = 0;
@@ -212,4 +221,35 @@ fn two_readers_on_two_workers_both_meet_the_end() {
         peer.join().unwrap();
         10 * other.join().unwrap().min(1) + suspended
     });
+}
+
+/// Worker 0's fiber empties the socket, clears and never comes back; what arrives after that is worker 1's to hear of.
+fn one_reads_and_goes(name: &str, owner: usize, outcomes: &[usize]) {
+    model(name, Some(3), outcomes, move || {
+        let machine = Machine::new();
+        machine.own(Direction::Read, owner).unwrap();
+        machine.arrive(SENT);
+        machine.dispatch(owner);
+        let other = {
+            let machine = machine.clone();
+            thread::spawn(move || machine.read_on(1))
+        };
+        let peer = {
+            let machine = machine.clone();
+            thread::spawn(move || machine.arrive(ENDED))
+        };
+        let read = machine.read_once(0) as usize;
+        peer.join().unwrap();
+        10 * other.join().unwrap().min(1) + read
+    });
+}
+
+#[test]
+fn a_clear_that_comes_after_a_move_takes_nothing() {
+    one_reads_and_goes("readiness: a move between a read and its clear", 0, &[0, 1, 11]);
+}
+
+#[test]
+fn who_does_not_own_a_direction_clears_nothing() {
+    one_reads_and_goes("readiness: a read on a worker that owns nothing", 1, &[0, 1, 11]);
 }
