@@ -423,3 +423,25 @@ fn thousands_of_fibers_sleep_and_wake() {
         assert_eq!(sum, 20_000 * 19_999 / 2);
     });
 }
+
+#[test]
+fn pinned_workers_have_a_processor_each() {
+    let allowed = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed_list:"))
+            .unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    let ours = allowed();
+    let runtime = Runtime::builder().workers(2).pin(true).build().unwrap();
+    let seen = runtime.run(|| [0, 1].map(|index| fiber::Builder::new().worker(index).spawn(allowed).join().unwrap()));
+    assert!(
+        seen.iter().all(|cpu| cpu.parse::<u32>().is_ok()),
+        "not one processor each: {seen:?}"
+    );
+    if ours.parse::<u32>().is_err() {
+        assert_ne!(seen[0], seen[1], "of {ours}");
+    }
+}
