@@ -40,18 +40,18 @@ pub(crate) struct Framing<'a> {
 }
 
 impl<'a> Framing<'a> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(fields: &'a [Header<'a>], version: Version) -> Result<Framing<'a>, Reject> {
         let mut seen = Seen::default();
         for field in fields {
             let is = |name: &str| field.name.eq_ignore_ascii_case(name);
             match field.name.len() {
                 4 if is("host") => seen.host(field.value)?,
-                6 if is("expect") => seen.expect(field.value)?,
+                6 if is("expect") => seen.expect_continue = expect(field.value)?,
                 7 if is("upgrade") => seen.upgrade = Some(field.value),
-                10 if is("connection") => seen.connection(field.value)?,
-                14 if is("content-length") => seen.content_length(field.value)?,
-                17 if is("transfer-encoding") => seen.transfer_encoding(field.value)?,
+                10 if is("connection") => seen.options |= connection(field.value)?,
+                14 if is("content-length") => seen.length = Some(content_length(field.value, seen.length.is_some())?),
+                17 if is("transfer-encoding") => seen.chunked = transfer_encoding(field.value, seen.chunked)?,
                 _ => {}
             }
         }
@@ -59,6 +59,13 @@ impl<'a> Framing<'a> {
     }
 }
 
+/// The options of Connection that mean something here, as a set.
+const CLOSE: u8 = 1;
+const KEEP_ALIVE: u8 = 2;
+const UPGRADE: u8 = 4;
+
+/// What the pass knows so far. The functions that are called for a field get and return small values and not this, so that
+/// it can stay in registers.
 #[derive(Default)]
 struct Seen<'a> {
     host: Option<&'a [u8]>,
@@ -66,14 +73,78 @@ struct Seen<'a> {
     chunked: bool,
     expect_continue: bool,
     upgrade: Option<&'a [u8]>,
-    // The options of Connection that mean something here.
-    close: bool,
-    keep_alive: bool,
-    upgrade_option: bool,
+    options: u8,
+}
+
+fn expect(value: &[u8]) -> Result<bool, Reject> {
+    if value.eq_ignore_ascii_case(b"100-continue") {
+        Ok(true)
+    } else {
+        Err(Reject::Expectation)
+    }
+}
+
+/// RFC 9110 7.6.1: a list of tokens, in one field or several; unknown ones mean nothing here.
+fn connection(value: &[u8]) -> Result<u8, Reject> {
+    let mut options = 0;
+    for option in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
+        if option.eq_ignore_ascii_case(b"close") {
+            options |= CLOSE;
+        } else if option.eq_ignore_ascii_case(b"keep-alive") {
+            options |= KEEP_ALIVE;
+        } else if option.eq_ignore_ascii_case(b"upgrade") {
+            options |= UPGRADE;
+        } else if !option.iter().all(|&b| byte::is_token(b)) {
+            return Err(Reject::Connection);
+        }
+    }
+    Ok(options)
+}
+
+/// RFC 9110 8.6 says `1*DIGIT`. It lets a list of equal lengths be collapsed; no honest client sends one.
+fn content_length(value: &[u8], repeated: bool) -> Result<u64, Reject> {
+    if repeated {
+        return Err(Reject::ContentLengthRepeated);
+    }
+    if value.is_empty() {
+        return Err(Reject::ContentLength);
+    }
+    let mut length = 0u64;
+    for &byte in value {
+        if !byte.is_ascii_digit() {
+            return Err(Reject::ContentLength);
+        }
+        length = length
+            .checked_mul(10)
+            .and_then(|length| length.checked_add(u64::from(byte - b'0')))
+            .ok_or(Reject::ContentLength)?;
+    }
+    Ok(length)
+}
+
+/// RFC 9112 6.1: a server that receives a coding it does not understand should answer 501; 6.3: a final coding
+/// other than chunked is 400.
+fn transfer_encoding(value: &[u8], repeated: bool) -> Result<bool, Reject> {
+    if repeated {
+        return Err(Reject::TransferEncodingRepeated);
+    }
+    if value.eq_ignore_ascii_case(b"chunked") {
+        return Ok(true);
+    }
+    let is_chunked = |coding: &[u8]| coding.trim_ascii().eq_ignore_ascii_case(b"chunked");
+    let is_coding = |coding: &[u8]| {
+        let coding = coding.trim_ascii();
+        !coding.is_empty() && coding.iter().all(|&b| byte::is_token(b)) && !is_chunked(coding)
+    };
+    let mut codings = value.rsplit(|&b| b == b',');
+    if codings.next().is_some_and(is_chunked) && codings.all(is_coding) {
+        return Err(Reject::TransferCoding);
+    }
+    Err(Reject::TransferEncoding)
 }
 
 impl<'a> Seen<'a> {
-    #[inline]
+    #[inline(always)]
     fn host(&mut self, value: &'a [u8]) -> Result<(), Reject> {
         if self.host.is_some() {
             return Err(Reject::HostRepeated);
@@ -83,75 +154,7 @@ impl<'a> Seen<'a> {
         Ok(())
     }
 
-    fn expect(&mut self, value: &[u8]) -> Result<(), Reject> {
-        if !value.eq_ignore_ascii_case(b"100-continue") {
-            return Err(Reject::Expectation);
-        }
-        self.expect_continue = true;
-        Ok(())
-    }
-
-    /// RFC 9110 7.6.1: a list of tokens, in one field or several; unknown ones mean nothing here.
-    fn connection(&mut self, value: &[u8]) -> Result<(), Reject> {
-        for option in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
-            if option.eq_ignore_ascii_case(b"close") {
-                self.close = true;
-            } else if option.eq_ignore_ascii_case(b"keep-alive") {
-                self.keep_alive = true;
-            } else if option.eq_ignore_ascii_case(b"upgrade") {
-                self.upgrade_option = true;
-            } else if !option.iter().all(|&b| byte::is_token(b)) {
-                return Err(Reject::Connection);
-            }
-        }
-        Ok(())
-    }
-
-    /// RFC 9110 8.6 says `1*DIGIT`. It lets a list of equal lengths be collapsed; no honest client sends one.
-    fn content_length(&mut self, value: &[u8]) -> Result<(), Reject> {
-        if self.length.is_some() {
-            return Err(Reject::ContentLengthRepeated);
-        }
-        if value.is_empty() {
-            return Err(Reject::ContentLength);
-        }
-        let mut length = 0u64;
-        for &byte in value {
-            if !byte.is_ascii_digit() {
-                return Err(Reject::ContentLength);
-            }
-            length = length
-                .checked_mul(10)
-                .and_then(|length| length.checked_add(u64::from(byte - b'0')))
-                .ok_or(Reject::ContentLength)?;
-        }
-        self.length = Some(length);
-        Ok(())
-    }
-
-    /// RFC 9112 6.1: a server that receives a coding it does not understand should answer 501; 6.3: a final coding
-    /// other than chunked is 400.
-    fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Reject> {
-        if self.chunked {
-            return Err(Reject::TransferEncodingRepeated);
-        }
-        if value.eq_ignore_ascii_case(b"chunked") {
-            self.chunked = true;
-            return Ok(());
-        }
-        let is_chunked = |coding: &[u8]| coding.trim_ascii().eq_ignore_ascii_case(b"chunked");
-        let is_coding = |coding: &[u8]| {
-            let coding = coding.trim_ascii();
-            !coding.is_empty() && coding.iter().all(|&b| byte::is_token(b)) && !is_chunked(coding)
-        };
-        let mut codings = value.rsplit(|&b| b == b',');
-        if codings.next().is_some_and(is_chunked) && codings.all(is_coding) {
-            return Err(Reject::TransferCoding);
-        }
-        Err(Reject::TransferEncoding)
-    }
-
-    #[inline]
+    #[inline(always)]
     fn verdict(self, version: Version) -> Result<Framing<'a>, Reject> {
         let modern = version == Version::Http11;
         if modern && self.host.is_none() {
@@ -170,11 +173,11 @@ impl<'a> Seen<'a> {
         Ok(Framing {
             host: self.host,
             body,
-            keep_alive: !self.close && (modern || self.keep_alive),
+            keep_alive: self.options & CLOSE == 0 && (modern || self.options & KEEP_ALIVE != 0),
             // RFC 9110 10.1.1: "A server that receives a 100-continue expectation in an HTTP/1.0 request MUST ignore
             // that expectation"; without a body there is nothing to wait for.
             expect_continue: self.expect_continue && modern && !body.is_empty(),
-            upgrade: if self.upgrade_option && modern {
+            upgrade: if self.options & UPGRADE != 0 && modern {
                 self.upgrade
             } else {
                 None

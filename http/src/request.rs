@@ -72,7 +72,7 @@ impl<'a> Head<'a> {
     ///
     /// # Errors
     /// The first offence met, as a [`Reject`]: answer with its status and close.
-    #[inline]
+    #[inline(always)]
     pub fn parse<'b: 'a, const N: usize>(
         bytes: &'b [u8],
         slots: &'a mut Slots<'b, N>,
@@ -117,7 +117,7 @@ impl<'a> Head<'a> {
 
     /// The target's form.
     pub fn form(&self) -> Form {
-        self.target.form
+        self.target.form()
     }
 
     /// The target's path, still percent-encoded: begins with `/`, or is `*` of OPTIONS, or empty for CONNECT.

@@ -21,30 +21,47 @@ pub enum Form {
 /// A target cut into its parts.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
-    pub(crate) form: Form,
     pub(crate) path: &'a str,
     pub(crate) query: Option<&'a str>,
     /// Of absolute and authority form.
     pub(crate) authority: Option<&'a str>,
 }
 
-/// Cuts `raw` and checks that `method` may have a target of that form.
-#[inline]
-pub(crate) fn parse<'a>(method: Method<'_>, raw: &'a str) -> Result<Target<'a>, Reject> {
-    if raw.as_bytes()[0] == b'/' && method != Method::Connect {
-        let (path, query) = split_query(raw)?;
-        return Ok(Target {
-            form: Form::Origin,
-            path,
-            query,
-            authority: None,
-        });
+impl Target<'_> {
+    /// The form, which the parts tell: it is hardly ever asked for.
+    pub(crate) fn form(&self) -> Form {
+        match (self.authority, self.path) {
+            (Some(_), "") => Form::Authority,
+            (Some(_), _) => Form::Absolute,
+            (None, "*") => Form::Asterisk,
+            (None, _) => Form::Origin,
+        }
     }
-    parse_rare(method, raw)
 }
 
+/// Cuts `raw` and checks that `method` may have a target of that form.
+///
+/// Always inlined, and what is not returns no more than two registers hold: the parts then go straight to their places
+/// in the head. (Copied there from a result in memory they are read in larger pieces than they were just written in, and
+/// such a load waits for the stores.)
+#[inline(always)]
+pub(crate) fn parse<'a>(method: Method<'_>, raw: &'a str) -> Result<Target<'a>, Reject> {
+    let (mut rest, mut authority) = (raw, None);
+    if raw.as_bytes()[0] != b'/' || method == Method::Connect {
+        rest = after_authority(method, raw)?;
+        authority = authority_before(raw, rest);
+    }
+    let (mut path, query) = split_query(rest)?;
+    if path.is_empty() {
+        path = implied_path(method, query.is_none());
+    }
+    Ok(Target { path, query, authority })
+}
+
+/// What follows the authority of a target that is not of origin form.
 #[cold]
-fn parse_rare<'a>(method: Method<'_>, raw: &'a str) -> Result<Target<'a>, Reject> {
+#[inline(never)]
+fn after_authority<'a>(method: Method<'_>, raw: &'a str) -> Result<&'a str, Reject> {
     if method == Method::Connect {
         // RFC 9112 3.2.3: only the uri-host and port, and the port is not optional.
         let port = raw.rsplit_once(':').map_or("", |(_, port)| port);
@@ -52,21 +69,11 @@ fn parse_rare<'a>(method: Method<'_>, raw: &'a str) -> Result<Target<'a>, Reject
             return Err(Reject::TargetForm);
         }
         check_authority(raw)?;
-        return Ok(Target {
-            form: Form::Authority,
-            path: "",
-            query: None,
-            authority: Some(raw),
-        });
+        return Ok("");
     }
     if raw == "*" {
         return match method {
-            Method::Options => Ok(Target {
-                form: Form::Asterisk,
-                path: "*",
-                query: None,
-                authority: None,
-            }),
+            Method::Options => Ok(raw),
             _ => Err(Reject::TargetForm),
         };
     }
@@ -77,24 +84,36 @@ fn parse_rare<'a>(method: Method<'_>, raw: &'a str) -> Result<Target<'a>, Reject
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, rest) = rest.split_at(end);
     check_authority(authority)?;
-    let (path, query) = split_query(rest)?;
-    let path = match path {
+    Ok(rest)
+}
+
+/// The authority that [`after_authority`] has found before `rest`, the end of `raw`.
+#[cold]
+#[inline(never)]
+fn authority_before<'a>(raw: &'a str, rest: &str) -> Option<&'a str> {
+    let before = &raw[..raw.len() - rest.len()];
+    match before.split_once("://") {
+        Some((_, authority)) => Some(authority),
+        None if before.is_empty() => None,
+        None => Some(before),
+    }
+}
+
+/// The path of a target that has none.
+#[cold]
+#[inline(never)]
+fn implied_path(method: Method<'_>, without_query: bool) -> &'static str {
+    match method {
+        Method::Connect => "",
         // RFC 9110 4.2.3: "an empty path component is equivalent to an absolute path of '/'". OPTIONS without a path
         // and query means the whole server (RFC 9112 3.2.4).
-        "" if method == Method::Options && query.is_none() => "*",
-        "" => "/",
-        path => path,
-    };
-    Ok(Target {
-        form: Form::Absolute,
-        path,
-        query,
-        authority: Some(authority),
-    })
+        Method::Options if without_query => "*",
+        _ => "/",
+    }
 }
 
 /// Splits at the first `?`. Bytes that no URI has (a fragment, anything beyond ASCII) are refused.
-#[inline]
+#[inline(always)]
 fn split_query(raw: &str) -> Result<(&str, Option<&str>), Reject> {
     let bytes = raw.as_bytes();
     if !bytes.is_ascii() {
