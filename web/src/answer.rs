@@ -21,19 +21,16 @@ impl Burst<'_> {
     #[inline]
     pub(crate) fn answer(
         &self,
-        mut response: Response,
+        response: &mut Response,
         head: &Head<'_>,
         can_go_on: bool,
         started: Option<Instant>,
     ) -> Result<bool, After> {
         if response.cause.is_some() || response.status.as_u16() < 200 {
-            response = match self.complain(response, head) {
-                Some(response) => response,
-                None => {
-                    self.observe(started, Some(head), CLIENT_GONE, 0);
-                    return Err(After::Gone);
-                }
-            };
+            if !self.complain(response, head) {
+                self.observe(started, Some(head), CLIENT_GONE, 0);
+                return Err(After::Gone);
+            }
         }
         let closing = !can_go_on || response.close || self.link.worker.draining.get();
         let exchange = if closing {
@@ -44,9 +41,9 @@ impl Burst<'_> {
         if matches!(response.body.kind, Kind::Reader { .. } | Kind::Stream(_)) {
             return self.answer_slowly(response, head, exchange, started);
         }
-        let sent = self.write_head(&response, exchange);
+        let sent = self.write_head(response, exchange);
         // An error: the client does not take it, or a file has shrunk. Nothing more can be said here.
-        let bytes = self.output.send(response.body, sent);
+        let bytes = self.output.send(&mut response.body, sent);
         self.observe(
             started,
             Some(head),
@@ -60,15 +57,15 @@ impl Burst<'_> {
     /// left, else the end of the connection.
     fn answer_slowly(
         &self,
-        response: Response,
+        response: &mut Response,
         head: &Head<'_>,
         exchange: Exchange,
         started: Option<Instant>,
     ) -> Result<bool, After> {
         let mark = self.output.mark();
-        let sent = self.write_head(&response, exchange);
+        let sent = self.write_head(response, exchange);
         let mut status = response.status;
-        let (bytes, kept) = match self.catch(head, started, || self.output.send(response.body, sent)) {
+        let (bytes, kept) = match self.catch(head, started, || self.output.send(&mut response.body, sent)) {
             Ok(Ok(bytes)) => (bytes, Ok(sent.keep_alive)),
             Ok(Err(error)) if self.output.is_broken() || Cancelled::is(&error) => (0, Err(After::Gone)),
             failed => {
@@ -80,10 +77,10 @@ impl Burst<'_> {
                         .log(format_args!("the response body of {method} {target} failed: {error}"));
                 }
                 if self.output.take_back(mark) {
-                    let response = internal_error();
+                    let mut response = internal_error();
                     status = response.status;
                     let sent = self.write_head(&response, exchange.closing());
-                    (self.output.send(response.body, sent).unwrap_or(0), Ok(false))
+                    (self.output.send(&mut response.body, sent).unwrap_or(0), Ok(false))
                 } else {
                     (0, Err(After::End))
                 }
@@ -93,24 +90,26 @@ impl Burst<'_> {
         kept
     }
 
-    /// Writes the log line of a response that has one, and puts 500 in place of one that cannot be sent. `None` when the
+    /// Writes the log line of a response that has one, and puts 500 in place of one that cannot be sent. False when the
     /// handler has failed because the client is gone.
     #[cold]
-    fn complain(&self, mut response: Response, head: &Head<'_>) -> Option<Response> {
+    fn complain(&self, response: &mut Response, head: &Head<'_>) -> bool {
         let status = response.status;
         if status.as_u16() < 200 {
-            response = Response::internal_error(format!("the handler answered {status}, which is not a final status"));
+            *response = Response::internal_error(format!("the handler answered {status}, which is not a final status"));
         }
-        let cause = response.cause.take()?;
+        let Some(cause) = response.cause.take() else {
+            return true;
+        };
         if cause.downcast_ref().is_some_and(Cancelled::is) {
-            return None;
+            return false;
         }
         let (method, target) = (head.method(), head.target());
         self.link
             .worker
             .server
             .log(format_args!("{method} {target} failed: {cause}"));
-        Some(response)
+        true
     }
 
     #[inline]
@@ -146,9 +145,9 @@ impl Burst<'_> {
     pub(crate) fn head_timed_out(&self) -> io::Result<()> {
         let started = self.link.worker.server.observer.is_some().then(Instant::now);
         self.suspended.set(true);
-        let response = Response::new(StatusCode::REQUEST_TIMEOUT).body("the request did not come in time\n");
+        let mut response = Response::new(StatusCode::REQUEST_TIMEOUT).body("the request did not come in time\n");
         let sent = self.write_head(&response, Exchange::REJECTED);
-        let bytes = self.output.send(response.body, sent)?;
+        let bytes = self.output.send(&mut response.body, sent)?;
         self.observe(started, None, StatusCode::REQUEST_TIMEOUT.as_u16(), bytes);
         self.output.flush()
     }

@@ -15,7 +15,6 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
-use matchit::Params;
 use osier::Cancelled;
 use osier::io::{HalfClose, while_connected};
 use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Slots};
@@ -160,15 +159,10 @@ impl<'b> Burst<'b> {
             Err(reject) => return Some(self.refuse(reject, None)),
         };
         let head = &head;
-        let (handler, params, route) = match server.router.find(head.method().as_str(), head.path()) {
-            _ if head.method() == Method::Connect => (None, Params::new(), None),
-            Found::Handler {
-                endpoint,
-                route,
-                params,
-            } => (Some(endpoint), params, Some(route)),
-            Found::WrongMethod(route) => (None, Params::new(), Some(route)),
-            Found::Nothing => (None, Params::new(), None),
+        let mut params = None;
+        let Found { endpoint, route } = match head.method() {
+            Method::Connect => Found::NOTHING,
+            method => server.router.find(method.as_str(), head.path(), &mut params),
         };
         let mut body_limit = None;
         if let Some(route) = route {
@@ -187,16 +181,18 @@ impl<'b> Burst<'b> {
         };
         let expected = head.expect_continue();
         let body = RequestBody::new(self.link, self.output, decoder, rest, received, expected);
+        let params = params.as_ref();
         let mut request = Request { head, params, body };
 
         let started = server.observer.is_some().then(Instant::now);
-        let response = match handler {
-            None => without_handler(route, head),
-            Some(handler) => match self.catch(head, started, || handler(&mut request)) {
-                Ok(response) => response,
-                Err(Panicked) => internal_error(),
-            },
-        };
+        let mut response = None;
+        if let Some(endpoint) = endpoint {
+            // Of the handlers' responses none is there after a panic.
+            let _ = self.catch(head, started, || endpoint(&mut request, &mut response));
+        } else {
+            response = Some(without_handler(route, head));
+        }
+        let response = response.get_or_insert_with(internal_error);
         let body = &mut request.body;
         let done = self.answer(response, head, body.is_drainable(DRAIN_BYTES), started);
         let keep = matches!(done, Ok(true)) && body.drain(DRAIN_BYTES);

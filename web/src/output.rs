@@ -10,6 +10,7 @@
 use std::cell::{RefCell, RefMut};
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
+use std::mem;
 
 use osier::net::TcpStream;
 use osier_http::{LAST_CHUNK, Sent, Transfer};
@@ -127,15 +128,19 @@ impl<'c> Output<'c> {
         }
     }
 
-    /// Sends `body` as the finished head promised; the number of body bytes handed over.
+    /// Sends `body` as the finished head promised; the number of body bytes handed over. What held code of the handler is
+    /// used up.
     ///
     /// # Errors
     ///
     /// When the connection cannot go on: the client does not take it, or the body turned out shorter than promised.
     #[inline]
-    pub(crate) fn send(&self, body: Body, sent: Sent) -> io::Result<u64> {
+    pub(crate) fn send(&self, body: &mut Body, sent: Sent) -> io::Result<u64> {
         match (body.bytes(), sent.transfer) {
-            (_, Transfer::None | Transfer::Tunnel) => Ok(0),
+            (_, Transfer::None | Transfer::Tunnel) => {
+                *body = Body::empty();
+                Ok(0)
+            }
             (Some(bytes), _) => {
                 let mut state = self.state();
                 if bytes.len() >= LARGE {
@@ -148,7 +153,7 @@ impl<'c> Output<'c> {
                 }
                 Ok(bytes.len() as u64)
             }
-            (None, transfer) => self.send_slowly(body, transfer),
+            (None, transfer) => self.send_slowly(mem::take(body), transfer),
         }
     }
 

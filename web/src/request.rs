@@ -31,7 +31,8 @@ use crate::RequestBody;
 /// ```
 pub struct Request<'a> {
     pub(crate) head: &'a Head<'a>,
-    pub(crate) params: Params<'a, 'a>,
+    /// `None` when the route has none.
+    pub(crate) params: Option<&'a Params<'a, 'a>>,
     pub(crate) body: RequestBody<'a>,
 }
 
@@ -74,7 +75,7 @@ impl<'a> Request<'a> {
 
     /// What the route's `{name}` matched, as it was sent.
     pub fn param_raw(&self, name: &str) -> Option<&'a str> {
-        self.params.get(name)
+        self.params?.get(name)
     }
 
     /// Whom the request addresses: `host` or `host:port`. Only an HTTP/1.0 request may lack it.

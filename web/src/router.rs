@@ -3,21 +3,24 @@
 //! Built once by the application, then shared read-only by every worker; [`Router::find`] is on the hot path and
 //! borrows everything from the router and from the request's target.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use matchit::Params;
 
 use crate::{IntoResponse, Request, Response};
 
-/// A handler after its return type has been erased.
-pub(crate) type Endpoint = Box<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
+/// A handler after its return type has been erased. It writes its response to where that is needed: returned, and wrapped
+/// by all who pass it on, a response would be copied several times.
+pub(crate) type Endpoint = Box<dyn Fn(&mut Request<'_>, &mut Option<Response>) + Send + Sync>;
 
 fn erase<F, R>(handler: F) -> Endpoint
 where
     F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
     R: IntoResponse + 'static,
 {
-    Box::new(move |request| handler(request).into_response())
+    Box::new(move |request, response| *response = Some(handler(request).into_response()))
 }
 
 /// What becomes of a handler whose client is gone while it waits for something else.
@@ -53,7 +56,10 @@ pub(crate) enum Gone {
 #[derive(Default)]
 pub struct Router {
     tree: matchit::Router<usize>,
-    /// Indexed by what `tree` holds.
+    /// The routes without a parameter, which `tree` holds too. A literal wins over a parameter there at every segment, so
+    /// that a path which is here is found there as the same.
+    literals: HashMap<Box<str>, usize, BuildHasherDefault<PathHasher>>,
+    /// Indexed by what `tree` and `literals` hold.
     routes: Vec<(String, Route)>,
     /// Prefix and handler; the longest prefix that fits answers.
     fallbacks: Vec<(String, Endpoint)>,
@@ -168,6 +174,10 @@ impl Router {
         if let Err(error) = self.tree.insert(path.as_str(), self.routes.len()) {
             panic!("route {path:?} cannot be added: {error}");
         }
+        // A brace begins a parameter or, doubled, stands for itself.
+        if !path.contains(['{', '}']) {
+            self.literals.insert(path.as_str().into(), self.routes.len());
+        }
         self.routes.push((path, route));
     }
 
@@ -178,38 +188,77 @@ impl Router {
             .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
     }
 
+    /// Who answers; the parameters of the path go to `params`, which is left alone when there are none.
     #[inline]
-    pub(crate) fn find<'r, 'p>(&'r self, method: &str, path: &'p str) -> Found<'r, 'p> {
-        match self.tree.at(path) {
-            Ok(matched) => {
-                let route = &self.routes[*matched.value].1;
-                match route.endpoint(method) {
-                    Some(endpoint) => Found::Handler {
-                        endpoint,
-                        route,
-                        params: matched.params,
-                    },
-                    None => Found::WrongMethod(route),
+    pub(crate) fn find<'r, 'p>(
+        &'r self,
+        method: &str,
+        path: &'p str,
+        params: &mut Option<Params<'r, 'p>>,
+    ) -> Found<'r> {
+        let index = match self.literals.get(path) {
+            Some(index) => *index,
+            None => match self.tree.at(path) {
+                Ok(matched) => {
+                    *params = Some(matched.params);
+                    *matched.value
                 }
-            }
-            Err(_) => self.find_fallback(path),
+                Err(_) => return self.find_fallback(path),
+            },
+        };
+        let route = &self.routes[index].1;
+        Found {
+            endpoint: route.endpoint(method),
+            route: Some(route),
         }
     }
 
     #[cold]
-    fn find_fallback(&self, path: &str) -> Found<'_, 'static> {
+    fn find_fallback(&self, path: &str) -> Found<'_> {
         let below = |prefix: &str| {
             path.strip_prefix(prefix)
                 .is_some_and(|rest| prefix.is_empty() || rest.is_empty() || rest.starts_with('/'))
         };
         match self.fallbacks.iter().find(|(prefix, _)| below(prefix)) {
-            Some((_, endpoint)) => Found::Handler {
-                endpoint,
-                route: Route::PLAIN,
-                params: Params::new(),
+            Some((_, endpoint)) => Found {
+                endpoint: Some(endpoint),
+                route: Some(Route::PLAIN),
             },
-            None => Found::Nothing,
+            None => Found::NOTHING,
         }
+    }
+}
+
+/// A fast hash for the paths of the application's own routes: nobody else can add one, so it need not resist an attack.
+#[derive(Default)]
+struct PathHasher(u64);
+
+impl Hasher for PathHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.write_u64(u64::from_le_bytes(*word));
+        }
+        for byte in rest {
+            self.0 = (self.0 << 8) ^ (self.0 >> 56) ^ u64::from(*byte);
+        }
+    }
+
+    #[inline]
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(byte.into());
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        // Multiplied by 2^64 divided by the golden ratio; what the product has mixed best is at its top.
+        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -222,14 +271,19 @@ impl fmt::Debug for Router {
 }
 
 /// What a router says to a method and a path.
-pub(crate) enum Found<'r, 'p> {
-    Handler {
-        endpoint: &'r Endpoint,
-        route: &'r Route,
-        params: Params<'r, 'p>,
-    },
-    WrongMethod(&'r Route),
-    Nothing,
+#[derive(Clone, Copy)]
+pub(crate) struct Found<'r> {
+    /// `None` when the path is unknown or lacks the method.
+    pub(crate) endpoint: Option<&'r Endpoint>,
+    /// `None` when the path is unknown.
+    pub(crate) route: Option<&'r Route>,
+}
+
+impl Found<'_> {
+    pub(crate) const NOTHING: Self = Found {
+        endpoint: None,
+        route: None,
+    };
 }
 
 /// The handlers of one path, and what holds for all of them.
@@ -351,13 +405,15 @@ mod tests {
     use super::*;
 
     fn outcome(router: &Router, method: &str, path: &str) -> String {
-        match router.find(method, path) {
-            Found::Handler { params, .. } => {
+        let mut params = None;
+        match router.find(method, path, &mut params) {
+            Found { endpoint: Some(_), .. } => {
+                let params = params.unwrap_or_default();
                 let params: Vec<String> = params.iter().map(|(name, value)| format!("{name}={value}")).collect();
                 format!("handler {}", params.join("&"))
             }
-            Found::WrongMethod(route) => format!("405 {}", route.allow()),
-            Found::Nothing => "404".to_owned(),
+            Found { route: Some(route), .. } => format!("405 {}", route.allow()),
+            _ => "404".to_owned(),
         }
     }
 
@@ -374,6 +430,51 @@ mod tests {
         assert_eq!(outcome(&router, "GET", "/q/p/r"), "handler u=q&v=r");
         assert_eq!(outcome(&router, "GET", "/a"), "404");
         assert_eq!(outcome(&router, "GET", "*"), "404");
+    }
+
+    #[test]
+    fn literals_are_found_as_the_tree_finds_them() {
+        let paths = [
+            "/",
+            "/{a}",
+            "/a",
+            "/a/",
+            "/a/{b}",
+            "/a/b",
+            "/a/{b}/c",
+            "/a/b/{c}",
+            "/{a}/b/c",
+            "/x/{*all}",
+            "/x/y/z",
+            "/x/yy",
+            "/{{a}}",
+            "/images/a-long-literal-path.png",
+            "/images/a-long-literal-path.jpg",
+        ];
+        let router = paths
+            .iter()
+            .fold(Router::new(), |router, path| router.get(path, |_| ()));
+        let asked = [
+            "/b", "/{a}", "/{{a}}", "/a/c", "/a/b/c", "/a/q/c", "/q/b/c", "/x/y", "/x/y/", "/x/", "/x", "//", "",
+        ];
+        for path in paths.iter().chain(&asked) {
+            let mut params = None;
+            let found = router
+                .find("GET", path, &mut params)
+                .route
+                .map(|route| &raw const *route);
+            let matched = router.tree.at(path).ok();
+            let expected = matched
+                .as_ref()
+                .map(|matched| &raw const router.routes[*matched.value].1);
+            assert_eq!(found, expected, "{path}");
+            assert_eq!(
+                params.unwrap_or_default(),
+                matched.map(|matched| matched.params).unwrap_or_default(),
+                "{path}"
+            );
+        }
+        assert_eq!(router.literals.len(), 8);
     }
 
     #[test]
