@@ -19,8 +19,11 @@ fn the_fiber_sees_the_request_or_the_canceller_sees_the_fiber() {
         };
         let started = fiber.0.start(7);
         if started {
-            while !fiber.0.is_requested() {
-                fiber.1.wait(); // a deadlock if the request was seen by nobody
+            loop {
+                fiber.1.wait(); // a deadlock if neither saw the other: a fiber at rest does not look by itself
+                if fiber.0.is_requested() {
+                    break;
+                }
             }
         }
         canceller.join().unwrap();

@@ -27,8 +27,11 @@ fn a_child_sees_the_end_or_is_woken_to_see_it() {
             thread::spawn(move || {
                 let started = shared.0.start(7);
                 if started {
-                    while !shared.0.is_cancelled() {
-                        shared.1.wait(); // a deadlock if neither saw the other
+                    loop {
+                        shared.1.wait(); // a deadlock if neither saw the other: a fiber at rest does not look by itself
+                        if shared.0.is_cancelled() {
+                            break;
+                        }
                     }
                 }
                 shared.0.leave(Some(7));
