@@ -10,7 +10,7 @@
 //! | [`parker`] | who sleeps, and who must be woken | loom |
 //! | [`completion`] | has that task ended, and with what | loom, miri |
 //! | [`cancel`] | was that fiber cancelled before it started | loom |
-//! | [`group`] | have all children of that scope ended | loom, miri |
+//! | [`group`] | have all children of that scope ended | loom |
 //! | [`readiness`] | is that descriptor ready, and whose poller says so | loom, miri |
 //!
 //! Everything concurrent goes through `sync.rs`, which is std or, under `--cfg loom`, the model checker.
