@@ -337,21 +337,28 @@ fn date_and_type(out: &mut Vec<u8>, date: &DateLine) {
 
 #[inline]
 fn write_content_length(out: &mut Vec<u8>, length: u64) {
-    const NAME: &[u8; 16] = b"content-length: ";
-    // Made backwards in one piece and appended at once: the digits before the CRLF, the name before the digits.
-    let mut line = *b"....................................\r\n";
-    let mut at = 36;
+    out.extend_from_slice(b"content-length: ");
+    let digit = |power: u64| b'0' + (length / power % 10) as u8;
+    // A few digits go straight to their place. (A copy of bytes that were just written one by one waits for them.)
+    match length {
+        0..=9 => out.extend_from_slice(&[digit(1), b'\r', b'\n']),
+        10..=99 => out.extend_from_slice(&[digit(10), digit(1), b'\r', b'\n']),
+        100..=999 => out.extend_from_slice(&[digit(100), digit(10), digit(1), b'\r', b'\n']),
+        _ => write_long(out, length),
+    }
+}
+
+#[inline(never)]
+fn write_long(out: &mut Vec<u8>, length: u64) {
+    let mut line = *b"....................\r\n";
+    let mut at = 20;
     let mut rest = length;
-    loop {
+    while rest > 0 {
         at -= 1;
         line[at] = b'0' + (rest % 10) as u8;
         rest /= 10;
-        if rest == 0 {
-            break;
-        }
     }
-    line[at - NAME.len()..at].copy_from_slice(NAME);
-    out.extend_from_slice(&line[at - NAME.len()..]);
+    out.extend_from_slice(&line[at..]);
 }
 
 /// A token, and none of the fields that frame the message. Told apart by length first.

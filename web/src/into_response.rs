@@ -116,7 +116,7 @@ macro_rules! bodies {
         impl IntoResponse for $kind {
             #[inline]
             fn into_response(self) -> Response {
-                Response::new(StatusCode::OK).body(self)
+                Response::of(StatusCode::OK, self.into())
             }
         }
     )*};

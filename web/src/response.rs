@@ -38,6 +38,16 @@ pub(crate) enum ContentType {
 }
 
 impl ContentType {
+    /// Of a body that nobody has said it for.
+    #[inline]
+    fn natural(body: &Body) -> Self {
+        match body.text {
+            Some(true) => ContentType::Text,
+            Some(false) => ContentType::Bytes,
+            None => ContentType::Unset,
+        }
+    }
+
     fn value(self) -> Option<&'static str> {
         match self {
             ContentType::Unset => None,
@@ -87,11 +97,17 @@ impl Response {
     /// A response without a body.
     #[inline]
     pub fn new(status: StatusCode) -> Self {
+        Self::of(status, Body::empty())
+    }
+
+    /// A response with a body. Made in one piece: a body that replaces another costs several copies.
+    #[inline]
+    pub(crate) fn of(status: StatusCode, body: Body) -> Self {
         Response {
             status,
             fields: FieldLines::new(),
-            content_type: ContentType::Unset,
-            body: Body::empty(),
+            content_type: ContentType::natural(&body),
+            body,
             close: false,
             has_date: false,
             cause: None,
@@ -145,11 +161,10 @@ impl Response {
     #[inline]
     pub fn body(mut self, body: impl Into<Body>) -> Self {
         self.body = body.into();
-        let natural = match self.body.text {
-            Some(true) => ContentType::Text,
-            Some(false) => ContentType::Bytes,
-            None => return self,
-        };
+        let natural = ContentType::natural(&self.body);
+        if natural == ContentType::Unset {
+            return self;
+        }
         let unset = self.content_type == ContentType::Unset;
         if unset && (self.fields.is_empty() || self.fields.first("content-type").is_none()) {
             self.content_type = natural;
