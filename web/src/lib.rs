@@ -50,3 +50,8 @@ pub use request::Request;
 pub use response::{Fields, Response};
 pub use router::{Route, Router};
 pub use server::{Listening, Server, ShutdownHandle, serve};
+
+/// The README's programs, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
