@@ -236,7 +236,9 @@ impl<'o> HeadWriter<'o> {
     /// Adds fields that have been checked already.
     #[inline]
     pub fn lines(&mut self, fields: &FieldLines) {
-        self.out.extend_from_slice(fields.as_bytes());
+        if !fields.is_empty() {
+            self.out.extend_from_slice(fields.as_bytes());
+        }
     }
 
     /// Adds the Date field.

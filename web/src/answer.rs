@@ -10,7 +10,7 @@ use osier_http::{Exchange, Head, HeadWriter, Method, Reject, ResponseBody, Sent,
 use crate::Response;
 use crate::body::Kind;
 use crate::burst::{After, Burst};
-use crate::config::Served;
+use crate::config::{Observer, Served};
 use crate::router::Route;
 
 /// What nginx calls a client that closed before it was answered; only the observer sees it.
@@ -153,19 +153,24 @@ impl Burst<'_> {
     }
 
     /// Tells the observer, if there is one: only then there is a start.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn observe(&self, started: Option<Instant>, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         if let (Some(started), Some(observer)) = (started, &self.link.worker.server.observer) {
-            let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
-            let (duration, peer) = (started.elapsed(), self.link.peer());
-            observer(&Served {
-                head,
-                status,
-                bytes,
-                duration,
-                peer,
-            });
+            self.tell(observer, started, head, status, bytes);
         }
+    }
+
+    #[inline(never)]
+    fn tell(&self, observer: &Observer, started: Instant, head: Option<&Head<'_>>, status: u16, bytes: u64) {
+        let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
+        let (duration, peer) = (started.elapsed(), self.link.peer());
+        observer(&Served {
+            head,
+            status,
+            bytes,
+            duration,
+            peer,
+        });
     }
 }
 

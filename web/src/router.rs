@@ -238,27 +238,30 @@ impl Hasher for PathHasher {
     fn write(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
-            self.write_u64(u64::from_le_bytes(*word));
+            self.mix(u64::from_le_bytes(*word));
         }
+        let mut word = 0;
         for byte in rest {
-            self.0 = (self.0 << 8) ^ (self.0 >> 56) ^ u64::from(*byte);
+            word = word << 8 | u64::from(*byte);
         }
+        self.mix(word);
     }
 
+    /// The mark at the end of a text: one text is all that is ever hashed.
     #[inline]
-    fn write_u8(&mut self, byte: u8) {
-        self.write_u64(byte.into());
-    }
-
-    #[inline]
-    fn write_u64(&mut self, word: u64) {
-        // Multiplied by 2^64 divided by the golden ratio; what the product has mixed best is at its top.
-        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
+    fn write_u8(&mut self, _: u8) {}
 
     #[inline]
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+impl PathHasher {
+    #[inline]
+    fn mix(&mut self, word: u64) {
+        // Multiplied by 2^64 divided by the golden ratio; what the product has mixed best is at its top.
+        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     }
 }
 
