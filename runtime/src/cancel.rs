@@ -320,7 +320,7 @@ impl Frames {
                 timer: timer @ None,
             } = &mut frame.kind
             {
-                *timer = Some(worker.arm(*deadline, word.waker()));
+                *timer = Some(worker.arm(*deadline, word));
             }
         }
     }

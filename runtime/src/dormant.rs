@@ -164,7 +164,7 @@ impl Resting {
                 if let Some(key) = timer {
                     worker.disarm(key);
                 }
-                self.timer = Some(worker.arm_tick(self.deadline, word.waker()));
+                self.timer = Some(worker.arm_tick(self.deadline, word));
                 self.armed = self.deadline;
             }
         }

@@ -27,7 +27,7 @@ use osier_coro::{Coroutine, CoroutineResult};
 use crate::dormant::Resting;
 use crate::remote::{Remote, RemoteSlot};
 use crate::table::Table;
-use crate::waker::SLOTS_MAX;
+use crate::waker::{SLOTS_MAX, next_generation};
 
 pub(crate) type Fiber = Coroutine<(), (), Exit>;
 
@@ -80,7 +80,7 @@ impl Slot {
     /// A new tenant, or none: words of the former one are stale from here on.
     #[inline]
     fn next_generation(&self) {
-        let generation = self.generation.get().wrapping_add(1).max(1);
+        let generation = next_generation(self.generation.get());
         self.generation.set(generation);
         if let Some(remote) = self.remote.get() {
             remote.generation.store(generation, Ordering::Relaxed);

@@ -150,7 +150,7 @@ fn on_fiber<T>(
             armed_for = due;
             timer = due.map(|due| Armed {
                 worker,
-                key: worker.arm(due, core.word.waker()),
+                key: worker.arm(due, core.word),
             });
         }
         core.suspend();

@@ -16,6 +16,7 @@
 //! This file may use `unsafe` for one thing: building a `Waker` from a vtable that never dereferences its data pointer.
 #![allow(unsafe_code)]
 
+use std::num::NonZeroUsize;
 use std::task::{RawWaker, RawWakerVTable, Waker};
 
 const GENERATION_BITS: u32 = 28;
@@ -32,37 +33,46 @@ const _: () = assert!(
     "a waker's word is 64 bits wide"
 );
 
+const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
+
+/// The generation after this one: of 28 bits, never 0.
+pub(crate) fn next_generation(generation: u32) -> u32 {
+    (generation.wrapping_add(1) & GENERATION_MASK).max(1)
+}
+
 /// The address of a slot of a worker, with the generation of its tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Word(usize);
+pub(crate) struct Word(NonZeroUsize);
 
 impl Word {
+    /// `generation` is [one that fits](next_generation).
     pub(crate) fn new(worker: u16, slot: u32, generation: u32) -> Word {
         debug_assert!((worker as usize) < WORKERS_MAX && (slot as usize) < SLOTS_MAX);
-        let generation = generation as usize & ((1 << GENERATION_BITS) - 1);
-        Word((worker as usize) << (SLOT_BITS + GENERATION_BITS) | (slot as usize) << GENERATION_BITS | generation)
+        debug_assert!(generation > 0 && generation <= GENERATION_MASK);
+        let high = (worker as usize) << (SLOT_BITS + GENERATION_BITS) | (slot as usize) << GENERATION_BITS;
+        Word::from_bits((high | generation as usize) as u64)
     }
 
     pub(crate) fn worker(self) -> u16 {
-        (self.0 >> (SLOT_BITS + GENERATION_BITS)) as u16
+        (self.0.get() >> (SLOT_BITS + GENERATION_BITS)) as u16
     }
 
     pub(crate) fn slot(self) -> u32 {
-        (self.0 >> GENERATION_BITS) as u32 & ((1 << SLOT_BITS) - 1)
+        (self.0.get() >> GENERATION_BITS) as u32 & (SLOTS_MAX as u32 - 1)
     }
 
-    /// Whether `generation`, as counted by the slot's owner, is this word's (compared on the bits that fit).
     pub(crate) fn is_generation(self, generation: u32) -> bool {
-        (self.0 as u32 ^ generation) & ((1 << GENERATION_BITS) - 1) == 0
+        self.0.get() as u32 & GENERATION_MASK == generation
     }
 
-    /// The word as a number that an atomic can hold; 0 is never a word in use (generations start at 1).
+    /// The word as a number that an atomic can hold; never 0.
     pub(crate) fn to_bits(self) -> u64 {
-        self.0 as u64
+        self.0.get() as u64
     }
 
+    /// The inverse of [`to_bits`](Word::to_bits).
     pub(crate) fn from_bits(bits: u64) -> Word {
-        Word(bits as usize)
+        Word(NonZeroUsize::new(bits as usize).expect("a word holds a generation, and they begin at 1"))
     }
 
     pub(crate) fn waker(self) -> Waker {
@@ -73,14 +83,14 @@ impl Word {
 }
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(
-    |data| raw(Word(data.addr())),
-    |data| crate::remote::wake(Word(data.addr())),
-    |data| crate::remote::wake(Word(data.addr())),
+    |data| raw(Word::from_bits(data.addr() as u64)),
+    |data| crate::remote::wake(Word::from_bits(data.addr() as u64)),
+    |data| crate::remote::wake(Word::from_bits(data.addr() as u64)),
     |_| {},
 );
 
 fn raw(word: Word) -> RawWaker {
-    RawWaker::new(std::ptr::without_provenance(word.0), &VTABLE)
+    RawWaker::new(std::ptr::without_provenance(word.0.get()), &VTABLE)
 }
 
 #[cfg(test)]
@@ -93,7 +103,7 @@ mod tests {
             let word = Word::new(worker, slot, generation);
             assert_eq!((word.worker(), word.slot()), (worker, slot));
             assert!(word.is_generation(generation));
-            assert!(!word.is_generation(generation + 1));
+            assert!(!word.is_generation(next_generation(generation)));
             assert_eq!(Word::from_bits(word.to_bits()), word);
         }
     }

@@ -20,7 +20,6 @@ use std::io;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crossbeam_deque as deque;
@@ -62,7 +61,7 @@ pub(crate) struct Worker {
     fresh: deque::Worker<Job>,
     /// Jobs that must start here.
     local: RefCell<VecDeque<Job>>,
-    timers: RefCell<Wheel<Waker>>,
+    timers: RefCell<Wheel<Word>>,
     /// Tick 0 of the wheel.
     started: Instant,
     /// Read once per turn of the loop.
@@ -159,19 +158,10 @@ impl Worker {
 
     fn fire_timers(&self) {
         let tick = self.tick();
-        loop {
-            let expired = {
-                let mut timers = self.timers.borrow_mut();
-                if timers.next_wakeup().is_none_or(|wakeup| wakeup > tick) {
-                    return;
-                }
-                timers.pop_expired(tick)
-            };
-            // Not under the borrow: a waker may run anybody's code.
-            match expired {
-                Some(waker) => waker.wake(),
-                None => return,
-            }
+        let mut timers = self.timers.borrow_mut();
+        while timers.next_wakeup().is_some_and(|wakeup| wakeup <= tick) {
+            let Some(word) = timers.pop_expired(tick) else { return };
+            self.wake(word);
         }
     }
 
@@ -463,13 +453,13 @@ impl Worker {
         }
     }
 
-    /// Wakes `waker` at `deadline` or up to a tick later, never before.
-    pub(crate) fn arm(&self, deadline: Instant, waker: Waker) -> Key {
-        self.arm_tick(self.tick_after(deadline), waker)
+    /// Wakes `word`, of this worker, at `deadline` or up to a tick later, never before.
+    pub(crate) fn arm(&self, deadline: Instant, word: Word) -> Key {
+        self.arm_tick(self.tick_after(deadline), word)
     }
 
-    pub(crate) fn arm_tick(&self, tick: u64, waker: Waker) -> Key {
-        self.timers.borrow_mut().insert(tick, waker)
+    pub(crate) fn arm_tick(&self, tick: u64, word: Word) -> Key {
+        self.timers.borrow_mut().insert(tick, word)
     }
 
     /// The first tick of the wheel that is not before `deadline`.
@@ -483,8 +473,7 @@ impl Worker {
     }
 
     pub(crate) fn disarm(&self, key: Key) {
-        let waker = self.timers.borrow_mut().remove(key);
-        drop(waker);
+        self.timers.borrow_mut().remove(key);
     }
 
     pub(crate) fn has_fired(&self, key: Key) -> bool {
