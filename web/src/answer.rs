@@ -26,11 +26,10 @@ impl Burst<'_> {
         can_go_on: bool,
         started: Option<Instant>,
     ) -> Result<bool, After> {
-        if response.cause.is_some() || response.status.as_u16() < 200 {
-            if !self.complain(response, head) {
-                self.observe(started, Some(head), CLIENT_GONE, 0);
-                return Err(After::Gone);
-            }
+        let is_sendable = response.cause.is_none() && response.status.as_u16() >= 200;
+        if !is_sendable && !self.complain(response, head) {
+            self.observe(started, Some(head), CLIENT_GONE, 0);
+            return Err(After::Gone);
         }
         let closing = !can_go_on || response.close || self.link.worker.draining.get();
         let exchange = if closing {

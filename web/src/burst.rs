@@ -187,7 +187,7 @@ impl<'b> Burst<'b> {
         let started = server.observer.is_some().then(Instant::now);
         let mut response = None;
         if let Some(endpoint) = endpoint {
-            // Of the handlers' responses none is there after a panic.
+            // After a panic there is no response, and the server's own takes its place.
             let _ = self.catch(head, started, || endpoint(&mut request, &mut response));
         } else {
             response = Some(without_handler(route, head));
