@@ -40,7 +40,7 @@ use crate::task::Job;
 use crate::waker::{SLOTS_MAX, Word};
 
 /// How many fibers are resumed between two looks at the poller.
-const BUDGET: u32 = 128;
+const BUDGET: u32 = 256;
 /// How many fibers are resumed between two looks for new ones.
 const FRESH_EVERY: u32 = 8;
 /// How many blocking calls a fiber may complete without suspending.
