@@ -1,7 +1,7 @@
 //! Hooks that run before a fiber suspends: how a server flushes what it has collected before anybody has to wait for it.
 //!
 //! ```text
-//!  Core.hooks ──▶ Node (innermost before_suspend) ──▶ Node ──▶ … ──▶ null      nodes live in the frames that made them
+//!  Hooks ──▶ Node (innermost before_suspend) ──▶ Node ──▶ … ──▶ null      nodes live in the frames that made them
 //! ```
 //!
 //! # Safety

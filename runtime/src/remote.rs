@@ -2,7 +2,7 @@
 //!
 //! A [`Remote`] is never freed: when its runtime ends it goes to a free list and serves a later worker. So a waker, which
 //! is only a number, can look it up at any time without a reference count, and the worst a late one does is wake a
-//! stranger spuriously. The table below is the one process-wide static of the runtime's scheduling.
+//! stranger spuriously. The table below is the one process-wide static of the runtime's scheduling; `source.rs` has the one of its sockets.
 //!
 //! | field | written by | read by |
 //! |---|---|---|

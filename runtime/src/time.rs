@@ -33,7 +33,19 @@ pub fn sleep(duration: Duration) {
     wait::wait_or_unwind::<()>(deadline, |_| Poll::Pending);
 }
 
-/// Waits until `deadline`; see [`sleep`].
+/// Waits until `deadline`, or up to a few milliseconds longer; otherwise as [`sleep`].
+///
+/// # Suspends
+///
+/// Always. # Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// Unwinds: there is no error to return.
+///
+/// # Panics
+///
+/// In a future or callback on a worker, where nothing may wait.
 pub fn sleep_until(deadline: Instant) {
     wait::wait_or_unwind::<()>(Some(deadline), |_| Poll::Pending);
 }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Everything here belongs to the worker's thread; other threads leave things in [`Remote`] (wake-ups), in the injectors
-//! of [`Shared`] (jobs) and steal from `fresh`. No field is borrowed across a resume: the coroutine is taken out of its
-//! slot first, so a fiber may spawn, wake, arm and end others at will.
+//! of [`Shared`] (jobs) and steal from `fresh`. No field is borrowed across a resume: the coroutine runs where it lies in its
+//! slot, which never moves, so a fiber may spawn, wake, arm and end others at will.
 //!
 //! A slot holds a fiber, or a connection at rest which becomes a fiber when it is woken and keeps its word ([`Word`]).
 //! It is queued at most once; a wake-up of a running fiber queues it, so that it is resumed once more.
@@ -41,7 +41,7 @@ use crate::waker::{SLOTS_MAX, Word};
 
 /// How many fibers are resumed between two looks at the poller.
 const BUDGET: u32 = 256;
-/// How many fibers are resumed between two looks for new ones.
+/// How many fibers are resumed between two looks for new ones; and of how many new ones one may start elsewhere.
 const FRESH_EVERY: u32 = 8;
 /// How many blocking calls a fiber may complete without suspending.
 const CALLS_BUDGET: u32 = 128;
@@ -128,7 +128,7 @@ impl Worker {
         while budget > 0 {
             // One new fiber, then those that were ready before it: whoever spawns and yields sees it run first.
             let ready = self.slots.ready();
-            let job = self.next_job(budget);
+            let job = self.next_job();
             if ready == 0 && job.is_none() {
                 return;
             }
@@ -148,9 +148,10 @@ impl Worker {
     }
 
     /// Mostly those that must start here, sometimes those that need not: neither may keep the other waiting for ever.
-    fn next_job(&self, turn: u32) -> Option<Job> {
+    fn next_job(&self) -> Option<Job> {
         let local = || self.local.borrow_mut().pop_front();
-        match turn.is_multiple_of(FRESH_EVERY) {
+        // Counted by the fibers that have started: the budget of a turn may fall in steps of FRESH_EVERY.
+        match self.next_id.get().is_multiple_of(u64::from(FRESH_EVERY)) {
             true => self.fresh.pop().or_else(local),
             false => local().or_else(|| self.fresh.pop()),
         }
