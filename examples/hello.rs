@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::{env, io};
 
-use osier_web::{Request, Router, serve};
+use osier_web::{Request, Router, Server};
 
 fn greet(request: &mut Request<'_>) -> String {
     format!("Hello, {}!\n", request.param("name").unwrap_or_default())
@@ -21,7 +21,12 @@ fn run(addr: &str, workers: Option<&str>) -> io::Result<()> {
         runtime = runtime.workers(workers.parse().map_err(invalid)?);
     }
     let router = Router::new().get("/", |_| "Hello, World!").get("/{name}", greet);
-    runtime.build()?.run(|| serve(addr, router))
+    runtime.build()?.run(|| {
+        let listening = Server::new(router).bind(addr)?;
+        println!("hello on http://{}/", listening.local_addr());
+        listening.run();
+        Ok(())
+    })
 }
 
 fn main() -> ExitCode {

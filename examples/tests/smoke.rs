@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A running example, killed when dropped.
 struct Running(Child);
@@ -12,6 +12,16 @@ impl Running {
     fn start(program: &str, args: &[&str]) -> Running {
         let child = Command::new(program).args(args).stdout(Stdio::piped()).spawn();
         Running(child.expect("the example was built with this test"))
+    }
+
+    /// What follows `prefix` in the line that it prints once it listens.
+    fn addr(&mut self, prefix: &str) -> String {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let addr = line.trim().strip_prefix(prefix).expect("it says where it listens");
+        addr.trim_end_matches('/').to_owned()
     }
 }
 
@@ -22,38 +32,17 @@ impl Drop for Running {
     }
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-}
-
 fn connect(addr: &str) -> TcpStream {
-    let start = Instant::now();
-    loop {
-        match TcpStream::connect(addr) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-                return stream;
-            }
-            Err(error) => assert!(start.elapsed() < Duration::from_secs(30), "{addr}: {error}"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
 }
 
 #[test]
 fn echo_echoes() {
     let mut echo = Running::start(env!("CARGO_BIN_EXE_echo"), &["127.0.0.1:0", "2"]);
-    let mut line = String::new();
-    BufReader::new(echo.0.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    let addr = line.trim().strip_prefix("echo on ").expect("it says where it listens");
-    let mut clients: Vec<_> = (0..10).map(|_| connect(addr)).collect();
+    let addr = echo.addr("echo on ");
+    let mut clients: Vec<_> = (0..10).map(|_| connect(&addr)).collect();
     for (n, client) in clients.iter_mut().enumerate() {
         let said = format!("hello from {n}").repeat(1000);
         client.write_all(said.as_bytes()).unwrap();
@@ -65,8 +54,8 @@ fn echo_echoes() {
 
 #[test]
 fn hello_greets() {
-    let addr = format!("127.0.0.1:{}", free_port());
-    let _hello = Running::start(env!("CARGO_BIN_EXE_hello"), &[&addr, "2"]);
+    let mut hello = Running::start(env!("CARGO_BIN_EXE_hello"), &["127.0.0.1:0", "2"]);
+    let addr = hello.addr("hello on http://");
     for (path, body) in [("/", "Hello, World!"), ("/Ada", "Hello, Ada!\n")] {
         let mut client = connect(&addr);
         write!(

@@ -190,7 +190,10 @@ impl fmt::Debug for Server {
 fn listen(addr: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
     if addr.port() != 0 {
         // SO_REUSEPORT would silently share the port with another server of the same user: ask without it first.
-        drop(std::net::TcpListener::bind(addr)?);
+        // Bound, never listening: a client that came to a listener soon closed would be reset.
+        let probe = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
+        probe.set_reuse_address(true)?;
+        probe.bind(&addr.into())?;
     }
     let first = TcpListener::bind_reuseport(addr)?;
     let addr = first.local_addr()?;
