@@ -106,7 +106,7 @@ bit_set! {
 
 bit_set! {
     /// What a descriptor is ready for. A set bit is a hint: another reader may have been faster.
-    Readiness {
+    Ready {
         /// A read does not block: bytes, an end of file, an error or a connection waits.
         READABLE, is_readable = 1;
         /// A write does not block.
@@ -134,10 +134,10 @@ mod tests {
         assert_eq!(both - Interest::READABLE, Interest::WRITABLE);
         assert_eq!(both & Interest::PRIORITY, Interest::NONE);
         assert!(Interest::NONE.is_empty() && Interest::default().is_empty());
-        assert_eq!(Readiness::from_bits_truncate(0xff).bits(), 63);
+        assert_eq!(Ready::from_bits_truncate(0xff).bits(), 63);
         assert_eq!(
-            Readiness::from_bits_truncate(20),
-            Readiness::READ_CLOSED | Readiness::ERROR
+            Ready::from_bits_truncate(20),
+            Ready::READ_CLOSED | Ready::ERROR
         );
         assert_eq!(format!("{both:?}"), "Interest(READABLE | WRITABLE)");
     }

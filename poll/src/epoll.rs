@@ -4,7 +4,7 @@
 //! stays registered, and nothing can remove it any more. Delete before closing what was ever duplicated.
 
 use crate::eventfd::WakeUp;
-use crate::{Capabilities, Event, Interest, Mode, Readiness, Token};
+use crate::{Capabilities, Event, Interest, Mode, Ready, Token};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -222,16 +222,16 @@ fn flags(interest: Interest, mode: Mode) -> EventFlags {
     flags
 }
 
-fn readiness(flags: EventFlags) -> Readiness {
+fn readiness(flags: EventFlags) -> Ready {
     let told = [
-        (EventFlags::IN, Readiness::READABLE),
-        (EventFlags::OUT, Readiness::WRITABLE),
-        (EventFlags::RDHUP, Readiness::READ_CLOSED),
-        (EventFlags::HUP, Readiness::HUP),
-        (EventFlags::ERR, Readiness::ERROR),
-        (EventFlags::PRI, Readiness::PRIORITY),
+        (EventFlags::IN, Ready::READABLE),
+        (EventFlags::OUT, Ready::WRITABLE),
+        (EventFlags::RDHUP, Ready::READ_CLOSED),
+        (EventFlags::HUP, Ready::HUP),
+        (EventFlags::ERR, Ready::ERROR),
+        (EventFlags::PRI, Ready::PRIORITY),
     ];
-    let mut readiness = Readiness::NONE;
+    let mut readiness = Ready::NONE;
     for (flag, bit) in told {
         if flags.contains(flag) {
             readiness |= bit;

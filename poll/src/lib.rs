@@ -39,7 +39,7 @@
 //! - The floor is [`Mode::Oneshot`], level-triggered: an armed descriptor that is ready gives one event and is then
 //!   disarmed until `modify`. A mode that [`Capabilities`] does not list is refused with `Unsupported`.
 //! - A timeout is rounded up to what the system can measure, and never early.
-//! - Errors and hang-ups ([`Readiness::ERROR`], [`Readiness::HUP`]) are reported whatever the interest.
+//! - Errors and hang-ups ([`Ready::ERROR`], [`Ready::HUP`]) are reported whatever the interest.
 //! - [`Token`]`(u64::MAX)` is the back-end's own.
 #![forbid(unsafe_code)]
 
@@ -53,7 +53,7 @@ use std::io;
 use epoll as backend;
 
 pub use backend::{Events, Iter, Poller};
-pub use bits::{Interest, Readiness};
+pub use bits::{Interest, Ready};
 
 /// What the caller calls a registered descriptor; comes back with its events. `Token(u64::MAX)` is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -96,7 +96,7 @@ pub struct Capabilities {
     pub edge: bool,
     /// [`Interest::PRIORITY`].
     pub priority: bool,
-    /// [`Readiness::READ_CLOSED`] and [`Readiness::HUP`] are told apart from readable.
+    /// [`Ready::READ_CLOSED`] and [`Ready::HUP`] are told apart from readable.
     pub read_closed: bool,
 }
 
@@ -106,5 +106,5 @@ pub struct Event {
     /// The name it was registered under.
     pub token: Token,
     /// For what it is ready.
-    pub readiness: Readiness,
+    pub readiness: Ready,
 }

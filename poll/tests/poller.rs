@@ -1,6 +1,6 @@
 //! What every back-end of the poller must do: bytes, edges, arming, closing, errors, timeouts, wake-ups.
 
-use osier_poll::{Event, Events, Interest, Mode, Poller, Readiness, Token};
+use osier_poll::{Event, Events, Interest, Mode, Poller, Ready, Token};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::OFlags;
 use rustix::net::{SendFlags, send};
@@ -51,7 +51,7 @@ impl Bench {
 
     /// Waits until the one event of `token` holds all of `readiness`, and returns what it holds.
     #[track_caller]
-    fn expect(&mut self, token: Token, readiness: Readiness) -> Readiness {
+    fn expect(&mut self, token: Token, readiness: Ready) -> Ready {
         let deadline = Instant::now() + SOON;
         loop {
             let events = self.wait(deadline.saturating_duration_since(Instant::now()));
@@ -97,8 +97,8 @@ fn level_reports_as_long_as_bytes_wait() {
     bench.watch(&reader, A, Interest::READABLE, Mode::Level);
     bench.expect_nothing();
     write(&writer, b"x");
-    assert_eq!(bench.expect(A, Readiness::READABLE), Readiness::READABLE);
-    bench.expect(A, Readiness::READABLE);
+    assert_eq!(bench.expect(A, Ready::READABLE), Ready::READABLE);
+    bench.expect(A, Ready::READABLE);
     read(&reader);
     bench.expect_nothing();
 }
@@ -109,10 +109,10 @@ fn edge_reports_each_arrival_once() {
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
     ours.write_all(b"before").unwrap();
     bench.watch(&theirs, A, Interest::READABLE, Mode::Edge);
-    bench.expect(A, Readiness::READABLE);
+    bench.expect(A, Ready::READABLE);
     bench.expect_nothing();
     ours.write_all(b"after").unwrap();
-    bench.expect(A, Readiness::READABLE);
+    bench.expect(A, Ready::READABLE);
     bench.expect_nothing();
     assert_eq!(theirs.read(&mut [0; 64]).unwrap(), 11);
     bench.expect_nothing();
@@ -124,14 +124,14 @@ fn oneshot_reports_once_until_armed_again() {
     let (reader, writer) = pipe();
     bench.watch(&reader, A, Interest::READABLE, Mode::Oneshot);
     write(&writer, b"x");
-    bench.expect(A, Readiness::READABLE);
+    bench.expect(A, Ready::READABLE);
     write(&writer, b"y");
     bench.expect_nothing();
     bench
         .poller
         .modify(&reader, B, Interest::READABLE, Mode::Oneshot)
         .unwrap();
-    bench.expect(B, Readiness::READABLE);
+    bench.expect(B, Ready::READABLE);
     bench.expect_nothing();
     read(&reader);
     bench
@@ -140,7 +140,7 @@ fn oneshot_reports_once_until_armed_again() {
         .unwrap();
     bench.expect_nothing();
     write(&writer, b"z");
-    bench.expect(A, Readiness::READABLE);
+    bench.expect(A, Ready::READABLE);
 }
 
 #[test]
@@ -148,11 +148,11 @@ fn writable_means_room() {
     let mut bench = Bench::new();
     let (reader, writer) = pipe();
     bench.watch(&writer, A, Interest::WRITABLE, Mode::Level);
-    assert_eq!(bench.expect(A, Readiness::WRITABLE), Readiness::WRITABLE);
+    assert_eq!(bench.expect(A, Ready::WRITABLE), Ready::WRITABLE);
     while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
     bench.expect_nothing();
     while rustix::io::read(&reader, &mut [0; 4096][..]).is_ok() {}
-    bench.expect(A, Readiness::WRITABLE);
+    bench.expect(A, Ready::WRITABLE);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn both_directions_come_in_one_event() {
     let (mut ours, theirs) = tcp_pair();
     ours.write_all(b"x").unwrap();
     bench.watch(&theirs, A, Interest::READABLE | Interest::WRITABLE, Mode::Level);
-    bench.expect(A, Readiness::READABLE | Readiness::WRITABLE);
+    bench.expect(A, Ready::READABLE | Ready::WRITABLE);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn no_interest_means_no_event() {
     bench.watch(&theirs, A, Interest::NONE, Mode::Level);
     bench.expect_nothing();
     bench.poller.modify(&theirs, A, Interest::READABLE, Mode::Edge).unwrap();
-    bench.expect(A, Readiness::READABLE);
+    bench.expect(A, Ready::READABLE);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_listener_is_readable_when_a_peer_connects() {
     bench.watch(&listener, A, Interest::READABLE, Mode::Level);
     bench.expect_nothing();
     let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    assert_eq!(bench.expect(A, Readiness::READABLE), Readiness::READABLE);
+    assert_eq!(bench.expect(A, Ready::READABLE), Ready::READABLE);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_fin_closes_reading_and_leaves_the_bytes() {
     bench.watch(&theirs, A, Interest::READABLE | Interest::PRIORITY, Mode::Edge);
     ours.write_all(b"last words").unwrap();
     ours.shutdown(Shutdown::Write).unwrap();
-    let readiness = bench.expect(A, Readiness::READABLE | Readiness::READ_CLOSED);
+    let readiness = bench.expect(A, Ready::READABLE | Ready::READ_CLOSED);
     assert!(!readiness.is_hup(), "the other direction is open: {readiness:?}");
     let mut text = String::new();
     theirs.read_to_string(&mut text).unwrap();
@@ -206,7 +206,7 @@ fn both_fins_are_a_hang_up() {
     bench.watch(&theirs, A, Interest::NONE, Mode::Level);
     theirs.shutdown(Shutdown::Write).unwrap();
     ours.shutdown(Shutdown::Write).unwrap();
-    bench.expect(A, Readiness::HUP);
+    bench.expect(A, Ready::HUP);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_reset_is_an_error_and_a_hang_up() {
     drop(ours);
     bench.expect(
         A,
-        Readiness::ERROR | Readiness::HUP | Readiness::READ_CLOSED | Readiness::READABLE,
+        Ready::ERROR | Ready::HUP | Ready::READ_CLOSED | Ready::READABLE,
     );
 }
 
@@ -228,9 +228,9 @@ fn urgent_data_is_priority() {
     let (mut ours, theirs) = tcp_pair();
     bench.watch(&theirs, A, Interest::READABLE | Interest::PRIORITY, Mode::Level);
     ours.write_all(b"plain").unwrap();
-    assert!(!bench.expect(A, Readiness::READABLE).is_priority());
+    assert!(!bench.expect(A, Ready::READABLE).is_priority());
     assert_eq!(send(&ours, b"!", SendFlags::OOB).unwrap(), 1);
-    bench.expect(A, Readiness::PRIORITY | Readiness::READABLE);
+    bench.expect(A, Ready::PRIORITY | Ready::READABLE);
     assert!(bench.poller.capabilities().priority);
 }
 
@@ -240,13 +240,13 @@ fn the_ends_of_a_pipe_tell_that_the_other_is_gone() {
     let (reader, writer) = pipe();
     bench.watch(&reader, A, Interest::READABLE, Mode::Level);
     drop(writer);
-    bench.expect(A, Readiness::HUP);
+    bench.expect(A, Ready::HUP);
     bench.poller.delete(&reader).unwrap();
 
     let (reader, writer) = pipe();
     bench.watch(&writer, B, Interest::WRITABLE, Mode::Level);
     drop(reader);
-    bench.expect(B, Readiness::ERROR);
+    bench.expect(B, Ready::ERROR);
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn an_eventfd_and_a_timerfd_can_be_watched() {
     let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     bench.watch(&counter, A, Interest::READABLE, Mode::Oneshot);
     write(&counter, &1u64.to_ne_bytes());
-    bench.expect(A, Readiness::READABLE);
+    bench.expect(A, Ready::READABLE);
 
     let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).unwrap();
     bench.watch(&timer, B, Interest::READABLE, Mode::Level);
@@ -269,7 +269,7 @@ fn an_eventfd_and_a_timerfd_can_be_watched() {
         },
     };
     rustix::time::timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once).unwrap();
-    bench.expect(B, Readiness::READABLE);
+    bench.expect(B, Ready::READABLE);
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn a_deleted_descriptor_is_silent() {
     bench.poller.delete(&reader).unwrap();
     bench.expect_nothing();
     bench.watch(&reader, B, Interest::READABLE, Mode::Level);
-    bench.expect(B, Readiness::READABLE);
+    bench.expect(B, Ready::READABLE);
 }
 
 #[test]
@@ -379,7 +379,7 @@ fn a_notification_comes_beside_events() {
     bench.watch(&reader, A, Interest::READABLE, Mode::Level);
     write(&writer, b"x");
     bench.poller.notify().unwrap();
-    bench.expect(A, Readiness::READABLE);
+    bench.expect(A, Ready::READABLE);
     read(&reader);
     let start = Instant::now();
     assert_eq!(bench.wait(Duration::from_millis(5)), []);
@@ -465,13 +465,13 @@ fn a_poller_stands_in_another_poller() {
     outer.watch(&inner.poller, B, Interest::READABLE, Mode::Level);
     outer.expect_nothing();
     write(&writer, b"x");
-    outer.expect(B, Readiness::READABLE);
-    inner.expect(A, Readiness::READABLE);
+    outer.expect(B, Ready::READABLE);
+    inner.expect(A, Ready::READABLE);
     read(&reader);
     inner.expect_nothing();
     outer.expect_nothing();
     inner.poller.notify().unwrap();
-    outer.expect(B, Readiness::READABLE);
+    outer.expect(B, Ready::READABLE);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
-use osier_poll::{Interest, Mode, Readiness, Token};
+use osier_poll::{Interest, Mode, Ready, Token};
 
 use crate::context;
 use crate::source::FOREIGN;
@@ -37,12 +37,12 @@ struct Entry {
 
 struct Wait {
     interest: Interest,
-    seen: Cell<Option<Readiness>>,
+    seen: Cell<Option<Ready>>,
     waker: RefCell<Option<Waker>>,
 }
 
 /// Waits on a fiber until `fd` is ready for something of `interest`, or has hung up or failed.
-pub(crate) fn wait(fd: BorrowedFd<'_>, interest: Interest, deadline: Option<Instant>) -> io::Result<Readiness> {
+pub(crate) fn wait(fd: BorrowedFd<'_>, interest: Interest, deadline: Option<Instant>) -> io::Result<Ready> {
     struct Leave<'a>(BorrowedFd<'a>, Rc<Wait>);
     impl Drop for Leave<'_> {
         fn drop(&mut self) {
@@ -121,7 +121,7 @@ impl Table {
     }
 
     /// Takes an event: tells those whom it concerns, and wakes all, so that the others arm the descriptor again.
-    pub(crate) fn dispatch(&self, token: u64, readiness: Readiness) {
+    pub(crate) fn dispatch(&self, token: u64, readiness: Ready) {
         let mut woken = Vec::new();
         if let Some(entry) = self.entries.borrow().get(&(token as u32 as RawFd))
             && u64::from(entry.generation) == token >> 32
@@ -160,9 +160,9 @@ impl Entry {
     }
 }
 
-fn concerns(interest: Interest, readiness: Readiness) -> bool {
-    readiness.intersects(Readiness::HUP | Readiness::ERROR)
-        || interest.is_readable() && readiness.intersects(Readiness::READABLE | Readiness::READ_CLOSED)
+fn concerns(interest: Interest, readiness: Ready) -> bool {
+    readiness.intersects(Ready::HUP | Ready::ERROR)
+        || interest.is_readable() && readiness.intersects(Ready::READABLE | Ready::READ_CLOSED)
         || interest.is_writable() && readiness.is_writable()
         || interest.is_priority() && readiness.is_priority()
 }

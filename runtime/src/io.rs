@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-pub use osier_poll::{Interest, Readiness};
+pub use osier_poll::{Interest, Ready};
 
 pub use connected::{Disconnected, HalfClose, while_connected};
 pub use sendfile::{FileSink, sendfile, sendfile_after};
@@ -95,7 +95,7 @@ pub fn writable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
 
 /// Waits until `fd` is ready for something of `interest`, and says for what.
 ///
-/// A hang-up and an error of the descriptor are readiness too ([`Readiness::HUP`], [`Readiness::ERROR`]), whatever the
+/// A hang-up and an error of the descriptor are readiness too ([`Ready::HUP`], [`Ready::ERROR`]), whatever the
 /// interest: the next call on the descriptor tells what happened. The descriptor must not be closed meanwhile, which its
 /// borrow sees to.
 ///
@@ -114,7 +114,7 @@ pub fn writable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
 ///   also a device like `/dev/null`, which a plain thread is told to be ready.
 /// - `InvalidInput` for an empty interest.
 /// - `WouldBlock` where it would have to wait on a worker but not on a fiber.
-pub fn ready(fd: impl AsFd, interest: Interest, deadline: Option<Instant>) -> io::Result<Readiness> {
+pub fn ready(fd: impl AsFd, interest: Interest, deadline: Option<Instant>) -> io::Result<Ready> {
     let fd = fd.as_fd();
     if interest.is_empty() {
         return Err(io::Error::new(
@@ -162,16 +162,16 @@ fn flags(interest: Interest) -> PollFlags {
     flags
 }
 
-fn readiness(flags: PollFlags) -> Readiness {
+fn readiness(flags: PollFlags) -> Ready {
     let told = [
-        (PollFlags::IN, Readiness::READABLE),
-        (PollFlags::OUT, Readiness::WRITABLE),
-        (PollFlags::RDHUP, Readiness::READ_CLOSED),
-        (PollFlags::HUP, Readiness::HUP),
-        (PollFlags::ERR, Readiness::ERROR),
-        (PollFlags::PRI, Readiness::PRIORITY),
+        (PollFlags::IN, Ready::READABLE),
+        (PollFlags::OUT, Ready::WRITABLE),
+        (PollFlags::RDHUP, Ready::READ_CLOSED),
+        (PollFlags::HUP, Ready::HUP),
+        (PollFlags::ERR, Ready::ERROR),
+        (PollFlags::PRI, Ready::PRIORITY),
     ];
     told.into_iter()
         .filter(|(flag, _)| flags.contains(*flag))
-        .fold(Readiness::NONE, |all, (_, bit)| all | bit)
+        .fold(Ready::NONE, |all, (_, bit)| all | bit)
 }

@@ -52,22 +52,33 @@ compile_error!("osier cancels fibers by unwinding: build with panic = \"unwind\"
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("osier packs its wakers into 64-bit pointers");
 
+mod aio;
 mod block_on;
 mod cancel;
 mod context;
 pub mod dormant;
+mod driver;
+pub mod embed;
+mod executor;
 pub mod fiber;
 mod foreign;
+pub mod fs;
 mod hook;
+mod inspect;
 pub mod io;
+pub mod ioq;
 mod isolate;
 mod local;
 pub mod net;
+pub mod process;
 mod remote;
 mod runtime;
 mod scope;
+pub mod select;
+pub mod signal;
 mod slots;
 mod source;
+pub mod sync;
 mod sys;
 mod table;
 mod task;
@@ -75,6 +86,9 @@ pub mod time;
 mod wait;
 mod waker;
 mod worker;
+
+pub use osier_coro as coro;
+pub use osier_poll as poll;
 
 pub use block_on::{block_on, unblock};
 pub use cancel::{Cancelled, Elapsed, shield, timeout};

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
-use osier_poll::{Event, Interest, Mode, Readiness, Token};
+use osier_poll::{Event, Interest, Mode, Ready, Token};
 use osier_queue::WaitList;
 pub(crate) use osier_queue::readiness::Direction;
 use osier_queue::readiness::{CLOSED, ERROR, HUP, Move, PRIORITY, READ_CLOSED, READABLE, State, WRITABLE};
@@ -95,13 +95,13 @@ pub(crate) fn dispatch(worker: &Worker, event: Event) {
     if token & FOREIGN != 0 {
         return worker.foreign.dispatch(token & !FOREIGN, readiness);
     }
-    let has = |flag: Readiness, bits: u64| if readiness.contains(flag) { bits } else { 0 };
-    let bits = has(Readiness::READABLE, READABLE)
-        | has(Readiness::WRITABLE, WRITABLE)
-        | has(Readiness::READ_CLOSED, READABLE | READ_CLOSED)
-        | has(Readiness::PRIORITY, READABLE | PRIORITY)
-        | has(Readiness::HUP, READABLE | WRITABLE | HUP)
-        | has(Readiness::ERROR, READABLE | WRITABLE | ERROR);
+    let has = |flag: Ready, bits: u64| if readiness.contains(flag) { bits } else { 0 };
+    let bits = has(Ready::READABLE, READABLE)
+        | has(Ready::WRITABLE, WRITABLE)
+        | has(Ready::READ_CLOSED, READABLE | READ_CLOSED)
+        | has(Ready::PRIORITY, READABLE | PRIORITY)
+        | has(Ready::HUP, READABLE | WRITABLE | HUP)
+        | has(Ready::ERROR, READABLE | WRITABLE | ERROR);
     let Some(source) = mark(token, bits) else { return };
     if bits & (READABLE | CLOSED) != 0 {
         let dormant = source.dormant.load(Ordering::Acquire);

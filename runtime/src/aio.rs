@@ -1,0 +1,1 @@
+//! The future face of streams and descriptors.

@@ -1,0 +1,1 @@
+//! A runtime without threads, inside somebody else's loop.

@@ -1,0 +1,1 @@
+//! Files, on the pool for blocking work.

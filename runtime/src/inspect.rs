@@ -1,0 +1,1 @@
+//! Seeing inside: the dump, the watchdog, the metrics.

@@ -1,0 +1,1 @@
+//! The callback face: run queue, timers, descriptor monitors.

@@ -1,0 +1,1 @@
+//! Waiting on many.

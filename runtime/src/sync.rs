@@ -1,0 +1,1 @@
+//! What fibers, threads, futures and callbacks share and wait for.
