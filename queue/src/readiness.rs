@@ -230,6 +230,21 @@ impl State {
         self.take_over(direction, here, register)
     }
 
+    /// Makes `here`, whose thread need not be this one, the owner of the direction, also if it is: forgets the bit and has
+    /// the poller asked anew. For who may not [`clear`](State::clear), since events are dispatched while it calls. It has
+    /// linked its waiter, and met a would-block before that or does not trust the bit for other reasons.
+    ///
+    /// # Errors
+    /// As [`own`](State::own).
+    pub fn renew<E>(
+        &self,
+        direction: Direction,
+        here: u16,
+        register: impl FnOnce(Move) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.take_over(direction, here, register)
+    }
+
     fn take_over<E>(
         &self,
         direction: Direction,
@@ -242,8 +257,8 @@ impl State {
         fence(Ordering::SeqCst);
         let (old, other) = (former.owner(direction), former.owner(direction.other()));
         let registered = register(Move {
-            leaves: old.filter(|_| old != other),
-            again: other == Some(here),
+            leaves: old.filter(|_| old != other && old != Some(here)),
+            again: other == Some(here) || old == Some(here),
             generation: former.generation(),
         });
         if registered.is_err() {

@@ -126,6 +126,12 @@ impl<T> Wheel<T> {
         entry.is_some_and(|entry| entry.generation == key.generation && entry.value.is_some())
     }
 
+    /// What a timer that is still to fire carries.
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        (entry.generation == key.generation).then_some(entry.value.as_mut())?
+    }
+
     /// Number of live timers.
     pub fn len(&self) -> usize {
         self.live as usize

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  thread-local HERE ── worker ──▶ Worker   set by the loop for as long as it runs on this thread
-//!                   └── fiber ───▶ Core     set by a fiber whenever it runs, null while the loop does
+//!                   ├── fiber ───▶ Core     set by a fiber whenever it runs, null while the loop does
+//!                   └── driver ──▶ Remote   set while leaves are polled for somebody else than this thread's worker
 //! ```
 //!
 //! A fiber sets the pointer to its own core when it starts and each time its suspension returns; the loop clears it when
@@ -19,6 +20,7 @@ use std::cell::Cell;
 use std::ptr;
 
 use crate::fiber::Core;
+use crate::remote::Remote;
 use crate::waker::Word;
 use crate::worker::Worker;
 
@@ -26,11 +28,12 @@ struct Here {
     worker: Cell<*const Worker>,
     fiber: Cell<*const Core<'static>>,
     panic_hook: Cell<bool>,
+    driver: Cell<Option<&'static Remote>>,
 }
 
 thread_local! {
     static HERE: Here = const {
-        Here { worker: Cell::new(ptr::null()), fiber: Cell::new(ptr::null()), panic_hook: Cell::new(false) }
+        Here { worker: Cell::new(ptr::null()), fiber: Cell::new(ptr::null()), panic_hook: Cell::new(false), driver: Cell::new(None) }
     };
 }
 
@@ -129,6 +132,34 @@ pub(crate) fn enter_fiber(core: &Core<'_>) {
 #[inline]
 pub(crate) fn leave_fiber() {
     HERE.with(|here| here.fiber.set(ptr::null()));
+}
+
+/// What leaves register with that are polled here; `None` outside of everything.
+#[inline]
+pub(crate) fn driver() -> Option<&'static Remote> {
+    HERE.with(|here| here.driver.get())
+        .or_else(|| worker(|worker| worker.remote))
+}
+
+/// The worker whose own thread this is, unless leaves are polled for another driver.
+#[inline]
+pub(crate) fn driver_is_worker() -> Option<&'static Remote> {
+    match HERE.with(|here| here.driver.get()) {
+        None => worker(|worker| worker.remote),
+        Some(_) => None,
+    }
+}
+
+/// Runs `run` with another driver for the leaves that it polls.
+pub(crate) fn with_driver<T>(driver: &'static Remote, run: impl FnOnce() -> T) -> T {
+    struct Reset(Option<&'static Remote>);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            HERE.with(|here| here.driver.set(self.0));
+        }
+    }
+    let _reset = Reset(HERE.with(|here| here.driver.replace(Some(driver))));
+    run()
 }
 
 /// Marks this thread as being inside the panic hook; the former value is to be set back.

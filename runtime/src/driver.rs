@@ -1,1 +1,198 @@
-//! What drives leaves that no fiber waits for: a poller, timers and foreign descriptors that any thread may reach.
+//! What drives leaves that are polled with any waker: timers that any thread may set, and where they are set.
+//!
+//! A leaf registers with the *driver* of whoever polls it: the worker of this thread; in a callback of an
+//! [`IoQueue`](crate::ioq) that queue's; anywhere else a runtime of one worker that is started at the first need, runs no
+//! fiber, and stays. A driver is a [`Remote`]: a poller, foreign descriptors, and the timers below. Whose thread polls it does not
+//! matter to the leaf.
+//!
+//! # Protocol
+//! `wheel` under its lock. `next`: written under it, read without: when the wheel is to be looked at. Whoever sets a timer
+//! that is earlier stores `next` and rings; the driver, about to sleep, says so ([`Parker`](osier_queue::Parker)) and then reads it. Wakers are cloned
+//! before the lock and woken after it: they may run anybody's code.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use osier_queue::{Key, Wheel, tick_after, tick_at};
+use smallvec::SmallVec;
+
+use crate::context;
+use crate::remote::Remote;
+use crate::runtime::Runtime;
+
+/// How many wakers are taken out under one hold of the lock.
+const BATCH: usize = 32;
+/// No timer.
+const NEVER: u64 = u64::MAX;
+
+pub(crate) struct Timers {
+    wheel: Mutex<Wheel<Waker>>,
+    next: AtomicU64,
+    /// Tick 0.
+    epoch: Instant,
+}
+
+impl Timers {
+    pub(crate) fn new() -> Timers {
+        Timers {
+            wheel: Mutex::new(Wheel::new(0)),
+            next: AtomicU64::new(NEVER),
+            epoch: Instant::now(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Wheel<Waker>> {
+        self.wheel.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn note_next(&self, wheel: &Wheel<Waker>) {
+        self.next.store(wheel.next_wakeup().unwrap_or(NEVER), Ordering::Release);
+    }
+
+    /// Sets a timer; `true`: it is the earliest, so the driver must not sleep past it.
+    fn insert(&self, deadline: Instant, waker: Waker) -> (Key, bool) {
+        let tick = tick_after(deadline.saturating_duration_since(self.epoch));
+        let mut wheel = self.lock();
+        let key = wheel.insert(tick, waker);
+        let earliest = tick < self.next.load(Ordering::Relaxed);
+        self.note_next(&wheel);
+        (key, earliest)
+    }
+
+    /// Leaves another waker with a timer; `false`: it has fired.
+    fn refresh(&self, key: Key, waker: &Waker) -> bool {
+        let mut wheel = self.lock();
+        let Some(old) = wheel.get_mut(key) else { return false };
+        let replaced = (!old.will_wake(waker)).then(|| std::mem::replace(old, waker.clone()));
+        drop(wheel);
+        drop(replaced);
+        true
+    }
+
+    fn remove(&self, key: Key) {
+        let mut wheel = self.lock();
+        let removed = wheel.remove(key);
+        drop(wheel);
+        drop(removed);
+    }
+
+    /// When [`fire`](Timers::fire) is to be called next.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        match self.next.load(Ordering::Acquire) {
+            NEVER => None,
+            tick => Some(self.epoch + Duration::from_millis(tick)),
+        }
+    }
+
+    /// How many timers are set.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Wakes whom time has come for. One load if there is nobody.
+    #[inline]
+    pub(crate) fn fire(&self, now: Instant) {
+        let next = self.next.load(Ordering::Acquire);
+        if next == NEVER {
+            return;
+        }
+        let tick = tick_at(now.saturating_duration_since(self.epoch));
+        if next <= tick {
+            self.fire_until(tick);
+        }
+    }
+
+    fn fire_until(&self, tick: u64) {
+        loop {
+            let mut due: SmallVec<[Waker; BATCH]> = SmallVec::new();
+            let mut wheel = self.lock();
+            while due.len() < BATCH
+                && let Some(waker) = wheel.pop_expired(tick)
+            {
+                due.push(waker);
+            }
+            self.note_next(&wheel);
+            drop(wheel);
+            let full = due.len() == BATCH;
+            due.into_iter().for_each(Waker::wake);
+            if !full {
+                return;
+            }
+        }
+    }
+
+    /// The driver ends: whoever has a timer here sets it elsewhere.
+    pub(crate) fn forget_all(&self) {
+        self.fire_until(NEVER - 1);
+    }
+}
+
+/// A timer of a leaf, removed when it is dropped.
+pub(crate) struct Armed {
+    driver: &'static Remote,
+    key: Key,
+}
+
+impl Armed {
+    /// Wakes `waker` at `deadline` or up to a tick later, never before.
+    ///
+    /// # Errors
+    ///
+    /// As [`current`].
+    pub(crate) fn new(deadline: Instant, waker: &Waker) -> io::Result<Armed> {
+        let driver = current()?;
+        let (key, earliest) = driver.timers.insert(deadline, waker.clone());
+        if earliest {
+            driver.ring();
+        }
+        Ok(Armed { driver, key })
+    }
+
+    /// Wakes this waker instead; `false` if the timer has fired.
+    pub(crate) fn refresh(&self, waker: &Waker) -> bool {
+        self.driver.timers.refresh(self.key, waker)
+    }
+}
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        self.driver.timers.remove(self.key);
+    }
+}
+
+/// The driver of whoever calls.
+///
+/// # Errors
+///
+/// What the system says when the one outside of all runtimes cannot be started.
+pub(crate) fn current() -> io::Result<&'static Remote> {
+    match context::driver() {
+        Some(driver) => Ok(driver),
+        None => outside(),
+    }
+}
+
+/// The driver of leaves that are polled outside of every runtime.
+#[cold]
+fn outside() -> io::Result<&'static Remote> {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    if let Some(runtime) = RUNTIME.get() {
+        return Ok(runtime.driver());
+    }
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _starting = STARTING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if RUNTIME.get().is_none() {
+        let runtime = Runtime::builder().workers(1).name("osier-driver").build();
+        let runtime = runtime.map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("the driver of futures outside of a runtime cannot start: {error}"),
+            )
+        })?;
+        let _ = RUNTIME.set(runtime);
+    }
+    Ok(RUNTIME.get().expect("set under the lock").driver())
+}

@@ -1,168 +1,283 @@
 //! Foreign descriptors: waiting for an fd that is not a socket of ours, one-shot and level-triggered.
 //!
-//! Each worker has a table, one entry per descriptor number with everybody who waits for it. The entry is armed for what
+//! Each driver has a table, one entry per descriptor number with everybody who waits for it. The entry is armed for what
 //! its waiters want; an event disarms it, wakes those whom it concerns and arms it for the rest. An edge cached from
 //! earlier would be wrong here, because others may read the same description. The descriptor's flags are never touched.
+//!
+//! # Protocol
+//! All of a table is under its one lock, which is taken after that of the driver's poller if both are needed. Wakers are
+//! woken and dropped without it: they may run anybody's code.
 
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::rc::Rc;
-use std::task::{Poll, Waker};
-use std::time::Instant;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
 
-use osier_poll::{Interest, Mode, Ready, Token};
+use osier_poll::{Interest, Mode, Poller, Ready, Token};
+use smallvec::SmallVec;
 
-use crate::context;
+use crate::driver;
+use crate::remote::Remote;
 use crate::source::FOREIGN;
-use crate::wait;
-use crate::worker::Worker;
 
 #[derive(Default)]
 pub(crate) struct Table {
-    entries: RefCell<HashMap<RawFd, Entry>>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    entries: HashMap<RawFd, Entry>,
     /// Tells a registration from a former one of the same number, whose event may still be on its way.
-    generation: Cell<u32>,
+    generation: u32,
+    /// The number of the next wait.
+    next_wait: u64,
 }
 
 struct Entry {
-    waits: Vec<Rc<Wait>>,
+    waits: SmallVec<[Wait; 1]>,
     generation: u32,
     /// The poller knows it (perhaps disarmed).
     registered: bool,
+    /// What it is armed for.
+    armed: Interest,
     /// Stands for the descriptor where that itself is registered already: a socket of ours.
     double: Option<OwnedFd>,
 }
 
 struct Wait {
+    number: u64,
     interest: Interest,
-    seen: Cell<Option<Ready>>,
-    waker: RefCell<Option<Waker>>,
+    seen: Option<Ready>,
+    waker: Option<Waker>,
 }
 
-/// Waits on a fiber until `fd` is ready for something of `interest`, or has hung up or failed.
-pub(crate) fn wait(fd: BorrowedFd<'_>, interest: Interest, deadline: Option<Instant>) -> io::Result<Ready> {
-    struct Leave<'a>(BorrowedFd<'a>, Rc<Wait>);
-    impl Drop for Leave<'_> {
-        fn drop(&mut self) {
-            context::worker(|worker| worker.foreign.leave(worker, self.0, &self.1));
+/// A descriptor that is waited for: the leaf behind [`io::ready`](crate::io::ready). Once it has completed it begins anew.
+pub(crate) struct Waiting<'fd> {
+    fd: BorrowedFd<'fd>,
+    interest: Interest,
+    entered: Option<(&'static Remote, u64)>,
+}
+
+impl<'fd> Waiting<'fd> {
+    pub(crate) fn new(fd: BorrowedFd<'fd>, interest: Interest) -> Waiting<'fd> {
+        Waiting {
+            fd,
+            interest,
+            entered: None,
         }
     }
-    let wait = Rc::new(Wait {
-        interest,
-        seen: Cell::new(None),
-        waker: RefCell::new(None),
-    });
-    let _leave = Leave(fd, Rc::clone(&wait));
-    let outcome = wait::wait(deadline, None, |cx| {
-        if let Some(seen) = wait.seen.get() {
-            return Poll::Ready(Ok(seen));
+
+    /// Waits for something else from the next poll on.
+    pub(crate) fn set_interest(&mut self, interest: Interest) {
+        self.leave();
+        self.interest = interest;
+    }
+
+    fn leave(&mut self) {
+        if let Some((driver, number)) = self.entered.take() {
+            driver.foreign.leave(driver, self.fd, number);
         }
-        *wait.waker.borrow_mut() = Some(cx.waker().clone());
-        match context::worker(|worker| worker.foreign.enter(worker, fd, &wait)) {
-            Some(Err(error)) => Poll::Ready(Err(error)),
-            _ => Poll::Pending,
+    }
+}
+
+impl Future for Waiting<'_> {
+    type Output = io::Result<Ready>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<Ready>> {
+        let (driver, number) = match self.entered {
+            Some(entered) => entered,
+            None => {
+                let driver = driver::current()?;
+                let number = driver.foreign.number();
+                self.entered = Some((driver, number));
+                (driver, number)
+            }
+        };
+        match driver.foreign.poll(driver, self.fd, self.interest, number, cx.waker()) {
+            Ok(None) => Poll::Pending,
+            Ok(Some(seen)) => {
+                self.leave();
+                Poll::Ready(Ok(seen))
+            }
+            Err(error) => {
+                self.leave();
+                Poll::Ready(Err(error))
+            }
         }
-    });
-    outcome.unwrap_or_else(|stop| Err(stop.into()))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
 }
 
 impl Table {
-    /// Adds the wait, if it is new, and arms the descriptor for everybody.
-    fn enter(&self, worker: &Worker, fd: BorrowedFd<'_>, wait: &Rc<Wait>) -> io::Result<()> {
-        let mut entries = self.entries.borrow_mut();
-        let entry = entries.entry(fd.as_raw_fd()).or_insert_with(|| {
-            let generation = self.generation.get().wrapping_add(1) & (u32::MAX >> 1);
-            self.generation.set(generation);
-            Entry {
-                waits: Vec::new(),
-                generation,
-                registered: false,
-                double: None,
-            }
-        });
-        if !entry.waits.iter().any(|other| Rc::ptr_eq(other, wait)) {
-            entry.waits.push(Rc::clone(wait));
-        }
-        entry.arm(worker, fd)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn leave(&self, worker: &Worker, fd: BorrowedFd<'_>, wait: &Rc<Wait>) {
-        let mut entries = self.entries.borrow_mut();
-        let Some(entry) = entries.get_mut(&fd.as_raw_fd()) else {
-            return;
-        };
-        entry.waits.retain(|other| !Rc::ptr_eq(other, wait));
-        if entry.waits.is_empty()
-            && let Some(entry) = entries.remove(&fd.as_raw_fd())
-            && entry.registered
-        {
-            // It fails only when the descriptor was closed under us, and the registration with it.
-            let _ = worker
-                .poller
-                .delete(entry.double.as_ref().map_or(fd, |double| double.as_fd()));
+    fn number(&self) -> u64 {
+        let mut inner = self.lock();
+        inner.next_wait += 1;
+        inner.next_wait
+    }
+
+    /// What the wait has seen; or adds it, if it is new, and arms the descriptor for everybody.
+    fn poll(
+        &self,
+        driver: &Remote,
+        fd: BorrowedFd<'_>,
+        interest: Interest,
+        number: u64,
+        waker: &Waker,
+    ) -> io::Result<Option<Ready>> {
+        let waker = waker.clone();
+        let polled = driver.with_poller(|poller| {
+            let mut inner = self.lock();
+            let entry = inner.entry(fd.as_raw_fd());
+            let old = match entry.waits.iter_mut().find(|wait| wait.number == number) {
+                Some(Wait { seen: Some(seen), .. }) => return (Ok(Some(*seen)), None),
+                Some(wait) => wait.waker.replace(waker),
+                None => {
+                    entry.waits.push(Wait {
+                        number,
+                        interest,
+                        seen: None,
+                        waker: Some(waker),
+                    });
+                    None
+                }
+            };
+            (entry.arm(poller, fd).map(|()| None), old)
+        });
+        match polled {
+            Some((polled, _dropped_here)) => polled,
+            None => Err(io::Error::other("the runtime that waits for this descriptor has ended")),
         }
+    }
+
+    fn leave(&self, driver: &Remote, fd: BorrowedFd<'_>, number: u64) {
+        let left = driver.with_poller(|poller| {
+            let mut inner = self.lock();
+            let left = inner.take(fd.as_raw_fd(), number);
+            if let Some((_, Some(entry))) = &left
+                && entry.registered
+            {
+                // It fails only when the descriptor was closed under us, and the registration with it.
+                let _ = poller.delete(entry.double.as_ref().map_or(fd, |double| double.as_fd()));
+            }
+            left
+        });
+        drop(left);
     }
 
     /// Leaves the descriptor's own registration to a socket of ours; those who wait here go on with a duplicate.
-    pub(crate) fn give_way(&self, worker: &Worker, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let mut entries = self.entries.borrow_mut();
-        let Some(entry) = entries.get_mut(&fd.as_raw_fd()) else {
+    pub(crate) fn give_way(&self, poller: &Poller, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let mut inner = self.lock();
+        let Some(entry) = inner.entries.get_mut(&fd.as_raw_fd()) else {
             return Ok(());
         };
         if entry.registered && entry.double.is_none() {
             entry.double = Some(fd.try_clone_to_owned()?);
-            worker.poller.delete(fd)?;
-            entry.registered = false;
-            entry.arm(worker, fd)?;
+            poller.delete(fd)?;
+            (entry.registered, entry.armed) = (false, Interest::NONE);
+            entry.arm(poller, fd)?;
         }
         Ok(())
     }
 
     /// Takes an event: tells those whom it concerns, and wakes all, so that the others arm the descriptor again.
-    pub(crate) fn dispatch(&self, token: u64, readiness: Ready) {
-        let mut woken = Vec::new();
-        if let Some(entry) = self.entries.borrow().get(&(token as u32 as RawFd))
+    pub(crate) fn dispatch(&self, token: u64, ready: Ready) {
+        let mut woken: SmallVec<[Waker; 4]> = SmallVec::new();
+        if let Some(entry) = self.lock().entries.get_mut(&(token as u32 as RawFd))
             && u64::from(entry.generation) == token >> 32
         {
-            for wait in &entry.waits {
-                if concerns(wait.interest, readiness) {
-                    wait.seen.set(Some(readiness));
+            entry.armed = Interest::NONE;
+            for wait in &mut entry.waits {
+                if concerns(wait.interest, ready) {
+                    wait.seen = Some(ready);
                 }
-                woken.extend(wait.waker.borrow_mut().take());
+                woken.extend(wait.waker.take());
             }
         }
-        // Not under the borrow: a waker may run anybody's code.
         woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// The driver ends: whoever waits here waits elsewhere.
+    pub(crate) fn forget_all(&self) {
+        let entries = std::mem::take(&mut self.lock().entries);
+        let waits = entries.into_values().flat_map(|entry| entry.waits);
+        waits.filter_map(|wait| wait.waker).for_each(Waker::wake);
+    }
+}
+
+impl Inner {
+    fn entry(&mut self, fd: RawFd) -> &mut Entry {
+        let generation = &mut self.generation;
+        self.entries.entry(fd).or_insert_with(|| {
+            *generation = generation.wrapping_add(1) & (u32::MAX >> 1);
+            Entry {
+                waits: SmallVec::new(),
+                generation: *generation,
+                registered: false,
+                armed: Interest::NONE,
+                double: None,
+            }
+        })
+    }
+
+    /// Takes a wait out, and with the last one the entry.
+    fn take(&mut self, fd: RawFd, number: u64) -> Option<(Wait, Option<Entry>)> {
+        let entry = self.entries.get_mut(&fd)?;
+        let at = entry.waits.iter().position(|wait| wait.number == number)?;
+        let wait = entry.waits.remove(at);
+        let empty = entry.waits.is_empty();
+        Some((wait, if empty { self.entries.remove(&fd) } else { None }))
     }
 }
 
 impl Entry {
-    fn arm(&mut self, worker: &Worker, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let wanted = self.waits.iter().filter(|wait| wait.seen.get().is_none());
+    fn arm(&mut self, poller: &Poller, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let wanted = self.waits.iter().filter(|wait| wait.seen.is_none());
         let interest = wanted.fold(Interest::NONE, |all, wait| all | wait.interest);
+        if self.registered && self.armed.contains(interest) && !self.armed.is_empty() {
+            return Ok(());
+        }
         let token = Token(FOREIGN | u64::from(self.generation) << 32 | u64::from(fd.as_raw_fd() as u32));
         let known_as = self.double.as_ref().map_or(fd, |double| double.as_fd());
         if self.registered {
-            return worker.poller.modify(known_as, token, interest, Mode::Oneshot);
+            match poller.modify(known_as, token, interest, Mode::Oneshot) {
+                // Another descriptor of this number was closed while somebody had forgotten its wait here.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                modified => {
+                    modified?;
+                    self.armed = interest;
+                    return Ok(());
+                }
+            }
         }
-        match worker.poller.add(known_as, token, interest, Mode::Oneshot) {
+        match poller.add(known_as, token, interest, Mode::Oneshot) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let double = fd.try_clone_to_owned()?;
-                worker.poller.add(&double, token, interest, Mode::Oneshot)?;
+                poller.add(&double, token, interest, Mode::Oneshot)?;
                 self.double = Some(double);
             }
             added => added?,
         }
-        self.registered = true;
+        (self.registered, self.armed) = (true, interest);
         Ok(())
     }
 }
 
-fn concerns(interest: Interest, readiness: Ready) -> bool {
-    readiness.intersects(Ready::HUP | Ready::ERROR)
-        || interest.is_readable() && readiness.intersects(Ready::READABLE | Ready::READ_CLOSED)
-        || interest.is_writable() && readiness.is_writable()
-        || interest.is_priority() && readiness.is_priority()
+fn concerns(interest: Interest, ready: Ready) -> bool {
+    ready.intersects(Ready::HUP | Ready::ERROR)
+        || interest.is_readable() && ready.intersects(Ready::READABLE | Ready::READ_CLOSED)
+        || interest.is_writable() && ready.is_writable()
+        || interest.is_priority() && ready.is_priority()
 }

@@ -1,7 +1,7 @@
 //! Waiting for any descriptor, sending file bytes, and tying work to the life of a connection.
 //!
 //! ```text
-//!   readable, writable, ready    crate::foreign (fiber), poll(2) (plain thread)
+//!   readable, writable, ready    crate::foreign (fiber, future), poll(2) (plain thread)
 //!   sendfile                     io/sendfile.rs
 //!   while_connected              io/connected.rs
 //! ```
@@ -11,8 +11,11 @@
 mod connected;
 mod sendfile;
 
+use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -25,7 +28,7 @@ pub use sendfile::{FileSink, sendfile, sendfile_after};
 use crate::context::{self, Caller};
 use crate::foreign;
 use crate::source::{Watched, block_thread};
-use crate::wait::Stop;
+use crate::wait::{self, Stop};
 
 mod sealed {
     pub trait Sealed {}
@@ -130,8 +133,60 @@ pub fn ready(fd: impl AsFd, interest: Interest, deadline: Option<Instant>) -> io
             .map(Some),
     })?;
     match flags {
-        None => foreign::wait(fd, interest, deadline),
+        None => {
+            let mut leaf = pin!(foreign::Waiting::new(fd, interest));
+            wait::wait(deadline, None, |cx| leaf.as_mut().poll(cx))?
+        }
         Some(flags) => Ok(readiness(flags)),
+    }
+}
+
+/// [`ready`] as a future: any executor may poll it, and a worker drives it.
+///
+/// The descriptor stays open as long as the future borrows it, be it by value (`fd` may own it).
+///
+/// ```
+/// use osier::io::{Interest, ready_async};
+/// use std::io::Write;
+/// let (reader, mut writer) = std::io::pipe()?;
+/// osier::run(|| {
+///     writer.write_all(b"!")?;
+///     assert!(osier::block_on(ready_async(&reader, Interest::READABLE))?.is_readable());
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// # Cancellation
+///
+/// Dropping it leaves the descriptor alone.
+///
+/// # Errors
+///
+/// As [`ready`], but for the deadline's.
+pub fn ready_async<F: AsFd + ?Sized>(fd: &F, interest: Interest) -> WhenReady<'_> {
+    WhenReady(foreign::Waiting::new(fd.as_fd(), interest))
+}
+
+/// [`readable`] as a future.
+pub fn readable_async<F: AsFd + ?Sized>(fd: &F) -> WhenReady<'_> {
+    ready_async(fd, Interest::READABLE)
+}
+
+/// [`writable`] as a future.
+pub fn writable_async<F: AsFd + ?Sized>(fd: &F) -> WhenReady<'_> {
+    ready_async(fd, Interest::WRITABLE)
+}
+
+/// The future of [`ready_async`]. After it has completed it may be polled again, and waits again.
+#[must_use = "a future does nothing until it is polled"]
+pub struct WhenReady<'fd>(foreign::Waiting<'fd>);
+
+impl Future for WhenReady<'_> {
+    type Output = io::Result<Ready>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<Ready>> {
+        Pin::new(&mut self.0).poll(cx)
     }
 }
 

@@ -1,4 +1,5 @@
-//! What other threads may touch of a worker: its inbox of wake-ups, its parker and the doorbell of its poller.
+//! What other threads may touch of a worker: its inbox of wake-ups, its parker, the doorbell of its poller, and what leaves
+//! register with (`driver.rs`).
 //!
 //! A [`Remote`] is never freed: when its runtime ends it goes to a free list and serves a later worker. So a waker, which
 //! is only a number, can look it up at any time without a reference count, and the worst a late one does is wake a
@@ -10,6 +11,8 @@
 //! | `slots[i].link`, `inbox` | any thread pushes, owner drains | `osier_queue::inbox` states the ordering |
 //! | `parker` | `osier_queue::parker` | `osier_queue::parker` |
 //! | `poller` | start and end of a worker, under the lock | whoever rings |
+//! | `timers` | any thread, see `driver.rs` | its driver |
+//! | `foreign` | any thread under its lock, after that of `poller` if it needs both | its driver |
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -18,6 +21,8 @@ use osier_poll::Poller;
 use osier_queue::{Inbox, Link, Links, Parker};
 
 use crate::context;
+use crate::driver::Timers;
+use crate::foreign;
 use crate::table::Table;
 use crate::waker::{WORKERS_MAX, Word};
 
@@ -39,6 +44,8 @@ pub(crate) struct Remote {
     /// The first id that no fiber of its workers has had. Written at the end of a worker, read at the start of the next.
     pub(crate) next_fiber: AtomicU64,
     poller: Mutex<Option<Arc<Poller>>>,
+    pub(crate) timers: Timers,
+    pub(crate) foreign: foreign::Table,
     slots: Table<RemoteSlot>,
 }
 
@@ -68,6 +75,8 @@ impl Remote {
                 parker: Parker::new(),
                 next_fiber: AtomicU64::new(u64::from(id) << 48 | 1),
                 poller: Mutex::new(None),
+                timers: Timers::new(),
+                foreign: foreign::Table::default(),
                 slots: Table::new(),
             }))
         });
@@ -78,6 +87,9 @@ impl Remote {
     /// Gives the remote back. Late wake-ups may still reach it; they do nothing.
     pub(crate) fn release(&self) {
         *self.doorbell() = None;
+        // Who waits here for time or for a foreign descriptor goes elsewhere.
+        self.timers.forget_all();
+        self.foreign.forget_all();
         FREE.lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .unused

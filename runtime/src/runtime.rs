@@ -196,6 +196,11 @@ impl Runtime {
         handle
     }
 
+    /// The first worker's remote, as a driver for leaves.
+    pub(crate) fn driver(&self) -> &'static Remote {
+        self.shared.seats[0].remote
+    }
+
     /// How many workers it has.
     pub fn workers(&self) -> usize {
         self.shared.workers()

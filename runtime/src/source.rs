@@ -11,22 +11,23 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use osier_poll::{Event, Interest, Mode, Ready, Token};
-use osier_queue::WaitList;
 pub(crate) use osier_queue::readiness::Direction;
 use osier_queue::readiness::{CLOSED, ERROR, HUP, Move, PRIORITY, READ_CLOSED, READABLE, State, WRITABLE};
+use osier_queue::{WaitList, Waiter};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::cancel::Waiting;
 use crate::context::{self, Caller, Frame};
+use crate::remote::Remote;
 use crate::table::Table;
 use crate::waker::Word;
-use crate::worker::Worker;
 use crate::{remote, wait};
 
 /// One slot of the table.
@@ -87,13 +88,13 @@ fn token(index: u32, generation: u16) -> Token {
 pub(crate) const FOREIGN: u64 = 1 << 63;
 
 /// Takes an event: sets the source's bits and wakes whom it concerns.
-pub(crate) fn dispatch(worker: &Worker, event: Event) {
+pub(crate) fn dispatch(driver: &Remote, event: Event) {
     let Event {
         token: Token(token),
         readiness,
     } = event;
     if token & FOREIGN != 0 {
-        return worker.foreign.dispatch(token & !FOREIGN, readiness);
+        return driver.foreign.dispatch(token & !FOREIGN, readiness);
     }
     let has = |flag: Ready, bits: u64| if readiness.contains(flag) { bits } else { 0 };
     let bits = has(Ready::READABLE, READABLE)
@@ -255,32 +256,107 @@ impl Watched {
 
     /// Makes this thread's worker the owner of the direction, unless it is.
     fn own(&self, direction: Direction) -> io::Result<()> {
-        let source = self.source();
-        context::worker(|worker| {
-            source
-                .state
-                .own(direction, worker.remote.id, |how| self.register(worker, how))
-        })
-        .unwrap_or(Ok(()))
+        let state = &self.source().state;
+        match context::worker(|worker| worker.remote) {
+            Some(here) => state.own(direction, here.id, |how| self.register(here, how)),
+            None => Ok(()),
+        }
     }
 
-    /// Registers with the worker's poller, which reports what is there, and leaves the one that nobody needs.
-    fn register(&self, worker: &Worker, how: Move) -> io::Result<()> {
+    /// The future face of [`io`](Watched::io): the same, but where it would wait it leaves `waiter`, of the direction's
+    /// [`list`](Watched::waiter), with the waker of `cx`.
+    pub(crate) fn poll_io<T>(
+        &self,
+        direction: Direction,
+        mut waiter: Pin<&mut Waiter<'static>>,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+    ) -> Poll<io::Result<T>> {
+        let state = &self.source().state;
+        let Some(here) = context::driver_is_worker() else {
+            return self.poll_io_elsewhere(direction, waiter, cx, call);
+        };
+        loop {
+            let seen = state.snapshot();
+            if seen.has(direction.bit()) || seen.owner(direction).is_none() {
+                match call(self.fd()) {
+                    Ok(Moved { value, short }) => {
+                        if short
+                            && self.short_read_drains
+                            && direction == Direction::Read
+                            && !seen.has(CLOSED | PRIORITY)
+                        {
+                            state.clear(seen, READABLE, direction, here.id);
+                        }
+                        return Poll::Ready(Ok(value));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        state.clear(seen, direction.all_bits(), direction, here.id);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+            match state.poll_ready(direction, waiter.as_mut(), cx, || self.own(direction)) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// The same where this thread does not dispatch the events itself, so that it may trust and clear no bit.
+    #[cold]
+    fn poll_io_elsewhere<T>(
+        &self,
+        direction: Direction,
+        mut waiter: Pin<&mut Waiter<'static>>,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+    ) -> Poll<io::Result<T>> {
+        let state = &self.source().state;
+        let driver = crate::driver::current()?;
+        loop {
+            match call(self.fd()) {
+                Ok(moved) => return Poll::Ready(Ok(moved.value)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
+                Err(_) => {}
+            }
+            let asked_anew = || state.renew(direction, driver.id, |how| self.register(driver, how));
+            match state.poll_ready(direction, waiter.as_mut(), cx, asked_anew) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// A node for [`poll_io`](Watched::poll_io). It is not to outlive `self`: then it would wait for the next tenant.
+    pub(crate) fn waiter(&self, direction: Direction) -> Waiter<'static> {
+        self.source().state.list(direction).waiter()
+    }
+
+    /// Registers with the driver's poller, which reports what is there, and leaves the one that nobody needs.
+    fn register(&self, driver: &Remote, how: Move) -> io::Result<()> {
         if let Some(old) = how.leaves {
             self.deregister(old);
         }
         let index = *self.source.get().expect("source() has made it");
         let token = token(index, how.generation);
         let interest = Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY;
-        let add = || worker.poller.add(self.fd(), token, interest, Mode::Edge);
-        if how.again {
-            return worker.poller.modify(self.fd(), token, interest, Mode::Edge);
-        }
-        add().or_else(|error| match error.kind() {
-            // Somebody waits here for this socket as for a foreign descriptor.
-            io::ErrorKind::AlreadyExists => worker.foreign.give_way(worker, self.fd()).and_then(|()| add()),
-            _ => Err(error),
-        })
+        let registered = driver.with_poller(|poller| {
+            if how.again {
+                return poller.modify(self.fd(), token, interest, Mode::Edge);
+            }
+            let add = || poller.add(self.fd(), token, interest, Mode::Edge);
+            add().or_else(|error| match error.kind() {
+                // Somebody waits here for this socket as for a foreign descriptor.
+                io::ErrorKind::AlreadyExists => driver.foreign.give_way(poller, self.fd()).and_then(|()| add()),
+                _ => Err(error),
+            })
+        });
+        registered.unwrap_or_else(|| Err(io::Error::other("the runtime whose thread this was has ended")))
     }
 
     fn deregister(&self, owner: u16) {

@@ -55,7 +55,6 @@ pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) remote: &'static Remote,
     pub(crate) poller: Arc<Poller>,
-    pub(crate) foreign: crate::foreign::Table,
     slots: Slots,
     /// Jobs that others may steal.
     fresh: deque::Worker<Job>,
@@ -93,7 +92,6 @@ impl Worker {
             index,
             remote,
             poller,
-            foreign: crate::foreign::Table::default(),
             slots: Slots::new(),
             fresh,
             local: RefCell::default(),
@@ -158,6 +156,7 @@ impl Worker {
     }
 
     fn fire_timers(&self) {
+        self.remote.timers.fire(self.now.get());
         let tick = self.tick();
         let mut timers = self.timers.borrow_mut();
         while timers.next_wakeup().is_some_and(|wakeup| wakeup <= tick) {
@@ -203,7 +202,7 @@ impl Worker {
         match polled {
             Ok(_) => {
                 for event in events.iter() {
-                    source::dispatch(self, event);
+                    source::dispatch(self.remote, event);
                 }
             }
             Err(error) => panic!("worker {}: its poller failed: {error}", self.index),
@@ -236,7 +235,8 @@ impl Worker {
             .borrow()
             .next_wakeup()
             .map(|tick| self.started + Duration::from_millis(tick));
-        let next = [timer, self.stop_at.get(), self.trim_at.get()]
+        let leaf = self.remote.timers.next();
+        let next = [timer, leaf, self.stop_at.get(), self.trim_at.get()]
             .into_iter()
             .flatten()
             .min();

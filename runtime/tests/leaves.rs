@@ -1,0 +1,135 @@
+//! Leaves that no fiber polls: in futures, on plain threads, far from every runtime.
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use osier::io::{Interest, Ready, ready_async};
+use osier::time::Sleep;
+
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Polls until it is ready, looking again each millisecond whether it was woken.
+fn poll_by_hand<F: Future>(future: F) -> (F::Output, usize) {
+    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(Arc::clone(&count));
+    let mut future = pin!(future);
+    let mut seen = 0;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return (value, count.0.load(Ordering::SeqCst));
+        }
+        while count.0.load(Ordering::SeqCst) == seen {
+            assert!(Instant::now() < deadline, "nobody woke the future");
+            thread::sleep(Duration::from_millis(1));
+        }
+        seen = count.0.load(Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_sleep_is_driven_outside_of_every_runtime() {
+    let start = Instant::now();
+    let ((), woken) = poll_by_hand(Sleep::new(Duration::from_millis(30)));
+    assert!(start.elapsed() >= Duration::from_millis(30));
+    assert_eq!(woken, 1, "one timer, one wake-up");
+}
+
+#[test]
+fn a_sleep_blocks_a_plain_thread() {
+    let start = Instant::now();
+    osier::block_on(Sleep::new(Duration::from_millis(20)));
+    assert!(start.elapsed() >= Duration::from_millis(20));
+}
+
+#[test]
+fn a_sleep_survives_the_runtime_it_began_on() {
+    let runtime = osier::Runtime::builder().workers(1).build().unwrap();
+    let polled_there = runtime
+        .spawn(|| {
+            let mut sleep = Box::pin(Sleep::new(Duration::from_millis(80)));
+            assert!(
+                sleep
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .is_pending()
+            );
+            sleep
+        })
+        .join()
+        .unwrap();
+    drop(runtime);
+    let ((), _) = poll_by_hand(polled_there);
+}
+
+#[test]
+fn an_earlier_timer_interrupts_a_driver_that_sleeps_for_a_later_one() {
+    let mut long = pin!(Sleep::new(Duration::from_secs(3600)));
+    assert!(long.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    thread::sleep(Duration::from_millis(20));
+    poll_by_hand(Sleep::new(Duration::from_millis(10)));
+}
+
+#[test]
+fn a_foreign_descriptor_is_driven_outside_of_every_runtime() {
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    let writing = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        writer.write_all(b"x").unwrap();
+        writer
+    });
+    let (ready, _) = poll_by_hand(ready_async(&reader, Interest::READABLE));
+    assert!(ready.unwrap().is_readable());
+    reader.read_exact(&mut [0]).unwrap();
+    drop(writing.join().unwrap());
+    let (ready, _) = poll_by_hand(ready_async(&reader, Interest::READABLE));
+    assert!(ready.unwrap().intersects(Ready::HUP));
+}
+
+#[test]
+fn a_regular_file_is_refused() {
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let (ready, _) = poll_by_hand(ready_async(&file, Interest::READABLE));
+    assert_eq!(ready.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+}
+
+#[test]
+fn many_wait_for_one_descriptor_in_every_colour() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let reader = &reader;
+    thread::scope(|threads| {
+        for _ in 0..3 {
+            threads.spawn(|| poll_by_hand(ready_async(reader, Interest::READABLE)).0.unwrap());
+            threads.spawn(|| osier::io::readable(reader, None).unwrap());
+            threads.spawn(|| osier::run(|| osier::io::readable(reader, None)).unwrap());
+            threads.spawn(|| osier::run(|| osier::block_on(ready_async(reader, Interest::READABLE))).unwrap());
+        }
+        thread::sleep(Duration::from_millis(50));
+        writer.write_all(b"x").unwrap();
+    });
+}
+
+#[test]
+fn what_is_dropped_is_not_woken() {
+    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(Arc::clone(&count));
+    {
+        let mut sleep = pin!(Sleep::new(Duration::from_millis(5)));
+        assert!(sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    assert_eq!(Arc::strong_count(&count), 2, "its waker is gone with it");
+    thread::sleep(Duration::from_millis(30));
+    assert_eq!(count.0.load(Ordering::SeqCst), 0);
+}
