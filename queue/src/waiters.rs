@@ -30,6 +30,10 @@
 //! - Lost wake-ups: `register` ends in a SeqCst fence, before the waiter looks at the condition; `wake_one` and `wake_all`
 //!   begin with one, after the condition was changed, before they look at `head`. One of the two sees the other. So a wake
 //!   on an empty list is a fence and a load.
+//! - An owner whose condition changes only under the lock needs no fence: it takes the lock, changes the condition and
+//!   grants in one step ([`hand_over`](WaitList::hand_over), [`wake_where`](WaitList::wake_where)), and its waiters ask for
+//!   the condition under the lock before they link ([`enter`](Waiter::enter)). Such a grant *is* the condition, handed over.
+//!   A node carries a word for it: until it is granted, what its owner waits for; from then on, what it was granted.
 //! - `wake_all` wakes those who were in the list when it began: nodes carry tickets, drawn in order under the lock, and it
 //!   stops at the first one that is younger. It releases the lock between batches, so the list stays whole at any time.
 //!
@@ -44,6 +48,7 @@ use crate::sync::{AtomicPtr, AtomicU8, Ordering, Turn, Turnstile, UnsafeCell, fe
 use std::marker::PhantomPinned;
 use std::pin::Pin;
 use std::ptr::{self, NonNull};
+use std::slice;
 use std::task::{Context, Poll, Waker};
 
 /// In no list, nothing granted.
@@ -82,6 +87,15 @@ pub struct WaitList {
     turnstile: Turnstile,
 }
 
+/// What came of [`Waiter::enter`].
+pub(crate) enum Entered<T> {
+    /// There was no need to wait, for this reason.
+    Holds(T),
+    Waits,
+    /// It had been granted this word, and now has consumed it.
+    Granted(u64),
+}
+
 /// One who waits: a node of its list, to be pinned where it lives, best with [`std::pin::pin!`].
 ///
 /// It borrows the list and so cannot outlive it. It may be used again after it was notified or removed.
@@ -107,6 +121,8 @@ struct Links {
     next: *const Node,
     previous: *const Node,
     ticket: u64,
+    /// What it waits for, then what it was granted. Means something to the list's owner alone.
+    word: u64,
     /// Some iff WAITING.
     waker: Option<Waker>,
 }
@@ -142,6 +158,7 @@ impl WaitList {
             next: ptr::null(),
             previous: ptr::null(),
             ticket: 0,
+            word: 0,
             waker: None,
         };
         let node = Node {
@@ -189,6 +206,52 @@ impl WaitList {
         } else {
             1 + self.wake_older_than(end)
         }
+    }
+
+    /// Grants to the one who waits longest, and wakes it; if nobody waits, runs `keep` under the lock. `false`: it did.
+    pub(crate) fn hand_over(&self, keep: impl FnOnce()) -> bool {
+        let waker = {
+            let mut list = self.lock();
+            let waker = list.grant_first(GRANTED_ONE, |_| true);
+            if waker.is_none() {
+                keep();
+            }
+            waker
+        };
+        waker.map(Waker::wake).is_some()
+    }
+
+    /// Runs `change` under the lock, told whether nobody waits, and grants to all who wait at that moment and for whose
+    /// words `judge` has a grant, given what `change` returned; wakes them. Returns how many.
+    ///
+    /// It judges under the lock, some more than once. A waker that panics leaves the rest waiting.
+    pub(crate) fn wake_where<C: Copy>(
+        &self,
+        change: impl FnOnce(bool) -> C,
+        judge: impl Fn(C, u64) -> Option<u64>,
+    ) -> usize {
+        let mut first = None;
+        let (changed, end, more) = {
+            let mut list = self.lock();
+            let changed = change(list.head.is_null());
+            let end = list.next_ticket();
+            list.grant_where(end, |word| judge(changed, word), slice::from_mut(&mut first));
+            (changed, end, !list.head.is_null())
+        };
+        let Some(first) = first else { return 0 };
+        first.wake();
+        let mut count = 1;
+        let mut full = more;
+        while full {
+            let mut batch = [const { None }; BATCH];
+            self.lock().grant_where(end, |word| judge(changed, word), &mut batch);
+            full = batch[BATCH - 1].is_some();
+            for waker in batch.into_iter().flatten() {
+                count += 1;
+                waker.wake();
+            }
+        }
+        count
     }
 
     fn wake_older_than(&self, end: u64) -> usize {
@@ -284,8 +347,40 @@ impl Locked<'_> {
         Some(waker)
     }
 
+    /// Grants, in one walk from the oldest on, to nodes with tickets before `end` for whose words `judge` has a grant, as many
+    /// as there are places for their wakers.
+    fn grant_where(&mut self, end: u64, judge: impl Fn(u64) -> Option<u64>, places: &mut [Option<Waker>]) {
+        let mut places = places.iter_mut();
+        let mut place = places.next();
+        let mut at: *const Node = self.head;
+        // The walk ends behind the node that is last now: it may be granted, so look before.
+        let mut left = !at.is_null();
+        while left && let Some(free) = &mut place {
+            // SAFETY: a linked node is alive (its Drop unlinks it, for which it needs the lock that is held here).
+            let node = unsafe { &*at };
+            // SAFETY: the links of a linked node are ours under the lock.
+            let (next, ticket, word) = node
+                .links
+                .with(|links| unsafe { ((*links).next, (*links).ticket, (*links).word) });
+            left = !ptr::eq(next, self.head) && ticket < end;
+            at = next;
+            if ticket < end
+                && let Some(granted) = judge(word)
+            {
+                // SAFETY: as above.
+                **free = node.links.with_mut(|links| unsafe {
+                    (*links).word = granted;
+                    (*links).waker.take()
+                });
+                place = places.next();
+                self.unlink(node);
+                node.state.store(GRANTED_ALL, Ordering::Release); // the last access: the owner may free the node now
+            }
+        }
+    }
+
     /// Appends a node that is in no list.
-    fn link(&mut self, node: &Node, waker: Waker) {
+    fn link(&mut self, node: &Node, waker: Waker, word: u64) {
         let this: *const Node = node;
         let head: *const Node = self.head;
         let ticket = self.next_ticket();
@@ -309,6 +404,7 @@ impl Locked<'_> {
                 next,
                 previous,
                 ticket,
+                word,
                 waker: Some(waker),
             }
         });
@@ -346,7 +442,7 @@ impl<'list> Waiter<'list> {
                 let waker = waker.clone();
                 let mut list = this.list.lock();
                 this.node.state.store(WAITING, Ordering::Relaxed);
-                list.link(&this.node, waker);
+                list.link(&this.node, waker, 0);
             }
             WAITING => {
                 if !this.refresh(waker) {
@@ -366,6 +462,43 @@ impl<'list> Waiter<'list> {
         }
         self.node.state.store(IDLE, Ordering::Relaxed);
         Poll::Ready(())
+    }
+
+    /// Waits for what `word` says, unless `holds`, asked under the lock, tells that there is no need to; if it waits already,
+    /// keeps its place and replaces the waker if need be; consumes a grant.
+    ///
+    /// For lists that are woken with [`hand_over`](WaitList::hand_over) or [`wake_where`](WaitList::wake_where).
+    pub(crate) fn enter<T>(
+        self: Pin<&mut Self>,
+        waker: &Waker,
+        word: u64,
+        holds: impl FnOnce() -> Option<T>,
+    ) -> Entered<T> {
+        let this = self.into_ref().get_ref();
+        match this.node.state.load(Ordering::Acquire) {
+            IDLE => {
+                let waker = waker.clone(); // declared before the lock, so that it is dropped after it
+                let mut list = this.list.lock();
+                if let Some(value) = holds() {
+                    drop(list);
+                    return Entered::Holds(value);
+                }
+                this.node.state.store(WAITING, Ordering::Relaxed);
+                list.link(&this.node, waker, word);
+                return Entered::Waits;
+            }
+            WAITING if this.refresh(waker) => return Entered::Waits,
+            _ => {}
+        }
+        // Granted, so the node is its owner's again.
+        this.node.state.store(IDLE, Ordering::Relaxed);
+        // SAFETY: an IDLE node is its owner's alone.
+        Entered::Granted(this.node.links.with(|links| unsafe { (*links).word }))
+    }
+
+    /// Whether it neither waits nor has been notified. One load.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.node.state.load(Ordering::Relaxed) == IDLE
     }
 
     /// Whether it has been notified and did not consume that. One load.
