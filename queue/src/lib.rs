@@ -6,6 +6,8 @@
 //! | [`wheel`] | which deadline comes next | proptest against a sorted model |
 //! | [`clock`] | what time it is, real or virtual | unit tests |
 //! | [`waiters`] | who waits for this condition | loom, miri |
+//! | [`event`] | is that signal set, and whose is it | loom, miri |
+//! | [`mailbox`] | which flags are raised, and who waits for them | loom, miri |
 //! | [`inbox`] | which slots other threads have woken | loom, miri |
 //! | [`parker`] | who sleeps, and who must be woken | loom |
 //! | [`completion`] | has that task ended, and with what | loom, miri |
@@ -19,8 +21,10 @@
 pub mod cancel;
 pub mod clock;
 pub mod completion;
+pub mod event;
 pub mod group;
 pub mod inbox;
+pub mod mailbox;
 pub mod parker;
 pub mod readiness;
 mod sync;
@@ -30,8 +34,10 @@ pub mod wheel;
 pub use cancel::Cancellation;
 pub use clock::{Clock, Monotonic, Virtual, tick_after, tick_at};
 pub use completion::Completion;
+pub use event::Event;
 pub use group::Group;
 pub use inbox::{Inbox, Link, Links};
+pub use mailbox::{Flags, Mailbox};
 pub use parker::{Idle, Parker};
 pub use waiters::{WaitList, Waiter};
 pub use wheel::{Key, Wheel};

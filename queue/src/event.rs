@@ -1,0 +1,129 @@
+//! The event: two states, set or not, and those who wait for it to be set; auto-reset or manual.
+//!
+//! ```text
+//!             set                          auto-reset: a set with waiters releases the oldest and leaves the event unset;
+//!   UNSET ──────────> SET                              a set without waiters is kept until someone takes it
+//!     ^────────────────┘                   manual:     a set releases all and is kept until it is reset
+//!       take, reset
+//! ```
+//!
+//! # Protocol
+//! - `state` becomes SET under the list's lock only, and a node links itself only when it saw UNSET under that lock. So
+//!   **while an auto-reset event is SET nobody waits**, and a signal is in one place at a time: in the state or in one
+//!   granted node. Whoever comes later finds it in neither and queues behind those who wait.
+//! - SET is left without the lock, by compare-exchange: one taker wins.
+//! - Every set stores SET (release) or grants, even where it is SET already: so the one who takes a signal sees what *each*
+//!   thread did before its set, also of sets that were one with others. The lock hands on what the earlier ones released.
+//! - A granted waiter that goes away sets the event again, which releases the next.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::sync::{AtomicBool, Ordering};
+use crate::waiters::{Entered, WaitList, Waiter};
+
+/// A signal that is set or not, and those who wait for it.
+///
+/// ```
+/// use osier_queue::Event;
+/// use std::pin::pin;
+/// use std::task::{Context, Waker};
+///
+/// let event = Event::new();
+/// let mut waiter = pin!(event.waiter());
+/// let mut cx = Context::from_waker(Waker::noop());
+/// assert!(event.poll_wait(waiter.as_mut(), &mut cx).is_pending());
+/// event.set();
+/// assert!(event.poll_wait(waiter.as_mut(), &mut cx).is_ready());
+/// assert!(!event.is_set(), "the waiter has it");
+/// ```
+pub struct Event {
+    /// Whether it is SET.
+    state: AtomicBool,
+    /// A set stays until it is reset, and releases everybody.
+    manual: bool,
+    waiters: WaitList,
+}
+
+impl Event {
+    crate::sync::const_unless_loom! {
+        /// Not set; a signal releases one waiter and is gone.
+        pub fn new() -> Self {
+            Self { state: AtomicBool::new(false), manual: false, waiters: WaitList::new() }
+        }
+    }
+
+    crate::sync::const_unless_loom! {
+        /// Not set; once set, releases all until it is reset.
+        pub fn manual() -> Self {
+            Self { state: AtomicBool::new(false), manual: true, waiters: WaitList::new() }
+        }
+    }
+
+    /// Sets it: releases the one who waits longest, or stays set for the next who comes; a manual one releases all and stays
+    /// set.
+    pub fn set(&self) {
+        let keep = || self.state.store(true, Ordering::Release);
+        if self.manual {
+            self.waiters.wake_where(|_nobody| keep(), |(), _| Some(0));
+        } else {
+            self.waiters.hand_over(keep);
+        }
+    }
+
+    /// Takes back a set that nobody took. `true`: there was one.
+    pub fn reset(&self) -> bool {
+        self.state.load(Ordering::Relaxed) && self.state.swap(false, Ordering::Acquire)
+    }
+
+    /// Whether it is set.
+    pub fn is_set(&self) -> bool {
+        self.state.load(Ordering::Acquire)
+    }
+
+    /// Whether a wait need not wait: takes the signal of an auto-reset event, looks at that of a manual one.
+    pub fn try_wait(&self) -> bool {
+        match self.manual {
+            true => self.is_set(),
+            false => self.reset(),
+        }
+    }
+
+    /// A node for [`poll_wait`](Event::poll_wait); whoever drops it [leaves](Event::leave) first.
+    pub fn waiter(&self) -> Waiter<'_> {
+        self.waiters.waiter()
+    }
+
+    /// Waits for a signal and takes it: at once if the event is set, else when one is handed to this waiter.
+    pub fn poll_wait(&self, waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<()> {
+        if waiter.is_idle() && self.try_wait() {
+            return Poll::Ready(());
+        }
+        match waiter.enter(cx.waker(), 0, || self.try_wait().then_some(())) {
+            Entered::Holds(()) | Entered::Granted(_) => Poll::Ready(()),
+            Entered::Waits => Poll::Pending,
+        }
+    }
+
+    /// Stops waiting. A signal that was handed to this waiter goes to the next, or stays.
+    pub fn leave(&self, waiter: Pin<&mut Waiter<'_>>) {
+        if waiter.remove() && !self.manual {
+            self.set();
+        }
+    }
+}
+
+impl Default for Event {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Event")
+            .field("set", &self.is_set())
+            .field("manual", &self.manual)
+            .finish_non_exhaustive()
+    }
+}
