@@ -168,7 +168,7 @@ impl<T> Completion<T> {
         // SAFETY: the caller's promise is the same.
         match unsafe { self.take() } {
             Some(value) => Poll::Ready(value),
-            None => panic!("a completion was polled after its value was taken"),
+            None => panic!("a join handle was polled after it had given its value"),
         }
     }
 
