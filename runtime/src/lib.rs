@@ -95,5 +95,6 @@ pub use cancel::{Cancelled, Elapsed, shield, timeout};
 pub use fiber::{spawn, spawn_local, workers, yield_now};
 pub use runtime::{Builder, Runtime, run};
 pub use scope::{Scope, ScopedJoinHandle, scope};
+pub use select::{race, race_async, wait_all, wait_all_async, wait_any, wait_any_async, wait_any_until};
 pub use task::JoinHandle;
 pub use time::sleep;

@@ -16,12 +16,14 @@
 
 use std::any::Any;
 use std::fmt;
+use std::future::Future;
 use std::marker::PhantomData;
 use std::mem;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::thread;
 
 use osier_queue::Group;
@@ -104,7 +106,7 @@ pub struct Scope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// The handle of a scoped fiber.
+/// The handle of a scoped fiber; also a future, as a [`JoinHandle`](crate::JoinHandle) is.
 pub struct ScopedJoinHandle<'scope, T>(Handle<'scope, T>);
 
 /// Runs `body`, which may start fibers that borrow from here, and waits for all of them.
@@ -229,6 +231,14 @@ impl<T> ScopedJoinHandle<'_, T> {
     /// As [`crate::JoinHandle::is_finished`].
     pub fn is_finished(&self) -> bool {
         self.0.is_finished()
+    }
+}
+
+impl<T> Future for ScopedJoinHandle<'_, T> {
+    type Output = thread::Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<thread::Result<T>> {
+        self.0.poll_join(cx)
     }
 }
 

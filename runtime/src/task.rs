@@ -17,8 +17,10 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::future::Future;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
 use std::{fmt, thread};
@@ -250,6 +252,9 @@ unsafe impl<T: Send> Send for Handle<'_, T> {}
 // SAFETY: as above; by shared reference it only cancels and asks whether it is finished.
 unsafe impl<T: Send> Sync for Handle<'_, T> {}
 
+// The value is in the packet, not in the handle, so moving a handle moves no value.
+impl<T> Unpin for Handle<'_, T> {}
+
 impl<T> Handle<'_, T> {
     #[inline]
     fn packet(&self) -> &Middle<T> {
@@ -259,20 +264,24 @@ impl<T> Handle<'_, T> {
 
     #[inline(always)]
     pub(crate) fn join(mut self) -> thread::Result<T> {
-        let outcome = wait::wait_or_unwind(None, |cx| self.poll_join(cx)).expect("no deadline was set");
-        if let Err(payload) = &outcome
+        wait::wait_or_unwind(None, |cx| self.poll_join(cx)).expect("no deadline was set")
+    }
+
+    /// # Panics
+    ///
+    /// After it was ready.
+    #[inline]
+    pub(crate) fn poll_join(&mut self, cx: &mut Context<'_>) -> Poll<thread::Result<T>> {
+        let done = &self.packet().done;
+        // SAFETY: a packet has one handle, and it is borrowed exclusively.
+        let polled = unsafe { done.poll(cx) };
+        if let Poll::Ready(Err(payload)) = &polled
             && !payload.is::<Cancelled>()
             && let Some(scope) = self.packet().front.header.scope()
         {
             scope.panic_was_joined();
         }
-        outcome
-    }
-
-    #[inline]
-    fn poll_join(&mut self, cx: &mut Context<'_>) -> Poll<thread::Result<T>> {
-        // SAFETY: a packet has one handle, and it is borrowed exclusively.
-        unsafe { self.packet().done.poll(cx) }
+        polled
     }
 
     pub(crate) fn cancel(&self) {
@@ -306,6 +315,24 @@ impl<T> fmt::Debug for Handle<'_, T> {
 }
 
 /// The handle of a fiber: waits for its value, or asks it to end. Dropping it lets the fiber run on.
+///
+/// It is also a future, which gives what [`join`](JoinHandle::join) does: `&mut handle` is an arm of
+/// [`select!`](crate::select!) that leaves the handle usable when another arm wins. Like any future it must not be polled after it
+/// was ready: that panics.
+///
+/// ```
+/// osier::run(|| {
+///     let mut slow = osier::spawn(|| osier::sleep(std::time::Duration::from_secs(60)));
+///     let quick = osier::spawn(|| 7);
+///     let number = osier::select! {
+///         number = quick => number.unwrap(),
+///         _ = &mut slow => 0,
+///     };
+///     assert_eq!(number, 7);
+///     slow.cancel();
+///     assert!(slow.join().is_err());
+/// });
+/// ```
 pub struct JoinHandle<T>(Handle<'static, T>);
 
 impl<T> JoinHandle<T> {
@@ -343,6 +370,15 @@ impl<T> JoinHandle<T> {
     /// Whether the fiber has ended.
     pub fn is_finished(&self) -> bool {
         self.0.is_finished()
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = thread::Result<T>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<thread::Result<T>> {
+        self.0.poll_join(cx)
     }
 }
 

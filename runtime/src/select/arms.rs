@@ -1,0 +1,223 @@
+//! The arms of one `select!`, as a list of types: who is polled in which order, and what the winner brings.
+//!
+//! ```text
+//!   a, b, c   ─▶  Arm<A, Arm<B, Arm<C, End>>>               on the caller's stack, pinned as a whole; nothing is boxed
+//!   b is first ─▶ Taken::Rest(Taken::First(output of b))    the macro's nested `match` finds the body
+//! ```
+//!
+//! One poll of the list polls the arms once each, from a starting arm to the last and then from the first to the starting
+//! one, and ends at the first that is ready. It is called by the macros and by [`race`](crate::race), through [`next`].
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use pin_project_lite::pin_project;
+
+use crate::time::Sleep;
+use crate::{block_on, wait};
+
+/// Which arm is polled first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Any of them, another each time.
+    Fair,
+    /// The first as written.
+    Biased,
+}
+
+/// No more arms.
+#[derive(Debug)]
+pub struct End;
+
+pin_project! {
+    /// An arm, and those written after it.
+    #[derive(Debug)]
+    pub struct Arm<F, R> {
+        // `None`: its condition was false.
+        #[pin]
+        leaf: Option<F>,
+        #[pin]
+        rest: R,
+    }
+}
+
+impl<F: Future, R: Arms> Arm<F, R> {
+    /// `leaf` before the arms of `rest`.
+    #[inline]
+    pub fn new(leaf: Option<F>, rest: R) -> Arm<F, R> {
+        Arm { leaf, rest }
+    }
+}
+
+/// What the winner brings: the first arm's output, or that of one of the others.
+#[derive(Debug)]
+pub enum Taken<A, R> {
+    /// The first arm was ready.
+    First(A),
+    /// One of those after it was.
+    Rest(R),
+}
+
+/// A list of arms.
+pub trait Arms {
+    /// How many.
+    const COUNT: usize;
+    /// Which of them is ready, with its output.
+    type Taken;
+
+    /// Polls the arms from number `from` up to, not including, number `to`, until one is ready.
+    fn poll_range(self: Pin<&mut Self>, from: usize, to: usize, cx: &mut Context<'_>) -> Poll<Self::Taken>;
+
+    /// Whether there is any that can become ready.
+    fn is_any_enabled(&self) -> bool;
+}
+
+impl Arms for End {
+    const COUNT: usize = 0;
+    type Taken = Infallible;
+
+    #[inline]
+    fn poll_range(self: Pin<&mut Self>, _: usize, _: usize, _: &mut Context<'_>) -> Poll<Infallible> {
+        Poll::Pending
+    }
+
+    #[inline]
+    fn is_any_enabled(&self) -> bool {
+        false
+    }
+}
+
+impl<F: Future, R: Arms> Arms for Arm<F, R> {
+    const COUNT: usize = 1 + R::COUNT;
+    type Taken = Taken<F::Output, R::Taken>;
+
+    #[inline]
+    fn poll_range(self: Pin<&mut Self>, from: usize, to: usize, cx: &mut Context<'_>) -> Poll<Self::Taken> {
+        if to == 0 {
+            return Poll::Pending;
+        }
+        let this = self.project();
+        if from == 0
+            && let Some(leaf) = this.leaf.as_pin_mut()
+            && let Poll::Ready(output) = leaf.poll(cx)
+        {
+            return Poll::Ready(Taken::First(output));
+        }
+        this.rest
+            .poll_range(from.saturating_sub(1), to - 1, cx)
+            .map(Taken::Rest)
+    }
+
+    #[inline]
+    fn is_any_enabled(&self) -> bool {
+        self.leaf.is_some() || self.rest.is_any_enabled()
+    }
+}
+
+/// Polls each of the arms once, until one is ready.
+#[inline]
+pub(super) fn poll<A: Arms>(mut arms: Pin<&mut A>, order: Order, cx: &mut Context<'_>) -> Poll<A::Taken> {
+    let start = match order {
+        Order::Fair => any_of(A::COUNT),
+        Order::Biased => 0,
+    };
+    for (from, to) in [(start, A::COUNT), (0, start)] {
+        if let Poll::Ready(taken) = arms.as_mut().poll_range(from, to, cx) {
+            return Poll::Ready(taken);
+        }
+    }
+    Poll::Pending
+}
+
+/// A number below `count`, each as often as the others.
+///
+/// Not a mere counter: two places that take turns on one thread would see every other number only. This is Knuth's linear
+/// congruential generator (MMIX), whose high bits serve.
+#[inline]
+pub(super) fn any_of(count: usize) -> usize {
+    thread_local! {
+        static STATE: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
+    }
+    let state = STATE
+        .get()
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    STATE.set(state);
+    (((state >> 32) * count as u64) >> 32) as usize
+}
+
+/// The first of the arms that is ready, as a future.
+///
+/// # Panics
+///
+/// When no arm is enabled: it would wait for ever.
+#[inline]
+#[track_caller]
+pub fn next<A: Arms>(mut arms: Pin<&mut A>, order: Order) -> impl Future<Output = A::Taken> {
+    assert!(
+        arms.is_any_enabled(),
+        "select!: no arm's condition is true, so it would wait for ever; add a `timeout`, `until` or `default` arm"
+    );
+    poll_fn(move |cx| poll(arms.as_mut(), order, cx))
+}
+
+/// As [`next`]; `None` once `deadline` has passed.
+#[inline]
+pub fn next_until<A: Arms>(
+    mut arms: Pin<&mut A>,
+    order: Order,
+    deadline: Option<Instant>,
+) -> impl Future<Output = Option<A::Taken>> {
+    until(deadline, move |cx| poll(arms.as_mut(), order, cx))
+}
+
+/// As [`next`]; `None` if no arm is ready now.
+#[inline]
+pub fn next_now<A: Arms>(mut arms: Pin<&mut A>, order: Order) -> impl Future<Output = Option<A::Taken>> {
+    poll_fn(move |cx| match poll(arms.as_mut(), order, cx) {
+        Poll::Ready(taken) => Poll::Ready(Some(taken)),
+        Poll::Pending => Poll::Ready(None),
+    })
+}
+
+/// What `poll` gives, or `None` once `deadline` has passed.
+#[inline]
+pub(super) fn until<T>(
+    deadline: Option<Instant>,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> impl Future<Output = Option<T>> {
+    let mut sleep = deadline.map_or_else(Sleep::forever, Sleep::until);
+    poll_fn(move |cx| match poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => Pin::new(&mut sleep).poll(cx).map(|()| None),
+    })
+}
+
+/// [`next`], waited for.
+#[inline]
+#[track_caller]
+pub fn wait<A: Arms>(arms: Pin<&mut A>, order: Order) -> A::Taken {
+    block_on(next(arms, order))
+}
+
+/// [`next_until`], waited for; the wait has a deadline of its own, which is cheaper than a second leaf.
+#[inline]
+pub fn wait_until<A: Arms>(mut arms: Pin<&mut A>, order: Order, deadline: Option<Instant>) -> Option<A::Taken> {
+    wait::wait_or_unwind(deadline, |cx| poll(arms.as_mut(), order, cx))
+}
+
+/// [`next_now`], not waited for.
+#[inline]
+pub fn wait_now<A: Arms>(arms: Pin<&mut A>, order: Order) -> Option<A::Taken> {
+    block_on(next_now(arms, order))
+}
+
+/// The deadline of a `timeout` arm; beyond what the clock can tell is for ever.
+#[inline]
+pub fn after(limit: Duration) -> Option<Instant> {
+    Instant::now().checked_add(limit)
+}

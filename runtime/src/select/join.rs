@@ -1,0 +1,183 @@
+//! `join!`: several leaves at once on one fiber, until each has its output.
+//!
+//! A list of types on the caller's stack, as in [`arms`](super::arms). A leaf that is done is dropped at once and its output
+//! kept beside it until the last one is.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+
+use crate::block_on;
+
+/// No more parts.
+#[derive(Debug)]
+pub struct End;
+
+pin_project! {
+    /// A leaf with the place for its output, and those written after it.
+    #[derive(Debug)]
+    pub struct Part<F: Future, R> {
+        // `None`: done.
+        #[pin]
+        leaf: Option<F>,
+        output: Option<F::Output>,
+        #[pin]
+        rest: R,
+    }
+}
+
+impl<F: Future, R: Parts> Part<F, R> {
+    /// `leaf` before the parts of `rest`.
+    #[inline]
+    pub fn new(leaf: F, rest: R) -> Part<F, R> {
+        Part {
+            leaf: Some(leaf),
+            output: None,
+            rest,
+        }
+    }
+}
+
+/// A list of parts.
+pub trait Parts {
+    /// Their outputs, as nested pairs.
+    type Outputs;
+
+    /// Polls each part that is not done; true when all are.
+    fn poll_each(self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool;
+
+    /// The outputs; to be called once, when all parts are done.
+    fn take(self: Pin<&mut Self>) -> Self::Outputs;
+}
+
+impl Parts for End {
+    type Outputs = ();
+
+    #[inline]
+    fn poll_each(self: Pin<&mut Self>, _: &mut Context<'_>) -> bool {
+        true
+    }
+
+    #[inline]
+    fn take(self: Pin<&mut Self>) {}
+}
+
+impl<F: Future, R: Parts> Parts for Part<F, R> {
+    type Outputs = (F::Output, R::Outputs);
+
+    #[inline]
+    fn poll_each(self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool {
+        let mut this = self.project();
+        if let Some(leaf) = this.leaf.as_mut().as_pin_mut()
+            && let Poll::Ready(output) = leaf.poll(cx)
+        {
+            *this.output = Some(output);
+            this.leaf.set(None);
+        }
+        let rest_done = this.rest.poll_each(cx);
+        rest_done && this.output.is_some()
+    }
+
+    #[inline]
+    fn take(self: Pin<&mut Self>) -> Self::Outputs {
+        let this = self.project();
+        let output = this.output.take().expect("every part is done, and taken once");
+        (output, this.rest.take())
+    }
+}
+
+/// All the outputs, as a future.
+#[inline]
+pub fn all<P: Parts>(mut parts: Pin<&mut P>) -> impl Future<Output = P::Outputs> {
+    poll_fn(move |cx| match parts.as_mut().poll_each(cx) {
+        true => Poll::Ready(parts.as_mut().take()),
+        false => Poll::Pending,
+    })
+}
+
+/// [`all`], waited for.
+#[inline]
+pub fn wait<P: Parts>(parts: Pin<&mut P>) -> P::Outputs {
+    block_on(all(parts))
+}
+
+/// Waits for several futures at once and gives the outputs of all of them, as a tuple.
+///
+/// They are polled in turn on this fiber, so they wait at the same time but compute one after the other; for work on several
+/// workers, spawn it. Errors are outputs: nothing ends early because of one.
+///
+/// ```
+/// osier::run(|| {
+///     let words = osier::spawn(|| "two words");
+///     let (words, sum) = osier::join!(words, async { 1 + 2 });
+///     assert_eq!((words.unwrap(), sum), ("two words", 3));
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Until the last one is ready. # Blocks the thread when called on a plain one. In a future use
+/// [`join_async!`](crate::join_async!).
+///
+/// # Cancellation
+///
+/// Unwinds, dropping the futures and the outputs there are.
+///
+/// # Panics
+///
+/// If one of the futures does, the others are dropped; and where nothing may wait: in a future's poll or a callback, on a
+/// worker.
+#[macro_export]
+macro_rules! join {
+    ($($leaf:expr),+ $(,)?) => {{
+        let outputs = match $crate::__parts!($($leaf,)+) {
+            parts => $crate::select::__private::wait_all(::core::pin::pin!(parts)),
+        };
+        $crate::__flat!(outputs [] $(($leaf))+)
+    }};
+}
+
+/// As [`join!`](crate::join!), as a future: `join_async!(a, b).await`.
+///
+/// ```
+/// osier::run(|| {
+///     let both = osier::join_async!(async { 1 }, async { "one" });
+///     assert_eq!(osier::block_on(both), (1, "one"));
+/// });
+/// ```
+#[macro_export]
+macro_rules! join_async {
+    ($($leaf:expr),+ $(,)?) => {{
+        let parts = $crate::__parts!($($leaf,)+);
+        async move {
+            let outputs = $crate::select::__private::all(::core::pin::pin!(parts)).await;
+            $crate::__flat!(outputs [] $(($leaf))+)
+        }
+    }};
+}
+
+/// The list of parts.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __parts {
+    () => { $crate::select::__private::NoPart };
+    ($leaf:expr, $($rest:tt)*) => {
+        $crate::select::__private::Part::new(::core::future::IntoFuture::into_future($leaf), $crate::__parts!($($rest)*))
+    };
+}
+
+/// Nested pairs as one tuple. Each level makes an identifier of its own, which hygiene keeps apart from the others.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __flat {
+    ($pairs:ident [$($output:ident)*]) => {{
+        let () = $pairs;
+        ($($output,)*)
+    }};
+    ($pairs:ident [$($output:ident)*] $leaf:tt $($rest:tt)*) => {{
+        let (output, pairs) = $pairs;
+        $crate::__flat!(pairs [$($output)* output] $($rest)*)
+    }};
+}
