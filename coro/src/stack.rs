@@ -39,6 +39,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 pub use pool::{Counters, Pool};
 pub(crate) use region::overflowed_slot;
+use region::slot_of;
 
 /// Bytes at the low end of every slot that fault when touched. C code has no stack probes: a frame may jump over a
 /// single page unseen, over this much only if it is larger still.
@@ -132,6 +133,24 @@ impl Stack {
         }
     }
 
+    /// An address in it, by which [`Label::at`] finds whose it is.
+    #[inline]
+    pub fn address(&self) -> usize {
+        self.top() - size_of::<Label>()
+    }
+
+    /// How many bytes of it were touched since it was fresh or last measured, in whole pages; then gives all pages back but
+    /// the topmost. Some microseconds, and the next coroutine has its pages to fault in again.
+    ///
+    /// # Errors
+    ///
+    /// Those of mincore(2); `Unsupported` where the system does not tell.
+    pub fn measure(&mut self) -> io::Result<usize> {
+        let untouched = region::untouched_pages(self.low(), self.top())? * rustix::param::page_size();
+        self.trim();
+        Ok(self.top() - self.low() - untouched)
+    }
+
     /// Gives up this stack for ever: it stays mapped, and nobody gets it again. For a coroutine that will not end while
     /// others may still hold pointers into its frames.
     pub fn leak(self) {
@@ -219,9 +238,9 @@ unsafe impl corosensei::stack::Stack for Stack {
     }
 }
 
-/// What the topmost 64 bytes of a slot say. All zero, as in a fresh slot, means "nobody yet".
+/// Whose stack it is: what the topmost 64 bytes of a slot say. All zero, as in a fresh slot, means "nobody yet".
 #[repr(C, align(64))]
-pub(crate) struct Label {
+pub struct Label {
     place: AtomicPtr<Location<'static>>,
     name_bytes: AtomicUsize,
     name: [AtomicU64; 6],
@@ -249,6 +268,12 @@ impl Label {
         unsafe { &*label }
     }
 
+    /// The label of the stack that `address` lies in, from any thread; `None` outside of all stacks.
+    pub fn at(address: usize) -> Option<&'static Label> {
+        // SAFETY: what `slot_of` finds is the end of a carved slot.
+        slot_of(address).map(|(top, _)| unsafe { Label::of(top) })
+    }
+
     fn set_name(&self, name: &str) {
         let name = &name[..name.floor_char_boundary(8 * self.name.len())];
         for (word, bytes) in self.name.iter().zip(name.as_bytes().chunks(8)) {
@@ -260,18 +285,40 @@ impl Label {
     }
 
     /// Where the fiber was spawned, if the stack was ever labelled. Safe in a signal handler.
-    pub(crate) fn place(&self) -> Option<&'static Location<'static>> {
+    pub fn place(&self) -> Option<&'static Location<'static>> {
         // SAFETY: the pointer is null or came from a `&'static Location` in `Stack::label`.
         NonNull::new(self.place.load(Relaxed)).map(|place| unsafe { place.as_ref() })
     }
 
-    /// Copies the name into `buf` and returns its bytes, none if the fiber is unnamed. Safe in a signal handler.
-    pub(crate) fn name<'b>(&self, buf: &'b mut [u8; 48]) -> &'b [u8] {
+    /// Copies the name into `buf` and returns its bytes, none if the fiber is unnamed. Safe in a signal handler. While the
+    /// stack goes to another fiber it may be a mixture of both names.
+    pub fn name<'b>(&self, buf: &'b mut [u8; 48]) -> &'b [u8] {
         for (bytes, word) in buf.chunks_exact_mut(8).zip(&self.name) {
             bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
         }
         &buf[..self.name_bytes.load(Relaxed).min(buf.len())]
     }
+}
+
+/// How much of the stack that it runs on its caller uses and has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// From the end of the slot to the caller's frame.
+    pub used_bytes: usize,
+    /// From there to the guard.
+    pub left_bytes: usize,
+}
+
+/// The extent of the stack that this runs on; `None` if it is not one of ours.
+pub fn extent() -> Option<Extent> {
+    let variable = 0u8;
+    let here = std::hint::black_box(&raw const variable).addr();
+    let (top, bytes) = slot_of(here)?;
+    let left = (here + bytes).checked_sub(top + GUARD_BYTES)?;
+    Some(Extent {
+        used_bytes: top - here,
+        left_bytes: left,
+    })
 }
 
 /// A size class: stacks of `MIN_STACK_BYTES << class` bytes.
@@ -307,6 +354,42 @@ mod tests {
         assert_eq!(bytes(MIN_STACK_BYTES + 1), Ok(2 * MIN_STACK_BYTES));
         assert_eq!(bytes(MAX_STACK_BYTES), Ok(MAX_STACK_BYTES));
         assert_eq!(bytes(MAX_STACK_BYTES + 1), Err(io::ErrorKind::InvalidInput));
+    }
+
+    #[test]
+    fn a_measure_tells_what_was_touched_since_the_last_one() {
+        use crate::Coroutine;
+        fn touch(stack: Stack, bytes: usize) -> (Stack, Extent) {
+            #[inline(never)]
+            fn recurse(left: usize) -> Extent {
+                let page = std::hint::black_box([1u8; 4096]);
+                match left.checked_sub(4096) {
+                    None => extent().unwrap(),
+                    Some(left) => {
+                        let extent = recurse(left);
+                        std::hint::black_box(&page);
+                        extent
+                    }
+                }
+            }
+            let mut coroutine = Coroutine::new(stack, move |_, ()| recurse(bytes));
+            let crate::CoroutineResult::<(), _>::Return(extent) = coroutine.resume(()) else {
+                unreachable!()
+            };
+            (coroutine.into_stack(), extent)
+        }
+        assert_eq!(extent(), None, "a thread's own stack");
+        for bytes in [64 << 10, 1 << 10, 32 << 10] {
+            let (mut stack, extent) = touch(Stack::new(0x40000).unwrap(), bytes);
+            assert_eq!(extent.used_bytes + extent.left_bytes, stack.stack_bytes() - GUARD_BYTES);
+            for deepest in [extent.used_bytes, 0] {
+                let touched = stack.measure().unwrap();
+                assert!(
+                    touched >= deepest && touched <= deepest + 8192,
+                    "{touched} bytes of {deepest}"
+                );
+            }
+        }
     }
 
     #[test]

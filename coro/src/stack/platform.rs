@@ -63,6 +63,22 @@ pub(super) unsafe fn install_guard(_: *mut c_void, _: usize) -> Result<(), Errno
     Err(Errno::NOTSUP)
 }
 
+/// For each page of a range, in bit 0, whether it is in memory.
+#[cfg(target_os = "linux")]
+pub(super) fn resident_pages(start: *mut c_void, bytes: usize) -> io::Result<Vec<u8>> {
+    let mut pages = vec![0u8; bytes.div_ceil(rustix::param::page_size())];
+    // SAFETY: mincore writes one byte per page of the range, for which there is room, and nothing else.
+    match unsafe { libc::mincore(start, bytes, pages.as_mut_ptr()) } {
+        0 => Ok(pages),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn resident_pages(_: *mut c_void, _: usize) -> io::Result<Vec<u8>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 fn check(result: libc::c_int) -> Result<(), Errno> {
     match result {
         0 => Ok(()),

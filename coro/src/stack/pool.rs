@@ -120,6 +120,12 @@ impl Pool {
         Ok(stack)
     }
 
+    /// How many stacks it has, in use or waiting: what [`counters`](Pool::counters) says of both together, for one load.
+    #[inline]
+    pub fn owned(&self) -> usize {
+        self.owned.get()
+    }
+
     /// Keeps `stack` for the next [`take`](Pool::take).
     #[inline]
     pub fn give(&self, stack: Stack) {

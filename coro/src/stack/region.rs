@@ -79,15 +79,26 @@ pub(super) fn give_back_pages(low: usize, high: usize) {
     let _ = unsafe { platform::discard(start, high - low) };
 }
 
+/// How many pages at the low end of `low..high`, the usable part of a stack, nobody has touched.
+pub(super) fn untouched_pages(low: usize, high: usize) -> io::Result<usize> {
+    let touched = platform::resident_pages(ptr::with_exposed_provenance_mut(low), high - low)?;
+    Ok(touched.iter().take_while(|page| **page & 1 == 0).count())
+}
+
 /// The end and the size of the slot in whose guard `address` lies. Lock-free: the overflow handler calls it.
 pub(crate) fn overflowed_slot(address: usize) -> Option<(usize, usize)> {
+    slot_of(address).filter(|(top, slot_bytes)| address - (top - slot_bytes) < GUARD_BYTES)
+}
+
+/// The end and the size of the slot in which `address` lies, guard or not. Lock-free.
+pub(super) fn slot_of(address: usize) -> Option<(usize, usize)> {
     let rows = &REGIONS[..ROWS.load(Acquire)];
     let region = rows
         .iter()
         .find(|r| address.wrapping_sub(r.start.load(Relaxed)) < r.carved.load(Acquire))?;
     let slot_bytes = region.slot_bytes.load(Relaxed);
     let offset = (address - region.start.load(Relaxed)) % slot_bytes;
-    (offset < GUARD_BYTES).then_some((address - offset + slot_bytes, slot_bytes))
+    Some((address - offset + slot_bytes, slot_bytes))
 }
 
 impl Region {
