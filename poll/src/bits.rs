@@ -135,10 +135,7 @@ mod tests {
         assert_eq!(both & Interest::PRIORITY, Interest::NONE);
         assert!(Interest::NONE.is_empty() && Interest::default().is_empty());
         assert_eq!(Ready::from_bits_truncate(0xff).bits(), 63);
-        assert_eq!(
-            Ready::from_bits_truncate(20),
-            Ready::READ_CLOSED | Ready::ERROR
-        );
+        assert_eq!(Ready::from_bits_truncate(20), Ready::READ_CLOSED | Ready::ERROR);
         assert_eq!(format!("{both:?}"), "Interest(READABLE | WRITABLE)");
     }
 }

@@ -9,6 +9,7 @@
 //! finds it set leaves the write to the one who set it: a wait is about to end, and what this notifier stored before is
 //! seen after that wait, since both sides use a read-modify-write (AcqRel).
 
+use crate::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::io;
@@ -31,8 +32,15 @@ impl WakeUp {
         })
     }
 
+    /// The waiter has seen the event: the next notifier writes again.
+    pub(crate) fn acknowledge(&self) {
+        self.pending.swap(false, Ordering::AcqRel);
+    }
+}
+
+impl Bell for WakeUp {
     /// Ends one wait; one write for all notifiers since the last.
-    pub(crate) fn notify(&self) -> io::Result<()> {
+    fn ring(&self) -> io::Result<()> {
         if self.pending.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -44,11 +52,6 @@ impl WakeUp {
                 Err(error.into())
             }
         }
-    }
-
-    /// The waiter has seen the event: the next notifier writes again.
-    pub(crate) fn acknowledge(&self) {
-        self.pending.swap(false, Ordering::AcqRel);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A readiness poller: tells which file descriptors can be read or written without blocking.
 //!
 //! The worker loop of the runtime is its main caller; one [`Poller`] belongs to one worker, which alone calls
-//! [`Poller::wait`], while any thread may register, and [`Poller::notify`] to interrupt the wait.
+//! [`Poller::wait`], while any thread may register, set a [`Readiness`], and [`Poller::notify`] to interrupt the wait.
 //!
 //! ```
 //! use osier_poll::{Events, Interest, Mode, Poller, Token};
@@ -10,7 +10,7 @@
 //!
 //! let poller = Poller::new()?;
 //! let (mut ours, theirs) = UnixStream::pair()?;
-//! poller.add(&theirs, Token(7), Interest::READABLE, Mode::Level)?;
+//! poller.add(&theirs, Token(7), Interest::READABLE, Mode::Oneshot)?;
 //!
 //! ours.write_all(b"hello")?;
 //! let mut events = Events::with_capacity(64);
@@ -23,37 +23,56 @@
 //! # std::io::Result::Ok(())
 //! ```
 //!
+//! # Drivers
+//! | [`Driver`] | runs on | tested on |
+//! |---|---|---|
+//! | `Epoll` | Linux: epoll(7) and an eventfd | Linux |
+//! | `Portable` | what the `polling` crate knows: epoll, kqueue, event ports, poll(2) | Linux, with epoll and with poll(2); kqueue is type-checked only |
+//!
+//! [`Poller::new`] takes the one that the environment variable `OSIER_DRIVER` names (`epoll` or `portable`), and without
+//! it the first that the system has.
+//!
 //! # The back-end's contract
-//! A back-end is one file that defines `Poller` and `Events` with this surface; it is chosen in one place, below.
+//! A back-end is one file with this surface; `poller.rs` is the only place that tells them apart.
 //!
 //! | function | what it must do |
 //! |---|---|
-//! | `Poller::new() -> io::Result<Poller>` | a close-on-exec poller with its wake-up inside |
+//! | `new() -> io::Result<Self>` | a close-on-exec poller with its wake-up inside |
 //! | `capabilities(&self) -> Capabilities` | what it can do beyond the floor |
 //! | `add(&self, fd, Token, Interest, Mode)` | register; registered already: `AlreadyExists` |
 //! | `modify(&self, fd, Token, Interest, Mode)` | replace all three, re-arming a one-shot; not registered: `NotFound` |
 //! | `delete(&self, fd)` | forget it: no later `wait` reports it; not registered: `NotFound` |
-//! | `wait(&self, &mut Events, Option<Duration>)` | block until an event, a notification, a signal or the timeout |
+//! | `wait(&self, room, Option<Duration>)` | block until an event, a notification or the timeout; a signal may end it too |
 //! | `notify(&self)` | end one `wait`, the running or the next one; many notifications may become one |
+//! | `bell(&self) -> Arc<dyn Bell>` | `notify`, for whoever may outlive the poller |
+//! | `fd(&self) -> Option<BorrowedFd>` | a descriptor that is readable when `wait` has something to say, if there is one |
 //!
 //! - The floor is [`Mode::Oneshot`], level-triggered: an armed descriptor that is ready gives one event and is then
 //!   disarmed until `modify`. A mode that [`Capabilities`] does not list is refused with `Unsupported`.
+//! - Without [`Capabilities::read_closed`] the end of what a peer writes shows as readable, to who asks for that.
 //! - A timeout is rounded up to what the system can measure, and never early.
-//! - Errors and hang-ups ([`Ready::ERROR`], [`Ready::HUP`]) are reported whatever the interest.
+//! - Errors and hang-ups ([`Ready::ERROR`], [`Ready::HUP`]) are reported whatever the interest. (kqueue does so only to
+//!   who asks for something, as readable and writable.)
+//! - Only what can block is registered: a regular file or a directory is refused with `PermissionDenied`.
 //! - [`Token`]`(u64::MAX)` is the back-end's own.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bits;
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "no_epoll.rs")]
 mod epoll;
+#[cfg(any(target_os = "linux", target_os = "android"))]
 mod eventfd;
+mod events;
+mod poller;
+mod portable;
+mod readiness;
 
 use std::io;
 
-/// The back-end of this build.
-use epoll as backend;
-
-pub use backend::{Events, Iter, Poller};
 pub use bits::{Interest, Ready};
+pub use events::{Events, Iter};
+pub use poller::{Driver, Pollable, Poller};
+pub use readiness::Readiness;
 
 /// What the caller calls a registered descriptor; comes back with its events. `Token(u64::MAX)` is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,7 +105,8 @@ pub enum Mode {
     Oneshot,
 }
 
-/// What a back-end can do beyond one-shot level notification of reading and writing.
+/// What a back-end can do beyond one-shot level notification of reading and writing. A [`Readiness`] knows all modes on
+/// every back-end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -94,10 +114,13 @@ pub struct Capabilities {
     pub level: bool,
     /// [`Mode::Edge`].
     pub edge: bool,
-    /// [`Interest::PRIORITY`].
+    /// [`Interest::PRIORITY`] wakes; without this it is taken and ignored.
     pub priority: bool,
     /// [`Ready::READ_CLOSED`] and [`Ready::HUP`] are told apart from readable.
     pub read_closed: bool,
+    /// A descriptor that is closed, and with it the last duplicate, leaves by itself. Without this it must be deleted
+    /// before it is closed, or else its description may stay open, its peer without word, and its number taken.
+    pub forgets_closed: bool,
 }
 
 /// One descriptor that is ready.
@@ -107,4 +130,9 @@ pub struct Event {
     pub token: Token,
     /// For what it is ready.
     pub readiness: Ready,
+}
+
+/// What ends a wait from another thread, also after the poller has gone.
+trait Bell: Send + Sync + std::fmt::Debug {
+    fn ring(&self) -> io::Result<()>;
 }

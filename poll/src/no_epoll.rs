@@ -1,0 +1,58 @@
+//! Stands for the back-end on epoll where the system has none: the same surface, and no value of it.
+
+use crate::{Bell, Capabilities, Event, Interest, Mode, Token};
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) type RawEvent = Infallible;
+
+#[derive(Debug)]
+pub(crate) struct Epoll(Infallible);
+
+impl Epoll {
+    pub(crate) const IS_THERE: bool = false;
+
+    pub(crate) fn new() -> io::Result<Self> {
+        let message = "this system has no epoll: choose OSIER_DRIVER=portable";
+        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        match self.0 {}
+    }
+
+    pub(crate) fn add(&self, _: BorrowedFd<'_>, _: Token, _: Interest, _: Mode) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn modify(&self, _: BorrowedFd<'_>, _: Token, _: Interest, _: Mode) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn delete(&self, _: BorrowedFd<'_>) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn wait(&self, _: &mut Vec<RawEvent>, _: Option<Duration>) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn notify(&self) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn bell(&self) -> Arc<dyn Bell> {
+        match self.0 {}
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        match self.0 {}
+    }
+}
+
+pub(crate) fn event(raw: &RawEvent) -> Event {
+    match *raw {}
+}
