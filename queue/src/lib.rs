@@ -14,6 +14,7 @@
 //! | [`cancel`] | was that fiber cancelled before it started | loom |
 //! | [`group`] | have all children of that scope ended | loom |
 //! | [`readiness`] | is that descriptor ready, and whose poller says so | loom, miri |
+//! | [`request`] | who ends that callback's request, and with which status | loom, miri |
 //!
 //! Everything concurrent goes through `sync.rs`, which is std or, under `--cfg loom`, the model checker.
 #![deny(unsafe_code)]
@@ -27,6 +28,7 @@ pub mod inbox;
 pub mod mailbox;
 pub mod parker;
 pub mod readiness;
+pub mod request;
 mod sync;
 pub mod waiters;
 pub mod wheel;

@@ -74,6 +74,7 @@ mod cancel;
 mod completion;
 mod group;
 mod readiness;
+mod request;
 
 mod waiters {
     use super::*;
