@@ -5,6 +5,13 @@
 //! | [`Event`] | one signal, or none | one waiter per signal, or with [`Event::manual`] all until it is reset |
 //! | [`EventFd`] | the same, in a descriptor that any loop can poll | one waiter per signal |
 //! | [`Mailbox`] | 32 flags | everyone whose flags are raised |
+//! | [`Notify`] | nothing; one notification is remembered | the first waiter, or all |
+//! | [`Mutex`], [`RwLock`] | a value | one at a time, or many readers, in order of arrival |
+//! | [`Semaphore`] | a number of permits | whoever has one, in order of arrival |
+//! | [`Barrier`] | who has come | all, when the last has come |
+//! | [`mpsc`] | a queue of values, bounded or not | one receiver |
+//! | [`oneshot`] | one value | one receiver |
+//! | [`broadcast`] | the latest values | every receiver |
 //!
 //! All of them are used from any thread, on a runtime or not. Each call that waits comes in two: `wait` suspends a fiber and
 //! blocks a plain thread, `wait_async` is the same wait as a future.
@@ -14,13 +21,26 @@ use std::time::{Duration, Instant};
 
 use crate::wait;
 
+mod barrier;
+pub mod broadcast;
 mod event;
 mod event_fd;
 mod mailbox;
+pub mod mpsc;
+mod mutex;
+mod notify;
+pub mod oneshot;
+mod rwlock;
+mod semaphore;
 
+pub use barrier::{Barrier, BarrierWaitResult};
 pub use event::{Event, EventWait};
 pub use event_fd::{EventFd, EventFdWait, SignalSetter};
 pub use mailbox::{Mailbox, MailboxWait};
+pub use mutex::{Mutex, MutexGuard};
+pub use notify::{Notified, Notify};
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// The blocking face of a leaf whose call has no error.
 fn block<T>(leaf: impl Future<Output = T>) -> T {

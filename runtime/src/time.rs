@@ -8,6 +8,12 @@ use std::time::{Duration, Instant};
 use crate::driver::Armed;
 use crate::{context, wait};
 
+mod interval;
+mod until;
+
+pub use interval::{Interval, Tick, interval, interval_at};
+pub use until::{News, wait_until, wait_until_async};
+
 /// Waits for `duration`, or up to a few milliseconds longer; never shorter.
 ///
 /// ```

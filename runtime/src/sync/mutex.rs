@@ -1,0 +1,127 @@
+//! A lock that may be held across a suspension: fair, never poisoned, the same for fibers, threads and futures.
+//!
+//! The lock itself is `tokio::sync::Mutex`: a semaphore of one permit with an intrusive queue, handed on in order of
+//! arrival. A waiter that is dropped between the grant and its next poll hands the lock on.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use super::block;
+
+/// A mutual exclusion whose guard may be held while its holder waits for something else.
+///
+/// As [`std::sync::Mutex`], with three differences. A fiber that has to wait suspends, its worker runs others. Waiters get
+/// the lock in the order in which they came. And nothing poisons it: a holder that unwinds unlocks it, and leaves the value
+/// as it was at that moment.
+///
+/// ```
+/// use osier::sync::Mutex;
+/// use std::time::Duration;
+///
+/// let counter = Mutex::new(0);
+/// osier::run(|| {
+///     osier::scope(|s| {
+///         for _ in 0..10 {
+///             s.spawn(|| {
+///                 let mut counter = counter.lock();
+///                 osier::sleep(Duration::from_millis(1));
+///                 *counter += 1;
+///             });
+///         }
+///     });
+/// });
+/// assert_eq!(counter.into_inner(), 10);
+/// ```
+///
+/// It is not reentrant: to lock it while holding its guard waits for ever.
+#[derive(Default)]
+pub struct Mutex<T: ?Sized>(tokio::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// An unlocked mutex.
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex(tokio::sync::Mutex::const_new(value))
+    }
+
+    /// The value, without locking: nobody else is left.
+    pub fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Waits until the lock is free and takes it.
+    ///
+    /// # Suspends
+    ///
+    /// While somebody else holds the lock or has asked for it earlier. # Blocks the thread when called on a plain one.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds; a lock that was already granted goes to the next in the queue.
+    ///
+    /// # Panics
+    ///
+    /// In a future or callback on a worker, if it would have to wait: use [`lock_async`](Mutex::lock_async) there.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        block(self.lock_async())
+    }
+
+    /// As [`lock`](Mutex::lock), for futures. A future that is dropped leaves the queue, and hands on what it was granted.
+    pub async fn lock_async(&self) -> MutexGuard<'_, T> {
+        MutexGuard(self.0.lock().await)
+    }
+
+    /// Takes the lock if that needs no waiting.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok().map(MutexGuard)
+    }
+
+    /// The value, without locking: the borrow is exclusive.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+}
+
+impl<T> From<T> for Mutex<T> {
+    fn from(value: T) -> Mutex<T> {
+        Mutex::new(value)
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The right to a [`Mutex`]'s value, given up when dropped. It may be sent to another thread, and dropped there.
+#[must_use = "a guard that is not kept unlocks at once"]
+#[clippy::has_significant_drop]
+pub struct MutexGuard<'a, T: ?Sized>(pub(super) tokio::sync::MutexGuard<'a, T>);
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: ?Sized + fmt::Display> fmt::Display for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

@@ -1,0 +1,100 @@
+//! Waiting for a condition that others make true and tell of.
+//!
+//! The waiter joins the queue before it looks at the condition, so news that comes after the look is heard.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::block_on;
+use crate::sync::{Event, Notify};
+
+/// Waits until `condition` holds; it is looked at now, and again at each notification.
+///
+/// ```
+/// use osier::sync::Notify;
+/// use osier::time::wait_until;
+/// use std::sync::atomic::{AtomicU32, Ordering};
+///
+/// let (done, progress) = (AtomicU32::new(0), Notify::new());
+/// osier::run(|| {
+///     osier::scope(|s| {
+///         for _ in 0..3 {
+///             s.spawn(|| {
+///                 done.fetch_add(1, Ordering::SeqCst);
+///                 progress.notify_all();
+///             });
+///         }
+///         wait_until(&progress, || done.load(Ordering::SeqCst) == 3);
+///     });
+/// });
+/// ```
+///
+/// Who makes the condition true does so before the notification. No such notification is lost, however they race. If several
+/// wait for different conditions, tell all of them: a single notification may find one whose condition does not hold.
+///
+/// The condition is a look, not a wait: it runs where a future is polled.
+///
+/// # Suspends
+///
+/// Unless the condition holds. # Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// Unwinds; a notification meant for this waiter alone goes to the next.
+///
+/// # Panics
+///
+/// If the condition does; and in a future or callback on a worker, if it would have to wait: use [`wait_until_async`] there.
+pub fn wait_until<N: News>(news: &N, condition: impl FnMut() -> bool) {
+    block_on(wait_until_async(news, condition));
+}
+
+/// As [`wait_until`], for futures. A future that is dropped leaves the queue.
+pub async fn wait_until_async<N: News>(news: &N, mut condition: impl FnMut() -> bool) {
+    // Uses up no notification if it holds already.
+    while !condition() {
+        let mut notified = pin!(news.wait_async());
+        let already = poll_fn(|cx| Poll::Ready(notified.as_mut().poll(cx).is_ready())).await;
+        if condition() {
+            return;
+        }
+        if !already {
+            notified.await;
+        }
+    }
+}
+
+/// What [`wait_until`] can wait on for news: [`Notify`] and [`Event`], shared in an [`Arc`] or not.
+pub trait News: sealed::Sealed {
+    /// Waits for the next news. It is in the queue from its first poll.
+    fn wait_async(&self) -> impl Future<Output = ()> + Send;
+}
+
+mod sealed {
+    use super::{Arc, Event, Notify};
+
+    pub trait Sealed {}
+    impl Sealed for Notify {}
+    impl Sealed for Event {}
+    impl<N: Sealed> Sealed for Arc<N> {}
+}
+
+impl News for Notify {
+    fn wait_async(&self) -> impl Future<Output = ()> + Send {
+        Notify::wait_async(self)
+    }
+}
+
+impl News for Event {
+    fn wait_async(&self) -> impl Future<Output = ()> + Send {
+        Event::wait_async(self)
+    }
+}
+
+impl<N: News> News for Arc<N> {
+    fn wait_async(&self) -> impl Future<Output = ()> + Send {
+        N::wait_async(self)
+    }
+}
