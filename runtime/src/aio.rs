@@ -1,1 +1,64 @@
-//! The future face of streams and descriptors.
+//! The future faces of streams and descriptors: adapters to the traits that other libraries speak.
+//!
+//! Blocking calls and futures are two ways to the same system calls. `listener.accept()` suspends the fiber,
+//! `listener.accept_async()` is the same call as a future, which any executor may poll: a runtime's worker drives it, and
+//! where there is none a thread that starts at the first need. A stream becomes what libraries for futures take by an
+//! adapter:
+//!
+//! | what | gives | needs the feature |
+//! |---|---|---|
+//! | [`TcpStream::as_async`](crate::net::TcpStream::as_async), `into_async` | [`futures_io`]'s `AsyncRead` and `AsyncWrite` | |
+//! | [`io::Async`](crate::io::Async) | the same for any descriptor that can be polled | |
+//! | [`fs::File`](crate::fs::File), [`process::ChildStdin`](crate::process::ChildStdin) and the others | the same, on the type itself | |
+//! | `incoming_async`, [`signal::Signals`](crate::signal::Signals), [`fs::ReadDir`](crate::fs::ReadDir) | [`futures_core`]'s `Stream` | |
+//! | [`TcpStream::compat`](crate::net::TcpStream::compat), [`Compat::new`] around any `AsyncRead` or `AsyncWrite` | hyper's `rt::Read` and `rt::Write` | `hyper` |
+//! | the same | tokio's `AsyncRead` and `AsyncWrite` | `tokio-io` |
+//! | `aio::hyper::{Executor, Timer}` | what hyper spawns and sleeps with | `hyper` |
+//! | `aio::tokio::with_tokio` | a future that needs a tokio runtime, on any executor | `tokio-rt` |
+//!
+//! ```
+//! use futures_lite::{AsyncReadExt, AsyncWriteExt};
+//! use osier::net::UnixStream;
+//! osier::run(|| {
+//!     let (one, two) = UnixStream::pair()?;
+//!     osier::block_on(async {
+//!         one.as_async().write_all(b"hello").await?;
+//!         drop(one);
+//!         let mut text = String::new();
+//!         two.into_async().read_to_string(&mut text).await?;
+//!         assert_eq!(text, "hello");
+//!         std::io::Result::Ok(())
+//!     })
+//! })?;
+//! # std::io::Result::Ok(())
+//! ```
+//!
+//! # Cancellation
+//!
+//! A future has its effect in the poll that returns `Ready`. One that is dropped before has neither taken nor written a
+//! byte, nor taken a connection. (Files are the exception: [`fs`](crate::fs) says why.)
+//!
+//! # Not promised
+//!
+//! The timeouts of a stream are those of its blocking calls. A future is given one by [`select!`](crate::select!) or by the
+//! executor's own means.
+//!
+//! ```text
+//!   leaf.rs     one call as a leaf; a direction's waiter that an adapter keeps
+//!   stream.rs   AsyncStream: our streams        fd.rs   io::Async: any descriptor
+//!   compat.rs   Compat: the traits of hyper and tokio      hyper.rs   tokio.rs   what else they ask for
+//! ```
+
+#[cfg(any(feature = "hyper", feature = "tokio-io"))]
+mod compat;
+pub(crate) mod fd;
+#[cfg(feature = "hyper")]
+pub mod hyper;
+pub(crate) mod leaf;
+mod stream;
+#[cfg(feature = "tokio-rt")]
+pub mod tokio;
+
+#[cfg(any(feature = "hyper", feature = "tokio-io"))]
+pub use compat::Compat;
+pub use stream::{AsStream, AsyncStream};

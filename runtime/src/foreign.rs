@@ -55,11 +55,49 @@ struct Wait {
     waker: Option<Waker>,
 }
 
+/// A place in a driver's table, kept by who keeps the descriptor: it leaves before the descriptor is closed.
+#[derive(Default)]
+pub(crate) struct Place(Option<(&'static Remote, u64)>);
+
+impl Place {
+    /// Waits for the same descriptor and interest until it is ready; then it begins anew.
+    pub(crate) fn poll(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        interest: Interest,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<Ready>> {
+        let (driver, number) = match self.0 {
+            Some(entered) => entered,
+            None => {
+                let driver = driver::current()?;
+                let number = driver.foreign.number();
+                self.0 = Some((driver, number));
+                (driver, number)
+            }
+        };
+        let seen = driver.foreign.poll(driver, fd, interest, number, cx.waker());
+        match seen.transpose() {
+            None => Poll::Pending,
+            Some(seen) => {
+                self.leave(fd);
+                Poll::Ready(seen)
+            }
+        }
+    }
+
+    pub(crate) fn leave(&mut self, fd: BorrowedFd<'_>) {
+        if let Some((driver, number)) = self.0.take() {
+            driver.foreign.leave(driver, fd, number);
+        }
+    }
+}
+
 /// A descriptor that is waited for: the leaf behind [`io::ready`](crate::io::ready). Once it has completed it begins anew.
 pub(crate) struct Waiting<'fd> {
     fd: BorrowedFd<'fd>,
     interest: Interest,
-    entered: Option<(&'static Remote, u64)>,
+    place: Place,
 }
 
 impl<'fd> Waiting<'fd> {
@@ -67,20 +105,14 @@ impl<'fd> Waiting<'fd> {
         Waiting {
             fd,
             interest,
-            entered: None,
+            place: Place::default(),
         }
     }
 
     /// Waits for something else from the next poll on.
     pub(crate) fn set_interest(&mut self, interest: Interest) {
-        self.leave();
+        self.place.leave(self.fd);
         self.interest = interest;
-    }
-
-    fn leave(&mut self) {
-        if let Some((driver, number)) = self.entered.take() {
-            driver.foreign.leave(driver, self.fd, number);
-        }
     }
 }
 
@@ -88,32 +120,14 @@ impl Future for Waiting<'_> {
     type Output = io::Result<Ready>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<Ready>> {
-        let (driver, number) = match self.entered {
-            Some(entered) => entered,
-            None => {
-                let driver = driver::current()?;
-                let number = driver.foreign.number();
-                self.entered = Some((driver, number));
-                (driver, number)
-            }
-        };
-        match driver.foreign.poll(driver, self.fd, self.interest, number, cx.waker()) {
-            Ok(None) => Poll::Pending,
-            Ok(Some(seen)) => {
-                self.leave();
-                Poll::Ready(Ok(seen))
-            }
-            Err(error) => {
-                self.leave();
-                Poll::Ready(Err(error))
-            }
-        }
+        let (fd, interest) = (self.fd, self.interest);
+        self.place.poll(fd, interest, cx)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.leave();
+        self.place.leave(self.fd);
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   readable, writable, ready    crate::foreign (fiber, future), poll(2) (plain thread)
+//!   Async                        crate::aio::fd: any descriptor to read and write, over the same
 //!   sendfile                     io/sendfile.rs
 //!   while_connected              io/connected.rs
 //! ```
@@ -22,6 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 pub use osier_poll::{Interest, Ready};
 
+pub use crate::aio::fd::Async;
 pub use connected::{Disconnected, HalfClose, while_connected};
 pub use sendfile::{FileSink, sendfile, sendfile_after};
 
@@ -201,7 +203,7 @@ fn poll_now(fd: BorrowedFd<'_>, flags: PollFlags) -> io::Result<PollFlags> {
 }
 
 /// Refuses what epoll refuses, so that all callers get the same answer.
-fn always_ready(fd: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn always_ready(fd: BorrowedFd<'_>) -> io::Result<()> {
     use rustix::fs::FileType;
     match FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) {
         FileType::RegularFile | FileType::Directory => Err(rustix::io::Errno::PERM.into()),

@@ -52,7 +52,7 @@ compile_error!("osier cancels fibers by unwinding: build with panic = \"unwind\"
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("osier packs its wakers into 64-bit pointers");
 
-mod aio;
+pub mod aio;
 mod block_on;
 mod cancel;
 mod context;

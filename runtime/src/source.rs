@@ -332,6 +332,12 @@ impl Watched {
         }
     }
 
+    /// Whether something has waited for it already, so that its bits say something.
+    #[inline]
+    pub(crate) fn has_source(&self) -> bool {
+        self.source.get().is_some()
+    }
+
     /// A node for [`poll_io`](Watched::poll_io). It is not to outlive `self`: then it would wait for the next tenant.
     pub(crate) fn waiter(&self, direction: Direction) -> Waiter<'static> {
         self.source().state.list(direction).waiter()

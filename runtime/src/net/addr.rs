@@ -4,6 +4,7 @@
 //! pool for blocking work. At most [`LOOKUPS`] run at a time, process-wide: a resolver that hangs must not take every thread
 //! of the pool. The permit belongs to the lookup, not to who waits for it, because a lookup cannot be called off.
 
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +33,7 @@ const LOOKUPS: usize = 64;
 /// ```
 pub trait ToSocketAddrs {
     /// The addresses, to be tried in this order.
-    type Iter: Iterator<Item = SocketAddr>;
+    type Iter: Iterator<Item = SocketAddr> + Send;
 
     /// The addresses.
     ///
@@ -48,6 +49,17 @@ pub trait ToSocketAddrs {
     ///
     /// `InvalidInput` for text that is neither an address nor `name:port`; what the resolver says of a name.
     fn to_socket_addrs(&self) -> io::Result<Self::Iter>;
+
+    /// [`to_socket_addrs`](ToSocketAddrs::to_socket_addrs) as a future.
+    ///
+    /// Whoever implements the trait and waits in there implements this one too: what is provided just calls it.
+    ///
+    /// # Cancellation
+    ///
+    /// A lookup that has begun goes on, and its result is dropped.
+    fn to_socket_addrs_async(&self) -> impl Future<Output = io::Result<Self::Iter>> + Send + use<Self> {
+        std::future::ready(self.to_socket_addrs())
+    }
 }
 
 macro_rules! one_address {
@@ -77,52 +89,87 @@ impl<'a> ToSocketAddrs for &'a [SocketAddr] {
     }
 }
 
-impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
+impl<'a, T: ToSocketAddrs + ?Sized> ToSocketAddrs for &'a T {
     type Iter = T::Iter;
     fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
         (**self).to_socket_addrs()
     }
+    fn to_socket_addrs_async(&self) -> impl Future<Output = io::Result<Self::Iter>> + Send + use<'a, T> {
+        (**self).to_socket_addrs_async()
+    }
 }
 
-impl ToSocketAddrs for (&str, u16) {
-    type Iter = vec::IntoIter<SocketAddr>;
-    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
-        let (host, port) = *self;
+/// An address, or a name to look up.
+enum Host {
+    Addr(SocketAddr),
+    Name(String, u16),
+}
+
+impl Host {
+    fn new(host: &str, port: u16) -> Host {
         match host.parse::<IpAddr>() {
-            Ok(ip) => Ok(vec![SocketAddr::new(ip, port)].into_iter()),
-            Err(_) => Ok(look_up(host, port)?.into_iter()),
+            Ok(ip) => Host::Addr(SocketAddr::new(ip, port)),
+            Err(_) => Host::Name(host.to_owned(), port),
         }
     }
-}
 
-impl ToSocketAddrs for (String, u16) {
-    type Iter = vec::IntoIter<SocketAddr>;
-    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
-        (self.0.as_str(), self.1).to_socket_addrs()
-    }
-}
-
-impl ToSocketAddrs for str {
-    type Iter = vec::IntoIter<SocketAddr>;
-    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
-        if let Ok(addr) = self.parse() {
-            return Ok(vec![addr].into_iter());
+    fn parse(text: &str) -> io::Result<Host> {
+        if let Ok(addr) = text.parse() {
+            return Ok(Host::Addr(addr));
         }
-        let host_and_port = self
+        let host_and_port = text
             .rsplit_once(':')
             .and_then(|(host, port)| Some((host, port.parse().ok()?)));
         let Some((host, port)) = host_and_port else {
-            let error = format!("\"{self}\" is no socket address: write HOST:PORT");
+            let error = format!("\"{text}\" is no socket address: write HOST:PORT");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         };
-        (host, port).to_socket_addrs()
+        Ok(Host::new(host, port))
+    }
+
+    fn addrs(self) -> io::Result<vec::IntoIter<SocketAddr>> {
+        match self {
+            Host::Addr(addr) => Ok(vec![addr].into_iter()),
+            Host::Name(host, port) => look_up(host, port),
+        }
+    }
+
+    async fn addrs_async(self) -> io::Result<vec::IntoIter<SocketAddr>> {
+        match self {
+            Host::Addr(addr) => Ok(vec![addr].into_iter()),
+            Host::Name(host, port) => look_up_async(host, port).await,
+        }
     }
 }
 
-impl ToSocketAddrs for String {
+macro_rules! names {
+    ($($type:ty: |$self:ident| $host:expr;)*) => {$(
+        impl ToSocketAddrs for $type {
+            type Iter = vec::IntoIter<SocketAddr>;
+            fn to_socket_addrs(&$self) -> io::Result<Self::Iter> {
+                $host.and_then(Host::addrs)
+            }
+            fn to_socket_addrs_async(&$self) -> impl Future<Output = io::Result<Self::Iter>> + Send + use<> {
+                let host = $host;
+                async move { host?.addrs_async().await }
+            }
+        }
+    )*};
+}
+
+names! {
+    (String, u16): |self| io::Result::Ok(Host::new(&self.0, self.1));
+    str: |self| Host::parse(self);
+    String: |self| Host::parse(self);
+}
+
+impl<'a> ToSocketAddrs for (&'a str, u16) {
     type Iter = vec::IntoIter<SocketAddr>;
     fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
-        self.as_str().to_socket_addrs()
+        Host::new(self.0, self.1).addrs()
+    }
+    fn to_socket_addrs_async(&self) -> impl Future<Output = io::Result<Self::Iter>> + Send + use<'a> {
+        Host::new(self.0, self.1).addrs_async()
     }
 }
 
@@ -139,22 +186,49 @@ pub(crate) fn each_addr<T>(
             done => return done,
         }
     }
-    Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no address to bind or connect to")))
+    Err(last.unwrap_or_else(no_address))
+}
+
+/// The future face of [`each_addr`].
+pub(crate) fn each_addr_async<A: ToSocketAddrs, T, F: Future<Output = io::Result<T>> + Send>(
+    addrs: A,
+    mut attempt: impl FnMut(SocketAddr) -> F + Send,
+) -> impl Future<Output = io::Result<T>> + Send {
+    // It borrows nothing: `addrs` need not be kept.
+    let addrs = addrs.to_socket_addrs_async();
+    async move {
+        let mut last = None;
+        for addr in addrs.await? {
+            match attempt(addr).await {
+                Err(error) => last = Some(error),
+                done => return done,
+            }
+        }
+        Err(last.unwrap_or_else(no_address))
+    }
+}
+
+fn no_address() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "no address to bind or connect to")
 }
 
 #[cold]
-fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+fn look_up(host: String, port: u16) -> io::Result<vec::IntoIter<SocketAddr>> {
     if context::caller(|caller| matches!(caller, Caller::Worker)) {
         // Not even begun: whether the pool is quick enough must not decide.
         return Err(Stop::NotHere.into());
     }
-    let permit = PERMITS.acquire()?;
-    let host = host.to_owned();
-    let mut lookup = pin!(blocking::unblock(move || {
-        let _permit = permit;
-        std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port)).map(|found| found.collect())
-    }));
+    let mut lookup = pin!(look_up_async(host, port));
     wait::wait(None, None, |cx| lookup.as_mut().poll(cx))?
+}
+
+async fn look_up_async(host: String, port: u16) -> io::Result<vec::IntoIter<SocketAddr>> {
+    let permit = PERMITS.acquire().await;
+    let found = blocking::unblock(move || {
+        let _permit = permit;
+        std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port))
+    });
+    found.await
 }
 
 static PERMITS: Permits = Permits {
@@ -172,9 +246,9 @@ struct Permits {
 struct Permit(&'static Permits);
 
 impl Permits {
-    fn acquire(&'static self) -> io::Result<Permit> {
+    async fn acquire(&'static self) -> Permit {
         let mut waiter = pin!(self.waiters.waiter());
-        let permit = wait::wait(None, None, |cx| {
+        poll_fn(|cx| {
             if !self.take() {
                 if !waiter.as_mut().register(cx.waker()) {
                     // Woken for a permit that somebody else took: in line again.
@@ -190,8 +264,8 @@ impl Permits {
                 self.waiters.wake_one();
             }
             Poll::Ready(Permit(self))
-        })?;
-        Ok(permit)
+        })
+        .await
     }
 
     fn take(&self) -> bool {
@@ -228,7 +302,7 @@ mod tests {
                 let most = Arc::clone(&most);
                 thread::spawn(move || {
                     for _ in 0..20 {
-                        let permit = PERMITS.acquire().expect("a plain thread is not cancelled");
+                        let permit = crate::block_on(PERMITS.acquire());
                         most.fetch_max(OUT.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         thread::sleep(Duration::from_micros(50));
                         OUT.fetch_sub(1, Ordering::SeqCst);

@@ -6,13 +6,17 @@
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::addr::SocketAddrArg;
+use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
 use socket2::SockRef;
 
+use super::tcp::FLAGS;
+use crate::aio::leaf::Io;
 use crate::source::{Direction, Moved, Watched};
 
 /// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
@@ -120,53 +124,32 @@ impl Stream {
 
     #[inline]
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.receive(|fd| {
-            let (count, _) = rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT)?;
-            Ok(Moved {
-                value: count,
-                short: 0 < count && count < buf.len(),
-            })
-        })
+        self.receive(|fd| call::read(fd, buf))
     }
 
     pub(crate) fn read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let count = bufs.len().min(SLICES_MAX);
-        let bufs = &mut bufs[..count];
-        let room: usize = bufs.iter().map(|buf| buf.len()).sum();
-        self.receive(|fd| {
-            let mut control = rustix::net::RecvAncillaryBuffer::default();
-            let count = rustix::net::recvmsg(fd, bufs, &mut control, RecvFlags::DONTWAIT)?.bytes;
-            Ok(Moved {
-                value: count,
-                short: 0 < count && count < room,
-            })
-        })
+        self.receive(|fd| call::read_vectored(fd, bufs))
     }
 
     pub(crate) fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.receive(|fd| {
-            let (count, _) = rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
-            Ok(Moved::all(count))
-        })
+        self.receive(|fd| call::peek(fd, buf))
+    }
+
+    pub(crate) fn peek_async(&self, buf: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send {
+        Io::new(&self.watched, Direction::Read, |fd| call::peek(fd, buf))
     }
 
     #[inline]
     pub(crate) fn write(&self, buf: &[u8], flags: SendFlags) -> io::Result<usize> {
-        let flags = flags | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        self.send(|fd| Ok(rustix::net::send(fd, buf, flags)?))
+        self.send(|fd| call::write(fd, buf, flags))
+    }
+
+    pub(crate) fn write_async(&self, buf: &[u8], flags: SendFlags) -> impl Future<Output = io::Result<usize>> + Send {
+        self.send_async(move |fd| call::write(fd, buf, flags))
     }
 
     pub(crate) fn write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let bufs = &bufs[..bufs.len().min(SLICES_MAX)];
-        self.send(|fd| {
-            let mut control = rustix::net::SendAncillaryBuffer::default();
-            Ok(rustix::net::sendmsg(
-                fd,
-                bufs,
-                &mut control,
-                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-            )?)
-        })
+        self.send(|fd| call::write_vectored(fd, bufs))
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -174,18 +157,105 @@ impl Stream {
     }
 
     #[inline]
-    fn receive<T>(&self, call: impl FnMut(std::os::fd::BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
+    pub(crate) fn receive<T>(&self, call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
         self.watched.io(Direction::Read, || self.read_timeout.deadline(), call)
     }
 
-    /// Does a call that sends and gives a count.
+    /// Does a call that sends.
     #[inline]
-    pub(crate) fn send<T>(&self, mut call: impl FnMut(std::os::fd::BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
-        self.watched.io(
-            Direction::Write,
-            || self.write_timeout.deadline(),
-            |fd| call(fd).map(Moved::all),
-        )
+    pub(crate) fn send<T>(&self, call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
+        self.watched
+            .io(Direction::Write, || self.write_timeout.deadline(), call)
+    }
+
+    pub(crate) fn receive_async<T>(
+        &self,
+        call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>> + Send,
+    ) -> impl Future<Output = io::Result<T>> + Send {
+        Io::new(&self.watched, Direction::Read, call)
+    }
+
+    pub(crate) fn send_async<T>(
+        &self,
+        call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>> + Send,
+    ) -> impl Future<Output = io::Result<T>> + Send {
+        Io::new(&self.watched, Direction::Write, call)
+    }
+}
+
+/// The system calls, for both faces.
+pub(crate) mod call {
+    use super::*;
+
+    #[inline]
+    pub(crate) fn read(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Moved<usize>> {
+        let (count, _) = rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT)?;
+        Ok(Moved {
+            value: count,
+            short: 0 < count && count < buf.len(),
+        })
+    }
+
+    pub(crate) fn read_vectored(fd: BorrowedFd<'_>, bufs: &mut [IoSliceMut<'_>]) -> io::Result<Moved<usize>> {
+        let slices = bufs.len().min(SLICES_MAX);
+        let bufs = &mut bufs[..slices];
+        let room: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut control = rustix::net::RecvAncillaryBuffer::default();
+        let count = rustix::net::recvmsg(fd, bufs, &mut control, RecvFlags::DONTWAIT)?.bytes;
+        Ok(Moved {
+            value: count,
+            short: 0 < count && count < room,
+        })
+    }
+
+    pub(crate) fn peek(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Moved<usize>> {
+        let (count, _) = rustix::net::recv(fd, buf, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
+        Ok(Moved::all(count))
+    }
+
+    /// A datagram, which may be empty, or as [`peek`] with the flag.
+    pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], flags: RecvFlags) -> io::Result<Moved<usize>> {
+        Ok(Moved::all(rustix::net::recv(fd, buf, flags | RecvFlags::DONTWAIT)?.0))
+    }
+
+    pub(crate) fn receive_from(
+        fd: BorrowedFd<'_>,
+        buf: &mut [u8],
+        flags: RecvFlags,
+    ) -> io::Result<Moved<(usize, Option<SocketAddrAny>)>> {
+        let (count, _, from) = rustix::net::recvfrom(fd, buf, flags | RecvFlags::DONTWAIT)?;
+        Ok(Moved::all((count, from)))
+    }
+
+    #[inline]
+    pub(crate) fn write(fd: BorrowedFd<'_>, buf: &[u8], flags: SendFlags) -> io::Result<Moved<usize>> {
+        let flags = flags | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        Ok(Moved::all(rustix::net::send(fd, buf, flags)?))
+    }
+
+    pub(crate) fn write_vectored(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>]) -> io::Result<Moved<usize>> {
+        let bufs = &bufs[..bufs.len().min(SLICES_MAX)];
+        let mut control = rustix::net::SendAncillaryBuffer::default();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        Ok(Moved::all(rustix::net::sendmsg(fd, bufs, &mut control, flags)?))
+    }
+
+    pub(crate) fn send_to(fd: BorrowedFd<'_>, buf: &[u8], addr: &impl SocketAddrArg) -> io::Result<Moved<usize>> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        Ok(Moved::all(rustix::net::sendto(fd, buf, flags, addr)?))
+    }
+
+    pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<Moved<(OwnedFd, Option<SocketAddrAny>)>> {
+        Ok(Moved::all(rustix::net::acceptfrom_with(fd, FLAGS)?))
+    }
+
+    /// Whether the descriptor is ready, as a call that would block if not.
+    pub(crate) fn ready(fd: BorrowedFd<'_>, flags: PollFlags) -> io::Result<Moved<()>> {
+        let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
+        match rustix::event::poll(&mut fds, Some(&Timespec::default()))? {
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Ok(Moved::all(())),
+        }
     }
 }
 
@@ -195,6 +265,23 @@ pub(crate) fn adopt(fd: OwnedFd, short_read_drains: bool) -> Watched {
     // It fails on what is no socket, pipe or the like; the first call will say so.
     let _ = rustix::io::ioctl_fionbio(watched.export(), true);
     watched
+}
+
+pub(crate) fn ready(watched: &Watched, direction: Direction) -> io::Result<()> {
+    let flags = poll_flags(direction);
+    watched.io(direction, || None, |fd| call::ready(fd, flags))
+}
+
+pub(crate) fn ready_async(watched: &Watched, direction: Direction) -> impl Future<Output = io::Result<()>> + Send {
+    let flags = poll_flags(direction);
+    Io::new(watched, direction, move |fd| call::ready(fd, flags))
+}
+
+fn poll_flags(direction: Direction) -> PollFlags {
+    match direction {
+        Direction::Read => PollFlags::IN | PollFlags::RDHUP,
+        Direction::Write => PollFlags::OUT,
+    }
 }
 
 /// The `Debug` of a socket: the addresses it has.
@@ -236,6 +323,47 @@ macro_rules! descriptor_impls {
         }
 
         impl crate::io::Sealed for $type {}
+
+        /// Waiting without doing anything.
+        impl $type {
+            /// Waits until there is something to receive or to accept, or the end, or an error to be met.
+            ///
+            /// Others may take it first, so that what follows may wait after all. Timeouts do not hold here.
+            ///
+            /// # Suspends
+            ///
+            /// Until then. # Blocks the thread when called on a plain one.
+            ///
+            /// # Errors
+            ///
+            /// As any call of the socket: cancelled, or in the wrong place.
+            pub fn readable(&self) -> std::io::Result<()> {
+                crate::net::stream::ready(crate::io::Source::watched(self), crate::source::Direction::Read)
+            }
+
+            /// Waits until there is room to send, or an error to be met. As `readable`.
+            ///
+            /// # Suspends
+            ///
+            /// Until then. # Blocks the thread when called on a plain one.
+            ///
+            /// # Errors
+            ///
+            /// As any call of the socket: cancelled, or in the wrong place.
+            pub fn writable(&self) -> std::io::Result<()> {
+                crate::net::stream::ready(crate::io::Source::watched(self), crate::source::Direction::Write)
+            }
+
+            /// `readable` as a future.
+            pub fn readable_async(&self) -> impl Future<Output = std::io::Result<()>> + Send {
+                crate::net::stream::ready_async(crate::io::Source::watched(self), crate::source::Direction::Read)
+            }
+
+            /// `writable` as a future.
+            pub fn writable_async(&self) -> impl Future<Output = std::io::Result<()>> + Send {
+                crate::net::stream::ready_async(crate::io::Source::watched(self), crate::source::Direction::Write)
+            }
+        }
     };
 }
 
@@ -253,6 +381,13 @@ macro_rules! stream_impls {
         impl crate::io::FileSink for $type {
             fn stream(&self) -> &crate::net::stream::Stream {
                 &self.0
+            }
+        }
+
+        impl crate::aio::AsStream for $type {
+            type Stream = $type;
+            fn as_stream(&self) -> &$type {
+                self
             }
         }
 
@@ -337,6 +472,27 @@ macro_rules! stream_impls {
                 self.0.peek(buf)
             }
 
+            /// [`peek`](Self::peek) as a future; the read timeout does not hold for it.
+            pub fn peek_async(&self, buf: &mut [u8]) -> impl Future<Output = std::io::Result<usize>> + Send {
+                self.0.peek_async(buf)
+            }
+
+            /// The stream with `futures_io`'s `AsyncRead` and `AsyncWrite`. Costs nothing; each task that uses the stream may have its own.
+            pub fn as_async(&self) -> crate::aio::AsyncStream<&Self> {
+                crate::aio::AsyncStream::new(self)
+            }
+
+            /// As [`as_async`](Self::as_async), and takes the stream along.
+            pub fn into_async(self) -> crate::aio::AsyncStream<Self> {
+                crate::aio::AsyncStream::new(self)
+            }
+
+            /// The stream with the traits of hyper (feature `hyper`) and tokio (feature `tokio-io`).
+            #[cfg(any(feature = "hyper", feature = "tokio-io"))]
+            pub fn compat(self) -> crate::aio::Compat<crate::aio::AsyncStream<Self>> {
+                self.into_async().compat()
+            }
+
             /// Writes bytes that more will follow at once: the kernel may hold them back to send both in one packet.
             ///
             /// It is for joining a head to the file that [`sendfile`](crate::io::sendfile) sends. Returns how many it took,
@@ -351,6 +507,11 @@ macro_rules! stream_impls {
             /// As `write`: `TimedOut` after the write timeout.
             pub fn write_more(&self, buf: &[u8]) -> std::io::Result<usize> {
                 self.0.write(buf, rustix::net::SendFlags::MORE)
+            }
+
+            /// [`write_more`](Self::write_more) as a future; the write timeout does not hold for it.
+            pub fn write_more_async(&self, buf: &[u8]) -> impl Future<Output = std::io::Result<usize>> + Send {
+                self.0.write_async(buf, rustix::net::SendFlags::MORE)
             }
 
             /// Ends reading, writing or both, for every copy of the socket. Those that wait on it wake.

@@ -1,16 +1,20 @@
 //! TCP: listeners and streams.
 
+use std::future::ready;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, SocketType, sockopt};
 use socket2::SockRef;
 
-use super::addr::{ToSocketAddrs, each_addr};
-use super::stream::{Stream, adopt, describe, descriptor_impls, stream_impls, zero_timeout};
+use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
+use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls, zero_timeout};
+use crate::aio::leaf::{Io, Side};
 use crate::source::{Direction, Moved, Watched};
 
 /// As many connections as the system lets wait (`/proc/sys/net/core/somaxconn` bounds it).
@@ -87,19 +91,33 @@ impl TcpStream {
 
     fn connect_until(addr: SocketAddr, deadline: Option<Instant>) -> io::Result<TcpStream> {
         let watched = Watched::new(socket(&addr, SocketType::STREAM)?, true);
-        // Asked again, connect(2) tells how the first call ended.
-        watched.io(
-            Direction::Write,
-            || deadline,
-            |fd| match rustix::net::connect(fd, &addr) {
-                Ok(()) | Err(Errno::ISCONN) => Ok(Moved::all(())),
-                Err(Errno::INPROGRESS | Errno::ALREADY) => Err(io::ErrorKind::WouldBlock.into()),
-                // No local port is free, or no route has one: what the kernel calls EAGAIN here will not pass by waiting.
-                Err(Errno::AGAIN) => Err(io::Error::new(io::ErrorKind::AddrNotAvailable, "no local port is free")),
-                Err(error) => Err(error.into()),
-            },
-        )?;
+        watched.io(Direction::Write, || deadline, |fd| connect(fd, &addr))?;
         Ok(TcpStream(Stream::new(watched)))
+    }
+
+    /// [`connect`](TcpStream::connect) as a future.
+    ///
+    /// ```
+    /// use osier::net::{TcpListener, TcpStream};
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let client = osier::block_on(TcpStream::connect_async(listener.local_addr()?))?;
+    /// assert_eq!(client.peer_addr()?, listener.local_addr()?);
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping it closes the socket that was to be connected.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](TcpStream::connect).
+    pub fn connect_async<A: ToSocketAddrs>(addr: A) -> impl Future<Output = io::Result<TcpStream>> + Send + use<A> {
+        each_addr_async(addr, |addr| async move {
+            let watched = Watched::new(socket(&addr, SocketType::STREAM)?, true);
+            Io::new(&watched, Direction::Write, |fd| connect(fd, &addr)).await?;
+            Ok(TcpStream(Stream::new(watched)))
+        })
     }
 
     /// The address of the other end.
@@ -231,6 +249,26 @@ impl TcpListener {
         each_addr(addr, |addr| TcpListener::listen(addr, true))
     }
 
+    /// [`bind`](TcpListener::bind) as a future.
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](TcpListener::bind).
+    pub fn bind_async<A: ToSocketAddrs>(addr: A) -> impl Future<Output = io::Result<TcpListener>> + Send + use<A> {
+        each_addr_async(addr, |addr| ready(TcpListener::listen(addr, false)))
+    }
+
+    /// [`bind_reuseport`](TcpListener::bind_reuseport) as a future.
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](TcpListener::bind).
+    pub fn bind_reuseport_async<A: ToSocketAddrs>(
+        addr: A,
+    ) -> impl Future<Output = io::Result<TcpListener>> + Send + use<A> {
+        each_addr_async(addr, |addr| ready(TcpListener::listen(addr, true)))
+    }
+
     fn listen(addr: SocketAddr, reuseport: bool) -> io::Result<TcpListener> {
         let fd = socket(&addr, SocketType::STREAM)?;
         // A port whose old connections are still fading away is free, as in std.
@@ -255,17 +293,20 @@ impl TcpListener {
     ///
     /// `ConnectionAborted` and the like concern one client: go on. Too many open files: go on later.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let (fd, peer) = self.0.io(
-            Direction::Read,
-            || None,
-            |fd| Ok(Moved::all(rustix::net::acceptfrom_with(fd, FLAGS)?)),
-        )?;
-        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-        let stream = TcpStream(Stream::new(Watched::new(fd, true)));
-        match peer {
-            Some(peer) => Ok((stream, peer)),
-            None => stream.peer_addr().map(|peer| (stream, peer)),
-        }
+        self.0.io(Direction::Read, || None, call::accept).and_then(accepted)
+    }
+
+    /// [`accept`](TcpListener::accept) as a future.
+    ///
+    /// # Cancellation
+    ///
+    /// A connection is taken in the poll that returns it, so dropping the future loses none.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](TcpListener::accept).
+    pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        accepted(Io::new(&self.0, Direction::Read, call::accept).await?)
     }
 
     /// The connections as they come, without end.
@@ -275,6 +316,25 @@ impl TcpListener {
     /// `next`, until there is one.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming(self)
+    }
+
+    /// The connections as they come, as a [`Stream`](futures_core::Stream) without end.
+    ///
+    /// ```
+    /// use futures_lite::StreamExt;
+    /// use osier::net::{TcpListener, TcpStream};
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let client = TcpStream::connect(listener.local_addr()?)?;
+    /// let mut incoming = listener.incoming_async();
+    /// let server = osier::block_on(incoming.next()).expect("it has no end")?;
+    /// assert_eq!(server.peer_addr()?, client.local_addr()?);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn incoming_async(&self) -> IncomingAsync<'_> {
+        IncomingAsync {
+            side: Side::default(),
+            listener: self,
+        }
     }
 
     /// The address it listens on.
@@ -375,6 +435,49 @@ impl Iterator for Incoming<'_> {
 }
 
 impl std::iter::FusedIterator for Incoming<'_> {}
+
+/// What [`TcpListener::incoming_async`] gives. Dropping it loses no connection.
+pub struct IncomingAsync<'a> {
+    // Before the listener: its waiter is not to outlive it.
+    side: Side,
+    listener: &'a TcpListener,
+}
+
+impl futures_core::Stream for IncomingAsync<'_> {
+    type Item = io::Result<TcpStream>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<TcpStream>>> {
+        let watched = &self.listener.0;
+        let accepting = self.side.poll_io(watched, Direction::Read, cx, call::accept);
+        accepting.map(|done| Some(done.and_then(accepted).map(|(stream, _)| stream)))
+    }
+}
+
+impl fmt::Debug for IncomingAsync<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("IncomingAsync").field(self.listener).finish()
+    }
+}
+
+fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(TcpStream, SocketAddr)> {
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+    let stream = TcpStream(Stream::new(Watched::new(fd, true)));
+    match peer {
+        Some(peer) => Ok((stream, peer)),
+        None => stream.peer_addr().map(|peer| (stream, peer)),
+    }
+}
+
+/// Asked again, connect(2) tells how the first call ended.
+fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<Moved<()>> {
+    match rustix::net::connect(fd, addr) {
+        Ok(()) | Err(Errno::ISCONN) => Ok(Moved::all(())),
+        Err(Errno::INPROGRESS | Errno::ALREADY) => Err(io::ErrorKind::WouldBlock.into()),
+        // No local port is free, or no route has one: what the kernel calls EAGAIN here will not pass by waiting.
+        Err(Errno::AGAIN) => Err(io::Error::new(io::ErrorKind::AddrNotAvailable, "no local port is free")),
+        Err(error) => Err(error.into()),
+    }
+}
 
 /// A socket for addresses like this one.
 pub(crate) fn socket(addr: &SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {

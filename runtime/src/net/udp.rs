@@ -1,17 +1,18 @@
 //! UDP sockets.
 
+use std::future::ready;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 use std::{fmt, io};
 
-use rustix::net::{RecvFlags, SendFlags, SocketType, sockopt};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketType, sockopt};
 use socket2::SockRef;
 
-use super::addr::{ToSocketAddrs, each_addr};
-use super::stream::{Stream, describe, descriptor_impls};
+use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
+use super::stream::{Stream, call, describe, descriptor_impls};
 use super::tcp::{ip, socket};
-use crate::source::{Direction, Moved, Watched};
+use crate::source::Watched;
 
 /// A UDP socket; as [`std::net::UdpSocket`].
 ///
@@ -53,11 +54,13 @@ impl UdpSocket {
     ///
     /// `AddrInUse` and what else the system says of the last address.
     pub fn bind(addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        each_addr(addr, |addr| {
-            let fd = socket(&addr, SocketType::DGRAM)?;
-            rustix::net::bind(&fd, &addr)?;
-            Ok(UdpSocket(Stream::new(Watched::new(fd, false))))
-        })
+        each_addr(addr, UdpSocket::open)
+    }
+
+    fn open(addr: SocketAddr) -> io::Result<UdpSocket> {
+        let fd = socket(&addr, SocketType::DGRAM)?;
+        rustix::net::bind(&fd, &addr)?;
+        Ok(UdpSocket(Stream::new(Watched::new(fd, false))))
     }
 
     /// Makes `addr` the peer of [`send`](UdpSocket::send) and [`recv`](UdpSocket::recv); datagrams of others are dropped.
@@ -70,64 +73,117 @@ impl UdpSocket {
     ///
     /// What the system says of the last address.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
-        each_addr(addr, |addr| Ok(rustix::net::connect(self.fd(), &addr)?))
+        each_addr(addr, |addr| self.connect_to(addr))
+    }
+
+    fn connect_to(&self, addr: SocketAddr) -> io::Result<()> {
+        Ok(rustix::net::connect(self.fd(), &addr)?)
     }
 
     /// Receives a datagram and says from where it comes. What does not fit into `buf` is lost.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.receive_from(buf, RecvFlags::empty())
+        received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::empty()))?)
     }
 
     /// As [`recv_from`](UdpSocket::recv_from), and leaves the datagram to be received again.
     pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.receive_from(buf, RecvFlags::PEEK)
-    }
-
-    fn receive_from(&self, buf: &mut [u8], flags: RecvFlags) -> io::Result<(usize, SocketAddr)> {
-        let (count, from) = self.receive(|fd| {
-            let (count, _, from) = rustix::net::recvfrom(fd, &mut *buf, flags | RecvFlags::DONTWAIT)?;
-            Ok((count, from))
-        })?;
-        match from.map(SocketAddr::try_from) {
-            Some(Ok(from)) => Ok((count, from)),
-            _ => Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the socket is not an internet socket",
-            )),
-        }
+        received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::PEEK))?)
     }
 
     /// Receives a datagram of the connected peer. What does not fit into `buf` is lost.
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.receive(|fd| Ok(rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT)?.0))
+        self.0.receive(|fd| call::receive(fd, buf, RecvFlags::empty()))
     }
 
     /// As [`recv`](UdpSocket::recv), and leaves the datagram to be received again.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.receive(|fd| Ok(rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT | RecvFlags::PEEK)?.0))
-    }
-
-    fn receive<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
-        let deadline = || self.0.read_timeout.deadline();
-        self.0
-            .watched
-            .io(Direction::Read, deadline, |fd| call(fd).map(Moved::all))
+        self.0.receive(|fd| call::receive(fd, buf, RecvFlags::PEEK))
     }
 
     /// Sends a datagram to the first of these addresses.
     pub fn send_to(&self, buf: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
-        let Some(addr) = addr.to_socket_addrs()?.next() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to send to"));
-        };
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        self.0.send(|fd| Ok(rustix::net::sendto(fd, buf, flags, &addr)?))
+        let addr = first(addr.to_socket_addrs()?)?;
+        self.0.send(|fd| call::send_to(fd, buf, &addr))
     }
 
     /// Sends a datagram to the connected peer.
     pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
         self.0.write(buf, SendFlags::empty())
     }
+}
 
+/// The same calls as futures. Their errors are those of the calls, but for the timeouts', which do not hold here.
+///
+/// ```
+/// use osier::net::UdpSocket;
+/// let (one, two) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+/// osier::block_on(async {
+///     one.send_to_async(b"hello", two.local_addr()?).await?;
+///     let mut buf = [0; 16];
+///     let (count, from) = two.recv_from_async(&mut buf).await?;
+///     assert_eq!((&buf[..count], from), (&b"hello"[..], one.local_addr()?));
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// # Cancellation
+///
+/// A datagram is taken or sent in the poll that says so, so dropping a future loses none.
+impl UdpSocket {
+    /// [`bind`](UdpSocket::bind) as a future.
+    pub fn bind_async<A: ToSocketAddrs>(addr: A) -> impl Future<Output = io::Result<UdpSocket>> + Send + use<A> {
+        each_addr_async(addr, |addr| ready(UdpSocket::open(addr)))
+    }
+
+    /// [`connect`](UdpSocket::connect) as a future.
+    pub fn connect_async<A: ToSocketAddrs>(&self, addr: A) -> impl Future<Output = io::Result<()>> + Send + use<'_, A> {
+        each_addr_async(addr, |addr| ready(self.connect_to(addr)))
+    }
+
+    /// [`recv_from`](UdpSocket::recv_from) as a future.
+    pub async fn recv_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let receive = |fd: BorrowedFd<'_>| call::receive_from(fd, buf, RecvFlags::empty());
+        received(self.0.receive_async(receive).await?)
+    }
+
+    /// [`peek_from`](UdpSocket::peek_from) as a future.
+    pub async fn peek_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let receive = |fd: BorrowedFd<'_>| call::receive_from(fd, buf, RecvFlags::PEEK);
+        received(self.0.receive_async(receive).await?)
+    }
+
+    /// [`recv`](UdpSocket::recv) as a future.
+    pub fn recv_async(&self, buf: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send {
+        self.0.receive_async(|fd| call::receive(fd, buf, RecvFlags::empty()))
+    }
+
+    /// [`peek`](UdpSocket::peek) as a future.
+    pub fn peek_async(&self, buf: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send {
+        self.0.receive_async(|fd| call::receive(fd, buf, RecvFlags::PEEK))
+    }
+
+    /// [`send_to`](UdpSocket::send_to) as a future.
+    pub fn send_to_async<A: ToSocketAddrs>(
+        &self,
+        buf: &[u8],
+        addr: A,
+    ) -> impl Future<Output = io::Result<usize>> + Send {
+        let addrs = addr.to_socket_addrs_async();
+        async move {
+            let addr = first(addrs.await?)?;
+            self.0.send_async(|fd| call::send_to(fd, buf, &addr)).await
+        }
+    }
+
+    /// [`send`](UdpSocket::send) as a future.
+    pub fn send_async(&self, buf: &[u8]) -> impl Future<Output = io::Result<usize>> + Send {
+        self.0.write_async(buf, SendFlags::empty())
+    }
+}
+
+/// Addresses and options.
+impl UdpSocket {
     /// The connected peer.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         ip(SockRef::from(&self.fd()).peer_addr()?)
@@ -241,6 +297,21 @@ impl UdpSocket {
     fn fd(&self) -> BorrowedFd<'_> {
         self.0.watched.fd()
     }
+}
+
+fn received((count, from): (usize, Option<SocketAddrAny>)) -> io::Result<(usize, SocketAddr)> {
+    match from.map(SocketAddr::try_from) {
+        Some(Ok(from)) => Ok((count, from)),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the socket is not an internet socket",
+        )),
+    }
+}
+
+fn first(mut addrs: impl Iterator<Item = SocketAddr>) -> io::Result<SocketAddr> {
+    let none = || io::Error::new(io::ErrorKind::InvalidInput, "no address to send to");
+    addrs.next().ok_or_else(none)
 }
 
 impl crate::io::Source for UdpSocket {

@@ -1,11 +1,13 @@
 //! Unix sockets: streams, listeners and datagrams.
 
 use std::ffi::OsStr;
+use std::future::poll_fn;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -13,9 +15,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketType};
 use socket2::SockRef;
 
-use super::stream::{Stream, adopt, describe, descriptor_impls, stream_impls};
+use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls};
 use super::tcp::{BACKLOG, FLAGS};
-use crate::source::{Direction, Moved, Watched};
+use crate::aio::leaf::{Io, Side};
+use crate::source::{Direction, Watched};
+use crate::time::Sleep;
 use crate::wait::{self, Stop};
 
 /// The address of a Unix socket: std's own type, under another name because [`SocketAddr`](super::SocketAddr) is taken.
@@ -71,19 +75,45 @@ impl UnixStream {
 
     fn connect_to(addr: &SocketAddrUnix) -> io::Result<UnixStream> {
         let fd = socket(SocketType::STREAM)?;
-        let mut pause = Duration::from_millis(1);
-        loop {
-            match rustix::net::connect(&fd, addr) {
-                Ok(()) => return Ok(UnixStream(Stream::new(Watched::new(fd, false)))),
-                // The queue is full, and no poller tells when it no longer is.
-                Err(Errno::AGAIN) => match wait::wait::<()>(Some(Instant::now() + pause), None, |_| Poll::Pending) {
-                    Ok(()) | Err(Stop::Elapsed) => pause = (pause * 2).min(Duration::from_millis(16)),
-                    Err(stop) => return Err(stop.into()),
-                },
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+        let mut pause = FIRST_PAUSE;
+        while !try_connect(&fd, addr)? {
+            match wait::wait::<()>(Some(Instant::now() + pause), None, |_| Poll::Pending) {
+                Ok(()) | Err(Stop::Elapsed) => pause = longer(pause),
+                Err(stop) => return Err(stop.into()),
             }
         }
+        Ok(UnixStream(Stream::new(Watched::new(fd, false))))
+    }
+
+    async fn connect_to_async(addr: SocketAddrUnix) -> io::Result<UnixStream> {
+        let fd = socket(SocketType::STREAM)?;
+        let mut pause = FIRST_PAUSE;
+        while !try_connect(&fd, &addr)? {
+            let mut timer = Sleep::new(pause);
+            poll_fn(|cx| timer.poll_elapsed(cx)).await?;
+            pause = longer(pause);
+        }
+        Ok(UnixStream(Stream::new(Watched::new(fd, false))))
+    }
+
+    /// [`connect`](UnixStream::connect) as a future.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](UnixStream::connect).
+    pub fn connect_async<P: AsRef<Path>>(path: P) -> impl Future<Output = io::Result<UnixStream>> + Send + use<P> {
+        let addr = SocketAddrUnix::new(path.as_ref());
+        async { UnixStream::connect_to_async(addr?).await }
+    }
+
+    /// [`connect_addr`](UnixStream::connect_addr) as a future.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](UnixStream::connect).
+    pub fn connect_addr_async(addr: &UnixSocketAddr) -> impl Future<Output = io::Result<UnixStream>> + Send + use<> {
+        let addr = to_rustix(addr);
+        async { UnixStream::connect_to_async(addr?).await }
     }
 
     /// Two connected sockets without a name.
@@ -180,12 +210,20 @@ impl UnixListener {
     ///
     /// Too many open files: go on later.
     pub fn accept(&self) -> io::Result<(UnixStream, UnixSocketAddr)> {
-        let (fd, peer) = self.0.io(
-            Direction::Read,
-            || None,
-            |fd| Ok(Moved::all(rustix::net::acceptfrom_with(fd, FLAGS)?)),
-        )?;
-        Ok((UnixStream(Stream::new(Watched::new(fd, false))), from_rustix(peer)?))
+        self.0.io(Direction::Read, || None, call::accept).and_then(accepted)
+    }
+
+    /// [`accept`](UnixListener::accept) as a future.
+    ///
+    /// # Cancellation
+    ///
+    /// A connection is taken in the poll that returns it, so dropping the future loses none.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](UnixListener::accept).
+    pub async fn accept_async(&self) -> io::Result<(UnixStream, UnixSocketAddr)> {
+        accepted(Io::new(&self.0, Direction::Read, call::accept).await?)
     }
 
     /// The connections as they come, without end.
@@ -195,6 +233,14 @@ impl UnixListener {
     /// `next`, until there is one.
     pub fn incoming(&self) -> UnixIncoming<'_> {
         UnixIncoming(self)
+    }
+
+    /// The connections as they come, as a [`Stream`](futures_core::Stream) without end.
+    pub fn incoming_async(&self) -> UnixIncomingAsync<'_> {
+        UnixIncomingAsync {
+            side: Side::default(),
+            listener: self,
+        }
     }
 
     /// The address it listens on.
@@ -278,6 +324,52 @@ impl Iterator for UnixIncoming<'_> {
 
 impl std::iter::FusedIterator for UnixIncoming<'_> {}
 
+/// What [`UnixListener::incoming_async`] gives. Dropping it loses no connection.
+pub struct UnixIncomingAsync<'a> {
+    // Before the listener: its waiter is not to outlive it.
+    side: Side,
+    listener: &'a UnixListener,
+}
+
+impl futures_core::Stream for UnixIncomingAsync<'_> {
+    type Item = io::Result<UnixStream>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<UnixStream>>> {
+        let watched = &self.listener.0;
+        let accepting = self.side.poll_io(watched, Direction::Read, cx, call::accept);
+        accepting.map(|done| Some(done.and_then(accepted).map(|(stream, _)| stream)))
+    }
+}
+
+impl fmt::Debug for UnixIncomingAsync<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("UnixIncomingAsync").field(self.listener).finish()
+    }
+}
+
+fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(UnixStream, UnixSocketAddr)> {
+    Ok((UnixStream(Stream::new(Watched::new(fd, false))), from_rustix(peer)?))
+}
+
+/// The pause after the first attempt at a listener whose queue is full; no poller tells when it no longer is.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).min(Duration::from_millis(16))
+}
+
+/// `false`: the listener's queue is full.
+fn try_connect(fd: &OwnedFd, addr: &SocketAddrUnix) -> io::Result<bool> {
+    loop {
+        match rustix::net::connect(fd, addr) {
+            Ok(()) => return Ok(true),
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// A Unix datagram socket; as [`std::os::unix::net::UnixDatagram`].
 ///
 /// ```
@@ -330,23 +422,12 @@ impl UnixDatagram {
 
     /// Receives a datagram and says from where it comes. What does not fit into `buf` is lost.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, UnixSocketAddr)> {
-        let (count, from) = self.receive(|fd| {
-            let (count, _, from) = rustix::net::recvfrom(fd, &mut *buf, RecvFlags::DONTWAIT)?;
-            Ok((count, from))
-        })?;
-        Ok((count, from_rustix(from)?))
+        received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::empty()))?)
     }
 
     /// Receives a datagram. What does not fit into `buf` is lost.
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.receive(|fd| Ok(rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT)?.0))
-    }
-
-    fn receive<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
-        let deadline = || self.0.read_timeout.deadline();
-        self.0
-            .watched
-            .io(Direction::Read, deadline, |fd| call(fd).map(Moved::all))
+        self.0.receive(|fd| call::receive(fd, buf, RecvFlags::empty()))
     }
 
     /// Sends a datagram to the connected peer.
@@ -357,10 +438,40 @@ impl UnixDatagram {
     /// Sends a datagram to the socket of this name.
     pub fn send_to(&self, buf: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
         let addr = SocketAddrUnix::new(path.as_ref())?;
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        self.0.send(|fd| Ok(rustix::net::sendto(fd, buf, flags, &addr)?))
+        self.0.send(|fd| call::send_to(fd, buf, &addr))
+    }
+}
+
+/// The same calls as futures, as those of [`UdpSocket`](super::UdpSocket).
+impl UnixDatagram {
+    /// [`recv_from`](UnixDatagram::recv_from) as a future.
+    pub async fn recv_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, UnixSocketAddr)> {
+        let receive = |fd: BorrowedFd<'_>| call::receive_from(fd, buf, RecvFlags::empty());
+        received(self.0.receive_async(receive).await?)
     }
 
+    /// [`recv`](UnixDatagram::recv) as a future.
+    pub fn recv_async(&self, buf: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send {
+        self.0.receive_async(|fd| call::receive(fd, buf, RecvFlags::empty()))
+    }
+
+    /// [`send`](UnixDatagram::send) as a future.
+    pub fn send_async(&self, buf: &[u8]) -> impl Future<Output = io::Result<usize>> + Send {
+        self.0.write_async(buf, SendFlags::empty())
+    }
+
+    /// [`send_to`](UnixDatagram::send_to) as a future.
+    pub fn send_to_async<P: AsRef<Path>>(&self, buf: &[u8], path: P) -> impl Future<Output = io::Result<usize>> + Send {
+        let addr = SocketAddrUnix::new(path.as_ref());
+        async move {
+            let addr = addr?;
+            self.0.send_async(|fd| call::send_to(fd, buf, &addr)).await
+        }
+    }
+}
+
+/// Addresses and options.
+impl UnixDatagram {
     /// The address of this end.
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
         local(self.0.watched.fd())
@@ -385,6 +496,10 @@ impl UnixDatagram {
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.write_timeout.set(limit)
     }
+}
+
+fn received((count, from): (usize, Option<SocketAddrAny>)) -> io::Result<(usize, UnixSocketAddr)> {
+    Ok((count, from_rustix(from)?))
 }
 
 impl crate::io::Source for UnixDatagram {

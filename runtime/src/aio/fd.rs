@@ -1,0 +1,405 @@
+//! `io::Async`: any descriptor that can be polled, as something to read and write in every colour.
+//!
+//! The descriptor stays its owner's, who may have given copies of it away; so nothing is remembered of its readiness: each
+//! wait arms it anew (`crate::foreign`).
+//!
+//! # Protocol
+//! A [`Place`] is left before the descriptor can be closed: by `Drop`, and before `into_inner` and `get_mut` hand it out.
+
+use std::future::Future;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use futures_io::{AsyncRead, AsyncWrite};
+use osier_poll::Interest;
+
+use crate::context::{self, Caller};
+use crate::foreign::{Place, Waiting};
+use crate::io::{WhenReady, always_ready};
+use crate::wait;
+
+/// A descriptor of somebody else's type that joins: blocking calls on it suspend the fiber, and it has `futures_io`'s
+/// traits if it has std's.
+///
+/// It is made non-blocking, and stays so. Whatever can be polled will do: a socket of another library, a pipe, a terminal,
+/// a timer, an eventfd.
+///
+/// ```
+/// use osier::io::Async;
+/// use std::io::{Read, Write};
+/// use std::os::unix::net::UnixStream;
+/// let (near, far) = UnixStream::pair()?;
+/// osier::run(move || {
+///     let (near, mut far) = (Async::new(near)?, Async::new(far)?);
+///     osier::spawn(move || (&near).write_all(b"hello"));
+///     let mut text = String::new();
+///     far.read_to_string(&mut text)?;
+///     assert_eq!(text, "hello");
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// `T` must give the same descriptor as long as it lives; otherwise waits may go on for ever. Tasks that read and write at the same time each
+/// have their own: `Async::new(&socket)`.
+///
+/// # Suspends
+///
+/// Where the call on `T` would block. # Blocks the thread when called on a plain one.
+///
+/// # Cancellation
+///
+/// A blocking call ends with the error of a cancelled call; a future that is dropped while pending has done nothing.
+///
+/// # Errors
+///
+/// What the call says.
+#[derive(Debug)]
+pub struct Async<T: AsFd> {
+    /// Here until `into_inner`, which ends this value.
+    io: Option<T>,
+    reading: Side,
+    writing: Side,
+}
+
+impl<T: AsFd> Async<T> {
+    /// Makes the descriptor non-blocking, for everybody who has a copy of it.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` for a regular file or a directory, which are always ready ([`fs`](crate::fs) is for them); what
+    /// the system says.
+    pub fn new(io: T) -> io::Result<Async<T>> {
+        always_ready(io.as_fd())?;
+        rustix::io::ioctl_fionbio(io.as_fd(), true)?;
+        Ok(Async {
+            io: Some(io),
+            reading: Side::default(),
+            writing: Side::default(),
+        })
+    }
+
+    /// What it was made around.
+    pub fn get_ref(&self) -> &T {
+        self.io.as_ref().expect(HERE)
+    }
+
+    /// What it was made around. It must keep its descriptor.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.leave();
+        self.io.as_mut().expect(HERE)
+    }
+
+    /// What it was made around, still non-blocking.
+    pub fn into_inner(mut self) -> T {
+        self.leave();
+        self.io.take().expect(HERE)
+    }
+
+    fn leave(&mut self) {
+        if let Some(io) = &self.io {
+            self.reading.0.leave(io.as_fd());
+            self.writing.0.leave(io.as_fd());
+        }
+    }
+
+    /// Waits until it can be read from, as [`io::readable`](crate::io::readable).
+    ///
+    /// # Suspends
+    ///
+    /// Until then. # Blocks the thread when called on a plain one.
+    ///
+    /// # Errors
+    ///
+    /// As [`io::ready`](crate::io::ready).
+    pub fn readable(&self) -> io::Result<()> {
+        crate::io::readable(self.get_ref(), None)
+    }
+
+    /// Waits until it can be written to, as [`io::writable`](crate::io::writable).
+    ///
+    /// # Suspends
+    ///
+    /// Until then. # Blocks the thread when called on a plain one.
+    ///
+    /// # Errors
+    ///
+    /// As [`io::ready`](crate::io::ready).
+    pub fn writable(&self) -> io::Result<()> {
+        crate::io::writable(self.get_ref(), None)
+    }
+
+    /// [`readable`](Async::readable) as a future.
+    pub fn readable_async(&self) -> WhenReady<'_> {
+        crate::io::readable_async(self.get_ref())
+    }
+
+    /// [`writable`](Async::writable) as a future.
+    pub fn writable_async(&self) -> WhenReady<'_> {
+        crate::io::writable_async(self.get_ref())
+    }
+
+    /// Does `call`, and again whenever it says `WouldBlock` and there is something to read.
+    ///
+    /// ```
+    /// use osier::io::Async;
+    /// use std::os::unix::net::UnixDatagram;
+    /// let (near, far) = UnixDatagram::pair()?;
+    /// let near = Async::new(near)?;
+    /// far.send(b"hello")?;
+    /// let mut buf = [0; 16];
+    /// assert_eq!(near.read_with(|socket| socket.recv(&mut buf))?, 5);
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// Where `call` would block. # Blocks the thread when called on a plain one.
+    ///
+    /// # Errors
+    ///
+    /// Those of `call` but for `WouldBlock` and `Interrupted`, and those of a cancelled call.
+    pub fn read_with<R>(&self, call: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
+        self.call(Interest::READABLE, call)
+    }
+
+    /// Does `call`, and again whenever it says `WouldBlock` and there is room to write.
+    ///
+    /// # Suspends
+    ///
+    /// Where `call` would block. # Blocks the thread when called on a plain one.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_with`](Async::read_with).
+    pub fn write_with<R>(&self, call: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
+        self.call(Interest::WRITABLE, call)
+    }
+
+    /// [`read_with`](Async::read_with) as a future.
+    pub fn read_with_async<R>(&self, call: impl FnMut(&T) -> io::Result<R>) -> impl Future<Output = io::Result<R>> {
+        Call::new(self.get_ref(), Interest::READABLE, call)
+    }
+
+    /// [`write_with`](Async::write_with) as a future.
+    pub fn write_with_async<R>(&self, call: impl FnMut(&T) -> io::Result<R>) -> impl Future<Output = io::Result<R>> {
+        Call::new(self.get_ref(), Interest::WRITABLE, call)
+    }
+
+    fn call<R>(&self, interest: Interest, mut call: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
+        let io = self.get_ref();
+        if on_thread() {
+            return block_thread(io, interest, |io| call(io));
+        }
+        let mut leaf = pin!(Call::new(io, interest, call));
+        wait::wait(None, None, |cx| leaf.as_mut().poll(cx))?
+    }
+
+    fn call_mut<R>(&mut self, interest: Interest, mut call: impl FnMut(&mut T) -> io::Result<R>) -> io::Result<R> {
+        if on_thread() {
+            return block_thread(self.io.as_mut().expect(HERE), interest, |io| call(io));
+        }
+        let done = wait::wait(None, None, |cx| self.poll_mut(interest, cx, &mut call));
+        if done.is_err() {
+            self.leave();
+        }
+        done?
+    }
+
+    fn poll_mut<R>(
+        &mut self,
+        interest: Interest,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut(&mut T) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        let side = if interest.is_readable() {
+            &mut self.reading
+        } else {
+            &mut self.writing
+        };
+        let io = self.io.as_mut().expect(HERE);
+        loop {
+            if let Some(done) = attempt(|| call(io)) {
+                side.0.leave(io.as_fd());
+                return Poll::Ready(done);
+            }
+            ready!(side.0.poll(io.as_fd(), interest, cx))?;
+        }
+    }
+}
+
+const HERE: &str = "it is taken only by into_inner, which takes self";
+
+impl<T: AsFd> Drop for Async<T> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl<T: AsFd> AsFd for Async<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.get_ref().as_fd()
+    }
+}
+
+/// No poll hands out a pinned part of `T`.
+impl<T: AsFd> Unpin for Async<T> {}
+
+/// One direction's place, in its `Debug` nothing.
+#[derive(Default)]
+struct Side(Place);
+
+impl std::fmt::Debug for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("_")
+    }
+}
+
+/// A call that is made again when the descriptor is ready.
+struct Call<'a, T, F> {
+    io: &'a T,
+    waiting: Waiting<'a>,
+    call: F,
+}
+
+impl<'a, T: AsFd, F> Call<'a, T, F> {
+    fn new<R>(io: &'a T, interest: Interest, call: F) -> Call<'a, T, F>
+    where
+        F: FnMut(&T) -> io::Result<R>,
+    {
+        Call {
+            io,
+            waiting: Waiting::new(io.as_fd(), interest),
+            call,
+        }
+    }
+}
+
+/// The closure is only called, by exclusive reference.
+impl<T, F> Unpin for Call<'_, T, F> {}
+
+impl<T: AsFd, R, F: FnMut(&T) -> io::Result<R>> Future for Call<'_, T, F> {
+    type Output = io::Result<R>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<R>> {
+        let this = &mut *self;
+        loop {
+            if let Some(done) = attempt(|| (this.call)(this.io)) {
+                return Poll::Ready(done);
+            }
+            ready!(Pin::new(&mut this.waiting).poll(cx))?;
+        }
+    }
+}
+
+/// The call at once; `None`: it would block.
+fn attempt<R>(mut call: impl FnMut() -> io::Result<R>) -> Option<io::Result<R>> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            done => return Some(done),
+        }
+    }
+}
+
+fn on_thread() -> bool {
+    context::caller(|caller| matches!(caller, Caller::Thread))
+}
+
+/// A plain thread needs no driver.
+fn block_thread<B: AsFd, R>(
+    mut io: B,
+    interest: Interest,
+    mut call: impl FnMut(&mut B) -> io::Result<R>,
+) -> io::Result<R> {
+    loop {
+        if let Some(done) = attempt(|| call(&mut io)) {
+            return done;
+        }
+        crate::io::ready(&io, interest, None)?;
+    }
+}
+
+impl<T: AsFd + Read> Read for Async<T> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.call_mut(Interest::READABLE, |io| io.read(buf))
+    }
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.call_mut(Interest::READABLE, |io| io.read_vectored(bufs))
+    }
+}
+
+impl<T: AsFd> Read for &Async<T>
+where
+    for<'a> &'a T: Read,
+{
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_with(|mut io| io.read(buf))
+    }
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.read_with(|mut io| io.read_vectored(bufs))
+    }
+}
+
+impl<T: AsFd + Write> Write for Async<T> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.call_mut(Interest::WRITABLE, |io| io.write(buf))
+    }
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.call_mut(Interest::WRITABLE, |io| io.write_vectored(bufs))
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.call_mut(Interest::WRITABLE, |io| io.flush())
+    }
+}
+
+impl<T: AsFd> Write for &Async<T>
+where
+    for<'a> &'a T: Write,
+{
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.write_with(|mut io| io.write(buf))
+    }
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.write_with(|mut io| io.write_vectored(bufs))
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.write_with(|mut io| io.flush())
+    }
+}
+
+impl<T: AsFd + Read> AsyncRead for Async<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll_mut(Interest::READABLE, cx, |io| io.read(buf))
+    }
+    fn poll_read_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_mut(Interest::READABLE, cx, |io| io.read_vectored(bufs))
+    }
+}
+
+/// `poll_close` flushes; what ends a direction is a matter of the type, such as `shutdown`.
+impl<T: AsFd + Write> AsyncWrite for Async<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_mut(Interest::WRITABLE, cx, |io| io.write(buf))
+    }
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_mut(Interest::WRITABLE, cx, |io| io.write_vectored(bufs))
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_mut(Interest::WRITABLE, cx, |io| io.flush())
+    }
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(cx)
+    }
+}

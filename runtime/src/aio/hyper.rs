@@ -1,0 +1,53 @@
+//! What hyper asks for beside streams: an executor and a timer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// hyper's executor: each future becomes a task of the runtime that the caller runs on, as by [`spawn_future`](crate::spawn_future).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Executor;
+
+impl<F> hyper::rt::Executor<F> for Executor
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, future: F) {
+        // A task that is dropped goes on by itself.
+        drop(crate::spawn_future(future));
+    }
+}
+
+/// hyper's timer, on [`time::Sleep`](crate::time::Sleep).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timer;
+
+impl hyper::rt::Timer for Timer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        Box::pin(Sleep(crate::time::Sleep::new(duration)))
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        Box::pin(Sleep(crate::time::Sleep::until(deadline)))
+    }
+
+    fn reset(&self, sleep: &mut Pin<Box<dyn hyper::rt::Sleep>>, deadline: Instant) {
+        match sleep.as_mut().downcast_mut_pin::<Sleep>() {
+            Some(mut sleep) => sleep.0.reset(deadline),
+            None => *sleep = self.sleep_until(deadline),
+        }
+    }
+}
+
+struct Sleep(crate::time::Sleep);
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl hyper::rt::Sleep for Sleep {}

@@ -1,0 +1,114 @@
+//! One call on a watched descriptor as a leaf, in two shapes.
+//!
+//! [`Io`] is a future that borrows the descriptor and keeps its waiter inside itself: nothing is allocated. [`Side`] is for
+//! traits whose polls have no future between them (`AsyncRead`): it keeps the waiter boxed, from the first would-block on.
+//! Both try the call first where the descriptor has no source yet, so that one which never waits never gets one.
+//!
+//! # Protocol
+//! A waiter belongs to the list of the source of one descriptor, and must not outlive that: `Io` borrows the descriptor,
+//! who has a `Side` drops it before the descriptor.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use osier_queue::Waiter;
+use pin_project_lite::pin_project;
+
+use crate::source::{Direction, Moved, Watched};
+
+pin_project! {
+    /// The future of one call. After it has completed it may be polled again, and calls again.
+    #[must_use = "a future does nothing until it is polled"]
+    pub(crate) struct Io<'a, C> {
+        watched: &'a Watched,
+        direction: Direction,
+        #[pin]
+        waiter: Option<Waiter<'static>>,
+        call: C,
+    }
+}
+
+impl<'a, C> Io<'a, C> {
+    pub(crate) fn new<T>(watched: &'a Watched, direction: Direction, call: C) -> Io<'a, C>
+    where
+        C: FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+    {
+        Io {
+            watched,
+            direction,
+            waiter: None,
+            call,
+        }
+    }
+}
+
+impl<T, C: FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>> Future for Io<'_, C> {
+    type Output = io::Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let mut this = self.project();
+        if this.waiter.is_none() {
+            if !this.watched.has_source()
+                && let Some(done) = attempt(this.watched, &mut *this.call)
+            {
+                return Poll::Ready(done);
+            }
+            this.waiter.set(Some(this.watched.waiter(*this.direction)));
+        }
+        let waiter = this.waiter.as_mut().as_pin_mut().expect("just set");
+        let polled = this.watched.poll_io(*this.direction, waiter, cx, &mut *this.call);
+        if polled.is_ready() {
+            this.waiter.set(None);
+        }
+        polled
+    }
+}
+
+/// What an adapter keeps for one direction.
+#[derive(Default)]
+pub(crate) struct Side(Option<Pin<Box<Waiter<'static>>>>);
+
+impl Side {
+    /// Calls, and waits for the next poll where it would block.
+    pub(crate) fn poll_io<T>(
+        &mut self,
+        watched: &Watched,
+        direction: Direction,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+    ) -> Poll<io::Result<T>> {
+        let waiter = match &mut self.0 {
+            Some(waiter) => waiter,
+            none => {
+                if let Some(done) = attempt(watched, &mut call) {
+                    return Poll::Ready(done);
+                }
+                none.insert(Box::pin(watched.waiter(direction)))
+            }
+        };
+        let polled = watched.poll_io(direction, waiter.as_mut(), cx, call);
+        if polled.is_ready() {
+            // The waker of who waited in vain, before, is not to be woken for what others wait for.
+            waiter.as_mut().remove();
+        }
+        polled
+    }
+}
+
+/// The call at once; `None`: it would block.
+fn attempt<T>(
+    watched: &Watched,
+    call: &mut impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+) -> Option<io::Result<T>> {
+    loop {
+        match call(watched.fd()) {
+            Ok(moved) => return Some(Ok(moved.value)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            Err(error) => return Some(Err(error)),
+        }
+    }
+}

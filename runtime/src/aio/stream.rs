@@ -1,0 +1,168 @@
+//! `AsyncStream`: our streams with the traits of `futures_io`.
+
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_io::{AsyncRead, AsyncWrite};
+use rustix::net::SendFlags;
+
+use super::leaf::Side;
+use crate::io::{FileSink, Sealed, Source as _};
+use crate::net::stream::call;
+use crate::source::Direction;
+
+/// What leads to a stream of ours: one itself, a reference, an `Arc` or an `Rc`. Sealed.
+pub trait AsStream: Sealed {
+    /// The stream.
+    type Stream: FileSink;
+    #[doc(hidden)]
+    fn as_stream(&self) -> &Self::Stream;
+}
+
+macro_rules! pointer {
+    ($($pointer:ty),*) => {$(
+        impl<S: Sealed> Sealed for $pointer {}
+        impl<S: AsStream> AsStream for $pointer {
+            type Stream = S::Stream;
+            fn as_stream(&self) -> &S::Stream {
+                (**self).as_stream()
+            }
+        }
+    )*};
+}
+
+pointer!(&S, Arc<S>, Rc<S>);
+
+/// A stream of ours with `futures_io`'s `AsyncRead` and `AsyncWrite`, vectored calls included.
+///
+/// `as_async` borrows the stream, `into_async` takes it. Several adapters may share one stream, through references or
+/// an `Arc`, each polled by its own task: one reads while the other writes, and blocking calls may go on beside them.
+///
+/// ```
+/// use futures_lite::{AsyncReadExt, AsyncWriteExt, future};
+/// use osier::net::UnixStream;
+/// use std::net::Shutdown;
+/// let (near, far) = UnixStream::pair()?;
+/// let echo = async {
+///     let (mut reader, mut writer) = (far.as_async(), far.as_async());
+///     futures_lite::io::copy(&mut reader, &mut writer).await
+/// };
+/// let client = async {
+///     near.as_async().write_all(b"hello").await?;
+///     near.shutdown(Shutdown::Write)?;
+///     let mut reply = [0; 5];
+///     near.as_async().read_exact(&mut reply).await?;
+///     std::io::Result::Ok(reply)
+/// };
+/// let (echoed, reply) = osier::block_on(future::zip(echo, client));
+/// assert_eq!((echoed?, &reply?), (5, b"hello"));
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// # Cancellation
+///
+/// A read or write that is dropped while pending has moved nothing.
+///
+/// # Errors
+///
+/// Those of the stream's blocking calls, but for the timeouts', which do not hold here. `poll_close` shuts down the direction of writing; on a stream whose peer has gone
+/// already that is no error.
+pub struct AsyncStream<S> {
+    // Both before the stream: their waiters are not to outlive it.
+    reading: Side,
+    writing: Side,
+    stream: S,
+}
+
+impl<S: AsStream> AsyncStream<S> {
+    /// Around a stream, or what leads to one.
+    pub fn new(stream: S) -> AsyncStream<S> {
+        AsyncStream {
+            reading: Side::default(),
+            writing: Side::default(),
+            stream,
+        }
+    }
+
+    /// What it was made around.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &S::Stream {
+        self.stream.as_stream()
+    }
+
+    /// With the traits of hyper and tokio.
+    #[cfg(any(feature = "hyper", feature = "tokio-io"))]
+    pub fn compat(self) -> super::Compat<AsyncStream<S>> {
+        super::Compat::new(self)
+    }
+}
+
+/// No poll hands out a pinned part of the stream.
+impl<S> Unpin for AsyncStream<S> {}
+
+impl<S: AsStream> AsyncRead for AsyncStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        let watched = this.stream.as_stream().watched();
+        this.reading
+            .poll_io(watched, Direction::Read, cx, |fd| call::read(fd, buf))
+    }
+
+    fn poll_read_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        let watched = this.stream.as_stream().watched();
+        this.reading
+            .poll_io(watched, Direction::Read, cx, |fd| call::read_vectored(fd, bufs))
+    }
+}
+
+impl<S: AsStream> AsyncWrite for AsyncStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        let watched = this.stream.as_stream().watched();
+        this.writing.poll_io(watched, Direction::Write, cx, |fd| {
+            call::write(fd, buf, SendFlags::empty())
+        })
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        let watched = this.stream.as_stream().watched();
+        this.writing
+            .poll_io(watched, Direction::Write, cx, |fd| call::write_vectored(fd, bufs))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.stream.as_stream().stream().shutdown(Shutdown::Write) {
+            Err(error) if error.kind() != io::ErrorKind::NotConnected => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl<S: AsStream<Stream: fmt::Debug>> fmt::Debug for AsyncStream<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AsyncStream").field(self.stream.as_stream()).finish()
+    }
+}

@@ -1,0 +1,74 @@
+//! Futures that need a tokio runtime around them, on any executor.
+//!
+//! tokio's own leaves (its sockets, its timers, `tokio::spawn`) find their runtime in a thread-local that [`Handle::enter`]
+//! sets. A guard of it must not be held over a suspension: other fibers of the thread would find it, and out of order guards
+//! panic. So it is entered around each poll, and around the drop.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use tokio::runtime::Handle;
+
+/// Polls `future`, and drops it, with the tokio runtime of `handle` entered; between polls it is not.
+///
+/// The runtime's own threads drive what the future waits for, so there must be some: a multi-thread runtime has them, a
+/// current-thread one only while somebody is in its `block_on`.
+///
+/// ```
+/// use osier::aio::tokio::with_tokio;
+/// let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
+/// let handle = tokio.handle().clone();
+/// let answer = osier::run(|| {
+///     osier::block_on(with_tokio(handle, async { tokio::spawn(async { 6 * 7 }).await.unwrap() }))
+/// });
+/// assert_eq!(answer, 42);
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// # Cancellation
+///
+/// As the future's own.
+pub fn with_tokio<F: Future>(handle: Handle, future: F) -> WithTokio<F> {
+    WithTokio {
+        future: Some(future),
+        handle,
+    }
+}
+
+pin_project! {
+    /// The future of [`with_tokio`].
+    #[must_use = "a future does nothing until it is polled"]
+    pub struct WithTokio<F> {
+        // Gone once it was dropped, with the runtime entered.
+        #[pin]
+        future: Option<F>,
+        handle: Handle,
+    }
+
+    impl<F> PinnedDrop for WithTokio<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut this = this.project();
+            let _entered = this.handle.enter();
+            this.future.set(None);
+        }
+    }
+}
+
+impl<F: Future> Future for WithTokio<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let _entered = this.handle.enter();
+        let future = this.future.as_pin_mut();
+        future.expect("only its drop takes it").poll(cx)
+    }
+}
+
+impl<F> std::fmt::Debug for WithTokio<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WithTokio").finish_non_exhaustive()
+    }
+}
