@@ -11,9 +11,10 @@
 //! - `state` becomes SET under the list's lock only, and a node links itself only when it saw UNSET under that lock. So
 //!   **while an auto-reset event is SET nobody waits**, and a signal is in one place at a time: in the state or in one
 //!   granted node. Whoever comes later finds it in neither and queues behind those who wait.
-//! - SET is left without the lock, by compare-exchange: one taker wins.
-//! - Every set stores SET (release) or grants, even where it is SET already: so the one who takes a signal sees what *each*
-//!   thread did before its set, also of sets that were one with others. The lock hands on what the earlier ones released.
+//! - SET is left without the lock, by a swap: one taker wins.
+//! - Every set swaps SET in (release) or grants, even where it is SET already: so the one who takes a signal sees what
+//!   *each* thread did before its set, also of sets that were one with others. (A store would do, since the lock hands on
+//!   what the earlier ones released; but loom does not see that no store comes between a swap and what it read.)
 //! - A granted waiter that goes away sets the event again, which releases the next.
 
 use std::pin::Pin;
@@ -63,7 +64,9 @@ impl Event {
     /// Sets it: releases the one who waits longest, or stays set for the next who comes; a manual one releases all and stays
     /// set.
     pub fn set(&self) {
-        let keep = || self.state.store(true, Ordering::Release);
+        let keep = || {
+            self.state.swap(true, Ordering::AcqRel);
+        };
         if self.manual {
             self.waiters.wake_where(|_nobody| keep(), |(), _| Some(0));
         } else {

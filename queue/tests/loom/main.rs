@@ -72,7 +72,9 @@ impl Counter {
 
 mod cancel;
 mod completion;
+mod event;
 mod group;
+mod mailbox;
 mod readiness;
 mod request;
 
