@@ -9,7 +9,9 @@
 //!               Pending ─▶ hooks, checkpoint, arm timers ─▶ suspend ─▶ poll ─▶ checkpoint ─▶ deadline ─▶ again
 //! ```
 
+use std::future;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -187,7 +189,7 @@ fn between_fibers<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Resul
 }
 
 #[cold]
-fn on_thread<T>(deadline: Option<Instant>, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
+fn on_thread<T>(deadline: Option<Instant>, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -205,8 +207,10 @@ fn on_thread<T>(deadline: Option<Instant>, mut poll: impl FnMut(&mut Context<'_>
         .try_with(Waker::clone)
         .unwrap_or_else(|_| Arc::new(Unpark(thread::current())).into());
     let mut cx = Context::from_waker(&waker);
+    // Inside tokio's `block_on` the thread has a budget that only tokio refills: once spent, its leaves would never be ready.
+    let mut leaf = pin!(tokio::task::unconstrained(future::poll_fn(poll)));
     loop {
-        if let Poll::Ready(value) = poll(&mut cx) {
+        if let Poll::Ready(value) = leaf.as_mut().poll(&mut cx) {
             return Ok(value);
         }
         match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
