@@ -1,1 +1,395 @@
-//! Child processes.
+//! Child processes with std's names; waiting for one suspends the fiber.
+//!
+//! ```text
+//!   process.rs            Command and Child
+//!   process/pipe.rs       ChildStdin, ChildStdout, ChildStderr
+//!   process/exit.rs       waiting for the end: a pidfd, or the pool for blocking work where there is none
+//!   process/reaper.rs     children that were dropped before they ended
+//! ```
+//!
+//! There is no handler for `SIGCHLD`: each child has a descriptor of its own (a pidfd, Linux 5.3 and later), which becomes
+//! readable when the child ends. So other code of the process may wait for its own children as it likes.
+
+mod exit;
+mod pipe;
+mod reaper;
+
+use std::ffi::OsStr;
+use std::future::poll_fn;
+use std::path::Path;
+use std::pin::pin;
+use std::task::Poll;
+use std::{fmt, io};
+
+pub use std::process::{ExitStatus, Output, Stdio};
+
+pub use pipe::{ChildStderr, ChildStdin, ChildStdout};
+
+use crate::wait;
+use exit::Exit;
+
+/// A program to be started; as [`std::process::Command`].
+///
+/// ```
+/// use osier::process::Command;
+/// let output = osier::run(|| Command::new("echo").arg("hello").output())?;
+/// assert!(output.status.success());
+/// assert_eq!(output.stdout, b"hello\n");
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct Command {
+    std: std::process::Command,
+    /// Which of stdin, stdout, stderr were set: the others' default differs between `spawn` and `output`.
+    set: [bool; 3],
+    kill_on_drop: bool,
+}
+
+impl Command {
+    /// The program of this path, or of this name in `PATH`; without arguments, with this process's environment,
+    /// directory, stdin, stdout and stderr.
+    pub fn new(program: impl AsRef<OsStr>) -> Command {
+        Command {
+            std: std::process::Command::new(program),
+            set: [false; 3],
+            kill_on_drop: false,
+        }
+    }
+
+    /// Adds an argument.
+    pub fn arg(&mut self, arg: impl AsRef<OsStr>) -> &mut Command {
+        self.std.arg(arg);
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<A: AsRef<OsStr>>(&mut self, args: impl IntoIterator<Item = A>) -> &mut Command {
+        self.std.args(args);
+        self
+    }
+
+    /// Sets an environment variable.
+    pub fn env(&mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Command {
+        self.std.env(key, value);
+        self
+    }
+
+    /// Sets environment variables.
+    pub fn envs<K: AsRef<OsStr>, V: AsRef<OsStr>>(&mut self, vars: impl IntoIterator<Item = (K, V)>) -> &mut Command {
+        self.std.envs(vars);
+        self
+    }
+
+    /// Takes an environment variable away.
+    pub fn env_remove(&mut self, key: impl AsRef<OsStr>) -> &mut Command {
+        self.std.env_remove(key);
+        self
+    }
+
+    /// Takes all environment variables away.
+    pub fn env_clear(&mut self) -> &mut Command {
+        self.std.env_clear();
+        self
+    }
+
+    /// Sets the directory it works in.
+    pub fn current_dir(&mut self, dir: impl AsRef<Path>) -> &mut Command {
+        self.std.current_dir(dir);
+        self
+    }
+
+    /// What it reads. Inherited by default, for [`output`](Command::output) nothing.
+    pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Command {
+        self.set[0] = true;
+        self.std.stdin(stdin);
+        self
+    }
+
+    /// Where it writes. Inherited by default, for [`output`](Command::output) a pipe.
+    pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Command {
+        self.set[1] = true;
+        self.std.stdout(stdout);
+        self
+    }
+
+    /// Where it writes errors. Inherited by default, for [`output`](Command::output) a pipe.
+    pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Command {
+        self.set[2] = true;
+        self.std.stderr(stderr);
+        self
+    }
+
+    /// Whether a child is killed when its [`Child`] is dropped before it has ended. `false` by default, as in std.
+    pub fn kill_on_drop(&mut self, kill: bool) -> &mut Command {
+        self.kill_on_drop = kill;
+        self
+    }
+
+    /// std's command, for what only that can: user, group, `pre_exec`. What is set there for stdin, stdout and stderr
+    /// [`output`](Command::output) does not know of.
+    pub fn as_std_mut(&mut self) -> &mut std::process::Command {
+        &mut self.std
+    }
+
+    /// Starts the program.
+    ///
+    /// # Blocks the thread
+    ///
+    /// Until the system has started it or said why not: with a local program less than a millisecond.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `PermissionDenied` and what else the system says.
+    pub fn spawn(&mut self) -> io::Result<Child> {
+        let mut started = self.std.spawn()?;
+        let (stdin, stdout, stderr) = (started.stdin.take(), started.stdout.take(), started.stderr.take());
+        // First of all a Child: if a pipe fails below, its Drop takes care of the process.
+        let mut child = Child {
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            exit: Exit::of(&started),
+            child: Some(started),
+            kill_on_drop: self.kill_on_drop,
+        };
+        child.stdin = stdin.map(ChildStdin::new).transpose()?;
+        child.stdout = stdout.map(ChildStdout::new).transpose()?;
+        child.stderr = stderr.map(ChildStderr::new).transpose()?;
+        Ok(child)
+    }
+
+    /// Runs the program to its end.
+    ///
+    /// # Suspends
+    ///
+    /// Until it ends. # Blocks the thread when called on a plain one.
+    ///
+    /// # Cancellation
+    ///
+    /// The error of a cancelled call; the child goes on, unless [`kill_on_drop`](Command::kill_on_drop) was set.
+    ///
+    /// # Errors
+    ///
+    /// As [`spawn`](Command::spawn).
+    pub fn status(&mut self) -> io::Result<ExitStatus> {
+        self.spawn()?.wait()
+    }
+
+    /// [`status`](Command::status) as a future. It starts the program when it is first polled.
+    pub async fn status_async(&mut self) -> io::Result<ExitStatus> {
+        self.spawn()?.wait_async().await
+    }
+
+    /// Runs the program to its end and collects what it writes. Its stdin is empty unless set otherwise.
+    ///
+    /// # Suspends
+    ///
+    /// Until it ends and all who have its stdout and stderr have closed them. # Blocks the thread when called on a plain
+    /// one.
+    ///
+    /// # Cancellation
+    ///
+    /// As [`status`](Command::status).
+    ///
+    /// # Errors
+    ///
+    /// As [`spawn`](Command::spawn).
+    pub fn output(&mut self) -> io::Result<Output> {
+        self.spawn_for_output()?.wait_with_output()
+    }
+
+    /// [`output`](Command::output) as a future. It starts the program when it is first polled.
+    pub async fn output_async(&mut self) -> io::Result<Output> {
+        self.spawn_for_output()?.wait_with_output_async().await
+    }
+
+    fn spawn_for_output(&mut self) -> io::Result<Child> {
+        self.set_others(Stdio::null, Stdio::piped);
+        let child = self.spawn();
+        self.set_others(Stdio::inherit, Stdio::inherit);
+        child
+    }
+
+    /// Sets what the user has not.
+    fn set_others(&mut self, input: fn() -> Stdio, output: fn() -> Stdio) {
+        let [stdin, stdout, stderr] = self.set;
+        if !stdin {
+            self.std.stdin(input());
+        }
+        if !stdout {
+            self.std.stdout(output());
+        }
+        if !stderr {
+            self.std.stderr(output());
+        }
+    }
+}
+
+/// A child process; as [`std::process::Child`].
+///
+/// ```
+/// use osier::process::{Command, Stdio};
+/// use std::io::{Read, Write};
+/// osier::run(|| {
+///     let mut child = Command::new("tr").args(["a-z", "A-Z"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+///     child.stdin.take().expect("piped").write_all(b"hello")?;
+///     let mut text = String::new();
+///     child.stdout.take().expect("piped").read_to_string(&mut text)?;
+///     assert_eq!(text, "HELLO");
+///     assert!(child.wait()?.success());
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// Dropping it leaves the child running, unless [`Command::kill_on_drop`] says otherwise. When it ends it is reaped in the
+/// background, by a thread that lives as long as there are such children; so no zombie stays.
+pub struct Child {
+    /// Its stdin, if that is a pipe. Closing it, by dropping, is how a child that reads to the end is told the end.
+    pub stdin: Option<ChildStdin>,
+    /// Its stdout, if that is a pipe.
+    pub stdout: Option<ChildStdout>,
+    /// Its stderr, if that is a pipe.
+    pub stderr: Option<ChildStderr>,
+    /// Here until the drop.
+    child: Option<std::process::Child>,
+    exit: Exit,
+    kill_on_drop: bool,
+}
+
+const HERE: &str = "it is taken only by drop";
+
+impl Child {
+    /// The number of the process. After the child was waited for it may be somebody else's.
+    pub fn id(&self) -> u32 {
+        self.child.as_ref().expect(HERE).id()
+    }
+
+    /// Ends the child by `SIGKILL`. One that has ended already is no error.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied`.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.child.as_mut().expect(HERE).kill()
+    }
+
+    /// How the child ended, if it has.
+    ///
+    /// # Errors
+    ///
+    /// What the system says, for example when somebody else has waited for it.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.as_mut().expect(HERE).try_wait()
+    }
+
+    /// Waits until the child has ended. Its stdin is closed first: a child that reads to the end would wait for us.
+    ///
+    /// # Suspends
+    ///
+    /// Until then. # Blocks the thread when called on a plain one.
+    ///
+    /// # Cancellation
+    ///
+    /// The error of a cancelled call; one may wait again.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_wait`](Child::try_wait).
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        drop(self.stdin.take());
+        loop {
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+            self.exit.wait()?;
+        }
+    }
+
+    /// [`wait`](Child::wait) as a future. Dropping it changes nothing but that stdin is closed.
+    pub async fn wait_async(&mut self) -> io::Result<ExitStatus> {
+        drop(self.stdin.take());
+        loop {
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+            self.exit.wait_async().await?;
+        }
+    }
+
+    /// Closes stdin, collects what the child writes to its pipes, both at a time, and waits until it has ended.
+    ///
+    /// # Suspends
+    ///
+    /// Until then. # Blocks the thread when called on a plain one.
+    ///
+    /// # Cancellation
+    ///
+    /// The error of a cancelled call, and the child is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_wait`](Child::try_wait).
+    pub fn wait_with_output(self) -> io::Result<Output> {
+        let mut output = pin!(self.wait_with_output_async());
+        wait::wait(None, None, |cx| output.as_mut().poll(cx))?
+    }
+
+    /// [`wait_with_output`](Child::wait_with_output) as a future.
+    pub async fn wait_with_output_async(mut self) -> io::Result<Output> {
+        drop(self.stdin.take());
+        let (out, err) = (self.stdout.take(), self.stderr.take());
+        let (stdout, stderr) = both(pipe::read_to_end(out), pipe::read_to_end(err)).await;
+        let (stdout, stderr) = (stdout?, stderr?);
+        Ok(Output {
+            status: self.wait_async().await?,
+            stdout,
+            stderr,
+        })
+    }
+}
+
+/// Both, at a time.
+async fn both<A, B>(one: impl Future<Output = A>, two: impl Future<Output = B>) -> (A, B) {
+    let (mut one, mut two) = (pin!(one), pin!(two));
+    let (mut first, mut second) = (None, None);
+    poll_fn(|cx| {
+        if first.is_none()
+            && let Poll::Ready(value) = one.as_mut().poll(cx)
+        {
+            first = Some(value);
+        }
+        if second.is_none()
+            && let Poll::Ready(value) = two.as_mut().poll(cx)
+        {
+            second = Some(value);
+        }
+        match (first.take(), second.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            not_yet => {
+                (first, second) = not_yet;
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let mut child = self.child.take().expect(HERE);
+        if let Ok(None) = child.try_wait() {
+            if self.kill_on_drop {
+                // It fails only for a child that is not ours to kill any more.
+                let _ = child.kill();
+            }
+            reaper::adopt(child, &self.exit);
+        }
+    }
+}
+
+impl fmt::Debug for Child {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Child").field("id", &self.id()).finish_non_exhaustive()
+    }
+}

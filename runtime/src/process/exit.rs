@@ -1,0 +1,95 @@
+//! Waiting for the end of a child, without reaping it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::process::Child;
+
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
+
+use crate::context::{self, Caller};
+use crate::wait::{self, Stop};
+
+/// What tells of the end of a child.
+pub(super) enum Exit {
+    /// A descriptor that is readable from then on.
+    Pidfd(OwnedFd),
+    /// waitid(2), which blocks: where the kernel has no pidfd, or a sandbox forbids it.
+    Pool(Pid),
+}
+
+impl Exit {
+    /// The child has not been waited for yet, so its number is its own.
+    pub(super) fn of(child: &Child) -> Exit {
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.expect("the system gave it as a positive i32");
+        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => Exit::Pidfd(fd),
+            Err(_) => Exit::Pool(pid),
+        }
+    }
+
+    pub(super) fn wait(&self) -> io::Result<()> {
+        match self {
+            Exit::Pidfd(fd) => crate::io::readable(fd, None),
+            &Exit::Pool(pid) => match context::caller(|caller| matches!(caller, Caller::Worker)) {
+                // Not even begun: whether the pool is quick enough must not decide.
+                true => Err(Stop::NotHere.into()),
+                false => {
+                    let mut ending = pin!(blocking::unblock(move || wait_for(pid)));
+                    wait::wait(None, None, |cx| ending.as_mut().poll(cx))?
+                }
+            },
+        }
+    }
+
+    pub(super) async fn wait_async(&self) -> io::Result<()> {
+        match self {
+            Exit::Pidfd(fd) => crate::io::readable_async(fd).await.map(drop),
+            &Exit::Pool(pid) => blocking::unblock(move || wait_for(pid)).await,
+        }
+    }
+}
+
+fn wait_for(pid: Pid) -> io::Result<()> {
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), ended))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    fn cat() -> Child {
+        Command::new("cat").stdin(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn both_ways(child: &Child) -> [Exit; 2] {
+        let Exit::Pidfd(fd) = Exit::of(child) else {
+            println!("skipped: this kernel has no pidfd");
+            return [Exit::of(child), Exit::of(child)];
+        };
+        let pid = Pid::from_raw(child.id() as i32).unwrap();
+        [Exit::Pidfd(fd), Exit::Pool(pid)]
+    }
+
+    #[test]
+    fn the_end_is_told_with_and_without_a_pidfd_and_in_every_colour() {
+        for place in 0..2 {
+            for colour in 0..3 {
+                let mut child = cat();
+                let exit = both_ways(&child).into_iter().nth(place).unwrap();
+                assert!(child.try_wait().unwrap().is_none());
+                drop(child.stdin.take());
+                match colour {
+                    0 => exit.wait().unwrap(),
+                    1 => crate::run(|| exit.wait()).unwrap(),
+                    _ => crate::block_on(exit.wait_async()).unwrap(),
+                }
+                assert!(child.try_wait().unwrap().expect("it has ended").success());
+            }
+        }
+    }
+}

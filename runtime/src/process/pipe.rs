@@ -1,0 +1,231 @@
+//! The ends of a child's pipes that are ours.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::process::Stdio;
+use std::task::{Context, Poll, ready};
+
+use futures_io::{AsyncRead, AsyncWrite};
+
+use crate::aio::leaf::Side;
+use crate::source::{Direction, Moved, Watched};
+
+/// More slices than this are an error to the kernel.
+const SLICES_MAX: usize = 1024;
+
+struct Pipe {
+    // Before the descriptor: its waiter is not to outlive it.
+    side: Side,
+    /// Gone once it was closed.
+    watched: Option<Watched>,
+}
+
+impl Pipe {
+    fn new(fd: OwnedFd) -> io::Result<Pipe> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Pipe {
+            side: Side::default(),
+            watched: Some(Watched::new(fd, false)),
+        })
+    }
+
+    fn watched(&self) -> io::Result<&Watched> {
+        self.watched.as_ref().ok_or_else(closed)
+    }
+
+    fn io<T>(
+        &self,
+        direction: Direction,
+        mut call: impl FnMut(BorrowedFd<'_>) -> rustix::io::Result<T>,
+    ) -> io::Result<T> {
+        self.watched()?.io(direction, || None, |fd| Ok(Moved::all(call(fd)?)))
+    }
+
+    fn poll_io<T>(
+        &mut self,
+        direction: Direction,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut(BorrowedFd<'_>) -> rustix::io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        let watched = self.watched.as_ref().ok_or_else(closed)?;
+        self.side
+            .poll_io(watched, direction, cx, |fd| Ok(Moved::all(call(fd)?)))
+    }
+
+    fn close(&mut self) {
+        self.side = Side::default();
+        self.watched = None;
+    }
+
+    /// For another child, which expects a blocking descriptor.
+    fn into_stdio(mut self) -> Stdio {
+        self.side = Side::default();
+        match self.watched.take() {
+            Some(watched) => {
+                let fd = watched.into_fd();
+                // It cannot fail on a pipe.
+                let _ = rustix::io::ioctl_fionbio(&fd, false);
+                fd.into()
+            }
+            None => Stdio::null(),
+        }
+    }
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "this end of the pipe was closed")
+}
+
+macro_rules! pipe {
+    ($type:ident, $std:ty, $doc:literal) => {
+        #[doc = $doc]
+        ///
+        /// # Suspends
+        ///
+        /// Until the pipe moves at least one byte, or ends. # Blocks the thread when called on a plain one.
+        ///
+        /// # Cancellation
+        ///
+        /// The error of a cancelled call; no bytes are lost. A future that is dropped while pending has moved nothing.
+        pub struct $type(Pipe);
+
+        impl $type {
+            pub(super) fn new(std: $std) -> io::Result<$type> {
+                Pipe::new(std.into()).map($type)
+            }
+        }
+
+        /// Blocking again, as a program expects it.
+        impl From<$type> for Stdio {
+            fn from(pipe: $type) -> Stdio {
+                pipe.0.into_stdio()
+            }
+        }
+
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($type)).finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+macro_rules! reader {
+    ($type:ident) => {
+        /// Whoever has the descriptor may copy it.
+        impl AsFd for $type {
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                self.0
+                    .watched
+                    .as_ref()
+                    .expect("a reader is never closed")
+                    .export()
+            }
+        }
+
+        impl Read for $type {
+            fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                self.0.io(Direction::Read, |fd| rustix::io::read(fd, &mut *buf))
+            }
+            fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                let slices = bufs.len().min(SLICES_MAX);
+                self.0
+                    .io(Direction::Read, |fd| rustix::io::readv(fd, &mut bufs[..slices]))
+            }
+        }
+
+        impl AsyncRead for $type {
+            fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+                self.0
+                    .poll_io(Direction::Read, cx, |fd| rustix::io::read(fd, &mut *buf))
+            }
+            fn poll_read_vectored(
+                mut self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bufs: &mut [IoSliceMut<'_>],
+            ) -> Poll<io::Result<usize>> {
+                let slices = bufs.len().min(SLICES_MAX);
+                self.0.poll_io(Direction::Read, cx, |fd| {
+                    rustix::io::readv(fd, &mut bufs[..slices])
+                })
+            }
+        }
+    };
+}
+
+pipe!(
+    ChildStdin,
+    std::process::ChildStdin,
+    "What a child reads, to be written to. Dropping it, or `poll_close`, ends it."
+);
+pipe!(
+    ChildStdout,
+    std::process::ChildStdout,
+    "What a child writes, to be read."
+);
+pipe!(
+    ChildStderr,
+    std::process::ChildStderr,
+    "What a child writes as errors, to be read."
+);
+
+reader!(ChildStdout);
+reader!(ChildStderr);
+
+impl Write for ChildStdin {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.io(Direction::Write, |fd| rustix::io::write(fd, buf))
+    }
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let bufs = &bufs[..bufs.len().min(SLICES_MAX)];
+        self.0.io(Direction::Write, |fd| rustix::io::writev(fd, bufs))
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsyncWrite for ChildStdin {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.poll_io(Direction::Write, cx, |fd| rustix::io::write(fd, buf))
+    }
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let bufs = &bufs[..bufs.len().min(SLICES_MAX)];
+        self.0.poll_io(Direction::Write, cx, |fd| rustix::io::writev(fd, bufs))
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_close(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// All bytes until the end; none if there is no pipe.
+pub(super) async fn read_to_end(reader: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let Some(mut reader) = reader else { return Ok(bytes) };
+    std::future::poll_fn(|cx| {
+        loop {
+            let filled = bytes.len();
+            bytes.resize(filled.max(4096) * 2, 0);
+            let reading = Pin::new(&mut reader).poll_read(cx, &mut bytes[filled..]);
+            let count = match &reading {
+                Poll::Ready(Ok(count)) => *count,
+                _ => 0,
+            };
+            bytes.truncate(filled + count);
+            if ready!(reading)? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    })
+    .await
+    .map(|()| bytes)
+}

@@ -1,0 +1,85 @@
+//! Children that were dropped before they ended: one thread waits for all of them, so that none stays a zombie.
+//!
+//! The thread is started at the first need and ends when there are no more such children.
+//!
+//! # Protocol
+//! `ORPHANS` under its lock. The thread takes what is new, and finding nothing at all says under the same lock that it
+//! ends; so whoever adds one either is seen or starts another. An eventfd interrupts its poll(2).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+
+use super::exit::Exit;
+
+struct Orphan {
+    child: Child,
+    pidfd: OwnedFd,
+}
+
+struct Orphans {
+    new: Vec<Orphan>,
+    /// What interrupts the thread, as long as it runs.
+    alarm: Option<Arc<OwnedFd>>,
+}
+
+static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans {
+    new: Vec::new(),
+    alarm: None,
+});
+
+fn lock() -> MutexGuard<'static, Orphans> {
+    ORPHANS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Reaps the child when it ends.
+pub(super) fn adopt(mut child: Child, exit: &Exit) {
+    let pidfd = match exit {
+        Exit::Pidfd(fd) => fd.try_clone().ok(),
+        Exit::Pool(_) => None,
+    };
+    let Some(pidfd) = pidfd else {
+        return blocking::unblock(move || drop(child.wait())).detach();
+    };
+    let mut orphans = lock();
+    orphans.new.push(Orphan { child, pidfd });
+    match &orphans.alarm {
+        Some(alarm) => drop(rustix::io::write(alarm, &1_u64.to_ne_bytes())),
+        // If it cannot be started, the next one that is dropped tries again.
+        None => orphans.alarm = start().ok(),
+    }
+}
+
+fn start() -> std::io::Result<Arc<OwnedFd>> {
+    let alarm = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+    let theirs = Arc::clone(&alarm);
+    thread::Builder::new()
+        .name(String::from("osier-reaper"))
+        .spawn(move || reap(&theirs))?;
+    Ok(alarm)
+}
+
+fn reap(alarm: &OwnedFd) {
+    let mut orphans: Vec<Orphan> = Vec::new();
+    loop {
+        {
+            let mut shared = lock();
+            orphans.append(&mut shared.new);
+            // An error means that somebody else has waited for it.
+            orphans.retain_mut(|orphan| matches!(orphan.child.try_wait(), Ok(None)));
+            if orphans.is_empty() {
+                shared.alarm = None;
+                return;
+            }
+        }
+        let fds = orphans.iter().map(|orphan| orphan.pidfd.as_fd());
+        let fds = fds.chain([alarm.as_fd()]);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        // Interrupted, it just looks.
+        let _ = rustix::event::poll(&mut fds, None);
+        let _ = rustix::io::read(alarm, &mut [0; 8]);
+    }
+}
