@@ -1,0 +1,156 @@
+//! What is in a directory, some entries per visit to the pool.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::{fmt, io};
+
+use super::{FileType, Metadata, Operation};
+use crate::wait;
+
+/// Entries per visit.
+const BATCH: usize = 64;
+
+/// The entries of a directory, in no order: an `Iterator`, and a [`Stream`](futures_core::Stream). Made by
+/// [`read_dir`](super::read_dir).
+///
+/// # Suspends
+///
+/// `next`, now and then. # Blocks the thread when called on a plain one.
+pub struct ReadDir {
+    read: VecDeque<io::Result<DirEntry>>,
+    rest: Rest,
+}
+
+enum Rest {
+    Unread(std::fs::ReadDir),
+    Reading(Operation<Batch>),
+    Over,
+}
+
+type Batch = (std::fs::ReadDir, VecDeque<io::Result<DirEntry>>);
+
+impl ReadDir {
+    pub(super) fn new(std: std::fs::ReadDir) -> ReadDir {
+        ReadDir {
+            read: VecDeque::new(),
+            rest: Rest::Unread(std),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<DirEntry>>> {
+        loop {
+            if let Some(entry) = self.read.pop_front() {
+                return Poll::Ready(Some(entry));
+            }
+            if let Rest::Reading(reading) = &mut self.rest {
+                let batch = ready!(Pin::new(reading).poll(cx));
+                self.rest = Rest::Over;
+                let (std, batch) = batch?;
+                if batch.len() == BATCH {
+                    self.rest = Rest::Unread(std);
+                }
+                self.read = batch;
+                continue;
+            }
+            match std::mem::replace(&mut self.rest, Rest::Over) {
+                Rest::Unread(std) => self.rest = Rest::Reading(Operation::new(|| Ok(read(std)))),
+                _ => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+fn read(mut std: std::fs::ReadDir) -> Batch {
+    let entries = std.by_ref().take(BATCH);
+    let batch = entries
+        .map(|entry| entry.map(|entry| DirEntry(Arc::new(entry))))
+        .collect();
+    (std, batch)
+}
+
+impl Iterator for ReadDir {
+    type Item = io::Result<DirEntry>;
+
+    fn next(&mut self) -> Option<io::Result<DirEntry>> {
+        wait::wait(None, None, |cx| self.poll(cx)).unwrap_or_else(|stop| Some(Err(stop.into())))
+    }
+}
+
+impl futures_core::Stream for ReadDir {
+    type Item = io::Result<DirEntry>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<DirEntry>>> {
+        ReadDir::poll(&mut self, cx)
+    }
+}
+
+impl fmt::Debug for ReadDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadDir").finish_non_exhaustive()
+    }
+}
+
+/// Something in a directory.
+#[derive(Clone)]
+pub struct DirEntry(Arc<std::fs::DirEntry>);
+
+impl DirEntry {
+    /// The directory's path as it was given, and the name.
+    pub fn path(&self) -> PathBuf {
+        self.0.path()
+    }
+
+    /// The name in the directory.
+    pub fn file_name(&self) -> OsString {
+        self.0.file_name()
+    }
+
+    /// What the system knows of it; of a link itself.
+    ///
+    /// # Suspends
+    ///
+    /// Until the system has told. # Blocks the thread when called on a plain one.
+    ///
+    /// # Errors
+    ///
+    /// As [`fs::symlink_metadata`](super::symlink_metadata).
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        self.metadata_async().block()
+    }
+
+    /// [`metadata`](DirEntry::metadata) as a future.
+    pub fn metadata_async(&self) -> Operation<Metadata> {
+        let entry = Arc::clone(&self.0);
+        Operation::new(move || entry.metadata())
+    }
+
+    /// Whether it is a file, a directory, a link.
+    ///
+    /// # Suspends
+    ///
+    /// Until the system has told. # Blocks the thread when called on a plain one.
+    ///
+    /// # Errors
+    ///
+    /// As [`fs::symlink_metadata`](super::symlink_metadata).
+    pub fn file_type(&self) -> io::Result<FileType> {
+        self.file_type_async().block()
+    }
+
+    /// [`file_type`](DirEntry::file_type) as a future.
+    pub fn file_type_async(&self) -> Operation<FileType> {
+        let entry = Arc::clone(&self.0);
+        Operation::new(move || entry.file_type())
+    }
+}
+
+impl fmt::Debug for DirEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}

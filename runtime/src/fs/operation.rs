@@ -1,0 +1,82 @@
+//! One call of the file system as a future: begun at the first poll, on the pool for blocking work.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use crate::context::{self, Caller};
+use crate::wait::{self, Stop};
+
+/// The future of a call of [`fs`](super). It does nothing until it is polled.
+///
+/// # Cancellation
+///
+/// Dropped before a thread of the pool took it up it has done nothing; after that the call goes on by itself.
+///
+/// # Panics
+///
+/// If it is polled again after it has completed.
+#[must_use = "a future does nothing until it is polled"]
+pub struct Operation<T>(State<T>);
+
+enum State<T> {
+    Waiting(Box<dyn FnOnce() -> io::Result<T> + Send>),
+    Running(blocking::Task<io::Result<T>>),
+    Over,
+}
+
+impl<T: Send + 'static> Operation<T> {
+    pub(super) fn new(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> Operation<T> {
+        Operation(State::Waiting(Box::new(call)))
+    }
+
+    /// The blocking face: a plain thread calls for itself.
+    pub(super) fn block(mut self) -> io::Result<T> {
+        match context::caller(|caller| match caller {
+            Caller::Fiber(..) => Some(true),
+            Caller::Thread => Some(false),
+            Caller::Worker => None,
+        }) {
+            Some(true) => {
+                let mut this = pin!(self);
+                wait::wait(None, None, |cx| this.as_mut().poll(cx))?
+            }
+            Some(false) => match std::mem::replace(&mut self.0, State::Over) {
+                State::Waiting(call) => call(),
+                _ => unreachable!("it has just been made"),
+            },
+            // Not even begun: whether the pool is quick enough must not decide.
+            None => Err(Stop::NotHere.into()),
+        }
+    }
+}
+
+impl<T> Unpin for Operation<T> {}
+
+impl<T: Send + 'static> Future for Operation<T> {
+    type Output = io::Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if let State::Waiting(_) = self.0
+            && let State::Waiting(call) = std::mem::replace(&mut self.0, State::Over)
+        {
+            self.0 = State::Running(blocking::unblock(call));
+        }
+        let State::Running(task) = &mut self.0 else {
+            panic!("polled after it had completed");
+        };
+        let polled = Pin::new(task).poll(cx);
+        if polled.is_ready() {
+            self.0 = State::Over;
+        }
+        polled
+    }
+}
+
+impl<T> fmt::Debug for Operation<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operation").finish_non_exhaustive()
+    }
+}
