@@ -50,7 +50,7 @@ pub use operation::Operation;
 macro_rules! functions {
     ($(
         $(#[$doc:meta])*
-        $name:ident, $name_async:ident($($path:ident),* $(; $value:ident: $type:ty => $own:expr)?) -> $output:ty = $call:expr;
+        $name:ident, $name_async:ident($($path:ident),* $(; $value:ident: $type:ty $(=> $own:expr)?)?) -> $output:ty = $call:expr;
     )*) => {$(
         $(#[$doc])*
         ///
@@ -65,10 +65,10 @@ macro_rules! functions {
             $name_async($($path),* $(, $value)?).block()
         }
 
-        #[doc = concat!("[`", stringify!($name), "`] as a future, which borrows nothing.")]
+        #[doc = concat!("[`", stringify!($name), "`](fn@", stringify!($name), ") as a future, which borrows nothing.")]
         pub fn $name_async($($path: impl AsRef<Path>),* $(, $value: $type)?) -> Operation<$output> {
             $(let $path = $path.as_ref().to_owned();)*
-            $(let $value = $own;)?
+            $($(let $value = $own;)?)?
             Operation::new(move || $call)
         }
     )*};
@@ -121,7 +121,7 @@ functions! {
     rename, rename_async(from, to) -> () = std::fs::rename(from, to);
 
     /// Changes who may do what with a file.
-    set_permissions, set_permissions_async(path; permissions: Permissions => permissions) -> () =
+    set_permissions, set_permissions_async(path; permissions: Permissions) -> () =
         std::fs::set_permissions(path, permissions);
 
     /// What the system knows of a file; of a link itself.
