@@ -1,1 +1,274 @@
-//! Seeing inside: the dump, the watchdog, the metrics.
+//! Seeing inside: what a worker tells of itself, and who looks.
+//!
+//! | who | looks at | file |
+//! |---|---|---|
+//! | [`dump`] | every fiber, each asked on its own stack; every task | `dump.rs` |
+//! | the watchdog | whether a worker turns its loop, and what it runs | `watchdog.rs` |
+//! | [`Runtime::metrics`](crate::Runtime::metrics) | counters | `metrics.rs` |
+//!
+//! # Protocol
+//! Each worker has a [`Desk`], beside its inbox, that is never freed. The worker alone writes the numbers on it: a load and a
+//! store, relaxed, most of them once per turn of its loop; readers may find them out of date and of different turns. Questions are
+//! left under a lock: push, `asked`, ring; the worker takes them with its inbox, and looks at `asked` once more after it
+//! has announced that it sleeps.
+
+pub(crate) mod dump;
+pub(crate) mod metrics;
+mod sigquit;
+pub(crate) mod watchdog;
+
+use std::os::fd::BorrowedFd;
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::time::{Duration, Instant};
+
+pub use dump::{Dump, DumpedFiber, DumpedTask, DumpedWorker, Frame, State, Wait, Work, dump};
+pub use metrics::{LatencyHistogram, Metrics, StackDepth, WorkerMetrics};
+pub use sigquit::dump_on_sigquit;
+
+use crate::remote::Remote;
+use crate::source::{Direction, Source};
+
+/// A number for a new runtime.
+pub(crate) fn next_runtime() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What a suspended fiber waits for.
+pub(crate) struct Waits<'a> {
+    /// The name of the closure that polls for it, so of the function that waits; empty: nothing, it has yielded.
+    pub(crate) leaf: &'static str,
+    pub(crate) on: Option<Socket<'a>>,
+    pub(crate) deadline: Option<Instant>,
+    /// When the turn of the loop began in which the fiber began to wait.
+    pub(crate) since: Option<Instant>,
+}
+
+impl Waits<'_> {
+    pub(crate) fn nothing() -> Self {
+        Waits {
+            leaf: "",
+            on: None,
+            deadline: None,
+            since: None,
+        }
+    }
+}
+
+/// A socket that is waited for.
+#[derive(Clone, Copy)]
+pub(crate) struct Socket<'a> {
+    pub(crate) source: &'static Source,
+    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) direction: Direction,
+}
+
+/// A number that one thread changes and all may read.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Only by the owner.
+    #[inline]
+    pub(crate) fn add(&self, more: u64) {
+        self.set(self.get() + more);
+    }
+
+    #[inline]
+    fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a worker has to do at the end of a turn.
+#[derive(Default)]
+pub(crate) struct Load {
+    pub(crate) queued: usize,
+    pub(crate) fibers: usize,
+    pub(crate) resting: usize,
+    pub(crate) timers: usize,
+    pub(crate) pooled: usize,
+    pub(crate) started: u64,
+}
+
+/// What the worker runs, in `Desk::running`: a slot's number, or a task's id with this bit, or nothing.
+const TASK: u64 = 1 << 63;
+const NOTHING: u64 = u64::MAX;
+
+/// How many powers of two of nanoseconds the histogram has: up to 18 minutes.
+const BUCKETS: usize = 40;
+
+/// See the module. On cache lines of its own: others write next to it.
+#[repr(align(128))]
+pub(crate) struct Desk {
+    /// Twice the number of turns; odd while the worker is at its poller.
+    phase: Counter,
+    running: Counter,
+    sleeps: Counter,
+    pub(crate) events: Counter,
+    pub(crate) wakes: Counter,
+    pub(crate) resumed: Counter,
+    pub(crate) steals: Counter,
+    queued: Counter,
+    fibers: Counter,
+    resting: Counter,
+    timers: Counter,
+    pooled: Counter,
+    started: Counter,
+    /// Turns by the power of two of nanoseconds that they took.
+    latency: [Counter; BUCKETS],
+    asked: AtomicBool,
+    others: Mutex<Others>,
+}
+
+/// What is under the lock.
+#[derive(Default)]
+struct Others {
+    /// Whose desk it is, while it has a worker.
+    seat: Option<Arc<Seat>>,
+    questions: Vec<mpsc::Sender<(u16, dump::Answer)>>,
+    stacks: Vec<StackDepth>,
+}
+
+/// Whose desk it is.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    /// A number of the runtime.
+    pub(crate) runtime: u64,
+    pub(crate) index: usize,
+    pub(crate) name: String,
+}
+
+impl Desk {
+    pub(crate) fn new() -> Desk {
+        Desk {
+            phase: Counter(AtomicU64::new(1)),
+            running: Counter(AtomicU64::new(NOTHING)),
+            sleeps: Counter::default(),
+            events: Counter::default(),
+            wakes: Counter::default(),
+            resumed: Counter::default(),
+            steals: Counter::default(),
+            queued: Counter::default(),
+            fibers: Counter::default(),
+            resting: Counter::default(),
+            timers: Counter::default(),
+            pooled: Counter::default(),
+            started: Counter::default(),
+            latency: [const { Counter(AtomicU64::new(0)) }; BUCKETS],
+            asked: AtomicBool::new(false),
+            others: Mutex::default(),
+        }
+    }
+
+    fn others(&self) -> MutexGuard<'_, Others> {
+        self.others.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// A worker takes its seat: everything begins anew.
+    pub(crate) fn open(&self, seat: Seat) {
+        let numbers = [&self.sleeps, &self.events, &self.wakes, &self.resumed, &self.steals];
+        numbers
+            .into_iter()
+            .chain(&self.latency)
+            .for_each(|number| number.set(0));
+        self.turn_ends_with(&Load::default(), 1);
+        let mut others = self.others();
+        others.stacks.clear();
+        others.questions.clear();
+        others.seat = Some(Arc::new(seat));
+    }
+
+    /// The worker has gone.
+    pub(crate) fn close(&self) {
+        self.phase.set(1);
+        let mut others = self.others();
+        others.seat = None;
+        others.questions.clear();
+    }
+
+    pub(crate) fn seat(&self) -> Option<Arc<Seat>> {
+        self.others().seat.clone()
+    }
+
+    /// The worker resumes a fiber.
+    #[inline(always)]
+    pub(crate) fn run_fiber(&self, slot: u32) {
+        self.running.set(u64::from(slot));
+    }
+
+    /// The worker polls a task.
+    #[inline]
+    pub(crate) fn run_task(&self, id: u64) {
+        self.running.set(id | TASK);
+    }
+
+    /// The worker is about to look at its poller.
+    #[inline]
+    pub(crate) fn turn_ends(&self, load: &Load) {
+        self.turn_ends_with(load, self.phase.get() | 1);
+    }
+
+    #[inline]
+    fn turn_ends_with(&self, load: &Load, phase: u64) {
+        self.running.set(NOTHING);
+        self.queued.set(load.queued as u64);
+        self.fibers.set(load.fibers as u64);
+        self.resting.set(load.resting as u64);
+        self.timers.set(load.timers as u64);
+        self.pooled.set(load.pooled as u64);
+        self.started.set(load.started);
+        self.phase.set(phase);
+    }
+
+    /// The worker has looked at its poller; the turn before took `busy`.
+    #[inline]
+    pub(crate) fn turn_begins(&self, busy: Duration, slept: bool) {
+        let nanos = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = (u64::BITS - nanos.leading_zeros()) as usize;
+        self.latency[bucket.min(BUCKETS - 1)].add(1);
+        self.sleeps.add(u64::from(slept));
+        self.phase.set((self.phase.get() | 1) + 1);
+    }
+
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Asks the worker for everything it has.
+    fn ask(&self, remote: &Remote, answers: mpsc::Sender<(u16, dump::Answer)>) {
+        self.others().questions.push(answers);
+        self.asked.store(true, Ordering::Relaxed);
+        remote.ring();
+    }
+
+    /// Takes the questions that there are, to be answered.
+    pub(crate) fn questions(&self) -> Vec<mpsc::Sender<(u16, dump::Answer)>> {
+        // Before they are taken: one that comes now is heard the next time.
+        self.asked.store(false, Ordering::Relaxed);
+        std::mem::take(&mut self.others().questions)
+    }
+
+    /// A fiber spawned at `place` has touched so much of its stack.
+    pub(crate) fn note_stack(&self, place: &'static Location<'static>, touched_bytes: usize) {
+        let stacks = &mut self.others().stacks;
+        match stacks.iter_mut().find(|stack| stack.place == place) {
+            Some(stack) => {
+                stack.fibers += 1;
+                stack.touched_bytes = stack.touched_bytes.max(touched_bytes);
+            }
+            None => stacks.push(StackDepth {
+                place,
+                fibers: 1,
+                touched_bytes,
+            }),
+        }
+    }
+}

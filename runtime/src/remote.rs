@@ -11,18 +11,22 @@
 //! | `slots[i].link`, `inbox` | any thread pushes, owner drains | `osier_queue::inbox` states the ordering |
 //! | `parker` | `osier_queue::parker` | `osier_queue::parker` |
 //! | `poller` | start and end of a worker, under the lock | whoever rings |
+//! | `slots[i].{fiber, stack}` | owner thread | any thread (relaxed: for reports, which may be out of date) |
+//! | `desk` | `inspect.rs` | `inspect.rs` |
 //! | `timers` | any thread, see `driver.rs` | its driver |
 //! | `foreign` | any thread under its lock, after that of `poller` if it needs both | its driver |
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use osier_coro::stack::Label;
 use osier_poll::Poller;
 use osier_queue::{Inbox, Link, Links, Parker};
 
 use crate::context;
 use crate::driver::Timers;
 use crate::foreign;
+use crate::inspect::Desk;
 use crate::table::Table;
 use crate::waker::{WORKERS_MAX, Word};
 
@@ -46,6 +50,7 @@ pub(crate) struct Remote {
     poller: Mutex<Option<Arc<Poller>>>,
     pub(crate) timers: Timers,
     pub(crate) foreign: foreign::Table,
+    pub(crate) desk: Desk,
     slots: Table<RemoteSlot>,
 }
 
@@ -53,6 +58,17 @@ pub(crate) struct Remote {
 pub(crate) struct RemoteSlot {
     link: Link,
     pub(crate) generation: AtomicU32,
+    /// The id of the fiber that was last started in the slot, and an address in its stack; 0: none yet.
+    pub(crate) fiber: AtomicU64,
+    pub(crate) stack: AtomicUsize,
+}
+
+impl RemoteSlot {
+    /// The id of the fiber that was last started here, and what is known of its stack.
+    pub(crate) fn told(&self) -> Option<(u64, &'static Label)> {
+        let label = Label::at(self.stack.load(Ordering::Relaxed))?;
+        Some((self.fiber.load(Ordering::Relaxed), label))
+    }
 }
 
 impl Remote {
@@ -77,6 +93,7 @@ impl Remote {
                 poller: Mutex::new(None),
                 timers: Timers::new(),
                 foreign: foreign::Table::default(),
+                desk: Desk::new(),
                 slots: Table::new(),
             }))
         });
@@ -129,6 +146,11 @@ impl Links for Remote {
     fn link(&self, index: u32) -> &Link {
         &self.slot_or_make(index).link
     }
+}
+
+/// The remotes of all workers that exist or existed.
+pub(crate) fn all() -> impl Iterator<Item = &'static Remote> {
+    TABLE.iter().map_while(|remote| remote.get().copied())
 }
 
 /// The remote of a worker that exists or existed.

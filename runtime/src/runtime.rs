@@ -24,6 +24,7 @@ use osier_queue::Idle;
 
 use crate::context;
 use crate::fiber::Header;
+use crate::inspect::{self, Dump, Metrics, Seat as Named, watchdog};
 use crate::remote::Remote;
 use crate::scope;
 use crate::source;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) stacks: stack::Config,
+    pub(crate) measure_stacks: bool,
 }
 
 struct Seat {
@@ -50,6 +52,10 @@ struct Seat {
 impl Shared {
     pub(crate) fn workers(&self) -> usize {
         self.seats.len()
+    }
+
+    pub(crate) fn remotes(&self) -> impl Iterator<Item = &'static Remote> {
+        self.seats.iter().map(|seat| seat.remote)
     }
 
     /// Queues a job for one worker.
@@ -176,6 +182,7 @@ impl Runtime {
     /// # Panics
     ///
     /// With what `body` panics with; on a worker of any runtime, which must not block (use [`spawn`](crate::spawn) and join).
+    #[track_caller]
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         assert!(
             context::worker(|_| ()).is_none(),
@@ -204,6 +211,28 @@ impl Runtime {
     /// How many workers it has.
     pub fn workers(&self) -> usize {
         self.shared.workers()
+    }
+
+    /// The numbers of its workers: turns, queues, timers, fibers, latency. Costs the workers nothing.
+    ///
+    /// ```
+    /// let runtime = osier::Runtime::builder().workers(1).build()?;
+    /// runtime.run(|| osier::sleep(std::time::Duration::from_millis(5)));
+    /// let metrics = runtime.metrics();
+    /// assert!(metrics.workers[0].turns > 0 && metrics.workers[0].fibers_started == 1);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn metrics(&self) -> Metrics {
+        inspect::metrics::of(self.shared.remotes())
+    }
+
+    /// As [`dump`](crate::dump()), of this runtime alone.
+    ///
+    /// # Suspends
+    ///
+    /// Until the workers have answered. # Blocks the thread when called on a plain one, in a future or in a callback.
+    pub fn dump(&self) -> Dump {
+        inspect::dump::gather(self.shared.remotes().collect())
     }
 }
 
@@ -286,6 +315,7 @@ fn message(payload: &(dyn std::any::Any + Send)) -> &str {
 /// # Panics
 ///
 /// If the runtime cannot be built (use [`Runtime::builder`] to handle that), and with what `body` panics with.
+#[track_caller]
 pub fn run<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     match Runtime::new() {
         Ok(runtime) => runtime.run(body),
@@ -307,6 +337,8 @@ pub struct Builder {
     pin: bool,
     stacks: stack::Config,
     shutdown_timeout: Duration,
+    watchdog: Option<Duration>,
+    measure_stacks: bool,
 }
 
 impl Default for Builder {
@@ -317,6 +349,8 @@ impl Default for Builder {
             pin: false,
             stacks: stack::Config::default(),
             shutdown_timeout: Duration::from_secs(10),
+            watchdog: cfg!(debug_assertions).then_some(Duration::from_secs(1)),
+            measure_stacks: false,
         }
     }
 }
@@ -355,6 +389,24 @@ impl Builder {
     /// How long a shutdown waits for cancelled fibers to end; 10 s unless set.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Builder {
         self.shutdown_timeout = timeout;
+        self
+    }
+
+    /// How long a worker may go without a turn of its loop before the watchdog writes a line to stderr that names it and the
+    /// fiber that it runs; `None`: for ever. Unless set, 1 s in debug builds, and for ever in release builds.
+    ///
+    /// The watchdog is a thread, one for the process, that looks at each worker four times in this time and stays.
+    pub fn watchdog(mut self, limit: Option<Duration>) -> Builder {
+        self.watchdog = limit;
+        self
+    }
+
+    /// Whether each fiber's stack is measured when it ends, for [`WorkerMetrics::stack_depths`](crate::inspect::WorkerMetrics::stack_depths);
+    /// not unless set.
+    ///
+    /// It costs each fiber two system calls and the page faults of a fresh stack, some microseconds: for development.
+    pub fn measure_stacks(mut self, measure: bool) -> Builder {
+        self.measure_stacks = measure;
         self
     }
 
@@ -399,6 +451,7 @@ impl Builder {
             stopping: AtomicBool::new(false),
             shutdown_timeout: self.shutdown_timeout,
             stacks: self.stacks.clone(),
+            measure_stacks: self.measure_stacks,
         });
         let (ends, ended) = mpsc::channel();
         let mut runtime = Runtime {
@@ -406,30 +459,38 @@ impl Builder {
             threads: Vec::with_capacity(workers),
             ended: Mutex::new(ended),
         };
+        let number = inspect::next_runtime();
         let (started, starts) = mpsc::channel();
         for (index, (claim, poller, deque)) in desks.into_iter().enumerate() {
             let shared = Arc::clone(&shared);
             let started = started.clone();
             let ends = ends.clone();
             let pin = self.pin;
-            let thread = thread::Builder::new()
-                .name(format!("{}-{index}", self.name))
-                .spawn(move || {
-                    if pin {
-                        crate::sys::pin_thread(index);
+            let watchdog = self.watchdog;
+            let name = format!("{}-{index}", self.name);
+            claim.0.desk.open(Named {
+                runtime: number,
+                index,
+                name: name.clone(),
+            });
+            let thread = thread::Builder::new().name(name).spawn(move || {
+                if pin {
+                    crate::sys::pin_thread(index);
+                }
+                match Worker::new(index, shared, claim.0, poller, deque) {
+                    Ok(worker) => {
+                        // Without its thread the watchdog sees nothing, and nothing else is wrong.
+                        let _watch = watchdog.and_then(|limit| watchdog::watch(claim.0, limit).ok());
+                        // The builder may have given up; then the worker is told to stop.
+                        let _ = started.send(Ok(()));
+                        context::enter_worker(&worker, || worker.run());
                     }
-                    match Worker::new(index, shared, claim.0, poller, deque) {
-                        Ok(worker) => {
-                            // The builder may have given up; then the worker is told to stop.
-                            let _ = started.send(Ok(()));
-                            context::enter_worker(&worker, || worker.run());
-                        }
-                        Err(error) => drop(started.send(Err(error))),
-                    }
-                    drop(claim);
-                    // Nobody hears it if the runtime was not built to the end.
-                    let _ = ends.send(());
-                });
+                    Err(error) => drop(started.send(Err(error))),
+                }
+                drop(claim);
+                // Nobody hears it if the runtime was not built to the end.
+                let _ = ends.send(());
+            });
             // Dropping the runtime ends those that run already.
             runtime.threads.push(thread?);
         }
@@ -444,6 +505,7 @@ struct Claim(&'static Remote);
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        self.0.desk.close();
         source::forget_worker(self.0.id);
         self.0.release();
     }

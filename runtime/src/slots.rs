@@ -18,10 +18,10 @@
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
-use std::panic::Location;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
+use osier_coro::stack::Label;
 use osier_coro::{Coroutine, CoroutineResult};
 
 use crate::dormant::Resting;
@@ -29,7 +29,16 @@ use crate::remote::{Remote, RemoteSlot};
 use crate::table::Table;
 use crate::waker::{SLOTS_MAX, next_generation};
 
-pub(crate) type Fiber = Coroutine<(), (), Exit>;
+pub(crate) type Fiber = Coroutine<Resume, (), Exit>;
+
+/// What a fiber is resumed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resume {
+    /// To go on.
+    Run,
+    /// To show where it is, and suspend again as it was.
+    Show,
+}
 
 /// How a fiber's coroutine ends: for good, or with a connection to leave at rest.
 pub(crate) type Exit = Option<Box<Resting>>;
@@ -55,8 +64,6 @@ pub(crate) struct Slot {
     next: Cell<*const Slot>,
     index: u32,
     state: Cell<State>,
-    /// Where its fiber was spawned.
-    pub(crate) place: Cell<&'static Location<'static>>,
     /// What others see of this slot; made with its first tenant.
     remote: Cell<Option<&'static RemoteSlot>>,
     /// `Fiber` if Suspended, or Running on a fiber; `Resting` if Resting; else `Empty`.
@@ -71,7 +78,6 @@ impl Slot {
             next: Cell::new(ptr::null()),
             index,
             state: Cell::new(State::Free),
-            place: Cell::new(Location::caller()),
             remote: Cell::new(None),
             body: UnsafeCell::new(Body::Empty),
         }
@@ -95,6 +101,24 @@ impl Slot {
         self.state.get()
     }
 
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued.get()
+    }
+
+    /// Says to other threads which fiber runs in this slot, on which stack.
+    #[inline]
+    pub(crate) fn tell(&self, id: u64, stack: usize) {
+        if let Some(remote) = self.remote.get() {
+            remote.fiber.store(id, Ordering::Relaxed);
+            remote.stack.store(stack, Ordering::Relaxed);
+        }
+    }
+
+    /// The id of the fiber that was last started here, and what is known of its stack.
+    pub(crate) fn told(&self) -> Option<(u64, &'static Label)> {
+        self.remote.get()?.told()
+    }
+
     /// Puts a coroutine that has not run, or not to its end, into the slot.
     pub(crate) fn set_fiber(&self, fiber: Fiber) {
         debug_assert!(self.state.get() == State::Running);
@@ -113,13 +137,31 @@ impl Slot {
         let Body::Fiber(fiber) = (unsafe { &mut *self.body.get() }) else {
             unreachable!("a suspended slot holds a coroutine")
         };
-        match fiber.resume(()) {
+        match fiber.resume(Resume::Run) {
             CoroutineResult::Yield(()) => {
                 self.state.set(State::Suspended);
                 None
             }
             CoroutineResult::Return(exit) => Some(exit),
         }
+    }
+
+    /// Lets a suspended fiber show where it is (`Core::suspend` does); false if there is none.
+    pub(crate) fn show(&self) -> bool {
+        if self.state.get() != State::Suspended {
+            return false;
+        }
+        self.state.set(State::Running);
+        // SAFETY: as in `resume`.
+        let Body::Fiber(fiber) = (unsafe { &mut *self.body.get() }) else {
+            unreachable!("a suspended slot holds a coroutine")
+        };
+        let started = fiber.is_started();
+        if started && !matches!(fiber.resume(Resume::Show), CoroutineResult::Yield(())) {
+            unreachable!("a fiber that is shown suspends again")
+        }
+        self.state.set(State::Suspended);
+        started
     }
 
     /// Takes the coroutine out that has just ended.
@@ -269,7 +311,7 @@ impl Slots {
 
     /// A slot for a new tenant, Running, under a new generation; `None` when there are [`SLOTS_MAX`].
     #[inline]
-    pub(crate) fn occupy(&self, remote: &'static Remote, place_of_spawn: &'static Location<'static>) -> Option<&Slot> {
+    pub(crate) fn occupy(&self, remote: &'static Remote) -> Option<&Slot> {
         let index = match self.free.borrow_mut().pop() {
             Some(index) => index,
             None if (self.made.get() as usize) < SLOTS_MAX => {
@@ -285,7 +327,6 @@ impl Slots {
             slot.remote.set(Some(remote.slot_or_make(index)));
         }
         slot.next_generation();
-        slot.place.set(place_of_spawn);
         slot.state.set(State::Running);
         self.live.set(self.live.get() + 1);
         Some(slot)

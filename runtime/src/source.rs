@@ -25,6 +25,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::cancel::Waiting;
 use crate::context::{self, Caller, Frame};
+use crate::inspect::Socket;
 use crate::remote::Remote;
 use crate::table::Table;
 use crate::waker::Word;
@@ -230,7 +231,12 @@ impl Watched {
     fn wait(&self, direction: Direction, deadline: Option<Instant>) -> io::Result<()> {
         let source = self.source();
         let mut waiter = pin!(source.state.list(direction).waiter());
-        wait::wait(deadline, Some(source), |cx| {
+        let socket = Socket {
+            source,
+            fd: self.fd(),
+            direction,
+        };
+        wait::wait(deadline, Some(socket), |cx| {
             source
                 .state
                 .poll_ready(direction, waiter.as_mut(), cx, || self.own(direction))

@@ -20,7 +20,7 @@ use std::time::Instant;
 use crate::cancel::{Cancelled, Waiting};
 use crate::context::{self, Caller, Frame};
 use crate::fiber::Core;
-use crate::source::Source;
+use crate::inspect::{Socket, Waits};
 use crate::worker::Worker;
 
 /// Why a wait ended without its leaf.
@@ -51,7 +51,7 @@ impl From<Stop> for io::Error {
 #[inline(always)]
 pub(crate) fn wait<T>(
     deadline: Option<Instant>,
-    on: Option<&'static Source>,
+    on: Option<Socket<'_>>,
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
     match context::here(&Frame) {
@@ -108,7 +108,7 @@ fn on_fiber<T>(
     worker: &Worker,
     deadline: Option<Instant>,
     grace: Grace,
-    on: Option<&'static Source>,
+    on: Option<Socket<'_>>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
     // A call without an error cannot be told of a request while a destructor makes it.
@@ -122,6 +122,8 @@ fn on_fiber<T>(
         worker.charge(core);
         return Ok(value);
     }
+    let since = worker.now();
+    let source = on.map(|on| on.source);
     let mut timer: Option<Armed<'_>> = None;
     let mut armed_for = None;
     let mut armed = false;
@@ -134,7 +136,7 @@ fn on_fiber<T>(
             return Ok(value);
         }
         if !deaf() {
-            core.check(worker, Waiting::For(on))?;
+            core.check(worker, Waiting::For(source))?;
         }
         if !armed {
             armed = true;
@@ -155,13 +157,18 @@ fn on_fiber<T>(
                 key: worker.arm(due, core.word),
             });
         }
-        core.suspend();
+        core.suspend(|| Waits {
+            leaf: std::any::type_name_of_val(&poll),
+            on,
+            deadline,
+            since: Some(since),
+        });
         if let Poll::Ready(value) = poll(&mut cx) {
             return Ok(value);
         }
         if timer.as_ref().is_some_and(|timer| worker.has_fired(timer.key)) {
             if !deaf() {
-                core.check(worker, Waiting::For(on))?;
+                core.check(worker, Waiting::For(source))?;
             }
             return Err(Stop::Elapsed);
         }

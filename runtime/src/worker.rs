@@ -31,6 +31,7 @@ use crate::cancel::Cancelled;
 use crate::context;
 use crate::dormant::{Cause, Next, Resting};
 use crate::fiber::{self, Core, Header};
+use crate::inspect::{self, Load, Waits};
 use crate::isolate::isolate;
 use crate::remote::Remote;
 use crate::runtime::Shared;
@@ -70,7 +71,11 @@ pub(crate) struct Worker {
     connection: &'static Location<'static>,
     /// Blocking calls completed since the last suspension of any fiber.
     completed: Cell<u32>,
+    /// Connections at rest.
+    resting: Cell<usize>,
     next_id: Cell<u64>,
+    /// The first id of this worker's fibers.
+    first_id: u64,
     /// When the stacks are to be trimmed next; none while nothing has run since they were.
     trim_at: Cell<Option<Instant>>,
     /// Set once: every fiber is to end.
@@ -101,7 +106,9 @@ impl Worker {
             stacks: stack::Pool::new(shared.stacks.clone())?,
             connection: Location::caller(),
             completed: Cell::new(0),
+            resting: Cell::new(0),
             next_id: Cell::new(remote.next_fiber.load(Ordering::Relaxed)),
+            first_id: remote.next_fiber.load(Ordering::Relaxed),
             trim_at: Cell::new(None),
             stopping: Cell::new(false),
             stop_at: Cell::new(None),
@@ -115,7 +122,9 @@ impl Worker {
         while !self.is_done() {
             self.run_ready();
             self.fire_timers();
-            self.poll(&mut events);
+            if let Err(error) = self.poll(&mut events, None) {
+                panic!("worker {}: its poller failed: {error}", self.index);
+            }
             self.take_inbox();
         }
         self.abandon();
@@ -128,7 +137,7 @@ impl Worker {
             let ready = self.slots.ready();
             let job = self.next_job();
             if ready == 0 && job.is_none() {
-                return;
+                break;
             }
             if let Some(job) = job {
                 self.start(job);
@@ -143,6 +152,7 @@ impl Worker {
             }
             budget -= turns;
         }
+        self.remote.desk.resumed.add(u64::from(BUDGET - budget));
     }
 
     /// Mostly those that must start here, sometimes those that need not: neither may keep the other waiting for ever.
@@ -165,33 +175,38 @@ impl Worker {
         }
     }
 
-    /// Looks at the poller; sleeps in it when there is nothing else to do.
-    fn poll(&self, events: &mut Events) {
+    /// Looks at the poller; sleeps in it when there is nothing else to do, at most for `limit`.
+    pub(crate) fn poll(&self, events: &mut Events, limit: Option<Duration>) -> io::Result<()> {
+        let desk = &self.remote.desk;
         let mut timeout = Some(Duration::ZERO);
-        let mut sleeping = false;
+        let mut asleep_at = None;
         if !self.has_work() && !self.find_work() {
             self.remote.parker.prepare();
             self.shared.idle.enter_sleep(self.index);
-            sleeping = true;
+            let now = Instant::now();
+            asleep_at = Some(now);
             // Whoever pushes after this look sees the worker asleep and rings.
             let nothing = !self.has_work() && !self.shared.has_work(self.index) && self.remote.inbox.is_empty();
-            if nothing && !self.is_to_stop() && !self.is_done() {
-                timeout = self.until_next();
+            if nothing && !desk.is_asked() && !self.is_to_stop() && !self.is_done() {
+                timeout = [self.until_next(now), limit].into_iter().flatten().min();
             }
         }
+        desk.turn_ends(&self.load());
         let polled = self.poller.wait(events, timeout);
-        if sleeping {
+        if asleep_at.is_some() {
             self.remote.parker.unprepare();
             if self.shared.idle.leave_sleep(self.index) {
                 // Chosen to search: what was pushed is in the injectors or in somebody's deque.
-                let found = self.shared.search(self.index, &self.fresh);
+                let found = self.search();
                 if self.shared.idle.stop_search() && found {
                     self.shared.wake_one();
                 }
             }
         }
         let now = Instant::now();
-        self.now.set(now);
+        let began = self.now.replace(now);
+        // A turn that does not end in a sleep counts with its look at the poller, which spares it one at the clock.
+        desk.turn_begins(asleep_at.unwrap_or(now).duration_since(began), asleep_at.is_some());
         match self.trim_at.get() {
             Some(trim_at) if now >= trim_at => {
                 self.trim_at.set(None);
@@ -199,13 +214,23 @@ impl Worker {
             }
             _ => {}
         }
-        match polled {
-            Ok(_) => {
-                for event in events.iter() {
-                    source::dispatch(self.remote, event);
-                }
-            }
-            Err(error) => panic!("worker {}: its poller failed: {error}", self.index),
+        desk.events.add(polled? as u64);
+        for event in events.iter() {
+            source::dispatch(self.remote, event);
+        }
+        Ok(())
+    }
+
+    /// What it has to do at the end of a turn.
+    fn load(&self) -> Load {
+        let fibers = self.slots.live() - self.resting.get();
+        Load {
+            queued: self.slots.ready() as usize + self.local.borrow().len() + self.fresh.len(),
+            fibers,
+            resting: self.resting.get(),
+            timers: self.timers.borrow().len(),
+            pooled: self.stacks.owned().saturating_sub(fibers),
+            started: self.next_id.get() - self.first_id,
         }
     }
 
@@ -213,15 +238,21 @@ impl Worker {
     fn find_work(&self) -> bool {
         let arrived = self.take_arrivals();
         if arrived || self.shared.workers() == 1 {
-            return arrived || self.shared.search(self.index, &self.fresh);
+            return arrived || self.search();
         }
         if !self.shared.idle.start_search() {
             return false;
         }
-        let found = self.shared.search(self.index, &self.fresh);
+        let found = self.search();
         if self.shared.idle.stop_search() && found {
             self.shared.wake_one();
         }
+        found
+    }
+
+    fn search(&self) -> bool {
+        let found = self.shared.search(self.index, &self.fresh);
+        self.remote.desk.steals.add(u64::from(found));
         found
     }
 
@@ -229,7 +260,7 @@ impl Worker {
         self.slots.ready() > 0 || !self.local.borrow().is_empty() || !self.fresh.is_empty()
     }
 
-    fn until_next(&self) -> Option<Duration> {
+    fn until_next(&self, now: Instant) -> Option<Duration> {
         let timer = self
             .timers
             .borrow()
@@ -240,12 +271,18 @@ impl Worker {
             .into_iter()
             .flatten()
             .min();
-        next.map(|next| next.saturating_duration_since(Instant::now()))
+        next.map(|next| next.saturating_duration_since(now))
     }
 
     fn take_inbox(&self) {
         if !self.remote.inbox.is_empty() {
-            self.remote.inbox.drain(self.remote, |slot| self.enqueue(slot));
+            self.remote.inbox.drain(self.remote, |slot| {
+                self.remote.desk.wakes.add(1);
+                self.enqueue(slot);
+            });
+        }
+        if self.remote.desk.is_asked() {
+            self.answer();
         }
         // Also a worker that never runs out of its own takes what others send it.
         self.take_arrivals();
@@ -285,8 +322,8 @@ impl Worker {
 
     /// A slot for a tenant, with its word.
     #[inline]
-    fn occupy(&self, place: &'static Location<'static>) -> io::Result<(Word, &Slot)> {
-        match self.slots.occupy(self.remote, place) {
+    fn occupy(&self) -> io::Result<(Word, &Slot)> {
+        match self.slots.occupy(self.remote) {
             Some(slot) => Ok((self.word(slot), slot)),
             None => Err(io::Error::other(format!(
                 "a worker has at most {SLOTS_MAX} fibers and connections"
@@ -299,6 +336,7 @@ impl Worker {
         if slot.state() == State::Suspended {
             self.switch_to(slot);
         } else if let Some(resting) = slot.take_resting() {
+            self.resting.set(self.resting.get() - 1);
             self.wake_resting(slot, resting);
         }
     }
@@ -307,10 +345,15 @@ impl Worker {
     #[inline(always)]
     fn switch_to(&self, slot: &Slot) {
         self.completed.set(0);
+        self.remote.desk.run_fiber(slot.index());
         let ended = self.slots.resume(slot);
         crate::context::leave_fiber();
         if let Some(exit) = ended {
-            self.stacks.give(slot.take_ended().into_stack());
+            let mut stack = slot.take_ended().into_stack();
+            if self.shared.measure_stacks {
+                self.measure(&mut stack);
+            }
+            self.stacks.give(stack);
             if self.trim_at.get().is_none() {
                 self.trim_at.set(self.now.get().checked_add(TRIM_EVERY));
             }
@@ -327,6 +370,39 @@ impl Worker {
         id
     }
 
+    /// Notes how deep a stack was touched by the fiber that has just ended on it.
+    #[cold]
+    fn measure(&self, stack: &mut stack::Stack) {
+        let place = stack::Label::at(stack.address()).and_then(stack::Label::place);
+        if let (Some(place), Ok(touched)) = (place, stack.measure()) {
+            self.remote.desk.note_stack(place, touched);
+        }
+    }
+
+    /// Shows all fibers to those who have asked.
+    #[cold]
+    fn answer(&self) {
+        for question in self.remote.desk.questions() {
+            // Who has lost patience does not hear it.
+            let _ = question.send((self.remote.id, self.show()));
+        }
+    }
+
+    /// Everything that is suspended or at rest here.
+    pub(crate) fn show(&self) -> inspect::dump::Answer {
+        let slots = (0..self.slots.made()).filter_map(|index| self.slots.get(index));
+        let mut answer = inspect::dump::Answer {
+            fibers: slots
+                .filter(|slot| slot.show())
+                .filter_map(|slot| inspect::dump::shown(slot.is_queued()))
+                .collect(),
+            resting: self.resting.get(),
+            unstarted: self.local.borrow().len() + self.fresh.len(),
+        };
+        answer.fibers.sort_by_key(|fiber| fiber.fiber.id());
+        answer
+    }
+
     /// Starts a spawned job on a fiber of its own.
     #[inline(always)]
     fn start(&self, job: Job) {
@@ -336,7 +412,7 @@ impl Worker {
         let prepared = self
             .stacks
             .take(job.header().stack_bytes())
-            .and_then(|stack| Ok((stack, self.occupy(job.header().place)?)));
+            .and_then(|stack| Ok((stack, self.occupy()?)));
         let (stack, (word, slot)) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -347,7 +423,8 @@ impl Worker {
         };
         let id = self.next_id();
         stack.label(job.header().place, job.header().name().map(|name| &**name));
-        let coroutine = Coroutine::new(stack, move |yielder, ()| {
+        slot.tell(id, stack.address());
+        let coroutine = Coroutine::new(stack, move |yielder, _| {
             let mut job = job;
             let live = job.start(word);
             Core::enter(yielder, job.header(), word, id, || match live {
@@ -364,7 +441,7 @@ impl Worker {
 
     /// Puts a connection into a slot of its own, at rest.
     pub(crate) fn adopt(&self, resting: Box<Resting>) -> io::Result<()> {
-        let (word, slot) = self.occupy(self.connection)?;
+        let (word, slot) = self.occupy()?;
         resting.attach(word);
         self.rest(slot, resting);
         Ok(())
@@ -379,6 +456,7 @@ impl Worker {
         resting.arm(self, self.word(slot));
         let due = resting.cause(self).is_some();
         slot.set_resting(resting);
+        self.resting.set(self.resting.get() + 1);
         if due {
             self.slots.queue(slot);
         }
@@ -401,8 +479,9 @@ impl Worker {
         stack.label(self.connection, None);
         let word = self.word(slot);
         let id = self.next_id();
+        slot.tell(id, stack.address());
         let place = self.connection;
-        slot.set_fiber(Coroutine::new(stack, move |yielder, ()| {
+        slot.set_fiber(Coroutine::new(stack, move |yielder, _| {
             let mut resting = resting;
             Core::enter(yielder, &Header::new(place), word, id, move || {
                 match isolate(|| resting.connection.wake(cause)) {
@@ -439,7 +518,7 @@ impl Worker {
     #[inline(always)]
     pub(crate) fn yield_fiber(&self, core: &Core<'_>) {
         self.slots.queue_current();
-        core.suspend();
+        core.suspend(Waits::nothing);
     }
 
     /// Counts a blocking call that did not block; the fiber that makes too many in a row yields.
@@ -508,7 +587,11 @@ impl Worker {
     fn abandon(&self) {
         for slot in (0..self.slots.made()).filter_map(|index| self.slots.get(index)) {
             if let Some(coroutine) = slot.take_fiber() {
-                let (place, limit) = (slot.place.get(), self.shared.shutdown_timeout);
+                let place = slot
+                    .told()
+                    .and_then(|(_, label)| label.place())
+                    .unwrap_or(self.connection);
+                let limit = self.shared.shutdown_timeout;
                 eprintln!(
                     "osier: the fiber spawned at {place} did not end within {limit:?} of the shutdown; its stack is leaked"
                 );

@@ -1,0 +1,160 @@
+//! The numbers of a runtime: what its workers have written on their desks.
+
+use std::fmt;
+use std::panic::Location;
+use std::time::Duration;
+
+use super::{BUCKETS, Desk};
+use crate::remote::Remote;
+
+/// The numbers of a runtime, from [`Runtime::metrics`](crate::Runtime::metrics).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Those of each worker.
+    pub workers: Vec<WorkerMetrics>,
+}
+
+/// The numbers of a worker. Counts are since its start; the rest is as of the end of its last turn, that is when it last
+/// looked at its poller.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct WorkerMetrics {
+    /// The name of its thread.
+    pub name: String,
+    /// How many turns its loop has made; each ends in one look at the poller.
+    pub turns: u64,
+    /// How many of those looks were sleeps: there was nothing else to do.
+    pub sleeps: u64,
+    /// Events that the poller has told of.
+    pub events: u64,
+    /// Wake-ups of its fibers by other threads.
+    pub wakes: u64,
+    /// How many times it has resumed a fiber, or a connection at rest.
+    pub resumes: u64,
+    /// How many times it took work that others had queued: threads outside, or a busy neighbour.
+    pub steals: u64,
+    /// Fibers that it has started.
+    pub fibers_started: u64,
+    /// Fibers that have started and not ended.
+    pub fibers: usize,
+    /// [Connections at rest](crate::dormant), which have no stack.
+    pub resting: usize,
+    /// Tasks that were spawned on it and have not ended.
+    pub tasks: usize,
+    /// Length of the run queue: fibers that are ready or not started, and tasks that are ready.
+    pub queued: usize,
+    /// Timers that are set.
+    pub timers: usize,
+    /// Stacks that are kept warm for the next fibers.
+    pub stacks_pooled: usize,
+    /// How long its turns took.
+    pub latency: LatencyHistogram,
+    /// By the place where they were spawned, how deep fibers have been on their stacks; empty unless
+    /// [`Builder::measure_stacks`](crate::Builder::measure_stacks) is set.
+    pub stack_depths: Vec<StackDepth>,
+}
+
+/// How deep the fibers of one spawn place have been.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StackDepth {
+    /// Where they were spawned.
+    pub place: &'static Location<'static>,
+    /// How many have ended.
+    pub fibers: u64,
+    /// The most that one of them has touched of its stack, in whole pages.
+    pub touched_bytes: usize,
+}
+
+/// How long turns of a loop took, from one look at the poller to the next, sleep excluded: for so long at most does a fiber
+/// wait that has become ready, if the queue is shorter than a turn.
+///
+/// Buckets are powers of two of nanoseconds.
+#[derive(Clone, PartialEq, Eq)]
+pub struct LatencyHistogram {
+    turns: [u64; BUCKETS],
+}
+
+impl LatencyHistogram {
+    /// The buckets that are not empty: turns that took less than this long (and at least half of it), and how many.
+    pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let all = self.turns.iter().enumerate().filter(|(_, turns)| **turns > 0);
+        all.map(|(power, turns)| (Duration::from_nanos(1 << power), *turns))
+    }
+
+    /// The bound of the bucket that this share of all turns, from 0.0 to 1.0, stays under; zero if there are none.
+    pub fn quantile(&self, share: f64) -> Duration {
+        let wanted = (share * self.turns.iter().sum::<u64>() as f64).ceil() as u64;
+        let mut sum = 0;
+        let within = self.buckets().find(|(_, turns)| {
+            sum += turns;
+            sum >= wanted
+        });
+        within.map_or(Duration::ZERO, |(bound, _)| bound)
+    }
+}
+
+impl fmt::Debug for LatencyHistogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.buckets()).finish()
+    }
+}
+
+/// What is on the desks of some workers.
+pub(crate) fn of<'r>(remotes: impl Iterator<Item = &'r Remote>) -> Metrics {
+    let workers = remotes.filter_map(|remote| remote.desk.metrics(remote)).collect();
+    Metrics { workers }
+}
+
+impl Desk {
+    fn metrics(&self, remote: &Remote) -> Option<WorkerMetrics> {
+        let others = self.others();
+        let seat = others.seat.as_ref()?;
+        let mut turns = [0; BUCKETS];
+        turns
+            .iter_mut()
+            .zip(&self.latency)
+            .for_each(|(turns, counter)| *turns = counter.get());
+        Some(WorkerMetrics {
+            name: seat.name.clone(),
+            turns: self.phase.get() / 2,
+            sleeps: self.sleeps.get(),
+            events: self.events.get(),
+            wakes: self.wakes.get(),
+            resumes: self.resumed.get(),
+            steals: self.steals.get(),
+            fibers_started: self.started.get(),
+            fibers: self.fibers.get() as usize,
+            resting: self.resting.get() as usize,
+            tasks: 0,
+            queued: self.queued.get() as usize,
+            timers: self.timers.get() as usize + remote.timers.len(),
+            stacks_pooled: self.pooled.get() as usize,
+            latency: LatencyHistogram { turns },
+            stack_depths: others.stacks.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_falls_into_the_bucket_above_it() {
+        let desk = Desk::new();
+        for nanos in [0, 1, 1023, 1024, u64::MAX] {
+            desk.turn_begins(Duration::from_nanos(nanos), false);
+        }
+        let turns = desk.latency.each_ref().map(super::super::Counter::get);
+        let histogram = LatencyHistogram { turns };
+        let bounds: Vec<_> = histogram
+            .buckets()
+            .map(|(bound, turns)| (bound.as_nanos() as u64, turns))
+            .collect();
+        assert_eq!(bounds, [(1, 1), (2, 1), (1024, 1), (2048, 1), (1 << 39, 1)]);
+        assert_eq!(histogram.quantile(0.5), Duration::from_nanos(1024));
+        assert_eq!(histogram.quantile(1.0), Duration::from_nanos(1 << 39));
+    }
+}
