@@ -173,6 +173,15 @@ impl<T> Wheel<T> {
         None
     }
 
+    /// Takes one timer whenever it is due, in no particular order; `None` when there is none. Time stands still: for
+    /// emptying a wheel that will be used again.
+    pub fn pop_any(&mut self) -> Option<T> {
+        let (level, slot) = self.first_slot()?;
+        let index = self.heads[level][slot];
+        self.unlink(index);
+        self.vacate(index)
+    }
+
     /// The first occupied slot of the lowest occupied level: where the earliest deadline is.
     fn first_slot(&self) -> Option<(usize, usize)> {
         if self.levels == 0 {

@@ -260,3 +260,20 @@ fn a_million_live_timers() {
         each(popped, count / 2)
     );
 }
+
+#[test]
+fn an_emptied_wheel_goes_on_where_it_stood() {
+    let mut wheel = Wheel::new(0);
+    assert_eq!(wheel.pop_expired(100), None);
+    let keys: Vec<_> = [101, 5_000, u64::MAX - 1].map(|tick| wheel.insert(tick, tick)).into();
+    let mut emptied: Vec<u64> = std::iter::from_fn(|| wheel.pop_any()).collect();
+    emptied.sort_unstable();
+    assert_eq!(emptied, [101, 5_000, u64::MAX - 1]);
+    assert!(wheel.is_empty() && keys.into_iter().all(|key| !wheel.contains(key)));
+    let mut key = wheel.insert(103, 103);
+    assert_eq!(wheel.get_mut(key).copied(), Some(103));
+    assert_eq!((wheel.pop_expired(102), wheel.pop_expired(103)), (None, Some(103)));
+    assert_eq!(wheel.get_mut(key), None);
+    key = wheel.insert(104, 104);
+    assert!(wheel.contains(key));
+}

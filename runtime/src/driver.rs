@@ -126,7 +126,14 @@ impl Timers {
 
     /// The driver ends: whoever has a timer here sets it elsewhere.
     pub(crate) fn forget_all(&self) {
-        self.fire_until(NEVER - 1);
+        while let Some(waker) = {
+            let mut wheel = self.lock();
+            let waker = wheel.pop_any();
+            self.note_next(&wheel);
+            waker
+        } {
+            waker.wake();
+        }
     }
 }
 

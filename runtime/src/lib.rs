@@ -63,6 +63,7 @@ mod executor;
 pub mod fiber;
 mod foreign;
 pub mod fs;
+pub mod future;
 mod hook;
 pub mod inspect;
 pub mod io;
@@ -92,6 +93,7 @@ pub use osier_poll as poll;
 
 pub use block_on::{block_on, unblock};
 pub use cancel::{Cancelled, Elapsed, shield, timeout};
+pub use executor::{Task, spawn_future, spawn_future_local};
 pub use fiber::{spawn, spawn_local, workers, yield_now};
 pub use inspect::{dump, dump_on_sigquit};
 pub use runtime::{Builder, Runtime, run};

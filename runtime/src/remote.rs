@@ -25,8 +25,12 @@ use osier_queue::{Inbox, Link, Links, Parker};
 
 use crate::context;
 use crate::driver::Timers;
+<<<<<<<
+use crate::{executor, foreign};
+=======
 use crate::foreign;
 use crate::inspect::Desk;
+>>>>>>>
 use crate::table::Table;
 use crate::waker::{WORKERS_MAX, Word};
 
@@ -50,7 +54,12 @@ pub(crate) struct Remote {
     poller: Mutex<Option<Arc<Poller>>>,
     pub(crate) timers: Timers,
     pub(crate) foreign: foreign::Table,
+<<<<<<<
+    /// The tasks that were spawned here.
+    pub(crate) tasks: executor::Registry,
+=======
     pub(crate) desk: Desk,
+>>>>>>>
     slots: Table<RemoteSlot>,
 }
 
@@ -93,7 +102,11 @@ impl Remote {
                 poller: Mutex::new(None),
                 timers: Timers::new(),
                 foreign: foreign::Table::default(),
+<<<<<<<
+                tasks: executor::Registry::default(),
+=======
                 desk: Desk::new(),
+>>>>>>>
                 slots: Table::new(),
             }))
         });
@@ -107,6 +120,7 @@ impl Remote {
         // Who waits here for time or for a foreign descriptor goes elsewhere.
         self.timers.forget_all();
         self.foreign.forget_all();
+        self.tasks.reopen();
         FREE.lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .unused

@@ -8,7 +8,10 @@
 //! | `injector` | threads outside | any worker |
 //! | `seats[i].arrivals` | anybody, for worker i | worker i |
 //! | `seats[i].stealer` | worker i, which spawns | worker i, and others that have nothing to do |
+//!
+//! Those of tasks are in [`crate::executor`].
 
+use std::future::Future;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,14 +20,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{fmt, io, panic};
 
+use async_task::Runnable;
 use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
 use osier_coro::stack;
 use osier_poll::Poller;
 use osier_queue::Idle;
 
 use crate::context;
+use crate::executor::{self, Task};
 use crate::fiber::Header;
+<<<<<<<
+use crate::isolate::isolate;
+=======
 use crate::inspect::{self, Dump, Metrics, Seat as Named, watchdog};
+>>>>>>>
 use crate::remote::Remote;
 use crate::scope;
 use crate::source;
@@ -35,6 +44,8 @@ use crate::worker::Worker;
 pub(crate) struct Shared {
     seats: Box<[Seat]>,
     injector: Injector<Job>,
+    /// Tasks that were woken by threads outside.
+    pub(crate) tasks: Injector<Runnable>,
     pub(crate) idle: Idle,
     /// Set once, then every worker is rung.
     pub(crate) stopping: AtomicBool,
@@ -47,6 +58,8 @@ struct Seat {
     remote: &'static Remote,
     stealer: Stealer<Job>,
     arrivals: Injector<Job>,
+    stealers: executor::Stealers,
+    local_tasks: Injector<Runnable>,
 }
 
 impl Shared {
@@ -84,8 +97,12 @@ impl Shared {
     /// Whether anything waits that worker `index` could take.
     pub(crate) fn has_work(&self, index: usize) -> bool {
         !self.injector.is_empty()
+            || !self.tasks.is_empty()
             || !self.seats[index].arrivals.is_empty()
-            || self.others(index).any(|seat| !seat.stealer.is_empty())
+            || !self.seats[index].local_tasks.is_empty()
+            || self
+                .others(index)
+                .any(|seat| !seat.stealer.is_empty() || !seat.stealers.is_empty())
     }
 
     /// Takes some of the jobs from outside into a worker's deque, although that has others to run.
@@ -113,12 +130,34 @@ impl Shared {
         }
     }
 
-    /// Takes jobs from outside, or half of a neighbour's, into the deque of worker `index`.
-    pub(crate) fn search(&self, index: usize, fresh: &Deque<Job>) -> bool {
-        self.steal(|| self.injector.steal_batch(fresh))
-            || self
-                .others(index)
-                .any(|seat| self.steal(|| seat.stealer.steal_batch(fresh)))
+    /// Takes jobs and tasks from outside, or half of a neighbour's, into the deques of worker `index`.
+    pub(crate) fn search(&self, index: usize, fresh: &Deque<Job>, tasks: &Deque<Runnable>) -> bool {
+        let outside = self.steal(|| self.injector.steal_batch(fresh)) | self.steal(|| self.tasks.steal_batch(tasks));
+        outside
+            || self.others(index).any(|seat| {
+                self.steal(|| seat.stealer.steal_batch(fresh)) | self.steal(|| seat.stealers.steal_into(tasks))
+            })
+    }
+
+    /// Takes some of the tasks that others have woken: those from outside, and those that only worker `index` may poll.
+    pub(crate) fn take_woken(&self, index: usize, queue: &executor::Queue) {
+        if !self.tasks.is_empty() {
+            self.steal(|| self.tasks.steal_batch(queue.deque()));
+        }
+        let local = &self.seats[index].local_tasks;
+        while !local.is_empty() {
+            if let Steal::Success(task) = local.steal() {
+                queue.push_local(task);
+            }
+        }
+    }
+
+    pub(crate) fn local_tasks(&self, index: usize) -> &Injector<Runnable> {
+        &self.seats[index].local_tasks
+    }
+
+    pub(crate) fn remote(&self, index: usize) -> &'static Remote {
+        self.seats[index].remote
     }
 
     fn steal(&self, attempt: impl Fn() -> Steal<()>) -> bool {
@@ -203,6 +242,16 @@ impl Runtime {
         handle
     }
 
+    /// Runs `future` as a task of this runtime; from any thread. As [`spawn_future`](crate::spawn_future).
+    #[track_caller]
+    pub fn spawn_future<F>(&self, future: F) -> Task<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.shared.spawn_future(panic::Location::caller(), future)
+    }
+
     /// The first worker's remote, as a driver for leaves.
     pub(crate) fn driver(&self) -> &'static Remote {
         self.shared.seats[0].remote
@@ -269,6 +318,15 @@ impl Drop for Runtime {
         // What was queued too late to be started is dropped here, and so cancelled.
         while !self.shared.injector.is_empty() {
             drop(self.shared.injector.steal());
+        }
+        while !self.shared.tasks.is_empty() {
+            isolate(|| drop(self.shared.tasks.steal()));
+        }
+        // Of a task that did not end in time: it may be dropped on its own thread alone, which is gone.
+        for seat in &self.shared.seats {
+            while let Steal::Success(task) = seat.local_tasks.steal() {
+                std::mem::forget(task);
+            }
         }
     }
 }
@@ -437,16 +495,20 @@ impl Builder {
             };
             let claim = Claim(remote);
             let deque = Deque::new_fifo();
+            let (tasks, stealers) = executor::Queue::new();
             seats.push(Seat {
                 remote,
                 stealer: deque.stealer(),
                 arrivals: Injector::new(),
+                stealers,
+                local_tasks: Injector::new(),
             });
-            desks.push((claim, poller, deque));
+            desks.push((claim, poller, deque, tasks));
         }
         let shared = Arc::new(Shared {
             seats: seats.into(),
             injector: Injector::new(),
+            tasks: Injector::new(),
             idle: Idle::new(workers),
             stopping: AtomicBool::new(false),
             shutdown_timeout: self.shutdown_timeout,
@@ -461,11 +523,26 @@ impl Builder {
         };
         let number = inspect::next_runtime();
         let (started, starts) = mpsc::channel();
-        for (index, (claim, poller, deque)) in desks.into_iter().enumerate() {
+        for (index, (claim, poller, deque, tasks)) in desks.into_iter().enumerate() {
             let shared = Arc::clone(&shared);
             let started = started.clone();
             let ends = ends.clone();
             let pin = self.pin;
+<<<<<<<
+            let thread = thread::Builder::new()
+                .name(format!("{}-{index}", self.name))
+                .spawn(move || {
+                    if pin {
+                        crate::sys::pin_thread(index);
+                    }
+                    match Worker::new(index, shared, claim.0, poller, deque, tasks) {
+                        Ok(worker) => {
+                            // The builder may have given up; then the worker is told to stop.
+                            let _ = started.send(Ok(()));
+                            context::enter_worker(&worker, || worker.run());
+                        }
+                        Err(error) => drop(started.send(Err(error))),
+=======
             let watchdog = self.watchdog;
             let name = format!("{}-{index}", self.name);
             claim.0.desk.open(Named {
@@ -484,6 +561,7 @@ impl Builder {
                         // The builder may have given up; then the worker is told to stop.
                         let _ = started.send(Ok(()));
                         context::enter_worker(&worker, || worker.run());
+>>>>>>>
                     }
                     Err(error) => drop(started.send(Err(error))),
                 }

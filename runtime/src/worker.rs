@@ -30,6 +30,7 @@ use osier_queue::{Key, Wheel, tick_after, tick_at};
 use crate::cancel::Cancelled;
 use crate::context;
 use crate::dormant::{Cause, Next, Resting};
+use crate::executor;
 use crate::fiber::{self, Core, Header};
 use crate::inspect::{self, Load, Waits};
 use crate::isolate::isolate;
@@ -61,6 +62,8 @@ pub(crate) struct Worker {
     fresh: deque::Worker<Job>,
     /// Jobs that must start here.
     local: RefCell<VecDeque<Job>>,
+    /// Futures that were woken.
+    pub(crate) tasks: executor::Queue,
     timers: RefCell<Wheel<Word>>,
     /// Tick 0 of the wheel.
     started: Instant,
@@ -91,6 +94,7 @@ impl Worker {
         remote: &'static Remote,
         poller: Arc<Poller>,
         fresh: deque::Worker<Job>,
+        tasks: executor::Queue,
     ) -> io::Result<Worker> {
         let now = Instant::now();
         Ok(Worker {
@@ -100,6 +104,7 @@ impl Worker {
             slots: Slots::new(),
             fresh,
             local: RefCell::default(),
+            tasks,
             timers: RefCell::new(Wheel::new(0)),
             started: now,
             now: Cell::new(now),
@@ -121,6 +126,10 @@ impl Worker {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_done() {
             self.run_ready();
+            // Fibers that tasks have woken run before the next look at the poller, if there is time.
+            if self.run_tasks() {
+                self.run_ready();
+            }
             self.fire_timers();
             if let Err(error) = self.poll(&mut events, None) {
                 panic!("worker {}: its poller failed: {error}", self.index);
@@ -155,6 +164,23 @@ impl Worker {
         self.remote.desk.resumed.add(u64::from(BUDGET - budget));
     }
 
+    /// Polls tasks; false if there is none.
+    fn run_tasks(&self) -> bool {
+        let mut budget = BUDGET;
+        while budget > 0
+            && let Some(task) = self.tasks.pop()
+        {
+            budget -= 1;
+            // Not this worker's own flag: whoever has woken it to end it may be ahead of this one.
+            match self.shared.stopping.load(Ordering::Acquire) {
+                // Ends it.
+                true => drop(isolate(|| drop(task))),
+                false => drop(task.run()),
+            }
+        }
+        budget < BUDGET
+    }
+
     /// Mostly those that must start here, sometimes those that need not: neither may keep the other waiting for ever.
     fn next_job(&self) -> Option<Job> {
         let local = || self.local.borrow_mut().pop_front();
@@ -165,6 +191,7 @@ impl Worker {
         }
     }
 
+<<<<<<<
     fn fire_timers(&self) {
         self.remote.timers.fire(self.now.get());
         let tick = self.tick();
@@ -175,9 +202,13 @@ impl Worker {
         }
     }
 
+    /// Looks at the poller; sleeps in it when there is nothing else to do.
+    fn poll(&self, events: &mut Events) {
+=======
     /// Looks at the poller; sleeps in it when there is nothing else to do, at most for `limit`.
     pub(crate) fn poll(&self, events: &mut Events, limit: Option<Duration>) -> io::Result<()> {
         let desk = &self.remote.desk;
+>>>>>>>
         let mut timeout = Some(Duration::ZERO);
         let mut asleep_at = None;
         if !self.has_work() && !self.find_work() {
@@ -197,7 +228,11 @@ impl Worker {
             self.remote.parker.unprepare();
             if self.shared.idle.leave_sleep(self.index) {
                 // Chosen to search: what was pushed is in the injectors or in somebody's deque.
+<<<<<<<
+                let found = self.shared.search(self.index, &self.fresh, self.tasks.deque());
+=======
                 let found = self.search();
+>>>>>>>
                 if self.shared.idle.stop_search() && found {
                     self.shared.wake_one();
                 }
@@ -238,12 +273,20 @@ impl Worker {
     fn find_work(&self) -> bool {
         let arrived = self.take_arrivals();
         if arrived || self.shared.workers() == 1 {
+<<<<<<<
+            return arrived || self.shared.search(self.index, &self.fresh, self.tasks.deque());
+=======
             return arrived || self.search();
+>>>>>>>
         }
         if !self.shared.idle.start_search() {
             return false;
         }
+<<<<<<<
+        let found = self.shared.search(self.index, &self.fresh, self.tasks.deque());
+=======
         let found = self.search();
+>>>>>>>
         if self.shared.idle.stop_search() && found {
             self.shared.wake_one();
         }
@@ -257,7 +300,10 @@ impl Worker {
     }
 
     fn has_work(&self) -> bool {
-        self.slots.ready() > 0 || !self.local.borrow().is_empty() || !self.fresh.is_empty()
+        self.slots.ready() > 0
+            || !self.local.borrow().is_empty()
+            || !self.fresh.is_empty()
+            || !self.tasks.is_empty()
     }
 
     fn until_next(&self, now: Instant) -> Option<Duration> {
@@ -287,6 +333,7 @@ impl Worker {
         // Also a worker that never runs out of its own takes what others send it.
         self.take_arrivals();
         self.shared.take_injected(&self.fresh);
+        self.shared.take_woken(self.index, &self.tasks);
         if self.is_to_stop() {
             self.stop();
         }
@@ -575,11 +622,13 @@ impl Worker {
         self.stopping.set(true);
         self.stop_at.set(Some(Instant::now() + self.shared.shutdown_timeout));
         (0..self.slots.made()).for_each(|index| self.enqueue(index));
+        self.remote.tasks.end_all();
     }
 
     fn is_done(&self) -> bool {
         self.stop_at.get().is_some_and(|stop_at| {
-            (self.slots.live() == 0 && !self.has_work()) || (self.slots.live() > 0 && Instant::now() >= stop_at)
+            let live = self.slots.live() + self.remote.tasks.len();
+            (live == 0 && !self.has_work()) || (live > 0 && Instant::now() >= stop_at)
         })
     }
 
