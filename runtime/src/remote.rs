@@ -25,12 +25,8 @@ use osier_queue::{Inbox, Link, Links, Parker};
 
 use crate::context;
 use crate::driver::Timers;
-<<<<<<<
 use crate::{executor, foreign};
-=======
-use crate::foreign;
 use crate::inspect::Desk;
->>>>>>>
 use crate::table::Table;
 use crate::waker::{WORKERS_MAX, Word};
 
@@ -54,12 +50,9 @@ pub(crate) struct Remote {
     poller: Mutex<Option<Arc<Poller>>>,
     pub(crate) timers: Timers,
     pub(crate) foreign: foreign::Table,
-<<<<<<<
     /// The tasks that were spawned here.
     pub(crate) tasks: executor::Registry,
-=======
     pub(crate) desk: Desk,
->>>>>>>
     slots: Table<RemoteSlot>,
 }
 
@@ -102,11 +95,8 @@ impl Remote {
                 poller: Mutex::new(None),
                 timers: Timers::new(),
                 foreign: foreign::Table::default(),
-<<<<<<<
                 tasks: executor::Registry::default(),
-=======
                 desk: Desk::new(),
->>>>>>>
                 slots: Table::new(),
             }))
         });

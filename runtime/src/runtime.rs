@@ -29,11 +29,8 @@ use osier_queue::Idle;
 use crate::context;
 use crate::executor::{self, Task};
 use crate::fiber::Header;
-<<<<<<<
-use crate::isolate::isolate;
-=======
 use crate::inspect::{self, Dump, Metrics, Seat as Named, watchdog};
->>>>>>>
+use crate::isolate::isolate;
 use crate::remote::Remote;
 use crate::scope;
 use crate::source;
@@ -528,21 +525,6 @@ impl Builder {
             let started = started.clone();
             let ends = ends.clone();
             let pin = self.pin;
-<<<<<<<
-            let thread = thread::Builder::new()
-                .name(format!("{}-{index}", self.name))
-                .spawn(move || {
-                    if pin {
-                        crate::sys::pin_thread(index);
-                    }
-                    match Worker::new(index, shared, claim.0, poller, deque, tasks) {
-                        Ok(worker) => {
-                            // The builder may have given up; then the worker is told to stop.
-                            let _ = started.send(Ok(()));
-                            context::enter_worker(&worker, || worker.run());
-                        }
-                        Err(error) => drop(started.send(Err(error))),
-=======
             let watchdog = self.watchdog;
             let name = format!("{}-{index}", self.name);
             claim.0.desk.open(Named {
@@ -554,14 +536,13 @@ impl Builder {
                 if pin {
                     crate::sys::pin_thread(index);
                 }
-                match Worker::new(index, shared, claim.0, poller, deque) {
+                match Worker::new(index, shared, claim.0, poller, deque, tasks) {
                     Ok(worker) => {
                         // Without its thread the watchdog sees nothing, and nothing else is wrong.
                         let _watch = watchdog.and_then(|limit| watchdog::watch(claim.0, limit).ok());
                         // The builder may have given up; then the worker is told to stop.
                         let _ = started.send(Ok(()));
                         context::enter_worker(&worker, || worker.run());
->>>>>>>
                     }
                     Err(error) => drop(started.send(Err(error))),
                 }

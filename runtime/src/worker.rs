@@ -191,7 +191,6 @@ impl Worker {
         }
     }
 
-<<<<<<<
     fn fire_timers(&self) {
         self.remote.timers.fire(self.now.get());
         let tick = self.tick();
@@ -202,13 +201,9 @@ impl Worker {
         }
     }
 
-    /// Looks at the poller; sleeps in it when there is nothing else to do.
-    fn poll(&self, events: &mut Events) {
-=======
     /// Looks at the poller; sleeps in it when there is nothing else to do, at most for `limit`.
     pub(crate) fn poll(&self, events: &mut Events, limit: Option<Duration>) -> io::Result<()> {
         let desk = &self.remote.desk;
->>>>>>>
         let mut timeout = Some(Duration::ZERO);
         let mut asleep_at = None;
         if !self.has_work() && !self.find_work() {
@@ -228,11 +223,7 @@ impl Worker {
             self.remote.parker.unprepare();
             if self.shared.idle.leave_sleep(self.index) {
                 // Chosen to search: what was pushed is in the injectors or in somebody's deque.
-<<<<<<<
-                let found = self.shared.search(self.index, &self.fresh, self.tasks.deque());
-=======
                 let found = self.search();
->>>>>>>
                 if self.shared.idle.stop_search() && found {
                     self.shared.wake_one();
                 }
@@ -260,7 +251,7 @@ impl Worker {
     fn load(&self) -> Load {
         let fibers = self.slots.live() - self.resting.get();
         Load {
-            queued: self.slots.ready() as usize + self.local.borrow().len() + self.fresh.len(),
+            queued: self.slots.ready() as usize + self.local.borrow().len() + self.fresh.len() + self.tasks.len(),
             fibers,
             resting: self.resting.get(),
             timers: self.timers.borrow().len(),
@@ -273,20 +264,12 @@ impl Worker {
     fn find_work(&self) -> bool {
         let arrived = self.take_arrivals();
         if arrived || self.shared.workers() == 1 {
-<<<<<<<
-            return arrived || self.shared.search(self.index, &self.fresh, self.tasks.deque());
-=======
             return arrived || self.search();
->>>>>>>
         }
         if !self.shared.idle.start_search() {
             return false;
         }
-<<<<<<<
-        let found = self.shared.search(self.index, &self.fresh, self.tasks.deque());
-=======
         let found = self.search();
->>>>>>>
         if self.shared.idle.stop_search() && found {
             self.shared.wake_one();
         }
@@ -294,7 +277,7 @@ impl Worker {
     }
 
     fn search(&self) -> bool {
-        let found = self.shared.search(self.index, &self.fresh);
+        let found = self.shared.search(self.index, &self.fresh, self.tasks.deque());
         self.remote.desk.steals.add(u64::from(found));
         found
     }
