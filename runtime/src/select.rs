@@ -146,14 +146,12 @@ macro_rules! __select {
     (@arm $how:tt $else:tt $arms:tt default => $($rest:tt)+) => {
         $crate::__select!(@body $how $else $arms (default) $($rest)+)
     };
-    (@arm $how:tt $else:tt $arms:tt timeout = $($rest:tt)+) => {
-        $crate::__select!(@leaf $how $else $arms timeout = $($rest)+)
+    // A pattern of one token, perhaps named `timeout` or `until`.
+    (@arm $how:tt $else:tt $arms:tt $output:tt = $($rest:tt)+) => {
+        $crate::__select!(@leaf $how $else $arms $output = $($rest)+)
     };
     (@arm $how:tt $else:tt $arms:tt timeout $limit:expr => $($rest:tt)+) => {
         $crate::__select!(@body $how $else $arms (until { $crate::select::__private::after($limit) }) $($rest)+)
-    };
-    (@arm $how:tt $else:tt $arms:tt until = $($rest:tt)+) => {
-        $crate::__select!(@leaf $how $else $arms until = $($rest)+)
     };
     (@arm $how:tt $else:tt $arms:tt until $deadline:expr => $($rest:tt)+) => {
         $crate::__select!(@body $how $else $arms (until { ::core::option::Option::Some($deadline) }) $($rest)+)
