@@ -30,10 +30,10 @@
 //! - Lost wake-ups: `register` ends in a SeqCst fence, before the waiter looks at the condition; `wake_one` and `wake_all`
 //!   begin with one, after the condition was changed, before they look at `head`. One of the two sees the other. So a wake
 //!   on an empty list is a fence and a load.
-//! - An owner whose condition changes only under the lock needs no fence: it takes the lock, changes the condition and
-//!   grants in one step ([`hand_over`](WaitList::hand_over), [`wake_where`](WaitList::wake_where)), and its waiters ask for
-//!   the condition under the lock before they link ([`enter`](Waiter::enter)). Such a grant *is* the condition, handed over.
-//!   A node carries a word for it: until it is granted, what its owner waits for; from then on, what it was granted.
+//! - An owner whose condition comes true only under the lock needs no fence: it takes the lock, changes the condition and
+//!   grants in one step (`hand_over` to one, `wake_where` to all who are satisfied), and its waiters ask for the condition
+//!   under the lock before they link (`enter`). Such a grant *is* the condition, handed over. A node carries a word for it:
+//!   until it is granted, what it waits for; from then on, what it was granted.
 //! - `wake_all` wakes those who were in the list when it began: nodes carry tickets, drawn in order under the lock, and it
 //!   stops at the first one that is younger. It releases the lock between batches, so the list stays whole at any time.
 //!
