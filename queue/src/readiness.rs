@@ -22,6 +22,12 @@
 //!   owner's thread sees the waiter when it dispatches, though it looks at the list without a fence.
 //! - Closed bits are never cleared while the generation lasts.
 //!
+//! # Without edges
+//! A poller that knows only one-shot level triggering is armed by whoever is about to wait, for those directions of its
+//! worker whose bit is not set ([`Move::wanted`]); they share one registration. Its event disarms both. So who dispatches it wakes
+//! the waiters of both, and those that it does not concern [`arm`](State::arm) again. A clear too many costs nothing there: the
+//! next arming reports what there is.
+//!
 //! An epoch has 14 bits: a clear is fooled if exactly 2¹⁴ moves, each several system calls, fit between its two reads.
 
 use std::pin::Pin;
@@ -118,6 +124,15 @@ impl Snapshot {
         (self.0 / GENERATION) as u16
     }
 
+    /// The bits of the directions that `owner` speaks for, as far as they are not set.
+    fn wanted(self, owner: u16) -> u64 {
+        let wanted = |direction: Direction| match self.owner(direction) == Some(owner) {
+            true => direction.bit() & !self.0,
+            false => 0,
+        };
+        wanted(Direction::Read) | wanted(Direction::Write)
+    }
+
     fn with_owner(self, direction: Direction, owner: Option<u16>) -> Snapshot {
         let shift = direction.owner_shift();
         let epoch = self.0.wrapping_add(EPOCH) & EPOCH_MASK;
@@ -135,6 +150,8 @@ pub struct Move {
     pub again: bool,
     /// For the event's token.
     pub generation: u16,
+    /// The bits, of [`READABLE`] and [`WRITABLE`], that it waits to be told of: of its directions, those not set.
+    pub wanted: u64,
 }
 
 /// The word, the lock that moves are made under, and the two lists of waiters.
@@ -245,6 +262,39 @@ impl State {
         self.take_over(direction, here, register)
     }
 
+    /// [`own`](State::own) for a poller without edges: asks it anew unless the bit is set.
+    ///
+    /// # Errors
+    /// As [`own`](State::own).
+    pub fn arm<E>(
+        &self,
+        direction: Direction,
+        here: u16,
+        register: impl FnOnce(Move) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let now = self.snapshot();
+        if now.owner(direction) == Some(here) && now.has(direction.bit()) {
+            return Ok(());
+        }
+        self.take_over(direction, here, register)
+    }
+
+    /// Has a poller without edges asked for what is not set, perhaps for nothing but a hang-up: for who owns a direction
+    /// that is ready, and waits for its end.
+    ///
+    /// # Errors
+    /// What `register` says.
+    pub fn arm_rest<E>(&self, here: u16, register: impl FnOnce(Move) -> Result<(), E>) -> Result<(), E> {
+        let _moving = self.lock();
+        let now = self.snapshot();
+        register(Move {
+            leaves: None,
+            again: true,
+            generation: now.generation(),
+            wanted: now.wanted(here),
+        })
+    }
+
     fn take_over<E>(
         &self,
         direction: Direction,
@@ -260,6 +310,7 @@ impl State {
             leaves: old.filter(|_| old != other && old != Some(here)),
             again: other == Some(here) || old == Some(here),
             generation: former.generation(),
+            wanted: self.snapshot().wanted(here),
         });
         if registered.is_err() {
             self.set_owner(direction, None);
@@ -355,11 +406,12 @@ mod tests {
         moved
     }
 
-    fn how(leaves: Option<u16>, again: bool) -> Option<Move> {
+    fn how(leaves: Option<u16>, again: bool, wanted: u64) -> Option<Move> {
         Some(Move {
             leaves,
             again,
             generation: 0,
+            wanted,
         })
     }
 
@@ -381,13 +433,13 @@ mod tests {
     #[test]
     fn a_registration_is_left_when_neither_direction_needs_it() {
         let state = State::new();
-        assert_eq!(own(&state, Read, 1), how(None, false));
+        assert_eq!(own(&state, Read, 1), how(None, false, READABLE));
         assert_eq!(own(&state, Read, 1), None);
-        assert_eq!(own(&state, Write, 1), how(None, true));
-        assert_eq!(own(&state, Read, 2), how(None, false));
-        assert_eq!(own(&state, Write, 2), how(Some(1), true));
-        assert_eq!(own(&state, Write, 0), how(None, false));
-        assert_eq!(own(&state, Write, 3), how(Some(0), false));
+        assert_eq!(own(&state, Write, 1), how(None, true, READABLE | WRITABLE));
+        assert_eq!(own(&state, Read, 2), how(None, false, READABLE));
+        assert_eq!(own(&state, Write, 2), how(Some(1), true, READABLE | WRITABLE));
+        assert_eq!(own(&state, Write, 0), how(None, false, WRITABLE));
+        assert_eq!(own(&state, Write, 3), how(Some(0), false, WRITABLE));
     }
 
     #[test]

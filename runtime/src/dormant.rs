@@ -153,6 +153,15 @@ impl Resting {
         }
     }
 
+    /// Sees to it that the source's next event comes, where the poller has to be asked for each.
+    #[inline]
+    pub(crate) fn listen(&self, worker: &Worker) {
+        if !worker.remote.has_edges() && self.connection.source().watched().own_here().is_err() {
+            // A burst meets the error.
+            self.source.try_read();
+        }
+    }
+
     /// Sees to it that a timer fires no later than the deadline.
     pub(crate) fn arm(&mut self, worker: &Worker, word: Word) {
         if self.deadline == NEVER {

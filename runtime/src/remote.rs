@@ -13,10 +13,11 @@
 //! | `poller` | start and end of a worker, under the lock | whoever rings |
 //! | `slots[i].{fiber, stack}` | owner thread | any thread (relaxed: for reports, which may be out of date) |
 //! | `desk` | `inspect.rs` | `inspect.rs` |
+//! | `edges`, `forgets_closed` | start of a worker | any thread (before it has a registration here) |
 //! | `timers` | any thread, see `driver.rs` | its driver |
 //! | `foreign` | any thread under its lock, after that of `poller` if it needs both | its driver |
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use osier_coro::stack::Label;
@@ -25,10 +26,10 @@ use osier_queue::{Inbox, Link, Links, Parker};
 
 use crate::context;
 use crate::driver::Timers;
-use crate::{executor, foreign};
 use crate::inspect::Desk;
 use crate::table::Table;
 use crate::waker::{WORKERS_MAX, Word};
+use crate::{executor, foreign};
 
 static TABLE: [OnceLock<&'static Remote>; WORKERS_MAX] = [const { OnceLock::new() }; WORKERS_MAX];
 static FREE: Mutex<Free> = Mutex::new(Free {
@@ -48,6 +49,10 @@ pub(crate) struct Remote {
     /// The first id that no fiber of its workers has had. Written at the end of a worker, read at the start of the next.
     pub(crate) next_fiber: AtomicU64,
     poller: Mutex<Option<Arc<Poller>>>,
+    /// Its poller reports edges, and half-closes by name; written when it is claimed, as the next.
+    edges: AtomicBool,
+    /// Its poller forgets a descriptor that is closed.
+    forgets_closed: AtomicBool,
     pub(crate) timers: Timers,
     pub(crate) foreign: foreign::Table,
     /// The tasks that were spawned here.
@@ -93,6 +98,8 @@ impl Remote {
                 parker: Parker::new(),
                 next_fiber: AtomicU64::new(u64::from(id) << 48 | 1),
                 poller: Mutex::new(None),
+                edges: AtomicBool::new(true),
+                forgets_closed: AtomicBool::new(true),
                 timers: Timers::new(),
                 foreign: foreign::Table::default(),
                 tasks: executor::Registry::default(),
@@ -100,6 +107,9 @@ impl Remote {
                 slots: Table::new(),
             }))
         });
+        let can = poller.capabilities();
+        remote.edges.store(can.edge && can.read_closed, Ordering::Relaxed);
+        remote.forgets_closed.store(can.forgets_closed, Ordering::Relaxed);
         *remote.doorbell() = Some(poller);
         Some(remote)
     }
@@ -125,6 +135,17 @@ impl Remote {
             // An eventfd write fails only when its counter is full, and then the poller is awake already.
             let _ = poller.notify();
         }
+    }
+
+    /// Whether its poller reports edges, so that sources are registered once. Otherwise they are armed for each wait.
+    #[inline]
+    pub(crate) fn has_edges(&self) -> bool {
+        self.edges.load(Ordering::Relaxed)
+    }
+
+    /// Whether a descriptor of ours may be closed without a word to its poller.
+    pub(crate) fn forgets_closed(&self) -> bool {
+        self.forgets_closed.load(Ordering::Relaxed)
     }
 
     /// Runs `with` on the poller of the worker, unless the worker has ended.

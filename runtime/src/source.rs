@@ -52,6 +52,12 @@ impl Source {
         self.state.snapshot().has(READABLE)
     }
 
+    /// Has a read tried that nobody has said would find something.
+    pub(crate) fn try_read(&self) {
+        let now = self.state.snapshot();
+        self.state.set(now.generation(), READABLE);
+    }
+
     /// Sets the connection that this source starts when it becomes readable.
     pub(crate) fn set_dormant(&self, word: Option<Word>) {
         self.dormant.store(word.map_or(0, Word::to_bits), Ordering::Release);
@@ -105,13 +111,21 @@ pub(crate) fn dispatch(driver: &Remote, event: Event) {
         | has(Ready::HUP, READABLE | WRITABLE | HUP)
         | has(Ready::ERROR, READABLE | WRITABLE | ERROR);
     let Some(source) = mark(token, bits) else { return };
-    if bits & (READABLE | CLOSED) != 0 {
+    // Without edges both directions are disarmed now: whom it does not concern arms again.
+    let concerned = if driver.has_edges() { bits } else { READABLE | WRITABLE };
+    if concerned & (READABLE | CLOSED) != 0 {
         let dormant = source.dormant.load(Ordering::Acquire);
         if dormant != 0 {
             remote::wake(Word::from_bits(dormant));
         }
     }
-    source.state.wake(bits);
+    source.state.wake(concerned);
+}
+
+/// What to ask a poller without edges for, so that it tells of `bits`.
+fn interest_in(bits: u64) -> Interest {
+    let wanted = |bit: u64, interest: Interest| if bits & bit != 0 { interest } else { Interest::NONE };
+    wanted(READABLE, Interest::READABLE | Interest::PRIORITY) | wanted(WRITABLE, Interest::WRITABLE)
 }
 
 /// Sets bits of the source that a token names, if it is still the same one.
@@ -260,11 +274,39 @@ impl Watched {
         Ok(self.source())
     }
 
+    /// The same for one who waits for the peer's end. A poller that does not tell a half-close from bytes has it looked for
+    /// here; behind bytes that nobody reads it is not seen.
+    pub(crate) fn watch_end(&self) -> io::Result<()> {
+        let source = self.own_here()?;
+        match context::worker(|worker| worker.remote) {
+            Some(here) if !here.has_edges() => self.look_for_end(source, here),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn look_for_end(&self, source: &Source, here: &Remote) -> io::Result<()> {
+        use rustix::net::{RecvFlags, SocketType, recv, sockopt::socket_type};
+        let now = source.state.snapshot();
+        if !now.has(READABLE) || now.has(CLOSED) {
+            return Ok(());
+        }
+        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        if socket_type(self.fd()) == Ok(SocketType::STREAM)
+            && matches!(recv(self.fd(), &mut [0u8; 1], peek), Ok((_, 0)))
+        {
+            source.state.set(now.generation(), READ_CLOSED);
+            return Ok(());
+        }
+        source.state.arm_rest(here.id, |how| self.register(here, how))
+    }
+
     /// Makes this thread's worker the owner of the direction, unless it is.
     fn own(&self, direction: Direction) -> io::Result<()> {
         let state = &self.source().state;
         match context::worker(|worker| worker.remote) {
-            Some(here) => state.own(direction, here.id, |how| self.register(here, how)),
+            Some(here) if here.has_edges() => state.own(direction, here.id, |how| self.register(here, how)),
+            Some(here) => state.arm(direction, here.id, |how| self.register(here, how)),
             None => Ok(()),
         }
     }
@@ -356,12 +398,15 @@ impl Watched {
         }
         let index = *self.source.get().expect("source() has made it");
         let token = token(index, how.generation);
-        let interest = Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY;
+        let (interest, mode) = match driver.has_edges() {
+            true => (Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY, Mode::Edge),
+            false => (interest_in(how.wanted), Mode::Oneshot),
+        };
         let registered = driver.with_poller(|poller| {
             if how.again {
-                return poller.modify(self.fd(), token, interest, Mode::Edge);
+                return poller.modify(self.fd(), token, interest, mode);
             }
-            let add = || poller.add(self.fd(), token, interest, Mode::Edge);
+            let add = || poller.add(self.fd(), token, interest, mode);
             add().or_else(|error| match error.kind() {
                 // Somebody waits here for this socket as for a foreign descriptor.
                 io::ErrorKind::AlreadyExists => driver.foreign.give_way(poller, self.fd()).and_then(|()| add()),
@@ -414,14 +459,13 @@ impl Watched {
     fn leave(&mut self) {
         let Some(index) = self.source.take() else { return };
         let source = at(index);
-        if self.exported.load(Ordering::Relaxed) {
-            let now = source.state.snapshot();
-            let (reader, writer) = (now.owner(Direction::Read), now.owner(Direction::Write));
-            reader.into_iter().for_each(|owner| self.deregister(owner));
-            writer
-                .filter(|_| writer != reader)
-                .into_iter()
-                .for_each(|owner| self.deregister(owner));
+        let exported = self.exported.load(Ordering::Relaxed);
+        let now = source.state.snapshot();
+        let (reader, writer) = (now.owner(Direction::Read), now.owner(Direction::Write));
+        for owner in reader.into_iter().chain(writer.filter(|_| writer != reader)) {
+            if exported || !remote::of(owner).is_some_and(Remote::forgets_closed) {
+                self.deregister(owner);
+            }
         }
         // Its next tenant must meet neither the connection of this one nor a worker that was forgotten.
         source.state.retire(|| source.set_dormant(None));

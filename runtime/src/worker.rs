@@ -283,10 +283,7 @@ impl Worker {
     }
 
     fn has_work(&self) -> bool {
-        self.slots.ready() > 0
-            || !self.local.borrow().is_empty()
-            || !self.fresh.is_empty()
-            || !self.tasks.is_empty()
+        self.slots.ready() > 0 || !self.local.borrow().is_empty() || !self.fresh.is_empty() || !self.tasks.is_empty()
     }
 
     fn until_next(&self, now: Instant) -> Option<Duration> {
@@ -484,6 +481,7 @@ impl Worker {
     /// Leaves a connection without a stack until there is something to do for it.
     fn rest(&self, slot: &Slot, mut resting: Box<Resting>) {
         resting.arm(self, self.word(slot));
+        resting.listen(self);
         let due = resting.cause(self).is_some();
         slot.set_resting(resting);
         self.resting.set(self.resting.get() + 1);

@@ -547,6 +547,9 @@ fn work_for_a_client_that_went_is_cancelled() {
 
 #[test]
 fn bytes_do_not_hide_the_end_that_follows() {
+    if !osier::poll::Poller::new().unwrap().capabilities().read_closed {
+        return println!("skipped: this driver does not tell a half-close from bytes");
+    }
     for workers in [1, 2] {
         on(workers, || {
             let (mut client, server) = pair();

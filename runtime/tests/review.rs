@@ -326,6 +326,9 @@ fn ids_of_later_runtimes_are_new() {
 
 #[test]
 fn a_client_that_goes_is_noticed_although_a_hook_has_suspended() {
+    if !osier::poll::Poller::new().unwrap().capabilities().read_closed {
+        return println!("skipped: this driver does not tell a half-close from bytes");
+    }
     on(1).run(|| {
         let (mut client, server) = pair();
         let hooked = AtomicUsize::new(0);

@@ -45,6 +45,9 @@ impl From<Disconnected> for io::Error {
 /// Runs `body` and cancels it when the peer of `stream` has gone: it reset the connection, closed both directions, or,
 /// with [`HalfClose::IsGone`], its own.
 ///
+/// A driver that does not tell a half-close from bytes ([`read_closed`](crate::poll::Capabilities::read_closed): any but
+/// epoll) does not see one behind bytes that nobody reads; a reset it does see.
+///
 /// The body meets that as a [cancellation](crate::Cancelled), and only there: outside of this call nothing is cancelled. It
 /// may read and write the stream meanwhile.
 ///
@@ -91,7 +94,7 @@ pub fn while_connected<T>(
             }
         });
         // Where the poller refuses, the client's end is met by the next call on the stream, as without this function.
-        let _ = watched.own_here();
+        let _ = watched.watch_end();
     };
     let frame = Kind::Gone {
         source,
