@@ -161,6 +161,11 @@ impl Request {
         is(self.word.load(Ordering::Acquire), of)
     }
 
+    /// Whether somebody has asked for the end of what is outstanding by [`close`](Request::close).
+    pub fn is_closing(&self) -> bool {
+        self.word.load(Ordering::Acquire) & CLOSING != 0
+    }
+
     /// Whoever took the request from the run queue holds it from here on. `false`: it has been ended meanwhile.
     #[must_use]
     pub fn claim(&self) -> bool {

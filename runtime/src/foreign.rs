@@ -108,12 +108,6 @@ impl<'fd> Waiting<'fd> {
             place: Place::default(),
         }
     }
-
-    /// Waits for something else from the next poll on.
-    pub(crate) fn set_interest(&mut self, interest: Interest) {
-        self.place.leave(self.fd);
-        self.interest = interest;
-    }
 }
 
 impl Future for Waiting<'_> {

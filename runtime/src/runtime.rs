@@ -559,8 +559,8 @@ impl Builder {
     }
 }
 
-/// A remote in use by a worker.
-struct Claim(&'static Remote);
+/// A remote in use, by a worker or an I/O queue.
+pub(crate) struct Claim(pub(crate) &'static Remote);
 
 impl Drop for Claim {
     fn drop(&mut self) {

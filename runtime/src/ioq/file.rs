@@ -1,0 +1,219 @@
+//! Reading and writing a descriptor with callbacks: readiness for what can block, the pool for blocking work for what cannot be
+//! waited for.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+
+use osier_poll::Interest;
+use rustix::fs::FileType;
+
+use super::io_queue::Handle;
+use super::request::{Awaiting, Request};
+use super::{CancelHandle, Refused, Status, result};
+use crate::io::ready_async;
+
+/// A buffer on its way to a callback, which gets it back however the request ends.
+type Lent = Arc<Mutex<Vec<u8>>>;
+type Call = Box<dyn FnMut(BorrowedFd<'_>, &mut [u8]) -> io::Result<usize> + Send>;
+
+/// Reads and writes with callbacks: a pipe, a terminal, a socket, a regular file.
+///
+/// One read and one write may be outstanding at a time. A descriptor that can be waited for is, and then read or written on the
+/// thread that runs the callback: it should be non-blocking (its flags are not changed) if others use it as well. A regular file or a
+/// block device is read and written on the pool for blocking work.
+///
+/// The buffer goes with the request and comes back with the callback, also of a cancelled one (except that what the pool has begun
+/// keeps it: then an empty one comes). Reading fills it from its beginning up to its length.
+///
+/// ```
+/// use osier::ioq::{File, IoQueue};
+/// use std::sync::mpsc;
+///
+/// let queue = IoQueue::new(0)?;
+/// let file = File::new(&queue, std::fs::File::open("/proc/self/comm")?)?;
+/// let (told, heard) = mpsc::channel();
+/// file.read(vec![0; 64], move |_status, read, buffer| told.send((read, buffer)).unwrap())?;
+/// let (read, buffer) = loop {
+///     queue.iterate()?;
+///     if let Ok(heard) = heard.try_recv() {
+///         break heard;
+///     }
+/// };
+/// assert_eq!(buffer[read? - 1], b'\n');
+/// # std::io::Result::Ok(())
+/// ```
+pub struct File<F> {
+    fd: Arc<F>,
+    /// On the pool for blocking work.
+    pooled: bool,
+    reads: Arc<Request<()>>,
+    writes: Arc<Request<()>>,
+}
+
+impl<F: AsFd + Send + Sync + 'static> File<F> {
+    /// A descriptor, owned or shared, and the queue for its callbacks.
+    ///
+    /// # Errors
+    ///
+    /// What the system says of the descriptor.
+    pub fn new(queue: &Handle, fd: F) -> io::Result<File<F>> {
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
+        Ok(File {
+            fd: Arc::new(fd),
+            pooled: matches!(
+                kind,
+                FileType::RegularFile | FileType::Directory | FileType::BlockDevice
+            ),
+            reads: Request::new(queue.shared()),
+            writes: Request::new(queue.shared()),
+        })
+    }
+
+    /// Reads once, and calls back with how many bytes: 0 at the end of the file, or for an empty buffer.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with the buffer in it, while another read is outstanding or once the queue is shut down.
+    pub fn read<C>(&self, buffer: Vec<u8>, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
+    where
+        C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
+    {
+        let call: Call = Box::new(|fd, buffer| Ok(rustix::io::read(fd, buffer)?));
+        self.begin(&self.reads, Interest::READABLE, buffer, call, callback)
+    }
+
+    /// As [`read`](File::read), from `offset`, leaving the file's position alone. What has no positions gives an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](File::read).
+    pub fn read_at<C>(&self, buffer: Vec<u8>, offset: u64, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
+    where
+        C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
+    {
+        let call: Call = Box::new(move |fd, buffer| Ok(rustix::io::pread(fd, buffer, offset)?));
+        self.begin(&self.reads, Interest::READABLE, buffer, call, callback)
+    }
+
+    /// Writes once, and calls back with how many bytes, which may be fewer than the buffer has.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with the buffer in it, while another write is outstanding or once the queue is shut down.
+    pub fn write<C>(&self, buffer: Vec<u8>, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
+    where
+        C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
+    {
+        let call: Call = Box::new(|fd, buffer| Ok(rustix::io::write(fd, buffer)?));
+        self.begin(&self.writes, Interest::WRITABLE, buffer, call, callback)
+    }
+
+    /// As [`write`](File::write), at `offset`, leaving the file's position alone. What has no positions gives an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](File::write).
+    pub fn write_at<C>(&self, buffer: Vec<u8>, offset: u64, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
+    where
+        C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
+    {
+        let call: Call = Box::new(move |fd, buffer| Ok(rustix::io::pwrite(fd, buffer, offset)?));
+        self.begin(&self.writes, Interest::WRITABLE, buffer, call, callback)
+    }
+
+    /// Cancels the read and the write that are outstanding, if any, whichever they are.
+    pub fn cancel(&self) {
+        self.reads.cancel_any();
+        self.writes.cancel_any();
+    }
+
+    fn begin<C>(
+        &self,
+        request: &Arc<Request<()>>,
+        interest: Interest,
+        buffer: Vec<u8>,
+        call: Call,
+        callback: C,
+    ) -> Result<CancelHandle, Refused<Vec<u8>>>
+    where
+        C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
+    {
+        let fd = Arc::clone(&self.fd);
+        match self.pooled {
+            true => lend(request, buffer, callback, |lent| pooled(fd, lent, call)),
+            false => lend(request, buffer, callback, |lent| when_ready(fd, interest, lent, call)),
+        }
+    }
+}
+
+impl<F> File<F> {
+    /// The descriptor.
+    pub fn fd(&self) -> &F {
+        &self.fd
+    }
+}
+
+impl<F: AsFd> fmt::Debug for File<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("fd", &self.fd.as_fd()).finish()
+    }
+}
+
+async fn pooled<F: AsFd + Send + Sync + 'static>(fd: Arc<F>, lent: Lent, mut call: Call) -> io::Result<usize> {
+    let mut buffer = std::mem::take(&mut *lock(&lent));
+    let (done, buffer) = blocking::unblock(move || {
+        let done = loop {
+            match call(fd.as_fd().as_fd(), &mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => break done,
+            }
+        };
+        (done, buffer)
+    })
+    .await;
+    *lock(&lent) = buffer;
+    done
+}
+
+async fn when_ready<F: AsFd>(fd: Arc<F>, interest: Interest, lent: Lent, mut call: Call) -> io::Result<usize> {
+    loop {
+        // Asked before each call, and not after one that would have blocked: this one may be of a descriptor that blocks.
+        ready_async(&fd, interest).await?;
+        match call(fd.as_fd().as_fd(), &mut lock(&lent)) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            done => return done,
+        }
+    }
+}
+
+fn lock(lent: &Lent) -> std::sync::MutexGuard<'_, Vec<u8>> {
+    lent.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Makes a request of a future that uses a buffer, which its callback gets back.
+pub(super) fn lend<Fut, C>(
+    request: &Arc<Request<()>>,
+    buffer: Vec<u8>,
+    callback: C,
+    future: impl FnOnce(Lent) -> Fut,
+) -> Result<CancelHandle, Refused<Vec<u8>>>
+where
+    Fut: Future<Output = io::Result<usize>> + Send + 'static,
+    C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
+{
+    let lent: Lent = Arc::new(Mutex::new(buffer));
+    let back = Arc::clone(&lent);
+    let work = Awaiting::new(future(Arc::clone(&lent)), move |status, output| {
+        let buffer = std::mem::take(&mut *lock(&back));
+        callback(status, result(status, output), buffer);
+    });
+    request.begin(work).map_err(|Refused { reason, object }| {
+        drop(object);
+        Refused {
+            reason,
+            object: std::mem::take(&mut *lock(&lent)),
+        }
+    })
+}

@@ -1,0 +1,484 @@
+//! The I/O queue: a driver with a poller of its own, and the callbacks of what its leaves wait for.
+//!
+//! ```text
+//!   iterate:   sleep in the poller ─▶ dispatch readiness ─▶ fire timers ─▶ run the callbacks that are queued by now
+//! ```
+//!
+//! # Protocol
+//! - A [`Remote`] is claimed as a worker claims one. Whoever iterates is its thread for that long, and announces its sleep to
+//!   the parker; who queues a callback, sets an earlier timer or [notifies](Handle::notify) then rings.
+//! - `registry` is what is outstanding. Once it is not `open` nothing comes in, so what is taken from it then is all.
+//! - The end: the registry closes; the pool's threads are joined; what is queued, then what is registered, is ended on the
+//!   thread that drops; the remote goes back. What is left of the queue refuses, and touches the remote no more.
+
+use std::cell::Cell;
+use std::ops::Deref;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+use osier_poll::{Events, Interest, Poller};
+use slab::Slab;
+
+use super::request::{Awaiting, Request};
+use super::run_queue::{Run, RunQueue, Task, Tasks};
+use super::{CancelHandle, Refused, Status};
+use crate::context::{self, Caller};
+use crate::remote::Remote;
+use crate::runtime::Claim;
+use crate::sync::Mailbox;
+use crate::wait::Stop;
+use crate::{source, time};
+
+/// How many events one iteration takes at most.
+const EVENTS_MAX: usize = 256;
+
+/// What requests know of their queue.
+pub(super) struct Shared {
+    pub(super) remote: &'static Remote,
+    pub(super) tasks: Arc<Tasks>,
+    registry: Mutex<Registry>,
+    /// Somebody has notified, and no iteration has ended since.
+    notified: AtomicBool,
+}
+
+struct Registry {
+    open: bool,
+    requests: Slab<Arc<dyn Run>>,
+}
+
+impl Shared {
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Notes a request that begins; `None`: no more do.
+    pub(super) fn enter(&self, request: Arc<dyn Run>) -> Option<usize> {
+        let mut registry = self.registry();
+        registry.open.then(|| registry.requests.insert(request))
+    }
+
+    /// Forgets a request that has ended.
+    pub(super) fn leave(&self, key: usize) {
+        let mut registry = self.registry();
+        let request = registry.requests.try_remove(key);
+        drop(registry);
+        drop(request);
+    }
+
+    /// Lets nothing in any more.
+    fn close(&self) -> MutexGuard<'_, Registry> {
+        let mut registry = self.registry();
+        registry.open = false;
+        registry
+    }
+
+    fn notify(&self) {
+        if !self.notified.swap(true, Ordering::AcqRel) {
+            self.remote.ring();
+        }
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.notify();
+    }
+}
+
+/// A queue's name: what its requests are made with. Costs a reference count; does not keep the queue, so callbacks may hold it.
+#[derive(Clone)]
+pub struct Handle(Arc<Shared>);
+
+impl Handle {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+
+    /// Interrupts the thread that [iterates](IoQueue::iterate), or makes the next iteration not wait. Several before that
+    /// count as one.
+    ///
+    /// There is no need to after a callback, nor after what completes a wait of this queue: those do it by themselves.
+    pub fn notify(&self) {
+        if self.is_open() {
+            self.0.notify();
+        }
+    }
+
+    /// Whether requests are still taken.
+    pub fn is_open(&self) -> bool {
+        self.0.registry().open
+    }
+
+    /// Runs `call` as soon as possible, as [`RunQueue::submit`].
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] once the queue is shut down.
+    pub fn submit(&self, call: impl FnOnce(Status) + Send + 'static) -> Result<(), Refused> {
+        self.0.tasks.submit(call)
+    }
+
+    /// Waits for any future, and calls `callback` with what it gave; `None` if it was not ready before the request ended. The
+    /// callback face of whatever can be awaited.
+    ///
+    /// The future is polled on the threads that run callbacks, first on the calling one. If it panics the callback is told
+    /// [`Status::Cancelled`].
+    ///
+    /// ```
+    /// use osier::ioq::{IoQueue, Status};
+    /// use osier::sync::Event;
+    /// use std::sync::{Arc, mpsc};
+    ///
+    /// let queue = IoQueue::new(0)?;
+    /// let event = Arc::new(Event::new());
+    /// let (told, heard) = mpsc::channel();
+    /// let waited = Arc::clone(&event);
+    /// queue.when(async move { waited.wait_async().await }, move |status, _| told.send(status).unwrap())?;
+    /// event.set();
+    /// queue.iterate()?;
+    /// assert_eq!(heard.try_recv(), Ok(Status::Done));
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] once the queue is shut down.
+    pub fn when<F, C>(&self, future: F, callback: C) -> Result<CancelHandle, Refused>
+    where
+        F: Future<Output: Send> + Send + 'static,
+        C: FnOnce(Status, Option<F::Output>) + Send + 'static,
+    {
+        let work = Awaiting::new(future, callback);
+        Request::new(&self.0).begin(work).map_err(|refused| refused.map(drop))
+    }
+
+    /// Calls back when a flag of `set` is raised, or more; with the state that satisfied the wait. The flags stay.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] once the queue is shut down.
+    pub fn wait_any<C>(&self, mailbox: &Arc<Mailbox>, set: u32, callback: C) -> Result<CancelHandle, Refused>
+    where
+        C: FnOnce(Status, Option<u32>) + Send + 'static,
+    {
+        let mailbox = Arc::clone(mailbox);
+        self.when(async move { mailbox.wait_any_async(set).await }, callback)
+    }
+
+    /// Calls back when all flags of `set` are raised; with the state that satisfied the wait. The flags stay.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] once the queue is shut down.
+    pub fn wait_all<C>(&self, mailbox: &Arc<Mailbox>, set: u32, callback: C) -> Result<CancelHandle, Refused>
+    where
+        C: FnOnce(Status, Option<u32>) + Send + 'static,
+    {
+        let mailbox = Arc::clone(mailbox);
+        self.when(async move { mailbox.wait_all_async(set).await }, callback)
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("open", &self.is_open()).finish()
+    }
+}
+
+/// Requests and their callbacks: timers, descriptors, mailboxes, any future.
+///
+/// It does nothing by itself: some thread, or fiber, has to [`iterate`](IoQueue::iterate). It dereferences to its [`Handle`], with which
+/// requests are made. See the [module](super) for what all of them promise.
+///
+/// Dropping it waits for the callbacks that run on its threads, then calls those of everything that is outstanding with
+/// [`Status::Shutdown`], on the thread that drops it. [`shutdown`](IoQueue::shutdown) ends it without haste.
+pub struct IoQueue {
+    handle: Handle,
+    run_queue: RunQueue,
+    poller: Arc<Poller>,
+    iterating: AtomicBool,
+    /// Goes last: what is ended before may still touch the driver.
+    claim: Claim,
+}
+
+impl IoQueue {
+    /// A queue with that many threads for its callbacks; with none they run on the thread that iterates, which also runs
+    /// some if there are.
+    ///
+    /// # Errors
+    ///
+    /// What the system says of descriptors and threads.
+    pub fn new(background_threads: usize) -> io::Result<IoQueue> {
+        let poller = Arc::new(Poller::new()?);
+        let Some(remote) = Remote::claim(Arc::clone(&poller)) else {
+            return Err(io::Error::other("more workers and queues in this process than 4096"));
+        };
+        let claim = Claim(remote);
+        let run_queue = RunQueue::of(remote, background_threads)?;
+        let handle = Handle(Arc::new(Shared {
+            remote,
+            tasks: Arc::clone(run_queue.tasks()),
+            registry: Mutex::new(Registry {
+                open: true,
+                requests: Slab::new(),
+            }),
+            notified: AtomicBool::new(false),
+        }));
+        Ok(IoQueue {
+            handle,
+            run_queue,
+            poller,
+            iterating: AtomicBool::new(false),
+            claim,
+        })
+    }
+
+    /// One pass: waits until there is something to do, and does it: takes events, expires timers, runs the callbacks that
+    /// are queued then.
+    ///
+    /// It also returns when [notified](Handle::notify), and after a callback has run on another thread; so the caller may look each
+    /// time whether it has what it iterates for. [`run_until`](IoQueue::run_until) does that for any future.
+    ///
+    /// # Suspends
+    ///
+    /// Always, on a fiber. # Blocks the thread when called on a plain one.
+    ///
+    /// # Cancellation
+    ///
+    /// The error of a cancelled call, or unwinds; no event is lost.
+    ///
+    /// # Errors
+    ///
+    /// - `ResourceBusy` while another thread or fiber waits in here.
+    /// - `WouldBlock` where it would have to wait on a worker but not on a fiber.
+    /// - What the system says of the poller.
+    pub fn iterate(&self) -> io::Result<()> {
+        self.turn(None)
+    }
+
+    /// Iterates until `future` is ready: a mailbox's flag, an event, a channel. Completing it ends the wait by itself.
+    ///
+    /// ```
+    /// use osier::ioq::IoQueue;
+    /// use osier::sync::Mailbox;
+    ///
+    /// let (queue, stop) = (IoQueue::new(1)?, Mailbox::new());
+    /// std::thread::scope(|threads| {
+    ///     threads.spawn(|| stop.raise(0b1));
+    ///     queue.run_until(stop.wait_any_async(Mailbox::ALL))
+    /// })?;
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// As [`iterate`](IoQueue::iterate). # Blocks the thread when called on a plain one.
+    ///
+    /// # Errors
+    ///
+    /// As [`iterate`](IoQueue::iterate).
+    pub fn run_until<T>(&self, future: impl Future<Output = T>) -> io::Result<T> {
+        let mut future = pin!(future);
+        let waker = Waker::from(Arc::clone(&self.handle.0));
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            let polled = context::with_driver(self.claim.0, || future.as_mut().poll(&mut cx));
+            if let Poll::Ready(value) = polled {
+                return Ok(value);
+            }
+            self.turn(None)?;
+        }
+    }
+
+    /// How long the queue can do without an iteration; zero if something is due, `None` if nothing will be by itself.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        match self.run_queue.tasks().len() {
+            0 => {
+                let next = self.claim.0.timers.next()?;
+                Some(next.saturating_duration_since(Instant::now()))
+            }
+            _ => Some(Duration::ZERO),
+        }
+    }
+
+    /// The order of its callbacks; to submit to, or to help with.
+    pub fn run_queue(&self) -> &RunQueue {
+        &self.run_queue
+    }
+
+    /// How many requests are outstanding.
+    pub fn pending(&self) -> usize {
+        self.handle.0.registry().requests.len()
+    }
+
+    /// Ends the queue in good order: takes no new requests, hastens all that are outstanding, and iterates until every
+    /// callback has returned. Each is told [`Status::Shutdown`], unless what it waits for had happened before.
+    ///
+    /// It may be called again, to wait longer.
+    ///
+    /// # Suspends
+    ///
+    /// As [`iterate`](IoQueue::iterate). # Blocks the thread when called on a plain one.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` when callbacks are still running after `timeout`, as always if it is called from one; otherwise as
+    /// [`iterate`](IoQueue::iterate).
+    pub fn shutdown(&self, timeout: Duration) -> io::Result<()> {
+        let outstanding: Vec<_> = {
+            let registry = self.handle.0.close();
+            registry
+                .requests
+                .iter()
+                .map(|(_, request)| Arc::clone(request))
+                .collect()
+        };
+        self.run_queue.tasks().close();
+        outstanding.into_iter().for_each(Run::close);
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            // In this order: what leaves the registry is running from then on.
+            let (pending, busy) = (self.pending(), self.run_queue.tasks().busy());
+            if pending + busy == 0 {
+                return Ok(());
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let left = format!("{busy} callbacks have not returned within {timeout:?} of the shutdown");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, left));
+            }
+            self.turn(deadline)?;
+        }
+    }
+
+    /// An iteration that waits at most until `limit`.
+    fn turn(&self, limit: Option<Instant>) -> io::Result<()> {
+        let iterating = Iterating::begin(self)?;
+        let remote = self.claim.0;
+        remote.parker.prepare();
+        // Whoever comes after this look sees the sleep announced, and rings.
+        let nothing = !self.handle.0.notified.load(Ordering::Acquire) && self.run_queue.tasks().len() == 0;
+        let until = match nothing {
+            true => [limit, remote.timers.next()].into_iter().flatten().min(),
+            false => Some(time::coarse_now()),
+        };
+        self.wait(until)?;
+        self.handle.0.notified.store(false, Ordering::Release);
+        drop(iterating);
+        remote.timers.fire(Instant::now());
+        self.run_queue.tasks().dispatch_round();
+        Ok(())
+    }
+
+    /// Waits for the poller, until `until` at most, and passes its events on.
+    fn wait(&self, until: Option<Instant>) -> io::Result<()> {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if context::caller(|caller| matches!(caller, Caller::Thread)) {
+            return self.poll(left);
+        }
+        if left.is_some_and(|left| left.is_zero()) {
+            // Nothing to wait for: but neighbours shall have their turn, and this worker's clock must go on.
+            if context::caller(|caller| matches!(caller, Caller::Fiber(..))) {
+                crate::yield_now();
+            }
+        } else if let Some(fd) = self.poller.fd() {
+            match crate::io::ready(fd, Interest::READABLE, until) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+                ready => drop(ready?),
+            }
+        } else {
+            return self.poll_elsewhere(left);
+        }
+        self.poll(Some(Duration::ZERO))
+    }
+
+    fn poll(&self, timeout: Option<Duration>) -> io::Result<()> {
+        thread_local! {
+            /// Kept from one iteration to the next.
+            static EVENTS: Cell<Option<Events>> = const { Cell::new(None) };
+        }
+        let mut events = EVENTS.take().unwrap_or_else(|| Events::with_capacity(EVENTS_MAX));
+        let polled = self.poller.wait(&mut events, timeout);
+        self.claim.0.parker.unprepare();
+        events.iter().for_each(|event| source::dispatch(self.claim.0, event));
+        EVENTS.set(Some(events));
+        polled.map(drop)
+    }
+
+    /// A poller without a descriptor is waited for on another thread.
+    #[cold]
+    fn poll_elsewhere(&self, timeout: Option<Duration>) -> io::Result<()> {
+        /// Ends that wait when a cancellation unwinds this one.
+        struct Interrupt<'a>(&'a Poller);
+        impl Drop for Interrupt<'_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    let _ = self.0.notify();
+                }
+            }
+        }
+        if context::caller(|caller| matches!(caller, Caller::Worker)) {
+            return Err(Stop::NotHere.into());
+        }
+        let _interrupt = Interrupt(&self.poller);
+        let (poller, remote) = (Arc::clone(&self.poller), self.claim.0);
+        crate::unblock(move || {
+            let mut events = Events::with_capacity(EVENTS_MAX);
+            let polled = poller.wait(&mut events, timeout);
+            // Here, since nobody may be left to hand them to.
+            events.iter().for_each(|event| source::dispatch(remote, event));
+            polled.map(drop)
+        })
+    }
+}
+
+impl Deref for IoQueue {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl Drop for IoQueue {
+    fn drop(&mut self) {
+        drop(self.handle.0.close());
+        // What is queued has happened first.
+        self.run_queue.stop().into_iter().for_each(Task::shut_down);
+        let outstanding = std::mem::take(&mut self.handle.0.registry().requests);
+        outstanding.into_iter().for_each(|(_, request)| request.shut_down());
+    }
+}
+
+impl fmt::Debug for IoQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IoQueue")
+            .field("pending", &self.pending())
+            .field("run_queue", &self.run_queue)
+            .finish()
+    }
+}
+
+/// The one who iterates, until dropped.
+struct Iterating<'a>(&'a IoQueue);
+
+impl<'a> Iterating<'a> {
+    fn begin(queue: &'a IoQueue) -> io::Result<Iterating<'a>> {
+        if queue.iterating.swap(true, Ordering::Acquire) {
+            let busy = "another thread or fiber iterates this queue: one at a time";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, busy));
+        }
+        Ok(Iterating(queue))
+    }
+}
+
+impl Drop for Iterating<'_> {
+    fn drop(&mut self) {
+        // Also when its wait fails, or unwinds.
+        self.0.claim.0.parker.unprepare();
+        self.0.iterating.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,322 @@
+//! The run queue: callbacks in order of arrival, and the threads that run them.
+//!
+//! # Protocol
+//! Everything is under one lock, which nobody holds while a callback runs. A push wakes a thread of the pool that waits, or,
+//! if none does, the thread that iterates the [`IoQueue`](super::IoQueue). Whoever has run something makes that one look again:
+//! it may wait for what the callback did. Of two flags `closed` refuses new work, `quit` also ends the threads.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::{fmt, io};
+
+use super::{Reason, Refused, Status};
+use crate::context::{self, Caller};
+use crate::isolate::isolate;
+use crate::remote::Remote;
+
+/// A request in the run queue.
+pub(super) trait Run: Send + Sync {
+    /// Polls its leaf; calls the callback if that ended it.
+    fn run(self: Arc<Self>);
+    /// Calls the callback with [`Status::Shutdown`], unless the request has ended.
+    fn shut_down(self: Arc<Self>);
+    /// Asks for [`Status::Shutdown`], unless what it waits for has happened.
+    fn close(self: Arc<Self>);
+}
+
+pub(super) enum Task {
+    Call(Box<dyn FnOnce(Status) + Send>),
+    Request(Arc<dyn Run>),
+}
+
+impl Task {
+    fn run(self) {
+        match self {
+            // The hook has reported a panic.
+            Task::Call(call) => drop(isolate(|| call(Status::Done))),
+            Task::Request(request) => request.run(),
+        }
+    }
+
+    pub(super) fn shut_down(self) {
+        match self {
+            Task::Call(call) => drop(isolate(|| call(Status::Shutdown))),
+            Task::Request(request) => request.shut_down(),
+        }
+    }
+}
+
+/// The queue itself.
+pub(super) struct Tasks {
+    state: Mutex<State>,
+    arrived: Condvar,
+    /// The driver whose thread helps, and waits for what callbacks do.
+    remote: Option<&'static Remote>,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Task>,
+    /// Threads of the pool that wait for a task.
+    waiting: usize,
+    /// Tasks that are being run.
+    running: usize,
+    /// Calls are refused; requests that are outstanding still pass.
+    closed: bool,
+    /// Nothing is taken any more.
+    quit: bool,
+}
+
+impl Tasks {
+    fn new(remote: Option<&'static Remote>) -> Tasks {
+        Tasks {
+            state: Mutex::default(),
+            arrived: Condvar::new(),
+            remote,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Appends a task; gives it back if nobody would take it.
+    pub(super) fn push(&self, task: Task) -> Result<(), Task> {
+        let mut state = self.lock();
+        if state.quit || state.closed && matches!(task, Task::Call(_)) {
+            return Err(task);
+        }
+        state.queue.push_back(task);
+        let waiting = state.waiting > 0;
+        drop(state);
+        match waiting {
+            true => self.arrived.notify_one(),
+            false => self.ring(),
+        }
+        Ok(())
+    }
+
+    pub(super) fn submit(&self, call: impl FnOnce(Status) + Send + 'static) -> Result<(), Refused> {
+        self.push(Task::Call(Box::new(call))).map_err(|_| Refused {
+            reason: Reason::Closed,
+            object: (),
+        })
+    }
+
+    fn ring(&self) {
+        if let Some(remote) = self.remote {
+            remote.ring();
+        }
+    }
+
+    fn pop(&self) -> Option<Task> {
+        let mut state = self.lock();
+        let task = state.queue.pop_front()?;
+        state.running += 1;
+        Some(task)
+    }
+
+    fn run(&self, task: Task) {
+        struct Running<'a>(&'a Tasks);
+        impl Drop for Running<'_> {
+            fn drop(&mut self) {
+                self.0.lock().running -= 1;
+                self.0.ring();
+            }
+        }
+        let _running = Running(self);
+        task.run();
+    }
+
+    /// Runs at most `limit` tasks; 0: until none is left.
+    pub(super) fn dispatch(&self, limit: usize) -> usize {
+        let mut count = 0;
+        while limit == 0 || count < limit {
+            let Some(task) = self.pop() else { break };
+            self.run(task);
+            count += 1;
+        }
+        count
+    }
+
+    /// Runs as many tasks as are queued now; those that they queue have to wait for the next time.
+    pub(super) fn dispatch_round(&self) -> usize {
+        match self.len() {
+            0 => 0,
+            limit => self.dispatch(limit),
+        }
+    }
+
+    /// A thread of the pool.
+    fn work(&self) {
+        let mut state = self.lock();
+        while !state.quit {
+            match state.queue.pop_front() {
+                Some(task) => {
+                    state.running += 1;
+                    drop(state);
+                    self.run(task);
+                    state = self.lock();
+                }
+                None => {
+                    state.waiting += 1;
+                    state = self
+                        .arrived
+                        .wait(state)
+                        .unwrap_or_else(|poisoned| poisoned.into_inner());
+                    state.waiting -= 1;
+                }
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().queue.len()
+    }
+
+    /// How many tasks are queued or running.
+    pub(super) fn busy(&self) -> usize {
+        let state = self.lock();
+        state.queue.len() + state.running
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+    }
+}
+
+/// Work for the threads of a pool, first in, first out: the simplest thing to ask for a callback.
+///
+/// ```
+/// use osier::ioq::RunQueue;
+/// use std::sync::mpsc;
+///
+/// let queue = RunQueue::new(0)?; // no threads: whoever dispatches runs the callbacks
+/// let (done, results) = mpsc::channel();
+/// for n in 1..=3 {
+///     let done = done.clone();
+///     queue.submit(move |_| done.send(n * n).unwrap())?;
+/// }
+/// assert_eq!(queue.dispatch(2), 2);
+/// assert_eq!(results.try_iter().collect::<Vec<_>>(), [1, 4]);
+/// assert_eq!(queue.dispatch(0), 1);
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// Dropping it waits for the callbacks that run on its threads; those that are queued run then with
+/// [`Status::Shutdown`], on the thread that drops it.
+pub struct RunQueue {
+    tasks: Arc<Tasks>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl RunQueue {
+    /// A queue with that many threads, maybe none.
+    ///
+    /// # Errors
+    ///
+    /// What the system says of a thread that it cannot start; those that had been started are ended.
+    pub fn new(background_threads: usize) -> io::Result<RunQueue> {
+        RunQueue::start(None, background_threads, spawn)
+    }
+
+    pub(super) fn of(remote: &'static Remote, background_threads: usize) -> io::Result<RunQueue> {
+        RunQueue::start(Some(remote), background_threads, spawn)
+    }
+
+    fn start(
+        remote: Option<&'static Remote>,
+        threads: usize,
+        mut spawn: impl FnMut(usize, Arc<Tasks>) -> io::Result<JoinHandle<()>>,
+    ) -> io::Result<RunQueue> {
+        let mut queue = RunQueue {
+            tasks: Arc::new(Tasks::new(remote)),
+            threads: Vec::new(),
+        };
+        for index in 0..threads {
+            // Dropping the queue ends those that run already.
+            queue.threads.push(spawn(index, Arc::clone(&queue.tasks))?);
+        }
+        Ok(queue)
+    }
+
+    pub(super) fn tasks(&self) -> &Arc<Tasks> {
+        &self.tasks
+    }
+
+    /// Runs `call` as soon as possible, after what was submitted before; from any thread. It is told [`Status::Done`], or
+    /// [`Status::Shutdown`] if the queue was dropped first.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] once the queue is shut down.
+    pub fn submit(&self, call: impl FnOnce(Status) + Send + 'static) -> Result<(), Refused> {
+        self.tasks.submit(call)
+    }
+
+    /// Runs at most `limit` of the callbacks that are queued, or with 0 until none is left, on the calling thread. Returns how
+    /// many. Its own threads, if any, go on beside that.
+    pub fn dispatch(&self, limit: usize) -> usize {
+        self.tasks.dispatch(limit)
+    }
+
+    /// Ends the threads; gives what they have not taken.
+    pub(super) fn stop(&mut self) -> VecDeque<Task> {
+        self.tasks.lock().quit = true;
+        self.tasks.arrived.notify_all();
+        let here = thread::current().id();
+        // The last owner may go on one of its own threads, in a callback.
+        let others = self.threads.drain(..).filter(|thread| thread.thread().id() != here);
+        let others: Vec<_> = others.collect();
+        let join = || others.into_iter().for_each(|thread| drop(thread.join()));
+        if context::caller(|caller| matches!(caller, Caller::Fiber(..))) {
+            crate::shield(|| crate::unblock(join));
+        } else {
+            join();
+        }
+        std::mem::take(&mut self.tasks.lock().queue)
+    }
+}
+
+impl Drop for RunQueue {
+    fn drop(&mut self) {
+        self.stop().into_iter().for_each(Task::shut_down);
+    }
+}
+
+impl fmt::Debug for RunQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunQueue")
+            .field("threads", &self.threads.len())
+            .field("queued", &self.tasks.len())
+            .finish()
+    }
+}
+
+fn spawn(index: usize, tasks: Arc<Tasks>) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new()
+        .name(format!("osier-ioq-{index}"))
+        .spawn(move || tasks.work())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_started_ends_those_that_were() {
+        let mut kept = None;
+        let error = RunQueue::start(None, 4, |index, tasks| {
+            kept = Some(Arc::clone(&tasks));
+            match index {
+                2 => Err(io::Error::from(io::ErrorKind::OutOfMemory)),
+                _ => spawn(index, tasks),
+            }
+        });
+        assert_eq!(error.map(drop).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+        let kept = kept.expect("two were started");
+        assert_eq!(Arc::strong_count(&kept), 1, "both have ended, and been waited for");
+        assert!(kept.lock().quit);
+    }
+}

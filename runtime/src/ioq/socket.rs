@@ -1,0 +1,302 @@
+//! Stream sockets with callbacks. The socket is non-blocking; a call that would block waits as any foreign descriptor does.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use osier_poll::Interest;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use socket2::{Domain, Protocol, Type};
+
+use super::file::lend;
+use super::io_queue::{Handle, Shared};
+use super::request::{Awaiting, Request};
+use super::{CancelHandle, Refused, Status, result};
+use crate::io::ready_async;
+
+/// The most connections that may wait to be accepted; the system may have a lower limit.
+const BACKLOG: i32 = 4096;
+
+/// A TCP socket: listening, or connected, or neither yet.
+///
+/// One connect or accept, one send and one receive may be outstanding at a time, each beside the others. A call on a socket that is
+/// not in the state for it calls back with an error. Clones are the same socket.
+///
+/// ```
+/// use osier::ioq::{IoQueue, Socket};
+/// use std::io::Write;
+/// use std::sync::mpsc;
+///
+/// let queue = IoQueue::new(0)?;
+/// let listener = Socket::new(&queue);
+/// listener.listen(([127, 0, 0, 1], 0).into())?;
+/// let mut peer = std::net::TcpStream::connect(listener.local_addr()?)?;
+/// peer.write_all(b"hello")?;
+///
+/// let (told, heard) = mpsc::channel();
+/// listener.accept(move |_status, accepted| {
+///     let socket = accepted.unwrap();
+///     let receiving = socket.recv(vec![0; 16], move |_status, received, mut buffer| {
+///         buffer.truncate(received.unwrap());
+///         told.send(buffer).unwrap();
+///     });
+///     receiving.unwrap();
+/// })?;
+/// let received = loop {
+///     queue.iterate()?;
+///     if let Ok(received) = heard.try_recv() {
+///         break received;
+///     }
+/// };
+/// assert_eq!(received, b"hello");
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Clone)]
+pub struct Socket(Arc<Inner>);
+
+struct Inner {
+    queue: Arc<Shared>,
+    socket: Mutex<Option<Arc<socket2::Socket>>>,
+    /// Connecting, or accepting.
+    opens: Arc<Request<()>>,
+    sends: Arc<Request<()>>,
+    receives: Arc<Request<()>>,
+}
+
+impl Socket {
+    /// A socket of that queue, neither listening nor connected.
+    pub fn new(queue: &Handle) -> Socket {
+        Socket::of(queue.shared(), None)
+    }
+
+    fn of(queue: &Arc<Shared>, socket: Option<socket2::Socket>) -> Socket {
+        Socket(Arc::new(Inner {
+            queue: Arc::clone(queue),
+            socket: Mutex::new(socket.map(Arc::new)),
+            opens: Request::new(queue),
+            sends: Request::new(queue),
+            receives: Request::new(queue),
+        }))
+    }
+
+    /// Listens on `address`, which may be in the wait state of former connections; port 0: any.
+    ///
+    /// # Errors
+    ///
+    /// What the system says of the address; `AlreadyExists` for a socket that listens or connects already.
+    pub fn listen(&self, address: SocketAddr) -> io::Result<()> {
+        let mut slot = self.slot();
+        if slot.is_some() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let socket = open(address)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        *slot = Some(Arc::new(socket));
+        Ok(())
+    }
+
+    /// The address of this end.
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected` for a socket that neither listens nor is connected.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let address = self.socket()?.local_addr()?;
+        address.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    /// The address of the other end.
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected` for a socket that is not connected.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let address = self.socket()?.peer_addr()?;
+        address.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    /// Connects to `address`.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] while a connect or an accept is outstanding, or once the queue is shut down.
+    pub fn connect<C>(&self, address: SocketAddr, callback: C) -> Result<CancelHandle, Refused>
+    where
+        C: FnOnce(Status, io::Result<()>) + Send + 'static,
+    {
+        let this = self.clone();
+        let connecting = async move {
+            let socket = this.begin_connect(address)?;
+            let connected = finish_connect(&socket, address).await;
+            if connected.is_err() {
+                this.forget(&socket);
+            }
+            connected
+        };
+        let this = self.clone();
+        self.open_with(connecting, move |status, connected| {
+            if status != Status::Done {
+                this.slot().take();
+            }
+            callback(status, result(status, connected));
+        })
+    }
+
+    /// Accepts a connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] while a connect or an accept is outstanding, or once the queue is shut down.
+    pub fn accept<C>(&self, callback: C) -> Result<CancelHandle, Refused>
+    where
+        C: FnOnce(Status, io::Result<Socket>) + Send + 'static,
+    {
+        let (listener, queue) = (self.socket(), Arc::clone(&self.0.queue));
+        let accepting = async move {
+            let listener = listener?;
+            loop {
+                match listener.accept() {
+                    Ok((socket, _)) => {
+                        socket.set_nonblocking(true)?;
+                        return Ok(Socket::of(&queue, Some(socket)));
+                    }
+                    Err(error) => match error.kind() {
+                        io::ErrorKind::WouldBlock => drop(ready_async(&*listener, Interest::READABLE).await?),
+                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                        _ => return Err(error),
+                    },
+                }
+            }
+        };
+        self.open_with(accepting, |status, accepted| callback(status, result(status, accepted)))
+    }
+
+    /// Sends once, and calls back with how many bytes, which may be fewer than the buffer has; and with the buffer.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with the buffer in it, while a send is outstanding or once the queue is shut down.
+    pub fn send<C>(&self, buffer: Vec<u8>, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
+    where
+        C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
+    {
+        let send =
+            |socket: &socket2::Socket, buffer: &mut [u8]| Ok(rustix::net::send(socket, buffer, SendFlags::NOSIGNAL)?);
+        self.transfer(&self.0.sends, Interest::WRITABLE, send, buffer, callback)
+    }
+
+    /// Receives once, and calls back with how many bytes, 0 when the peer has ended; and with the buffer.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with the buffer in it, while a receive is outstanding or once the queue is shut down.
+    pub fn recv<C>(&self, buffer: Vec<u8>, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
+    where
+        C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
+    {
+        let receive = |mut socket: &socket2::Socket, buffer: &mut [u8]| socket.read(buffer);
+        self.transfer(&self.0.receives, Interest::READABLE, receive, buffer, callback)
+    }
+
+    /// Closes the socket, from any thread: cancels what is outstanding. The descriptor goes with the last of those requests,
+    /// and the socket may be connected or listen anew.
+    pub fn close(&self) {
+        let socket = self.slot().take();
+        for request in [&self.0.opens, &self.0.sends, &self.0.receives] {
+            request.cancel_any();
+        }
+        drop(socket);
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<socket2::Socket>>> {
+        self.0.socket.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn socket(&self) -> io::Result<Arc<socket2::Socket>> {
+        self.slot().clone().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Takes a socket away that did not come to be connected, unless somebody else has closed it.
+    fn forget(&self, socket: &Arc<socket2::Socket>) {
+        let mut slot = self.slot();
+        if slot.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket)) {
+            slot.take();
+        }
+    }
+
+    fn begin_connect(&self, address: SocketAddr) -> io::Result<Arc<socket2::Socket>> {
+        let mut slot = self.slot();
+        if slot.is_some() {
+            return Err(Errno::ISCONN.into());
+        }
+        let socket = Arc::new(open(address)?);
+        *slot = Some(Arc::clone(&socket));
+        Ok(socket)
+    }
+
+    fn open_with<F, T, C>(&self, future: F, callback: C) -> Result<CancelHandle, Refused>
+    where
+        F: Future<Output = io::Result<T>> + Send + 'static,
+        T: Send + 'static,
+        C: FnOnce(Status, Option<io::Result<T>>) + Send + 'static,
+    {
+        let work = Awaiting::new(future, callback);
+        self.0.opens.begin(work).map_err(|refused| refused.map(drop))
+    }
+
+    fn transfer<C>(
+        &self,
+        request: &Arc<Request<()>>,
+        interest: Interest,
+        call: fn(&socket2::Socket, &mut [u8]) -> io::Result<usize>,
+        buffer: Vec<u8>,
+        callback: C,
+    ) -> Result<CancelHandle, Refused<Vec<u8>>>
+    where
+        C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
+    {
+        let socket = self.socket();
+        lend(request, buffer, callback, |lent| async move {
+            let socket = socket?;
+            loop {
+                let done = call(
+                    &socket,
+                    &mut lent.lock().unwrap_or_else(|poisoned| poisoned.into_inner()),
+                );
+                match done {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        ready_async(&*socket, interest).await?;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    done => return done,
+                }
+            }
+        })
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket").field("socket", &*self.slot()).finish()
+    }
+}
+
+/// A non-blocking stream socket for addresses of that family.
+fn open(address: SocketAddr) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+async fn finish_connect(socket: &socket2::Socket, address: SocketAddr) -> io::Result<()> {
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+        connected => return connected,
+    }
+    ready_async(socket, Interest::WRITABLE).await?;
+    socket.take_error()?.map_or(Ok(()), Err)
+}

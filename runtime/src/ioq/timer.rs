@@ -1,0 +1,125 @@
+//! A timer: the leaf of `time.rs` with a callback.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::io_queue::Handle;
+use super::request::{CancelHandle, Request, Work};
+use super::{Refused, Status};
+use crate::time::Sleep;
+
+/// Calls back once, when its time has come.
+///
+/// It holds nothing of the system's, and needs no ending. There are no periodic timers: the callback gets the timer back, and
+/// may ask for the next time.
+///
+/// ```
+/// use osier::ioq::{IoQueue, Status, Timer};
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+///
+/// let queue = IoQueue::new(0)?;
+/// let (told, status) = mpsc::channel();
+/// let handle = Timer::new(&queue).wait(Duration::from_secs(3600), move |_timer, status| told.send(status).unwrap())?;
+/// assert!(handle.cancel());
+/// queue.iterate()?;
+/// assert_eq!(status.try_recv(), Ok(Status::Cancelled));
+/// assert!(!handle.cancel(), "too late");
+/// # std::io::Result::Ok(())
+/// ```
+pub struct Timer {
+    request: Arc<Request<Instant>>,
+    sleep: Sleep,
+}
+
+impl Timer {
+    /// A timer of that queue.
+    pub fn new(queue: &Handle) -> Timer {
+        Timer {
+            request: Request::new(queue.shared()),
+            sleep: Sleep::forever(),
+        }
+    }
+
+    /// Calls `callback` after `duration`, or up to a few milliseconds later, never earlier; with the timer, for it to be used
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with the timer in it, once the queue is shut down.
+    pub fn wait<C>(self, duration: Duration, callback: C) -> Result<CancelHandle<Instant>, Refused<Timer>>
+    where
+        C: FnOnce(Timer, Status) + Send + 'static,
+    {
+        self.wait_for(Sleep::new(duration), callback)
+    }
+
+    /// As [`wait`](Timer::wait), until `deadline`. One that has passed is due at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Timer::wait).
+    pub fn wait_until<C>(self, deadline: Instant, callback: C) -> Result<CancelHandle<Instant>, Refused<Timer>>
+    where
+        C: FnOnce(Timer, Status) + Send + 'static,
+    {
+        self.wait_for(Sleep::until(deadline), callback)
+    }
+
+    fn wait_for<C>(mut self, sleep: Sleep, callback: C) -> Result<CancelHandle<Instant>, Refused<Timer>>
+    where
+        C: FnOnce(Timer, Status) + Send + 'static,
+    {
+        self.sleep = sleep;
+        let request = Arc::clone(&self.request);
+        let waiting = Box::pin(Waiting { timer: self, callback });
+        request
+            .begin(waiting)
+            .map_err(|refused| refused.map(|waiting| Pin::into_inner(waiting).timer))
+    }
+}
+
+impl CancelHandle<Instant> {
+    /// Calls back at another time: `duration` from now. `false`: it is too late, the timer has expired or was cancelled.
+    pub fn reschedule(&self, duration: Duration) -> bool {
+        match Instant::now().checked_add(duration) {
+            Some(deadline) => self.change(deadline),
+            // Beyond what the clock can tell: the end of the time that it can.
+            None => self.change(Instant::now() + Duration::from_secs(u32::MAX.into())),
+        }
+    }
+}
+
+impl fmt::Debug for Timer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timer").finish_non_exhaustive()
+    }
+}
+
+struct Waiting<C> {
+    timer: Timer,
+    callback: C,
+}
+
+// Nothing of it is pinned.
+impl<C> Unpin for Waiting<C> {}
+
+impl<C: FnOnce(Timer, Status) + Send> Work<Instant> for Waiting<C> {
+    fn change(mut self: Pin<&mut Self>, deadline: Instant) {
+        self.timer.sleep.reset(deadline);
+    }
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // It is polled as the queue's driver, which is there: there is nothing to fail.
+        self.timer.sleep.poll_elapsed(cx).map(drop)
+    }
+
+    fn finish(self: Pin<Box<Self>>, status: Status) {
+        let Waiting { mut timer, callback } = *Pin::into_inner(self);
+        timer.sleep = Sleep::forever();
+        callback(timer, status);
+    }
+}
