@@ -12,9 +12,8 @@
 //!   **while an auto-reset event is SET nobody waits**, and a signal is in one place at a time: in the state or in one
 //!   granted node. Whoever comes later finds it in neither and queues behind those who wait.
 //! - SET is left without the lock, by a swap: one taker wins.
-//! - Every set swaps SET in (release) or grants, even where it is SET already: so the one who takes a signal sees what
-//!   *each* thread did before its set, also of sets that were one with others. (A store would do, since the lock hands on
-//!   what the earlier ones released; but loom does not see that no store comes between a swap and what it read.)
+//! - Every set stores SET (release) or grants, even where it is SET already: so the one who takes a signal sees what *each*
+//!   thread did before its set, also of sets that were one with others. The lock hands on what the earlier ones released.
 //! - A granted waiter that goes away sets the event again, which releases the next.
 
 use std::pin::Pin;
@@ -64,13 +63,20 @@ impl Event {
     /// Sets it: releases the one who waits longest, or stays set for the next who comes; a manual one releases all and stays
     /// set.
     pub fn set(&self) {
-        let keep = || {
-            self.state.swap(true, Ordering::AcqRel);
-        };
         if self.manual {
-            self.waiters.wake_where(|_nobody| keep(), |(), _| Some(0));
+            self.waiters.wake_where(|_nobody| self.keep(), |(), _| Some(0));
         } else {
-            self.waiters.hand_over(keep);
+            self.waiters.hand_over(|| self.keep());
+        }
+    }
+
+    /// Makes it SET, under the lock.
+    fn keep(&self) {
+        // No store comes between a swap and what it read, so one that follows a set by the lock follows its taking too. loom
+        // does not know that, and would show a taker of both sets as one of the first alone; there it is a swap.
+        match cfg!(loom) {
+            false => self.state.store(true, Ordering::Release),
+            true => drop(self.state.swap(true, Ordering::AcqRel)),
         }
     }
 

@@ -3,7 +3,9 @@
 
 use osier_queue::{Event, Waiter};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
+use std::thread;
 
 /// A waiter that leaves when it is dropped, as every future that holds one does.
 struct Wait<'e>(&'e Event, Pin<Box<Waiter<'e>>>);
@@ -112,4 +114,28 @@ fn a_manual_one_releases_all_until_it_is_reset() {
     assert!(!event.is_set(), "a release is nothing to pass on");
     assert!(waits.iter_mut().all(Wait::poll), "released before the reset");
     assert!(!late.poll());
+}
+
+#[test]
+fn sets_that_were_one_show_what_came_before_each() {
+    let each = if cfg!(miri) { 50 } else { 20_000 };
+    let (event, work) = (Event::new(), AtomicUsize::new(0));
+    thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| {
+                for _ in 0..each {
+                    work.fetch_add(1, Ordering::Relaxed);
+                    event.set();
+                }
+            });
+        }
+        let mut taken = 0;
+        while taken < 2 * each {
+            if event.try_wait() {
+                // Not a read-modify-write: it may see something old, unless the event says otherwise.
+                taken = work.load(Ordering::Relaxed);
+            }
+            thread::yield_now();
+        }
+    });
 }
