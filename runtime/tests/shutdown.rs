@@ -100,6 +100,8 @@ fn in_a_child(test: &str, body: impl FnOnce()) -> Option<(std::process::ExitStat
         body();
         return None;
     }
+    // Its pipe would be counted.
+    let _alone = ALONE.lock();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
