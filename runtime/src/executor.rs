@@ -262,22 +262,23 @@ impl<F: Future> Future for Spawned<F> {
 /// Says for the length of one poll which task runs. Polls nest where one task's poll blocks on another executor's loop.
 struct Entered<'a> {
     locals: &'a mut Locals,
-    outer: (u64, Option<Arc<str>>, Locals),
+    outer: u64,
+    /// What most tasks have not: the name, and locals, of the outer one while this one has any.
+    others: Option<(Option<Arc<str>>, Locals)>,
 }
 
 impl<'a> Entered<'a> {
+    #[inline]
     fn new(id: u64, name: &Option<Arc<str>>, locals: &'a mut Locals) -> Entered<'a> {
-        let outer = RUNNING.with(|running| {
-            let named = name.is_some() || running.name.borrow().is_some();
-            let outer_name = if named {
-                running.name.replace(name.clone())
-            } else {
-                None
-            };
-            let outer_locals = running.locals.replace(std::mem::take(locals));
-            (running.id.replace(id), outer_name, outer_locals)
-        });
-        Entered { locals, outer }
+        RUNNING.with(|running| {
+            let outer = running.id.replace(id);
+            let plain = outer == 0 && name.is_none() && locals.is_empty();
+            let others = (!plain).then(|| {
+                let locals = running.locals.replace(std::mem::take(locals));
+                (running.name.replace(name.clone()), locals)
+            });
+            Entered { locals, outer, others }
+        })
     }
 
     fn end_locals(&self) {
@@ -291,15 +292,19 @@ impl<'a> Entered<'a> {
 }
 
 impl Drop for Entered<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let (id, name, locals) = (self.outer.0, self.outer.1.take(), std::mem::take(&mut self.outer.2));
         RUNNING.with(|running| {
-            running.id.set(id);
-            let named = name.is_some() || running.name.borrow().is_some();
-            if named {
-                running.name.replace(name);
+            running.id.set(self.outer);
+            match self.others.take() {
+                Some((name, locals)) => {
+                    running.name.replace(name);
+                    *self.locals = running.locals.replace(locals);
+                }
+                None if running.locals.borrow().is_empty() => {}
+                // Made in this poll.
+                None => *self.locals = running.locals.take(),
             }
-            *self.locals = running.locals.replace(locals);
         });
     }
 }

@@ -126,10 +126,6 @@ impl Worker {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_done() {
             self.run_ready();
-            // Fibers that tasks have woken run before the next look at the poller, if there is time.
-            if self.run_tasks() {
-                self.run_ready();
-            }
             self.fire_timers();
             if let Err(error) = self.poll(&mut events, None) {
                 panic!("worker {}: its poller failed: {error}", self.index);
@@ -139,9 +135,21 @@ impl Worker {
         self.abandon();
     }
 
+    /// Fibers and tasks in turn, until none is ready or either kind has had its share.
     fn run_ready(&self) {
-        let mut budget = BUDGET;
-        while budget > 0 {
+        let (mut fibers, mut tasks) = (BUDGET, BUDGET);
+        loop {
+            self.run_fibers(&mut fibers);
+            if !self.run_tasks(&mut tasks) || fibers == 0 {
+                break;
+            }
+        }
+        self.remote.desk.resumed.add(u64::from(BUDGET - fibers));
+    }
+
+    #[inline(always)]
+    fn run_fibers(&self, budget: &mut u32) {
+        while *budget > 0 {
             // One new fiber, then those that were ready before it: whoever spawns and yields sees it run first.
             let ready = self.slots.ready();
             let job = self.next_job();
@@ -150,27 +158,26 @@ impl Worker {
             }
             if let Some(job) = job {
                 self.start(job);
-                budget -= 1;
+                *budget -= 1;
             }
-            let turns = ready.min(FRESH_EVERY).min(budget);
+            let turns = ready.min(FRESH_EVERY).min(*budget);
             for _ in 0..turns {
                 let Some(slot) = self.slots.pop() else {
                     unreachable!("only this loop takes from the queue")
                 };
                 self.resume(slot);
             }
-            budget -= turns;
+            *budget -= turns;
         }
-        self.remote.desk.resumed.add(u64::from(BUDGET - budget));
     }
 
-    /// Polls tasks; false if there is none.
-    fn run_tasks(&self) -> bool {
-        let mut budget = BUDGET;
-        while budget > 0
+    /// Polls tasks; false if there is none, or no time.
+    fn run_tasks(&self, budget: &mut u32) -> bool {
+        let before = *budget;
+        while *budget > 0
             && let Some(task) = self.tasks.pop()
         {
-            budget -= 1;
+            *budget -= 1;
             // Not this worker's own flag: whoever has woken it to end it may be ahead of this one.
             match self.shared.stopping.load(Ordering::Acquire) {
                 // Ends it.
@@ -178,7 +185,7 @@ impl Worker {
                 false => drop(task.run()),
             }
         }
-        budget < BUDGET
+        *budget < before
     }
 
     /// Mostly those that must start here, sometimes those that need not: neither may keep the other waiting for ever.
