@@ -518,6 +518,9 @@ impl Builder {
             threads: Vec::with_capacity(workers),
             ended: Mutex::new(ended),
         };
+        if self.watchdog.is_some() {
+            watchdog::start()?;
+        }
         let number = inspect::next_runtime();
         let (started, starts) = mpsc::channel();
         for (index, (claim, poller, deque, tasks)) in desks.into_iter().enumerate() {
@@ -538,8 +541,7 @@ impl Builder {
                 }
                 match Worker::new(index, shared, claim.0, poller, deque, tasks) {
                     Ok(worker) => {
-                        // Without its thread the watchdog sees nothing, and nothing else is wrong.
-                        let _watch = watchdog.and_then(|limit| watchdog::watch(claim.0, limit).ok());
+                        let _watch = watchdog.map(|limit| watchdog::watch(claim.0, limit));
                         // The builder may have given up; then the worker is told to stop.
                         let _ = started.send(Ok(()));
                         context::enter_worker(&worker, || worker.run());

@@ -40,7 +40,13 @@ fn a_task_gives_its_value_to_whoever_waits() {
     assert_eq!(runtime.spawn_future(async { 1 }).join().unwrap(), 1, "a plain thread");
     runtime.run(|| {
         assert_eq!(spawn_future(async { 2 }).join().unwrap(), 2, "a fiber");
-        assert_eq!(spawn_future_local(async { Rc::new(3) }).join().map(|three| *three).unwrap(), 3);
+        assert_eq!(
+            spawn_future_local(async { Rc::new(3) })
+                .join()
+                .map(|three| *three)
+                .unwrap(),
+            3
+        );
         let nested = spawn_future(async { spawn_future(async { 4 }).await.unwrap() + 1 });
         assert_eq!(block_on(nested).unwrap(), 5, "a future");
     });
@@ -52,7 +58,10 @@ fn a_panic_goes_to_the_handle_and_nowhere_else() {
         let task = spawn_future(async { panic!("of the task") });
         let payload = task.join().map(|()| ()).unwrap_err();
         assert_eq!(payload.downcast_ref(), Some(&"of the task"));
-        assert_eq!(spawn_future(async { "the worker lives" }).join().unwrap(), "the worker lives");
+        assert_eq!(
+            spawn_future(async { "the worker lives" }).join().unwrap(),
+            "the worker lives"
+        );
     });
 }
 

@@ -38,9 +38,8 @@ struct Watched {
 /// A worker is watched for as long as this is.
 pub(crate) struct Watch(&'static Remote);
 
-/// Watches a worker from now on: a turn may take `limit`.
-pub(crate) fn watch(remote: &'static Remote, limit: Duration) -> std::io::Result<Watch> {
-    let limit = limit.max(LOOKS * Duration::from_millis(1));
+/// Starts the thread, the first time. Not to be called by a worker: until the thread has a name it goes by that of its maker.
+pub(crate) fn start() -> std::io::Result<()> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     let mut started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if !*started {
@@ -48,6 +47,12 @@ pub(crate) fn watch(remote: &'static Remote, limit: Duration) -> std::io::Result
         builder.spawn(|| WATCHDOG.run())?;
         *started = true;
     }
+    Ok(())
+}
+
+/// Watches a worker from now on: a turn may take `limit`.
+pub(crate) fn watch(remote: &'static Remote, limit: Duration) -> Watch {
+    let limit = limit.max(LOOKS * Duration::from_millis(1));
     WATCHDOG.watched().push(Watched {
         remote,
         limit,
@@ -56,7 +61,7 @@ pub(crate) fn watch(remote: &'static Remote, limit: Duration) -> std::io::Result
         looks: 0,
     });
     WATCHDOG.come.notify_one();
-    Ok(Watch(remote))
+    Watch(remote)
 }
 
 impl Drop for Watch {
