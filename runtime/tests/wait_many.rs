@@ -335,9 +335,13 @@ fn a_cancelled_wait_on_many_drops_what_it_holds() {
             (held(guard()), held(guard())),
         );
         let handles = [
-            osier::spawn_local(move || drop(wait_all(a))),
+            osier::spawn_local(move || {
+                wait_all(a);
+            }),
             osier::spawn_local(move || race(b)),
-            osier::spawn_local(move || drop(osier::join!(c.0, c.1))),
+            osier::spawn_local(move || {
+                osier::join!(c.0, c.1);
+            }),
         ];
         osier::sleep(SHORT);
         assert_eq!(dropped.load(Ordering::SeqCst), 0);
