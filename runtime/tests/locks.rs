@@ -40,7 +40,8 @@ async fn give_way() {
     .await;
 }
 
-/// Runs `blocking` on fibers of two workers and on plain threads, and `future` on both, all at once: four of each.
+/// Runs `blocking` on fibers of two workers and on plain threads, and `future` on fibers and in a foreign executor, all at
+/// once: four of each.
 fn everywhere<F: Future<Output = ()>>(blocking: impl Fn() + Sync, future: impl Fn() -> F + Sync) {
     let runtime = on(2);
     thread::scope(|threads| {
@@ -674,5 +675,54 @@ fn a_blocking_lock_inside_a_callback_of_a_worker_says_where_to_go() {
         }
         let said = locks.1.lock().unwrap().take().unwrap();
         assert!(said.contains("use spawn or unblock"), "{said}");
+    });
+}
+
+#[test]
+fn tasks_fibers_and_threads_share_a_lock() {
+    let runtime = on(2);
+    let counter = Arc::new(Mutex::new(0));
+    let by_thread = Arc::clone(&counter);
+    let thread = thread::spawn(move || (0..100).for_each(|_| *by_thread.lock() += 1));
+    runtime.run(|| {
+        let tasks: Vec<_> = (0..50)
+            .map(|_| {
+                let counter = Arc::clone(&counter);
+                osier::spawn_future(async move {
+                    for _ in 0..10 {
+                        let mut counter = counter.lock_async().await;
+                        let before = *counter;
+                        give_way().await;
+                        *counter = before + 1;
+                    }
+                })
+            })
+            .collect();
+        osier::scope(|s| {
+            for _ in 0..50 {
+                s.spawn(|| {
+                    let mut counter = counter.lock();
+                    osier::yield_now();
+                    *counter += 10;
+                });
+            }
+        });
+        tasks.into_iter().for_each(|task| task.join().unwrap());
+    });
+    thread.join().unwrap();
+    assert_eq!(*counter.lock(), 1100);
+}
+
+#[test]
+fn a_blocking_lock_inside_a_task_panics_only_if_it_would_have_to_wait() {
+    on(1).run(|| {
+        let mutex = Arc::new(Mutex::new(1));
+        let theirs = Arc::clone(&mutex);
+        let free = osier::spawn_future(async move { *theirs.lock() });
+        assert_eq!(free.join().unwrap(), 1);
+        let theirs = Arc::clone(&mutex);
+        let _guard = mutex.lock();
+        let held = osier::spawn_future(async move { *theirs.lock() });
+        assert!(held.join().is_err());
     });
 }
