@@ -2,6 +2,11 @@
 //!
 //! Registration goes by open file description and number: a descriptor that is closed while a duplicate of it lives
 //! stays registered, and nothing can remove it any more. Delete before closing what was ever duplicated.
+//!
+//! # Safety
+//! The system calls are safe ones. Only the kernel's event is not [`Send`], since its data may be taken for a pointer; ours
+//! never is one.
+#![allow(unsafe_code)]
 
 use crate::eventfd::WakeUp;
 use crate::{Bell, Capabilities, Event, Interest, Mode, Ready, Token};
@@ -14,7 +19,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Events as the kernel wrote them.
+pub(crate) struct RawEvents(pub(crate) Vec<epoll::Event>);
+
 pub(crate) type RawEvent = epoll::Event;
+
+// SAFETY: the data of every event is a token, which `add` and `modify` have written as a number and `event` reads as one.
+unsafe impl Send for RawEvents {}
+// SAFETY: the same.
+unsafe impl Sync for RawEvents {}
 
 #[derive(Debug)]
 pub(crate) struct Epoll {

@@ -7,7 +7,7 @@ use crate::{Event, epoll};
 
 /// The room for events that one [`Poller::wait`](crate::Poller::wait) fills; to be used again and again, with any poller.
 pub struct Events {
-    pub(crate) epoll: Vec<epoll::RawEvent>,
+    pub(crate) epoll: epoll::RawEvents,
     pub(crate) others: Vec<Event>,
     pub(crate) capacity: usize,
 }
@@ -19,7 +19,7 @@ impl Events {
         // epoll_wait(2) refuses more than INT_MAX / size_of::<epoll_event>().
         let capacity = capacity.clamp(1, 1 << 20);
         Self {
-            epoll: Vec::with_capacity(capacity),
+            epoll: epoll::RawEvents(Vec::with_capacity(capacity)),
             others: Vec::new(),
             capacity,
         }
@@ -28,14 +28,14 @@ impl Events {
     /// The events of the last wait.
     pub fn iter(&self) -> Iter<'_> {
         Iter {
-            epoll: self.epoll.iter(),
+            epoll: self.epoll.0.iter(),
             others: self.others.iter(),
         }
     }
 
     /// Number of events.
     pub fn len(&self) -> usize {
-        self.epoll.len() + self.others.len()
+        self.epoll.0.len() + self.others.len()
     }
 
     /// Whether there is none.
@@ -50,7 +50,7 @@ impl Events {
 
     /// Forgets the events.
     pub fn clear(&mut self) {
-        self.epoll.clear();
+        self.epoll.0.clear();
         self.others.clear();
     }
 }

@@ -7,6 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) struct RawEvents(pub(crate) Vec<RawEvent>);
+
 pub(crate) type RawEvent = Infallible;
 
 #[derive(Debug)]

@@ -227,7 +227,7 @@ impl Poller {
     #[inline]
     fn wait_for_descriptors(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         match &self.backend {
-            Backend::Epoll(epoll) => epoll.wait(&mut events.epoll, timeout),
+            Backend::Epoll(epoll) => epoll.wait(&mut events.epoll.0, timeout),
             Backend::Portable(portable) => portable.wait(&mut events.others, events.capacity, timeout),
         }
     }
