@@ -8,11 +8,13 @@
 //! | a slice or an array of one type | the first, or all, perhaps with a deadline | [`wait_any`], [`wait_all`] |
 //!
 //! Each has a twin with `_async` in its name, for use inside a future. What is waited for is any [`Future`], best
-//! a *leaf*: the `_async` methods of this crate, timers, join handles. A leaf's effect happens in the poll in which it is ready, so those
-//! that do not win have done nothing: a message stays in its channel, and a permit that was on its way to a loser goes to
-//! the next in line. An `async` block as an arm is dropped half-way when it loses, with what it has done so far.
+//! a *leaf*: the `_async` methods of this crate, timers, join handles. A leaf's effect happens in the poll in which it is
+//! ready, so those that do not win have done nothing: a message stays in its channel, and a permit that was on its way to a
+//! loser goes to the next in line. An `async` block as an arm is dropped half-way when it loses, with what it has done so
+//! far.
 //!
-//! Nothing here allocates, however many there are: the futures are pinned on the caller's stack, in lists whose types say what they hold.
+//! Nothing here allocates, however many there are: the futures are pinned on the caller's stack, in lists whose types say
+//! what they hold.
 
 mod any;
 mod arms;
@@ -88,7 +90,8 @@ pub mod __private {
 ///
 /// # Cancellation
 ///
-/// Unwinds, dropping the futures of all arms. [`timeout`](crate::timeout) ends it in the same way; a `timeout` arm does not unwind.
+/// Unwinds, dropping the futures of all arms. [`timeout`](crate::timeout) ends it in the same way; a `timeout` arm does
+/// not unwind.
 ///
 /// # Precision
 ///
@@ -159,7 +162,13 @@ macro_rules! __select {
     (@arm $how:tt $else:tt $arms:tt $($rest:tt)+) => { $crate::__select!(@leaf $how $else $arms $($rest)+) };
     (@leaf $how:tt $else:tt $arms:tt $output:pat = $leaf:expr, if $condition:expr => $($rest:tt)+) => {
         $crate::__select!(@body $how $else $arms
-            (arm { $output } { if $condition { ::core::option::Option::Some(::core::future::IntoFuture::into_future($leaf)) } else { ::core::option::Option::None } })
+            (arm { $output } {
+                if $condition {
+                    ::core::option::Option::Some(::core::future::IntoFuture::into_future($leaf))
+                } else {
+                    ::core::option::Option::None
+                }
+            })
             $($rest)+)
     };
     (@leaf $how:tt $else:tt $arms:tt $output:pat = $leaf:expr => $($rest:tt)+) => {

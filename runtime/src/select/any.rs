@@ -40,8 +40,8 @@ fn poll_all<L: Future + Unpin>(leaves: &mut [L], outputs: &mut [Option<L::Output
 
 /// Waits until one of `leaves` is ready, and gives its index and output.
 ///
-/// Fair when several are ready at once. The others stay as they are and can be waited for again; take the one that has completed out of
-/// the slice first, for a future must not be polled after that.
+/// Fair when several are ready at once. The others stay as they are and can be waited for again; take the one that has
+/// completed out of the slice first, for a future must not be polled after that.
 ///
 /// ```
 /// use std::pin::{Pin, pin};
