@@ -20,7 +20,7 @@
 //! ```text
 //!   fs.rs                the functions on paths
 //!   fs/operation.rs      one call as a future, begun at its first poll
-//!   fs/file.rs           File and OpenOptions        fs/dir.rs   ReadDir and DirEntry
+//!   fs/file.rs           File and OpenOptions        fs/dir.rs   ReadDir, DirEntry
 //! ```
 //!
 //! # Cancellation
@@ -42,7 +42,7 @@ use std::path::{Path, PathBuf};
 
 pub use std::fs::{FileType, Metadata, Permissions};
 
-pub use dir::{DirEntry, ReadDir};
+pub use dir::{DirEntry, ReadDir, ReadDirAsync};
 pub use file::{File, OpenOptions};
 pub use operation::Operation;
 
@@ -99,9 +99,6 @@ functions! {
     /// All bytes of a file.
     read, read_async(path) -> Vec<u8> = std::fs::read(path);
 
-    /// What is in a directory.
-    read_dir, read_dir_async(path) -> ReadDir = std::fs::read_dir(path).map(ReadDir::new);
-
     /// Where a link leads.
     read_link, read_link_async(path) -> PathBuf = std::fs::read_link(path);
 
@@ -130,4 +127,24 @@ functions! {
     /// Makes the file, if need be, and these bytes all that is in it. It copies them first.
     write, write_async(path; contents: impl AsRef<[u8]> => contents.as_ref().to_vec()) -> () =
         std::fs::write(path, contents);
+}
+
+/// What is in a directory.
+///
+/// # Suspends
+///
+/// Until it is open. # Blocks the thread when called on a plain one.
+///
+/// # Errors
+///
+/// Those of [`std::fs::read_dir`], and of [the module](self).
+pub fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
+    let path = path.as_ref().to_owned();
+    Operation::new(|| std::fs::read_dir(path)).block().map(ReadDir::new)
+}
+
+/// [`read_dir`] as a future, which borrows nothing, of a [`Stream`](futures_core::Stream).
+pub fn read_dir_async(path: impl AsRef<Path>) -> Operation<ReadDirAsync> {
+    let path = path.as_ref().to_owned();
+    Operation::new(|| std::fs::read_dir(path).map(|std| ReadDirAsync(ReadDir::new(std))))
 }

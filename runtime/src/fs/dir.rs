@@ -15,8 +15,7 @@ use crate::wait;
 /// Entries per visit.
 const BATCH: usize = 64;
 
-/// The entries of a directory, in no order: an `Iterator`, and a [`Stream`](futures_core::Stream). Made by
-/// [`read_dir`](super::read_dir).
+/// The entries of a directory, in no order. Made by [`read_dir`](super::read_dir).
 ///
 /// # Suspends
 ///
@@ -81,11 +80,16 @@ impl Iterator for ReadDir {
     }
 }
 
-impl futures_core::Stream for ReadDir {
+/// The entries of a directory, in no order, as a [`Stream`](futures_core::Stream). Made by
+/// [`read_dir_async`](super::read_dir_async).
+#[derive(Debug)]
+pub struct ReadDirAsync(pub(super) ReadDir);
+
+impl futures_core::Stream for ReadDirAsync {
     type Item = io::Result<DirEntry>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<DirEntry>>> {
-        ReadDir::poll(&mut self, cx)
+        self.0.poll(cx)
     }
 }
 
