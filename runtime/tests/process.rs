@@ -1,0 +1,235 @@
+//! Child processes: what they write, how they end, and that none is left behind.
+
+mod colours;
+
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use colours::{in_every_colour, poll_by_hand, poll_once};
+use futures_lite::future::zip;
+use osier::process::{Child, Command, Stdio};
+
+fn sh(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    command
+}
+
+/// A child that runs until its stdin is closed.
+fn cat() -> Child {
+    let mut command = Command::new("cat");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// The state that the kernel shows of a process of ours; `None`: there is none of this number.
+fn state_of(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+fn await_reaped(pid: u32) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while let Some(state) = state_of(pid) {
+        assert!(
+            Instant::now() < deadline,
+            "process {pid} is still there, in state {state}"
+        );
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn output_and_status_are_told_in_every_colour() {
+    in_every_colour(|| async {
+        let output = sh("echo out; echo err >&2; cat; exit 3").output_async().await.unwrap();
+        assert_eq!(output.status.code(), Some(3));
+        assert_eq!((&*output.stdout, &*output.stderr), (&b"out\n"[..], &b"err\n"[..]));
+        assert!(sh("exit 0").status_async().await.unwrap().success());
+    });
+    let blocking = || {
+        let output = sh("echo out; exit 3").output().unwrap();
+        assert_eq!((output.status.code(), &*output.stdout), (Some(3), &b"out\n"[..]));
+        assert_eq!(sh("exit 4").status().unwrap().code(), Some(4));
+    };
+    blocking();
+    osier::run(blocking);
+}
+
+#[test]
+fn more_than_a_pipe_holds_comes_through_both_pipes_at_a_time() {
+    let script = "head -c 1000000 /dev/zero >&2; head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2";
+    let count = || {
+        let output = sh(script).output().unwrap();
+        assert!(output.status.success());
+        assert_eq!((output.stdout.len(), output.stderr.len()), (1_000_000, 2_000_000));
+    };
+    count();
+    osier::run(count);
+}
+
+#[test]
+fn the_environment_and_the_directory_are_set() {
+    osier::run(|| {
+        let mut command = sh("echo $ONE-$TWO-$THREE; pwd");
+        command
+            .env("ONE", "1")
+            .envs([("TWO", "2"), ("THREE", "3")])
+            .env_remove("THREE")
+            .current_dir("/");
+        assert_eq!(command.output().unwrap().stdout, b"1-2-\n/\n");
+        // Asked again, it does the same.
+        assert_eq!(command.output().unwrap().stdout, b"1-2-\n/\n");
+        let mut command = Command::new("/usr/bin/env");
+        assert_eq!(command.env_clear().env("A", "b").output().unwrap().stdout, b"A=b\n");
+    });
+}
+
+#[test]
+fn a_conversation_through_the_pipes_of_a_child() {
+    use std::io::{Read as _, Write as _};
+    let talk = || {
+        let mut child = cat();
+        let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        for round in 0..10_u8 {
+            stdin.write_all(&[round; 10]).unwrap();
+            let mut reply = [0; 10];
+            stdout.read_exact(&mut reply).unwrap();
+            assert_eq!(reply, [round; 10]);
+        }
+        assert!(child.try_wait().unwrap().is_none());
+        drop(stdin);
+        assert_eq!(stdout.read(&mut [0]).unwrap(), 0);
+        assert!(child.wait().unwrap().success());
+        assert!(child.wait().unwrap().success(), "asked again");
+    };
+    talk();
+    osier::run(talk);
+}
+
+#[test]
+fn the_pipes_of_a_child_as_futures() {
+    use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
+    in_every_colour(|| async {
+        let mut child = cat();
+        let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let write = async {
+            for number in 0..64_u8 {
+                stdin.write_all(&[number; 4096]).await.unwrap();
+            }
+            stdin.close().await.unwrap();
+            stdin.write_all(b"x").await.unwrap_err().kind()
+        };
+        let read = async {
+            let mut bytes = Vec::new();
+            stdout.read_to_end(&mut bytes).await.unwrap();
+            bytes
+        };
+        let (after_close, bytes) = zip(write, read).await;
+        assert_eq!(after_close, ErrorKind::BrokenPipe);
+        assert!(bytes.len() == 64 * 4096 && bytes.iter().enumerate().all(|(at, &byte)| byte == (at / 4096) as u8));
+        assert!(child.wait_async().await.unwrap().success());
+    });
+}
+
+#[test]
+fn one_childs_stdout_is_the_next_ones_stdin() {
+    use std::io::Read as _;
+    osier::run(|| {
+        let mut first = sh("echo hello").stdout(Stdio::piped()).spawn().unwrap();
+        let between = first.stdout.take().unwrap();
+        let second = Command::new("tr").args(["a-z", "A-Z"]).stdin(between).output().unwrap();
+        assert_eq!(second.stdout, b"HELLO\n");
+        assert!(first.wait().unwrap().success());
+    });
+}
+
+#[test]
+fn waiting_closes_stdin_first() {
+    assert!(cat().wait().unwrap().success());
+    let mut child = cat();
+    assert!(poll_by_hand(child.wait_async()).unwrap().success());
+}
+
+#[test]
+fn a_wait_that_is_dropped_can_be_begun_again() {
+    let mut child = sh("exec sleep 100").spawn().unwrap();
+    {
+        let mut waiting = pin!(child.wait_async());
+        assert!(poll_once(waiting.as_mut()).is_pending());
+        assert!(poll_once(waiting).is_pending());
+    }
+    let waited = osier::run(|| osier::timeout(Duration::from_millis(20), || child.wait()).is_err());
+    assert!(waited, "it sleeps longer");
+    child.kill().unwrap();
+    let status = poll_by_hand(child.wait_async()).unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    child.kill().unwrap();
+}
+
+#[test]
+fn a_child_is_waited_for_while_others_go_on() {
+    osier::run(|| {
+        let children: Vec<_> = (0..20)
+            .map(|code| osier::spawn(move || sh(&format!("sleep 0.1; exit {code}")).status()))
+            .collect();
+        for (code, child) in children.into_iter().enumerate() {
+            assert_eq!(child.join().unwrap().unwrap().code(), Some(code as i32));
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_started_is_an_error() {
+    let error = Command::new("/nowhere/at/all").spawn().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let error = osier::run(|| Command::new("/nowhere/at/all").output()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let error = Command::new("/").status().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+}
+
+#[test]
+fn a_dropped_child_goes_on_and_is_reaped_when_it_ends() {
+    use std::io::Read as _;
+    let mut children: Vec<_> = (0..3).map(|_| cat()).collect();
+    let pids: Vec<_> = children.iter().map(Child::id).collect();
+    let pipes: Vec<_> = children.iter_mut().map(|child| child.stdin.take()).collect();
+    drop(children);
+    thread::sleep(Duration::from_millis(20));
+    assert!(
+        pids.iter().all(|&pid| state_of(pid).is_some_and(|state| state != 'Z')),
+        "they go on"
+    );
+    drop(pipes);
+    pids.into_iter().for_each(await_reaped);
+    // Another, after the first ones have gone.
+    let mut child = cat();
+    let (pid, stdin) = (child.id(), child.stdin.take());
+    drop(child);
+    drop(stdin);
+    await_reaped(pid);
+}
+
+#[test]
+fn a_child_is_killed_on_drop_if_asked_for() {
+    let child = sh("exec sleep 100").kill_on_drop(true).spawn().unwrap();
+    let pid = child.id();
+    drop(child);
+    await_reaped(pid);
+    // So is one whose fiber is cancelled.
+    let (tell, told) = std::sync::mpsc::channel();
+    osier::run(move || {
+        let fiber = osier::spawn(move || {
+            let mut command = sh("exec sleep 100");
+            let mut child = command.kill_on_drop(true).spawn().unwrap();
+            tell.send(child.id()).unwrap();
+            child.wait()
+        });
+        osier::sleep(Duration::from_millis(20));
+        fiber.cancel();
+        let _ = fiber.join();
+    });
+    await_reaped(told.recv().unwrap());
+}
