@@ -236,7 +236,7 @@ fn what_was_written_is_in_the_file_although_the_future_and_the_file_are_gone() {
 
 #[test]
 fn a_read_that_is_dropped_leaves_its_bytes_to_the_next() {
-    use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
+    use futures_lite::AsyncReadExt as _;
     // A FIFO makes reads wait as long as we like, with no bytes in memory before.
     let dir = Dir::new();
     let path = dir.path("fifo");

@@ -135,7 +135,6 @@ fn the_pipes_of_a_child_as_futures() {
 
 #[test]
 fn one_childs_stdout_is_the_next_ones_stdin() {
-    use std::io::Read as _;
     osier::run(|| {
         let mut first = sh("echo hello").stdout(Stdio::piped()).spawn().unwrap();
         let between = first.stdout.take().unwrap();
@@ -192,7 +191,6 @@ fn what_cannot_be_started_is_an_error() {
 
 #[test]
 fn a_dropped_child_goes_on_and_is_reaped_when_it_ends() {
-    use std::io::Read as _;
     let mut children: Vec<_> = (0..3).map(|_| cat()).collect();
     let pids: Vec<_> = children.iter().map(Child::id).collect();
     let pipes: Vec<_> = children.iter_mut().map(|child| child.stdin.take()).collect();
