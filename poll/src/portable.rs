@@ -203,6 +203,7 @@ impl Portable {
             turn.events = polling::Events::with_capacity(wanted);
         }
         turn.handed_over = 0;
+        let mut looked = !self.is_poll();
         loop {
             turn.events.clear();
             match self.system.poller.wait(&mut turn.events, timeout) {
@@ -210,11 +211,17 @@ impl Portable {
                 // `polling` remembers it as under way until a wait succeeds.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => timeout = Some(Duration::ZERO),
                 Err(error) => return Err(error),
-                Ok(_) => break,
+                Ok(count) => {
+                    let notified = self.system.pending.swap(false, Ordering::AcqRel);
+                    if looked || count > 0 || !notified {
+                        return Ok(());
+                    }
+                    // poll(2): a notification that is there already keeps it from looking at the descriptors.
+                    looked = true;
+                    timeout = Some(Duration::ZERO);
+                }
             }
         }
-        self.system.pending.swap(false, Ordering::AcqRel);
-        Ok(())
     }
 
     /// What the caller is told of an event: nothing, unless it is of the present arming.
