@@ -110,15 +110,26 @@ pub(crate) fn wake_here(word: Word) -> bool {
     .unwrap_or(false)
 }
 
-/// Runs the loop with its worker set as this thread's.
+/// Runs the loop with its worker set as this thread's. It may be one inside of another: then that one's fiber, which
+/// calls this, and whom it polls for are put aside.
 pub(crate) fn enter_worker<T>(worker: &Worker, run: impl FnOnce() -> T) -> T {
-    struct Reset(*const Worker);
+    struct Reset(*const Worker, *const Core<'static>, Option<&'static Remote>);
     impl Drop for Reset {
         fn drop(&mut self) {
-            HERE.with(|here| here.worker.set(self.0));
+            HERE.with(|here| {
+                here.worker.set(self.0);
+                here.fiber.set(self.1);
+                here.driver.set(self.2);
+            });
         }
     }
-    let _reset = Reset(HERE.with(|here| here.worker.replace(worker)));
+    let _reset = HERE.with(|here| {
+        Reset(
+            here.worker.replace(worker),
+            here.fiber.replace(ptr::null()),
+            here.driver.take(),
+        )
+    });
     run()
 }
 

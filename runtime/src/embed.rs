@@ -1,1 +1,395 @@
 //! A runtime without threads, inside somebody else's loop.
+//!
+//! A [`Local`] is one worker that nobody runs: its host turns it, when its descriptor says so. Between two turns it is *at rest*:
+//!
+//! ```text
+//!   host's loop ──▶ turn: poll ─▶ inbox ─▶ timers ─▶ ready fibers ─▶ rest ──▶ host's loop
+//!                                                                     │
+//!     rest = the parker says asleep, so that wake-ups ring the poller; the timer is set for the next deadline;
+//!            what is left to do rings at once. The poller's descriptor, which is the Local's, is readable at each of them.
+//! ```
+//!
+//! Within a turn the thread is that worker; between turns it is a plain thread again. Who is on a worker already turns none.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::Location;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use osier_coro::panic_count;
+use osier_poll::{Events, Interest, Mode, Token};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use crate::context;
+use crate::inspect::watchdog::{self, Watch};
+use crate::inspect::{Dump, Metrics, dump, metrics};
+use crate::runtime::{Builder, Claim};
+use crate::source::FOREIGN;
+use crate::task::{self, JoinHandle};
+use crate::waker::Word;
+use crate::worker::Worker;
+use crate::{fiber::Header, wait};
+
+/// How many events one turn takes at most.
+const EVENTS: usize = 256;
+/// The timer's token: of a foreign descriptor that nobody has.
+const TIMER: Token = Token(FOREIGN | u32::MAX as u64);
+
+/// A runtime that runs inside of its host's loop, on its host's thread.
+///
+/// It is as a [`Runtime`](crate::Runtime) of one worker, but runs only while its host [turns](Local::turn) it, or resumes its
+/// [ready](Local::ready) fibers one by one. Its descriptor ([`AsFd`]) tells when there is something to do. Between turns the thread is a plain
+/// one: blocking calls block it, and [`join`](JoinHandle::join) would wait for a fiber that nobody runs (use [`run_until`](Local::run_until)).
+/// One thread may have several.
+///
+/// Dropping it cancels its fibers and runs them until they have ended, at most for the
+/// [`shutdown_timeout`](Builder::shutdown_timeout).
+///
+/// ```
+/// use osier::embed::Local;
+/// use osier::sync::Event;
+/// use std::{cell::Cell, rc::Rc};
+///
+/// let local = Local::new()?;
+/// let (event, flag) = (Rc::new(Event::new()), Rc::new(Cell::new(false)));
+/// let (theirs, raised) = (Rc::clone(&event), Rc::clone(&flag));
+/// local.spawn(move || {
+///     theirs.wait();
+///     raised.set(true);
+/// });
+/// local.turn(Some(std::time::Duration::ZERO))?;
+/// assert!(!flag.get());
+///
+/// event.set();
+/// for fiber in local.ready()? {
+///     fiber.resume();
+/// }
+/// assert!(flag.get());
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// It stays on its thread:
+///
+/// ```compile_fail,E0277
+/// fn send<T: Send>() {}
+/// send::<osier::embed::Local>();
+/// ```
+pub struct Local {
+    /// Suspended fibers hold references to it, so it stays where it is when this moves.
+    worker: Rc<Worker>,
+    events: RefCell<Events>,
+    timer: OwnedFd,
+    /// What the timer is set for.
+    armed: Cell<Option<Instant>>,
+    _watch: Option<Watch>,
+    _claim: Claim,
+}
+
+impl Local {
+    /// With the settings of [`Builder::default`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::build_local`].
+    pub fn new() -> io::Result<Local> {
+        Builder::default().build_local()
+    }
+
+    pub(crate) fn with(worker: Worker, claim: Claim, watchdog: Option<Duration>) -> io::Result<Local> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        worker.poller.add(&timer, TIMER, Interest::READABLE, Mode::Oneshot)?;
+        let local = Local {
+            _watch: watchdog.map(|limit| watchdog::watch(worker.remote, limit)),
+            worker: Rc::new(worker),
+            events: RefCell::new(Events::with_capacity(EVENTS)),
+            timer,
+            armed: Cell::new(None),
+            _claim: claim,
+        };
+        local.rest();
+        Ok(local)
+    }
+
+    /// Runs `body` on a new fiber, in a turn to come.
+    #[track_caller]
+    pub fn spawn<F, T>(&self, body: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + 'static,
+        T: 'static,
+    {
+        let (job, handle) = task::packet_local(Header::new(Location::caller()), body);
+        self.worker.spawn_local(job);
+        self.worker.remote.ring();
+        handle
+    }
+
+    /// Runs `body` as the code of a worker between two fibers: [`spawn_local`](crate::spawn_local) and
+    /// [`fiber::Builder`](crate::fiber::Builder) start fibers here, and a call that would have to wait fails.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` on a worker, as [`turn`](Local::turn).
+    pub fn enter<T>(&self, body: impl FnOnce() -> T) -> io::Result<T> {
+        self.work(|_| body())
+    }
+
+    /// Waits until there is something to do, at most for `timeout`, and does it: runs what is ready, once, and what becomes ready
+    /// meanwhile until some hundred fibers have run. Returns how many were run.
+    ///
+    /// # Blocks the thread
+    ///
+    /// At most for `timeout` (`None`: for ever, `ZERO`: not at all) if there is nothing to do, and while the fibers run.
+    ///
+    /// # Errors
+    ///
+    /// - `WouldBlock` on a worker, its own or another, which it would stop.
+    /// - What the system says of the poller.
+    pub fn turn(&self, timeout: Option<Duration>) -> io::Result<usize> {
+        self.work(|worker| {
+            self.look(worker, timeout)?;
+            let before = worker.resumed();
+            worker.run_ready();
+            Ok((worker.resumed() - before) as usize)
+        })?
+    }
+
+    /// Looks for what has become ready, and gives the ready fibers one by one to be [resumed](Ready::resume). Does not block.
+    ///
+    /// The ones that become ready later come with the next call. One that is not resumed stays ready. Futures that were spawned
+    /// here are no fibers: they are polled by [`turn`](Local::turn).
+    ///
+    /// # Errors
+    ///
+    /// As [`turn`](Local::turn).
+    pub fn ready(&self) -> io::Result<ReadyFibers<'_>> {
+        let left = self.work(|worker| {
+            self.look(worker, Some(Duration::ZERO))?;
+            worker.prepare_all();
+            io::Result::Ok(worker.ready())
+        })??;
+        Ok(ReadyFibers { local: self, left })
+    }
+
+    /// When a timer wants to be turned next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.worker.next_deadline()
+    }
+
+    /// Turns until `condition` holds; it is asked before each turn.
+    ///
+    /// ```
+    /// let local = osier::embed::Local::new()?;
+    /// let fiber = local.spawn(|| {
+    ///     osier::sleep(std::time::Duration::from_millis(5));
+    ///     42
+    /// });
+    /// local.run_until(|| fiber.is_finished())?;
+    /// assert_eq!(fiber.join().unwrap(), 42);
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Blocks the thread
+    ///
+    /// Until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`turn`](Local::turn).
+    pub fn run_until(&self, mut condition: impl FnMut() -> bool) -> io::Result<()> {
+        while !condition() {
+            self.turn(None)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Runtime::metrics`](crate::Runtime::metrics).
+    pub fn metrics(&self) -> Metrics {
+        metrics::of([self.worker.remote].into_iter())
+    }
+
+    /// As [`Runtime::dump`](crate::Runtime::dump).
+    pub fn dump(&self) -> Dump {
+        match context::worker(|_| ()) {
+            None => dump::collect(&[self.worker.remote], Some((self.worker.remote.id, self.worker.show()))),
+            Some(()) => dump::gather(vec![self.worker.remote]),
+        }
+    }
+
+    /// Makes this thread the worker for as long as `run` takes, then lets that rest.
+    fn work<T>(&self, run: impl FnOnce(&Worker) -> T) -> io::Result<T> {
+        if context::worker(|_| ()).is_some() {
+            return Err(wait::Stop::NotHere.into());
+        }
+        struct Rest<'a>(&'a Local);
+        impl Drop for Rest<'_> {
+            fn drop(&mut self) {
+                self.0.rest();
+            }
+        }
+        let _rest = Rest(self);
+        self.worker.wake_up();
+        Ok(context::enter_worker(&self.worker, || run(&self.worker)))
+    }
+
+    /// Takes in what has happened.
+    fn look(&self, worker: &Worker, timeout: Option<Duration>) -> io::Result<()> {
+        worker.poll(&mut self.events.borrow_mut(), timeout)?;
+        worker.take_inbox();
+        worker.fire_timers();
+        Ok(())
+    }
+
+    /// From now on the descriptor tells of whatever happens.
+    fn rest(&self) {
+        if self.worker.lie_down() {
+            // An eventfd write fails only when its counter is full, and then it is readable.
+            let _ = self.worker.poller.notify();
+        }
+        // A failure leaves a timer out that the host does not see without `next_deadline`; the kernel gives no reason for one.
+        let _ = self.arm();
+    }
+
+    fn arm(&self) -> io::Result<()> {
+        let next = self.worker.next_deadline();
+        let now = Instant::now();
+        if next.is_none() || self.armed.get() == next && next.is_some_and(|next| next > now) {
+            return Ok(());
+        }
+        // Zero would stop it.
+        let left = next.map_or(Duration::ZERO, |next| {
+            next.saturating_duration_since(now).max(Duration::from_nanos(1))
+        });
+        let value = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let setting = Itimerspec {
+            it_interval: interval,
+            it_value: value,
+        };
+        rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting)?;
+        self.worker
+            .poller
+            .modify(&self.timer, TIMER, Interest::READABLE, Mode::Oneshot)?;
+        self.armed.set(next);
+        Ok(())
+    }
+}
+
+/// Readable whenever `turn(Some(Duration::ZERO))` has something to do: events, wake-ups from other threads, timers, fibers that
+/// are ready. It may be so for nothing now and then.
+///
+/// For level-triggered waiting: it stays readable until a turn.
+impl AsFd for Local {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.worker
+            .poller
+            .fd()
+            .expect("Builder::build_local refuses a poller without one")
+    }
+}
+
+impl Drop for Local {
+    /// # Blocks the thread
+    ///
+    /// Until its fibers have ended, at most for the shutdown timeout.
+    fn drop(&mut self) {
+        self.worker.shared.stopping.store(true, Ordering::SeqCst);
+        self.worker.wake_up();
+        // Whoever drops it may be unwinding, or be a fiber of another worker: its fibers are neither.
+        let panics = panic_count::take();
+        context::enter_worker(&self.worker, || self.worker.run());
+        panic_count::put(panics);
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local")
+            .field("next_deadline", &self.next_deadline())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The fibers that were ready when [`Local::ready`] was called, in the order in which they became so.
+#[derive(Debug)]
+pub struct ReadyFibers<'a> {
+    local: &'a Local,
+    left: u32,
+}
+
+impl<'a> Iterator for ReadyFibers<'a> {
+    type Item = Ready<'a>;
+
+    fn next(&mut self) -> Option<Ready<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let word = self.local.worker.pop_ready()?;
+        Some(Ready {
+            local: self.local,
+            word,
+            resumed: false,
+        })
+    }
+}
+
+/// A fiber that is ready to go on, for its host to resume. Dropped without that, it is ready the next time.
+pub struct Ready<'a> {
+    local: &'a Local,
+    word: Word,
+    resumed: bool,
+}
+
+impl Ready<'_> {
+    /// Runs the fiber until it suspends or ends.
+    ///
+    /// # Panics
+    ///
+    /// On a worker, which it would stop. Not with the fiber's own panic, which goes to its handle.
+    pub fn resume(mut self) {
+        self.resumed = true;
+        let resumed = self.local.work(|worker| worker.resume_word(self.word));
+        resumed.unwrap_or_else(|error| panic!("Ready::resume: {error}"));
+    }
+
+    /// The fiber's [id](crate::fiber::Fiber::id); `None` for a [connection at rest](crate::dormant), which is to become one.
+    pub fn id(&self) -> Option<u64> {
+        self.local.worker.told(self.word).map(|(id, _)| id)
+    }
+
+    /// The fiber's [name](crate::fiber::Fiber::name), at most its first 48 bytes.
+    pub fn name(&self) -> Option<String> {
+        let (_, label) = self.local.worker.told(self.word)?;
+        let mut name = [0; 48];
+        let name = String::from_utf8_lossy(label.name(&mut name)).into_owned();
+        Some(name).filter(|name| !name.is_empty())
+    }
+
+    /// Where the fiber was spawned.
+    pub fn place(&self) -> Option<&'static Location<'static>> {
+        self.local.worker.told(self.word)?.1.place()
+    }
+}
+
+impl Drop for Ready<'_> {
+    fn drop(&mut self) {
+        if !self.resumed {
+            self.local.worker.wake(self.word);
+            self.local.worker.remote.ring();
+        }
+    }
+}
+
+impl fmt::Debug for Ready<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ready")
+            .field("id", &self.id())
+            .field("name", &self.name())
+            .finish()
+    }
+}

@@ -270,6 +270,7 @@ struct Entered<'a> {
 impl<'a> Entered<'a> {
     #[inline]
     fn new(id: u64, name: &Option<Arc<str>>, locals: &'a mut Locals) -> Entered<'a> {
+        context::worker(|worker| worker.remote.desk.run_task(id));
         RUNNING.with(|running| {
             let outer = running.id.replace(id);
             let plain = outer == 0 && name.is_none() && locals.is_empty();

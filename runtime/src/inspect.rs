@@ -81,7 +81,7 @@ impl Counter {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -235,6 +235,11 @@ impl Desk {
         self.latency[bucket.min(BUCKETS - 1)].add(1);
         self.sleeps.add(u64::from(slept));
         self.phase.set((self.phase.get() | 1) + 1);
+    }
+
+    /// The worker, which its host had left at its poller, is about to work.
+    pub(crate) fn work_begins(&self) {
+        self.phase.set(self.phase.get() & !1);
     }
 
     #[inline]

@@ -27,6 +27,7 @@ use osier_poll::Poller;
 use osier_queue::Idle;
 
 use crate::context;
+use crate::embed::Local;
 use crate::executor::{self, Task};
 use crate::fiber::Header;
 use crate::inspect::{self, Dump, Metrics, Seat as Named, watchdog};
@@ -35,6 +36,7 @@ use crate::remote::Remote;
 use crate::scope;
 use crate::source;
 use crate::task::{self, Job, JoinHandle};
+use crate::wait;
 use crate::worker::Worker;
 
 /// What the workers of a runtime share.
@@ -482,11 +484,82 @@ impl Builder {
                 format!("{workers} workers: a runtime has 1 to {limit}; set Builder::workers"),
             ));
         }
+        let (shared, vacancies) = self.prepare(std::iter::repeat_with(Poller::new).take(workers))?;
+        let (ends, ended) = mpsc::channel();
+        let mut runtime = Runtime {
+            shared: Arc::clone(&shared),
+            threads: Vec::with_capacity(workers),
+            ended: Mutex::new(ended),
+        };
+        let (started, starts) = mpsc::channel();
+        for (index, vacancy) in vacancies.into_iter().enumerate() {
+            let shared = Arc::clone(&shared);
+            let started = started.clone();
+            let ends = ends.clone();
+            let pin = self.pin;
+            let watchdog = self.watchdog;
+            let name = vacancy.name.clone();
+            let thread = thread::Builder::new().name(name).spawn(move || {
+                if pin {
+                    crate::sys::pin_thread(index);
+                }
+                match vacancy.fill(index, shared) {
+                    Ok((worker, claim)) => {
+                        let watch = watchdog.map(|limit| watchdog::watch(claim.0, limit));
+                        // The builder may have given up; then the worker is told to stop.
+                        let _ = started.send(Ok(()));
+                        context::enter_worker(&worker, || worker.run());
+                        drop(watch);
+                        drop(worker);
+                        drop(claim);
+                    }
+                    Err(error) => drop(started.send(Err(error))),
+                }
+                // Nobody hears it if the runtime was not built to the end.
+                let _ = ends.send(());
+            });
+            // Dropping the runtime ends those that run already.
+            runtime.threads.push(thread?);
+        }
+        drop((started, ends));
+        starts.iter().take(workers).collect::<io::Result<()>>()?;
+        Ok(runtime)
+    }
+
+    /// A runtime without threads, to be run inside of this thread's own loop; of one worker, whatever
+    /// [`workers`](Builder::workers) says.
+    ///
+    /// # Errors
+    ///
+    /// - `WouldBlock` on a worker, which it would stop.
+    /// - `Unsupported` if no driver has a descriptor of its own here.
+    /// - What the system says of descriptors and memory.
+    pub fn build_local(self) -> io::Result<Local> {
+        if context::worker(|_| ()).is_some() {
+            return Err(wait::Stop::NotHere.into());
+        }
+        let mut poller = Poller::new()?;
+        if poller.fd().is_none() {
+            poller = Poller::with_driver(osier_poll::Driver::default())?;
+        }
+        if poller.fd().is_none() {
+            let text = "an embedded runtime needs a poller with a descriptor, which there is none of here";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        let (shared, vacancies) = self.prepare(std::iter::once(Ok(poller)))?;
+        let vacancy = vacancies.into_iter().next().expect("one poller, one worker");
+        let (worker, claim) = vacancy.fill(0, shared)?;
+        Local::with(worker, claim, self.watchdog)
+    }
+
+    /// All that the workers need but threads: one for each poller.
+    fn prepare(&self, pollers: impl Iterator<Item = io::Result<Poller>>) -> io::Result<(Arc<Shared>, Vec<Vacancy>)> {
         wrap_panic_hook();
-        let mut desks = Vec::with_capacity(workers);
-        let mut seats = Vec::with_capacity(workers);
-        for _ in 0..workers {
-            let poller = Arc::new(Poller::new()?);
+        let runtime = inspect::next_runtime();
+        let mut vacancies = Vec::new();
+        let mut seats = Vec::new();
+        for (index, poller) in pollers.enumerate() {
+            let poller = Arc::new(poller?);
             let Some(remote) = Remote::claim(Arc::clone(&poller)) else {
                 return Err(io::Error::other("more workers in this process than 4096"));
             };
@@ -500,64 +573,51 @@ impl Builder {
                 stealers,
                 local_tasks: Injector::new(),
             });
-            desks.push((claim, poller, deque, tasks));
+            let name = format!("{}-{index}", self.name);
+            remote.desk.open(Named {
+                runtime,
+                index,
+                name: name.clone(),
+            });
+            vacancies.push(Vacancy {
+                name,
+                claim,
+                poller,
+                deque,
+                tasks,
+            });
+        }
+        if self.watchdog.is_some() {
+            watchdog::start()?;
         }
         let shared = Arc::new(Shared {
             seats: seats.into(),
             injector: Injector::new(),
             tasks: Injector::new(),
-            idle: Idle::new(workers),
+            idle: Idle::new(vacancies.len()),
             stopping: AtomicBool::new(false),
             shutdown_timeout: self.shutdown_timeout,
             stacks: self.stacks.clone(),
             measure_stacks: self.measure_stacks,
         });
-        let (ends, ended) = mpsc::channel();
-        let mut runtime = Runtime {
-            shared: Arc::clone(&shared),
-            threads: Vec::with_capacity(workers),
-            ended: Mutex::new(ended),
-        };
-        if self.watchdog.is_some() {
-            watchdog::start()?;
-        }
-        let number = inspect::next_runtime();
-        let (started, starts) = mpsc::channel();
-        for (index, (claim, poller, deque, tasks)) in desks.into_iter().enumerate() {
-            let shared = Arc::clone(&shared);
-            let started = started.clone();
-            let ends = ends.clone();
-            let pin = self.pin;
-            let watchdog = self.watchdog;
-            let name = format!("{}-{index}", self.name);
-            claim.0.desk.open(Named {
-                runtime: number,
-                index,
-                name: name.clone(),
-            });
-            let thread = thread::Builder::new().name(name).spawn(move || {
-                if pin {
-                    crate::sys::pin_thread(index);
-                }
-                match Worker::new(index, shared, claim.0, poller, deque, tasks) {
-                    Ok(worker) => {
-                        let _watch = watchdog.map(|limit| watchdog::watch(claim.0, limit));
-                        // The builder may have given up; then the worker is told to stop.
-                        let _ = started.send(Ok(()));
-                        context::enter_worker(&worker, || worker.run());
-                    }
-                    Err(error) => drop(started.send(Err(error))),
-                }
-                drop(claim);
-                // Nobody hears it if the runtime was not built to the end.
-                let _ = ends.send(());
-            });
-            // Dropping the runtime ends those that run already.
-            runtime.threads.push(thread?);
-        }
-        drop((started, ends));
-        starts.iter().take(workers).collect::<io::Result<()>>()?;
-        Ok(runtime)
+        Ok((shared, vacancies))
+    }
+}
+
+/// The place of a worker that is not there yet.
+struct Vacancy {
+    name: String,
+    claim: Claim,
+    poller: Arc<Poller>,
+    deque: Deque<Job>,
+    tasks: executor::Queue,
+}
+
+impl Vacancy {
+    /// Its worker, to be made on its own thread. The claim is to go after that.
+    fn fill(self, index: usize, shared: Arc<Shared>) -> io::Result<(Worker, Claim)> {
+        let worker = Worker::new(index, shared, self.claim.0, self.poller, self.deque, self.tasks)?;
+        Ok((worker, self.claim))
     }
 }
 

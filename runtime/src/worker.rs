@@ -136,7 +136,7 @@ impl Worker {
     }
 
     /// Fibers and tasks in turn, until none is ready or either kind has had its share.
-    fn run_ready(&self) {
+    pub(crate) fn run_ready(&self) {
         let (mut fibers, mut tasks) = (BUDGET, BUDGET);
         loop {
             self.run_fibers(&mut fibers);
@@ -198,7 +198,7 @@ impl Worker {
         }
     }
 
-    fn fire_timers(&self) {
+    pub(crate) fn fire_timers(&self) {
         self.remote.timers.fire(self.now.get());
         let tick = self.tick();
         let mut timers = self.timers.borrow_mut();
@@ -294,20 +294,24 @@ impl Worker {
     }
 
     fn until_next(&self, now: Instant) -> Option<Duration> {
+        self.next_deadline().map(|next| next.saturating_duration_since(now))
+    }
+
+    /// When there is something to do at the latest.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let timer = self
             .timers
             .borrow()
             .next_wakeup()
             .map(|tick| self.started + Duration::from_millis(tick));
         let leaf = self.remote.timers.next();
-        let next = [timer, leaf, self.stop_at.get(), self.trim_at.get()]
+        [timer, leaf, self.stop_at.get(), self.trim_at.get()]
             .into_iter()
             .flatten()
-            .min();
-        next.map(|next| next.saturating_duration_since(now))
+            .min()
     }
 
-    fn take_inbox(&self) {
+    pub(crate) fn take_inbox(&self) {
         if !self.remote.inbox.is_empty() {
             self.remote.inbox.drain(self.remote, |slot| {
                 self.remote.desk.wakes.add(1);
@@ -440,8 +444,17 @@ impl Worker {
     /// Starts a spawned job on a fiber of its own.
     #[inline(always)]
     fn start(&self, job: Job) {
+        if let Some(slot) = self.prepare(job) {
+            self.switch_to(slot);
+        }
+    }
+
+    /// Puts a spawned job on a fiber of its own, which has not run yet.
+    #[inline(always)]
+    fn prepare(&self, job: Job) -> Option<&Slot> {
         if self.is_stopping() {
-            return drop(job);
+            drop(job);
+            return None;
         }
         let prepared = self
             .stacks
@@ -452,7 +465,8 @@ impl Worker {
             Err(error) => {
                 let error = fiber::cannot_start(job.header(), error);
                 eprintln!("osier: {error}");
-                return job.fail(Box::new(error));
+                job.fail(Box::new(error));
+                return None;
             }
         };
         let id = self.next_id();
@@ -470,7 +484,69 @@ impl Worker {
             None
         });
         slot.set_fiber(coroutine);
-        self.switch_to(slot);
+        Some(slot)
+    }
+
+    /// Puts all spawned jobs on fibers, and those into the ready queue.
+    pub(crate) fn prepare_all(&self) {
+        while let Some(job) = self.next_job() {
+            if let Some(slot) = self.prepare(job) {
+                self.slots.queue(slot);
+            }
+        }
+    }
+
+    /// How many fibers are ready.
+    pub(crate) fn ready(&self) -> u32 {
+        self.slots.ready()
+    }
+
+    /// Takes the first ready fiber out of the queue, to be [resumed](Worker::resume_word) or [woken](Worker::wake).
+    pub(crate) fn pop_ready(&self) -> Option<Word> {
+        self.slots.pop().map(|slot| self.word(slot))
+    }
+
+    /// Resumes the fiber of `word`, or wakes the connection at rest, if there still is one.
+    pub(crate) fn resume_word(&self, word: Word) {
+        if let Some(slot) = self.slots.get(word.slot())
+            && word.is_generation(slot.generation.get())
+        {
+            self.resume(slot);
+            self.remote.desk.resumed.add(1);
+        }
+    }
+
+    /// What others may know of the fiber of `word`.
+    pub(crate) fn told(&self, word: Word) -> Option<(u64, &'static stack::Label)> {
+        let slot = self.slots.get(word.slot())?;
+        let current = word.is_generation(slot.generation.get()) && slot.state() == State::Suspended;
+        slot.told().filter(|_| current)
+    }
+
+    /// How many times a fiber was resumed.
+    pub(crate) fn resumed(&self) -> u64 {
+        self.remote.desk.resumed.get()
+    }
+
+    /// The worker's host begins to work for it.
+    pub(crate) fn wake_up(&self) {
+        self.remote.parker.unprepare();
+        if self.shared.idle.leave_sleep(self.index) {
+            self.shared.idle.stop_search();
+        }
+        self.remote.desk.work_begins();
+    }
+
+    /// The worker's host turns to something else: from now on whoever wakes a fiber rings. `true`: there is something to do.
+    pub(crate) fn lie_down(&self) -> bool {
+        self.remote.desk.turn_ends(&self.load());
+        self.remote.parker.prepare();
+        self.shared.idle.enter_sleep(self.index);
+        self.has_work()
+            || self.shared.has_work(self.index)
+            || !self.remote.inbox.is_empty()
+            || self.remote.desk.is_asked()
+            || self.is_to_stop()
     }
 
     /// Puts a connection into a slot of its own, at rest.

@@ -198,7 +198,7 @@ pub struct DumpedTask {
     pub name: Option<Arc<str>>,
     /// Where it was spawned.
     pub place: &'static Location<'static>,
-    /// Whether it is being polled; what else it does is not known.
+    /// Whether it is being polled; `Suspended` may also be ready.
     pub state: State,
 }
 
@@ -296,7 +296,7 @@ pub(crate) fn gather(remotes: Vec<&'static Remote>) -> Dump {
 }
 
 /// Asks the workers; `own`: the answer of the one whose thread waits for this.
-fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -> Dump {
+pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -> Dump {
     let (sender, receiver) = mpsc::channel();
     let mut answers: HashMap<u16, Answer> = own.into_iter().collect();
     let mut asked: Vec<&Remote> = Vec::new();
@@ -322,6 +322,7 @@ fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -> Dump {
             }
         }
     }
+    let works: Vec<Work> = remote::all().map(watchdog::work).collect();
     let mut symbols = Symbols::default();
     let now = Instant::now();
     let mut workers: Vec<_> = remotes
@@ -345,7 +346,7 @@ fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -> Dump {
                     .into_iter()
                     .map(|shown| shown.dumped(now, &mut symbols))
                     .collect(),
-                tasks: Vec::new(),
+                tasks: tasks(remote, &works),
                 resting: answer.resting,
                 unstarted: answer.unstarted,
             })
@@ -353,6 +354,20 @@ fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -> Dump {
         .collect();
     workers.sort_by_key(|worker| (worker.runtime, worker.index));
     Dump { workers }
+}
+
+/// The tasks that were spawned on a worker, of which some may run on others.
+fn tasks(remote: &Remote, works: &[Work]) -> Vec<DumpedTask> {
+    let dumped = |info: crate::executor::Info| DumpedTask {
+        state: match works.contains(&Work::Task { id: info.id }) {
+            true => State::Running,
+            false => State::Suspended,
+        },
+        id: info.id,
+        name: info.name,
+        place: info.place,
+    };
+    remote.tasks.infos().into_iter().map(dumped).collect()
 }
 
 impl Shown {

@@ -127,7 +127,7 @@ impl Desk {
             fibers_started: self.started.get(),
             fibers: self.fibers.get() as usize,
             resting: self.resting.get() as usize,
-            tasks: 0,
+            tasks: remote.tasks.len(),
             queued: self.queued.get() as usize,
             timers: self.timers.get() as usize + remote.timers.len(),
             stacks_pooled: self.pooled.get() as usize,
