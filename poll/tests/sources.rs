@@ -59,6 +59,7 @@ fn a_tcp_connection_being_made_is_writable_when_it_is(driver: Driver) {
     }
     let mut all = Vec::new();
     let (mut accepted, _) = listener.accept().unwrap();
+    bench.poller.delete(&stream).unwrap();
     drop(stream);
     accepted.read_to_end(&mut all).unwrap();
     assert_eq!(all, [7; 16 * 1024], "what was written before the drop arrives");

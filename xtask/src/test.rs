@@ -1,7 +1,8 @@
 //! `cargo xtask test`: every test there is.
 //!
 //! Called by people, by `ci.rs` and so by `.ci/run`. The steps in order: the programs the tests talk to, the tests of
-//! the workspace, the examples in the documentation, what the null servers of `bench/` count with, the loom models and
+//! the workspace, the examples in the documentation, the tests on the portable driver (on epoll and on poll(2)), the types
+//! on FreeBSD, what the null servers of `bench/` count with, the loom models and
 //! miri on `queue/`, valgrind on `coro/`, and a few seconds of each fuzz target. The steps share one target directory
 //! except where compiler flags differ.
 
@@ -17,6 +18,9 @@ const STEPS: &[Step] = &[
     ("peers", install_peers),
     ("tests", workspace_tests),
     ("docs", doc_tests),
+    ("portable", portable_driver),
+    ("poll-backend", poll_backend),
+    ("freebsd", freebsd_types),
     ("bench", floor_of_the_bench),
     ("loom", loom_models),
     ("miri", miri),
@@ -79,6 +83,56 @@ fn doc_tests() -> Outcome {
     command.args(["test", "--workspace", "--doc", "--no-fail-fast", "--", "--show-output"]);
     step::tests("docs", &mut command, LIMIT)
 }
+
+/// The tests of the workspace once more, on the driver that other systems have.
+fn portable_driver() -> Outcome {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]);
+    command.args(["--", "--show-output"]);
+    command.env("OSIER_DRIVER", "portable");
+    step::tests("portable", &mut command, LIMIT)
+}
+
+/// The same driver on poll(2), which the `polling` crate is built for by a flag of its own: no edges, and no kernel that
+/// remembers.
+fn poll_backend() -> Outcome {
+    let mut command = cargo();
+    command.args([
+        "test",
+        "-p",
+        "osier-poll",
+        "-p",
+        "osier",
+        "--lib",
+        "--tests",
+        "--no-fail-fast",
+    ]);
+    command.args(["--", "--show-output"]);
+    command
+        .env("OSIER_DRIVER", "portable")
+        .env("RUSTFLAGS", "--cfg polling_test_poll_backend")
+        .env("CARGO_TARGET_DIR", target_dir().join("poll-backend"));
+    step::tests("poll-backend", &mut command, LIMIT)
+}
+
+/// Nothing runs on FreeBSD here; that the poller is still well typed there is all that is checked.
+fn freebsd_types() -> Outcome {
+    const TARGET: &str = "x86_64-unknown-freebsd";
+    let start = Instant::now();
+    if !step::succeeds(Command::new("rustup").args(["target", "add", TARGET])) {
+        return Outcome::skipped("freebsd", format!("rustup cannot install {TARGET}"));
+    }
+    let mut command = cargo();
+    command.args(["check", "--target", TARGET]);
+    for package in FREEBSD {
+        command.args(["-p", package]);
+    }
+    let passed = step::run(&mut command, LIMIT, |_| true);
+    Outcome::one_check("freebsd", passed, FREEBSD.len(), "packages", start.elapsed())
+}
+
+/// What is written for more than Linux.
+const FREEBSD: &[&str] = &["osier-poll", "osier-queue"];
 
 /// The rivals are not built here, but what the null servers count with is tested.
 fn floor_of_the_bench() -> Outcome {
