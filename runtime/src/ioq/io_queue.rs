@@ -41,8 +41,6 @@ pub(super) struct Shared {
     pub(super) remote: &'static Remote,
     pub(super) tasks: Arc<Tasks>,
     registry: Mutex<Registry>,
-    /// Somebody has notified, and no iteration has ended since.
-    notified: AtomicBool,
 }
 
 struct Registry {
@@ -75,17 +73,11 @@ impl Shared {
         registry.open = false;
         registry
     }
-
-    fn notify(&self) {
-        if !self.notified.swap(true, Ordering::AcqRel) {
-            self.remote.ring();
-        }
-    }
 }
 
 impl Wake for Shared {
     fn wake(self: Arc<Self>) {
-        self.notify();
+        self.tasks.notify();
     }
 }
 
@@ -104,7 +96,7 @@ impl Handle {
     /// There is no need to after a callback, nor after what completes a wait of this queue: those do it by themselves.
     pub fn notify(&self) {
         if self.is_open() {
-            self.0.notify();
+            self.0.tasks.notify();
         }
     }
 
@@ -226,7 +218,6 @@ impl IoQueue {
                 open: true,
                 requests: Slab::new(),
             }),
-            notified: AtomicBool::new(false),
         }));
         Ok(IoQueue {
             handle,
@@ -360,16 +351,18 @@ impl IoQueue {
         let remote = self.claim.0;
         remote.parker.prepare();
         // Whoever comes after this look sees the sleep announced, and rings.
-        let nothing = !self.handle.0.notified.load(Ordering::Acquire) && self.run_queue.tasks().len() == 0;
+        let tasks = self.run_queue.tasks();
+        let nothing = !tasks.notified.load(Ordering::Acquire) && tasks.len() == 0;
         let until = match nothing {
             true => [limit, remote.timers.next()].into_iter().flatten().min(),
             false => Some(time::coarse_now()),
         };
         self.wait(until)?;
-        self.handle.0.notified.store(false, Ordering::Release);
+        // Acquires what was done before: the caller looks when this returns.
+        tasks.notified.swap(false, Ordering::AcqRel);
         drop(iterating);
         remote.timers.fire(Instant::now());
-        self.run_queue.tasks().dispatch_round();
+        tasks.dispatch_round();
         Ok(())
     }
 

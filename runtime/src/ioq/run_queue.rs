@@ -2,10 +2,11 @@
 //!
 //! # Protocol
 //! Everything is under one lock, which nobody holds while a callback runs. A push wakes a thread of the pool that waits, or,
-//! if none does, the thread that iterates the [`IoQueue`](super::IoQueue). Whoever has run something makes that one look again:
-//! it may wait for what the callback did. Of two flags `closed` refuses new work, `quit` also ends the threads.
+//! if none does, the thread that iterates the [`IoQueue`](super::IoQueue). Whoever else has run something notifies that one, which
+//! may wait for what the callback did: also if it does not sleep yet, so that it does not. Of two flags `closed` refuses new work, `quit` also ends the threads.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::{fmt, io};
@@ -53,6 +54,8 @@ pub(super) struct Tasks {
     arrived: Condvar,
     /// The driver whose thread helps, and waits for what callbacks do.
     remote: Option<&'static Remote>,
+    /// That thread is not to sleep: something has happened since its last iteration that it may wait for.
+    pub(super) notified: AtomicBool,
 }
 
 #[derive(Default)]
@@ -74,6 +77,7 @@ impl Tasks {
             state: Mutex::default(),
             arrived: Condvar::new(),
             remote,
+            notified: AtomicBool::new(false),
         }
     }
 
@@ -104,6 +108,13 @@ impl Tasks {
         })
     }
 
+    /// Makes the thread that iterates return, or not wait the next time.
+    pub(super) fn notify(&self) {
+        if !self.notified.swap(true, Ordering::AcqRel) {
+            self.ring();
+        }
+    }
+
     fn ring(&self) {
         if let Some(remote) = self.remote {
             remote.ring();
@@ -122,29 +133,29 @@ impl Tasks {
         impl Drop for Running<'_> {
             fn drop(&mut self) {
                 self.0.lock().running -= 1;
-                self.0.ring();
             }
         }
         let _running = Running(self);
         task.run();
     }
 
-    /// Runs at most `limit` tasks; 0: until none is left.
+    /// Runs at most `limit` tasks, beside the thread that iterates; 0: until none is left.
     pub(super) fn dispatch(&self, limit: usize) -> usize {
         let mut count = 0;
         while limit == 0 || count < limit {
             let Some(task) = self.pop() else { break };
             self.run(task);
+            self.notify();
             count += 1;
         }
         count
     }
 
-    /// Runs as many tasks as are queued now; those that they queue have to wait for the next time.
-    pub(super) fn dispatch_round(&self) -> usize {
-        match self.len() {
-            0 => 0,
-            limit => self.dispatch(limit),
+    /// What the thread that iterates runs: as many tasks as are queued now; those that they queue wait for the next time.
+    pub(super) fn dispatch_round(&self) {
+        for _ in 0..self.len() {
+            let Some(task) = self.pop() else { return };
+            self.run(task);
         }
     }
 
@@ -157,6 +168,7 @@ impl Tasks {
                     state.running += 1;
                     drop(state);
                     self.run(task);
+                    self.notify();
                     state = self.lock();
                 }
                 None => {

@@ -1,0 +1,20 @@
+//! What the tests of the callback face share.
+
+use std::time::{Duration, Instant};
+
+use osier::ioq::IoQueue;
+use osier::time::Sleep;
+
+/// Far more than anything here takes.
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// Iterates until `done` says so.
+pub fn until(queue: &IoQueue, mut done: impl FnMut() -> bool) {
+    let guard = queue.when(Sleep::new(LONG), |_, _| ()).unwrap();
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LONG, "what was waited for did not happen");
+        queue.iterate().unwrap();
+    }
+    guard.cancel();
+}
