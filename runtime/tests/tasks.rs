@@ -56,7 +56,7 @@ fn a_task_gives_its_value_to_whoever_waits() {
 fn a_panic_goes_to_the_handle_and_nowhere_else() {
     runtime(1).run(|| {
         let task = spawn_future(async { panic!("of the task") });
-        let payload = task.join().map(|()| ()).unwrap_err();
+        let payload = task.join().unwrap_err();
         assert_eq!(payload.downcast_ref(), Some(&"of the task"));
         assert_eq!(
             spawn_future(async { "the worker lives" }).join().unwrap(),
@@ -135,14 +135,14 @@ fn the_end_of_a_runtime_drops_every_task_on_a_worker() {
         for _ in 0..100 {
             let home = thread::current().id();
             let (captured, right) = (Count(Arc::clone(&dropped)), Arc::clone(&on_their_worker));
-            struct Check(thread::ThreadId, Arc<AtomicUsize>, Rc<()>);
+            struct Check(thread::ThreadId, Arc<AtomicUsize>, std::marker::PhantomData<Rc<()>>);
             impl Drop for Check {
                 fn drop(&mut self) {
                     assert_eq!(thread::current().id(), self.0);
                     self.1.fetch_add(1, Ordering::SeqCst);
                 }
             }
-            let check = Check(home, right, Rc::new(()));
+            let check = Check(home, right, std::marker::PhantomData);
             drop(spawn_future_local(async move {
                 let (_captured, _check) = (captured, check);
                 pending::<()>().await;
@@ -421,9 +421,8 @@ fn a_task_and_a_fiber_wait_for_each_other() {
                 osier::sleep(Duration::from_millis(2));
                 20
             });
-            fiber
+            fiber.await.unwrap() + spawn_future(async { 1 }).await.unwrap()
         });
-        let fiber = task.join().unwrap();
-        assert_eq!(fiber.join().unwrap(), 20);
+        assert_eq!(spawn(|| task.join().unwrap()).join().unwrap(), 21);
     });
 }
