@@ -214,6 +214,45 @@ fn a_cancelled_fiber_stops_waiting_and_the_bytes_stay() {
 }
 
 #[test]
+fn a_blocking_call_in_a_callback_on_a_worker_is_refused() {
+    use osier::process::{Command, Stdio};
+    use osier::signal::{Signal, Signals};
+    use std::io::Read as _;
+    use std::sync::{Arc, Mutex, mpsc};
+    use std::task::{Context, Wake, Waker};
+    struct Callback(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+    impl Wake for Callback {
+        fn wake(self: Arc<Self>) {
+            self.0.lock().unwrap().take().expect("woken once")();
+        }
+    }
+    let (tell, told) = mpsc::channel();
+    let callback = move || {
+        let (near, mut far) = pair();
+        let read = (&near).read(&mut [0]).unwrap_err().kind();
+        let read_mut = far.read(&mut [0]).unwrap_err().kind();
+        let received = Signals::new([Signal::USR2]).unwrap().recv().unwrap_err().kind();
+        let mut child = Command::new("sleep");
+        let mut child = child
+            .arg("100")
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let waited = child.wait().unwrap_err().kind();
+        let collected = child.wait_with_output().unwrap_err().kind();
+        tell.send([read, read_mut, received, waited, collected]).unwrap();
+    };
+    let waker = Waker::from(Arc::new(Callback(Mutex::new(Some(Box::new(callback))))));
+    let kinds = osier::run(move || {
+        let mut sleep = pin!(osier::time::Sleep::new(Duration::from_millis(5)));
+        assert!(sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        osier::unblock(move || told.recv_timeout(Duration::from_secs(20)).unwrap())
+    });
+    assert_eq!(kinds, [ErrorKind::WouldBlock; 5]);
+}
+
+#[test]
 fn one_future_goes_on_where_it_is_moved_to() {
     use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
     let (mut near, mut far) = pair();

@@ -14,7 +14,7 @@
 //! uses the position of the file. It clears it and then wakes everybody who waited.
 
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -24,7 +24,6 @@ use std::task::{Context, Poll, Waker, ready};
 use std::{fmt, fs};
 
 use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
-use rustix::io::ReadWriteFlags;
 
 use super::{Metadata, Operation, Permissions};
 use crate::context::{self, Caller};
@@ -183,8 +182,7 @@ impl Shared {
                 return Poll::Ready(Ok(0));
             }
             // What cannot tell, or has nothing in memory, is read by one who may wait.
-            let mut slices = [IoSliceMut::new(buf)];
-            if let Ok(count) = rustix::io::preadv2(&self.file, &mut slices, u64::MAX, ReadWriteFlags::NOWAIT) {
+            if let Some(count) = read_from_memory(&self.file, buf) {
                 return Poll::Ready(Ok(count));
             }
             let mut bytes = std::mem::take(&mut state.ahead);
@@ -250,6 +248,19 @@ impl Shared {
     fn seek(&self, to: SeekFrom) -> io::Result<u64> {
         wait::wait(None, None, |cx| self.poll_seek(cx, to))?
     }
+}
+
+/// Reads what is in memory, at the file's position.
+#[cfg(target_os = "linux")]
+fn read_from_memory(file: &fs::File, buf: &mut [u8]) -> Option<usize> {
+    use rustix::io::{ReadWriteFlags, preadv2};
+    preadv2(file, &mut [io::IoSliceMut::new(buf)], u64::MAX, ReadWriteFlags::NOWAIT).ok()
+}
+
+/// No other system can say what that is.
+#[cfg(not(target_os = "linux"))]
+fn read_from_memory(_: &fs::File, _: &mut [u8]) -> Option<usize> {
+    None
 }
 
 fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {

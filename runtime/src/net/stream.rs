@@ -22,6 +22,12 @@ use crate::source::{Direction, Moved, Watched};
 /// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
 const SLICES_MAX: usize = 1024;
 
+/// More follows at once. Systems without the flag send what there is.
+#[cfg(target_os = "linux")]
+pub(crate) const MORE: SendFlags = SendFlags::MORE;
+#[cfg(not(target_os = "linux"))]
+pub(crate) const MORE: SendFlags = SendFlags::empty();
+
 /// A duration that a call may take, settable while others use the stream; 0 is none.
 #[derive(Debug, Default)]
 pub struct Timeout(AtomicU64);
@@ -506,12 +512,12 @@ macro_rules! stream_impls {
             ///
             /// As `write`: `TimedOut` after the write timeout.
             pub fn write_more(&self, buf: &[u8]) -> std::io::Result<usize> {
-                self.0.write(buf, rustix::net::SendFlags::MORE)
+                self.0.write(buf, crate::net::stream::MORE)
             }
 
             /// [`write_more`](Self::write_more) as a future; the write timeout does not hold for it.
             pub fn write_more_async(&self, buf: &[u8]) -> impl Future<Output = std::io::Result<usize>> + Send {
-                self.0.write_async(buf, rustix::net::SendFlags::MORE)
+                self.0.write_async(buf, crate::net::stream::MORE)
             }
 
             /// Ends reading, writing or both, for every copy of the socket. Those that wait on it wake.

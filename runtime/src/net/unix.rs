@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::future::poll_fn;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::pin::Pin;
@@ -160,8 +159,7 @@ impl fmt::Debug for UnixStream {
 ///
 /// ```
 /// use osier::net::{UnixListener, UnixSocketAddr, UnixStream};
-/// use std::os::linux::net::SocketAddrExt;
-/// osier::run(|| {
+/// /// osier::run(|| {
 ///     let addr = UnixSocketAddr::from_abstract_name(format!("osier-doc-{}", std::process::id()))?;
 ///     let listener = UnixListener::bind_addr(&addr)?;
 ///     let _client = UnixStream::connect_addr(&addr)?;
@@ -548,23 +546,24 @@ fn peer(fd: BorrowedFd<'_>) -> io::Result<UnixSocketAddr> {
 }
 
 fn to_rustix(addr: &UnixSocketAddr) -> io::Result<SocketAddrUnix> {
-    Ok(match (addr.as_pathname(), addr.as_abstract_name()) {
-        (Some(path), _) => SocketAddrUnix::new(path)?,
-        (None, Some(name)) => SocketAddrUnix::new_abstract_name(name)?,
-        (None, None) => {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "an unnamed socket has no address",
-            ));
-        }
-    })
+    if let Some(path) = addr.as_pathname() {
+        return Ok(SocketAddrUnix::new(path)?);
+    }
+    #[cfg(target_os = "linux")]
+    if let Some(name) = std::os::linux::net::SocketAddrExt::as_abstract_name(addr) {
+        return Ok(SocketAddrUnix::new_abstract_name(name)?);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "an unnamed socket has no address",
+    ))
 }
 
 /// What the kernel says of a peer. A name that fills `sun_path` to the last byte has no room for its NUL there; std cannot
 /// hold it and rustix panics over it, so it counts as none, like the empty one.
 fn from_rustix(addr: Option<SocketAddrAny>) -> io::Result<UnixSocketAddr> {
     const FAMILY_BYTES: u32 = 2;
-    const PATH_BYTES: u32 = 108;
+    const PATH_BYTES: u32 = if cfg!(target_os = "linux") { 108 } else { 104 };
     if addr
         .as_ref()
         .is_some_and(|addr| addr.address_family() != AddressFamily::UNIX)
@@ -576,8 +575,9 @@ fn from_rustix(addr: Option<SocketAddrAny>) -> io::Result<UnixSocketAddr> {
     }
     let named = addr.filter(|addr| (FAMILY_BYTES + 1..=FAMILY_BYTES + PATH_BYTES).contains(&addr.addr_len()));
     let named = named.and_then(|addr| SocketAddrUnix::try_from(addr).ok());
+    #[cfg(target_os = "linux")]
     if let Some(name) = named.as_ref().and_then(|addr| addr.abstract_name()) {
-        return UnixSocketAddr::from_abstract_name(name);
+        return <UnixSocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(name);
     }
     let path = named.as_ref().and_then(|addr| addr.path_bytes()).unwrap_or_default();
     UnixSocketAddr::from_pathname(Path::new(OsStr::from_bytes(path)))

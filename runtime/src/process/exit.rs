@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::process::Child;
 
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
+use rustix::process::{Pid, WaitId, WaitIdOptions};
 
 use crate::context::{self, Caller};
 use crate::wait::{self, Stop};
@@ -23,10 +23,7 @@ impl Exit {
     pub(super) fn of(child: &Child) -> Exit {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.expect("the system gave it as a positive i32");
-        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(fd) => Exit::Pidfd(fd),
-            Err(_) => Exit::Pool(pid),
-        }
+        pidfd(pid).map_or(Exit::Pool(pid), Exit::Pidfd)
     }
 
     pub(super) fn wait(&self) -> io::Result<()> {
@@ -49,6 +46,16 @@ impl Exit {
             &Exit::Pool(pid) => blocking::unblock(move || wait_for(pid)).await,
         }
     }
+}
+
+#[cfg(target_os = "linux")]
+fn pidfd(pid: Pid) -> Option<OwnedFd> {
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn pidfd(_: Pid) -> Option<OwnedFd> {
+    None
 }
 
 fn wait_for(pid: Pid) -> io::Result<()> {
