@@ -504,8 +504,8 @@ impl<T> Task<T> {
 
     /// Tells the task to end; what this returns is ready when it has: its future is dropped instead of polled the next time.
     ///
-    /// `None`: it was cancelled. A task that ends by itself meanwhile gives what it ended with. Dropping the future that this
-    /// returns leaves the task to end by itself.
+    /// `None`: it was cancelled; what a poll that ran meanwhile has ended with is dropped. A task that had ended before gives what
+    /// it ended with. Dropping the future that this returns leaves the task to end by itself.
     pub fn cancel(mut self) -> impl Future<Output = Option<thread::Result<T>>> + use<T> {
         let task = self.task.take().expect("it is taken only by methods that take self");
         let mut cancelling = Box::pin(task.cancel());
