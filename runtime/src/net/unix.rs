@@ -159,7 +159,8 @@ impl fmt::Debug for UnixStream {
 ///
 /// ```
 /// use osier::net::{UnixListener, UnixSocketAddr, UnixStream};
-/// /// osier::run(|| {
+/// use std::os::linux::net::SocketAddrExt;
+/// osier::run(|| {
 ///     let addr = UnixSocketAddr::from_abstract_name(format!("osier-doc-{}", std::process::id()))?;
 ///     let listener = UnixListener::bind_addr(&addr)?;
 ///     let _client = UnixStream::connect_addr(&addr)?;
