@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod peer;
+pub mod postgres;
 pub mod redis;
 pub mod ureq;
 

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{io, thread};
 
+use crate::postgres::Session;
+
 /// The user that PostgreSQL runs as where the test runs as root, which it refuses: nobody.
 const NOBODY: u32 = 65534;
 
@@ -34,7 +36,7 @@ impl Peer {
         let socket = directory.0.join("socket");
         let mut command = Command::new(program);
         command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket);
-        Peer::start(command, socket, directory)
+        Peer::start(command, socket, directory, |_| true)
     }
 
     /// Makes a cluster and starts `postgres` on it. Its user `osier` needs no password.
@@ -65,10 +67,17 @@ impl Peer {
         command.args(["-F", "-c", "listen_addresses="]);
         command.arg("-k").arg(&directory.0).arg("-D").arg(&data);
         let socket = directory.0.join(".s.PGSQL.5432");
-        Peer::start(command, socket, directory)
+        // It listens before it has started.
+        let ready = |stream| Session::start(stream, "osier", "postgres").is_ok();
+        Peer::start(command, socket, directory, ready)
     }
 
-    fn start(mut command: Command, socket: PathBuf, directory: Directory) -> Result<Peer, String> {
+    fn start(
+        mut command: Command,
+        socket: PathBuf,
+        directory: Directory,
+        ready: impl Fn(UnixStream) -> bool,
+    ) -> Result<Peer, String> {
         let name = command.get_program().display().to_string();
         let log = fs::File::create(directory.0.join("log")).and_then(|log| Ok((log.try_clone()?, log)));
         let (out, err) = log.map_err(|error| format!("{name}: its log: {error}"))?;
@@ -80,7 +89,7 @@ impl Peer {
         };
         // A minute in all: far more than either takes.
         for _ in 0..1200 {
-            if UnixStream::connect(&peer.socket).is_ok() {
+            if UnixStream::connect(&peer.socket).is_ok_and(&ready) {
                 return Ok(peer);
             }
             if !matches!(peer.child.try_wait(), Ok(None)) {
@@ -90,7 +99,7 @@ impl Peer {
         }
         // It is there and does not work: no reason to skip.
         let log = fs::read_to_string(peer.directory.0.join("log")).unwrap_or_default();
-        panic!("{name} does not listen on {}: {log}", peer.socket.display());
+        panic!("{name} does not answer on {}: {log}", peer.socket.display());
     }
 
     /// The Unix socket that it listens on.

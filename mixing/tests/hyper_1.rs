@@ -17,7 +17,7 @@ use hyper::client::conn::http1::SendRequest;
 use hyper::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, client, server};
-use osier::aio::hyper::Timer;
+use osier::aio::hyper::{Executor, Timer};
 use osier::aio::{AsyncStream, Compat};
 use osier::net::TcpStream;
 use osier_mixing::{listen, pattern, run, serve};
@@ -230,6 +230,43 @@ fn a_connection_may_have_a_fiber_instead_of_a_task() {
             }
         });
         assert_eq!(server.join().unwrap(), 3);
+    });
+}
+
+#[test]
+fn http2_spawns_on_our_executor() {
+    run(|| {
+        let (listener, address) = listen();
+        osier::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut http = server::conn::http2::Builder::new(Executor);
+            http.timer(Timer).keep_alive_interval(Duration::from_millis(5));
+            osier::block_on(http.serve_connection(stream.compat(), service_fn(answer)))
+        });
+        osier::block_on(async {
+            let stream = TcpStream::connect_async(address).await.unwrap();
+            let mut http = client::conn::http2::Builder::new(Executor);
+            let (sender, connection) = http.timer(Timer).handshake(stream.compat()).await.unwrap();
+            let driver = osier::spawn_future(connection);
+            // Longer than a stream's first window.
+            let tasks: Vec<_> = (0..10)
+                .map(|n| {
+                    let mut sender = sender.clone();
+                    osier::spawn_future(async move {
+                        let said = pattern(100_000 + n);
+                        let pieces: Vec<Bytes> = said.chunks(9999).map(Bytes::copy_from_slice).collect();
+                        let request = Request::post("http://localhost/echo").body(streamed(stream::iter(pieces)));
+                        let response = sender.send_request(request.unwrap()).await.unwrap();
+                        assert!(collect(response).await == said);
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+            drop(sender);
+            driver.await.unwrap().unwrap();
+        });
     });
 }
 

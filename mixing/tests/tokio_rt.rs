@@ -205,6 +205,30 @@ fn other_fibers_and_tasks_see_no_tokio_runtime() {
 }
 
 #[test]
+fn a_guard_that_is_held_over_a_suspension_is_seen_by_other_fibers() {
+    // Why `with_tokio` enters for each poll: tokio's guard is the thread's, and so are all fibers of a worker.
+    let tokio = tokio();
+    run_on(1, || {
+        let over = Arc::new(AtomicBool::new(false));
+        let other = osier::spawn({
+            let over = Arc::clone(&over);
+            move || {
+                let seen = Handle::try_current().is_ok();
+                over.store(true, Ordering::Relaxed);
+                seen
+            }
+        });
+        let entered = tokio.enter();
+        while !over.load(Ordering::Relaxed) {
+            osier::yield_now();
+        }
+        drop(entered);
+        assert!(other.join().unwrap());
+        assert!(Handle::try_current().is_err());
+    });
+}
+
+#[test]
 fn a_future_that_is_given_up_is_dropped_with_its_runtime_entered() {
     struct Probe(Arc<AtomicUsize>);
     impl Drop for Probe {
