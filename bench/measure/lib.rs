@@ -1,6 +1,8 @@
 //! The clock of the micro programs: the same loop around everybody's primitive.
 //!
-//! It counts CPU time of the whole process, as the rows about servers do, so that neighbours on the core do not show.
+//! It counts CPU time of the whole process, as the rows about servers do, so that neighbours on the core do not show; where
+//! two cores take part it counts time that passes, for there waiting is what is measured. A program that is given a name
+//! as its argument measures that one alone.
 #![forbid(unsafe_code)]
 
 use rustix::time::{ClockId, clock_gettime};
@@ -8,24 +10,58 @@ use rustix::time::{ClockId, clock_gettime};
 /// Batches that count; one before them warms up.
 const BATCHES: usize = 9;
 const ITERATIONS: u32 = 200_000;
+/// Of what takes two cores: it may cost two wake-ups of a thread each.
+const ITERATIONS_APART: u32 = 10_000;
 
-/// Runs `batch(n)`, which does its thing `n` times, and prints `NAME NANOSECONDS` for one: the median of the batches.
-pub fn print(name: &str, mut batch: impl FnMut(u32)) {
-    batch(ITERATIONS);
+/// Runs `batch(n)`, which does its thing `n` times, and prints `NAME NANOSECONDS` of CPU for one: the median of the batches.
+pub fn print(name: &str, batch: impl FnMut(u32)) {
+    median(name, ClockId::ProcessCPUTime, ITERATIONS, batch);
+}
+
+/// As [`print`], in time that passes: for what two cores do with each other.
+pub fn print_apart(name: &str, batch: impl FnMut(u32)) {
+    median(name, ClockId::Monotonic, ITERATIONS_APART, batch);
+}
+
+/// As [`print_apart`], for what seldom waits.
+pub fn print_abreast(name: &str, batch: impl FnMut(u32)) {
+    median(name, ClockId::Monotonic, ITERATIONS, batch);
+}
+
+/// As [`print`], of `count` things at once: one batch, which is warm-up and sample enough.
+pub fn print_mass(name: &str, count: u32, batch: impl FnOnce(u32)) {
+    if is_wanted(name) {
+        let start = nanos(ClockId::ProcessCPUTime);
+        batch(count);
+        let each = (nanos(ClockId::ProcessCPUTime) - start) as f64 / f64::from(count);
+        println!("{name} {each:.2}");
+    }
+}
+
+fn median(name: &str, clock: ClockId, iterations: u32, mut batch: impl FnMut(u32)) {
+    if !is_wanted(name) {
+        return;
+    }
+    batch(iterations);
     let mut each: Vec<f64> = (0..BATCHES)
         .map(|_| {
-            let start = cpu_nanos();
-            batch(ITERATIONS);
-            (cpu_nanos() - start) as f64 / f64::from(ITERATIONS)
+            let start = nanos(clock);
+            batch(iterations);
+            (nanos(clock) - start) as f64 / f64::from(iterations)
         })
         .collect();
     each.sort_by(f64::total_cmp);
     println!("{name} {:.2}", each[BATCHES / 2]);
 }
 
-/// CPU time that all threads of this process have used.
-fn cpu_nanos() -> i64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+/// Whether the arguments ask for this figure: it, or none in particular.
+fn is_wanted(name: &str) -> bool {
+    std::env::args().nth(1).is_none_or(|wanted| wanted == name)
+}
+
+/// CPU time that all threads of this process have used, or what a clock on the wall shows.
+fn nanos(clock: ClockId) -> i64 {
+    let time = clock_gettime(clock);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 

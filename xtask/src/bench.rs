@@ -6,7 +6,7 @@
 //! counts it, for on two cores the load generator is the bottleneck. A row that could not be measured is shown with the
 //! reason, a row that loses is shown like any other.
 //!
-//! `rows.rs` has the rows and their goals, `server.rs` one running server, `load.rs` the load on it, `table.rs` the
+//! `rows.rs` and `rows/micro.rs` have the rows and their goals, `server.rs` one running server, `load.rs` the load on it, `table.rs` the
 //! figures and how they are shown.
 
 mod load;
@@ -15,6 +15,7 @@ mod server;
 mod table;
 
 use crate::{peers, step, test};
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -158,13 +159,19 @@ fn range(text: &str) -> Vec<usize> {
 }
 
 /// `program`, pinned to a core, with as many open files as the system allows.
-pub fn pinned(core: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub fn pinned(core: usize, program: impl AsRef<OsStr>) -> Command {
+    pinned_to(&[core], program)
+}
+
+/// As [`pinned`], to several cores.
+pub fn pinned_to(cores: &[usize], program: impl AsRef<OsStr>) -> Command {
+    let cores: Vec<String> = cores.iter().map(usize::to_string).collect();
     let mut command = Command::new("sh");
     // The shell and taskset become the program: its process id is the one that is measured and killed.
     command.args([
         "-c",
         r#"ulimit -n "$(ulimit -H -n)"; PATH="$PATH:/usr/sbin" exec taskset -c "$0" "$@""#,
-        &core.to_string(),
+        &cores.join(","),
     ]);
     command.arg(program);
     command

@@ -1,10 +1,10 @@
-//! Load on a server: `wrk` for requests, `hold` for idle connections, and runs of micro programs.
+//! Load on a server: `wrk` for requests, `load-echo` for echoes, `hold` for idle connections; and runs of micro programs.
 //!
 //! Called by `rows.rs`; everything here runs to its end before it returns.
 
 use super::server::Server;
-use super::{Plan, pinned, program};
-use std::io::{BufRead, BufReader};
+use super::{Plan, pinned, pinned_to, program};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub fn idle_connections(plan: &Plan, server: &Server, path: &str, count: usize) 
     Ok(after.saturating_sub(before) as f64 / count as f64)
 }
 
-/// Idle connections; closed by the drop.
+/// A client that keeps its connections; closed by the drop.
 struct Held(std::process::Child);
 
 impl Drop for Held {
@@ -90,26 +90,70 @@ impl Drop for Held {
     }
 }
 
-fn hold(plan: &Plan, server: &Server, path: &str, count: usize) -> Result<Held, String> {
-    let mut command = pinned(plan.cores.1, program("hold"));
-    command.args([&server.port.to_string(), &count.to_string(), path]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut held = Held(command.spawn().map_err(|error| format!("hold: {error}"))?);
-    let mut line = String::new();
-    if let Some(stdout) = held.0.stdout.take() {
-        let _ = BufReader::new(stdout).read_line(&mut line);
+impl Held {
+    fn start(plan: &Plan, name: &str, args: &[String]) -> Result<Held, String> {
+        let mut command = pinned(plan.cores.1, program(name));
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
+        Ok(Held(child))
     }
-    if line.trim() == "held" {
-        Ok(held)
-    } else {
-        Err(format!("hold: could not hold {count} connections"))
+
+    /// The next line that it prints; empty if it has ended.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        if let Some(stdout) = &mut self.0.stdout {
+            // It prints no more than one line at a time, so nothing is lost with the buffer.
+            let _ = BufReader::new(stdout).read_line(&mut line);
+        }
+        line.trim().to_string()
+    }
+
+    fn go(&mut self) {
+        if let Some(stdin) = &mut self.0.stdin {
+            // If it has ended, its next line is missing.
+            let _ = stdin.write_all(b"\n");
+        }
+    }
+}
+
+fn hold(plan: &Plan, server: &Server, path: &str, count: usize) -> Result<Held, String> {
+    let args = [server.port.to_string(), count.to_string(), path.into()];
+    let mut held = Held::start(plan, "hold", &args)?;
+    match held.line() == "held" {
+        true => Ok(held),
+        false => Err(format!("hold: could not hold {count} connections")),
+    }
+}
+
+/// A message on its way in each of `count` connections, sent again as soon as it is back.
+pub fn echoes(plan: &Plan, server: &Server, count: usize) -> Result<Served, String> {
+    let millis = (plan.load / 2).as_millis().to_string();
+    let args = [server.port.to_string(), count.to_string(), millis];
+    let mut held = Held::start(plan, "load-echo", &args)?;
+    if held.line() != "ready" {
+        return Err(format!("load-echo: not every one of {count} connections was answered"));
+    }
+    let before = server.cpu();
+    held.go();
+    let line = held.line();
+    let cpu = server.cpu() - before;
+    let numbers = line
+        .split_once(' ')
+        .and_then(|(rounds, seconds)| Some((rounds.parse::<f64>().ok()?, seconds.parse::<f64>().ok()?)));
+    match numbers {
+        Some((rounds, seconds)) if rounds > 0.0 => Ok(Served {
+            micros: cpu.as_secs_f64() * 1e6 / rounds,
+            per_second: rounds / seconds,
+            memory: server.peak_memory(),
+        }),
+        _ => Err("load-echo: a message did not come back as it was sent".into()),
     }
 }
 
 /// Runs a program that prints "NAME NUMBER" lines and returns them.
-pub fn figures(plan: &Plan, program: &Path, args: &[String]) -> Result<Vec<(String, f64)>, String> {
+pub fn figures(cores: &[usize], program: &Path, args: &[String]) -> Result<Vec<(String, f64)>, String> {
     let name = program.file_name().unwrap_or_default().display();
-    let output = pinned(plan.cores.0, program)
+    let output = pinned_to(cores, program)
         .args(args)
         .output()
         .map_err(|error| format!("{name}: {error}"))?;

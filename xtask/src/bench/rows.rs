@@ -1,12 +1,16 @@
 //! The rows of the table: what each measures, who takes part, and the goal.
 //!
 //! Called by `bench.rs`. A row is a list of contestants, ours first; each round runs them in turn. A contestant that
-//! fails is out for the rest of the row and its line says why.
+//! fails is out for the rest of the row and its line says why. Here are the rows about servers and memory; those about
+//! primitives in a loop are in `rows/micro.rs`.
+
+mod micro;
 
 use super::load::{self, Served};
 use super::server::{self, Server};
 use super::table::{Line, median};
 use super::{Plan, osier, program};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// What `bench/` builds without `--all`.
@@ -17,13 +21,17 @@ pub const PACKAGES: &[&str] = &[
     "bench-may",
     "bench-tokio",
     "bench-smol",
+    "bench-monoio",
+    "bench-async-std",
+    "bench-std",
     "bench-corosensei",
+    "bench-load-echo",
     "bench-hold",
 ];
 
 const HELLO: &[u8] = b"Hello, World!";
 
-/// The goal against a whole server: less than it.
+/// The goal against a rival: less than it.
 const BELOW: Option<f64> = Some(1.0);
 
 type Run<'a> = Box<dyn Fn() -> Result<Sample, String> + 'a>;
@@ -49,7 +57,8 @@ struct Row<'a> {
     rounds: usize,
     /// A figure of our own to stay below, whatever the rivals do.
     bound: Option<f64>,
-    ours: Contestant<'a>,
+    /// More than one where there are several ways to do it, each with a line against each rival.
+    ours: Vec<Contestant<'a>>,
     rivals: Vec<Contestant<'a>>,
 }
 
@@ -65,14 +74,8 @@ pub fn run(plan: &Plan) -> Vec<Line> {
         hello(plan, "hello, pipelined 16", true, Some(1.12)),
     ];
     rows.extend(files.map(|(size, bytes, goal)| file(plan, size, bytes, goal)));
-    rows.extend([
-        idle(plan),
-        fibers(plan, 100_000),
-        fibers(plan, 1_000_000),
-        micro(plan, "spawn + join", "spawn-join", 65.0),
-        micro(plan, "spawn_local + join", "spawn-local-join", 65.0),
-        micro(plan, "yield", "yield", 8.0),
-    ]);
+    rows.extend([idle(plan), fibers(plan, 100_000), fibers(plan, 1_000_000), echo(plan)]);
+    rows.extend(micro::rows(plan));
     let wanted = rows
         .into_iter()
         .filter(|row| plan.rows.as_ref().is_none_or(|part| row.name.contains(part.as_str())));
@@ -83,7 +86,7 @@ pub fn run(plan: &Plan) -> Vec<Line> {
 fn measured(mut row: Row) -> Vec<Line> {
     println!("\n{} ({})", row.name, row.unit);
     for round in 1..=row.rounds {
-        for contestant in std::iter::once(&mut row.ours).chain(&mut row.rivals) {
+        for contestant in row.ours.iter_mut().chain(&mut row.rivals) {
             if contestant.failure.is_some() {
                 continue;
             }
@@ -99,9 +102,18 @@ fn measured(mut row: Row) -> Vec<Line> {
             }
         }
     }
-    let ours = &row.ours;
+    let several = row.ours.len() > 1;
+    row.ours.iter().flat_map(|ours| lines(&row, ours, several)).collect()
+}
+
+/// The lines of one of ours: against the bound, and against each rival.
+fn lines(row: &Row, ours: &Contestant, several: bool) -> Vec<Line> {
+    let name = match several {
+        true => format!("{}: {}", row.name, ours.name),
+        false => row.name.clone(),
+    };
     let line = |rival: &str, theirs: Vec<f64>, goal, aside, failure| Line {
-        row: row.name.clone(),
+        row: name.clone(),
         rival: rival.into(),
         unit: row.unit,
         ours: figures(&ours.samples),
@@ -170,7 +182,7 @@ fn hello<'a>(plan: &'a Plan, name: &str, pipelined: bool, against_null: Option<f
     if plan.all {
         rivals.extend(["axum", "actix", "ntex"].map(|name| rival(name, name, BELOW)));
     }
-    let ours = rival("osier", "osier-hello", None);
+    let ours = vec![rival("osier", "osier-hello", None)];
     Row {
         name: name.into(),
         unit: "µs CPU/request",
@@ -196,7 +208,7 @@ fn file<'a>(plan: &'a Plan, size: &str, bytes: usize, goal: Option<f64>) -> Row<
     };
     let under_load = std::rc::Rc::new(under_load);
     let (with_ours, with_nginx) = (under_load.clone(), under_load);
-    let ours = contestant("osier", None, move || with_ours(osier_on_files(plan)?));
+    let ours = vec![contestant("osier", None, move || with_ours(osier_on_files(plan)?))];
     let rivals = vec![contestant("nginx", goal, move || with_nginx(nginx(plan)?))];
     Row {
         name: format!("file of {size}"),
@@ -205,6 +217,37 @@ fn file<'a>(plan: &'a Plan, size: &str, bytes: usize, goal: Option<f64>) -> Row<
         bound: None,
         ours,
         rivals,
+    }
+}
+
+/// 64 bytes there and back, on many connections at once.
+fn echo(plan: &Plan) -> Row<'_> {
+    const CONNECTIONS: usize = 1000;
+    let on = |name, binary: &'static str, args: &'static [&'static str], goal| {
+        let run = move || {
+            let server = Server::start(plan, &program(binary), |port| {
+                let args = args.iter().map(OsString::from);
+                Ok(std::iter::once(port.to_string().into()).chain(args).collect())
+            })?;
+            load::echoes(plan, &server, CONNECTIONS).map(sample)
+        };
+        contestant(name, goal, run)
+    };
+    Row {
+        name: format!("echo of 64 B, {CONNECTIONS} connections"),
+        unit: "µs CPU/round trip",
+        rounds: plan.rounds,
+        bound: None,
+        ours: vec![
+            on("fibers", "osier-echo", &[], None),
+            on("futures", "osier-echo", &["futures"], None),
+        ],
+        rivals: vec![
+            on("tokio", "tokio-echo", &[], BELOW),
+            on("smol", "smol-echo", &[], BELOW),
+            on("may", "may-echo", &[], BELOW),
+            on("monoio", "monoio-echo", &[], BELOW),
+        ],
     }
 }
 
@@ -222,7 +265,7 @@ fn idle(plan: &Plan) -> Row<'_> {
         on("hyper", "hyper", BELOW),
         on("may_minihttp", "may-http", BELOW),
     ];
-    let ours = on("osier", "osier-hello", None);
+    let ours = vec![on("osier", "osier-hello", None)];
     let name = format!("idle connection, of {CONNECTIONS}");
     Row {
         name,
@@ -246,33 +289,12 @@ fn fibers(plan: &Plan, count: usize) -> Row<'_> {
         unit: "bytes",
         rounds: plan.rounds.min(2),
         bound: Some(4700.0),
-        ours: run("osier", "osier-fibers", count),
+        ours: vec![run("osier", "osier-fibers", count)],
         rivals: vec![run(
             "corosensei, 20,000",
             "corosensei-fibers",
             count.min(MOST_MAPPED_ALONE),
         )],
-    }
-}
-
-/// A primitive in a loop, on one worker.
-fn micro<'a>(plan: &'a Plan, name: &str, printed_as: &'static str, bound: f64) -> Row<'a> {
-    // Rivals know one way to spawn.
-    let theirs = printed_as.replace("-local", "");
-    let run =
-        |name, binary, printed_as: String, goal| contestant(name, goal, move || figure(plan, binary, &printed_as, &[]));
-    Row {
-        name: name.into(),
-        unit: "ns CPU",
-        rounds: plan.rounds,
-        bound: Some(bound),
-        ours: run("osier", "osier-micro", printed_as.into(), None),
-        rivals: vec![
-            run("corosensei, bare", "corosensei-micro", theirs.clone(), None),
-            run("tokio", "tokio-micro", theirs.clone(), BELOW),
-            run("smol", "smol-micro", theirs.clone(), BELOW),
-            run("may", "may-micro", theirs, BELOW),
-        ],
     }
 }
 
@@ -283,9 +305,14 @@ fn sample(served: Served) -> Sample {
     }
 }
 
-/// The figure that a program of `bench/` prints under a name.
+/// The figure that a program of `bench/` prints under a name, on the core of the servers.
 fn figure(plan: &Plan, binary: &str, printed_as: &str, args: &[String]) -> Result<Sample, String> {
-    let printed = load::figures(plan, &program(binary), args)?;
+    figure_on(&[plan.cores.0], binary, printed_as, args)
+}
+
+/// As [`figure`], on these cores.
+fn figure_on(cores: &[usize], binary: &str, printed_as: &str, args: &[String]) -> Result<Sample, String> {
+    let printed = load::figures(cores, &program(binary), args)?;
     let found = printed.iter().find(|(name, _)| name == printed_as);
     let (_, figure) = found.ok_or_else(|| format!("{binary}: printed no figure called {printed_as}"))?;
     Ok(Sample {

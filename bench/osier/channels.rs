@@ -1,0 +1,67 @@
+//! Ours: messages through bounded channels, from one to one on one worker, and from four to four on two; fibers and
+//! futures. We have one receiver for each channel: four to four is four channels.
+#![forbid(unsafe_code)]
+
+use osier::sync::mpsc;
+
+const BOUND: usize = 1024;
+const PAIRS: u32 = 4;
+
+fn main() {
+    let workers = |workers| {
+        osier::Runtime::builder()
+            .workers(workers)
+            .build()
+            .expect("a worker needs a thread and an epoll")
+    };
+    let rt = workers(1);
+    rt.run(|| {
+        measure::print("channel-1", |n| fibers(1, n));
+        measure::print("channel-1-futures", |n| futures(1, n));
+    });
+    drop(rt);
+    let rt = workers(2);
+    rt.run(|| {
+        measure::print_abreast("channel-4", |n| fibers(PAIRS, n));
+        measure::print_abreast("channel-4-futures", |n| futures(PAIRS, n));
+    });
+}
+
+/// `n` messages in all, through as many channels as there are pairs.
+fn fibers(pairs: u32, n: u32) {
+    let each = n / pairs;
+    let receivers: Vec<_> = (0..pairs)
+        .map(|_| {
+            let (sender, mut receiver) = mpsc::channel(BOUND);
+            osier::spawn(move || (0..each).try_for_each(|i| sender.send(i)));
+            osier::spawn(move || receiver.iter().count())
+        })
+        .collect();
+    for receiver in receivers {
+        assert_eq!(receiver.join().expect("it does not panic"), each as usize);
+    }
+}
+
+fn futures(pairs: u32, n: u32) {
+    let each = n / pairs;
+    let receivers: Vec<_> = (0..pairs)
+        .map(|_| {
+            let (sender, mut receiver) = mpsc::channel(BOUND);
+            osier::spawn_future(async move {
+                for i in 0..each {
+                    sender.send_async(i).await.expect("the receiver waits for all");
+                }
+            });
+            osier::spawn_future(async move {
+                let mut count = 0;
+                while receiver.recv_async().await.is_ok() {
+                    count += 1;
+                }
+                count
+            })
+        })
+        .collect();
+    for receiver in receivers {
+        assert_eq!(receiver.join().expect("it does not panic"), each);
+    }
+}

@@ -1,0 +1,250 @@
+//! The rows about primitives in a loop: each figure is what a program of `bench/` prints under a name.
+//!
+//! Called by `rows.rs`. On one worker the unit is CPU time and the program is pinned to the core of the servers; what takes
+//! two workers may use both cores, its unit is time that passes, and its row says so.
+
+use super::{BELOW, Contestant, Row, contestant, figure_on};
+use crate::bench::Plan;
+
+/// Who takes part: what it is called in the table, its program, and what that calls the figure.
+type Entry = (&'static str, &'static str, &'static str);
+
+/// Ours with the watchdog may cost this much of what it costs without.
+const WATCHED: Option<f64> = Some(1.05);
+
+/// All of them.
+pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
+    let spawning = |name, printed_as, bound| {
+        // Rivals know one way to spawn.
+        let theirs = [
+            ("tokio", "tokio-micro", "spawn-join"),
+            ("smol", "smol-micro", "spawn-join"),
+            ("may", "may-micro", "spawn-join"),
+        ];
+        let ours = [("osier", "osier-micro", printed_as)];
+        one(plan, name, &ours, &theirs)
+            .bounded(bound)
+            .bare("corosensei-micro", "spawn-join", plan)
+    };
+    let mut rows = vec![
+        spawning("spawn + join", "spawn-join", 65.0),
+        spawning("spawn_local + join", "spawn-local-join", 65.0),
+        one(
+            plan,
+            "yield",
+            &[("osier", "osier-micro", "yield")],
+            &[
+                ("tokio", "tokio-micro", "yield"),
+                ("smol", "smol-micro", "yield"),
+                ("may", "may-micro", "yield"),
+            ],
+        )
+        .bounded(8.0)
+        .bare("corosensei-micro", "yield", plan),
+    ];
+    rows.extend(watched(plan));
+    rows.extend(futures(plan));
+    rows.extend(signals(plan));
+    rows.extend(channels(plan));
+    rows.extend(selects(plan));
+    rows.extend(timers(plan));
+    rows
+}
+
+/// What it costs that a thread looks whether the worker turns its loop.
+fn watched(plan: &Plan) -> Vec<Row<'_>> {
+    let row = |name, with, without| {
+        let mut row = one(
+            plan,
+            name,
+            &[("osier", "osier-micro", with)],
+            &[("without", "osier-micro", without)],
+        );
+        row.rivals[0].goal = WATCHED;
+        row
+    };
+    vec![
+        row("yield, with the watchdog", "yield-watched", "yield"),
+        row("spawn + join, with the watchdog", "spawn-join-watched", "spawn-join"),
+    ]
+}
+
+fn futures(plan: &Plan) -> Vec<Row<'_>> {
+    vec![
+        one(
+            plan,
+            "spawn_future + await",
+            &[("osier", "osier-micro", "spawn-future")],
+            &[
+                ("tokio multi_thread", "tokio-micro", "spawn-future"),
+                ("tokio current_thread", "tokio-micro", "spawn-join"),
+                ("smol Executor", "smol-micro", "spawn-future"),
+                ("async-std", "async-std-micro", "spawn-future"),
+            ],
+        ),
+        one(
+            plan,
+            "spawn_future_local + await",
+            &[("osier", "osier-micro", "spawn-future-local")],
+            &[
+                ("tokio LocalSet", "tokio-micro", "spawn-future-local"),
+                ("smol LocalExecutor", "smol-micro", "spawn-future-local"),
+            ],
+        ),
+    ]
+}
+
+/// Round trips of two who signal each other in turn.
+fn signals(plan: &Plan) -> Vec<Row<'_>> {
+    const OURS: &str = "osier-signals";
+    vec![
+        one(
+            plan,
+            "signal ping-pong, one worker",
+            &[
+                ("Event, fibers", OURS, "event"),
+                ("Event, futures", OURS, "event-futures"),
+                ("Mailbox, fibers", OURS, "mailbox"),
+                ("Mailbox, futures", OURS, "mailbox-futures"),
+            ],
+            &[("tokio Notify", "tokio-signals", "event")],
+        ),
+        two(
+            plan,
+            "signal ping-pong, two workers, apart",
+            &[
+                ("Event, fibers", OURS, "event-apart"),
+                ("Mailbox, fibers", OURS, "mailbox-apart"),
+            ],
+            &[
+                ("tokio Notify, two runtimes", "tokio-signals", "event-two-runtimes"),
+                ("std Condvar, two threads", "std-signals", "event-apart"),
+            ],
+        ),
+        two(
+            plan,
+            "signal ping-pong, two workers, free to meet",
+            &[
+                ("Event, futures", OURS, "event-futures-apart"),
+                ("Mailbox, futures", OURS, "mailbox-futures-apart"),
+            ],
+            &[("tokio Notify, multi_thread", "tokio-signals", "event-apart")],
+        ),
+    ]
+}
+
+/// Each in its natural shape: see the programs.
+fn channels(plan: &Plan) -> Vec<Row<'_>> {
+    let shapes = |printed_as, futures| {
+        let ours = [
+            ("fibers", "osier-channels", printed_as),
+            ("futures", "osier-channels", futures),
+        ];
+        let rivals = [
+            ("tokio mpsc", "tokio-channels", printed_as),
+            ("async-channel on smol", "smol-channels", printed_as),
+            ("may mpsc, unbounded", "may-channels", printed_as),
+        ];
+        (ours, rivals)
+    };
+    let (ours, rivals) = shapes("channel-1", "channel-1-futures");
+    let one_to_one = one(plan, "channel 1 to 1, one worker", &ours, &rivals);
+    let (ours, rivals) = shapes("channel-4", "channel-4-futures");
+    vec![one_to_one, two(plan, "channel 4 to 4, two workers", &ours, &rivals)]
+}
+
+fn selects(plan: &Plan) -> Vec<Row<'_>> {
+    let row = |name, printed_as, futures| {
+        let ours = [
+            ("fibers", "osier-select", printed_as),
+            ("futures", "osier-select", futures),
+        ];
+        one(plan, name, &ours, &[("tokio", "tokio-select", printed_as)])
+    };
+    vec![
+        row("select of 4, one ready", "select-ready", "select-ready-futures"),
+        row(
+            "select of 4, one ready, timeout arm",
+            "select-ready-timeout",
+            "select-ready-timeout-futures",
+        ),
+        row("select of 4, waiting", "select", "select-futures"),
+        row(
+            "select of 4, waiting, timeout arm",
+            "select-timeout",
+            "select-timeout-futures",
+        ),
+    ]
+}
+
+fn timers(plan: &Plan) -> Vec<Row<'_>> {
+    let row = |name, printed_as| {
+        let (ours, tokio) = (
+            ("osier", "osier-timers", printed_as),
+            ("tokio", "tokio-timers", printed_as),
+        );
+        Row {
+            rounds: plan.rounds.min(3),
+            ..one(plan, name, &[ours], &[tokio])
+        }
+    };
+    vec![
+        row("timer set and cancelled, of 1000000", "timers-cancel"),
+        row("timer set and fired, of 1000000", "timers-fire"),
+    ]
+}
+
+/// A row on one worker.
+fn one<'a>(plan: &'a Plan, name: &str, ours: &[Entry], rivals: &[Entry]) -> Row<'a> {
+    row(plan, name, "ns CPU", vec![plan.cores.0], ours, rivals)
+}
+
+/// A row on two workers.
+fn two<'a>(plan: &'a Plan, name: &str, ours: &[Entry], rivals: &[Entry]) -> Row<'a> {
+    let cores = vec![plan.cores.0, plan.cores.1];
+    row(plan, name, "ns, both cores", cores, ours, rivals)
+}
+
+fn row<'a>(
+    plan: &'a Plan,
+    name: &str,
+    unit: &'static str,
+    cores: Vec<usize>,
+    ours: &[Entry],
+    rivals: &[Entry],
+) -> Row<'a> {
+    let entered = |entries: &[Entry], goal| -> Vec<Contestant<'a>> {
+        let entered = entries.iter().map(|entry| entered(&cores, *entry, goal));
+        entered.collect()
+    };
+    Row {
+        name: name.into(),
+        unit,
+        rounds: plan.rounds,
+        bound: None,
+        ours: entered(ours, None),
+        rivals: entered(rivals, BELOW),
+    }
+}
+
+fn entered<'a>(cores: &[usize], (name, binary, printed_as): Entry, goal: Option<f64>) -> Contestant<'a> {
+    let cores = cores.to_vec();
+    contestant(name, goal, move || {
+        figure_on(&cores, binary, printed_as, &[printed_as.to_string()])
+    })
+}
+
+impl<'a> Row<'a> {
+    /// With a figure to stay below.
+    fn bounded(mut self, bound: f64) -> Row<'a> {
+        self.bound = Some(bound);
+        self
+    }
+
+    /// With the bare switch beside it, which is no goal.
+    fn bare(mut self, binary: &'static str, printed_as: &'static str, plan: &Plan) -> Row<'a> {
+        let bare = entered(&[plan.cores.0], ("corosensei, bare", binary, printed_as), None);
+        self.rivals.insert(0, bare);
+        self
+    }
+}
