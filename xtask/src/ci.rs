@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 pub fn main() -> ExitCode {
-    let mut outcomes = vec![fmt(), clippy(), rustdoc(), tidy::run()];
+    let mut outcomes = vec![fmt(), clippy(), clippy_mixing(), rustdoc(), tidy::run()];
     outcomes.extend(test::run(&[]));
     step::report(&outcomes)
 }
@@ -22,7 +22,7 @@ fn fmt() -> Outcome {
     }
     let start = Instant::now();
     let mut ok = step::run(cargo().args(["fmt", "--all", "--check"]), LIMIT, |_| true);
-    for other in ["bench", "fuzz"].map(|dir| format!("{dir}/Cargo.toml")) {
+    for other in ["bench", "fuzz", "mixing"].map(|dir| format!("{dir}/Cargo.toml")) {
         if std::fs::exists(&other).unwrap_or(false) {
             // Goes through the path dependencies a second time, which costs nothing.
             ok &= step::run(
@@ -36,20 +36,25 @@ fn fmt() -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    if !step::succeeds(cargo().args(["clippy", "--version"])) {
-        return Outcome::skipped("clippy", "no clippy (rustup component add clippy)".into());
-    }
+    linted("clippy", cargo().args(["clippy", "--workspace"]))
+}
+
+/// `mixing/` is code to be copied, and a workspace of its own.
+fn clippy_mixing() -> Outcome {
     let mut command = cargo();
-    command.args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        COUNTABLE,
-        "--",
-        "-D",
-        "warnings",
-    ]);
-    compiled("clippy", &mut command)
+    command.args(["clippy", "--manifest-path", "mixing/Cargo.toml"]);
+    linted(
+        "clippy-mixing",
+        command.env("CARGO_TARGET_DIR", test::mixing_target_dir()),
+    )
+}
+
+fn linted(name: &str, command: &mut Command) -> Outcome {
+    if !step::succeeds(cargo().args(["clippy", "--version"])) {
+        return Outcome::skipped(name, "no clippy (rustup component add clippy)".into());
+    }
+    command.args(["--all-targets", COUNTABLE, "--", "-D", "warnings"]);
+    compiled(name, command)
 }
 
 fn rustdoc() -> Outcome {

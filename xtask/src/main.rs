@@ -19,7 +19,7 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   test [STEP]...   every test there is; installs the programs the tests talk to, where it may
-                   steps: peers tests docs bench loom miri valgrind fuzz
+                   steps: peers tests docs portable poll-backend freebsd bench mixing loom miri valgrind fuzz
   ci               fmt, clippy, rustdoc, tidy and all of `test`
   tidy             what no compiler checks: paths in documents, headers, islands, sorted dependencies
   bench [--all] [--rows PATTERN] [--quick]

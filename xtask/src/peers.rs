@@ -28,6 +28,17 @@ pub const FOR_TESTS: &[Peer] = &[
         package: "valgrind",
         purpose: "memory errors across stack switches",
     },
+    Peer {
+        program: "redis-server",
+        package: "redis-server",
+        purpose: "clients of redis over our streams",
+    },
+    // Debian has `postgres` itself apart, for each version; this one comes with any.
+    Peer {
+        program: "pg_ctlcluster",
+        package: "postgresql",
+        purpose: "clients of PostgreSQL over our streams",
+    },
 ];
 
 /// What `cargo xtask bench` uses.

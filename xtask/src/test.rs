@@ -2,7 +2,7 @@
 //!
 //! Called by people, by `ci.rs` and so by `.ci/run`. The steps in order: the programs the tests talk to, the tests of
 //! the workspace, the examples in the documentation, the tests on the portable driver (on epoll and on poll(2)), the types
-//! on FreeBSD, what the null servers of `bench/` count with, the loom models and
+//! on FreeBSD, what the null servers of `bench/` count with, the libraries of `mixing/`, the loom models and
 //! miri on `queue/`, valgrind on `coro/`, and a few seconds of each fuzz target. The steps share one target directory
 //! except where compiler flags differ.
 
@@ -22,6 +22,7 @@ const STEPS: &[Step] = &[
     ("poll-backend", poll_backend),
     ("freebsd", freebsd_types),
     ("bench", floor_of_the_bench),
+    ("mixing", other_libraries),
     ("loom", loom_models),
     ("miri", miri),
     ("valgrind", valgrind),
@@ -151,6 +152,15 @@ fn floor_of_the_bench() -> Outcome {
     step::tests("bench", &mut command, LIMIT)
 }
 
+/// What is mixed with Osier, each library for real, and the programs of `docs/mixing.md`.
+fn other_libraries() -> Outcome {
+    let mut command = cargo();
+    command.args(["test", "--manifest-path", "mixing/Cargo.toml", "--no-fail-fast"]);
+    command.args(["--", "--show-output"]);
+    command.env("CARGO_TARGET_DIR", mixing_target_dir());
+    step::tests("mixing", &mut command, LIMIT)
+}
+
 /// The models are the tests of `queue/` whose names say loom: with `--cfg loom` the ordinary ones have no atomics to
 /// run on. Release, because loom explores every interleaving.
 fn loom_models() -> Outcome {
@@ -263,6 +273,11 @@ pub fn target_dir() -> PathBuf {
 /// Where the workspace of `bench/` is built: its packages have other features than ours of the same name.
 pub fn bench_target_dir() -> PathBuf {
     target_dir().join("bench")
+}
+
+/// Where the workspace of `mixing/` is built, which wants less debug information than ours.
+pub fn mixing_target_dir() -> PathBuf {
+    target_dir().join("mixing")
 }
 
 /// The target triple of this machine, as the compiler names it.
