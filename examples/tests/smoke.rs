@@ -83,3 +83,61 @@ fn wrong_arguments_are_named() {
         }
     }
 }
+
+/// What a program that ends by itself prints.
+fn output(program: &str) -> String {
+    let output = Command::new(program).output().unwrap();
+    assert!(output.status.success(), "{program}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn an_event_is_polled_for_and_its_waiter_resumed_by_hand() {
+    assert_eq!(
+        output(env!("CARGO_BIN_EXE_resume_by_hand")),
+        "the event is set, the flag is false\n1 resumed, the flag is true\n"
+    );
+}
+
+#[test]
+fn fibers_run_inside_a_poll_loop_beside_its_own_descriptors() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_poll_loop"))
+        .arg("127.0.0.1:0")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut running = Running(child);
+    let mut line = move || lines.next().map(Result::unwrap);
+    let first = line().unwrap();
+    let addr = first.strip_prefix("echo on ").unwrap();
+    for round in 0..3 {
+        let mut client = connect(addr);
+        client.write_all(b"hello").unwrap();
+        let mut heard = [0; 5];
+        client.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"hello");
+        writeln!(stdin, "line {round}").unwrap();
+        assert_eq!(line().unwrap(), format!("the host read \"line {round}\""));
+    }
+    drop(stdin);
+    assert_eq!(line().unwrap(), "a fiber heard it");
+    assert_eq!(line(), None);
+    assert!(running.0.wait().unwrap().success());
+}
+
+#[test]
+fn fibers_run_inside_a_calloop_loop() {
+    let text = output(env!("CARGO_BIN_EXE_calloop_host"));
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(
+        lines[..3],
+        ["beat 1 of a fiber", "beat 2 of a fiber", "beat 3 of a fiber"]
+    );
+    let frames = lines[3]
+        .strip_prefix("the host drew ")
+        .and_then(|rest| rest.split(' ').next());
+    assert!(frames.unwrap().parse::<u32>().unwrap() > 1, "{text}");
+}

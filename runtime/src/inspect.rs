@@ -7,7 +7,7 @@
 //! | [`Runtime::metrics`](crate::Runtime::metrics) | counters | `metrics.rs` |
 //!
 //! # Protocol
-//! Each worker has a [`Desk`], beside its inbox, that is never freed. The worker alone writes the numbers on it: a load and a
+//! Each worker has a `Desk`, beside its inbox, that is never freed. The worker alone writes the numbers on it: a load and a
 //! store, relaxed, most of them once per turn of its loop; readers may find them out of date and of different turns. Questions are
 //! left under a lock: push, `asked`, ring; the worker takes them with its inbox, and looks at `asked` once more after it
 //! has announced that it sleeps.
@@ -211,7 +211,8 @@ impl Desk {
 
     /// The worker is about to look at its poller.
     #[inline]
-    pub(crate) fn turn_ends(&self, load: &Load) {
+    pub(crate) fn turn_ends(&self, load: &Load, sleeps: bool) {
+        self.sleeps.add(u64::from(sleeps));
         self.turn_ends_with(load, self.phase.get() | 1);
     }
 
@@ -229,15 +230,14 @@ impl Desk {
 
     /// The worker has looked at its poller; the turn before took `busy`.
     #[inline]
-    pub(crate) fn turn_begins(&self, busy: Duration, slept: bool) {
+    pub(crate) fn turn_begins(&self, busy: Duration) {
         let nanos = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
         let bucket = (u64::BITS - nanos.leading_zeros()) as usize;
         self.latency[bucket.min(BUCKETS - 1)].add(1);
-        self.sleeps.add(u64::from(slept));
         self.phase.set((self.phase.get() | 1) + 1);
     }
 
-    /// The worker, which its host had left at its poller, is about to work.
+    /// The worker, which was not at work, begins.
     pub(crate) fn work_begins(&self) {
         self.phase.set(self.phase.get() & !1);
     }

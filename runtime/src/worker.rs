@@ -124,6 +124,7 @@ impl Worker {
     /// The loop, until the runtime stops and every fiber has ended.
     pub(crate) fn run(&self) {
         let mut events = Events::with_capacity(EVENTS);
+        self.remote.desk.work_begins();
         while !self.is_done() {
             self.run_ready();
             self.fire_timers();
@@ -224,7 +225,7 @@ impl Worker {
                 timeout = [self.until_next(now), limit].into_iter().flatten().min();
             }
         }
-        desk.turn_ends(&self.load());
+        desk.turn_ends(&self.load(), asleep_at.is_some());
         let polled = self.poller.wait(events, timeout);
         if asleep_at.is_some() {
             self.remote.parker.unprepare();
@@ -239,7 +240,7 @@ impl Worker {
         let now = Instant::now();
         let began = self.now.replace(now);
         // A turn that does not end in a sleep counts with its look at the poller, which spares it one at the clock.
-        desk.turn_begins(asleep_at.unwrap_or(now).duration_since(began), asleep_at.is_some());
+        desk.turn_begins(asleep_at.unwrap_or(now).duration_since(began));
         match self.trim_at.get() {
             Some(trim_at) if now >= trim_at => {
                 self.trim_at.set(None);
@@ -539,7 +540,7 @@ impl Worker {
 
     /// The worker's host turns to something else: from now on whoever wakes a fiber rings. `true`: there is something to do.
     pub(crate) fn lie_down(&self) -> bool {
-        self.remote.desk.turn_ends(&self.load());
+        self.remote.desk.turn_ends(&self.load(), false);
         self.remote.parker.prepare();
         self.shared.idle.enter_sleep(self.index);
         self.has_work()

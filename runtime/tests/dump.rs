@@ -347,6 +347,32 @@ fn a_fiber_can_dump_itself_also_while_it_unwinds() {
     });
 }
 
+#[test]
+fn tasks_are_shown_and_one_can_dump() {
+    let runtime = runtime(2);
+    let line = line!() + 1;
+    let waits = runtime.spawn_future(std::future::pending::<()>());
+    drop(runtime.spawn(|| Builder::new().name("bystander").spawn(|| sleep(HOUR)).join().map(drop)));
+    until(&runtime, |dump| self::waits(dump, "bystander"));
+    // In a future's poll nothing may wait: its own worker answers at once, the other is waited for.
+    let dump = runtime.spawn_future(async { osier::dump() }).join().unwrap();
+    named(&dump, "bystander");
+    let tasks: Vec<_> = dump.workers.iter().flat_map(|worker| &worker.tasks).collect();
+    let here = |place: &std::panic::Location<'_>| place.file() == file!() && place.line() == line;
+    let pending = tasks.iter().find(|task| here(task.place)).unwrap();
+    assert_eq!(pending.state, State::Suspended);
+    assert!(
+        tasks.iter().any(|task| task.state == State::Running),
+        "the one that dumps\n{dump}"
+    );
+    assert!(
+        dump.to_string()
+            .contains(&format!("task {} spawned at {}", pending.id, pending.place)),
+        "{dump}"
+    );
+    drop(waits);
+}
+
 /// The program of `sigquit_dumps_to_stderr`, in a process of its own.
 #[test]
 fn sigquit_child() {

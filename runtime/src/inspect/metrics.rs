@@ -118,7 +118,7 @@ impl Desk {
             .for_each(|(turns, counter)| *turns = counter.get());
         Some(WorkerMetrics {
             name: seat.name.clone(),
-            turns: self.phase.get() / 2,
+            turns: self.phase.get().div_ceil(2),
             sleeps: self.sleeps.get(),
             events: self.events.get(),
             wakes: self.wakes.get(),
@@ -145,7 +145,7 @@ mod tests {
     fn a_turn_falls_into_the_bucket_above_it() {
         let desk = Desk::new();
         for nanos in [0, 1, 1023, 1024, u64::MAX] {
-            desk.turn_begins(Duration::from_nanos(nanos), false);
+            desk.turn_begins(Duration::from_nanos(nanos));
         }
         let turns = desk.latency.each_ref().map(super::super::Counter::get);
         let histogram = LatencyHistogram { turns };

@@ -1,0 +1,81 @@
+//! A host with a bare poll(2) loop over descriptors of its own, one of which is a runtime: fibers echo what clients send, lines
+//! from stdin are the host's.
+//!
+//! ```text
+//! cargo run -p osier-examples --bin poll_loop -- 127.0.0.1:7777
+//! ```
+//!
+//! It ends with its stdin.
+
+use std::io::{self, BufRead, Read, Write};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use osier::embed::Local;
+use osier::net::{TcpListener, TcpStream};
+use osier::sync::Event;
+use rustix::event::{PollFd, PollFlags, poll};
+
+fn main() -> ExitCode {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7777".into());
+    match serve(&address) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("poll_loop {address}: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn serve(address: &str) -> io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    println!("echo on {}", listener.local_addr()?);
+    let local = Local::new()?;
+    let ends = Rc::new(Event::manual());
+    drop(local.spawn(move || accept(&listener)));
+    let heard = Rc::clone(&ends);
+    let farewell = local.spawn(move || {
+        heard.wait();
+        println!("a fiber heard it");
+    });
+
+    let stdin = io::stdin();
+    let mut line = String::new();
+    while !farewell.is_finished() {
+        let mut fds = [PollFd::new(&local, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            polled => polled?,
+        };
+        let [ours, input] = fds.map(|fd| !fd.revents().is_empty());
+        if ours {
+            local.turn(Some(Duration::ZERO))?;
+        }
+        if input && !ends.is_set() {
+            line.clear();
+            match stdin.lock().read_line(&mut line)? {
+                0 => ends.set(),
+                _ => println!("the host read {:?}", line.trim_end()),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn accept(listener: &TcpListener) -> io::Result<()> {
+    loop {
+        let (stream, _) = listener.accept()?;
+        drop(osier::spawn_local(move || echo(stream)));
+    }
+}
+
+fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buf = [0; 4096];
+    loop {
+        match stream.read(&mut buf)? {
+            0 => return Ok(()),
+            n => stream.write_all(&buf[..n])?,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The numbers of a runtime.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use osier::dormant::{self, Cause, Dormant, Next};
+use osier::inspect::WorkerMetrics;
+use osier::net::{TcpListener, TcpStream};
+use osier::sync::Event;
+use osier::{Runtime, sleep, spawn, yield_now};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn runtime(workers: usize) -> Runtime {
+    Runtime::builder().workers(workers).name("counted").build().unwrap()
+}
+
+/// Looks at the first worker until the numbers are as wanted: they are written once per turn.
+fn until(runtime: &Runtime, wanted: impl Fn(&WorkerMetrics) -> bool) -> WorkerMetrics {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let worker = runtime.metrics().workers.swap_remove(0);
+        if wanted(&worker) {
+            return worker;
+        }
+        assert!(Instant::now() < deadline, "{worker:#?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn fibers_timers_stacks_and_tasks_are_counted() {
+    let runtime = runtime(1);
+    assert_eq!(runtime.metrics().workers[0].name, "counted-0");
+    let sleepers: Vec<_> = (0..10).map(|_| runtime.spawn(|| sleep(HOUR))).collect();
+    let task = runtime.spawn_future(std::future::pending::<()>());
+    let worker = until(&runtime, |worker| worker.fibers == 10);
+    assert_eq!(
+        (worker.timers, worker.fibers_started, worker.tasks),
+        (10, 10, 1),
+        "{worker:#?}"
+    );
+    sleepers.iter().for_each(|sleeper| sleeper.cancel());
+    let worker = until(&runtime, |worker| worker.fibers == 0);
+    assert_eq!((worker.timers, worker.stacks_pooled), (0, 10), "{worker:#?}");
+    drop(task.cancel());
+    until(&runtime, |worker| worker.tasks == 0);
+}
+
+#[test]
+fn turns_resumes_and_sleeps_are_counted() {
+    let runtime = runtime(1);
+    let before = until(&runtime, |worker| worker.sleeps > 0);
+    runtime.run(|| (0..10_000).for_each(|_| yield_now()));
+    let after = until(&runtime, |worker| worker.resumes >= before.resumes + 10_000);
+    let turns = after.turns - before.turns;
+    assert!((10_000 / 256..10_000).contains(&turns), "{turns} turns");
+    // A worker that has nothing to do does nothing.
+    let idle = until(&runtime, |worker| worker.queued == 0 && worker.sleeps > before.sleeps);
+    thread::sleep(Duration::from_millis(100));
+    let later = until(&runtime, |_| true);
+    assert!(later.turns <= idle.turns + 5, "{idle:#?} {later:#?}");
+    let all: u64 = later.latency.buckets().map(|(_, turns)| turns).sum();
+    assert!(all + 1 >= later.turns, "each turn is in the histogram");
+}
+
+#[test]
+fn wake_ups_events_and_steals_are_counted() {
+    let runtime = runtime(1);
+    let event = Arc::new(Event::new());
+    let theirs = Arc::clone(&event);
+    let waits = runtime.spawn(move || theirs.wait());
+    let before = until(&runtime, |worker| worker.fibers == 1);
+    assert!(before.steals > 0, "the fiber came from outside");
+    event.set();
+    waits.join().unwrap();
+    until(&runtime, |worker| worker.wakes > before.wakes);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let reads = runtime.spawn(move || {
+        osier::io::readable(&reader, None).unwrap();
+        reader.read(&mut [0; 8]).unwrap()
+    });
+    until(&runtime, |worker| worker.fibers == 1);
+    (&writer).write_all(b"x").unwrap();
+    reads.join().unwrap();
+    until(&runtime, |worker| worker.events > before.events);
+}
+
+#[test]
+fn a_long_turn_is_seen_in_the_histogram() {
+    let runtime = runtime(1);
+    let long = Duration::from_millis(50);
+    let longest = |worker: &WorkerMetrics| worker.latency.quantile(1.0);
+    runtime.run(|| thread::sleep(long));
+    let worker = until(&runtime, |worker| longest(worker) > long);
+    let late: u64 = worker
+        .latency
+        .buckets()
+        .filter(|(bound, _)| *bound > long)
+        .map(|(_, turns)| turns)
+        .sum();
+    assert!(late >= 1 && worker.latency.quantile(0.0) <= worker.latency.quantile(1.0));
+}
+
+#[test]
+fn connections_at_rest_are_no_fibers() {
+    struct Echo(TcpStream);
+    impl Dormant for Echo {
+        fn source(&self) -> &dyn osier::io::Source {
+            &self.0
+        }
+        fn wake(&mut self, cause: Cause) -> Next {
+            let mut buf = [0; 64];
+            match self.0.read(&mut buf) {
+                Ok(n @ 1..) if cause == Cause::Readable && self.0.write_all(&buf[..n]).is_ok() => Next::Sleep(None),
+                _ => Next::End,
+            }
+        }
+    }
+    let runtime = runtime(1);
+    let mut client = runtime.run(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        dormant::park_local(Box::new(Echo(listener.accept().unwrap().0)), None).unwrap();
+        client
+    });
+    until(&runtime, |worker| (worker.resting, worker.fibers) == (1, 0));
+    for _ in 0..3 {
+        client.write_all(b"hello").unwrap();
+        client.read_exact(&mut [0; 5]).unwrap();
+    }
+    let worker = until(&runtime, |worker| (worker.resting, worker.fibers) == (1, 0));
+    assert!(worker.fibers_started >= 2, "{worker:#?}");
+    drop(client);
+    until(&runtime, |worker| worker.resting == 0);
+}
+
+#[test]
+fn the_queue_of_a_busy_worker_is_counted() {
+    let runtime = runtime(1);
+    let (go, going) = mpsc::channel::<()>();
+    let busy = runtime.spawn(move || {
+        let others: Vec<_> = (0..20).map(|_| spawn(|| (0..2000).for_each(|_| yield_now()))).collect();
+        others.into_iter().for_each(|other| other.join().unwrap());
+        going.recv().unwrap_err();
+    });
+    let mut most = 0;
+    while most < 20 && !busy.is_finished() {
+        most = most.max(runtime.metrics().workers[0].queued);
+    }
+    drop(go);
+    busy.join().unwrap();
+    assert!(most > 0);
+}
+
+/// Recurses until so much of the stack is in use.
+#[inline(never)]
+fn deep(bytes: usize) {
+    let block = std::hint::black_box([1u8; 512]);
+    if osier::coro::stack::extent().unwrap().used_bytes < bytes {
+        deep(bytes);
+    }
+    std::hint::black_box(block);
+}
+
+#[test]
+fn the_depth_of_stacks_is_measured_by_spawn_place() {
+    let runtime = Runtime::builder().workers(1).measure_stacks(true).build().unwrap();
+    let (shallow, steep) = runtime.run(|| {
+        for round in 0..5 {
+            // Both use the same stacks in turn.
+            spawn(|| deep(1 << 10)).join().unwrap();
+            spawn(move || deep((20 + 10 * round) << 10)).join().unwrap();
+        }
+        (line!() - 3, line!() - 2)
+    });
+    let depth = |worker: &WorkerMetrics, line| {
+        let depths = worker.stack_depths.iter();
+        depths
+            .filter(|depth| depth.place.file() == file!() && depth.place.line() == line)
+            .map(|depth| (depth.fibers, depth.touched_bytes))
+            .next()
+    };
+    let worker = until(&runtime, |worker| {
+        depth(worker, steep).is_some_and(|(fibers, _)| fibers == 5)
+    });
+    let (fibers, touched) = depth(&worker, steep).unwrap();
+    assert!(fibers == 5 && (60 << 10..100 << 10).contains(&touched), "{worker:#?}");
+    let (fibers, touched) = depth(&worker, shallow).unwrap();
+    assert!(fibers == 5 && touched < 32 << 10, "{worker:#?}");
+}
+
+#[test]
+fn stacks_are_not_measured_unless_asked_for() {
+    let runtime = runtime(1);
+    runtime.run(|| spawn(|| deep(8 << 10)).join().unwrap());
+    let worker = until(&runtime, |worker| worker.fibers == 0 && worker.fibers_started == 2);
+    assert!(worker.stack_depths.is_empty());
+}

@@ -1,0 +1,143 @@
+//! The watchdog names the worker that does not turn, once, and nobody else.
+
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use osier::fiber::Builder;
+use osier::{Runtime, sleep, yield_now};
+
+const CHILD: &str = "OSIER_TEST_CHILD";
+
+/// What this test writes to stderr when it is run in a process of its own; `None` in that process.
+fn stderr_of(test: &str, body: impl FnOnce()) -> Option<String> {
+    if std::env::var_os(CHILD).is_some() {
+        body();
+        return None;
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .stdout(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
+    Some(text)
+}
+
+fn watched(limit: Duration) -> Runtime {
+    let builder = Runtime::builder().workers(2).name("watched");
+    builder.watchdog(Some(limit)).build().unwrap()
+}
+
+fn reports(text: &str) -> Vec<&str> {
+    text.lines()
+        .filter(|line| line.contains("has not turned its loop"))
+        .collect()
+}
+
+#[test]
+fn a_fiber_that_blocks_its_worker_is_named_once() {
+    let Some(text) = stderr_of("a_fiber_that_blocks_its_worker_is_named_once", || {
+        let runtime = watched(Duration::from_millis(200));
+        let blocks = runtime.spawn(|| {
+            let blocks = Builder::new().name("blocks");
+            blocks.spawn(|| thread::sleep(Duration::from_millis(1500))).join()
+        });
+        blocks.join().unwrap().unwrap();
+    }) else {
+        return;
+    };
+    let reports = reports(&text);
+    assert_eq!(reports.len(), 1, "{text}");
+    let report = reports[0];
+    assert!(report.starts_with("osier: worker 'watched-"), "{report}");
+    for part in [
+        "for 200ms",
+        "'blocks' spawned at runtime/tests/watchdog.rs",
+        "osier::unblock()",
+        "osier::yield_now()",
+    ] {
+        assert!(report.contains(part), "no {part} in {report}");
+    }
+}
+
+#[test]
+fn a_std_lock_held_across_a_suspension_stops_the_worker_and_is_found() {
+    let Some(text) = stderr_of(
+        "a_std_lock_held_across_a_suspension_stops_the_worker_and_is_found",
+        || {
+            let runtime = watched(Duration::from_millis(200));
+            let (release, released) = mpsc::channel::<()>();
+            let lock = Arc::new(Mutex::new(()));
+            let theirs = Arc::clone(&lock);
+            drop(runtime.spawn(move || {
+                let other = Arc::clone(&theirs);
+                let _held = theirs.lock();
+                // It needs the lock on the worker on which the holder has to go on.
+                drop(
+                    Builder::new()
+                        .name("wants the lock")
+                        .spawn_local(move || drop(other.lock())),
+                );
+                sleep(Duration::from_millis(1));
+            }));
+            // Long enough for the watchdog; that worker never turns again.
+            let _ = released.recv_timeout(Duration::from_secs(2));
+            drop(release);
+            std::process::exit(0);
+        },
+    ) else {
+        return;
+    };
+    let reports = reports(&text);
+    assert_eq!(reports.len(), 1, "{text}");
+    assert!(reports[0].contains("'wants the lock' spawned at"), "{text}");
+}
+
+#[test]
+fn a_task_that_blocks_is_named() {
+    let Some(text) = stderr_of("a_task_that_blocks_is_named", || {
+        let runtime = watched(Duration::from_millis(200));
+        let blocks = runtime.spawn_future(async { thread::sleep(Duration::from_millis(1500)) });
+        blocks.join().unwrap();
+    }) else {
+        return;
+    };
+    let reports = reports(&text);
+    assert_eq!(reports.len(), 1, "{text}");
+    assert!(reports[0].contains("it runs the task "), "{text}");
+}
+
+#[test]
+fn who_sleeps_or_yields_is_not_reported() {
+    let Some(text) = stderr_of("who_sleeps_or_yields_is_not_reported", || {
+        let runtime = watched(Duration::from_millis(400));
+        let yields = runtime.spawn(|| {
+            let until = std::time::Instant::now() + Duration::from_millis(1500);
+            while std::time::Instant::now() < until {
+                yield_now();
+            }
+        });
+        runtime.run(|| sleep(Duration::from_millis(1500)));
+        yields.join().unwrap();
+        // All of it idle.
+        thread::sleep(Duration::from_millis(1000));
+    }) else {
+        return;
+    };
+    assert_eq!(reports(&text), Vec::<&str>::new());
+}
+
+#[test]
+fn without_it_nothing_is_said() {
+    let Some(text) = stderr_of("without_it_nothing_is_said", || {
+        let runtime = Runtime::builder().workers(1).watchdog(None).build().unwrap();
+        runtime.run(|| thread::sleep(Duration::from_millis(1500)));
+    }) else {
+        return;
+    };
+    assert_eq!(reports(&text), Vec::<&str>::new());
+}
