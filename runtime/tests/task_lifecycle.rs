@@ -465,6 +465,32 @@ fn each_runtime_polls_its_own_tasks_wherever_they_are_woken() {
 }
 
 #[test]
+fn the_one_woken_last_is_polled_first_and_the_others_in_their_order() {
+    let runtime = on(1);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let waiting: Vec<_> = (0..5)
+        .map(|n| {
+            let (order, mut first) = (Arc::clone(&order), true);
+            let (seen, future) = counted(move |_| {
+                if std::mem::take(&mut first) {
+                    return Poll::Pending;
+                }
+                order.lock().unwrap().push(n);
+                Poll::Ready(())
+            });
+            let task = runtime.spawn_future(future);
+            eventually("its first poll", || seen.polls() == 1);
+            (seen, task)
+        })
+        .collect();
+    let (wakers, tasks): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+    let waking = runtime.spawn_future(async move { wakers.iter().for_each(|seen| seen.wake_all()) });
+    waking.join().unwrap();
+    tasks.into_iter().for_each(|task| drop(task.join().unwrap()));
+    assert_eq!(*order.lock().unwrap(), [4, 0, 1, 2, 3]);
+}
+
+#[test]
 fn what_a_busy_worker_would_run_next_is_taken_by_another() {
     let runtime = on(2);
     let (ran, runs) = mpsc::channel();
@@ -594,6 +620,24 @@ fn block_on_gives_the_value_or_panics_with_what_the_future_does() {
     };
     check();
     on(1).run(check);
+}
+
+#[test]
+fn unblock_gives_the_value_or_panics_with_what_the_work_does() {
+    let check = || {
+        let here = thread::current().id();
+        assert_ne!(osier::unblock(|| thread::current().id()), here);
+        let payload = catch_unwind(|| osier::unblock(|| panic!("boom"))).unwrap_err();
+        assert_eq!(payload.downcast_ref(), Some(&"boom"));
+    };
+    check();
+    on(1).run(|| {
+        check();
+        // The worker is free meanwhile.
+        let (release, released) = mpsc::channel();
+        drop(osier::spawn_local(move || release.send(()).unwrap()));
+        osier::unblock(move || released.recv_timeout(GENEROUS)).unwrap();
+    });
 }
 
 #[test]

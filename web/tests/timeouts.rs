@@ -54,6 +54,19 @@ fn requests_push_the_idle_deadline_back() {
 }
 
 #[test]
+fn a_handler_may_take_longer_than_a_connection_may_idle() {
+    let router = Router::new().get("/", |_| {
+        osier::sleep(MEDIUM + SHORT);
+        "waited"
+    });
+    let site = site_timing_out(router, |timeouts| timeouts.idle = MEDIUM);
+    let mut client = site.connect();
+    assert_eq!(client.get("/").text(), "waited");
+    // The time to idle begins with the answer.
+    assert_eq!(client.get("/").text(), "waited");
+}
+
+#[test]
 fn an_incomplete_head_is_answered_408() {
     let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.header = SHORT);
     let mut client = site.connect();

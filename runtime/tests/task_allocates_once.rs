@@ -1,0 +1,73 @@
+//! A task is one allocation, counted by the allocator: its state, its future and the place of its value.
+//!
+//! Counted on the thread of the one worker, so that no other thread of the process is in the figure.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use osier::future::yield_now;
+use osier::{Runtime, spawn_future, spawn_future_local};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+}
+
+// SAFETY: every call goes to `System` as it came; the counter has no destructor, so counting does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise is System's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const ROUNDS: usize = 1000;
+
+/// What `round` allocates in a thousand of them, after a few that may fill queues and tables.
+fn allocations(mut round: impl FnMut()) -> usize {
+    (0..100).for_each(|_| round());
+    let before = ALLOCATIONS.get();
+    (0..ROUNDS).for_each(|_| round());
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn a_task_with_its_handle_wakers_and_value_is_one_allocation() {
+    let counted = Runtime::builder().workers(1).build().unwrap().run(|| {
+        let task = |n: u64| async move {
+            let captured = [n; 16];
+            yield_now().await;
+            captured[3]
+        };
+        [
+            allocations(|| assert_eq!(spawn_future(task(3)).join().unwrap(), 3)),
+            allocations(|| assert_eq!(spawn_future_local(task(4)).join().unwrap(), 4)),
+            allocations(|| drop(spawn_future(task(5)))),
+        ]
+    });
+    println!("{ROUNDS} tasks each: {counted:?} allocations");
+    for counted in counted {
+        // Dropped handles leave the tasks to run later, so that the tables of those still grow.
+        assert!((ROUNDS..ROUNDS + 50).contains(&counted), "{counted}");
+    }
+}
