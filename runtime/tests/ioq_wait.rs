@@ -158,7 +158,8 @@ fn a_wait_is_changed_in_place() {
         assert!(handle.is_pending() && heard.try_recv().is_err());
     }
     drop(theirs);
-    receive(&queue, &heard);
+    let (_, (status, ready)) = receive(&queue, &heard);
+    assert_eq!((status, ready.is_ok()), (Status::Done, true));
 }
 
 #[test]
