@@ -6,8 +6,10 @@
 //! | [`wheel`] | which deadline comes next | proptest against a sorted model |
 //! | [`clock`] | what time it is, real or virtual | unit tests |
 //! | [`waiters`] | who waits for this condition | loom, miri |
+//! | [`owned`] | the same, for who cannot borrow what it waits for | miri |
 //! | [`event`] | is that signal set, and whose is it | loom, miri |
 //! | [`mailbox`] | which flags are raised, and who waits for them | loom, miri |
+//! | [`channel`] | which value is next, and who waits for one, or for room | loom, miri |
 //! | [`inbox`] | which slots other threads have woken | loom, miri |
 //! | [`parker`] | who sleeps, and who must be woken | loom |
 //! | [`completion`] | has that task ended, and with what | loom, miri |
@@ -20,12 +22,14 @@
 #![deny(unsafe_code)]
 
 pub mod cancel;
+pub mod channel;
 pub mod clock;
 pub mod completion;
 pub mod event;
 pub mod group;
 pub mod inbox;
 pub mod mailbox;
+pub mod owned;
 pub mod parker;
 pub mod readiness;
 pub mod request;
@@ -34,12 +38,14 @@ pub mod waiters;
 pub mod wheel;
 
 pub use cancel::Cancellation;
+pub use channel::Channel;
 pub use clock::{Clock, Monotonic, Virtual, tick_after, tick_at};
 pub use completion::Completion;
 pub use event::Event;
 pub use group::Group;
 pub use inbox::{Inbox, Link, Links};
 pub use mailbox::{Flags, Mailbox};
+pub use owned::OwnedWaiter;
 pub use parker::{Idle, Parker};
 pub use waiters::{WaitList, Waiter};
 pub use wheel::{Key, Wheel};

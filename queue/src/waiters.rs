@@ -34,6 +34,8 @@
 //!   grants in one step (`hand_over` to one, `wake_where` to all who are satisfied), and its waiters ask for the condition
 //!   under the lock before they link (`enter`). Such a grant *is* the condition, handed over. A node carries a word for it:
 //!   until it is granted, what it waits for; from then on, what it was granted.
+//! - An owner that keeps the condition under a lock of its own links (`standing`, then `join`) and grants (`grant_one`) while
+//!   it holds that one, needs no fence either, and wakes when it has released it. Its lock comes before the list's.
 //! - `wake_all` wakes those who were in the list when it began: nodes carry tickets, drawn in order under the lock, and it
 //!   stops at the first one that is younger. It releases the lock between batches, so the list stays whole at any time.
 //!
@@ -91,6 +93,14 @@ pub struct WaitList {
 pub(crate) enum Entered<T> {
     /// There was no need to wait, for this reason.
     Holds(T),
+    Waits,
+    /// It had been granted this word, and now has consumed it.
+    Granted(u64),
+}
+
+/// How a [`Waiter`] stands to its list.
+pub(crate) enum Standing {
+    Idle,
     Waits,
     /// It had been granted this word, and now has consumed it.
     Granted(u64),
@@ -219,6 +229,16 @@ impl WaitList {
             waker
         };
         waker.map(Waker::wake).is_some()
+    }
+
+    /// Grants to the one who waits longest, and returns its waker, to be woken when the caller has released the lock of its own
+    /// under which all waiters of this list [`join`](Waiter::join).
+    #[inline]
+    pub(crate) fn grant_one(&self) -> Option<Waker> {
+        if self.is_empty() {
+            return None;
+        }
+        self.lock().grant_first(GRANTED_ONE, |_| true)
     }
 
     /// Runs `change` under the lock, told whether nobody waits, and grants to all who wait at that moment and for whose
@@ -475,8 +495,10 @@ impl<'list> Waiter<'list> {
         holds: impl FnOnce() -> Option<T>,
     ) -> Entered<T> {
         let this = self.into_ref().get_ref();
-        match this.node.state.load(Ordering::Acquire) {
-            IDLE => {
+        match this.stand(waker) {
+            Standing::Waits => Entered::Waits,
+            Standing::Granted(word) => Entered::Granted(word),
+            Standing::Idle => {
                 let waker = waker.clone(); // declared before the lock, so that it is dropped after it
                 let mut list = this.list.lock();
                 if let Some(value) = holds() {
@@ -485,15 +507,43 @@ impl<'list> Waiter<'list> {
                 }
                 this.node.state.store(WAITING, Ordering::Relaxed);
                 list.link(&this.node, waker, word);
-                return Entered::Waits;
+                Entered::Waits
             }
-            WAITING if this.refresh(waker) => return Entered::Waits,
+        }
+    }
+
+    /// If it waits, replaces its waker if need be; consumes a grant.
+    #[inline]
+    pub(crate) fn standing(self: Pin<&mut Self>, waker: &Waker) -> Standing {
+        self.into_ref().get_ref().stand(waker)
+    }
+
+    /// Waits from now on, with word 0. For an idle one, whose caller holds the lock under which its condition does not hold and
+    /// under which alone the list's owner grants.
+    pub(crate) fn join(self: Pin<&mut Self>, waker: Waker) {
+        let this = self.into_ref().get_ref();
+        debug_assert!(this.is_idle());
+        let mut list = this.list.lock();
+        this.node.state.store(WAITING, Ordering::Relaxed);
+        list.link(&this.node, waker, 0);
+    }
+
+    #[inline]
+    fn stand(&self, waker: &Waker) -> Standing {
+        match self.node.state.load(Ordering::Acquire) {
+            IDLE => return Standing::Idle,
+            WAITING if self.refresh(waker) => return Standing::Waits,
             _ => {}
         }
-        // Granted, so the node is its owner's again.
-        this.node.state.store(IDLE, Ordering::Relaxed);
+        self.node.state.store(IDLE, Ordering::Relaxed); // granted, so the node is its owner's again
+        Standing::Granted(self.word())
+    }
+
+    /// What it was granted last.
+    fn word(&self) -> u64 {
+        debug_assert!(self.is_idle());
         // SAFETY: an IDLE node is its owner's alone.
-        Entered::Granted(this.node.links.with(|links| unsafe { (*links).word }))
+        self.node.links.with(|links| unsafe { (*links).word })
     }
 
     /// Whether it neither waits nor has been notified. One load.
@@ -510,6 +560,12 @@ impl<'list> Waiter<'list> {
     /// [`wake_one`](WaitList::wake_one) that the caller has no use for is the caller's to pass on.
     pub fn remove(self: Pin<&mut Self>) -> bool {
         self.into_ref().get_ref().withdraw() >= GRANTED_ONE
+    }
+
+    /// Stops waiting; returns the word that it had been granted and did not consume, which is the caller's to take back.
+    pub(crate) fn take_back(self: Pin<&mut Self>) -> Option<u64> {
+        let this = self.into_ref().get_ref();
+        (this.withdraw() >= GRANTED_ONE).then(|| this.word())
     }
 
     /// The list it waits in.

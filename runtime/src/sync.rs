@@ -10,6 +10,7 @@
 //! | [`Semaphore`] | a number of permits | whoever has one, in order of arrival |
 //! | [`Barrier`] | who has come | all, when the last has come |
 //! | [`mpsc`] | a queue of values, bounded or not | one receiver |
+//! | [`mpmc`] | a queue of values, bounded or not | any of several receivers, in order of arrival |
 //! | [`oneshot`] | one value | one receiver |
 //! | [`broadcast`] | the latest values | every receiver |
 //!
@@ -26,6 +27,7 @@ pub mod broadcast;
 mod event;
 mod event_fd;
 mod mailbox;
+pub mod mpmc;
 pub mod mpsc;
 mod mutex;
 mod notify;

@@ -1,19 +1,26 @@
 //! Channels from many senders to one receiver, bounded or not.
 //!
-//! The queue is `tokio::sync::mpsc`: linked blocks of slots; the bound is a fair semaphore, whose waiters are intrusive. A
-//! receive that is dropped has taken nothing. A send that is dropped while it waits drops its value; [`Sender::reserve`]
-//! waits without one.
+//! The queue and those who wait for it are `osier_queue::Channel`: one short lock a send and one a receive. Nothing is allocated
+//! for a wait; the buffer grows with what is in it, to the bound at most, and does not shrink. A receive that is dropped has
+//! taken nothing. A send that is dropped while it waits drops its value; [`Sender::reserve`] waits without one.
+//!
+//! For several receivers, see [`mpmc`](super::mpmc): the same channel, and the same senders.
 
 use std::fmt;
-use std::pin::Pin;
+use std::future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_core::Stream;
-use tokio::sync::mpsc as tokio;
+use osier_queue as queue;
+use pin_project_lite::pin_project;
+use queue::channel::{Channel, Closed, Drained, Nothing, Refused};
+use queue::{OwnedWaiter, Waiter};
 
-use super::{block, block_for};
+use super::{Semaphore, block, block_for};
 
 /// A channel that holds at most `bound` values: who sends more waits until one is received.
 ///
@@ -33,11 +40,7 @@ use super::{block, block_for};
 ///
 /// If `bound` is 0 or more than [`Semaphore::MAX_PERMITS`](super::Semaphore::MAX_PERMITS).
 pub fn channel<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
-    let (sender, receiver) = tokio::channel(bound);
-    (
-        Sender(SendHalf::Bounded(sender)),
-        Receiver(ReceiveHalf::Bounded(receiver)),
-    )
+    halves(Some(bound))
 }
 
 /// A channel that holds as many values as there is memory for: sending never waits.
@@ -52,20 +55,30 @@ pub fn channel<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
 /// assert_eq!(receiver.recv(), Err(mpsc::RecvError));
 /// ```
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
-    let (sender, receiver) = tokio::unbounded_channel();
+    halves(None)
+}
+
+fn halves<T>(bound: Option<usize>) -> (Sender<T>, Receiver<T>) {
+    let channel = with_bound(bound);
     (
-        Sender(SendHalf::Unbounded(sender)),
-        Receiver(ReceiveHalf::Unbounded(receiver)),
+        Sender(Arc::clone(&channel)),
+        Receiver(OwnedWaiter::new(channel, Channel::receivers)),
     )
 }
 
-/// The sending half of a channel. A clone sends to the same receiver.
-pub struct Sender<T>(SendHalf<T>);
-
-enum SendHalf<T> {
-    Bounded(tokio::Sender<T>),
-    Unbounded(tokio::UnboundedSender<T>),
+pub(super) fn with_bound<T>(bound: Option<usize>) -> Arc<Channel<T>> {
+    if let Some(bound) = bound {
+        let most = Semaphore::MAX_PERMITS;
+        assert!(
+            (1..=most).contains(&bound),
+            "a channel cannot hold at most {bound} values: the bound is 1 to {most}"
+        );
+    }
+    Arc::new(Channel::new(bound))
 }
+
+/// The sending half of a channel. A clone sends to the same receiver.
+pub struct Sender<T>(pub(super) Arc<Channel<T>>);
 
 impl<T> Sender<T> {
     /// Sends a value, after waiting for room if the channel is full. Senders that wait are served in order.
@@ -94,12 +107,13 @@ impl<T> Sender<T> {
     /// # Errors
     ///
     /// As [`send`](Sender::send).
-    pub async fn send_async(&self, value: T) -> Result<(), SendError<T>> {
-        match &self.0 {
-            SendHalf::Bounded(sender) => sender.send(value).await,
-            SendHalf::Unbounded(sender) => sender.send(value),
+    #[inline]
+    pub fn send_async(&self, value: T) -> Sending<'_, T> {
+        Sending {
+            channel: &self.0,
+            value: Some(value),
+            waiter: self.0.sender(),
         }
-        .map_err(|tokio::error::SendError(value)| SendError(value))
     }
 
     /// Sends a value if there is room for it.
@@ -108,15 +122,14 @@ impl<T> Sender<T> {
     ///
     /// With the value: `Full`, or `Disconnected` if there is no receiver any more or it was closed.
     pub fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
-        match &self.0 {
-            SendHalf::Bounded(sender) => sender.try_send(value).map_err(|error| match error {
-                tokio::error::TrySendError::Full(value) => TrySendError::Full(value),
-                tokio::error::TrySendError::Closed(value) => TrySendError::Disconnected(value),
-            }),
-            SendHalf::Unbounded(sender) => sender
-                .send(value)
-                .map_err(|tokio::error::SendError(value)| TrySendError::Disconnected(value)),
-        }
+        let mut value = Some(value);
+        self.0.try_send(&mut value).map_err(|refused| {
+            let value = value.expect("it was refused, so it is still here");
+            match refused {
+                Refused::Full => TrySendError::Full(value),
+                Refused::Closed => TrySendError::Disconnected(value),
+            }
+        })
     }
 
     /// Waits for room for one value, and holds it.
@@ -156,14 +169,17 @@ impl<T> Sender<T> {
     ///
     /// As [`reserve`](Sender::reserve).
     pub async fn reserve_async(&self) -> Result<Permit<'_, T>, SendError<()>> {
-        match &self.0 {
-            SendHalf::Bounded(sender) => match sender.reserve().await {
-                Ok(permit) => Ok(Permit(Room::Bounded(permit))),
-                Err(_) => Err(SendError(())),
-            },
-            SendHalf::Unbounded(sender) if sender.is_closed() => Err(SendError(())),
-            SendHalf::Unbounded(sender) => Ok(Permit(Room::Unbounded(sender))),
-        }
+        let channel = &self.0;
+        let held = match channel.bound() {
+            Some(_) => {
+                let waiter = channel.sender();
+                Reserving { channel, waiter }.await.map_err(|Closed| SendError(()))?;
+                true
+            }
+            None if channel.is_closed() => return Err(SendError(())),
+            None => false,
+        };
+        Ok(Permit { channel, held })
     }
 
     /// Waits until there is no receiver any more, or it was closed.
@@ -185,35 +201,31 @@ impl<T> Sender<T> {
 
     /// As [`closed`](Sender::closed), for futures.
     pub async fn closed_async(&self) {
-        match &self.0 {
-            SendHalf::Bounded(sender) => sender.closed().await,
-            SendHalf::Unbounded(sender) => sender.closed().await,
-        }
+        let mut waiter = pin!(self.0.watcher());
+        future::poll_fn(|cx| self.0.poll_closed(waiter.as_mut(), cx)).await;
     }
 
     /// Whether there is no receiver any more, or it was closed.
     pub fn is_closed(&self) -> bool {
-        match &self.0 {
-            SendHalf::Bounded(sender) => sender.is_closed(),
-            SendHalf::Unbounded(sender) => sender.is_closed(),
-        }
+        self.0.is_closed()
     }
 
     /// How many values there is room for at this moment; `None`: any number.
     pub fn capacity(&self) -> Option<usize> {
-        match &self.0 {
-            SendHalf::Bounded(sender) => Some(sender.capacity()),
-            SendHalf::Unbounded(_) => None,
-        }
+        self.0.room()
     }
 }
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Sender<T> {
-        Sender(match &self.0 {
-            SendHalf::Bounded(sender) => SendHalf::Bounded(sender.clone()),
-            SendHalf::Unbounded(sender) => SendHalf::Unbounded(sender.clone()),
-        })
+        self.0.add_sender();
+        Sender(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        self.0.remove_sender();
     }
 }
 
@@ -226,13 +238,74 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
+pin_project! {
+    /// Sends a value, after waiting for room: the future of [`Sender::send_async`].
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping it drops the value, unless it was sent.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Sending<'a, T> {
+        channel: &'a Channel<T>,
+        value: Option<T>,
+        #[pin]
+        waiter: Waiter<'a>,
+    }
+    impl<T> PinnedDrop for Sending<'_, T> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            this.channel.cancel_send(this.waiter);
+        }
+    }
+}
+
+impl<T> Future for Sending<'_, T> {
+    type Output = Result<(), SendError<T>>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let outcome = ready!(this.channel.poll_send(this.value, this.waiter, cx));
+        Poll::Ready(outcome.map_err(|Closed| SendError(this.value.take().expect("it was not sent"))))
+    }
+}
+
+impl<T> fmt::Debug for Sending<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sending")
+    }
+}
+
+pin_project! {
+    /// Waits for a place, and gives back what it was granted if it is dropped before it is ready.
+    struct Reserving<'a, T> {
+        channel: &'a Channel<T>,
+        #[pin]
+        waiter: Waiter<'a>,
+    }
+    impl<T> PinnedDrop for Reserving<'_, T> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            this.channel.cancel_send(this.waiter);
+        }
+    }
+}
+
+impl<T> Future for Reserving<'_, T> {
+    type Output = Result<(), Closed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        this.channel.poll_reserve(this.waiter, cx)
+    }
+}
+
 /// Room for one value in a channel, given back if it is dropped.
 #[must_use = "room that is not used is given back"]
-pub struct Permit<'a, T>(Room<'a, T>);
-
-enum Room<'a, T> {
-    Bounded(tokio::Permit<'a, T>),
-    Unbounded(&'a tokio::UnboundedSender<T>),
+pub struct Permit<'a, T> {
+    channel: &'a Channel<T>,
+    /// Whether it holds a place of a bounded channel. In an unbounded one there is nothing to hold.
+    held: bool,
 }
 
 impl<T> Permit<'_, T> {
@@ -240,17 +313,24 @@ impl<T> Permit<'_, T> {
     ///
     /// # Errors
     ///
-    /// With the value, if the channel is unbounded and its receiver has gone since. In a bounded one a value that was sent
-    /// with a permit may never be received either, but is not given back.
-    pub fn send(self, value: T) -> Result<(), SendError<T>> {
-        match self.0 {
-            Room::Bounded(permit) => {
-                permit.send(value);
-                Ok(())
-            }
-            Room::Unbounded(sender) => sender
-                .send(value)
-                .map_err(|tokio::error::SendError(value)| SendError(value)),
+    /// With the value, if there is no receiver any more; or, in an unbounded channel, if it was closed since.
+    pub fn send(mut self, value: T) -> Result<(), SendError<T>> {
+        let mut value = Some(value);
+        let sent = match std::mem::take(&mut self.held) {
+            true => self.channel.send_held(&mut value).is_ok(),
+            false => self.channel.try_send(&mut value).is_ok(),
+        };
+        match sent {
+            true => Ok(()),
+            false => Err(SendError(value.expect("it was not sent"))),
+        }
+    }
+}
+
+impl<T> Drop for Permit<'_, T> {
+    fn drop(&mut self) {
+        if self.held {
+            self.channel.release_held();
         }
     }
 }
@@ -262,12 +342,7 @@ impl<T> fmt::Debug for Permit<'_, T> {
 }
 
 /// The receiving half of a channel. There is one; dropped, it drops the values that it has not received.
-pub struct Receiver<T>(ReceiveHalf<T>);
-
-enum ReceiveHalf<T> {
-    Bounded(tokio::Receiver<T>),
-    Unbounded(tokio::UnboundedReceiver<T>),
-}
+pub struct Receiver<T>(OwnedWaiter<Channel<T>>);
 
 impl<T> Receiver<T> {
     /// Waits for a value, the one that was sent first.
@@ -327,13 +402,10 @@ impl<T> Receiver<T> {
     ///
     /// `Empty`, or `Disconnected` if it is empty and there is no sender any more, or it was closed.
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
-        match &mut self.0 {
-            ReceiveHalf::Bounded(receiver) => receiver.try_recv(),
-            ReceiveHalf::Unbounded(receiver) => receiver.try_recv(),
-        }
-        .map_err(|error| match error {
-            tokio::error::TryRecvError::Empty => TryRecvError::Empty,
-            tokio::error::TryRecvError::Disconnected => TryRecvError::Disconnected,
+        self.stop_waiting();
+        self.0.owner().try_receive().map_err(|nothing| match nothing {
+            Nothing::Yet => TryRecvError::Empty,
+            Nothing::Drained => TryRecvError::Disconnected,
         })
     }
 
@@ -349,41 +421,40 @@ impl<T> Receiver<T> {
 
     /// Lets nobody send any more. What is in the channel, and what holds a permit, can still be received.
     pub fn close(&mut self) {
-        match &mut self.0 {
-            ReceiveHalf::Bounded(receiver) => receiver.close(),
-            ReceiveHalf::Unbounded(receiver) => receiver.close(),
-        }
+        self.0.owner().close();
     }
 
     /// Whether nobody can send any more: no sender is left, or it was closed. There may still be values.
     pub fn is_closed(&self) -> bool {
-        match &self.0 {
-            ReceiveHalf::Bounded(receiver) => receiver.is_closed(),
-            ReceiveHalf::Unbounded(receiver) => receiver.is_closed(),
-        }
+        self.0.owner().is_ending()
     }
 
     /// How many values are in the channel.
     pub fn len(&self) -> usize {
-        match &self.0 {
-            ReceiveHalf::Bounded(receiver) => receiver.len(),
-            ReceiveHalf::Unbounded(receiver) => receiver.len(),
-        }
+        self.0.owner().len()
     }
 
     /// Whether no value is in the channel.
     pub fn is_empty(&self) -> bool {
-        match &self.0 {
-            ReceiveHalf::Bounded(receiver) => receiver.is_empty(),
-            ReceiveHalf::Unbounded(receiver) => receiver.is_empty(),
-        }
+        self.0.owner().is_empty()
     }
 
-    fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        match &mut self.0 {
-            ReceiveHalf::Bounded(receiver) => receiver.poll_recv(cx),
-            ReceiveHalf::Unbounded(receiver) => receiver.poll_recv(cx),
-        }
+    #[inline]
+    fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Drained>> {
+        self.0.with(|channel, waiter| channel.poll_receive(waiter, cx))
+    }
+
+    /// Gives back what a wait that nobody goes on with was promised.
+    #[inline]
+    fn stop_waiting(&mut self) {
+        self.0.with(|channel, waiter| channel.cancel_receive(waiter));
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.stop_waiting();
+        self.0.owner().remove_receiver();
     }
 }
 
@@ -391,7 +462,7 @@ impl<T> Stream for Receiver<T> {
     type Item = T;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        self.get_mut().poll_recv(cx)
+        self.get_mut().poll_recv(cx).map(Result::ok)
     }
 }
 
@@ -409,11 +480,19 @@ impl<T> fmt::Debug for Receiver<T> {
 #[must_use = "futures do nothing unless polled"]
 pub struct Recv<'a, T>(&'a mut Receiver<T>);
 
+impl<T> Drop for Recv<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.stop_waiting();
+    }
+}
+
 impl<T> Future for Recv<'_, T> {
     type Output = Result<T, RecvError>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(ready!(self.0.poll_recv(cx)).ok_or(RecvError))
+        self.0.poll_recv(cx).map_err(|Drained| RecvError)
     }
 }
 
