@@ -164,3 +164,26 @@ fn several_addresses_and_the_word_serve() {
         assert_eq!(client.receive("GET").text(), "a");
     }
 }
+
+#[test]
+fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+    const CONNECTIONS: u64 = 100;
+    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    if hard.is_some_and(|hard| hard < 3 * CONNECTIONS) {
+        return println!("skipped: no more than {hard:?} files may be open here");
+    }
+    let folder = Folder::new();
+    folder.write("a.txt", "a");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -Sn 64 && exec \"$0\" \"$@\""]);
+    command
+        .arg(osier().get_program())
+        .arg(folder.path())
+        .args(["-l", "127.0.0.1:0", "-w", "1"]);
+    let server = Server::spawn(command);
+    let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send("GET", "/a.txt", &[]);
+        assert_eq!(client.receive("GET").text(), "a");
+    }
+}
