@@ -7,6 +7,7 @@
 //! | [`Mailbox`] | 32 flags | everyone whose flags are raised |
 //! | [`Notify`] | nothing; one notification is remembered | the first waiter, or all |
 //! | [`Mutex`], [`RwLock`] | a value | one at a time, or many readers, in order of arrival |
+//! | [`Condvar`] | nothing; it goes with a `Mutex` | the first waiter, or all, as they get the lock |
 //! | [`Semaphore`] | a number of permits | whoever has one, in order of arrival |
 //! | [`Barrier`] | who has come | all, when the last has come |
 //! | [`mpsc`] | a queue of values, bounded or not | one receiver |
@@ -24,6 +25,7 @@ use crate::wait;
 
 mod barrier;
 pub mod broadcast;
+mod condvar;
 mod event;
 mod event_fd;
 mod mailbox;
@@ -36,6 +38,7 @@ mod rwlock;
 mod semaphore;
 
 pub use barrier::{Barrier, BarrierWaitResult};
+pub use condvar::{Condvar, WaitTimeoutResult};
 pub use event::{Event, EventWait};
 pub use event_fd::{EventFd, EventFdWait, SignalSetter};
 pub use mailbox::{Mailbox, MailboxWait};

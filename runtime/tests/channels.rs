@@ -1,4 +1,4 @@
-//! mpsc, oneshot and broadcast: on fibers, on plain threads and in futures.
+//! mpsc, mpmc, oneshot and broadcast: on fibers, on plain threads and in futures.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_core::Stream;
 use futures_lite::StreamExt;
 use osier::Runtime;
-use osier::sync::{broadcast, mpsc, oneshot};
+use osier::sync::{broadcast, mpmc, mpsc, oneshot};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_millis(5);
@@ -507,4 +507,238 @@ fn a_broadcast_receiver_becomes_a_stream_that_tells_of_gaps() {
         assert_eq!(osier::block_on(stream.next()), None);
         assert_eq!(osier::block_on(stream.next()), None);
     });
+}
+
+#[test]
+fn a_hundred_thousand_values_arrive_in_order() {
+    for workers in [1, 2] {
+        on(workers).run(|| {
+            let (sender, mut receiver) = mpsc::channel(64);
+            let sending = osier::spawn(move || (0..100_000).for_each(|n| sender.send(n).unwrap()));
+            assert!(receiver.iter().eq(0..100_000));
+            sending.join().unwrap();
+        });
+    }
+    let (sender, mut receiver) = mpsc::unbounded();
+    let sending = thread::spawn(move || (0..100_000).for_each(|n| sender.send(n).unwrap()));
+    assert!(receiver.iter().eq(0..100_000));
+    sending.join().unwrap();
+}
+
+#[test]
+fn four_senders_and_four_receivers_on_two_workers_lose_and_double_nothing() {
+    for bound in [1, 3, 64] {
+        let (sender, receiver) = mpmc::channel(bound);
+        let got = on(2).run(move || {
+            for from in 0..4 {
+                let sender = sender.clone();
+                match from % 2 {
+                    0 => drop(osier::spawn(move || {
+                        (0..1000).for_each(|n| sender.send((from, n)).unwrap())
+                    })),
+                    _ => drop(osier::spawn_future(async move {
+                        for n in 0..1000 {
+                            sender.send_async((from, n)).await.unwrap();
+                        }
+                    })),
+                }
+            }
+            drop(sender);
+            let fibers =
+                [receiver.clone(), receiver.clone()].map(|receiver| osier::spawn(move || Vec::from_iter(receiver)));
+            let tasks = [receiver.clone(), receiver]
+                .map(|receiver| osier::spawn_future(receiver.into_stream().collect::<Vec<_>>()));
+            let mut got = Vec::new();
+            fibers.into_iter().for_each(|fiber| got.push(fiber.join().unwrap()));
+            tasks.into_iter().for_each(|task| got.push(task.join().unwrap()));
+            got
+        });
+        for values in &got {
+            for from in 0..4 {
+                let of_one: Vec<_> = values.iter().filter(|value| value.0 == from).collect();
+                assert!(of_one.is_sorted(), "one receiver sees what one sender sent in order");
+            }
+        }
+        let mut all = got.concat();
+        all.sort();
+        let sent: Vec<_> = (0..4).flat_map(|from| (0..1000).map(move |n| (from, n))).collect();
+        assert!(all == sent, "bound {bound}: {} of {} values", all.len(), sent.len());
+    }
+}
+
+#[test]
+fn receivers_that_wait_are_served_in_order() {
+    on(1).run(|| {
+        let (sender, receiver) = mpmc::channel(4);
+        let waiting: Vec<_> = (0..4)
+            .map(|_| {
+                let receiver = receiver.clone();
+                let handle = osier::spawn_local(move || receiver.recv());
+                osier::yield_now();
+                handle
+            })
+            .collect();
+        (0..2).for_each(|n| sender.send(n).unwrap());
+        assert_eq!(receiver.try_recv(), Err(mpmc::TryRecvError::Empty), "they are promised");
+        (2..4).for_each(|n| sender.send(n).unwrap());
+        for (n, handle) in waiting.into_iter().enumerate() {
+            assert_eq!(handle.join().unwrap(), Ok(n));
+        }
+    });
+}
+
+#[test]
+fn a_value_promised_to_a_receiver_that_gives_up_goes_to_the_next() {
+    let (sender, receiver) = mpmc::unbounded();
+    let mut second = pin!(receiver.recv_async());
+    {
+        let mut first = pin!(receiver.recv_async());
+        assert!(poll_once(first.as_mut()).is_pending());
+        assert!(poll_once(second.as_mut()).is_pending());
+        sender.send(1).unwrap();
+    }
+    assert_eq!(poll_once(second.as_mut()), Poll::Ready(Ok(1)));
+    let mut stream = receiver.clone().into_stream();
+    assert!(poll_once(pin!(stream.next())).is_pending());
+    sender.send(2).unwrap();
+    drop(stream);
+    assert_eq!(receiver.try_recv(), Ok(2));
+}
+
+#[test]
+fn cancelling_receivers_while_values_come_loses_none() {
+    let (sender, receiver) = mpmc::channel(2);
+    let got = Arc::new(AtomicUsize::new(0));
+    let mut sent = 0;
+    on(2).run(|| {
+        for round in 0..100 {
+            let handles: Vec<_> = (0..4)
+                .map(|_| {
+                    let (receiver, got) = (receiver.clone(), Arc::clone(&got));
+                    osier::spawn(move || {
+                        receiver.recv().unwrap();
+                        got.fetch_add(1, Ordering::SeqCst);
+                    })
+                })
+                .collect();
+            if round % 2 == 0 {
+                osier::yield_now();
+            }
+            sender.send(()).unwrap();
+            handles.iter().step_by(2).for_each(|handle| handle.cancel());
+            sender.send(()).unwrap();
+            sent += 2;
+            for (n, handle) in handles.into_iter().enumerate() {
+                // Those who were cancelled too late have taken one: the others get one more each.
+                while !handle.is_finished() {
+                    sent += usize::from(n % 2 == 1 && receiver.is_empty() && sender.try_send(()).is_ok());
+                    osier::yield_now();
+                }
+                assert!(handle.join().is_ok() || n % 2 == 0);
+            }
+            got.fetch_add(receiver.try_iter().count(), Ordering::SeqCst);
+            assert_eq!((receiver.len(), sender.capacity()), (0, Some(2)));
+            assert_eq!(got.load(Ordering::SeqCst), sent, "round {round}");
+        }
+    });
+}
+
+#[test]
+fn every_receiver_hears_the_end_and_every_sender() {
+    on(2).run(|| {
+        let (sender, receiver) = mpmc::channel::<u8>(1);
+        let waiting = [receiver.clone(), receiver].map(|receiver| osier::spawn(move || receiver.recv()));
+        osier::sleep(SHORT);
+        drop(sender);
+        for handle in waiting {
+            assert_eq!(handle.join().unwrap(), Err(mpmc::RecvError));
+        }
+        let (sender, receiver) = mpmc::channel(1);
+        sender.send(0).unwrap();
+        let waiting = [1, 2].map(|n| {
+            let sender = sender.clone();
+            osier::spawn(move || sender.send(n))
+        });
+        let other = receiver.clone();
+        osier::sleep(SHORT);
+        drop(receiver);
+        assert!(!sender.is_closed(), "there is another");
+        other.close();
+        for (n, handle) in (1..).zip(waiting) {
+            assert_eq!(handle.join().unwrap(), Err(mpmc::SendError(n)));
+        }
+        assert_eq!(other.recv(), Ok(0));
+        assert_eq!(other.recv_timeout(LONG), Err(mpmc::RecvTimeoutError::Disconnected));
+        assert_eq!(other.try_recv(), Err(mpmc::TryRecvError::Disconnected));
+    });
+}
+
+#[test]
+fn a_stream_that_is_left_alone_does_not_keep_its_receiver_from_receiving() {
+    let (sender, mut receiver) = mpsc::channel(4);
+    assert!(poll_once(pin!(receiver.next())).is_pending());
+    sender.send(1).unwrap();
+    assert_eq!(receiver.try_recv(), Ok(1));
+    assert!(poll_once(pin!(receiver.next())).is_pending());
+    sender.send(2).unwrap();
+    assert_eq!(receiver.recv(), Ok(2));
+    assert!(poll_once(pin!(receiver.next())).is_pending());
+    drop(sender);
+    assert_eq!(receiver.recv(), Err(mpsc::RecvError));
+}
+
+#[test]
+fn values_without_a_size_and_large_ones_arrive() {
+    let (sender, mut receiver) = mpsc::channel(3);
+    (0..3).for_each(|_| sender.send(()).unwrap());
+    assert_eq!(sender.try_send(()), Err(mpsc::TrySendError::Full(())));
+    drop(sender);
+    assert_eq!(receiver.iter().count(), 3);
+    let (sender, receiver) = mpmc::unbounded();
+    (0..100).for_each(|n| sender.send([n; 1000]).unwrap());
+    assert!(receiver.try_iter().eq((0..100).map(|n| [n; 1000])));
+}
+
+#[test]
+fn a_value_whose_drop_panics_takes_no_other_along() {
+    struct Panics(Arc<AtomicUsize>);
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            if self.0.fetch_add(1, Ordering::SeqCst) == 1 {
+                panic!("the second does");
+            }
+        }
+    }
+    let drops = Arc::new(AtomicUsize::new(0));
+    let (sender, receiver) = mpmc::unbounded();
+    (0..5).for_each(|_| assert!(sender.send(Panics(Arc::clone(&drops))).is_ok()));
+    let dropping = std::panic::AssertUnwindSafe(|| drop(receiver));
+    assert!(std::panic::catch_unwind(dropping).is_err());
+    assert_eq!(drops.load(Ordering::SeqCst), 5);
+    assert!(sender.is_closed());
+    let back = sender.send(Panics(Arc::clone(&drops)));
+    assert!(matches!(back, Err(mpmc::SendError(_))));
+}
+
+#[test]
+fn a_value_that_holds_its_own_sender_is_dropped_with_the_receiver() {
+    struct Message(#[allow(dead_code)] mpsc::Sender<Message>, #[allow(dead_code)] Count);
+    let drops = Arc::new(AtomicUsize::new(0));
+    let (sender, receiver) = mpsc::unbounded();
+    for _ in 0..3 {
+        let message = Message(sender.clone(), Count(Arc::clone(&drops)));
+        assert!(sender.send(message).is_ok());
+    }
+    drop(sender);
+    drop(receiver);
+    assert_eq!(drops.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_permit_after_the_last_receiver_gives_its_value_back() {
+    for (sender, receiver) in [mpmc::channel(1), mpmc::unbounded()] {
+        let room = sender.reserve().unwrap();
+        drop(receiver);
+        assert_eq!(room.send("kept"), Err(mpmc::SendError("kept")));
+    }
 }

@@ -1,4 +1,4 @@
-//! Mutex, RwLock, Semaphore, Barrier, Notify and `wait_until`: on fibers, on plain threads and in futures.
+//! Mutex, RwLock, Condvar, Semaphore, Barrier, Notify and `wait_until`: on fibers, on plain threads and in futures.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use osier::sync::{Barrier, Event, Mutex, Notify, RwLock, RwLockWriteGuard, Semaphore};
+use osier::sync::{Barrier, Condvar, Event, Mutex, Notify, RwLock, RwLockWriteGuard, Semaphore};
 use osier::time::{wait_until, wait_until_async};
 use osier::{Cancelled, Runtime};
 
@@ -725,4 +725,149 @@ fn a_blocking_lock_inside_a_task_panics_only_if_it_would_have_to_wait() {
         let held = osier::spawn_future(async move { *theirs.lock() });
         assert!(held.join().is_err());
     });
+}
+
+#[test]
+fn a_lock_that_is_borrowed_exclusively_needs_no_locking() {
+    let mut lock = RwLock::new(1);
+    *lock.get_mut() += 1;
+    assert_eq!(*lock.read(), 2);
+    assert!(lock.try_write().is_some(), "nothing was locked");
+    assert_eq!(lock.into_inner(), 2);
+}
+
+#[test]
+fn a_condition_passes_values_between_fibers_threads_and_futures() {
+    // One slot: producers wait while it is taken, consumers while it is free.
+    let (slot, changed) = (Mutex::new(None), Condvar::new());
+    let put = |n: usize| {
+        *changed.wait_while(slot.lock(), |slot| slot.is_some()) = Some(n);
+        changed.notify_all();
+    };
+    let take = || {
+        let n = changed.wait_while(slot.lock(), |slot| slot.is_none()).take().unwrap();
+        changed.notify_all();
+        n
+    };
+    let take_async = async || {
+        let slot = slot.lock_async().await;
+        let n = changed
+            .wait_while_async(slot, |slot| slot.is_none())
+            .await
+            .take()
+            .unwrap();
+        changed.notify_all();
+        n
+    };
+    let sum = AtomicUsize::new(0);
+    let add = |n| {
+        sum.fetch_add(n, Ordering::SeqCst);
+    };
+    thread::scope(|threads| {
+        threads.spawn(|| (0..200).for_each(|_| add(take())));
+        threads.spawn(|| (0..200).for_each(&put));
+        on(2).run(|| {
+            osier::scope(|s| {
+                s.spawn(|| (200..600).for_each(&put));
+                s.spawn(|| (0..200).for_each(|_| add(take())));
+                s.spawn(|| {
+                    osier::block_on(async {
+                        for _ in 0..200 {
+                            add(take_async().await);
+                        }
+                    })
+                });
+            });
+        });
+    });
+    assert_eq!(sum.into_inner(), (0..600).sum());
+}
+
+#[test]
+fn a_condition_lets_one_or_all_go_on_in_order() {
+    on(1).run(|| {
+        let state = Rc::new((Mutex::new(()), Condvar::new(), RefCell::new(Vec::new())));
+        let waiting: Vec<_> = (0..4)
+            .map(|n| {
+                let state = Rc::clone(&state);
+                let handle = osier::spawn_local(move || {
+                    let guard = state.1.wait(state.0.lock());
+                    state.2.borrow_mut().push(n);
+                    drop(guard);
+                });
+                osier::yield_now();
+                handle
+            })
+            .collect();
+        state.1.notify_one();
+        osier::yield_now();
+        assert_eq!(*state.2.borrow(), [0]);
+        state.1.notify_one();
+        osier::yield_now();
+        assert_eq!(*state.2.borrow(), [0, 1]);
+        state.1.notify_all();
+        waiting.into_iter().for_each(|handle| handle.join().unwrap());
+        assert_eq!(*state.2.borrow(), [0, 1, 2, 3]);
+        state.1.notify_one(); // remembered by nobody
+        let (guard, outcome) = state.1.wait_timeout(state.0.lock(), SHORT);
+        assert!(outcome.timed_out());
+        assert!(state.0.try_lock().is_none(), "it is locked again");
+        drop(guard);
+    });
+}
+
+#[test]
+fn a_notification_goes_on_from_a_waiter_that_gives_up() {
+    let (mutex, changed) = (Mutex::new(()), Condvar::new());
+    let wait = async || drop(changed.wait_async(mutex.lock_async().await).await);
+    let mut second = pin!(wait());
+    let holder = {
+        let mut first = pin!(wait());
+        assert!(poll_once(first.as_mut()).is_pending());
+        assert!(poll_once(second.as_mut()).is_pending());
+        changed.notify_one();
+        // Notified, but it does not get the lock.
+        let holder = mutex.lock();
+        assert!(poll_once(first.as_mut()).is_pending());
+        holder
+    };
+    drop(holder);
+    assert!(poll_once(second.as_mut()).is_ready());
+    assert!(mutex.try_lock().is_some());
+}
+
+#[test]
+fn a_cancelled_wait_for_a_condition_unwinds_without_the_lock() {
+    on(1).run(|| {
+        let state = Arc::new((Mutex::new(0), Condvar::new()));
+        let theirs = Arc::clone(&state);
+        let waiting = osier::spawn(move || drop(theirs.1.wait(theirs.0.lock())));
+        osier::yield_now();
+        waiting.cancel();
+        assert!(waiting.join().unwrap_err().is::<Cancelled>());
+        *state.0.try_lock().expect("nobody holds it") += 1;
+    });
+}
+
+#[test]
+fn a_wait_for_a_condition_ends_in_time() {
+    let body = || {
+        let (mutex, changed) = (Mutex::new(1), Condvar::new());
+        let (guard, outcome) = changed.wait_timeout_while(mutex.lock(), SHORT, |n| *n == 1);
+        assert!(outcome.timed_out());
+        let (guard, outcome) = changed.wait_timeout_while(guard, LONG, |n| *n != 1);
+        assert!(!outcome.timed_out());
+        drop(guard);
+        thread::scope(|s| {
+            let guard = mutex.lock();
+            s.spawn(|| {
+                *futures_lite::future::block_on(mutex.lock_async()) = 2;
+                changed.notify_one();
+            });
+            let (guard, outcome) = changed.wait_timeout(guard, LONG);
+            assert_eq!((*guard, outcome.timed_out()), (2, false));
+        });
+    };
+    body();
+    on(1).run(body);
 }

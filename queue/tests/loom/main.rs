@@ -71,6 +71,7 @@ impl Counter {
 }
 
 mod cancel;
+mod channel;
 mod completion;
 mod event;
 mod group;
