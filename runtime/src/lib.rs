@@ -69,6 +69,7 @@ pub mod inspect;
 pub mod io;
 pub mod ioq;
 mod isolate;
+mod linger;
 mod local;
 pub mod net;
 pub mod process;

@@ -34,6 +34,7 @@ use crate::executor;
 use crate::fiber::{self, Core, Header};
 use crate::inspect::{self, Load, Waits};
 use crate::isolate::isolate;
+use crate::linger::Linger;
 use crate::remote::Remote;
 use crate::runtime::Shared;
 use crate::slots::{Slot, Slots, State};
@@ -57,6 +58,7 @@ pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) remote: &'static Remote,
     pub(crate) poller: Arc<Poller>,
+    linger: Linger,
     slots: Slots,
     /// Jobs that others may steal.
     fresh: deque::Worker<Job>,
@@ -101,6 +103,7 @@ impl Worker {
             index,
             remote,
             poller,
+            linger: Linger::default(),
             slots: Slots::new(),
             fresh,
             local: RefCell::default(),
@@ -214,7 +217,7 @@ impl Worker {
         let desk = &self.remote.desk;
         let mut timeout = Some(Duration::ZERO);
         let mut asleep_at = None;
-        if !self.has_work() && !self.find_work() {
+        if !self.has_work() && !self.find_work() && !self.linger() {
             self.remote.parker.prepare();
             self.shared.idle.enter_sleep(self.index);
             let now = Instant::now();
@@ -238,6 +241,10 @@ impl Worker {
             }
         }
         let now = Instant::now();
+        if let Some(asleep_at) = asleep_at {
+            let rung = events.is_empty() && !self.remote.inbox.is_empty();
+            self.linger.slept(now.duration_since(asleep_at), rung);
+        }
         let began = self.now.replace(now);
         // A turn that does not end in a sleep counts with its look at the poller, which spares it one at the clock.
         desk.turn_begins(asleep_at.unwrap_or(now).duration_since(began));
@@ -253,6 +260,12 @@ impl Worker {
             source::dispatch(self.remote, event);
         }
         Ok(())
+    }
+
+    /// Stays awake for a moment, if that has been worth it lately; whether there is something to do.
+    fn linger(&self) -> bool {
+        self.linger
+            .before_sleep(|| !self.remote.inbox.is_empty() || self.shared.has_work(self.index))
     }
 
     /// What it has to do at the end of a turn.
