@@ -1,4 +1,5 @@
-//! Readiness and its owners, against a poller that reports an edge when something arrives and when it is asked anew.
+//! Readiness and its owners, against a poller that reports an edge when something arrives and when it is asked anew; and
+//! against one without edges, which reports once, when it is armed and there is something.
 
 use super::*;
 use loom::sync::atomic::Ordering::AcqRel;
@@ -9,6 +10,8 @@ const SENT: u32 = 1;
 const ENDED: u32 = 1 << 1;
 /// Worker `i` is registered.
 const REGISTERED: u32 = 1 << 8;
+/// Worker `i` is armed, where there are no edges.
+const ARMED: u32 = 1 << 12;
 /// There is an edge that worker `i` has not taken yet.
 const EDGE: u32 = 1 << 16;
 
@@ -18,6 +21,7 @@ const EDGE: u32 = 1 << 16;
 /// ours.
 struct Machine {
     state: State,
+    edges: bool,
     kernel: AtomicU32,
     workers: [std::sync::Arc<Worker>; 2],
 }
@@ -39,6 +43,10 @@ impl Wake for Worker {
 
 impl Machine {
     fn new() -> Arc<Machine> {
+        Machine::with(true)
+    }
+
+    fn with(edges: bool) -> Arc<Machine> {
         let worker = || {
             std::sync::Arc::new(Worker {
                 bell: Notify::new(),
@@ -47,6 +55,7 @@ impl Machine {
         };
         Arc::new(Machine {
             state: State::new(),
+            edges,
             kernel: AtomicU32::new(0),
             workers: [worker(), worker()],
         })
@@ -56,10 +65,14 @@ impl Machine {
     fn arrive(&self, what: u32) {
         let before = self.kernel.fetch_or(what, Relaxed);
         for worker in 0..2 {
-            if before & REGISTERED << worker != 0 {
+            if self.edges && before & REGISTERED << worker != 0 || self.disarm(worker) {
                 self.report(worker);
             }
         }
+    }
+
+    fn disarm(&self, worker: usize) -> bool {
+        !self.edges && self.kernel.fetch_and(!(ARMED << worker), Relaxed) & ARMED << worker != 0
     }
 
     fn report(&self, worker: usize) {
@@ -73,17 +86,23 @@ impl Machine {
     }
 
     fn own(&self, direction: Direction, here: usize) -> Result<(), ()> {
-        self.state.own(direction, here as u16, |Move { leaves, .. }| {
+        let register = |Move { leaves, wanted, .. }: Move| {
             if let Some(old) = leaves {
-                self.kernel.fetch_and(!(REGISTERED << old | EDGE << old), Relaxed);
+                self.kernel
+                    .fetch_and(!(REGISTERED << old | ARMED << old | EDGE << old), Relaxed);
             }
             // Adding reports what is there, and so does modifying.
-            let before = self.kernel.fetch_or(REGISTERED << here, Relaxed);
-            if before & (SENT | ENDED) != 0 {
+            let armed = if wanted & READABLE != 0 { ARMED << here } else { 0 };
+            let before = self.kernel.fetch_or(REGISTERED << here | armed, Relaxed);
+            if before & (SENT | ENDED) != 0 && (self.edges || self.disarm(here)) {
                 self.report(here);
             }
             Ok(())
-        })
+        };
+        match self.edges {
+            true => self.state.own(direction, here as u16, register),
+            false => self.state.arm(direction, here as u16, register),
+        }
     }
 
     /// The worker's loop, until its fiber is woken.
@@ -99,7 +118,7 @@ impl Machine {
     fn dispatch(&self, here: usize) -> bool {
         let taken = self.kernel.fetch_and(!(EDGE << here), Relaxed) & EDGE << here != 0;
         if taken && self.state.set(0, READABLE) {
-            self.state.wake(READABLE);
+            self.state.wake(if self.edges { READABLE } else { READABLE | WRITABLE });
         }
         taken
     }
@@ -204,9 +223,18 @@ fn a_direction_taken_while_its_owner_would_block_loses_nothing() {
 
 #[test]
 fn two_readers_on_two_workers_both_meet_the_end() {
-    // Each takes the direction from the other, whenever it is about to wait.
-    model("readiness: two readers, two workers", Some(2), &[0, 1, 10, 11], || {
-        let machine = Machine::new();
+    two_readers("readiness: two readers, two workers", true);
+}
+
+#[test]
+fn two_readers_without_edges_both_meet_the_end() {
+    two_readers("readiness: two readers, two workers, no edges", false);
+}
+
+/// Each takes the direction from the other, whenever it is about to wait.
+fn two_readers(name: &str, edges: bool) {
+    model(name, Some(2), &[0, 1, 10, 11], move || {
+        let machine = Machine::with(edges);
         machine.own(Direction::Read, 0).unwrap();
         machine.state.set(0, READABLE);
         let other = {
@@ -252,4 +280,21 @@ fn a_clear_that_comes_after_a_move_takes_nothing() {
 #[test]
 fn who_does_not_own_a_direction_clears_nothing() {
     one_reads_and_goes("readiness: a read on a worker that owns nothing", 1, &[0, 1, 11]);
+}
+
+#[test]
+fn without_edges_what_comes_while_a_reader_clears_and_arms_is_not_lost() {
+    model("readiness: arming while something arrives", Some(3), &[0, 1], || {
+        let machine = Machine::with(false);
+        machine.own(Direction::Write, 0).unwrap();
+        machine.own(Direction::Read, 0).unwrap();
+        machine.state.set(0, READABLE);
+        let peer = {
+            let machine = machine.clone();
+            thread::spawn(move || machine.arrive(SENT))
+        };
+        let suspended = machine.read_on(0);
+        peer.join().unwrap();
+        suspended.min(1)
+    });
 }
