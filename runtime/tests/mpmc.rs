@@ -147,52 +147,6 @@ fn its_length_is_between_nothing_and_its_capacity() {
 }
 
 #[test]
-fn who_waits_longest_is_served_first() {
-    on(1).run(|| {
-        let (sender, receiver) = mpmc::channel(1);
-        let waiting: Vec<_> = (0..10)
-            .map(|n| {
-                let receiver = receiver.clone();
-                let handle = osier::spawn_local(move || (n, receiver.recv().unwrap()));
-                osier::yield_now();
-                handle
-            })
-            .collect();
-        for n in 0..10 {
-            sender.send(n).unwrap();
-        }
-        for handle in waiting {
-            let (place, value) = handle.join().unwrap();
-            assert_eq!(place, value);
-        }
-    });
-}
-
-#[test]
-fn a_value_on_its_way_to_one_who_gives_up_goes_to_the_next() {
-    let (sender, receiver) = mpmc::channel(4);
-    let (count, waker) = Count::new();
-    let mut second = pin!(receiver.recv_async());
-    {
-        let mut first = pin!(receiver.recv_async());
-        assert!(poll_once(first.as_mut()).is_pending());
-        assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        sender.try_send(1).unwrap();
-        assert_eq!(receiver.try_recv(), Err(mpmc::TryRecvError::Empty), "it is promised");
-        assert_eq!(count.wakes(), 0);
-    }
-    assert_eq!(count.wakes(), 1);
-    assert_eq!(poll_once(second.as_mut()), Poll::Ready(Ok(1)));
-    // With nobody else it stays.
-    {
-        let mut only = pin!(receiver.recv_async());
-        assert!(poll_once(only.as_mut()).is_pending());
-        sender.try_send(2).unwrap();
-    }
-    assert_eq!(receiver.try_recv(), Ok(2));
-}
-
-#[test]
 fn receivers_that_are_cancelled_or_timed_out_lose_no_value() {
     on(2).run(|| {
         let (sender, receiver) = mpmc::channel(2);
