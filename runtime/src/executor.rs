@@ -25,6 +25,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
 use async_task::{FallibleTask, Runnable};
@@ -38,6 +39,9 @@ use crate::fiber::no_runtime;
 use crate::isolate::isolate;
 use crate::remote::Remote;
 use crate::runtime::Shared;
+use crate::table::Table;
+use crate::time::coarse_now;
+use crate::waker::SLOTS_MAX;
 
 /// How many times in a row the slot is served before the others.
 const SLOT_RUNS: u32 = 16;
@@ -131,9 +135,11 @@ impl Stealers {
 }
 
 /// The tasks that were spawned on one worker and are not dropped yet.
-#[derive(Default)]
 pub(crate) struct Registry {
     tasks: Mutex<Slab<Entry>>,
+    /// When the task of this key was polled last, in milliseconds after `epoch`. Written by who polls it.
+    polled: Table<AtomicU64>,
+    epoch: Instant,
     /// Its worker waits for the last one to be dropped.
     ending: AtomicBool,
 }
@@ -151,9 +157,20 @@ pub(crate) struct Info {
     pub(crate) id: u64,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) place: &'static Location<'static>,
+    /// The type of its future.
+    pub(crate) future: &'static str,
 }
 
 impl Registry {
+    pub(crate) fn new() -> Registry {
+        Registry {
+            tasks: Mutex::default(),
+            polled: Table::new(),
+            epoch: Instant::now(),
+            ending: AtomicBool::new(false),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Slab<Entry>> {
         self.tasks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -162,9 +179,25 @@ impl Registry {
         self.lock().len()
     }
 
-    /// What lives here.
-    pub(crate) fn infos(&self) -> Vec<Info> {
-        self.lock().iter().map(|(_, entry)| entry.info.clone()).collect()
+    /// What lives here, with the time of its last poll, or of its spawn.
+    pub(crate) fn infos(&self) -> Vec<(Info, Option<Instant>)> {
+        let polled = |key| {
+            let polled = self.polled.get(u32::try_from(key).ok()?)?;
+            Some(self.epoch + Duration::from_millis(polled.load(Ordering::Relaxed)))
+        };
+        let tasks = self.lock();
+        tasks
+            .iter()
+            .map(|(key, entry)| (entry.info.clone(), polled(key)))
+            .collect()
+    }
+
+    #[inline]
+    fn note_poll(&self, key: usize, now: Instant) {
+        if let Some(polled) = self.polled.get(key as u32) {
+            let millis = now.saturating_duration_since(self.epoch).as_millis();
+            polled.store(millis as u64, Ordering::Relaxed);
+        }
     }
 
     /// Queues every task, to be dropped by workers of a runtime that stops.
@@ -242,6 +275,13 @@ impl<F: Future> Future for Spawned<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        context::worker(|worker| {
+            worker.remote.desk.run_task(*this.id);
+            this.registered
+                .remote
+                .tasks
+                .note_poll(this.registered.key, worker.now());
+        });
         let entered = Entered::new(*this.id, this.name, this.locals);
         let polled = match this.future.as_mut().as_pin_mut() {
             Some(future) => catch_unwind(AssertUnwindSafe(|| future.poll(cx))),
@@ -270,7 +310,6 @@ struct Entered<'a> {
 impl<'a> Entered<'a> {
     #[inline]
     fn new(id: u64, name: &Option<Arc<str>>, locals: &'a mut Locals) -> Entered<'a> {
-        context::worker(|worker| worker.remote.desk.run_task(id));
         RUNNING.with(|running| {
             let outer = running.id.replace(id);
             let plain = outer == 0 && name.is_none() && locals.is_empty();
@@ -366,21 +405,24 @@ impl Shared {
         let remote = self.remote(index);
         let mut tasks = remote.tasks.lock();
         let entry = tasks.vacant_entry();
+        let key = entry.key();
+        if key < SLOTS_MAX {
+            remote.tasks.polled.get_or_make(key as u32, |_| AtomicU64::new(0));
+        }
+        remote.tasks.note_poll(key, coarse_now());
         let (runnable, task) = spawn(Spawned {
             id,
             name: builder.name.clone(),
             locals: Vec::new(),
             future: Some(future),
-            registered: Registered {
-                remote,
-                key: entry.key(),
-            },
+            registered: Registered { remote, key },
         });
         entry.insert(Entry {
             info: Info {
                 id,
                 name: builder.name,
                 place,
+                future: std::any::type_name::<F>(),
             },
             waker: runnable.waker(),
         });

@@ -102,7 +102,7 @@ impl Remote {
                 forgets_closed: AtomicBool::new(true),
                 timers: Timers::new(),
                 foreign: foreign::Table::default(),
-                tasks: executor::Registry::default(),
+                tasks: executor::Registry::new(),
                 desk: Desk::new(),
                 slots: Table::new(),
             }))

@@ -361,6 +361,8 @@ fn tasks_are_shown_and_one_can_dump() {
     let here = |place: &std::panic::Location<'_>| place.file() == file!() && place.line() == line;
     let pending = tasks.iter().find(|task| here(task.place)).unwrap();
     assert_eq!(pending.state, State::Suspended);
+    assert!(pending.future.contains("Pending"), "{}", pending.future);
+    assert!(pending.waited.is_some_and(|waited| waited < Duration::from_secs(60)));
     assert!(
         tasks.iter().any(|task| task.state == State::Running),
         "the one that dumps\n{dump}"

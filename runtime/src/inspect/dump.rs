@@ -200,6 +200,10 @@ pub struct DumpedTask {
     pub place: &'static Location<'static>,
     /// Whether it is being polled; `Suspended` may also be ready.
     pub state: State,
+    /// The type of its future, which for an `async` block names the function it stands in.
+    pub future: &'static str,
+    /// How long ago it was polled last, or spawned, exact to a turn of its worker's loop.
+    pub waited: Option<Duration>,
 }
 
 /// What a fiber or task is about.
@@ -358,7 +362,10 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
 
 /// The tasks that were spawned on a worker, of which some may run on others.
 fn tasks(remote: &Remote, works: &[Work]) -> Vec<DumpedTask> {
-    let dumped = |info: crate::executor::Info| DumpedTask {
+    let now = Instant::now();
+    let dumped = |(info, polled): (crate::executor::Info, Option<Instant>)| DumpedTask {
+        future: info.future,
+        waited: polled.map(|polled| now.saturating_duration_since(polled)),
         state: match works.contains(&Work::Task { id: info.id }) {
             true => State::Running,
             false => State::Suspended,
@@ -560,10 +567,11 @@ impl fmt::Display for DumpedTask {
         if let Some(name) = &self.name {
             write!(f, " '{name}'")?;
         }
-        write!(f, " spawned at {}", self.place)?;
-        match self.state {
-            State::Running => write!(f, ": running"),
-            _ => Ok(()),
+        write!(f, " spawned at {}: {}", self.place, self.future)?;
+        match (self.state, self.waited) {
+            (State::Running, _) => write!(f, ", running"),
+            (_, Some(waited)) => write!(f, ", waiting for {waited:.1?}"),
+            (_, None) => Ok(()),
         }
     }
 }
