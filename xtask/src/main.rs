@@ -8,6 +8,7 @@
 mod bench;
 mod ci;
 mod peers;
+mod seeds;
 mod step;
 mod test;
 mod tidy;

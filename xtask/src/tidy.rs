@@ -53,6 +53,11 @@ const RULES: &[Rule] = &[
         check: unsafe_islands,
     },
     Rule {
+        name: "seeds",
+        about: "rows of the described systems",
+        check: crate::seeds::check,
+    },
+    Rule {
         name: "readme",
         about: "command of the README that .ci/run runs",
         check: readme_command,
