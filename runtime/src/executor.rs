@@ -5,7 +5,7 @@
 //!
 //! | queue | filled by | taken by |
 //! |---|---|---|
-//! | `slot`, one task | its worker, which wakes a task: the last one woken runs next | its worker, at most 16 times in a row; thieves |
+//! | `slot`, one task | its worker, which wakes a task: the last one woken runs next | its worker, at most 16 times in a row; thieves, where there are other workers |
 //! | `deque` | its worker: new ones, and those that were displaced from the slot | its worker, oldest first; thieves, half at a time |
 //! | `local` | its worker | its worker: tasks that are not `Send` |
 //! | `Shared::tasks` | other threads | any worker |
@@ -28,8 +28,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
-use async_task::{FallibleTask, Runnable};
-use crossbeam_deque::{Stealer, Worker as Deque};
+use async_task::FallibleTask;
+use crossbeam_deque::{Steal, Stealer, Worker as Deque};
 use pin_project_lite::pin_project;
 use slab::Slab;
 
@@ -43,12 +43,23 @@ use crate::table::Table;
 use crate::time::coarse_now;
 use crate::waker::SLOTS_MAX;
 
+/// A task to be polled once. Where it belongs is with it, so that its way to the queues captures nothing: `async-task`
+/// would protect what is captured with a waker for the length of the call, two atomic operations each time.
+pub(crate) type Runnable = async_task::Runnable<Home>;
+
+/// Where a task belongs.
+pub(crate) struct Home {
+    shared: Arc<Shared>,
+    /// The worker of a task that is not `Send`; of others, the one whose registry it is in.
+    index: usize,
+}
+
 /// How many times in a row the slot is served before the others.
 const SLOT_RUNS: u32 = 16;
 
 /// The queues of one worker. Only its thread uses them; others have the [`Stealers`].
 pub(crate) struct Queue {
-    slot: Deque<Runnable>,
+    slot: Slot,
     slot_runs: Cell<u32>,
     deque: Deque<Runnable>,
     local: RefCell<VecDeque<Runnable>>,
@@ -57,16 +68,57 @@ pub(crate) struct Queue {
 
 /// The ends of a worker's queues that other workers hold.
 pub(crate) struct Stealers {
-    slot: Stealer<Runnable>,
+    slot: Option<Stealer<Runnable>>,
     deque: Stealer<Runnable>,
 }
 
+/// The place of the one task that is polled next.
+enum Slot {
+    /// Where there are thieves.
+    Open(Deque<Runnable>),
+    /// A runtime's only worker has none, and pays for none: two atomic operations a wake-up.
+    Closed(RefCell<Option<Runnable>>),
+}
+
+impl Slot {
+    fn pop(&self) -> Option<Runnable> {
+        match self {
+            Slot::Open(slot) => slot.pop(),
+            Slot::Closed(slot) => slot.take(),
+        }
+    }
+
+    /// Puts a task into it and returns the one that was there.
+    fn replace(&self, task: Runnable) -> Option<Runnable> {
+        match self {
+            Slot::Open(slot) => {
+                let displaced = slot.pop();
+                slot.push(task);
+                displaced
+            }
+            Slot::Closed(slot) => slot.replace(Some(task)),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Slot::Open(slot) => slot.len(),
+            Slot::Closed(slot) => slot.borrow().is_some().into(),
+        }
+    }
+}
+
 impl Queue {
-    pub(crate) fn new() -> (Queue, Stealers) {
+    /// `alone`: there is nobody to steal.
+    pub(crate) fn new(alone: bool) -> (Queue, Stealers) {
         let (slot, deque) = (Deque::new_fifo(), Deque::new_fifo());
         let stealers = Stealers {
-            slot: slot.stealer(),
+            slot: (!alone).then(|| slot.stealer()),
             deque: deque.stealer(),
+        };
+        let slot = match alone {
+            true => Slot::Closed(RefCell::default()),
+            false => Slot::Open(slot),
         };
         let queue = Queue {
             slot,
@@ -79,7 +131,7 @@ impl Queue {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.slot.is_empty() && self.deque.is_empty() && self.local.borrow().is_empty()
+        self.slot.len() == 0 && self.deque.is_empty() && self.local.borrow().is_empty()
     }
 
     /// How many tasks are queued.
@@ -89,8 +141,7 @@ impl Queue {
 
     /// Queues a task that was woken on this worker; `true`: another was displaced, for anybody to take.
     fn push(&self, task: Runnable) -> bool {
-        let displaced = self.slot.pop();
-        self.slot.push(task);
+        let displaced = self.slot.replace(task);
         displaced.map(|displaced| self.deque.push(displaced)).is_some()
     }
 
@@ -125,12 +176,13 @@ impl Queue {
 
 impl Stealers {
     pub(crate) fn is_empty(&self) -> bool {
-        self.deque.is_empty() && self.slot.is_empty()
+        self.deque.is_empty() && self.slot.as_ref().is_none_or(Stealer::is_empty)
     }
 
     /// Half of what waits there, or the last one woken if nothing else does: its worker may be busy for long.
-    pub(crate) fn steal_into(&self, deque: &Deque<Runnable>) -> crossbeam_deque::Steal<()> {
-        self.deque.steal_batch(deque).or_else(|| self.slot.steal_batch(deque))
+    pub(crate) fn steal_into(&self, deque: &Deque<Runnable>) -> Steal<()> {
+        let slot = || self.slot.as_ref().map_or(Steal::Empty, |slot| slot.steal_batch(deque));
+        self.deque.steal_batch(deque).or_else(slot)
     }
 }
 
@@ -362,10 +414,9 @@ impl Shared {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let shared = Arc::clone(self);
-        let schedule = move |task| shared.schedule(task);
+        let home = self.home(index);
         let (runnable, task) = self.register(index, builder, place, future, |spawned| {
-            async_task::Builder::new().spawn(|()| spawned, schedule)
+            async_task::Builder::new().metadata(home).spawn(|_| spawned, schedule)
         });
         self.schedule_new(runnable);
         task
@@ -383,13 +434,21 @@ impl Shared {
         F: Future + 'static,
         F::Output: 'static,
     {
-        let shared = Arc::clone(self);
-        let schedule = move |task| shared.schedule_local(index, task);
+        let home = self.home(index);
         let (runnable, task) = self.register(index, builder, place, future, |spawned| {
-            async_task::Builder::new().spawn_local(|()| spawned, schedule)
+            async_task::Builder::new()
+                .metadata(home)
+                .spawn_local(|_| spawned, schedule_local)
         });
         runnable.schedule();
         task
+    }
+
+    fn home(self: &Arc<Self>, index: usize) -> Home {
+        Home {
+            shared: Arc::clone(self),
+            index,
+        }
     }
 
     fn register<F: Future>(
@@ -398,7 +457,7 @@ impl Shared {
         builder: Builder,
         place: &'static Location<'static>,
         future: F,
-        spawn: impl FnOnce(Spawned<F>) -> (Runnable, async_task::Task<thread::Result<F::Output>>),
+        spawn: impl FnOnce(Spawned<F>) -> (Runnable, async_task::Task<thread::Result<F::Output>, Home>),
     ) -> (Runnable, Task<F::Output>) {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
@@ -451,41 +510,6 @@ impl Shared {
         }
     }
 
-    /// Queues a task that was woken: on this worker if it is one of ours.
-    fn schedule(&self, task: Runnable) {
-        let mut task = Some(task);
-        context::worker(|worker| {
-            if std::ptr::eq(&*worker.shared, self)
-                && let Some(task) = task.take()
-                && worker.tasks.push(task)
-                && self.workers() > 1
-            {
-                self.wake_one();
-            }
-        });
-        if let Some(task) = task {
-            self.tasks.push(task);
-            self.wake_one();
-        }
-    }
-
-    /// Queues a task that is not `Send`, from any thread.
-    fn schedule_local(&self, index: usize, task: Runnable) {
-        let mut task = Some(task);
-        context::worker(|worker| {
-            if std::ptr::eq(&*worker.shared, self)
-                && worker.index == index
-                && let Some(task) = task.take()
-            {
-                worker.tasks.push_local(task);
-            }
-        });
-        if let Some(task) = task {
-            self.local_tasks(index).push(task);
-            self.remote(index).ring();
-        }
-    }
-
     /// [`spawn_future`] from a thread outside.
     pub(crate) fn spawn_future<F>(self: &Arc<Self>, place: &'static Location<'static>, future: F) -> Task<F::Output>
     where
@@ -493,6 +517,47 @@ impl Shared {
         F::Output: Send + 'static,
     {
         self.task(0, Builder::new(), place, future)
+    }
+}
+
+/// Queues a task that was woken: on this worker if it is one of ours.
+fn schedule(task: Runnable) {
+    let mut task = Some(task);
+    context::worker(|worker| {
+        let is_ours = |task: &mut Runnable| std::ptr::eq(&*worker.shared, &*task.metadata().shared);
+        if let Some(task) = task.take_if(is_ours)
+            && worker.tasks.push(task)
+            && worker.shared.workers() > 1
+        {
+            worker.shared.wake_one();
+        }
+    });
+    if let Some(task) = task {
+        // Once it is queued it may be gone.
+        let shared = Arc::clone(&task.metadata().shared);
+        shared.tasks.push(task);
+        shared.wake_one();
+    }
+}
+
+/// Queues a task that is not `Send`, from any thread.
+fn schedule_local(task: Runnable) {
+    let mut task = Some(task);
+    context::worker(|worker| {
+        let is_ours = |task: &mut Runnable| {
+            let home = task.metadata();
+            std::ptr::eq(&*worker.shared, &*home.shared) && worker.index == home.index
+        };
+        if let Some(task) = task.take_if(is_ours) {
+            worker.tasks.push_local(task);
+        }
+    });
+    if let Some(task) = task {
+        // Once it is queued it may be gone.
+        let Home { shared, index } = task.metadata();
+        let (shared, index) = (Arc::clone(shared), *index);
+        shared.local_tasks(index).push(task);
+        shared.remote(index).ring();
     }
 }
 
@@ -514,7 +579,7 @@ impl Shared {
 pub struct Task<T> {
     id: u64,
     /// Here until the handle is dropped or used up.
-    task: Option<FallibleTask<thread::Result<T>>>,
+    task: Option<FallibleTask<thread::Result<T>, Home>>,
 }
 
 impl<T> Task<T> {

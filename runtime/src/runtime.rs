@@ -20,7 +20,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{fmt, io, panic};
 
-use async_task::Runnable;
 use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
 use osier_coro::stack;
 use osier_poll::Poller;
@@ -28,7 +27,7 @@ use osier_queue::Idle;
 
 use crate::context;
 use crate::embed::Local;
-use crate::executor::{self, Task};
+use crate::executor::{self, Runnable, Task};
 use crate::fiber::Header;
 use crate::inspect::{self, Dump, Metrics, Seat as Named, watchdog};
 use crate::isolate::isolate;
@@ -553,9 +552,13 @@ impl Builder {
     }
 
     /// All that the workers need but threads: one for each poller.
-    fn prepare(&self, pollers: impl Iterator<Item = io::Result<Poller>>) -> io::Result<(Arc<Shared>, Vec<Vacancy>)> {
+    fn prepare(
+        &self,
+        pollers: impl ExactSizeIterator<Item = io::Result<Poller>>,
+    ) -> io::Result<(Arc<Shared>, Vec<Vacancy>)> {
         wrap_panic_hook();
         let runtime = inspect::next_runtime();
+        let alone = pollers.len() == 1;
         let mut vacancies = Vec::new();
         let mut seats = Vec::new();
         for (index, poller) in pollers.enumerate() {
@@ -565,7 +568,7 @@ impl Builder {
             };
             let claim = Claim(remote);
             let deque = Deque::new_fifo();
-            let (tasks, stealers) = executor::Queue::new();
+            let (tasks, stealers) = executor::Queue::new(alone);
             seats.push(Seat {
                 remote,
                 stealer: deque.stealer(),
