@@ -1,8 +1,8 @@
 //! Ours: messages through bounded channels, from one to one on one worker, and from four to four on two; fibers and
-//! futures. We have one receiver for each channel: four to four is four channels.
+//! futures. Four to four is four channels of `mpsc`, or one of `mpmc`.
 #![forbid(unsafe_code)]
 
-use osier::sync::mpsc;
+use osier::sync::{mpmc, mpsc};
 
 const BOUND: usize = 1024;
 const PAIRS: u32 = 4;
@@ -24,6 +24,8 @@ fn main() {
     rt.run(|| {
         measure::print_abreast("channel-4", |n| fibers(PAIRS, n));
         measure::print_abreast("channel-4-futures", |n| futures(PAIRS, n));
+        measure::print_abreast("channel-4-mpmc", fibers_on_one);
+        measure::print_abreast("channel-4-mpmc-futures", futures_on_one);
     });
 }
 
@@ -64,4 +66,47 @@ fn futures(pairs: u32, n: u32) {
     for receiver in receivers {
         assert_eq!(receiver.join().expect("it does not panic"), each);
     }
+}
+
+/// `n` messages in all, through one channel.
+fn fibers_on_one(n: u32) {
+    let (sender, receiver) = mpmc::channel(BOUND);
+    let receivers: Vec<_> = (0..PAIRS)
+        .map(|_| {
+            let (sender, receiver) = (sender.clone(), receiver.clone());
+            osier::spawn(move || (0..n / PAIRS).try_for_each(|i| sender.send(i)));
+            osier::spawn(move || receiver.iter().count())
+        })
+        .collect();
+    drop(sender);
+    let counts = receivers
+        .into_iter()
+        .map(|receiver| receiver.join().expect("it does not panic"));
+    assert_eq!(counts.sum::<usize>(), n as usize);
+}
+
+fn futures_on_one(n: u32) {
+    let (sender, receiver) = mpmc::channel(BOUND);
+    let receivers: Vec<_> = (0..PAIRS)
+        .map(|_| {
+            let (sender, receiver) = (sender.clone(), receiver.clone());
+            osier::spawn_future(async move {
+                for i in 0..n / PAIRS {
+                    sender.send_async(i).await.expect("the receivers wait for all");
+                }
+            });
+            osier::spawn_future(async move {
+                let mut count = 0;
+                while receiver.recv_async().await.is_ok() {
+                    count += 1;
+                }
+                count
+            })
+        })
+        .collect();
+    drop(sender);
+    let counts = receivers
+        .into_iter()
+        .map(|receiver| receiver.join().expect("it does not panic"));
+    assert_eq!(counts.sum::<u32>(), n);
 }

@@ -135,22 +135,33 @@ fn signals(plan: &Plan) -> Vec<Row<'_>> {
 
 /// Each in its natural shape: see the programs.
 fn channels(plan: &Plan) -> Vec<Row<'_>> {
-    let shapes = |printed_as, futures| {
-        let ours = [
-            ("fibers", "osier-channels", printed_as),
-            ("futures", "osier-channels", futures),
-        ];
-        let rivals = [
+    let rivals = |printed_as| {
+        [
             ("tokio mpsc", "tokio-channels", printed_as),
             ("async-channel on smol", "smol-channels", printed_as),
             ("may mpsc, unbounded", "may-channels", printed_as),
-        ];
-        (ours, rivals)
+        ]
     };
-    let (ours, rivals) = shapes("channel-1", "channel-1-futures");
-    let one_to_one = one(plan, "channel 1 to 1, one worker", &ours, &rivals);
-    let (ours, rivals) = shapes("channel-4", "channel-4-futures");
-    vec![one_to_one, two(plan, "channel 4 to 4, two workers", &ours, &rivals)]
+    const OURS: &str = "osier-channels";
+    vec![
+        one(
+            plan,
+            "channel 1 to 1, one worker",
+            &[("fibers", OURS, "channel-1"), ("futures", OURS, "channel-1-futures")],
+            &rivals("channel-1"),
+        ),
+        two(
+            plan,
+            "channel 4 to 4, two workers",
+            &[
+                ("mpsc, fibers", OURS, "channel-4"),
+                ("mpsc, futures", OURS, "channel-4-futures"),
+                ("mpmc, fibers", OURS, "channel-4-mpmc"),
+                ("mpmc, futures", OURS, "channel-4-mpmc-futures"),
+            ],
+            &rivals("channel-4"),
+        ),
+    ]
 }
 
 fn selects(plan: &Plan) -> Vec<Row<'_>> {
