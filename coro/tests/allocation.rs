@@ -39,7 +39,6 @@ fn the_counter_counts() {
     assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
 }
 
-// LWC-7
 #[test]
 fn reset_and_run_does_not_allocate() {
     let pool = Pool::new(Config::default()).unwrap();

@@ -26,7 +26,7 @@ impl Drop for Note {
     }
 }
 
-// LWC-1: nothing runs before the first resume.
+// Nothing runs before the first resume.
 #[test]
 fn starts_at_the_first_resume() {
     let ran = Rc::new(Cell::new(false));
@@ -37,7 +37,6 @@ fn starts_at_the_first_resume() {
     assert!(ran.get() && coroutine.is_started() && coroutine.is_finished());
 }
 
-// LWC-3, LWC-4, LWC-5, LWC-6
 #[test]
 fn values_pass_both_ways_and_the_end_returns_one() {
     let mut echo = Coroutine::new(stack(), |y, mut n: u64| {
@@ -87,7 +86,7 @@ fn coroutines_nest() {
     assert_eq!(outer.by_ref().collect::<Vec<_>>(), [0, 10, 20]);
 }
 
-// LWC-6: resuming an ended coroutine is defined here.
+// Resuming an ended coroutine is defined here.
 #[test]
 fn resuming_an_ended_coroutine_panics() {
     let mut coroutine = Coroutine::<(), (), ()>::new(stack(), |_, ()| ());
@@ -127,7 +126,7 @@ fn a_panic_inside_can_be_caught_inside() {
     assert_eq!(coroutine.resume(()), Return(true));
 }
 
-// LWC-2: a suspended coroutine may be dropped; here its stack is unwound.
+// A suspended coroutine may be dropped; here its stack is unwound.
 #[test]
 fn dropping_a_suspended_coroutine_drops_what_is_on_its_stack() {
     let log = Rc::default();
@@ -179,7 +178,6 @@ fn a_leaked_coroutine_drops_nothing_and_keeps_its_stack() {
     }
 }
 
-// LWC-7
 #[test]
 fn reset_ends_the_old_function_and_starts_a_new_one_on_the_same_stack() {
     let log = Rc::default();
@@ -208,7 +206,6 @@ fn reset_ends_the_old_function_and_starts_a_new_one_on_the_same_stack() {
     assert_eq!(coroutine.resume(7), Return(7));
 }
 
-// LWC-18
 #[test]
 fn generators_are_iterators() {
     let fibonacci = Coroutine::new(stack(), |y, ()| {
@@ -226,7 +223,7 @@ fn generators_are_iterators() {
     assert_eq!((short.next(), short.next(), short.next()), (Some(1), None, None));
 }
 
-// LWC-8, LWC-9, LWC-10, LWC-11 as the coroutine sees them; their details are tested in `defer.rs`.
+// As the coroutine sees them; their details are tested in `defer.rs`.
 #[test]
 fn deferred_callbacks_and_memory_go_with_the_coroutine() {
     for end in ["return", "panic", "drop"] {
@@ -292,7 +289,7 @@ fn a_backtrace_names_the_frames_inside_and_goes_on_to_the_resumer() {
     assert!(inside < closure && closure < resumer, "{trace}");
 }
 
-// LWC-13, LWC-14: each thread switches by itself.
+// Each thread switches by itself.
 #[test]
 fn threads_run_their_own_coroutines() {
     let thread = |seed: u64| {

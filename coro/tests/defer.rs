@@ -12,7 +12,6 @@ fn note(log: &Log, n: u32) -> impl FnOnce() + 'static {
     move || log.borrow_mut().push(n)
 }
 
-// LWC-8
 #[test]
 fn the_latest_runs_first() {
     let (defers, log) = (Defers::new(), Log::default());
@@ -24,7 +23,6 @@ fn the_latest_runs_first() {
     assert_eq!(*log.borrow(), [4, 3, 2, 1]);
 }
 
-// LWC-9
 #[test]
 fn a_generation_runs_only_what_is_newer() {
     let (defers, log) = (Defers::new(), Log::default());
@@ -45,7 +43,6 @@ fn a_generation_runs_only_what_is_newer() {
     assert_eq!(log.borrow().last(), Some(&1));
 }
 
-// LWC-10
 #[test]
 fn disarmed_and_fired_callbacks_do_not_run_again() {
     let (defers, log) = (Defers::new(), Log::default());

@@ -67,7 +67,6 @@ fn the_stack_given_last_is_taken_first() {
     assert_eq!(again, [tops[2], tops[1], tops[0]]);
 }
 
-// LWC-12
 #[test]
 fn sizes_come_from_classes_of_their_own() {
     let pool = pool(Guard::Auto);

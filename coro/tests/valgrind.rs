@@ -82,7 +82,6 @@ fn unwind_and_suspend() {
     assert_eq!(coroutine.resume(()), CoroutineResult::Return(()));
 }
 
-// LWC-15
 #[test]
 fn memcheck_finds_nothing_to_say() {
     if child::is_child("valgrind") {
