@@ -163,6 +163,7 @@ impl WaitList {
     }
 
     /// A node for this list, not yet waiting.
+    #[inline]
     pub fn waiter(&self) -> Waiter<'_> {
         let links = Links {
             next: ptr::null(),
@@ -547,6 +548,7 @@ impl<'list> Waiter<'list> {
     }
 
     /// Whether it neither waits nor has been notified. One load.
+    #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.node.state.load(Ordering::Relaxed) == IDLE
     }
@@ -623,7 +625,18 @@ impl<'list> Waiter<'list> {
 }
 
 impl Drop for Waiter<'_> {
+    #[inline]
     fn drop(&mut self) {
+        // Mostly it never waited. Models and miri go the long way, for its check.
+        if cfg!(any(loom, debug_assertions)) || !self.is_idle() {
+            self.leave();
+        }
+    }
+}
+
+impl Waiter<'_> {
+    /// Ends its wait for good and passes on what it had been granted.
+    fn leave(&mut self) {
         let granted_one = self.withdraw() == GRANTED_ONE;
         if cfg!(any(loom, debug_assertions)) {
             self.node.links.with_mut(|links| {
