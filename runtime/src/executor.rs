@@ -322,8 +322,25 @@ pin_project! {
     }
 }
 
+/// What a task ends with. It is dropped here if nobody takes it, where nobody waits for a panic of its destructor either.
+struct Ended<T>(Option<thread::Result<T>>);
+
+impl<T> Ended<T> {
+    fn take(mut self) -> thread::Result<T> {
+        self.0.take().expect("it is taken only here, which takes self")
+    }
+}
+
+impl<T> Drop for Ended<T> {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.0.take() {
+            isolate(|| drop(outcome));
+        }
+    }
+}
+
 impl<F: Future> Future for Spawned<F> {
-    type Output = thread::Result<F::Output>;
+    type Output = Ended<F::Output>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -347,7 +364,7 @@ impl<F: Future> Future for Spawned<F> {
         // What it has captured, and its locals, end as its last code, before anybody sees the outcome.
         isolate(|| this.future.set(None));
         entered.end_locals();
-        Poll::Ready(outcome)
+        Poll::Ready(Ended(Some(outcome)))
     }
 }
 
@@ -457,7 +474,7 @@ impl Shared {
         builder: Builder,
         place: &'static Location<'static>,
         future: F,
-        spawn: impl FnOnce(Spawned<F>) -> (Runnable, async_task::Task<thread::Result<F::Output>, Home>),
+        spawn: impl FnOnce(Spawned<F>) -> (Runnable, async_task::Task<Ended<F::Output>, Home>),
     ) -> (Runnable, Task<F::Output>) {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
@@ -579,7 +596,7 @@ fn schedule_local(task: Runnable) {
 pub struct Task<T> {
     id: u64,
     /// Here until the handle is dropped or used up.
-    task: Option<FallibleTask<thread::Result<T>, Home>>,
+    task: Option<FallibleTask<Ended<T>, Home>>,
 }
 
 impl<T> Task<T> {
@@ -619,10 +636,11 @@ impl<T> Task<T> {
         // The first poll tells the task.
         let told = cancelling.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         async move {
-            match told {
+            let ended = match told {
                 Poll::Ready(ended) => ended,
                 Poll::Pending => cancelling.await,
-            }
+            };
+            ended.map(Ended::take)
         }
     }
 
@@ -639,7 +657,7 @@ impl<T> Future for Task<T> {
         let task = self.task.as_mut().expect("it is taken only by methods that take self");
         Pin::new(task)
             .poll(cx)
-            .map(|ended| ended.unwrap_or_else(|| Err(Box::new(Cancelled))))
+            .map(|ended| ended.map_or_else(|| Err(Box::new(Cancelled) as Box<_>), Ended::take))
     }
 }
 
