@@ -1,8 +1,8 @@
 //! The run queue: callbacks in order of arrival, and the threads that run them.
 //!
 //! # Protocol
-//! Everything is under one lock, which nobody holds while a callback runs. A push wakes a thread of the pool that waits, or,
-//! if none does, the thread that iterates the [`IoQueue`](super::IoQueue). Whoever else has run something notifies that one, which
+//! Everything is under one lock, which nobody holds while a callback runs. A push wakes a thread of the pool that waits, and,
+//! if there is more than those who wait will take, the thread that iterates the [`IoQueue`](super::IoQueue). Whoever else has run something notifies that one, which
 //! may wait for what the callback did: also if it does not sleep yet, so that it does not. Of two flags `closed` refuses new work, `quit` also ends the threads.
 
 use std::collections::VecDeque;
@@ -92,11 +92,14 @@ impl Tasks {
             return Err(task);
         }
         state.queue.push_back(task);
-        let waiting = state.waiting > 0;
+        let (waiting, queued) = (state.waiting, state.queue.len());
         drop(state);
-        match waiting {
-            true => self.arrived.notify_one(),
-            false => self.ring(),
+        if waiting > 0 {
+            self.arrived.notify_one();
+        }
+        // Who was notified counts as waiting until it comes, and takes one.
+        if queued > waiting {
+            self.ring();
         }
         Ok(())
     }
