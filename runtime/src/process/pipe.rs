@@ -209,23 +209,57 @@ impl AsyncWrite for ChildStdin {
 
 /// All bytes until the end; none if there is no pipe.
 pub(super) async fn read_to_end(reader: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+    let (mut bytes, mut filled) = (Vec::new(), 0);
     let Some(mut reader) = reader else { return Ok(bytes) };
     std::future::poll_fn(|cx| {
         loop {
-            let filled = bytes.len();
-            bytes.resize(filled.max(4096) * 2, 0);
-            let reading = Pin::new(&mut reader).poll_read(cx, &mut bytes[filled..]);
-            let count = match &reading {
-                Poll::Ready(Ok(count)) => *count,
-                _ => 0,
-            };
-            bytes.truncate(filled + count);
-            if ready!(reading)? == 0 {
-                return Poll::Ready(Ok(()));
+            // Zeroed once: a pipe gives little at a time.
+            if filled == bytes.len() {
+                bytes.resize(filled.max(4096) * 2, 0);
+            }
+            match ready!(Pin::new(&mut reader).poll_read(cx, &mut bytes[filled..]))? {
+                0 => return Poll::Ready(io::Result::Ok(())),
+                count => filled += count,
             }
         }
     })
-    .await
-    .map(|()| bytes)
+    .await?;
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives a byte at a time, and scribbles over the rest of the room that it has.
+    struct Scribbler {
+        left: usize,
+        zeroed: usize,
+    }
+
+    impl AsyncRead for &mut Scribbler {
+        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+            self.zeroed += buf.iter().filter(|byte| **byte == 0).count();
+            buf.fill(7);
+            let count = self.left.min(1);
+            self.left -= count;
+            Poll::Ready(Ok(count))
+        }
+    }
+
+    #[test]
+    fn room_for_what_is_read_is_zeroed_once() {
+        let mut scribbler = Scribbler {
+            left: 20_000,
+            zeroed: 0,
+        };
+        let bytes = crate::block_on(read_to_end(Some(&mut scribbler))).unwrap();
+        assert_eq!(bytes, [7; 20_000]);
+        assert!(
+            scribbler.zeroed <= 32 << 10,
+            "{} bytes were zeroed for 20000",
+            scribbler.zeroed
+        );
+    }
 }
