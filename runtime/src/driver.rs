@@ -20,6 +20,7 @@ use osier_queue::{Key, Wheel, tick_after, tick_at};
 use smallvec::SmallVec;
 
 use crate::context;
+use crate::isolate::isolate;
 use crate::remote::Remote;
 use crate::runtime::Runtime;
 
@@ -64,12 +65,16 @@ impl Timers {
 
     /// Leaves another waker with a timer; `false`: it has fired.
     fn refresh(&self, key: Key, waker: &Waker) -> bool {
+        match self.lock().get_mut(key) {
+            None => return false,
+            Some(old) if old.will_wake(waker) => return true,
+            Some(_) => {}
+        }
+        let mut waker = waker.clone();
         let mut wheel = self.lock();
-        let Some(old) = wheel.get_mut(key) else { return false };
-        let replaced = (!old.will_wake(waker)).then(|| std::mem::replace(old, waker.clone()));
+        let found = wheel.get_mut(key).map(|old| std::mem::swap(old, &mut waker));
         drop(wheel);
-        drop(replaced);
-        true
+        found.is_some()
     }
 
     fn remove(&self, key: Key) {
@@ -117,7 +122,7 @@ impl Timers {
             self.note_next(&wheel);
             drop(wheel);
             let full = due.len() == BATCH;
-            due.into_iter().for_each(Waker::wake);
+            wake_each(due);
             if !full {
                 return;
             }
@@ -132,9 +137,21 @@ impl Timers {
             self.note_next(&wheel);
             waker
         } {
-            waker.wake();
+            wake_each([waker]);
         }
     }
+}
+
+/// Wakes all of them, whichever panic: what one has of foreign code is no reason for the others not to hear.
+pub(crate) fn wake_each(wakers: impl IntoIterator<Item = Waker>) {
+    each(wakers, Waker::wake);
+}
+
+/// Does it for every item, also if that panics for some.
+pub(crate) fn each<T>(items: impl IntoIterator<Item = T>, mut with: impl FnMut(T)) {
+    let mut items = items.into_iter();
+    // The hook has reported a panic.
+    while isolate(|| items.by_ref().for_each(&mut with)).is_none() {}
 }
 
 /// A timer of a leaf, removed when it is dropped.

@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Waker};
 use osier_poll::{Interest, Mode, Poller, Ready, Token};
 use smallvec::SmallVec;
 
-use crate::driver;
+use crate::driver::{self, wake_each};
 use crate::remote::Remote;
 use crate::source::FOREIGN;
 
@@ -67,16 +67,18 @@ impl Place {
         interest: Interest,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<Ready>> {
-        let (driver, number) = match self.0 {
-            Some(entered) => entered,
+        let entered = self.0;
+        let known = entered.and_then(|(driver, number)| driver.foreign.poll(driver, fd, number, cx.waker()));
+        let seen = match known {
+            Some(seen) => seen,
+            // At first; or its driver has ended since.
             None => {
                 let driver = driver::current()?;
                 let number = driver.foreign.number();
                 self.0 = Some((driver, number));
-                (driver, number)
+                driver.foreign.enter(driver, fd, interest, number, cx.waker())
             }
         };
-        let seen = driver.foreign.poll(driver, fd, interest, number, cx.waker());
         match seen.transpose() {
             None => Poll::Pending,
             Some(seen) => {
@@ -136,8 +138,8 @@ impl Table {
         inner.next_wait
     }
 
-    /// What the wait has seen; or adds it, if it is new, and arms the descriptor for everybody.
-    fn poll(
+    /// Adds a wait and arms the descriptor for everybody.
+    fn enter(
         &self,
         driver: &Remote,
         fd: BorrowedFd<'_>,
@@ -145,29 +147,45 @@ impl Table {
         number: u64,
         waker: &Waker,
     ) -> io::Result<Option<Ready>> {
-        let waker = waker.clone();
-        let polled = driver.with_poller(|poller| {
+        let wait = Wait {
+            number,
+            interest,
+            seen: None,
+            waker: Some(waker.clone()),
+        };
+        let entered = driver.with_poller(|poller| {
             let mut inner = self.lock();
             let entry = inner.entry(fd.as_raw_fd());
-            let old = match entry.waits.iter_mut().find(|wait| wait.number == number) {
-                Some(Wait { seen: Some(seen), .. }) => return (Ok(Some(*seen)), None),
-                Some(wait) => wait.waker.replace(waker),
-                None => {
-                    entry.waits.push(Wait {
-                        number,
-                        interest,
-                        seen: None,
-                        waker: Some(waker),
-                    });
-                    None
-                }
-            };
-            (entry.arm(poller, fd).map(|()| None), old)
+            entry.waits.push(wait);
+            // Who waits there already may have been forgotten, and mean a descriptor that had this number before.
+            entry.distrust(poller);
+            entry.arm(poller, fd)
         });
-        match polled {
-            Some((polled, _dropped_here)) => polled,
-            None => Err(io::Error::other("the runtime that waits for this descriptor has ended")),
-        }
+        entered.unwrap_or_else(|| Err(io::Error::other("the runtime that waits for this descriptor has ended")))?;
+        Ok(None)
+    }
+
+    /// What the wait has seen; if nothing, leaves another waker and arms the descriptor for everybody. `None`: the driver has
+    /// ended since the wait was added.
+    fn poll(
+        &self,
+        driver: &Remote,
+        fd: BorrowedFd<'_>,
+        number: u64,
+        waker: &Waker,
+    ) -> Option<io::Result<Option<Ready>>> {
+        // Out here: neither clone nor drop is to run under a lock.
+        let mut waker = Some(waker.clone());
+        driver.with_poller(|poller| {
+            let mut inner = self.lock();
+            let entry = inner.entries.get_mut(&fd.as_raw_fd())?;
+            let wait = entry.waits.iter_mut().find(|wait| wait.number == number)?;
+            if let Some(seen) = wait.seen {
+                return Some(Ok(Some(seen)));
+            }
+            std::mem::swap(&mut wait.waker, &mut waker);
+            Some(entry.arm(poller, fd).map(|()| None))
+        })?
     }
 
     fn leave(&self, driver: &Remote, fd: BorrowedFd<'_>, number: u64) {
@@ -214,14 +232,14 @@ impl Table {
                 woken.extend(wait.waker.take());
             }
         }
-        woken.into_iter().for_each(Waker::wake);
+        wake_each(woken);
     }
 
     /// The driver ends: whoever waits here waits elsewhere.
     pub(crate) fn forget_all(&self) {
         let entries = std::mem::take(&mut self.lock().entries);
         let waits = entries.into_values().flat_map(|entry| entry.waits);
-        waits.filter_map(|wait| wait.waker).for_each(Waker::wake);
+        wake_each(waits.filter_map(|wait| wait.waker));
     }
 }
 
@@ -251,6 +269,16 @@ impl Inner {
 }
 
 impl Entry {
+    /// Has [`arm`](Entry::arm) ask the poller again, for what has this number now.
+    fn distrust(&mut self, poller: &Poller) {
+        self.armed = Interest::NONE;
+        if let Some(double) = self.double.take() {
+            // It fails only if the poller does not know it.
+            let _ = poller.delete(double.as_fd());
+            self.registered = false;
+        }
+    }
+
     fn arm(&mut self, poller: &Poller, fd: BorrowedFd<'_>) -> io::Result<()> {
         let wanted = self.waits.iter().filter(|wait| wait.seen.is_none());
         let interest = wanted.fold(Interest::NONE, |all, wait| all | wait.interest);

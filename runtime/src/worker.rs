@@ -30,6 +30,7 @@ use osier_queue::{Key, Wheel, tick_after, tick_at};
 use crate::cancel::Cancelled;
 use crate::context;
 use crate::dormant::{Cause, Next, Resting};
+use crate::driver;
 use crate::executor;
 use crate::fiber::{self, Core, Header};
 use crate::inspect::{self, Load, Waits};
@@ -256,9 +257,7 @@ impl Worker {
             _ => {}
         }
         desk.events.add(polled? as u64);
-        for event in events.iter() {
-            source::dispatch(self.remote, event);
-        }
+        driver::each(events.iter(), |event| source::dispatch(self.remote, event));
         Ok(())
     }
 

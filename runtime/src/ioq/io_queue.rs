@@ -27,6 +27,7 @@ use super::request::{Awaiting, Request};
 use super::run_queue::{Run, RunQueue, Task, Tasks};
 use super::{CancelHandle, Refused, Status};
 use crate::context::{self, Caller};
+use crate::driver::each;
 use crate::remote::Remote;
 use crate::runtime::Claim;
 use crate::sync::Mailbox;
@@ -396,7 +397,7 @@ impl IoQueue {
         let mut events = EVENTS.take().unwrap_or_else(|| Events::with_capacity(EVENTS_MAX));
         let polled = self.poller.wait(&mut events, timeout);
         self.claim.0.parker.unprepare();
-        events.iter().for_each(|event| source::dispatch(self.claim.0, event));
+        each(events.iter(), |event| source::dispatch(self.claim.0, event));
         EVENTS.set(Some(events));
         polled.map(drop)
     }
@@ -422,7 +423,7 @@ impl IoQueue {
             let mut events = Events::with_capacity(EVENTS_MAX);
             let polled = poller.wait(&mut events, timeout);
             // Here, since nobody may be left to hand them to.
-            events.iter().for_each(|event| source::dispatch(remote, event));
+            each(events.iter(), |event| source::dispatch(remote, event));
             polled.map(drop)
         })
     }

@@ -1,0 +1,172 @@
+//! Leaves at the edges: forgotten, left behind by their runtime, with wakers and outputs that panic.
+
+use std::future::Future;
+use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use osier::Runtime;
+use osier::ioq::IoQueue;
+use osier::time::Sleep;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn on(workers: usize) -> Runtime {
+    Runtime::builder().workers(workers).build().unwrap()
+}
+
+fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn a_forgotten_wait_does_not_stand_for_the_next_descriptor_of_its_number() {
+    on(1).run(|| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let number = reader.as_raw_fd();
+        let mut forgotten = Box::pin(osier::io::readable_async(&reader));
+        assert!(poll_once(forgotten.as_mut()).is_pending());
+        std::mem::forget(forgotten);
+        drop((reader, writer));
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut reader = OwnedFd::from(reader);
+        if reader.as_raw_fd() != number {
+            reader = rustix::io::fcntl_dupfd_cloexec(&reader, number).unwrap();
+        }
+        if reader.as_raw_fd() != number {
+            println!("skipped: another thread has taken descriptor {number}");
+            return;
+        }
+        osier::spawn(move || {
+            osier::sleep(Duration::from_millis(10));
+            writer.write_all(b"x").unwrap();
+        });
+        osier::io::readable(&reader, Some(Instant::now() + LIMIT / 3)).expect("what was written is seen");
+    });
+}
+
+#[test]
+fn a_wait_for_a_descriptor_outlives_the_runtime_where_it_began() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut wait = Box::pin(osier::io::readable_async(&reader));
+    let runtime = on(1);
+    assert!(runtime.run(|| poll_once(wait.as_mut())).is_pending());
+    drop(runtime);
+    writer.write_all(b"x").unwrap();
+    osier::block_on(wait).unwrap();
+}
+
+/// Panics when it wakes.
+struct Alarm;
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker panics");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_takes_no_wake_up_from_others() {
+    let runtime = on(1);
+    let (sender, receiver) = mpsc::channel();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    runtime.spawn(move || {
+        let waker = Waker::from(Arc::new(Alarm));
+        let mut cx = Context::from_waker(&waker);
+        let due = Instant::now() + Duration::from_millis(5);
+        let mut alarmed = Sleep::until(due);
+        let mut after = Sleep::until(due);
+        assert!(Pin::new(&mut alarmed).poll(&mut cx).is_pending());
+        osier::block_on(std::future::poll_fn(|cx| Pin::new(&mut after).poll(cx)));
+        sender.send("a timer").unwrap();
+        let mut alarmed = Box::pin(osier::io::readable_async(&reader));
+        assert!(alarmed.as_mut().poll(&mut cx).is_pending());
+        osier::spawn(move || writer.write_all(b"x").unwrap());
+        osier::io::readable(&reader, None).unwrap();
+        sender.send("a descriptor").unwrap();
+    });
+    assert_eq!(receiver.recv_timeout(LIMIT), Ok("a timer"));
+    assert_eq!(receiver.recv_timeout(LIMIT), Ok("a descriptor"));
+}
+
+/// A value that panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("a value panics when it is dropped");
+        }
+    }
+}
+
+#[test]
+fn an_output_that_nobody_takes_may_panic_when_it_is_dropped() {
+    on(1).run(|| {
+        drop(osier::spawn_future(async { Bomb }));
+        drop(osier::spawn_future(async {
+            if true {
+                std::panic::panic_any(Bomb);
+            }
+        }));
+        drop(osier::spawn_future_local(async { Bomb }));
+        let after = osier::spawn_future(async { 7 });
+        assert_eq!(after.join().unwrap(), 7);
+    });
+}
+
+#[test]
+fn callbacks_run_at_once_where_there_are_threads_for_them() {
+    let queue = IoQueue::new(1).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let (done, is_done) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let handle: osier::ioq::Handle = osier::ioq::Handle::clone(&queue);
+        scope.spawn(move || {
+            // Both sleep by now: the thread of the pool and the one that iterates.
+            std::thread::sleep(Duration::from_millis(50));
+            let closing = handle.clone();
+            handle
+                .submit(move |_| {
+                    done.send(receiver.recv_timeout(LIMIT / 3)).unwrap();
+                    closing.notify();
+                })
+                .unwrap();
+            handle.submit(move |_| sender.send(()).unwrap()).unwrap();
+        });
+        loop {
+            queue.iterate().unwrap();
+            if let Ok(heard) = is_done.try_recv() {
+                assert_eq!(heard, Ok(()), "the second had no thread, although one slept");
+                return;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_panic_hook_may_dump_on_a_fiber() {
+    on(1).run(|| {
+        let sleeper = osier::spawn(|| osier::sleep(Duration::from_secs(3600)));
+        osier::yield_now();
+        let (sender, receiver) = mpsc::channel();
+        let before = std::panic::take_hook();
+        let here = std::thread::current().id();
+        std::panic::set_hook(Box::new(move |info| {
+            if std::thread::current().id() == here && info.to_string().contains("of which a dump is made") {
+                sender.send(osier::dump()).unwrap();
+            } else {
+                before(info);
+            }
+        }));
+        let panics = osier::spawn_local(|| panic!("of which a dump is made"));
+        assert!(panics.join().is_err());
+        let dump = receiver.try_recv().unwrap();
+        assert!(dump.workers.iter().any(|worker| !worker.fibers.is_empty()), "{dump}");
+        sleeper.cancel();
+    });
+}
