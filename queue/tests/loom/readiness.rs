@@ -14,6 +14,8 @@ const REGISTERED: u32 = 1 << 8;
 const ARMED: u32 = 1 << 12;
 /// There is an edge that worker `i` has not taken yet.
 const EDGE: u32 = 1 << 16;
+/// The same, of room to write: it has disarmed worker `i`, whom it does not concern.
+const ROOM: u32 = 1 << 20;
 
 /// A socket, the pollers of the two workers, and a place for what wakes each: an edge or a wake-up.
 ///
@@ -66,7 +68,16 @@ impl Machine {
         let before = self.kernel.fetch_or(what, Relaxed);
         for worker in 0..2 {
             if self.edges && before & REGISTERED << worker != 0 || self.disarm(worker) {
-                self.report(worker);
+                self.report(worker, EDGE);
+            }
+        }
+    }
+
+    /// What the peer does to who writes, where there are no edges.
+    fn make_room(&self) {
+        for worker in 0..2 {
+            if self.disarm(worker) {
+                self.report(worker, ROOM);
             }
         }
     }
@@ -75,8 +86,8 @@ impl Machine {
         !self.edges && self.kernel.fetch_and(!(ARMED << worker), Relaxed) & ARMED << worker != 0
     }
 
-    fn report(&self, worker: usize) {
-        self.kernel.fetch_or(EDGE << worker, Relaxed);
+    fn report(&self, worker: usize, what: u32) {
+        self.kernel.fetch_or(what << worker, Relaxed);
         self.workers[worker].bell.notify();
     }
 
@@ -89,13 +100,13 @@ impl Machine {
         let register = |Move { leaves, wanted, .. }: Move| {
             if let Some(old) = leaves {
                 self.kernel
-                    .fetch_and(!(REGISTERED << old | ARMED << old | EDGE << old), Relaxed);
+                    .fetch_and(!((REGISTERED | ARMED | EDGE | ROOM) << old), Relaxed);
             }
             // Adding reports what is there, and so does modifying.
             let armed = if wanted & READABLE != 0 { ARMED << here } else { 0 };
             let before = self.kernel.fetch_or(REGISTERED << here | armed, Relaxed);
             if before & (SENT | ENDED) != 0 && (self.edges || self.disarm(here)) {
-                self.report(here);
+                self.report(here, EDGE);
             }
             Ok(())
         };
@@ -116,11 +127,13 @@ impl Machine {
 
     /// Takes an edge, if there is one.
     fn dispatch(&self, here: usize) -> bool {
-        let taken = self.kernel.fetch_and(!(EDGE << here), Relaxed) & EDGE << here != 0;
-        if taken && self.state.set(0, READABLE) {
-            self.state.wake(if self.edges { READABLE } else { READABLE | WRITABLE });
+        let taken = self.kernel.fetch_and(!((EDGE | ROOM) << here), Relaxed) >> here;
+        let told = |what: u32, bit: u64| if taken & what != 0 { bit } else { 0 };
+        let bits = told(EDGE, READABLE) | told(ROOM, WRITABLE);
+        if bits != 0 && self.state.set(0, bits) {
+            self.state.wake(if self.edges { bits } else { READABLE | WRITABLE });
         }
-        taken
+        bits != 0
     }
 
     /// A fiber of worker `here` reads once, if that seems worth it, and goes away whether it got all there was, which it
@@ -282,13 +295,20 @@ fn who_does_not_own_a_direction_clears_nothing() {
     one_reads_and_goes("readiness: a read on a worker that owns nothing", 1, &[0, 1, 11]);
 }
 
+/// Worker 0 owns both directions, and is told of something that it has read since: the bit stands, nothing is armed.
+fn disarmed() -> Arc<Machine> {
+    let machine = Machine::with(false);
+    machine.own(Direction::Write, 0).unwrap();
+    machine.own(Direction::Read, 0).unwrap();
+    machine.arrive(SENT);
+    assert!(machine.dispatch(0) && machine.read());
+    machine
+}
+
 #[test]
 fn without_edges_what_comes_while_a_reader_clears_and_arms_is_not_lost() {
     model("readiness: arming while something arrives", Some(3), &[0, 1], || {
-        let machine = Machine::with(false);
-        machine.own(Direction::Write, 0).unwrap();
-        machine.own(Direction::Read, 0).unwrap();
-        machine.state.set(0, READABLE);
+        let machine = disarmed();
         let peer = {
             let machine = machine.clone();
             thread::spawn(move || machine.arrive(SENT))
@@ -297,4 +317,26 @@ fn without_edges_what_comes_while_a_reader_clears_and_arms_is_not_lost() {
         peer.join().unwrap();
         suspended.min(1)
     });
+}
+
+#[test]
+fn without_edges_an_event_for_the_writer_leaves_the_reader_armed_again() {
+    model(
+        "readiness: disarmed by the other direction",
+        Some(3),
+        &[0, 1, 2],
+        || {
+            let machine = disarmed();
+            let peer = {
+                let machine = machine.clone();
+                thread::spawn(move || {
+                    machine.make_room();
+                    machine.arrive(SENT);
+                })
+            };
+            let suspended = machine.read_on(0);
+            peer.join().unwrap();
+            suspended.min(2)
+        },
+    );
 }
