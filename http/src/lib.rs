@@ -31,6 +31,8 @@
 //! in two ways (request smuggling) is answered by 400. `tests/table` has the bytes of each case. Every part of a
 //! request has a bound in [`Limits`], checked as the bytes come.
 //!
+//! [`fastcgi`] is the record layer to applications, on the same terms.
+//!
 //! Not here: HTTP/2, clients, WebSocket frames, percent-decoding, dates, any timeout.
 //!
 //! # Example
@@ -81,6 +83,7 @@
 mod body;
 mod byte;
 mod chunked;
+pub mod fastcgi;
 mod fields;
 mod framing;
 mod limits;
