@@ -130,18 +130,12 @@ impl Socket {
     {
         let this = self.clone();
         let connecting = async move {
-            let socket = this.begin_connect(address)?;
-            let connected = finish_connect(&socket, address).await;
-            if connected.is_err() {
-                this.forget(&socket);
-            }
-            connected
+            let mut connecting = this.begin_connect(address)?;
+            finish_connect(&connecting.socket, address).await?;
+            connecting.is_connected = true;
+            Ok(())
         };
-        let this = self.clone();
-        self.open_with(connecting, move |status, connected| {
-            if status != Status::Done {
-                this.slot().take();
-            }
+        self.open_with(connecting, |status, connected| {
             callback(status, result(status, connected));
         })
     }
@@ -228,14 +222,18 @@ impl Socket {
         }
     }
 
-    fn begin_connect(&self, address: SocketAddr) -> io::Result<Arc<socket2::Socket>> {
+    fn begin_connect(&self, address: SocketAddr) -> io::Result<Connecting> {
         let mut slot = self.slot();
         if slot.is_some() {
             return Err(Errno::ISCONN.into());
         }
         let socket = Arc::new(open(address)?);
         *slot = Some(Arc::clone(&socket));
-        Ok(socket)
+        Ok(Connecting {
+            of: self.clone(),
+            socket,
+            is_connected: false,
+        })
     }
 
     fn open_with<F, T, C>(&self, future: F, callback: C) -> Result<CancelHandle, Refused>
@@ -276,6 +274,22 @@ impl Socket {
                 }
             }
         })
+    }
+}
+
+/// A connect that is on its way. However it ends without a connection, it takes its descriptor back, and not what the socket
+/// was given meanwhile.
+struct Connecting {
+    of: Socket,
+    socket: Arc<socket2::Socket>,
+    is_connected: bool,
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        if !self.is_connected {
+            self.of.forget(&self.socket);
+        }
     }
 }
 
