@@ -6,8 +6,8 @@
 //! | queue | filled by | taken by |
 //! |---|---|---|
 //! | `slot`, one task | its worker, which wakes a task: the last one woken runs next | its worker, at most 16 times in a row; thieves, where there are other workers |
-//! | `deque` | its worker: new ones, and those that were displaced from the slot | its worker, oldest first; thieves, half at a time |
-//! | `local` | its worker | its worker: tasks that are not `Send` |
+//! | `deque` | its worker, unless it is the only one: new ones, and those that were displaced from the slot | its worker, oldest first; thieves, half at a time |
+//! | `local` | its worker: tasks that are not `Send`; the only worker: also what would be for thieves | its worker |
 //! | `Shared::tasks` | other threads | any worker |
 //! | `Seat::local_tasks` | other threads, for tasks of that worker that are not `Send` | that worker |
 //!
@@ -142,7 +142,15 @@ impl Queue {
     /// Queues a task that was woken on this worker; `true`: another was displaced, for anybody to take.
     fn push(&self, task: Runnable) -> bool {
         let displaced = self.slot.replace(task);
-        displaced.map(|displaced| self.deque.push(displaced)).is_some()
+        displaced.map(|displaced| self.push_last(displaced)).is_some()
+    }
+
+    /// Queues a task behind the others, for anybody to take.
+    fn push_last(&self, task: Runnable) {
+        match &self.slot {
+            Slot::Open(_) => self.deque.push(task),
+            Slot::Closed(_) => self.push_local(task),
+        }
     }
 
     pub(crate) fn push_local(&self, task: Runnable) {
@@ -189,7 +197,7 @@ impl Stealers {
 /// The tasks that were spawned on one worker and are not dropped yet.
 pub(crate) struct Registry {
     tasks: Mutex<Slab<Entry>>,
-    /// When the task of this key was polled last, in milliseconds after `epoch`. Written by who polls it.
+    /// When the task of this key was polled last, in nanoseconds after `epoch`. Written by who polls it.
     polled: Table<AtomicU64>,
     epoch: Instant,
     /// Its worker waits for the last one to be dropped.
@@ -235,7 +243,7 @@ impl Registry {
     pub(crate) fn infos(&self) -> Vec<(Info, Option<Instant>)> {
         let polled = |key| {
             let polled = self.polled.get(u32::try_from(key).ok()?)?;
-            Some(self.epoch + Duration::from_millis(polled.load(Ordering::Relaxed)))
+            Some(self.epoch + Duration::from_nanos(polled.load(Ordering::Relaxed)))
         };
         let tasks = self.lock();
         tasks
@@ -244,12 +252,10 @@ impl Registry {
             .collect()
     }
 
+    /// What to write to `polled`.
     #[inline]
-    fn note_poll(&self, key: usize, now: Instant) {
-        if let Some(polled) = self.polled.get(key as u32) {
-            let millis = now.saturating_duration_since(self.epoch).as_millis();
-            polled.store(millis as u64, Ordering::Relaxed);
-        }
+    fn nanos(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
     /// Queues every task, to be dropped by workers of a runtime that stops.
@@ -269,6 +275,8 @@ impl Registry {
 struct Registered {
     remote: &'static Remote,
     key: usize,
+    /// Its place in `Registry::polled`, unless it is beyond.
+    polled: Option<&'static AtomicU64>,
 }
 
 impl Drop for Registered {
@@ -346,10 +354,10 @@ impl<F: Future> Future for Spawned<F> {
         let mut this = self.project();
         context::worker(|worker| {
             worker.remote.desk.run_task(*this.id);
-            this.registered
-                .remote
-                .tasks
-                .note_poll(this.registered.key, worker.now());
+            if let Some(polled) = this.registered.polled {
+                let now = this.registered.remote.tasks.nanos(worker.now());
+                polled.store(now, Ordering::Relaxed);
+            }
         });
         let entered = Entered::new(*this.id, this.name, this.locals);
         let polled = match this.future.as_mut().as_pin_mut() {
@@ -482,16 +490,16 @@ impl Shared {
         let mut tasks = remote.tasks.lock();
         let entry = tasks.vacant_entry();
         let key = entry.key();
-        if key < SLOTS_MAX {
-            remote.tasks.polled.get_or_make(key as u32, |_| AtomicU64::new(0));
+        let polled = (key < SLOTS_MAX).then(|| remote.tasks.polled.get_or_make(key as u32, |_| AtomicU64::new(0)));
+        if let Some(polled) = polled {
+            polled.store(remote.tasks.nanos(coarse_now()), Ordering::Relaxed);
         }
-        remote.tasks.note_poll(key, coarse_now());
         let (runnable, task) = spawn(Spawned {
             id,
             name: builder.name.clone(),
             locals: Vec::new(),
             future: Some(future),
-            registered: Registered { remote, key },
+            registered: Registered { remote, key, polled },
         });
         entry.insert(Entry {
             info: Info {
@@ -516,7 +524,7 @@ impl Shared {
             if std::ptr::eq(&*worker.shared, self)
                 && let Some(task) = task.take()
             {
-                worker.tasks.deque.push(task);
+                worker.tasks.push_last(task);
             }
         });
         if let Some(task) = task {

@@ -61,9 +61,9 @@ pub(crate) struct Worker {
     pub(crate) poller: Arc<Poller>,
     linger: Linger,
     slots: Slots,
-    /// Jobs that others may steal.
+    /// Jobs that others may steal; of the only worker, those from outside.
     fresh: deque::Worker<Job>,
-    /// Jobs that must start here.
+    /// Jobs that must start here; of the only worker, all that it spawns.
     local: RefCell<VecDeque<Job>>,
     /// Futures that were woken.
     pub(crate) tasks: executor::Queue,
@@ -627,10 +627,12 @@ impl Worker {
 
     /// Queues a job that any worker may start.
     pub(crate) fn spawn(&self, job: Job) {
-        self.fresh.push(job);
-        if self.shared.workers() > 1 {
-            self.shared.wake_one();
+        if self.shared.workers() == 1 {
+            // Nobody steals: the plain queue does without atomic operations.
+            return self.spawn_local(job);
         }
+        self.fresh.push(job);
+        self.shared.wake_one();
     }
 
     /// Queues a job that starts here. The one queue for jobs that are not `Send`: only this thread reaches it.
