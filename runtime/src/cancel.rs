@@ -285,13 +285,17 @@ impl Frames {
 
     #[cold]
     fn deliver(&self, depth: usize, worker: &Worker) -> Result<(), Cancelled> {
-        // Who swallows it for ever shall not keep the worker: it gives way like anybody who never waits.
         context::core(|core| worker.charge(core));
         let delivered_before = match depth {
             0 => self.root_delivered.replace(true),
             _ => std::mem::replace(&mut self.inner.borrow_mut()[depth - 1].delivered, true),
         };
         if delivered_before {
+            // Who swallows it for ever shall not keep the worker: an unwinding takes as long as many calls.
+            context::core(|core| {
+                core.run_hooks();
+                worker.yield_fiber(core);
+            });
             resume_unwind(Box::new(Unwind { depth }));
         }
         Err(Cancelled)
