@@ -123,6 +123,53 @@ fn an_urgent_mark_in_the_middle() {
     });
 }
 
+#[test]
+fn an_urgent_byte_alone_does_not_keep_a_reader_busy() {
+    let runtime = Runtime::builder().workers(1).build().unwrap();
+    let (mut client, reader) = runtime.run(|| {
+        let (client, mut server) = pair();
+        let reader = osier::spawn(move || {
+            let mut buf = [0; 4];
+            server.read_exact(&mut buf).map(|()| buf)
+        });
+        osier::sleep(Duration::from_millis(5));
+        rustix::net::send(client.as_fd(), b"!", SendFlags::OOB).unwrap();
+        osier::sleep(Duration::from_millis(5));
+        (client, reader)
+    });
+    // A poller may tell of it more than once, but not as long as it is there.
+    let events = || runtime.metrics().workers[0].events;
+    let before = events();
+    thread::sleep(Duration::from_millis(100));
+    let more = events() - before;
+    assert!(more < 20, "{more} events");
+    let text = runtime.run(|| {
+        client.write_all(b"more").unwrap();
+        osier::timeout(GENEROUS, || reader.join()).expect("a hang")
+    });
+    assert_eq!(&text.unwrap().unwrap(), b"more");
+}
+
+#[test]
+fn who_peeks_behind_an_urgent_byte_gets_what_comes() {
+    each(|| {
+        let (mut client, server) = pair();
+        register(&server);
+        rustix::net::send(client.as_fd(), b"!", SendFlags::OOB).unwrap();
+        let peek = osier::spawn_local(move || {
+            let mut buf = [0; 4];
+            server.peek(&mut buf).map(|count| (count > 0).then_some(server))
+        });
+        // A driver that has nothing but levels looks again and again now; others run in between.
+        osier::sleep(Duration::from_millis(10));
+        client.write_all(b"more").unwrap();
+        let mut server = peek.join().unwrap().unwrap().expect("bytes, not the end");
+        let mut buf = [0; 4];
+        server.read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"more");
+    });
+}
+
 /// Sends bytes with a descriptor attached to them.
 fn pass(stream: &UnixStream, bytes: &[u8], fd: &OwnedFd) {
     let fds = [fd.as_fd()];
