@@ -16,7 +16,6 @@
 //! until its future is dropped, wherever that is. A runtime that stops wakes all of them, and its workers drop what they
 //! take from the queues instead of polling it. A task that is not `Send` is polled and dropped on its own thread alone.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -25,17 +24,16 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fmt, thread};
 
-use async_task::FallibleTask;
 use crossbeam_deque::{Steal, Stealer, Worker as Deque};
 use pin_project_lite::pin_project;
 use slab::Slab;
 
-use crate::cancel::Cancelled;
 use crate::context;
-use crate::fiber::no_runtime;
+use crate::future::local::{Entered, Locals};
+use crate::future::{Builder, Task};
 use crate::isolate::isolate;
 use crate::remote::Remote;
 use crate::runtime::Shared;
@@ -293,22 +291,6 @@ impl Drop for Registered {
     }
 }
 
-/// Values by the address of their key.
-type Locals = Vec<(usize, Box<dyn Any + Send>)>;
-
-/// The task that this thread polls.
-struct Running {
-    id: Cell<u64>,
-    name: RefCell<Option<Arc<str>>>,
-    locals: RefCell<Locals>,
-}
-
-thread_local! {
-    static RUNNING: Running = const {
-        Running { id: Cell::new(0), name: RefCell::new(None), locals: RefCell::new(Vec::new()) }
-    };
-}
-
 pin_project! {
     /// The future that is polled for a task: the user's, and what belongs to the task.
     struct Spawned<F> {
@@ -331,10 +313,10 @@ pin_project! {
 }
 
 /// What a task ends with. It is dropped here if nobody takes it, where nobody waits for a panic of its destructor either.
-struct Ended<T>(Option<thread::Result<T>>);
+pub(crate) struct Ended<T>(Option<thread::Result<T>>);
 
 impl<T> Ended<T> {
-    fn take(mut self) -> thread::Result<T> {
+    pub(crate) fn take(mut self) -> thread::Result<T> {
         self.0.take().expect("it is taken only here, which takes self")
     }
 }
@@ -376,59 +358,9 @@ impl<F: Future> Future for Spawned<F> {
     }
 }
 
-/// Says for the length of one poll which task runs. Polls nest where one task's poll blocks on another executor's loop.
-struct Entered<'a> {
-    locals: &'a mut Locals,
-    outer: u64,
-    /// What most tasks have not: the name, and locals, of the outer one while this one has any.
-    others: Option<(Option<Arc<str>>, Locals)>,
-}
-
-impl<'a> Entered<'a> {
-    #[inline]
-    fn new(id: u64, name: &Option<Arc<str>>, locals: &'a mut Locals) -> Entered<'a> {
-        RUNNING.with(|running| {
-            let outer = running.id.replace(id);
-            let plain = outer == 0 && name.is_none() && locals.is_empty();
-            let others = (!plain).then(|| {
-                let locals = running.locals.replace(std::mem::take(locals));
-                (running.name.replace(name.clone()), locals)
-            });
-            Entered { locals, outer, others }
-        })
-    }
-
-    fn end_locals(&self) {
-        loop {
-            let last = RUNNING.with(|running| running.locals.borrow_mut().pop());
-            let Some(last) = last else { return };
-            // If it panics the others shall still be dropped.
-            isolate(move || drop(last));
-        }
-    }
-}
-
-impl Drop for Entered<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        RUNNING.with(|running| {
-            running.id.set(self.outer);
-            match self.others.take() {
-                Some((name, locals)) => {
-                    running.name.replace(name);
-                    *self.locals = running.locals.replace(locals);
-                }
-                None if running.locals.borrow().is_empty() => {}
-                // Made in this poll.
-                None => *self.locals = running.locals.take(),
-            }
-        });
-    }
-}
-
 impl Shared {
     /// Makes a task that any worker may poll; `index`: whose registry it is in. The runnable is to be scheduled.
-    fn task<F>(
+    pub(crate) fn task<F>(
         self: &Arc<Self>,
         index: usize,
         builder: Builder,
@@ -448,7 +380,7 @@ impl Shared {
     }
 
     /// Makes a task of the worker `index`, whose thread this is.
-    fn local_task<F>(
+    pub(crate) fn local_task<F>(
         self: &Arc<Self>,
         index: usize,
         builder: Builder,
@@ -510,10 +442,7 @@ impl Shared {
             },
             waker: runnable.waker(),
         });
-        let task = Task {
-            id,
-            task: Some(task.fallible()),
-        };
+        let task = Task::new(id, task.fallible());
         (runnable, task)
     }
 
@@ -583,374 +512,5 @@ fn schedule_local(task: Runnable) {
         let (shared, index) = (Arc::clone(shared), *index);
         shared.local_tasks(index).push(task);
         shared.remote(index).ring();
-    }
-}
-
-/// A spawned future: waits for its value, or ends it. Dropping it lets the task run on, as with a thread's handle.
-///
-/// It is itself a future, whose output is what [`JoinHandle::join`](crate::JoinHandle::join) would give: the value, or what the task panicked
-/// with, or [`Cancelled`].
-///
-/// ```
-/// osier::run(|| {
-///     let task = osier::spawn_future(async { 6 * 7 });
-///     assert_eq!(task.join().unwrap(), 42);
-///     osier::block_on(async {
-///         let task = osier::spawn_future(async { "from a future" });
-///         assert_eq!(task.await.unwrap(), "from a future");
-///     });
-/// });
-/// ```
-pub struct Task<T> {
-    id: u64,
-    /// Here until the handle is dropped or used up.
-    task: Option<FallibleTask<Ended<T>, Home>>,
-}
-
-impl<T> Task<T> {
-    /// The task's number, from 1; no other task of this process has or had it.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Waits for the task to end.
-    ///
-    /// # Suspends
-    ///
-    /// Until it has. # Blocks the thread when called on a plain one.
-    ///
-    /// # Cancellation
-    ///
-    /// Unwinds; the task runs on.
-    ///
-    /// # Errors
-    ///
-    /// What the task panicked with; [`Cancelled`].
-    ///
-    /// # Panics
-    ///
-    /// In a future or callback on a worker, where nothing may wait: there, await it.
-    pub fn join(self) -> thread::Result<T> {
-        crate::block_on(self)
-    }
-
-    /// Tells the task to end; what this returns is ready when it has: its future is dropped instead of polled the next time.
-    ///
-    /// `None`: it was cancelled; what a poll that ran meanwhile has ended with is dropped. A task that had ended before gives what
-    /// it ended with. Dropping the future that this returns leaves the task to end by itself.
-    pub fn cancel(mut self) -> impl Future<Output = Option<thread::Result<T>>> + use<T> {
-        let task = self.task.take().expect("it is taken only by methods that take self");
-        let mut cancelling = Box::pin(task.cancel());
-        // The first poll tells the task.
-        let told = cancelling.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        async move {
-            let ended = match told {
-                Poll::Ready(ended) => ended,
-                Poll::Pending => cancelling.await,
-            };
-            ended.map(Ended::take)
-        }
-    }
-
-    /// Whether the task has ended.
-    pub fn is_finished(&self) -> bool {
-        self.task.as_ref().is_none_or(FallibleTask::is_finished)
-    }
-}
-
-impl<T> Future for Task<T> {
-    type Output = thread::Result<T>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<thread::Result<T>> {
-        let task = self.task.as_mut().expect("it is taken only by methods that take self");
-        Pin::new(task)
-            .poll(cx)
-            .map(|ended| ended.map_or_else(|| Err(Box::new(Cancelled) as Box<_>), Ended::take))
-    }
-}
-
-impl<T> Drop for Task<T> {
-    fn drop(&mut self) {
-        if let Some(task) = self.task.take() {
-            task.detach();
-        }
-    }
-}
-
-impl<T> fmt::Debug for Task<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task")
-            .field("id", &self.id)
-            .field("finished", &self.is_finished())
-            .finish()
-    }
-}
-
-/// Runs `future` as a task on whichever worker has time; it may be polled by another one each time.
-///
-/// The handle is a future too; dropping it lets the task run on. A panic of the task goes to the handle.
-///
-/// ```
-/// osier::run(|| {
-///     let tasks: Vec<_> = (0..10).map(|n| osier::spawn_future(async move { n * n })).collect();
-///     let sum: i32 = tasks.into_iter().map(|task| task.join().unwrap()).sum();
-///     assert_eq!(sum, 285);
-/// });
-/// ```
-///
-/// # Suspends
-///
-/// Never.
-///
-/// # Panics
-///
-/// Outside of a runtime. From a plain thread use [`Runtime::spawn_future`](crate::Runtime::spawn_future).
-#[track_caller]
-pub fn spawn_future<F>(future: F) -> Task<F::Output>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    Builder::new().spawn(future)
-}
-
-/// Runs `future` as a task of this worker: neither it nor its value need be `Send`.
-///
-/// ```
-/// use std::rc::Rc;
-/// osier::run(|| {
-///     let shared = Rc::new(5);
-///     let task = osier::spawn_future_local({
-///         let shared = Rc::clone(&shared);
-///         async move { *shared + 1 }
-///     });
-///     assert_eq!(task.join().unwrap(), 6);
-/// });
-/// ```
-///
-/// # Suspends
-///
-/// Never.
-///
-/// # Panics
-///
-/// Outside of a runtime.
-#[track_caller]
-pub fn spawn_future_local<F>(future: F) -> Task<F::Output>
-where
-    F: Future + 'static,
-    F::Output: 'static,
-{
-    Builder::new().spawn_local(future)
-}
-
-/// Makes a task with a name.
-///
-/// ```
-/// osier::run(|| {
-///     let task = osier::future::Builder::new().name("ticker").spawn(async {
-///         osier::future::current().and_then(|task| task.name().map(String::from))
-///     });
-///     assert_eq!(task.join().unwrap().as_deref(), Some("ticker"));
-/// });
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct Builder {
-    name: Option<Arc<str>>,
-}
-
-impl Builder {
-    /// A task like those of [`spawn_future`].
-    pub fn new() -> Builder {
-        Builder::default()
-    }
-
-    /// The task's name, for dumps and for [`current`].
-    pub fn name(mut self, name: impl Into<Arc<str>>) -> Builder {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// As [`spawn_future`].
-    #[track_caller]
-    pub fn spawn<F>(self, future: F) -> Task<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        let place = Location::caller();
-        context::worker(|worker| worker.shared.task(worker.index, self, place, future))
-            .unwrap_or_else(|| no_runtime("osier::spawn_future"))
-    }
-
-    /// As [`spawn_future_local`].
-    #[track_caller]
-    pub fn spawn_local<F>(self, future: F) -> Task<F::Output>
-    where
-        F: Future + 'static,
-        F::Output: 'static,
-    {
-        let place = Location::caller();
-        context::worker(|worker| worker.shared.local_task(worker.index, self, place, future))
-            .unwrap_or_else(|| no_runtime("osier::spawn_future_local"))
-    }
-}
-
-/// What is known of the task that is being polled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Current {
-    id: u64,
-    name: Option<Arc<str>>,
-}
-
-impl Current {
-    /// As [`Task::id`].
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// The name given by [`Builder::name`].
-    pub fn name(&self) -> Option<&str> {
-        self.name.as_deref()
-    }
-}
-
-/// The task whose future is being polled here; `None` outside of one, as on a fiber.
-pub fn current() -> Option<Current> {
-    RUNNING.with(|running| match running.id.get() {
-        0 => None,
-        id => Some(Current {
-            id,
-            name: running.name.borrow().clone(),
-        }),
-    })
-}
-
-/// A key of a task-local; made by [`task_local!`](crate::task_local).
-pub struct LocalKey<T: Send + 'static> {
-    #[doc(hidden)]
-    pub init: fn() -> T,
-}
-
-impl<T: Send + 'static> LocalKey<T> {
-    /// Runs `with` on this task's value, which is made at the first need and dropped with the task.
-    ///
-    /// # Errors
-    ///
-    /// [`NoTask`] outside of a task.
-    pub fn try_with<R>(&'static self, with: impl FnOnce(&T) -> R) -> Result<R, NoTask> {
-        let address = std::ptr::from_ref(self).addr();
-        if current().is_none() {
-            return Err(NoTask(()));
-        }
-        let take = |running: &Running| {
-            let mut locals = running.locals.borrow_mut();
-            let at = locals.iter().position(|(key, _)| *key == address)?;
-            Some(std::mem::replace(&mut locals[at].1, Box::new(())))
-        };
-        // Out of the list while it is used: the closure may use other locals. Not under the borrow: the initial value may
-        // be made of others too.
-        let value = RUNNING.with(take).unwrap_or_else(|| {
-            let value: Box<dyn Any + Send> = Box::new((self.init)());
-            RUNNING.with(|running| running.locals.borrow_mut().push((address, Box::new(()))));
-            value
-        });
-        let back = PutBack {
-            address,
-            value: Some(value),
-        };
-        match back.value.as_ref().and_then(|value| value.downcast_ref()) {
-            Some(value) => Ok(with(value)),
-            None => panic!("a task-local was used inside its own `with`"),
-        }
-    }
-
-    /// As [`try_with`](LocalKey::try_with).
-    ///
-    /// # Panics
-    ///
-    /// Outside of a task, and inside of its own `with`.
-    pub fn with<R>(&'static self, with: impl FnOnce(&T) -> R) -> R {
-        match self.try_with(with) {
-            Ok(value) => value,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-/// A task-local on its way back into the list.
-struct PutBack {
-    address: usize,
-    value: Option<Box<dyn Any + Send>>,
-}
-
-impl Drop for PutBack {
-    fn drop(&mut self) {
-        RUNNING.with(|running| {
-            let mut locals = running.locals.borrow_mut();
-            if let Some((_, place)) = locals.iter_mut().find(|(key, _)| *key == self.address)
-                && let Some(value) = self.value.take()
-            {
-                *place = value;
-            }
-        });
-    }
-}
-
-/// A task-local was asked for outside of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoTask(());
-
-impl fmt::Display for NoTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a task-local outside of a task: on a fiber use osier::fiber_local")
-    }
-}
-
-impl std::error::Error for NoTask {}
-
-/// Declares task-locals, as [`std::thread_local!`] does thread-locals: one value for each task that asks for it.
-///
-/// ```
-/// use std::cell::Cell;
-/// osier::task_local! {
-///     static DEPTH: Cell<u32> = Cell::new(0);
-/// }
-/// osier::run(|| {
-///     let deep = osier::spawn_future(async {
-///         DEPTH.with(|depth| depth.set(5));
-///         osier::future::yield_now().await;
-///         DEPTH.with(Cell::get)
-///     });
-///     let other = osier::spawn_future(async { DEPTH.with(Cell::get) });
-///     assert_eq!((deep.join().unwrap(), other.join().unwrap()), (5, 0));
-/// });
-/// ```
-#[macro_export]
-macro_rules! task_local {
-    ($($(#[$attr:meta])* $vis:vis static $name:ident: $type:ty = $init:expr);+ $(;)?) => {
-        $($(#[$attr])* $vis static $name: $crate::future::LocalKey<$type> = $crate::future::LocalKey { init: || $init };)+
-    };
-}
-
-/// A future that lets the other tasks of this worker run once: pending at its first poll, ready at its second.
-pub fn yield_now() -> YieldNow {
-    YieldNow(false)
-}
-
-/// The future of [`yield_now`].
-#[derive(Debug)]
-#[must_use = "a future does nothing until it is polled"]
-pub struct YieldNow(bool);
-
-impl Future for YieldNow {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if std::mem::replace(&mut self.0, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
     }
 }

@@ -1,6 +1,269 @@
-//! Futures as tasks: what [`spawn_future`](crate::spawn_future) makes, with a name or with locals.
+//! Futures as tasks: what [`spawn_future`] makes, with a name or with locals.
 //!
 //! A task is polled by the workers between fibers, on whichever has time; it never blocks one. Every primitive of this crate
 //! has a future (`wait_async` beside `wait`), so tasks, fibers and threads meet at the same primitives.
 
-pub use crate::executor::{Builder, Current, LocalKey, NoTask, Task, YieldNow, current, yield_now};
+pub(crate) mod local;
+
+use std::future::Future;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::{fmt, thread};
+
+use async_task::FallibleTask;
+
+use crate::cancel::Cancelled;
+use crate::context;
+use crate::executor::{Ended, Home};
+use crate::fiber::no_runtime;
+
+pub use local::{Current, LocalKey, NoTask, current};
+
+/// A spawned future: waits for its value, or ends it. Dropping it lets the task run on, as with a thread's handle.
+///
+/// It is itself a future, whose output is what [`JoinHandle::join`](crate::JoinHandle::join) would give: the value, or what the task panicked
+/// with, or [`Cancelled`].
+///
+/// ```
+/// osier::run(|| {
+///     let task = osier::spawn_future(async { 6 * 7 });
+///     assert_eq!(task.join().unwrap(), 42);
+///     osier::block_on(async {
+///         let task = osier::spawn_future(async { "from a future" });
+///         assert_eq!(task.await.unwrap(), "from a future");
+///     });
+/// });
+/// ```
+pub struct Task<T> {
+    id: u64,
+    /// Here until the handle is dropped or used up.
+    task: Option<FallibleTask<Ended<T>, Home>>,
+}
+
+impl<T> Task<T> {
+    pub(crate) fn new(id: u64, task: FallibleTask<Ended<T>, Home>) -> Task<T> {
+        Task { id, task: Some(task) }
+    }
+
+    /// The task's number, from 1; no other task of this process has or had it.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Waits for the task to end.
+    ///
+    /// # Suspends
+    ///
+    /// Until it has. # Blocks the thread when called on a plain one.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds; the task runs on.
+    ///
+    /// # Errors
+    ///
+    /// What the task panicked with; [`Cancelled`].
+    ///
+    /// # Panics
+    ///
+    /// In a future or callback on a worker, where nothing may wait: there, await it.
+    pub fn join(self) -> thread::Result<T> {
+        crate::block_on(self)
+    }
+
+    /// Tells the task to end; what this returns is ready when it has: its future is dropped instead of polled the next time.
+    ///
+    /// `None`: it was cancelled; what a poll that ran meanwhile has ended with is dropped. A task that had ended before gives what
+    /// it ended with. Dropping the future that this returns leaves the task to end by itself.
+    pub fn cancel(mut self) -> impl Future<Output = Option<thread::Result<T>>> + use<T> {
+        let task = self.task.take().expect("it is taken only by methods that take self");
+        let mut cancelling = Box::pin(task.cancel());
+        // The first poll tells the task.
+        let told = cancelling.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        async move {
+            let ended = match told {
+                Poll::Ready(ended) => ended,
+                Poll::Pending => cancelling.await,
+            };
+            ended.map(Ended::take)
+        }
+    }
+
+    /// Whether the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.task.as_ref().is_none_or(FallibleTask::is_finished)
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = thread::Result<T>;
+
+    /// # Panics
+    ///
+    /// If it is polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<thread::Result<T>> {
+        let task = self
+            .task
+            .as_mut()
+            .expect("a task's handle is not polled after it was ready");
+        let Poll::Ready(ended) = Pin::new(task).poll(cx) else {
+            return Poll::Pending;
+        };
+        self.task = None;
+        Poll::Ready(ended.map_or_else(|| Err(Box::new(Cancelled) as Box<_>), Ended::take))
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.detach();
+        }
+    }
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task")
+            .field("id", &self.id)
+            .field("finished", &self.is_finished())
+            .finish()
+    }
+}
+
+/// Runs `future` as a task on whichever worker has time; it may be polled by another one each time.
+///
+/// The handle is a future too; dropping it lets the task run on. A panic of the task goes to the handle.
+///
+/// ```
+/// osier::run(|| {
+///     let tasks: Vec<_> = (0..10).map(|n| osier::spawn_future(async move { n * n })).collect();
+///     let sum: i32 = tasks.into_iter().map(|task| task.join().unwrap()).sum();
+///     assert_eq!(sum, 285);
+/// });
+/// ```
+///
+/// The future is moved some times before it has its place: one of many kilobytes wants a fiber with a larger stack to spawn it,
+/// or a box.
+///
+/// # Suspends
+///
+/// Never.
+///
+/// # Panics
+///
+/// Outside of a runtime. From a plain thread use [`Runtime::spawn_future`](crate::Runtime::spawn_future).
+#[track_caller]
+pub fn spawn_future<F>(future: F) -> Task<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    Builder::new().spawn(future)
+}
+
+/// Runs `future` as a task of this worker: neither it nor its value need be `Send`.
+///
+/// ```
+/// use std::rc::Rc;
+/// osier::run(|| {
+///     let shared = Rc::new(5);
+///     let task = osier::spawn_future_local({
+///         let shared = Rc::clone(&shared);
+///         async move { *shared + 1 }
+///     });
+///     assert_eq!(task.join().unwrap(), 6);
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Never.
+///
+/// # Panics
+///
+/// Outside of a runtime.
+#[track_caller]
+pub fn spawn_future_local<F>(future: F) -> Task<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    Builder::new().spawn_local(future)
+}
+
+/// Makes a task with a name.
+///
+/// ```
+/// osier::run(|| {
+///     let task = osier::future::Builder::new().name("ticker").spawn(async {
+///         osier::future::current().and_then(|task| task.name().map(String::from))
+///     });
+///     assert_eq!(task.join().unwrap().as_deref(), Some("ticker"));
+/// });
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    pub(crate) name: Option<Arc<str>>,
+}
+
+impl Builder {
+    /// A task like those of [`spawn_future`].
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// The task's name, for dumps and for [`current`].
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Builder {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// As [`spawn_future`].
+    #[track_caller]
+    pub fn spawn<F>(self, future: F) -> Task<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let place = Location::caller();
+        context::worker(|worker| worker.shared.task(worker.index, self, place, future))
+            .unwrap_or_else(|| no_runtime("osier::spawn_future"))
+    }
+
+    /// As [`spawn_future_local`].
+    #[track_caller]
+    pub fn spawn_local<F>(self, future: F) -> Task<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let place = Location::caller();
+        context::worker(|worker| worker.shared.local_task(worker.index, self, place, future))
+            .unwrap_or_else(|| no_runtime("osier::spawn_future_local"))
+    }
+}
+
+/// A future that lets the other tasks of this worker run once: pending at its first poll, ready at its second.
+pub fn yield_now() -> YieldNow {
+    YieldNow(false)
+}
+
+/// The future of [`yield_now`].
+#[derive(Debug)]
+#[must_use = "a future does nothing until it is polled"]
+pub struct YieldNow(bool);
+
+impl Future for YieldNow {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.0, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

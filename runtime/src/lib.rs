@@ -94,8 +94,8 @@ pub use osier_poll as poll;
 
 pub use block_on::{block_on, unblock};
 pub use cancel::{Cancelled, Elapsed, shield, timeout};
-pub use executor::{Task, spawn_future, spawn_future_local};
 pub use fiber::{spawn, spawn_local, workers, yield_now};
+pub use future::{Task, spawn_future, spawn_future_local};
 pub use inspect::{dump, dump_on_sigquit};
 pub use runtime::{Builder, Runtime, run};
 pub use scope::{Scope, ScopedJoinHandle, scope};

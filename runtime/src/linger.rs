@@ -69,7 +69,10 @@ mod tests {
         let quick = || linger.slept(Duration::ZERO, true);
         let lingers = || {
             let looked = Cell::new(false);
-            linger.before_sleep(|| !looked.replace(true) && false);
+            linger.before_sleep(|| {
+                looked.set(true);
+                false
+            });
             looked.get()
         };
         quick();

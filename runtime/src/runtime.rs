@@ -27,8 +27,9 @@ use osier_queue::Idle;
 
 use crate::context;
 use crate::embed::Local;
-use crate::executor::{self, Runnable, Task};
+use crate::executor::{self, Runnable};
 use crate::fiber::Header;
+use crate::future::Task;
 use crate::inspect::{self, Dump, Metrics, Seat as Named, watchdog};
 use crate::isolate::isolate;
 use crate::remote::Remote;
