@@ -133,7 +133,7 @@ fn freebsd_types() -> Outcome {
 }
 
 /// What is written for more than Linux.
-const FREEBSD: &[&str] = &["osier-poll", "osier-queue"];
+const FREEBSD: &[&str] = &["osier-poll", "osier-queue", "osier-coro", "osier"];
 
 /// The rivals are not built here, but what the null servers count with is tested.
 fn floor_of_the_bench() -> Outcome {
