@@ -120,4 +120,72 @@ fn after_a_future() {
     let (stream, peer) = pair();
     poll_once(stream.peek_async(&mut [0]));
     drop(stream);
-    meets_
+    meets_the_end(peer);
+}
+
+fn after_a_future_on_a_plain_thread() {
+    let (stream, peer) = pair();
+    wait_to_read(&stream);
+    let elsewhere = thread::spawn(move || poll_once(stream.peek_async(&mut [0])));
+    elsewhere.join().unwrap();
+    meets_the_end(peer);
+}
+
+struct Rest(TcpStream);
+
+impl Dormant for Rest {
+    fn source(&self) -> &dyn osier::io::Source {
+        &self.0
+    }
+
+    fn wake(&mut self, cause: Cause) -> Next {
+        assert_eq!(cause, Cause::Deadline);
+        Next::End
+    }
+}
+
+fn after_a_rest() {
+    let (stream, peer) = pair();
+    dormant::park_local(Box::new(Rest(stream)), Some(Instant::now() + SHORT)).unwrap();
+    osier::sleep(4 * SHORT);
+    meets_the_end(peer);
+}
+
+fn after_it_was_given_away() {
+    let (stream, peer) = pair();
+    wait_to_read(&stream);
+    drop(OwnedFd::from(stream));
+    meets_the_end(peer);
+}
+
+fn wait_for_a_foreign_one(reader: &PipeReader) {
+    let error = osier::io::readable(reader, Some(Instant::now() + SHORT)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+}
+
+fn after_a_foreign_wait() {
+    let (reader, writer) = io::pipe().unwrap();
+    wait_for_a_foreign_one(&reader);
+    drop(reader);
+    has_nobody_to_read(writer);
+}
+
+fn after_waits_of_both_kinds() {
+    let (stream, peer) = pair();
+    let stream = Arc::new(stream);
+    let theirs = Arc::clone(&stream);
+    let foreign = osier::spawn_local(move || osier::io::readable(&*theirs, Some(Instant::now() + 4 * SHORT)));
+    osier::yield_now();
+    wait_to_read(&stream);
+    assert!(foreign.join().unwrap().is_err());
+    drop(stream);
+    meets_the_end(peer);
+}
+
+fn after_a_wait_of_async() {
+    let (reader, writer) = io::pipe().unwrap();
+    let mut reader = osier::io::Async::new(reader).unwrap();
+    poll_once(futures_lite::AsyncReadExt::read(&mut reader, &mut [0]));
+    drop(reader);
+    has_nobody_to_read(writer);
+}
