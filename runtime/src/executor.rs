@@ -263,14 +263,17 @@ impl Registry {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// For the next worker of this remote.
+    /// For the next worker of this remote. A task that has not ended in time concerns nobody from here on.
     pub(crate) fn reopen(&self) {
+        let left = std::mem::take(&mut *self.lock());
+        drop(left);
         self.ending.store(false, Ordering::Release);
     }
 }
 
 /// A task's place in a registry, from before its first poll until its future is dropped.
 struct Registered {
+    id: u64,
     remote: &'static Remote,
     key: usize,
     /// Its place in `Registry::polled`, unless it is beyond.
@@ -281,7 +284,9 @@ impl Drop for Registered {
     fn drop(&mut self) {
         let registry = &self.remote.tasks;
         let mut tasks = registry.lock();
-        let entry = tasks.try_remove(self.key);
+        // Of a runtime that has ended without it the key may be another's.
+        let ours = tasks.get(self.key).is_some_and(|entry| entry.info.id == self.id);
+        let entry = ours.then(|| tasks.remove(self.key));
         let last = tasks.is_empty();
         drop(tasks);
         drop(entry);
@@ -294,7 +299,6 @@ impl Drop for Registered {
 pin_project! {
     /// The future that is polled for a task: the user's, and what belongs to the task.
     struct Spawned<F> {
-        id: u64,
         name: Option<Arc<str>>,
         locals: Locals,
         #[pin]
@@ -335,13 +339,13 @@ impl<F: Future> Future for Spawned<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         context::worker(|worker| {
-            worker.remote.desk.run_task(*this.id);
+            worker.remote.desk.run_task(this.registered.id);
             if let Some(polled) = this.registered.polled {
                 let now = this.registered.remote.tasks.nanos(worker.now());
                 polled.store(now, Ordering::Relaxed);
             }
         });
-        let entered = Entered::new(*this.id, this.name, this.locals);
+        let entered = Entered::new(this.registered.id, this.name, this.locals);
         let polled = match this.future.as_mut().as_pin_mut() {
             Some(future) => catch_unwind(AssertUnwindSafe(|| future.poll(cx))),
             None => unreachable!("a task is not polled after it has completed"),
@@ -427,11 +431,15 @@ impl Shared {
             polled.store(remote.tasks.nanos(coarse_now()), Ordering::Relaxed);
         }
         let (runnable, task) = spawn(Spawned {
-            id,
             name: builder.name.clone(),
             locals: Vec::new(),
             future: Some(future),
-            registered: Registered { remote, key, polled },
+            registered: Registered {
+                id,
+                remote,
+                key,
+                polled,
+            },
         });
         entry.insert(Entry {
             info: Info {
