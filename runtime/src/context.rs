@@ -41,7 +41,8 @@ thread_local! {
 pub(crate) enum Caller<'a> {
     /// A fiber: a call that must wait suspends it.
     Fiber(&'a Core<'a>, &'a Worker),
-    /// A worker between fibers (a waker's code, a dormant hook): a call that must wait fails.
+    /// A worker between fibers (a waker's code, a dormant hook), or a fiber while it polls for another driver, which it must
+    /// not leave set for its neighbours: a call that must wait fails.
     Worker,
     /// Any other thread, and a panic hook wherever it runs: a call that must wait blocks the thread.
     Thread,
@@ -56,11 +57,18 @@ pub(crate) struct Frame;
 /// ([`Core::suspend`] says what a frame costs).
 #[inline(always)]
 pub(crate) fn here(_frame: &Frame) -> Caller<'_> {
-    let (worker, fiber, hook) = HERE.with(|here| (here.worker.get(), here.fiber.get(), here.panic_hook.get()));
+    let (worker, fiber, hook, driver) = HERE.with(|here| {
+        (
+            here.worker.get(),
+            here.fiber.get(),
+            here.panic_hook.get(),
+            here.driver.get(),
+        )
+    });
     if worker.is_null() || hook {
         return Caller::Thread;
     }
-    if fiber.is_null() {
+    if fiber.is_null() || driver.is_some() {
         return Caller::Worker;
     }
     // SAFETY: both pointers are non-null, so a loop runs on this thread (which keeps its worker alive until it returns,

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -169,4 +170,62 @@ fn a_panic_hook_may_dump_on_a_fiber() {
         assert!(dump.workers.iter().any(|worker| !worker.fibers.is_empty()), "{dump}");
         sleeper.cancel();
     });
+}
+
+#[test]
+fn a_future_that_an_io_queue_polls_on_a_fiber_does_not_suspend_it() {
+    on(1).run(|| {
+        let queue = IoQueue::new(0).unwrap();
+        let event = Arc::new(osier::sync::Event::new());
+        let other = osier::spawn({
+            let event = Arc::clone(&event);
+            move || {
+                osier::block_on(Sleep::new(Duration::from_millis(10)));
+                event.set();
+            }
+        });
+        // It would be suspended as the queue's driver, and so would be whoever runs meanwhile.
+        let blocks = async { event.wait_timeout(LIMIT / 3) };
+        let outcome = catch_unwind(AssertUnwindSafe(|| queue.run_until(blocks)));
+        let message = outcome.expect_err("a blocking call inside a future on a worker panics");
+        let message = message.downcast::<String>().unwrap();
+        assert!(message.starts_with("blocking call inside a future"), "{message}");
+        other.join().unwrap();
+        assert!(event.is_set());
+    });
+}
+
+#[test]
+fn a_task_that_did_not_end_in_time_keeps_no_later_runtime() {
+    let runtime = Runtime::builder()
+        .workers(2)
+        .shutdown_timeout(Duration::from_millis(50));
+    let runtime = runtime.build().unwrap();
+    let (release, wait) = mpsc::channel::<()>();
+    let (begun, is_begun) = mpsc::channel();
+    runtime
+        .spawn(move || {
+            osier::spawn_future(async move {
+                begun.send(()).unwrap();
+                // On whichever worker took it: the other one has its end to itself.
+                let _ = wait.recv_timeout(LIMIT);
+            });
+            // The worker that has it in its registry is not the one that polls it.
+            is_begun.recv().unwrap();
+        })
+        .join()
+        .unwrap();
+    drop(runtime);
+    let started = Instant::now();
+    for _ in 0..2 {
+        let next = Runtime::builder().workers(2).shutdown_timeout(LIMIT).build().unwrap();
+        assert!(
+            next.dump().workers.iter().all(|worker| worker.tasks.is_empty()),
+            "{}",
+            next.dump()
+        );
+        drop(next);
+    }
+    assert!(started.elapsed() < LIMIT / 2, "it waited for a task of another runtime");
+    drop(release);
 }

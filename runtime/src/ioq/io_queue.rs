@@ -119,7 +119,7 @@ impl Handle {
     /// callback face of whatever can be awaited.
     ///
     /// The future is polled on the threads that run callbacks, first on the calling one. If it panics the callback is told
-    /// [`Status::Cancelled`].
+    /// [`Status::Cancelled`]. As in a task it must await, not block: on a worker a blocking call in it panics.
     ///
     /// ```
     /// use osier::ioq::{IoQueue, Status};
@@ -252,7 +252,8 @@ impl IoQueue {
         self.turn(None)
     }
 
-    /// Iterates until `future` is ready: a mailbox's flag, an event, a channel. Completing it ends the wait by itself.
+    /// Iterates until `future` is ready: a mailbox's flag, an event, a channel. Completing it ends the wait by itself. As in a
+    /// task it must await, not block: on a worker a blocking call in it panics.
     ///
     /// ```
     /// use osier::ioq::IoQueue;
