@@ -2,16 +2,18 @@
 
 use std::future::Future;
 use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use osier::Runtime;
-use osier::ioq::IoQueue;
+use osier::io::Interest;
+use osier::ioq::{FdMonitor, IoQueue};
 use osier::time::Sleep;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -228,4 +230,35 @@ fn a_task_that_did_not_end_in_time_keeps_no_later_runtime() {
     }
     assert!(started.elapsed() < LIMIT / 2, "it waited for a task of another runtime");
     drop(release);
+}
+
+/// A descriptor that cannot be told any more.
+struct Lost(OwnedFd, Arc<AtomicBool>);
+
+impl AsFd for Lost {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        assert!(!self.1.load(Ordering::SeqCst), "a descriptor is lost");
+        self.0.as_fd()
+    }
+}
+
+#[test]
+fn a_leaf_of_a_callback_that_panics_does_not_keep_its_queue() {
+    for lost_at_once in [true, false] {
+        let (ended, has_ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let queue = IoQueue::new(0).unwrap();
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            let lost = Arc::new(AtomicBool::new(lost_at_once));
+            let monitor = FdMonitor::new(&queue, Lost(reader.into(), Arc::clone(&lost)));
+            drop(monitor.wait(Interest::READABLE, |_, _, _| ()));
+            lost.store(true, Ordering::SeqCst);
+            writer.write_all(b"x").unwrap();
+            queue.iterate().unwrap();
+            let pending = queue.pending();
+            drop(queue);
+            ended.send(pending).unwrap();
+        });
+        assert_eq!(has_ended.recv_timeout(LIMIT / 3), Ok(0));
+    }
 }

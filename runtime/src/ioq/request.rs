@@ -87,12 +87,15 @@ impl<P: Send + 'static> Request<P> {
     }
 
     fn poll(self: &Arc<Self>, mut work: Pin<&mut (dyn Work<P> + 'static)>) -> bool {
-        if let Some(parameter) = lock(&self.parameter).take() {
-            work.as_mut().change(parameter);
+        let parameter = lock(&self.parameter).take();
+        if let Some(parameter) = parameter {
+            let _ = isolate(|| work.as_mut().change(parameter));
         }
         let waker = Waker::from(Arc::clone(self));
         let mut cx = Context::from_waker(&waker);
-        context::with_driver(self.queue.remote, || work.poll(&mut cx)).is_ready()
+        // One that panics (the hook has reported it) is over: held for ever, it would keep the queue from ending.
+        isolate(|| context::with_driver(self.queue.remote, || work.poll(&mut cx)))
+            .is_none_or(|polled| polled.is_ready())
     }
 
     fn rest(self: &Arc<Self>, held: Held<P>, again: bool) {
