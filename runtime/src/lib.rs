@@ -45,6 +45,18 @@
 //! # Cancellation
 //!
 //! See [`JoinHandle::cancel`], [`timeout`], [`shield`] and [`Cancelled`]. It needs `panic = "unwind"`.
+//!
+//! # Systems
+//!
+//! On Linux the workers use epoll(7), edge-triggered. With the environment variable `OSIER_DRIVER=portable` they use what the
+//! `polling` crate has, one-shot and level-triggered, as they would on other systems. The tests run on that too, on Linux, over
+//! epoll and over poll(2). For FreeBSD, and so for kqueue, types are checked and nothing has run. What is different there:
+//!
+//! - A wait costs a system call more, to arm the descriptor, and with poll(2) a duplicate of it.
+//! - A peer that has ended its direction is not told from one that sends, until somebody reads. So who watches for its end
+//!   ([`io::while_connected`]) hears of it only when nothing is unread.
+//! - `peek` behind an urgent byte that nothing follows looks again and again, other fibers in between, until something does.
+//! - Where a system has nothing but poll(2), [`Builder::build_local`] is refused: its poller has no descriptor of its own.
 #![deny(unsafe_code)]
 
 #[cfg(not(panic = "unwind"))]
