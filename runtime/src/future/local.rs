@@ -84,12 +84,12 @@ pub struct Current {
 }
 
 impl Current {
-    /// As [`Task::id`].
+    /// As [`Task::id`](super::Task::id).
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The name given by [`Builder::name`].
+    /// The name given by [`Builder::name`](super::Builder::name).
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
