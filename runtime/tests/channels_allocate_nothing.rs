@@ -1,51 +1,18 @@
 //! No wait for a value, for room or for a condition allocates, counted by the allocator on the one worker's thread.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
+
 use std::rc::Rc;
 
 use osier::Runtime;
 use osier::sync::{Condvar, Mutex, mpmc, mpsc};
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-fn count() {
-    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-}
-
-// SAFETY: every call goes to `System` as it came; the counter has no destructor, so counting does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 /// What a thousand rounds allocate, after a hundred that may fill pools and tables.
 fn allocations(mut round: impl FnMut()) -> usize {
     (0..100).for_each(|_| round());
-    let before = ALLOCATIONS.get();
+    let before = counting::allocations();
     (0..1000).for_each(|_| round());
-    ALLOCATIONS.get() - before
+    counting::allocations() - before
 }
 
 #[test]

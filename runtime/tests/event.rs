@@ -1,15 +1,18 @@
 //! The awaitable event: two states, order, hand-over, cancellation, threads.
 
+mod colours;
+
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use colours::Count;
 use osier::sync::{Event, EventWait};
 use osier::{Cancelled, Runtime};
 
@@ -26,26 +29,6 @@ fn until(condition: impl Fn() -> bool) {
     while !condition() {
         assert!(start.elapsed() < GENEROUS, "it never came true");
         osier::sleep(Duration::from_micros(100));
-    }
-}
-
-#[derive(Default)]
-struct Counter(AtomicUsize);
-
-impl Wake for Counter {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Counter {
-    fn new() -> (Arc<Counter>, Waker) {
-        let counter = Arc::new(Counter::default());
-        (Arc::clone(&counter), counter.into())
-    }
-
-    fn wakes(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
     }
 }
 
@@ -233,7 +216,7 @@ fn each_set_releases_the_one_who_waits_longest() {
 #[test]
 fn sets_before_a_waiter_has_run_release_as_many() {
     let event = Event::new();
-    let (counter, waker) = Counter::new();
+    let (counter, waker) = Count::new();
     let mut waits: Vec<_> = (0..3).map(|_| waiting(&event, &waker)).collect();
     event.set();
     event.set();
@@ -246,7 +229,7 @@ fn sets_before_a_waiter_has_run_release_as_many() {
 #[test]
 fn a_future_dropped_between_release_and_poll_passes_the_signal_on() {
     let event = Event::new();
-    let (counter, waker) = Counter::new();
+    let (counter, waker) = Count::new();
     let first = waiting(&event, Waker::noop());
     let mut second = waiting(&event, &waker);
     event.set();

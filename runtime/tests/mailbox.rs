@@ -1,15 +1,17 @@
 //! The mailbox: flags that are raised, awaited and taken, from fibers, threads and futures.
 
+mod colours;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use colours::Count;
 use osier::sync::{Mailbox, MailboxWait};
 use osier::{Cancelled, Runtime};
 
@@ -18,26 +20,6 @@ const SHORT: Duration = Duration::from_millis(10);
 
 fn on<T: Send>(workers: usize, body: impl FnOnce() -> T + Send) -> T {
     Runtime::builder().workers(workers).build().unwrap().run(body)
-}
-
-#[derive(Default)]
-struct Counter(AtomicUsize);
-
-impl Wake for Counter {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Counter {
-    fn new() -> (Arc<Counter>, Waker) {
-        let counter = Arc::new(Counter::default());
-        (Arc::clone(&counter), counter.into())
-    }
-
-    fn wakes(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
 }
 
 fn poll(wait: Pin<&mut MailboxWait<'_>>, waker: &Waker) -> Poll<u32> {
@@ -154,7 +136,7 @@ fn fibers_threads_and_futures_wait_for_any_and_all() {
 #[test]
 fn a_raise_wakes_those_whom_it_satisfies_and_nobody_else() {
     let mailbox = Mailbox::new();
-    let counters: [_; 4] = std::array::from_fn(|_| Counter::new());
+    let counters: [_; 4] = std::array::from_fn(|_| Count::new());
     let mut waits = [
         Box::pin(mailbox.wait_any_async(0b001)),
         Box::pin(mailbox.wait_any_async(0b011)),
@@ -243,7 +225,7 @@ fn a_take_that_races_a_raise_keeps_nobody_waiting() {
 fn a_wait_that_is_dropped_or_cancelled_takes_nothing() {
     on(1, || {
         let mailbox = Rc::new(Mailbox::new());
-        let (counter, waker) = Counter::new();
+        let (counter, waker) = Count::new();
         let mut dropped = Box::pin(mailbox.wait_any_async(1));
         assert!(poll(dropped.as_mut(), &waker).is_pending());
         let wait = |set| {

@@ -2,8 +2,8 @@
 //!
 //! Counted on the thread of the one worker, so that no other thread of the process is in the figure.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
+
 use std::future::{Future, pending, ready};
 use std::pin::{Pin, pin};
 use std::time::{Duration, Instant};
@@ -11,47 +11,14 @@ use std::time::{Duration, Instant};
 use osier::{Runtime, race, select, wait_all, wait_any, wait_any_until};
 use tokio::sync::Semaphore;
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-fn count() {
-    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-}
-
-// SAFETY: every call goes to `System` as it came; the counter has no destructor, so counting does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 const LONG: Duration = Duration::from_secs(3600);
 
 /// What `wait` allocates in a hundred rounds, after a few that may fill pools and tables.
 fn allocations(mut wait: impl FnMut()) -> usize {
     (0..10).for_each(|_| wait());
-    let before = ALLOCATIONS.get();
+    let before = counting::allocations();
     (0..100).for_each(|_| wait());
-    ALLOCATIONS.get() - before
+    counting::allocations() - before
 }
 
 async fn take(permits: &Semaphore) {

@@ -2,53 +2,19 @@
 //!
 //! Counted on the thread of the one worker, so that no other thread of the process is in the figure.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
 
 use osier::future::yield_now;
 use osier::{Runtime, spawn_future, spawn_future_local};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-fn count() {
-    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-}
-
-// SAFETY: every call goes to `System` as it came; the counter has no destructor, so counting does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const ROUNDS: usize = 1000;
 
 /// What `round` allocates in a thousand of them, after a few that may fill queues and tables.
 fn allocations(mut round: impl FnMut()) -> usize {
     (0..100).for_each(|_| round());
-    let before = ALLOCATIONS.get();
+    let before = counting::allocations();
     (0..ROUNDS).for_each(|_| round());
-    ALLOCATIONS.get() - before
+    counting::allocations() - before
 }
 
 #[test]
