@@ -38,6 +38,12 @@ fn main() -> io::Result<()> {
         written += 1;
         fs::write(directory.join(name), records.concat())?;
     }
+    for (name, header) in PROXY {
+        let directory = corpus.join("proxy_protocol");
+        fs::create_dir_all(&directory)?;
+        written += 1;
+        fs::write(directory.join(name), header)?;
+    }
     println!("{written} seeds");
     Ok(())
 }
@@ -73,3 +79,44 @@ const FASTCGI: &[(&str, &[&[u8]])] = &[
 
 const STDOUT_END: &[u8] = b"\x01\x06\0\x01\0\0\0\0";
 const END: &[u8] = b"\x01\x03\0\x01\0\x08\0\0\0\0\0\x07\0\0\0\0";
+
+/// What balancers say first.
+const PROXY: &[(&str, &[u8])] = &[
+    (
+        "tcp4",
+        b"PROXY TCP4 192.0.2.7 198.51.100.1 56324 443\r\nGET / HTTP/1.1\r\n",
+    ),
+    ("tcp6", b"PROXY TCP6 2001:db8::9 ::1 80 8080\r\n"),
+    ("unknown", b"PROXY UNKNOWN what ever\r\n"),
+    (
+        "v2-4",
+        b"\r\n\r\n\0\r\nQUIT\n!\x11\0\x0c\xc0\0\x02\x07\xc63d\x01\xdc\x04\x01\xbb",
+    ),
+    (
+        "v2-6",
+        b"\r\n\r\n\0\r\nQUIT\n!!\0$\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+    ),
+    ("v2-local", b"\r\n\r\n\0\r\nQUIT\n \0\0\0"),
+    (
+        "v2-tlv",
+        b"\r\n\r\n\0\r\nQUIT\n!\x11\0\x15\xc0\0\x02\x07\xc63d\x01\xdc\x04\x01\xbb\x02\0\x03abc\x05\0\0",
+    ),
+    (
+        "v2-crc",
+        b"\r\n\r\n\0\r\nQUIT\n!\x11\0\x13\xc0\0\x02\x07\xc63d\x01\xdc\x04\x01\xbb\x03\0\x04abcd",
+    ),
+    ("v2-6", &zeros::<52>([0x21, 0x21, 0, 36])),
+    ("v2-unix", &zeros::<232>([0x21, 0x31, 0, 216])),
+];
+
+/// A header of version 2 whose addresses are zeros.
+const fn zeros<const N: usize>(head: [u8; 4]) -> [u8; N] {
+    let signature = *b"\r\n\r\n\0\r\nQUIT\n";
+    let mut header = [0; N];
+    let mut at = 0;
+    while at < 16 {
+        header[at] = if at < 12 { signature[at] } else { head[at - 12] };
+        at += 1;
+    }
+    header
+}

@@ -31,7 +31,7 @@
 //! in two ways (request smuggling) is answered by 400. `tests/table` has the bytes of each case. Every part of a
 //! request has a bound in [`Limits`], checked as the bytes come.
 //!
-//! [`fastcgi`] is the record layer to applications, on the same terms.
+//! [`fastcgi`] is the record layer to applications, on the same terms; [`proxy_protocol`] what a balancer says before the first request.
 //!
 //! Not here: HTTP/2, clients, WebSocket frames, percent-decoding, dates, any timeout.
 //!
@@ -88,6 +88,7 @@ mod fields;
 mod framing;
 mod limits;
 mod method;
+pub mod proxy_protocol;
 mod reject;
 mod request;
 mod response;
