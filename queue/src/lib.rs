@@ -10,6 +10,7 @@
 //! | [`event`] | is that signal set, and whose is it | loom, miri |
 //! | [`mailbox`] | which flags are raised, and who waits for them | loom, miri |
 //! | [`channel`] | which value is next, and who waits for one, or for room | loom, miri |
+//! | [`topic`] | who gets what is published, and what is in whose queue | loom, miri |
 //! | [`inbox`] | which slots other threads have woken | loom, miri |
 //! | [`parker`] | who sleeps, and who must be woken | loom |
 //! | [`completion`] | has that task ended, and with what | loom, miri |
@@ -34,6 +35,7 @@ pub mod parker;
 pub mod readiness;
 pub mod request;
 mod sync;
+pub mod topic;
 pub mod waiters;
 pub mod wheel;
 

@@ -78,6 +78,7 @@ mod group;
 mod mailbox;
 mod readiness;
 mod request;
+mod topic;
 
 mod waiters {
     use super::*;

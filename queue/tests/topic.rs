@@ -1,0 +1,112 @@
+//! The topic on one thread: bounds, policies, ends and counts.
+#![cfg(not(loom))]
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::{cell::Cell, rc::Rc};
+
+use osier_queue::topic::{End, Feed, Policy, Pushed, Topic};
+
+fn feed<T>(bound: usize, policy: Policy, topic: &Arc<Topic<T>>) -> Arc<Feed<T>> {
+    let feed = Arc::new(Feed::new(bound, policy, 0));
+    assert!(feed.join(topic));
+    feed
+}
+
+fn drain<T>(feed: &Feed<T>) -> Vec<T> {
+    std::iter::from_fn(|| feed.try_receive().ok().flatten()).collect()
+}
+
+#[test]
+fn each_policy_keeps_what_it_says() {
+    let topic = Arc::new(Topic::new());
+    let latest = feed(3, Policy::DropOldest, &topic);
+    let first = feed(3, Policy::DropNewest, &topic);
+    let strict = feed(3, Policy::Disconnect, &topic);
+    let taken: Vec<usize> = (1..=5).map(|n| topic.publish(n)).collect();
+    assert_eq!(taken, [3, 3, 3, 1, 1]);
+    assert_eq!(drain(&latest), [3, 4, 5]);
+    assert_eq!(drain(&first), [1, 2, 3]);
+    assert_eq!(drain(&strict), [1, 2, 3]);
+    assert_eq!(strict.try_receive(), Err(End::TooSlow));
+    assert_eq!([&latest, &first, &strict].map(|feed| feed.dropped()), [2, 2, 1]);
+    assert_eq!((topic.subscribers(), topic.published(), topic.dropped()), (2, 5, 5));
+}
+
+#[test]
+fn a_feed_of_two_topics_ends_with_the_second() {
+    let (one, two) = (Arc::new(Topic::new()), Arc::new(Topic::new()));
+    let feed = feed(8, Policy::DropOldest, &one);
+    assert!(feed.join(&two) && !feed.join(&two), "once is enough");
+    one.publish(1);
+    two.publish(2);
+    one.close();
+    assert_eq!((drain(&feed), feed.ended()), (vec![1, 2], None));
+    assert!(feed.part(&two) && !feed.part(&two));
+    assert_eq!(feed.try_receive(), Err(End::Closed));
+    assert!(feed.join(&one), "a topic that has ended ends who joins it");
+    assert_eq!(feed.try_receive(), Err(End::Closed));
+}
+
+#[test]
+fn a_slot_that_was_freed_is_not_taken_from_its_next_tenant() {
+    let topic = Arc::new(Topic::new());
+    let slow = feed(1, Policy::Disconnect, &topic);
+    topic.publish(1);
+    topic.publish(2); // out of its slot, which it still remembers
+    let next = feed(1, Policy::DropOldest, &topic);
+    slow.leave();
+    assert_eq!((topic.subscribers(), topic.publish(3)), (1, 1));
+    assert_eq!(next.try_receive(), Ok(Some(3)));
+}
+
+#[test]
+fn a_wake_up_for_each_wait_and_none_without() {
+    #[derive(Default)]
+    struct Count(std::sync::atomic::AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let mut cx = Context::from_waker(&waker);
+    let topic = Arc::new(Topic::new());
+    let feed = feed(8, Policy::DropOldest, &topic);
+    assert!(feed.poll_ready(&mut cx).is_pending());
+    topic.publish(1);
+    topic.publish(2);
+    assert_eq!(count.0.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert!(feed.poll_ready(&mut cx).is_ready());
+    assert_eq!(feed.poll_receive(&mut cx), Poll::Ready(Ok(1)));
+    assert_eq!(drain(&feed), [2]);
+    assert!(feed.poll_receive(&mut cx).is_pending());
+    feed.stop_waiting();
+    topic.publish(3);
+    assert_eq!(count.0.load(std::sync::atomic::Ordering::SeqCst), 1);
+    feed.leave();
+    assert_eq!(feed.push(4), Pushed::Ended);
+}
+
+#[test]
+fn a_value_that_publishes_when_it_is_dropped_finds_no_lock_held() {
+    #[derive(Clone)]
+    struct Loud(Rc<Cell<usize>>, Option<Arc<Topic<Loud>>>);
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+            if let Some(topic) = self.1.take() {
+                topic.publish(Loud(self.0.clone(), None));
+            }
+        }
+    }
+    let drops = Rc::new(Cell::new(0));
+    let topic = Arc::new(Topic::new());
+    let feed = feed(1, Policy::DropOldest, &topic);
+    topic.publish(Loud(drops.clone(), Some(topic.clone())));
+    topic.publish(Loud(drops.clone(), None));
+    assert!(drops.get() > 2);
+    drop(drain(&feed));
+    feed.leave();
+}
