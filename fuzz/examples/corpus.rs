@@ -44,6 +44,12 @@ fn main() -> io::Result<()> {
         written += 1;
         fs::write(directory.join(name), header)?;
     }
+    for (name, answer) in CGI {
+        let directory = corpus.join("cgi");
+        fs::create_dir_all(&directory)?;
+        written += 1;
+        fs::write(directory.join(name), answer)?;
+    }
     println!("{written} seeds");
     Ok(())
 }
@@ -75,6 +81,21 @@ const FASTCGI: &[(&str, &[&[u8]])] = &[
     ),
     ("no-fastcgi", &[b"HTTP/1.1 400 Bad Request\r\n\r\n"]),
     ("short-end", &[b"\x01\x03\0\x01\0\x07\0\0\0\0\0\0\0\0\0"]),
+];
+
+/// Standard output of an application.
+const CGI: &[(&str, &str)] = &[
+    ("hello", "Content-Type: text/plain\n\nhello"),
+    ("crlf", "Status: 404 Not Found\r\nContent-type: text/html\r\n\r\nno"),
+    ("local-redirect", "Location: /other?a=1\n\n"),
+    (
+        "framing",
+        "Content-Length: 5\nTransfer-Encoding: chunked\nConnection: X-Hop\nX-Hop: 1\n\nhello",
+    ),
+    ("two-lengths", "Content-Length: 5\nContent-Length: 6\n\nhello"),
+    ("fold", "A: 1\n b\n\n"),
+    ("nph", "HTTP/1.1 200 OK\r\nA: 1\r\n\r\n"),
+    ("empty", "\n"),
 ];
 
 const STDOUT_END: &[u8] = b"\x01\x06\0\x01\0\0\0\0";

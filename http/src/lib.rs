@@ -31,7 +31,8 @@
 //! in two ways (request smuggling) is answered by 400. `tests/table` has the bytes of each case. Every part of a
 //! request has a bound in [`Limits`], checked as the bytes come.
 //!
-//! [`fastcgi`] is the record layer to applications, on the same terms; [`proxy_protocol`] what a balancer says before the first request.
+//! [`fastcgi`] is the record layer to applications and [`cgi`] the head of what they answer, on the same terms;
+//! [`proxy_protocol`] what a balancer says before the first request.
 //!
 //! Not here: HTTP/2, clients, WebSocket frames, percent-decoding, dates, any timeout.
 //!
@@ -82,6 +83,7 @@
 
 mod body;
 mod byte;
+pub mod cgi;
 mod chunked;
 pub mod fastcgi;
 mod fields;

@@ -1,0 +1,334 @@
+//! The head of a CGI response (RFC 3875 6), without I/O: what an application writes before its body, delimited and checked.
+//!
+//! A gateway feeds what comes on the application's standard output to a [`Scanner`] until it finds the end of the head, and
+//! gives exactly those bytes to [`Head::parse`]; what follows is the body. Lines end with LF or CRLF, as programs print them.
+//! Nothing is copied and nothing is allocated.
+//!
+//! What the application says of framing and of the connection never reaches the client: Transfer-Encoding, Connection, what
+//! Connection names, and their like are left out, Content-Length becomes [`Head::content_length`] for the gateway to check the
+//! body against. What two readers could take for two different heads (a fold, white space before a colon, a control byte, a
+//! second Status or Location) is refused as a whole.
+
+use std::{error, fmt};
+
+use memchr::memchr;
+
+use crate::byte::{is_token, is_value};
+
+/// How long a head may be unless the gateway says otherwise: twice as long as all that browsers take in cookies for one site.
+pub const HEAD_BYTES: usize = 64 << 10;
+
+/// How many names a Connection field may list. Each is looked for in every field.
+const LISTED_NAMES: usize = 16;
+
+/// Why a response cannot be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// The head has not ended within this many bytes.
+    TooLong(usize),
+    /// A line without a colon, whose name is not a token, or that continues the line before; counted from 1.
+    Field(usize),
+    /// A value with a control byte, in this line.
+    Value(usize),
+    /// A status that is not three digits from 200 to 999, or given twice.
+    Status,
+    /// A Location that is empty, not printable ASCII, or given twice.
+    Location,
+    /// A Content-Length that is not a number, or two of them that differ.
+    ContentLength,
+    /// A Content-Type that is given twice.
+    ContentType,
+    /// A Connection field that lists more than 16 names.
+    Connection,
+    /// No field at all.
+    Empty,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Malformed::TooLong(limit) => write!(f, "the head of the response is longer than {limit} bytes"),
+            Malformed::Field(line) => write!(f, "line {line} of the response's head is not `name: value`"),
+            Malformed::Value(line) => write!(f, "line {line} of the response's head holds a control byte"),
+            Malformed::Status => f.write_str("the response's Status is not one number from 200 to 999"),
+            Malformed::Location => f.write_str("the response's Location is not one printable reference"),
+            Malformed::ContentLength => f.write_str("the response's Content-Length is not one number"),
+            Malformed::ContentType => f.write_str("the response has two Content-Types"),
+            Malformed::Connection => write!(f, "the response's Connection lists more than {LISTED_NAMES} names"),
+            Malformed::Empty => f.write_str("the response has no header field"),
+        }
+    }
+}
+
+impl error::Error for Malformed {}
+
+/// Finds the end of a head whose bytes come in any pieces.
+#[derive(Clone, Debug)]
+pub struct Scanner {
+    limit: usize,
+    /// Where the line begins whose end has not come.
+    line: usize,
+    /// Up to here there is no other line feed.
+    searched: usize,
+}
+
+impl Scanner {
+    /// For one head of at most `limit` bytes.
+    pub fn new(limit: usize) -> Scanner {
+        Scanner {
+            limit,
+            line: 0,
+            searched: 0,
+        }
+    }
+
+    /// The length of the head, empty line included; `None`: more must come. To be called with all bytes since the
+    /// beginning; what has been searched is not searched again.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed::TooLong`].
+    pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+        let within = bytes.len().min(self.limit);
+        while let Some(at) = memchr(b'\n', &bytes[self.searched..within]) {
+            let end = self.searched + at + 1;
+            let is_empty = matches!(&bytes[self.line..end], b"\n" | b"\r\n");
+            (self.line, self.searched) = (end, end);
+            if is_empty {
+                return Ok(Some(end));
+            }
+        }
+        self.searched = within;
+        if bytes.len() > self.limit {
+            return Err(Malformed::TooLong(self.limit));
+        }
+        Ok(None)
+    }
+}
+
+/// The longest field of a head that may be incomplete or malformed: its name, as far as it is text, and its length in
+/// bytes. For the log, when a head was too long.
+pub fn longest_field(bytes: &[u8]) -> Option<(&str, usize)> {
+    let lines = bytes.split(|&byte| byte == b'\n');
+    let longest = lines.max_by_key(|line| line.len())?;
+    let name = &longest[..memchr(b':', longest)?];
+    Some((str::from_utf8(name).ok()?, longest.len()))
+}
+
+/// A parsed and checked head, borrowed from the bytes of the response.
+///
+/// ```
+/// use osier_http::cgi::{HEAD_BYTES, Head, Scanner};
+///
+/// let answer = b"Status: 404 Not Found\nContent-Type: text/html\nConnection: close\n\n<p>not here";
+/// let end = Scanner::new(HEAD_BYTES).scan(answer)?.expect("it is whole");
+/// let head = Head::parse(&answer[..end])?;
+/// assert_eq!(head.status(), 404);
+/// assert_eq!(head.fields().collect::<Vec<_>>(), [("Content-Type", &b"text/html"[..])]);
+/// # Ok::<(), osier_http::cgi::Malformed>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    lines: &'a [u8],
+    status: Option<u16>,
+    location: Option<&'a str>,
+    content_length: Option<u64>,
+    /// Whether a Connection field lists names, whose fields end here as well.
+    lists: bool,
+}
+
+impl<'a> Head<'a> {
+    /// Parses what [`Scanner::scan`] has delimited.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`], for the first offence met.
+    pub fn parse(bytes: &'a [u8]) -> Result<Head<'a>, Malformed> {
+        let mut head = Head {
+            lines: bytes,
+            status: None,
+            location: None,
+            content_length: None,
+            lists: false,
+        };
+        let (mut count, mut listed, mut has_type) = (0, 0, false);
+        for line in lines(bytes) {
+            count += 1;
+            let (name, value) = field(line).ok_or(Malformed::Field(count))?;
+            if !value.iter().all(|&byte| is_value(byte)) {
+                return Err(Malformed::Value(count));
+            }
+            match FieldName::of(name) {
+                FieldName::Status => {
+                    let status = status_of(value).filter(|_| head.status.is_none());
+                    head.status = Some(status.ok_or(Malformed::Status)?);
+                }
+                FieldName::Location => {
+                    let location = reference(value).filter(|_| head.location.is_none());
+                    head.location = Some(location.ok_or(Malformed::Location)?);
+                }
+                FieldName::ContentLength => {
+                    let length = number(value).ok_or(Malformed::ContentLength)?;
+                    if head.content_length.replace(length).is_some_and(|other| other != length) {
+                        return Err(Malformed::ContentLength);
+                    }
+                }
+                FieldName::ContentType if has_type => return Err(Malformed::ContentType),
+                FieldName::ContentType => has_type = true,
+                FieldName::Connection => {
+                    listed += options(value).count();
+                    if listed > LISTED_NAMES {
+                        return Err(Malformed::Connection);
+                    }
+                    head.lists |= options(value).any(|name| !name.eq_ignore_ascii_case(b"close"));
+                }
+                FieldName::HopByHop | FieldName::Other => {}
+            }
+        }
+        if count == 0 {
+            return Err(Malformed::Empty);
+        }
+        Ok(head)
+    }
+
+    /// The status: what Status says, else 302 with a [`location`](Head::location), else 200.
+    pub fn status(&self) -> u16 {
+        let natural = if self.location.is_some() { 302 } else { 200 };
+        self.status.unwrap_or(natural)
+    }
+
+    /// Where Location points. It is one of the [`fields`](Head::fields) too.
+    pub fn location(&self) -> Option<&'a str> {
+        self.location
+    }
+
+    /// The path and query of a local redirect (RFC 3875 6.2.2): the gateway itself answers with what is there. A Location
+    /// that begins with `//` names another host, and one with a Status is for the client.
+    pub fn local_redirect(&self) -> Option<&'a str> {
+        let path = self.location.filter(|_| self.status.is_none())?;
+        (path.starts_with('/') && !path.starts_with("//")).then_some(path)
+    }
+
+    /// How long the application says the body is. The gateway writes framing of its own.
+    pub fn content_length(&self) -> Option<u64> {
+        self.content_length
+    }
+
+    /// The first field of that name that is passed on; names compare without regard to case.
+    pub fn field(&self, name: &str) -> Option<&'a [u8]> {
+        let mut fields = self.fields();
+        fields
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// Every field that is passed on, in order: all but Status, Content-Length and what concerns the connection.
+    pub fn fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let head = *self;
+        let passed = move |name: &str| match FieldName::of(name) {
+            FieldName::Status | FieldName::ContentLength | FieldName::Connection | FieldName::HopByHop => false,
+            FieldName::Location | FieldName::ContentType | FieldName::Other => !(head.lists && head.is_listed(name)),
+        };
+        lines(self.lines)
+            .filter_map(field)
+            .filter(move |(name, _)| passed(name))
+    }
+
+    fn is_listed(&self, name: &str) -> bool {
+        lines(self.lines)
+            .filter_map(field)
+            .filter(|(known, _)| FieldName::of(known) == FieldName::Connection)
+            .any(|(_, value)| options(value).any(|option| option.eq_ignore_ascii_case(name.as_bytes())))
+    }
+}
+
+/// The fields that mean something here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FieldName {
+    Status,
+    Location,
+    ContentType,
+    ContentLength,
+    Connection,
+    /// Of one connection, RFC 9110 7.6.1: a gateway has its own.
+    HopByHop,
+    Other,
+}
+
+impl FieldName {
+    fn of(name: &str) -> FieldName {
+        const NAMES: [(&str, FieldName); 12] = [
+            ("status", FieldName::Status),
+            ("location", FieldName::Location),
+            ("content-type", FieldName::ContentType),
+            ("content-length", FieldName::ContentLength),
+            ("connection", FieldName::Connection),
+            ("transfer-encoding", FieldName::HopByHop),
+            ("keep-alive", FieldName::HopByHop),
+            ("proxy-connection", FieldName::HopByHop),
+            ("te", FieldName::HopByHop),
+            ("trailer", FieldName::HopByHop),
+            ("upgrade", FieldName::HopByHop),
+            ("proxy-authenticate", FieldName::HopByHop),
+        ];
+        let known = NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        known.map_or(FieldName::Other, |(_, field)| *field)
+    }
+}
+
+/// The lines up to the empty one, without their ends.
+fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes
+        .split(|&byte| byte == b'\n')
+        .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+        .take_while(|line| !line.is_empty())
+}
+
+/// Name and value of a line. A name is a token, so a line that begins with white space or has some before its colon is none.
+fn field(line: &[u8]) -> Option<(&str, &[u8])> {
+    let (name, value) = line.split_at(memchr(b':', line)?);
+    let is_name = !name.is_empty() && name.iter().all(|&byte| is_token(byte));
+    let name = is_name.then(|| str::from_utf8(name).ok())??;
+    Some((name, trim(&value[1..])))
+}
+
+/// Without the white space that HTTP allows around a value.
+fn trim(value: &[u8]) -> &[u8] {
+    let is_space = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let start = value.iter().position(|byte| !is_space(byte)).unwrap_or(value.len());
+    let end = value
+        .iter()
+        .rposition(|byte| !is_space(byte))
+        .map_or(start, |last| last + 1);
+    &value[start..end]
+}
+
+/// `404 Not Found`, or `404`. A 1xx is none: the answer that would follow it has no place in a CGI response.
+fn status_of(value: &[u8]) -> Option<u16> {
+    let (digits, rest) = value.split_at_checked(3)?;
+    if !(rest.is_empty() || rest[0] == b' ') {
+        return None;
+    }
+    number(digits)
+        .and_then(|status| u16::try_from(status).ok())
+        .filter(|status| *status >= 200)
+}
+
+fn number(value: &[u8]) -> Option<u64> {
+    let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    is_number.then(|| str::from_utf8(value).ok()?.parse().ok())?
+}
+
+fn reference(value: &[u8]) -> Option<&str> {
+    let is_printable = !value.is_empty() && value.iter().all(u8::is_ascii_graphic);
+    is_printable.then(|| str::from_utf8(value).ok())?
+}
+
+/// The members of a list, without empty ones.
+fn options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value
+        .split(|&byte| byte == b',')
+        .map(trim)
+        .filter(|name| !name.is_empty())
+}
