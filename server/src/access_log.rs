@@ -17,8 +17,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::calendar::Utc;
 use crate::cli::LogFormat;
+use osier_web::calendar::Utc;
 
 /// Bytes that wait for the writer before lines are dropped.
 const FULL: usize = 4 * 1024 * 1024;

@@ -2,28 +2,13 @@
 //!
 //! # Layout
 //!
-//! `cli` reads the command line, `serve` opens everything and runs. A request goes to `files`, which asks `cache`, then
-//! `target` (what the path means), `root` (the way to it, never out of the folder) and `resource` (the file with its
-//! encoded siblings); `negotiate`, `conditional` and `range` choose what is sent of it. `listing` writes the page of a
-//! folder, `welcome` holds the built-in site, `access_log` keeps the record; `mime` and `calendar` are small tables.
+//! `cli` reads the command line, `serve` opens everything and runs; [`osier_web::files`] answers. `welcome` holds the
+//! built-in site, `access_log` keeps the record.
 #![forbid(unsafe_code)]
 
 mod access_log;
-mod cache;
-mod calendar;
 mod cli;
-mod conditional;
-mod files;
-mod listing;
-mod mime;
-mod negotiate;
-mod range;
-mod resource;
-mod root;
-#[cfg(test)]
-mod scratch;
 mod serve;
-mod target;
 mod welcome;
 
 use std::io::Write;

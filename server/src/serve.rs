@@ -11,16 +11,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use osier_web::files::{CacheLimits, Files, Options};
 use osier_web::{Listening, Router, Served, Server, ShutdownHandle, Timeouts};
 use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::access_log::{AccessLog, Entry};
-use crate::cache::Limits;
-use crate::cli::{Address, Settings};
-use crate::files::{Site, Source, answer, tidy_cache};
-use crate::root::Root;
+use crate::cli::{Address, Field, Settings};
 use crate::welcome;
 
 /// Memory for small files, over all workers.
@@ -40,23 +38,15 @@ pub fn run(settings: Settings) -> Result<(), String> {
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let descriptors = raise_descriptor_limit();
     let log = open_log(&settings)?;
-    let site = Arc::new(site(&settings, workers, descriptors)?);
+    let files = files(&settings, workers, descriptors)?;
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| format!("cannot watch for signals: {error}"))?;
     let runtime = osier::Runtime::builder().workers(workers).name("osier").build();
     let runtime = runtime.map_err(|error| format!("cannot start {workers} workers: {error}; try fewer with -w"))?;
     let cut = runtime.run(|| -> Result<usize, String> {
-        let listening = listen(&settings, &site, log.as_ref())?;
+        let listening = listen(&settings, &files, log.as_ref())?;
         announce(&settings, &listening);
         let handles = listening.iter().map(Listening::handle).collect();
         watch(signals, handles).map_err(|error| format!("cannot start a thread: {error}"))?;
-        // These end with the runtime.
-        let tidying = |worker| {
-            osier::fiber::Builder::new()
-                .name("tidy")
-                .worker(worker)
-                .spawn(tidy_cache)
-        };
-        (0..osier::workers()).map(tidying).for_each(drop);
         let fibers: Vec<_> = listening
             .into_iter()
             .map(|listening| osier::spawn(move || listening.run()))
@@ -79,30 +69,32 @@ pub fn run(settings: Settings) -> Result<(), String> {
 }
 
 /// Opens what is to be served.
-fn site(settings: &Settings, workers: usize, descriptors: u64) -> Result<Site, String> {
-    let source = match &settings.folder {
-        None => Source::Page(Arc::new(welcome::page())),
-        Some(folder) => Source::Folder(Root::open(folder).map_err(|error| {
-            let why = match error.kind() {
-                io::ErrorKind::NotFound => "there is no such folder".into(),
-                io::ErrorKind::NotADirectory => "it is not a folder; name the one it lies in".into(),
-                io::ErrorKind::PermissionDenied => "this user may not read it".into(),
-                _ => error.to_string(),
-            };
-            format!("cannot serve '{}': {why}", folder.display())
-        })?),
+fn files(settings: &Settings, workers: usize, descriptors: u64) -> Result<Files, String> {
+    let headers = settings.headers.iter().cloned();
+    let headers: Vec<_> = headers.map(|Field { name, value }| (name, value)).collect();
+    let Some(folder) = &settings.folder else {
+        return welcome::site(headers).map_err(|error| format!("cannot serve the welcome site: {error}"));
     };
-    let limits = Limits {
-        entries: CACHE_ENTRIES,
-        bytes: CACHE_BYTES / workers,
-        files: CACHE_FILES.min(usize::try_from(descriptors).unwrap_or(usize::MAX) / 4 / workers),
+    let cache = CacheLimits {
+        entries: CACHE_ENTRIES * workers,
+        bytes: CACHE_BYTES,
+        files: (CACHE_FILES * workers).min(usize::try_from(descriptors).unwrap_or(usize::MAX) / 4),
     };
-    Ok(Site {
-        source,
+    let options = Options {
         spa: settings.spa,
         listing: settings.listing,
-        headers: settings.headers.clone(),
-        limits,
+        headers,
+        cache,
+        ..Options::default()
+    };
+    Files::with(folder, options).map_err(|error| {
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => "there is no such folder".into(),
+            io::ErrorKind::NotADirectory => "it is not a folder; name the one it lies in".into(),
+            io::ErrorKind::PermissionDenied => "this user may not read it".into(),
+            _ => error.to_string(),
+        };
+        format!("cannot serve '{}': {why}", folder.display())
     })
 }
 
@@ -137,14 +129,13 @@ fn open_log(settings: &Settings) -> Result<Option<Arc<AccessLog>>, String> {
 }
 
 /// Binds every address, or none.
-fn listen(settings: &Settings, site: &Arc<Site>, log: Option<&Arc<AccessLog>>) -> Result<Vec<Listening>, String> {
+fn listen(settings: &Settings, files: &Files, log: Option<&Arc<AccessLog>>) -> Result<Vec<Listening>, String> {
     let timeouts = Timeouts {
         drain: settings.drain,
         ..Timeouts::default()
     };
     let each = settings.listen.iter().map(|&Address(address)| {
-        let handler = Arc::clone(site);
-        let router = Router::new().fallback(move |request: &mut osier_web::Request<'_>| answer(&handler, request));
+        let router = Router::new().fallback(files.clone().handler());
         let mut server = Server::new(router)
             .timeouts(timeouts)
             .on_log(|line| eprintln!("osier: {line}"));

@@ -1,19 +1,28 @@
 //! The site that is served when no folder is named: one page inside the binary.
 //!
-//! Called by `main.rs`. The page asks for nothing else, and its policy makes sure of it.
+//! Called by `serve.rs`. The page asks for nothing else, and its policy makes sure of it.
 
-use crate::resource::Resource;
+use std::io;
+
+use osier_web::files::{Files, Options};
 
 const PAGE: &str = include_str!("welcome.html");
 
-/// The page, ready to be served.
-pub fn page() -> Resource {
-    let policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
-    Resource::embedded(
-        PAGE.as_bytes(),
-        "text/html; charset=utf-8",
-        &[("content-security-policy", policy)],
-    )
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
+
+/// The site, with further fields for every answer.
+///
+/// # Errors
+/// For a field that HTTP does not allow.
+pub fn site(mut headers: Vec<(String, String)>) -> io::Result<Files> {
+    headers.push(("content-security-policy".into(), POLICY.into()));
+    let page = |path| (path, "text/html; charset=utf-8", PAGE.as_bytes());
+    let options = Options {
+        headers,
+        ..Options::default()
+    };
+    Files::embedded_with([page("/"), page("/index.html")], options)
 }
 
 #[cfg(test)]
@@ -36,6 +45,6 @@ mod tests {
         ] {
             assert!(PAGE.contains(needed), "{needed}");
         }
-        assert_eq!(page().plain.length(), PAGE.len() as u64);
+        assert!(site(Vec::new()).is_ok());
     }
 }

@@ -1,6 +1,6 @@
 //! From the path of a request target to the name of a file below the root, by bytes alone.
 //!
-//! Called by `files.rs` for each path the cache does not know. No file system is asked here: what comes out holds no
+//! Called by `answer.rs` for each path the cache does not know. No file system is asked here: what comes out holds no
 //! empty, `.` or `..` segment, no NUL and no backslash, and is decoded exactly once. `root.rs` guards the same border a
 //! second time, in the kernel.
 //!
@@ -36,8 +36,8 @@ pub enum Refusal {
 }
 
 impl Target {
-    /// Parses the path of a target, without its query.
-    pub fn parse(path: &[u8]) -> Result<Target, Refusal> {
+    /// Parses the path of a target, without its query. Names that begin with a dot are refused unless `hidden`.
+    pub fn parse(path: &[u8], hidden: bool) -> Result<Target, Refusal> {
         let rest = path.strip_prefix(b"/").ok_or(Refusal::Malformed)?;
         let mut segments: Vec<Vec<u8>> = Vec::new();
         let mut folder = true;
@@ -57,7 +57,7 @@ impl Target {
             if segment.contains(&0) {
                 return Err(Refusal::Malformed);
             }
-            let dotfile = segment[0] == b'.' && !(depth == 0 && segment == WELL_KNOWN);
+            let dotfile = !hidden && segment[0] == b'.' && !(depth == 0 && segment == WELL_KNOWN);
             if dotfile || segment.contains(&b'\\') || segment.contains(&b'/') {
                 return Err(Refusal::Hidden);
             }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     fn name(path: &str) -> Result<(String, bool), Refusal> {
-        Target::parse(path.as_bytes()).map(|target| (String::from_utf8(target.name).unwrap(), target.folder))
+        Target::parse(path.as_bytes(), false).map(|target| (String::from_utf8(target.name).unwrap(), target.folder))
     }
 
     #[test]
@@ -181,7 +181,11 @@ mod tests {
             ("/javascript%3ax", "/javascript%3Ax/"),
             ("/", "/"),
         ] {
-            assert_eq!(Target::parse(path.as_bytes()).unwrap().folder_url(), expected, "{path}");
+            assert_eq!(
+                Target::parse(path.as_bytes(), false).unwrap().folder_url(),
+                expected,
+                "{path}"
+            );
         }
     }
 
@@ -195,7 +199,7 @@ mod tests {
             ("/", false),
         ] {
             assert_eq!(
-                Target::parse(path.as_bytes()).unwrap().has_extension(),
+                Target::parse(path.as_bytes(), false).unwrap().has_extension(),
                 expected,
                 "{path}"
             );
@@ -205,7 +209,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn whatever_comes_in_a_clean_name_goes_out(path in "/([a.%/\\\\ :\u{e4}]|%2[eEfF]|%5c|%00|%25){0,24}") {
-            let Ok(target) = Target::parse(path.as_bytes()) else { return Ok(()) };
+            let Ok(target) = Target::parse(path.as_bytes(), false) else { return Ok(()) };
             let segments: Vec<&[u8]> = target.name.split(|&byte| byte == b'/').collect();
             let clean = |segment: &&[u8]| {
                 !segment.is_empty() && segment[0] != b'.' && !segment.contains(&0) && !segment.contains(&b'\\')
@@ -213,7 +217,7 @@ mod tests {
             assert!(target.name.is_empty() || segments.iter().all(clean), "{target:?}");
             let url = target.folder_url();
             assert!(url.starts_with('/') && !url.starts_with("//") && url.is_ascii(), "{url}");
-            assert_eq!(Target::parse(url.as_bytes()), Ok(Target { folder: true, ..target }));
+            assert_eq!(Target::parse(url.as_bytes(), false), Ok(Target { folder: true, ..target }));
         }
     }
 }

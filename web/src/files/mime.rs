@@ -1,6 +1,6 @@
 //! The Content-Type of a file, from the extension of its name alone: bytes are never sniffed.
 //!
-//! Called by `files.rs` when a file enters the cache. Types of text carry `charset=utf-8`, or browsers fall back to a
+//! Called by `answer.rs` when a file enters the cache. Types of text carry `charset=utf-8`, or browsers fall back to a
 //! legacy one.
 
 use std::path::Path;

@@ -1,21 +1,32 @@
 //! What a worker remembers of the files it served: a bounded map in two generations.
 //!
-//! One per worker, used by `files.rs` through a thread-local, so there is no lock. New and used entries live in the
+//! One per worker, used by `caches.rs` through a thread-local, so there is no lock. New and used entries live in the
 //! young generation. When that has taken half of any bound, it becomes the old one and what was still in the old one is
 //! forgotten: an approximation of "least recently used" that costs one move per entry and generation, and nothing on a
 //! hit in the young one.
 
 use std::collections::HashMap;
 
-/// Bounds of a whole cache; each generation gets half.
+/// How much may be remembered of the files that are served.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Keys remembered.
+    /// Paths remembered.
     pub entries: usize,
-    /// Bytes of memory, as the entries weigh themselves, keys included.
+    /// Bytes of memory, paths included. Files up to 32 KiB are kept in memory.
     pub bytes: usize,
     /// Descriptors held open.
     pub files: usize,
+}
+
+impl Default for Limits {
+    /// 16,384 paths, 64 MiB and 256 descriptors: a quarter of the 1,024 that a process usually may have.
+    fn default() -> Self {
+        Limits {
+            entries: 16 << 10,
+            bytes: 64 << 20,
+            files: 256,
+        }
+    }
 }
 
 /// What an entry costs.
@@ -42,7 +53,7 @@ struct Generation<V> {
 }
 
 impl<V: Weigh> Cache<V> {
-    /// An empty cache.
+    /// An empty cache; each of its two generations gets half of `limits`.
     pub fn new(limits: Limits) -> Cache<V> {
         let half = Limits {
             entries: limits.entries / 2,
@@ -77,6 +88,11 @@ impl<V: Weigh> Cache<V> {
     /// Forgets `key`.
     pub fn remove(&mut self, key: &[u8]) {
         drop((self.young.take(key), self.old.take(key)));
+    }
+
+    /// Whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.young.entries.is_empty() && self.old.entries.is_empty()
     }
 
     /// Begins a new generation: what is not used until the next turn is forgotten then.

@@ -1,12 +1,12 @@
 //! The Range and If-Range fields: which bytes of a file of known length a GET asks for.
 //!
-//! Called by `files.rs` once the conditional fields let the request proceed. One range is served; a list of several is
+//! Called by `answer.rs` once the conditional fields let the request proceed. One range is served; a list of several is
 //! answered with the whole file, which RFC 9110 section 14.2 allows and which leaves nothing to attack (no multipart,
 //! no overlap, no range bombs).
 //!
 //! Source: RFC 9110 sections 14.1.2, 14.2, 13.1.5.
 
-use crate::conditional::{Validators, strong_match};
+use super::conditional::{Validators, strong_match};
 
 /// What to send.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -76,7 +76,7 @@ pub fn still_valid(if_range: Option<&[u8]>, validators: &Validators<'_>) -> bool
         return strong_match(value, validators.etag);
     }
     // Only the very date we sent counts: a later one is no evidence about the bytes the client holds.
-    validators.modified.is_some() && crate::conditional::date(value) == validators.modified
+    validators.modified.is_some() && super::conditional::date(value) == validators.modified
 }
 
 /// The part after `bytes=`; other units are none of ours.

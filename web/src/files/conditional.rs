@@ -1,6 +1,6 @@
 //! The conditional fields of a GET or HEAD: If-Match, If-Unmodified-Since, If-None-Match, If-Modified-Since.
 //!
-//! Called by `files.rs` when a request carries any of them; pure. Lists come as their field lines, because a client may
+//! Called by `answer.rs` when a request carries any of them; pure. Lists come as their field lines, because a client may
 //! repeat the field.
 //!
 //! Source: RFC 9110 sections 8.8.3.2 (comparison) and 13.2.2 (precedence).

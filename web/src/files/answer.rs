@@ -1,61 +1,34 @@
-//! From a request to its response: the one handler of the server.
+//! From a request to its response.
 //!
-//! Called by the web crate on a fiber. The life of a GET: path as it was sent → this worker's cache, which trusts an
+//! Called by `files.rs` on a fiber. The life of a GET: path as it was sent → this worker's cache, which trusts an
 //! entry for [`FRESH`] → otherwise `target.rs` and `resource.rs`, here when the kernel has all of it in memory, or else
 //! on the blocking pool → form by Accept-Encoding → conditions → range → response. A hit makes no system call.
-//!
-//! The cache belongs to the thread, so no lock is taken; it is never borrowed across a call that may suspend.
 
-use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use osier_web::http::StatusCode;
-use osier_web::{Body, Request, Response};
+use http::StatusCode;
 
-use crate::cache::{Cache, Limits, Weigh};
-use crate::cli::Field;
-use crate::conditional::{Conditions, Verdict, evaluate};
-use crate::listing;
-use crate::negotiate::{Choice, Coding, choose};
-use crate::range::{Selection, select, still_valid};
-use crate::resource::{Access, Content, Loaded, Resource, Variant, load};
-use crate::root::{Found, Root};
-use crate::target::{Refusal, Target};
+use super::cache::Weigh;
+use super::caches;
+use super::conditional::{Conditions, Verdict, evaluate};
+use super::listing;
+use super::negotiate::{Choice, Coding, choose};
+use super::range::{Selection, select, still_valid};
+use super::resource::{Access, Content, Loaded, Resource, Variant, load};
+use super::root::{Found, Root};
+use super::target::{Refusal, Target};
+use super::{Options, Site, Source};
+use crate::{Body, Request, Response};
 
 /// How long an answer is given without asking the file system again.
 const FRESH: Duration = Duration::from_secs(1);
-
-/// Half of how long an entry, and the descriptors in it, outlive their last use.
-const UNUSED: Duration = Duration::from_secs(10);
 
 /// Longer paths are served but not remembered.
 const MAX_KEY: usize = 1024;
 
 const ALLOW: &str = "GET, HEAD, OPTIONS";
-
-/// What is served, and how. Shared by all workers; immutable.
-pub struct Site {
-    /// Where the files come from.
-    pub source: Source,
-    /// Pages that do not exist are /index.html.
-    pub spa: bool,
-    /// Folders without an index are listed.
-    pub listing: bool,
-    /// Fields of every response.
-    pub headers: Vec<Field>,
-    /// Bounds of each worker's cache.
-    pub limits: Limits,
-}
-
-/// Where the files come from.
-pub enum Source {
-    /// A folder of the user's.
-    Folder(Root),
-    /// One page of our own.
-    Page(Arc<Resource>),
-}
 
 /// What a path led to.
 enum Answer {
@@ -69,46 +42,39 @@ enum Answer {
 }
 
 /// A cache entry.
-struct Remembered {
+pub struct Remembered {
     resource: Arc<Resource>,
     /// When the file system last said so.
     checked: Instant,
 }
 
-thread_local! {
-    static CACHE: RefCell<Option<Cache<Remembered>>> = const { RefCell::new(None) };
-}
-
-/// Answers one request.
+/// Answers one request, for what lies below `prefix`.
 ///
 /// # Suspends
 /// while a disk is asked, if it has to be.
-pub fn answer(site: &Arc<Site>, request: &Request<'_>) -> Response {
+pub fn answer(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> Response {
     let mut response = match request.method() {
-        "GET" | "HEAD" => read(site, request).unwrap_or_else(failure),
+        "GET" | "HEAD" => read(site, request, prefix).unwrap_or_else(failure),
         "OPTIONS" => Response::new(StatusCode::NO_CONTENT).header("allow", ALLOW),
         _ => plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", ALLOW),
     };
-    for Field { name, value } in &site.headers {
+    for (name, value) in &site.options.headers {
         response = response.header(name, value);
     }
     response
 }
 
-/// Gives back what this worker's cache holds and nobody asks for, for ever: at most twice [`UNUSED`] after its last use.
-///
-/// # Suspends
-/// always.
-pub fn tidy_cache() {
-    loop {
-        osier::sleep(UNUSED);
-        CACHE.with_borrow_mut(|cache| cache.as_mut().map(Cache::turn));
-    }
-}
-
-fn read(site: &Arc<Site>, request: &Request<'_>) -> io::Result<Response> {
-    let mut answer = locate(site, request.path())?;
-    if site.spa && matches!(answer, Answer::Missing) && wants_page(request) {
+fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Response> {
+    let Some(path) = request.path().strip_prefix(prefix) else {
+        return Ok(plain(StatusCode::NOT_FOUND));
+    };
+    let mut answer = match path.as_bytes() {
+        // The mount point without its slash: links on the page below would lead beside it.
+        [] if !prefix.is_empty() => Answer::Redirect("/".into()),
+        [] | [b'/', ..] => locate(site, path)?,
+        _ => Answer::Missing,
+    };
+    if site.options.spa && matches!(answer, Answer::Missing) && wants_page(request, path) {
         answer = locate(site, "/")?;
     }
     Ok(match answer {
@@ -116,7 +82,8 @@ fn read(site: &Arc<Site>, request: &Request<'_>) -> io::Result<Response> {
         Answer::Listing(page) => Response::new(StatusCode::OK)
             .content_type("text/html; charset=utf-8")
             .body(page),
-        Answer::Redirect(mut location) => {
+        Answer::Redirect(below) => {
+            let mut location = format!("{prefix}{below}");
             if let Some(query) = request.query() {
                 location.push('?');
                 location.push_str(query);
@@ -133,16 +100,14 @@ fn read(site: &Arc<Site>, request: &Request<'_>) -> io::Result<Response> {
 fn locate(site: &Arc<Site>, path: &str) -> io::Result<Answer> {
     let root = match &site.source {
         Source::Folder(root) => root,
-        Source::Page(page) => {
-            return Ok(if matches!(path, "/" | "/index.html") {
-                Answer::Resource(page.clone())
-            } else {
-                Answer::Missing
-            });
+        Source::Embedded(pages) => {
+            return Ok(pages
+                .get(path)
+                .map_or(Answer::Missing, |page| Answer::Resource(Arc::clone(page))));
         }
     };
     let now = osier::time::coarse_now();
-    let known = cached(site, |cache| {
+    let known = caches::known(site, |cache| {
         cache
             .find(path.as_bytes())
             .map(|known| (known.resource.clone(), known.checked))
@@ -153,74 +118,81 @@ fn locate(site: &Arc<Site>, path: &str) -> io::Result<Answer> {
         }
         stale => stale.map(|(resource, _)| resource),
     };
-    let target = match Target::parse(path.as_bytes()) {
+    let target = match Target::parse(path.as_bytes(), site.options.hidden) {
         Ok(target) => target,
         Err(Refusal::Malformed) => return Ok(Answer::Malformed),
         Err(Refusal::Hidden) => return Ok(Answer::Missing),
     };
-    let answer = match look(root, site.listing, &target, Access::Cached, previous.as_ref()) {
+    let answer = match look(root, &site.options, &target, Access::Cached, previous.as_ref()) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             let site = Arc::clone(site);
             let work = move || match &site.source {
-                Source::Folder(root) => look(root, site.listing, &target, Access::Blocking, previous.as_ref()),
-                Source::Page(_) => Ok(Answer::Missing),
+                Source::Folder(root) => look(root, &site.options, &target, Access::Blocking, previous.as_ref()),
+                Source::Embedded(_) => Ok(Answer::Missing),
             };
             // A client that has ended its own direction still reads; and what the pool has begun cannot be stopped.
             osier::shield(|| osier::unblock(work))
         }
         answer => answer,
     };
-    cached(site, |cache| match &answer {
+    match &answer {
         Ok(Answer::Resource(resource)) if path.len() <= MAX_KEY => {
-            cache.insert(
-                path.as_bytes(),
-                Remembered {
-                    resource: resource.clone(),
-                    checked: now,
-                },
-            );
+            let remembered = Remembered {
+                resource: resource.clone(),
+                checked: now,
+            };
+            caches::remember(site, |cache| cache.insert(path.as_bytes(), remembered));
         }
-        _ => cache.remove(path.as_bytes()),
-    });
+        _ => drop(caches::known(site, |cache| {
+            cache.remove(path.as_bytes());
+            Some(())
+        })),
+    }
     answer
 }
 
 /// Asks the file system.
 fn look(
     root: &Root,
-    listing: bool,
+    options: &Options,
     target: &Target,
     access: Access,
     previous: Option<&Arc<Resource>>,
 ) -> io::Result<Answer> {
     if !target.folder {
-        return Ok(match load(root, &target.name, access, previous) {
-            Ok(Loaded::Resource(resource)) => Answer::Resource(resource),
-            Ok(Loaded::Folder) => Answer::Redirect(target.folder_url()),
-            Ok(Loaded::Special) => Answer::Forbidden,
-            Err(error) => return refused(error),
-        });
+        return Ok(
+            match load(root, &target.name, access, options.precompressed, previous) {
+                Ok(Loaded::Resource(resource)) => Answer::Resource(resource),
+                Ok(Loaded::Folder) => Answer::Redirect(target.folder_url()),
+                Ok(Loaded::Special) => Answer::Forbidden,
+                Err(error) => return refused(error),
+            },
+        );
     }
     let mut index = target.name.clone();
     if !index.is_empty() {
         index.push(b'/');
     }
-    index.extend_from_slice(b"index.html");
-    match load(root, &index, access, previous) {
-        Ok(Loaded::Resource(resource)) => return Ok(Answer::Resource(resource)),
-        Ok(Loaded::Special) => return Ok(Answer::Forbidden),
-        Ok(Loaded::Folder) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return refused(error),
+    let folder = index.len();
+    for name in &options.index {
+        index.truncate(folder);
+        index.extend_from_slice(name.as_bytes());
+        match load(root, &index, access, options.precompressed, previous) {
+            Ok(Loaded::Resource(resource)) => return Ok(Answer::Resource(resource)),
+            Ok(Loaded::Special) => return Ok(Answer::Forbidden),
+            Ok(Loaded::Folder) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return refused(error),
+        }
     }
-    if !listing {
+    if !options.listing {
         return Ok(Answer::Missing);
     }
     if access == Access::Cached {
         return Err(io::ErrorKind::WouldBlock.into());
     }
     Ok(match root.find(&target.name) {
-        Ok(Found::Folder(folder)) => Answer::Listing(listing::page(root, target, folder)?),
+        Ok(Found::Folder(folder)) => Answer::Listing(listing::page(root, target, options.hidden, folder)?),
         Ok(_) => Answer::Missing,
         Err(error) => return refused(error),
     })
@@ -330,8 +302,8 @@ fn part(variant: &Variant, first: u64, last: u64) -> Response {
 }
 
 /// A single-page application's page, rather than one of its assets, is what is missing.
-fn wants_page(request: &Request<'_>) -> bool {
-    let page = Target::parse(request.path().as_bytes()).is_ok_and(|target| !target.has_extension());
+fn wants_page(request: &Request<'_>, path: &str) -> bool {
+    let page = Target::parse(path.as_bytes(), false).is_ok_and(|target| !target.has_extension());
     let mut accepts = lines(request, "accept").peekable();
     let html = accepts.peek().is_none()
         || accepts.flat_map(|line| line.split(|&byte| byte == b',')).any(|range| {
@@ -361,10 +333,6 @@ fn failure(error: io::Error) -> Response {
         }
         _ => Response::internal_error(error),
     }
-}
-
-fn cached<T>(site: &Site, work: impl FnOnce(&mut Cache<Remembered>) -> T) -> T {
-    CACHE.with_borrow_mut(|cache| work(cache.get_or_insert_with(|| Cache::new(site.limits))))
 }
 
 impl Weigh for Remembered {

@@ -1,6 +1,6 @@
 //! The Accept-Encoding field: which of a file and its precompressed siblings (`x.br`, `x.zst`, `x.gz`) a client wants.
 //!
-//! Called by `files.rs`; pure. Weights are thousandths, because that is all the grammar can say.
+//! Called by `answer.rs`; pure. Weights are thousandths, because that is all the grammar can say.
 //!
 //! Source: RFC 9110 sections 12.4.2 and 12.5.3.
 

@@ -1,6 +1,6 @@
 //! The folder that is served, as a descriptor, and the only door to what lies in it: nothing outside is ever opened.
 //!
-//! Called by `files.rs` and `listing.rs` with names from `target.rs`. Two ways in, chosen once when the folder is
+//! Called by `answer.rs` and `listing.rs` with names from `target.rs`. Two ways in, chosen once when the folder is
 //! opened:
 //!
 //! - `openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)` (Linux 5.6): the kernel refuses every path and every link that
@@ -251,7 +251,7 @@ fn plain(errno: Errno) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use crate::files::scratch::Scratch;
     use std::io::Read;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;

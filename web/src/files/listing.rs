@@ -1,7 +1,7 @@
 //! The page that shows a folder without an index: read from the folder, written as one HTML document.
 //!
-//! Called by `files.rs` on the blocking pool, because every name costs a system call. What the server would refuse to
-//! send is not shown: dotfiles, special files, links that lead out of the root.
+//! Called by `answer.rs` on the blocking pool, because every name costs a system call. What the server would refuse to
+//! send is not shown: dotfiles unless they are served, special files, links that lead out of the root.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -10,9 +10,9 @@ use std::io;
 use percent_encoding::percent_encode;
 use rustix::fs::{Dir, FileType};
 
+use super::root::Root;
+use super::target::{SEGMENT, Target};
 use crate::calendar::Utc;
-use crate::root::Root;
-use crate::target::{SEGMENT, Target};
 
 /// Names shown of one folder; the page says so when there are more.
 pub const MAX_ENTRIES: usize = 10_000;
@@ -33,13 +33,13 @@ struct Entry {
 ///
 /// # Errors
 /// Those of reading the folder. A name that vanishes meanwhile is left out.
-pub fn page(root: &Root, target: &Target, folder: File) -> io::Result<String> {
-    let (mut entries, complete) = read(root, target, folder)?;
+pub fn page(root: &Root, target: &Target, hidden: bool, folder: File) -> io::Result<String> {
+    let (mut entries, complete) = read(root, target, hidden, folder)?;
     entries.sort_by_cached_key(|entry| (!entry.folder, entry.name.to_ascii_lowercase(), entry.name.clone()));
     Ok(render(target, &entries, complete))
 }
 
-fn read(root: &Root, target: &Target, folder: File) -> io::Result<(Vec<Entry>, bool)> {
+fn read(root: &Root, target: &Target, hidden: bool, folder: File) -> io::Result<(Vec<Entry>, bool)> {
     let mut entries = Vec::new();
     let mut below = target.name.clone();
     if !below.is_empty() {
@@ -50,7 +50,8 @@ fn read(root: &Root, target: &Target, folder: File) -> io::Result<(Vec<Entry>, b
         let item = item?;
         let name = item.file_name().to_bytes();
         // A backslash is no path of ours either (`target.rs`).
-        if name.starts_with(b".")
+        if matches!(name, b"." | b"..")
+            || (!hidden && name.starts_with(b"."))
             || name.contains(&b'\\')
             || matches!(item.file_type(), FileType::Fifo | FileType::Socket)
         {
@@ -193,17 +194,17 @@ a{text-decoration:none}a:hover{text-decoration:underline}";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root::Found;
-    use crate::scratch::Scratch;
+    use crate::files::root::Found;
+    use crate::files::scratch::Scratch;
     use std::os::unix::ffi::OsStrExt;
 
     fn listed(scratch: &Scratch, path: &str) -> String {
         let root = Root::open(scratch.path()).unwrap();
-        let target = Target::parse(path.as_bytes()).unwrap();
+        let target = Target::parse(path.as_bytes(), false).unwrap();
         let Found::Folder(folder) = root.find(&target.name).unwrap() else {
             panic!("{path} is no folder")
         };
-        page(&root, &target, folder).unwrap()
+        page(&root, &target, false, folder).unwrap()
     }
 
     /// The `href` values, in order.

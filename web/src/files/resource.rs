@@ -1,7 +1,7 @@
 //! A file as it is answered: its bytes or an open descriptor, its validators, its fields, and the same for its encoded
 //! siblings.
 //!
-//! Made by [`load`] for `files.rs`, on a worker when all of it is in the kernel's memory, otherwise on the blocking
+//! Made by [`load`] for `answer.rs`, on a worker when all of it is in the kernel's memory, otherwise on the blocking
 //! pool; then shared, immutable, by the cache and by responses that are being sent. What a name meant is decided once,
 //! when it is opened: size, date, tag and bytes all come from that one descriptor, so that a file replaced meanwhile is
 //! served whole, either the old or the new one.
@@ -14,15 +14,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use osier_web::http::StatusCode;
-use osier_web::{Fields, Response};
+use crate::{Fields, Response};
+use http::StatusCode;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use crate::cache::Weigh;
-use crate::conditional::Validators;
-use crate::mime::content_type;
-use crate::negotiate::Coding;
-use crate::root::{Found, Identity, Root};
+use super::cache::Weigh;
+use super::conditional::Validators;
+use super::mime::content_type;
+use super::negotiate::Coding;
+use super::root::{Found, Identity, Root};
 
 /// Files up to this many bytes are kept in memory; larger ones are sent from the page cache.
 pub const SMALL: u64 = 32 * 1024;
@@ -89,7 +89,7 @@ pub enum Loaded {
     Special,
 }
 
-/// Opens `name` and its siblings. Where nothing has changed since `previous`, that is the answer and no byte is read.
+/// Opens `name` and, if they count, its siblings. Where nothing has changed since `previous`, that is the answer and no byte is read.
 ///
 /// # Blocks the thread
 /// with [`Access::Blocking`], for as long as the disk takes.
@@ -97,14 +97,21 @@ pub enum Loaded {
 /// # Errors
 /// Those of [`Root::find`], for `name` itself: a sibling that cannot be had is not there. `WouldBlock` with
 /// [`Access::Cached`].
-pub fn load(root: &Root, name: &[u8], access: Access, previous: Option<&Arc<Resource>>) -> io::Result<Loaded> {
+pub fn load(
+    root: &Root,
+    name: &[u8],
+    access: Access,
+    with_siblings: bool,
+    previous: Option<&Arc<Resource>>,
+) -> io::Result<Loaded> {
     let (file, identity) = match find(root, name, access)? {
         Found::File(file, identity) => (file, identity),
         Found::Folder(_) => return Ok(Loaded::Folder),
         Found::Special => return Ok(Loaded::Special),
     };
     let mut siblings: [Option<(File, Identity)>; 3] = [None, None, None];
-    for (sibling, coding) in siblings.iter_mut().zip(Coding::ALL) {
+    let wanted = if with_siblings { &Coding::ALL[..] } else { &[] };
+    for (sibling, coding) in siblings.iter_mut().zip(wanted) {
         let name = [name, coding.suffix().as_bytes()].concat();
         *sibling = match find(root, &name, access) {
             Ok(Found::File(file, theirs)) if !theirs.older_than(&identity) => Some((file, theirs)),
@@ -149,8 +156,8 @@ pub fn load(root: &Root, name: &[u8], access: Access, previous: Option<&Arc<Reso
 }
 
 impl Resource {
-    /// A page of the binary itself.
-    pub fn embedded(bytes: &[u8], mime: &str, fields: &[(&'static str, &str)]) -> Resource {
+    /// A page inside the binary.
+    pub fn embedded(bytes: &[u8], mime: &str) -> Resource {
         use std::hash::{Hash, Hasher};
         // Tells one release's page from another's; SipHash with the fixed key of `DefaultHasher::new`.
         let mut hasher = std::hash::DefaultHasher::new();
@@ -163,10 +170,7 @@ impl Resource {
             modified: 0,
             modified_nanos: 0,
         };
-        let cached = fields.iter().fold(
-            Response::new(StatusCode::OK).header("etag", &etag),
-            |response, (name, value)| response.header(name, value),
-        );
+        let cached = Response::new(StatusCode::OK).header("etag", &etag);
         let (fields, unchanged) = complete(cached, mime, None);
         let content = Content::Memory(Arc::new(bytes.to_vec()));
         let plain = Variant {
@@ -348,20 +352,20 @@ fn seconds(at: i64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use crate::files::scratch::Scratch;
 
     const BOTH: [Access; 2] = [Access::Cached, Access::Blocking];
 
     /// Loads from the page cache when the machine allows, so that both ways are compared.
     fn loaded(root: &Root, name: &str, access: Access, previous: Option<&Arc<Resource>>) -> Arc<Resource> {
-        let mut result = load(root, name.as_bytes(), access, previous);
+        let mut result = load(root, name.as_bytes(), access, true, previous);
         if access == Access::Cached
             && result
                 .as_ref()
                 .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         {
             println!("skipped: {name} is not served from the kernel's memory here, loaded from disk instead");
-            result = load(root, name.as_bytes(), Access::Blocking, previous);
+            result = load(root, name.as_bytes(), Access::Blocking, true, previous);
         }
         match result.unwrap() {
             Loaded::Resource(resource) => resource,
@@ -499,10 +503,10 @@ mod tests {
 
     #[test]
     fn an_embedded_page_has_a_tag() {
-        let one = Resource::embedded(b"one", "text/html", &[("x", "y")]);
-        let two = Resource::embedded(b"two", "text/html", &[]);
+        let one = Resource::embedded(b"one", "text/html");
+        let two = Resource::embedded(b"two", "text/html");
         assert_ne!(one.plain.etag, two.plain.etag);
-        assert_eq!(field(&one.plain, "x").as_deref(), Some("y"));
+        assert_eq!(field(&one.plain, "content-type").as_deref(), Some("text/html"));
         assert_eq!(one.plain.length(), 3);
     }
 }

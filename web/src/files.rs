@@ -1,0 +1,224 @@
+//! Files over HTTP: a folder, or pages inside the binary, as a handler.
+//!
+//! ```no_run
+//! use osier_web::files::{Files, Options};
+//! use osier_web::{Router, serve};
+//!
+//! let assets = Files::with("./assets", Options { listing: true, ..Options::default() })?;
+//! let router = Router::new()
+//!     .get("/hello", |_| "hello\n")
+//!     .nest("", assets.below("/assets"))
+//!     .fallback(Files::open("./public")?.handler());
+//! osier::run(|| serve("127.0.0.1:8080", router))
+//! # ;
+//! # std::io::Result::Ok(())
+//! ```
+//!
+//! # Layout
+//!
+//! A request goes to `answer`, which asks `caches` (what this worker remembers for this [`Files`], in a `cache`), then
+//! `target` (what the path means), `root` (the way to it, never out of the folder) and `resource` (the file with its
+//! encoded siblings); `negotiate`, `conditional` and `range` choose what is sent of it. `listing` writes the page of a
+//! folder; `mime` is a small table.
+
+mod answer;
+mod cache;
+mod caches;
+mod conditional;
+mod listing;
+mod mime;
+mod negotiate;
+mod range;
+mod resource;
+mod root;
+#[cfg(test)]
+mod scratch;
+mod target;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use http::StatusCode;
+
+pub use self::cache::Limits as CacheLimits;
+use self::caches::Seat;
+use self::resource::Resource;
+use self::root::Root;
+use crate::{Request, Response, Router};
+
+/// How a folder is served.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Names tried, in this order, where the path means a folder. Only `index.html` by default; none for none.
+    pub index: Vec<String>,
+    /// Folders without an index are listed, instead of 404. Off by default.
+    pub listing: bool,
+    /// Pages that do not exist are the root's index, as single-page applications want. Off by default.
+    pub spa: bool,
+    /// Names that begin with a dot are served too; `/.well-known/` always is. Off by default.
+    pub hidden: bool,
+    /// A file's `x.br`, `x.zst` or `x.gz` that is not older than `x` is sent in its place to clients that ask for it. On
+    /// by default.
+    pub precompressed: bool,
+    /// Fields of every response, name and value. None by default.
+    pub headers: Vec<(String, String)>,
+    /// What may be remembered, over all workers: each has its share.
+    pub cache: CacheLimits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            index: vec!["index.html".into()],
+            listing: false,
+            spa: false,
+            hidden: false,
+            precompressed: true,
+            headers: Vec::new(),
+            cache: CacheLimits::default(),
+        }
+    }
+}
+
+/// A handler for files. A clone is the same, with the same cache; what the workers remember for it goes within seconds
+/// of the last clone.
+///
+/// `GET` and `HEAD` are answered with validators (a strong `ETag`, `Last-Modified`), conditions and ranges; a file that
+/// changes is noticed within a second. Names cannot lead out of the folder, neither by `..` nor by links.
+///
+/// ```
+/// use osier_web::files::Files;
+///
+/// let page = Files::embedded([("/", "text/html; charset=utf-8", "<!doctype html><title>hi</title>".as_bytes())]);
+/// let router = osier_web::Router::new().fallback(page.handler());
+/// ```
+#[derive(Clone)]
+pub struct Files {
+    site: Arc<Site>,
+}
+
+/// What is served, and how. Shared by all workers; immutable.
+pub(crate) struct Site {
+    source: Source,
+    options: Options,
+    seat: Arc<Seat>,
+}
+
+/// Where the files come from.
+enum Source {
+    Folder(Root),
+    /// By the path as it is sent.
+    Embedded(HashMap<String, Arc<Resource>>),
+}
+
+impl Files {
+    /// Serves `folder` with the default [`Options`].
+    ///
+    /// # Errors
+    ///
+    /// Those of `open(2)`: `NotFound`, `NotADirectory` for anything but a folder, `PermissionDenied`.
+    ///
+    /// # Blocks the thread
+    ///
+    /// For as long as the disk takes.
+    pub fn open(folder: impl AsRef<Path>) -> io::Result<Files> {
+        Files::with(folder, Options::default())
+    }
+
+    /// Serves `folder`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Files::open`], and `InvalidInput` for a name or value among the headers that HTTP does not allow.
+    ///
+    /// # Blocks the thread
+    ///
+    /// For as long as the disk takes.
+    pub fn with(folder: impl AsRef<Path>, options: Options) -> io::Result<Files> {
+        Files::of(Source::Folder(Root::open(folder.as_ref())?), options)
+    }
+
+    /// Serves pages inside the binary: path (`/`, `/style.css`), content type, bytes. Every other path is 404.
+    pub fn embedded<'a>(pages: impl IntoIterator<Item = (&'a str, &'a str, &'a [u8])>) -> Files {
+        Files::embedded_with(pages, Options::default()).expect("there are no headers to refuse")
+    }
+
+    /// As [`Files::embedded`], with options; only its headers matter.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a name or value among the headers that HTTP does not allow.
+    pub fn embedded_with<'a>(
+        pages: impl IntoIterator<Item = (&'a str, &'a str, &'a [u8])>,
+        options: Options,
+    ) -> io::Result<Files> {
+        let pages = pages
+            .into_iter()
+            .map(|(path, mime, bytes)| (path.to_owned(), Arc::new(Resource::embedded(bytes, mime))));
+        Files::of(Source::Embedded(pages.collect()), options)
+    }
+
+    fn of(source: Source, options: Options) -> io::Result<Files> {
+        for (name, value) in &options.headers {
+            if Response::new(StatusCode::OK).header(name, value).status() != StatusCode::OK {
+                let what = format!("header {name:?} has a name or value that HTTP does not allow");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            }
+        }
+        let seat = Seat::take();
+        Ok(Files {
+            site: Arc::new(Site { source, options, seat }),
+        })
+    }
+
+    /// Answers `request` by the whole of its path.
+    ///
+    /// # Suspends
+    ///
+    /// While a disk is asked, if it has to be.
+    pub fn answer(&self, request: &Request<'_>) -> Response {
+        answer::answer(&self.site, request, "")
+    }
+
+    /// Answers `request` by what follows `prefix` in its path: with `/assets`, the root is `/assets/`. 404 for a path that
+    /// is not below it.
+    ///
+    /// # Suspends
+    ///
+    /// As [`Files::answer`].
+    pub fn answer_below(&self, prefix: &str, request: &Request<'_>) -> Response {
+        answer::answer(&self.site, request, prefix.trim_end_matches('/'))
+    }
+
+    /// A handler that gives [`Files::answer`], for [`Router::fallback`].
+    pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static {
+        move |request| self.answer(request)
+    }
+
+    /// A router that answers everything below `prefix`, for [`Router::nest`] at the empty prefix.
+    ///
+    /// # Panics
+    ///
+    /// When `prefix` is neither empty nor begins with `/`.
+    pub fn below(self, prefix: &str) -> Router {
+        assert!(
+            prefix.is_empty() || prefix.starts_with('/'),
+            "prefix {prefix:?} must begin with '/'"
+        );
+        let prefix = prefix.trim_end_matches('/').to_owned();
+        let inner = prefix.clone();
+        let handler = move |request: &mut Request<'_>| self.answer_below(&inner, request);
+        Router::new().nest(&prefix, Router::new().fallback(handler))
+    }
+}
+
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Files")
+            .field("options", &self.site.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,144 @@
+//! What a worker remembers for each [`Files`](super::Files): one `cache` per thread and site, so that no lock is taken.
+//!
+//! A site has a seat: a small number that no other living site has, and the index of its cache in every thread's list.
+//! A thread knows by a weak pointer whose cache it is; when the owner is gone, the cache goes with the next turn, or at
+//! once when somebody else sits there. A cache is never borrowed across a call that may suspend.
+//!
+//! A fiber of each worker that remembers anything turns the generations, so that descriptors of files that were removed
+//! do not stay open for ever; it ends when there is nothing left to turn.
+
+use std::cell::RefCell;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use super::Site;
+use super::answer::Remembered;
+use super::cache::{Cache, Limits};
+
+/// Half of how long an entry, and the descriptors in it, outlive their last use.
+const UNUSED: Duration = Duration::from_secs(10);
+
+/// A site's place in the list of every thread.
+#[derive(Debug)]
+pub struct Seat {
+    index: usize,
+}
+
+/// Seats that are free again, and the first that has never been taken.
+static SEATS: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
+
+impl Seat {
+    /// Takes one that nobody has.
+    pub fn take() -> Arc<Seat> {
+        let mut seats = SEATS.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = seats.0.pop().unwrap_or_else(|| {
+            seats.1 += 1;
+            seats.1 - 1
+        });
+        Arc::new(Seat { index })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        SEATS.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.index);
+    }
+}
+
+/// The caches of one thread.
+struct Caches {
+    /// By seat. The weak pointer keeps the address of its seat from being used again, so it tells owners apart.
+    list: Vec<Option<(Weak<Seat>, Cache<Remembered>)>>,
+    /// Whether a fiber of this thread turns them.
+    is_tidied: bool,
+}
+
+thread_local! {
+    static CACHES: RefCell<Caches> = const { RefCell::new(Caches { list: Vec::new(), is_tidied: false }) };
+}
+
+/// Does `work` with what this thread remembers for `site`, if it does.
+#[inline]
+pub fn known<T>(site: &Site, work: impl FnOnce(&mut Cache<Remembered>) -> Option<T>) -> Option<T> {
+    CACHES.with_borrow_mut(|caches| work(caches.of(&site.seat)?))
+}
+
+/// Does `work` with what this thread remembers for `site`, from now on at least.
+pub fn remember(site: &Site, work: impl FnOnce(&mut Cache<Remembered>)) {
+    let is_tidied = CACHES.with_borrow_mut(|caches| {
+        if caches.of(&site.seat).is_none() {
+            caches.seat(site);
+        }
+        caches.of(&site.seat).map(work);
+        // Outside of a runtime nothing can be spawned; a thread that uses files there keeps what it knows.
+        std::mem::replace(&mut caches.is_tidied, true) || osier::fiber::worker().is_none()
+    });
+    if !is_tidied {
+        let tidied = Tidied;
+        drop(
+            osier::fiber::Builder::new()
+                .name("tidy files")
+                .spawn_local(move || tidied.run()),
+        );
+    }
+}
+
+impl Caches {
+    #[inline]
+    fn of(&mut self, seat: &Arc<Seat>) -> Option<&mut Cache<Remembered>> {
+        match self.list.get_mut(seat.index) {
+            Some(Some((owner, cache))) if ptr::eq(owner.as_ptr(), Arc::as_ptr(seat)) => Some(cache),
+            _ => None,
+        }
+    }
+
+    fn seat(&mut self, site: &Site) {
+        let index = site.seat.index;
+        if self.list.len() <= index {
+            self.list.resize_with(index + 1, || None);
+        }
+        let workers = osier::fiber::worker().map_or(1, |_| osier::workers());
+        let Limits { entries, bytes, files } = site.options.cache;
+        let share = Limits {
+            entries: entries / workers,
+            bytes: bytes / workers,
+            files: files / workers,
+        };
+        self.list[index] = Some((Arc::downgrade(&site.seat), Cache::new(share)));
+    }
+
+    /// One turn for all; what is empty or has lost its owner goes. Whether anything is left.
+    fn turn(&mut self) -> bool {
+        for place in &mut self.list {
+            if let Some((owner, cache)) = place {
+                cache.turn();
+                if owner.strong_count() == 0 || cache.is_empty() {
+                    *place = None;
+                }
+            }
+        }
+        self.list.iter().any(Option::is_some)
+    }
+}
+
+/// The fiber that turns; says when it is gone, however it ends.
+struct Tidied;
+
+impl Tidied {
+    fn run(self) {
+        loop {
+            osier::sleep(UNUSED);
+            if !CACHES.with_borrow_mut(Caches::turn) {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Tidied {
+    fn drop(&mut self) {
+        // A thread that ends has no list any more.
+        let _ = CACHES.try_with(|caches| caches.borrow_mut().is_tidied = false);
+    }
+}
