@@ -9,10 +9,12 @@
 //!
 //! Every byte of a client is escaped: a combined line holds no control character and no bare quote, a JSON line is
 //! always well-formed UTF-8. A file is opened for appending and each write ends with a whole line, so that it may be
-//! rotated by copy and truncate.
+//! rotated by copy and truncate, or by renaming it and asking for [`AccessLog::reopen`].
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -60,6 +62,8 @@ pub struct AccessLog {
     json: bool,
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    /// What is opened anew, when it is a file.
+    path: Option<PathBuf>,
 }
 
 #[derive(Debug, Default)]
@@ -68,11 +72,22 @@ struct Shared {
     wake: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Pending {
     lines: Vec<u8>,
     dropped: u64,
     closing: bool,
+    /// Where these lines and all later ones go, once it has been opened anew.
+    reopened: Option<Box<dyn Write + Send>>,
+}
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending")
+            .field("bytes", &self.lines.len())
+            .field("dropped", &self.dropped)
+            .finish_non_exhaustive()
+    }
 }
 
 impl AccessLog {
@@ -95,7 +110,37 @@ impl AccessLog {
             json,
             shared,
             writer: Mutex::new(Some(writer)),
+            path: None,
         }))
+    }
+
+    /// As [`AccessLog::start`], appending to the file at `path`, which is made if need be.
+    ///
+    /// # Errors
+    /// When the file cannot be opened, or no thread started.
+    pub fn start_file(format: LogFormat, path: &Path) -> io::Result<Option<AccessLog>> {
+        let mut log = AccessLog::start(format, Box::new(append(path)?))?;
+        if let Some(log) = &mut log {
+            log.path = Some(path.to_owned());
+        }
+        Ok(log)
+    }
+
+    /// Opens the file anew, after somebody has renamed or removed it: what is not yet written, and all that follows, goes
+    /// to the new one. Does nothing for a log that is no file.
+    ///
+    /// # Blocks the thread
+    /// while the file is opened.
+    ///
+    /// # Errors
+    /// When it cannot be opened; the log goes on where it was.
+    pub fn reopen(&self) -> io::Result<()> {
+        if let Some(path) = &self.path {
+            let file = append(path)?;
+            self.shared.lock().reopened = Some(Box::new(file));
+            self.shared.wake.notify_one();
+        }
+        Ok(())
     }
 
     /// Adds a line.
@@ -141,6 +186,10 @@ impl Drop for AccessLog {
     }
 }
 
+fn append(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).open(path)
+}
+
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
         // Nothing below leaves the buffer in a bad state: a panic elsewhere is no reason to stop logging.
@@ -158,12 +207,15 @@ fn write_out(shared: &Shared, mut out: Box<dyn Write + Send>) {
         let (mut pending, _) = shared
             .wake
             .wait_timeout_while(pending, PATIENCE, |pending| {
-                !pending.closing && pending.lines.len() < EAGER
+                !pending.closing && pending.reopened.is_none() && pending.lines.len() < EAGER
             })
             .unwrap_or_else(PoisonError::into_inner);
         lines.clear();
         std::mem::swap(&mut lines, &mut pending.lines);
         let (dropped, closing) = (std::mem::take(&mut pending.dropped), pending.closing);
+        if let Some(reopened) = pending.reopened.take() {
+            (out, reported) = (reopened, false);
+        }
         drop(pending);
         if let Err(error) = out.write_all(&lines).and_then(|()| out.flush())
             && !std::mem::replace(&mut reported, true)
@@ -401,6 +453,54 @@ mod tests {
         // What is left unread cannot be written any more: the writer sees a broken pipe and ends.
         drop(receiver);
         drop(log);
+    }
+
+    /// Rotated by rename while four threads write: every line is in one of the files, whole, and none twice.
+    #[test]
+    fn reopened_without_losing_a_line() {
+        let folder = std::env::temp_dir().join(format!("osier-log-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("access.log");
+        let log = AccessLog::start_file(LogFormat::Json, &path).unwrap().unwrap();
+        thread::scope(|scope| {
+            for writer in 0..4u64 {
+                let log = &log;
+                scope.spawn(move || {
+                    for line in 0..500 {
+                        let bytes = writer * 1000 + line;
+                        log.record(&Entry { bytes, ..ENTRY });
+                        if line % 50 == 0 {
+                            thread::sleep(Duration::from_millis(1));
+                        }
+                    }
+                });
+            }
+            for rotation in 0..5 {
+                thread::sleep(Duration::from_millis(2));
+                std::fs::rename(&path, folder.join(format!("access.log.{rotation}"))).unwrap();
+                log.reopen().unwrap();
+            }
+        });
+        drop(log);
+        let mut seen = std::collections::BTreeSet::new();
+        for file in std::fs::read_dir(&folder).unwrap() {
+            for line in std::fs::read_to_string(file.unwrap().path()).unwrap().lines() {
+                let bytes = line.split("\"bytes\":").nth(1).unwrap().split(',').next().unwrap();
+                assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
+                assert!(seen.insert(bytes.parse::<u64>().unwrap()), "twice: {line}");
+            }
+        }
+        assert_eq!(seen.len(), 2000);
+        // Where it cannot be opened, the log goes on.
+        let gone = AccessLog::start_file(LogFormat::Json, &path).unwrap().unwrap();
+        std::fs::rename(&folder, folder.with_extension("moved")).unwrap();
+        assert_eq!(gone.reopen().unwrap_err().kind(), io::ErrorKind::NotFound);
+        gone.record(&Entry { bytes: 9999, ..ENTRY });
+        drop(gone);
+        let moved = folder.with_extension("moved");
+        let text = std::fs::read_to_string(moved.join("access.log")).unwrap();
+        assert!(text.lines().last().unwrap().contains("\"bytes\":9999"), "{text}");
+        std::fs::remove_dir_all(moved).unwrap();
     }
 
     #[test]

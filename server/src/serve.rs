@@ -4,7 +4,6 @@
 //! where it is served, and the accepting begins. A signal asks all listeners to drain; a second one ends the process,
 //! from a thread of its own, so that it does even when every worker is stuck.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use osier_web::files::{CacheLimits, Files, Options};
 use osier_web::{Listening, Router, Served, Server, ShutdownHandle, Timeouts};
 use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::access_log::{AccessLog, Entry};
@@ -39,14 +38,19 @@ pub fn run(settings: Settings) -> Result<(), String> {
     let descriptors = raise_descriptor_limit();
     let log = open_log(&settings)?;
     let files = files(&settings, workers, descriptors)?;
-    let signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| format!("cannot watch for signals: {error}"))?;
+    let mut watched = vec![SIGINT, SIGTERM];
+    // Without a file to open anew, a terminal that goes takes the server with it, as users expect.
+    if settings.log_file.is_some() {
+        watched.push(SIGHUP);
+    }
+    let signals = Signals::new(watched).map_err(|error| format!("cannot watch for signals: {error}"))?;
     let runtime = osier::Runtime::builder().workers(workers).name("osier").build();
     let runtime = runtime.map_err(|error| format!("cannot start {workers} workers: {error}; try fewer with -w"))?;
     let cut = runtime.run(|| -> Result<usize, String> {
         let listening = listen(&settings, &files, log.as_ref())?;
         announce(&settings, &listening);
         let handles = listening.iter().map(Listening::handle).collect();
-        watch(signals, handles).map_err(|error| format!("cannot start a thread: {error}"))?;
+        watch(signals, handles, log.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
         let fibers: Vec<_> = listening
             .into_iter()
             .map(|listening| osier::spawn(move || listening.run()))
@@ -114,18 +118,13 @@ fn raise_descriptor_limit() -> u64 {
 }
 
 fn open_log(settings: &Settings) -> Result<Option<Arc<AccessLog>>, String> {
-    let out: Box<dyn Write + Send> = match &settings.log_file {
-        None => Box::new(io::stderr()),
-        Some(path) => Box::new(
-            File::options()
-                .append(true)
-                .create(true)
-                .open(path)
-                .map_err(|error| format!("cannot write the access log '{}': {error}", path.display()))?,
-        ),
+    let log = match &settings.log_file {
+        None => AccessLog::start(settings.log, Box::new(io::stderr()))
+            .map_err(|error| format!("cannot start a thread: {error}")),
+        Some(path) => AccessLog::start_file(settings.log, path)
+            .map_err(|error| format!("cannot write the access log '{}': {error}", path.display())),
     };
-    let log = AccessLog::start(settings.log, out).map_err(|error| format!("cannot start a thread: {error}"))?;
-    Ok(log.map(Arc::new))
+    Ok(log?.map(Arc::new))
 }
 
 /// Binds every address, or none.
@@ -169,11 +168,17 @@ fn announce(settings: &Settings, listening: &[Listening]) {
     let _ = writeln!(out, "osier: serving {what} on {}", addresses.join(" and ")).and_then(|()| out.flush());
 }
 
-/// The first signal drains, the second ends.
-fn watch(mut signals: Signals, handles: Vec<ShutdownHandle>) -> io::Result<()> {
+/// SIGHUP opens the log anew. Of the others, the first drains, the second ends.
+fn watch(mut signals: Signals, handles: Vec<ShutdownHandle>, log: Option<Arc<AccessLog>>) -> io::Result<()> {
     let watcher = move || {
         let mut asked = false;
         for signal in signals.forever() {
+            if signal == SIGHUP {
+                if let Some(Err(error)) = log.as_ref().map(|log| log.reopen()) {
+                    eprintln!("osier: the access log cannot be opened anew: {error}; it goes on in the old file");
+                }
+                continue;
+            }
             if asked {
                 std::process::exit(128 + signal);
             }

@@ -35,6 +35,40 @@ fn logged(arguments: &[&str]) -> String {
 }
 
 #[test]
+fn a_log_that_was_renamed_is_opened_anew_on_sighup() {
+    let folder = Folder::new();
+    folder.write("a.txt", "hello");
+    let logs = Folder::new();
+    let (log, old) = (logs.join("access.log"), logs.join("access.log.1"));
+    let mut server = Server::start(&folder, &["--log-file", log.to_str().unwrap()]);
+    // One connection through it all: nothing is restarted.
+    let mut client = server.connect();
+    client.send("GET", "/a.txt?before", &[]);
+    client.receive("GET");
+    std::fs::rename(&log, &old).unwrap();
+    server.signal(Signal::HUP);
+    let give_up = std::time::Instant::now() + support::DEADLINE;
+    while !log.exists() {
+        assert!(std::time::Instant::now() < give_up, "no new log");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    client.send("GET", "/a.txt?after", &[]);
+    client.receive("GET");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+    let (old, new) = (
+        std::fs::read_to_string(old).unwrap(),
+        std::fs::read_to_string(log).unwrap(),
+    );
+    assert_eq!(
+        old.matches("?before").count() + new.matches("?before").count(),
+        1,
+        "{old}{new}"
+    );
+    assert!(!old.contains("?after") && new.contains("?after"), "{old}|{new}");
+}
+
+#[test]
 fn combined() {
     let log = logged(&[]);
     let lines: Vec<&str> = log.lines().collect();
