@@ -1,0 +1,131 @@
+//! What a client sends to log in: `Basic`, and user and password in base64 (RFC 7617, RFC 4648). Anything odd is nobody.
+
+/// Longer ones are refused: user and password together, decoded. More than any password manager makes.
+const CREDENTIALS_MAX: usize = 1024;
+
+pub struct Credentials {
+    /// Never empty.
+    pub user: String,
+    pub password: String,
+}
+
+impl Credentials {
+    /// Reads the value of `Authorization`. It must be UTF-8, which the challenge asks for, and without control characters.
+    pub fn parse(field: &[u8]) -> Option<Credentials> {
+        let (scheme, token) = field.split_at_checked(6)?;
+        if !scheme.eq_ignore_ascii_case(b"basic ") || token.len() > CREDENTIALS_MAX * 4 / 3 {
+            return None;
+        }
+        let text = String::from_utf8(decode_base64(token.trim_ascii())?).ok()?;
+        if text.contains(char::is_control) {
+            return None;
+        }
+        let (user, password) = text.split_once(':')?;
+        (!user.is_empty()).then(|| Credentials {
+            user: user.into(),
+            password: password.into(),
+        })
+    }
+}
+
+/// Base64 with its padding and nothing else; bits that mean nothing must be zero.
+fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+    let (groups, []) = text.as_chunks::<4>() else {
+        return None;
+    };
+    let mut bytes = Vec::with_capacity(groups.len() * 3);
+    for (index, group) in groups.iter().enumerate() {
+        let padding = match group {
+            [.., b'=', b'='] => 2,
+            [.., b'='] => 1,
+            _ => 0,
+        };
+        if padding > 0 && index + 1 < groups.len() {
+            return None;
+        }
+        let mut bits = 0_u32;
+        for &character in &group[..4 - padding] {
+            bits = bits << 6 | digit(character)?;
+        }
+        bits <<= 6 * padding;
+        let [_, decoded @ ..] = bits.to_be_bytes();
+        let (kept, lost) = decoded.split_at(3 - padding);
+        if lost.iter().any(|&byte| byte != 0) {
+            return None;
+        }
+        bytes.extend_from_slice(kept);
+    }
+    Some(bytes)
+}
+
+fn digit(character: u8) -> Option<u32> {
+    let digit = match character {
+        b'A'..=b'Z' => character - b'A',
+        b'a'..=b'z' => character - b'a' + 26,
+        b'0'..=b'9' => character - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => return None,
+    };
+    Some(digit.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_rfc_and_no_other() {
+        // RFC 4648, section 10.
+        for (text, decoded) in [
+            ("", ""),
+            ("Zg==", "f"),
+            ("Zm8=", "fo"),
+            ("Zm9v", "foo"),
+            ("Zm9vYg==", "foob"),
+            ("Zm9vYmE=", "fooba"),
+            ("Zm9vYmFy", "foobar"),
+        ] {
+            assert_eq!(decode_base64(text.as_bytes()), Some(decoded.into()), "{text}");
+        }
+        assert_eq!(decode_base64(b"+/+/"), Some(vec![0xfb, 0xff, 0xbf]));
+        for text in [
+            "Zg", "Zg=", "Z===", "====", "Zh==", "Zm9=", "Zg==Zg==", "Zm9v\n", "Zm 9", "-_-_", "Zm9v=", "Z=g=",
+        ] {
+            assert_eq!(decode_base64(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_what_rfc_7617_allows_is_somebody() {
+        let parsed = |field: &str| Credentials::parse(field.as_bytes()).map(|c| (c.user, c.password));
+        let both = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
+        assert_eq!(
+            parsed("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),
+            both("Aladdin", "open sesame")
+        );
+        assert_eq!(
+            parsed("basic  QWxhZGRpbjpvcGVuIHNlc2FtZQ== "),
+            both("Aladdin", "open sesame")
+        );
+        assert_eq!(parsed("BASIC dGVzdDoxMjPCow=="), both("test", "123£"));
+        assert_eq!(parsed("Basic YTo="), both("a", ""));
+        assert_eq!(parsed("Basic YTpiOmM="), both("a", "b:c"));
+        for field in [
+            "",
+            "Basic",
+            "Basic ",
+            "Bearer YTpi",
+            "BasicYTpi",
+            "Basic YQ==",     // no colon
+            "Basic OmI=",     // no user
+            "Basic YTpiCg==", // a line break
+            "Basic YTr/",     // not UTF-8
+            "Basic YTpi, Basic YTpi",
+        ] {
+            assert_eq!(parsed(field), None, "{field}");
+        }
+        let long = format!("Basic {}", "YTph".repeat(CREDENTIALS_MAX / 3 + 1));
+        assert_eq!(parsed(&long), None);
+    }
+}

@@ -1,0 +1,250 @@
+//! The password file: lines `user:hash`, as `htpasswd -B` writes them. Empty lines, and those that begin with `#`, are passed over.
+//!
+//! A hash is bcrypt (`$2a$`, `$2b$`, `$2y$`) or argon2id in its text form (`$argon2id$v=19$m=…,t=…,p=…$salt$hash`). Everything else is refused with
+//! its line: a password in clear text, and the fast hashes of old files, which a stranger who gets hold of the file has read in an hour.
+//! Messages never show what stands behind the colon.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::hash::BuildHasher;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use argon2::Argon2;
+use argon2::password_hash::PasswordVerifier;
+use argon2::password_hash::phc::PasswordHash;
+
+/// A larger file is refused: some 100,000 users.
+const FILE_MAX: u64 = 8 << 20;
+/// A bcrypt hash of a higher cost takes more than ten seconds.
+const BCRYPT_COST_MAX: u32 = 16;
+/// Argon2: 1 GiB, as KiB; as much is needed for each password that is being compared.
+const ARGON2_MEMORY_MAX: u32 = 1 << 20;
+/// Argon2: passes over that memory.
+const ARGON2_PASSES_MAX: u32 = 64;
+
+/// Something that is wrong with a password file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// The file; none for users that the configuration names itself.
+    pub path: Option<PathBuf>,
+    /// Counted from 1.
+    pub line: Option<usize>,
+    /// What, and what to do.
+    pub what: String,
+}
+
+impl Trouble {
+    pub fn general(path: Option<&Path>, what: String) -> Trouble {
+        let path = path.map(Path::to_owned);
+        Trouble { path, line: None, what }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(path) = &self.path {
+            write!(f, "password file '{}'", path.display())?;
+            if let Some(line) = self.line {
+                write!(f, ", line {line}")?;
+            }
+            f.write_str(": ")?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+/// A hash of a kind that is accepted; it has been checked that it can be compared with.
+#[derive(Debug)]
+pub struct Hash {
+    text: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Bcrypt,
+    Argon2id,
+}
+
+impl Hash {
+    fn parse(text: &str) -> Result<Hash, String> {
+        let kind = if ["$2a$", "$2b$", "$2y$"].iter().any(|prefix| text.starts_with(prefix)) {
+            let parts: bcrypt::HashParts = text.parse().map_err(|_| "the bcrypt hash is malformed")?;
+            if !(4..=BCRYPT_COST_MAX).contains(&parts.get_cost()) {
+                return Err(format!(
+                    "the cost of the bcrypt hash is not from 4 to {BCRYPT_COST_MAX}"
+                ));
+            }
+            Kind::Bcrypt
+        } else if text.starts_with("$argon2id$") {
+            let malformed = || "the argon2id hash is malformed";
+            let hash = PasswordHash::new(text).map_err(|_| malformed())?;
+            let params = argon2::Params::try_from(&hash).map_err(|_| malformed())?;
+            if hash.salt.is_none() || hash.hash.is_none() {
+                return Err(malformed().into());
+            }
+            if params.m_cost() > ARGON2_MEMORY_MAX || params.t_cost() > ARGON2_PASSES_MAX {
+                return Err(format!(
+                    "the argon2id hash asks for more than {ARGON2_MEMORY_MAX} KiB or {ARGON2_PASSES_MAX} passes"
+                ));
+            }
+            Kind::Argon2id
+        } else {
+            return Err(
+                "the password is not hashed with bcrypt or argon2id; make the line with 'htpasswd -B -C 12'".into(),
+            );
+        };
+        let text = text.to_owned();
+        Ok(Hash { text, kind })
+    }
+
+    /// As it stands in the file.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Takes as long as whoever made the hash has wanted; for the blocking pool. In time that does not depend on how much of it is right.
+    pub fn verify(&self, password: &str) -> bool {
+        match self.kind {
+            // bcrypt looks at the first 72 bytes only, wherever the hash was made.
+            Kind::Bcrypt => bcrypt::verify(password, &self.text).unwrap_or(false),
+            Kind::Argon2id => PasswordHash::new(&self.text)
+                .is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok()),
+        }
+    }
+}
+
+/// Who has which hash.
+#[derive(Clone, Debug, Default)]
+pub struct Passwords {
+    hashes: Vec<Arc<Hash>>,
+    /// Indexes into `hashes`. Its hasher, which nobody outside can foresee, also chooses the stand-in of an unknown user.
+    users: HashMap<String, usize>,
+}
+
+impl Passwords {
+    /// Whether there is such a user, and the hash to compare with either way; `None` when there are no users.
+    pub fn find(&self, user: &str) -> Option<(bool, &Arc<Hash>)> {
+        if let Some(&index) = self.users.get(user) {
+            return Some((true, &self.hashes[index]));
+        }
+        let index = self.users.hasher().hash_one(user) % (self.hashes.len() as u64).max(1);
+        let stand_in = self.hashes.get(index as usize)?;
+        Some((false, stand_in))
+    }
+
+    /// Of the users that the configuration names itself.
+    pub fn named(users: &[(String, String)]) -> Result<Passwords, Vec<Trouble>> {
+        let mut passwords = Passwords::default();
+        let add = |(user, hash): &(String, String)| passwords.add(user, hash).err();
+        let troubles: Vec<_> = users
+            .iter()
+            .filter_map(add)
+            .map(|what| Trouble::general(None, what))
+            .collect();
+        if troubles.is_empty() {
+            Ok(passwords)
+        } else {
+            Err(troubles)
+        }
+    }
+
+    /// Those of a file added.
+    fn and(mut self, path: &Path, text: &str) -> Result<Passwords, Vec<Trouble>> {
+        let mut troubles = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let added = match line.split_once(':') {
+                Some((user, hash)) => self.add(user, hash),
+                None => Err("there is no colon; a line is user:hash".into()),
+            };
+            if let Err(what) = added {
+                troubles.push(Trouble {
+                    path: Some(path.to_owned()),
+                    line: Some(index + 1),
+                    what,
+                });
+            }
+        }
+        if troubles.is_empty() { Ok(self) } else { Err(troubles) }
+    }
+
+    fn add(&mut self, user: &str, hash: &str) -> Result<(), String> {
+        if user.is_empty() || user.contains(':') || user.contains(char::is_control) {
+            return Err("the user has no name, or one with a colon or control characters".into());
+        }
+        let hash = Hash::parse(hash).map_err(|what| format!("user {user:?}: {what}"))?;
+        if self.users.insert(user.to_owned(), self.hashes.len()).is_some() {
+            return Err(format!("user {user:?} is there twice; remove one of them"));
+        }
+        self.hashes.push(Arc::new(hash));
+        Ok(())
+    }
+}
+
+/// Tells whether a file is still the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    file: (u64, u64),
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Stamp {
+        Stamp {
+            file: (metadata.dev(), metadata.ino()),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// Reads the file, and adds `named` to it. Blocks.
+pub fn read(path: &Path, named: Passwords) -> Result<(Passwords, Stamp), Vec<Trouble>> {
+    let general = |what| vec![Trouble::general(Some(path), what)];
+    let (text, stamp) = text(path).map_err(|error| {
+        general(match error.kind() {
+            io::ErrorKind::NotFound => "there is no such file".into(),
+            io::ErrorKind::PermissionDenied => "this user may not read it".into(),
+            io::ErrorKind::InvalidData => "it is not UTF-8".into(),
+            _ => format!("cannot be read: {error}"),
+        })
+    })?;
+    Ok((named.and(path, &text)?, stamp))
+}
+
+/// Reads the file unless it is as it was. Blocks.
+pub fn read_if_changed(
+    path: &Path,
+    before: Stamp,
+    named: Passwords,
+) -> Result<Option<(Passwords, Stamp)>, Vec<Trouble>> {
+    match path.metadata() {
+        Ok(metadata) if Stamp::of(&metadata) == before => Ok(None),
+        _ => read(path, named).map(Some),
+    }
+}
+
+fn text(path: &Path) -> io::Result<(String, Stamp)> {
+    // A pipe would block the open, and has no end.
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let file = File::open(path)?;
+    let stamp = Stamp::of(&file.metadata()?);
+    let mut text = String::new();
+    if file.take(FILE_MAX + 1).read_to_string(&mut text)? as u64 > FILE_MAX {
+        return Err(io::Error::other(format!("it is larger than {FILE_MAX} bytes")));
+    }
+    Ok((text, stamp))
+}

@@ -1,0 +1,286 @@
+use super::*;
+use crate::scratch::Scratch;
+use std::fs;
+use std::net::Ipv4Addr;
+
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
+/// "sesame" with the lowest cost, made by libcrypt.
+const SESAME: &str = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+
+type Lines = Arc<Mutex<Vec<String>>>;
+
+fn listener() -> (Say, Lines) {
+    let lines = Lines::default();
+    let to = lines.clone();
+    (Arc::new(move |line| locked(&to).push(line.to_string())), lines)
+}
+
+fn open(scratch: &Scratch, file: &str) -> (Result<Auth, Vec<Trouble>>, Lines) {
+    let (say, lines) = listener();
+    let settings = Settings {
+        realm: "the \"den\"".into(),
+        users: Vec::new(),
+        password_file: Some(scratch.write("passwords", file)),
+    };
+    (Auth::open(&settings, say), lines)
+}
+
+fn hash(password: &str) -> String {
+    bcrypt::hash(password, 4).unwrap()
+}
+
+fn field(user: &str, password: &str) -> Vec<u8> {
+    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = b"Basic ".to_vec();
+    for group in format!("{user}:{password}").as_bytes().chunks(3) {
+        let mut bytes = [0; 4];
+        bytes[1..=group.len()].copy_from_slice(group);
+        let bits = u32::from_be_bytes(bytes);
+        for at in 0..4 {
+            let digit = digits[(bits >> (18 - 6 * at)) as usize % 64];
+            text.push(if at <= group.len() { digit } else { b'=' });
+        }
+    }
+    text
+}
+
+fn status(result: &Result<User, Response>) -> u16 {
+    result
+        .as_ref()
+        .map_or_else(|response| response.status().as_u16(), |_| 200)
+}
+
+#[test]
+fn users_come_in_with_their_password_and_nobody_else() {
+    let scratch = Scratch::new();
+    let argon2 = {
+        use argon2::password_hash::PasswordHasher;
+        let cheap = argon2::Params::new(8, 1, 1, None).unwrap();
+        let hasher = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, cheap);
+        hasher.hash_password("Pass£wort:".as_bytes()).unwrap().to_string()
+    };
+    let file = format!("# who may\n\nali:{SESAME}\nbea:{argon2}\r\n");
+    let (auth, lines) = open(&scratch, &file);
+    let auth = auth.unwrap();
+    let ask = |user: &str, password: &str| auth.decide(Some(&field(user, password)), CLIENT);
+
+    for _ in 0..2 {
+        assert_eq!(ask("ali", "sesame").unwrap(), User("ali".into()));
+        assert_eq!(ask("bea", "Pass£wort:").unwrap(), User("bea".into()));
+    }
+    assert_eq!(locked(&auth.verified).len(), 2);
+    assert!(locked(&lines).is_empty());
+
+    for (user, password) in [
+        ("ali", "Pass£wort:"),
+        ("bea", "sesame"),
+        ("ali", ""),
+        ("ALI", "sesame"),
+        ("cat", "sesame"),
+    ] {
+        assert_eq!(status(&ask(user, password)), 401, "{user} {password}");
+    }
+    let refused = auth.decide(None, CLIENT).unwrap_err();
+    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+    let challenge = refused.lookup("www-authenticate").unwrap();
+    assert_eq!(challenge, b"Basic realm=\"the \\\"den\\\"\", charset=\"UTF-8\"");
+    assert_eq!(status(&auth.decide(Some(b"Bearer x"), CLIENT)), 401);
+    // Nothing that was wrong has been remembered.
+    assert_eq!(locked(&auth.verified).len(), 2);
+}
+
+#[test]
+fn a_failure_is_a_line_with_the_client_and_without_the_password() {
+    let scratch = Scratch::new();
+    let (auth, lines) = open(&scratch, &format!("ali:{SESAME}"));
+    let auth = auth.unwrap();
+    let _ = auth.decide(Some(&field("ali", "hunter2")), CLIENT);
+    let _ = auth.decide(Some(&field("eve\" from 9.9.9.9", "hunter2")), CLIENT);
+    let _ = auth.decide(Some(b"Basic ?"), CLIENT);
+    let _ = auth.decide(None, CLIENT);
+    let lines = locked(&lines).clone();
+    let expected = [
+        r#"authentication failed: client 192.0.2.7, user "ali", realm "the \"den\"": wrong password"#,
+        r#"authentication failed: client 192.0.2.7, user "eve\" from 9.9.9.9", realm "the \"den\"": unknown user"#,
+        r#"authentication failed: client 192.0.2.7, user "", realm "the \"den\"": the credentials are not basic or malformed"#,
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn only_slow_hashes_are_accepted_and_every_bad_line_is_named() {
+    let scratch = Scratch::new();
+    let good = hash("x");
+    let costly = good.replacen("$04$", "$17$", 1);
+    let file = format!(
+        "ali:{good}\nclear:sesame\nmd5:$apr1$lZL6V/ci$eIMz/iKDkbtys/uU7LEK00\nsha:{{SHA}}VBPuJHI7uixaa6LQGWx4s+5GKNE=\n\
+         crypt:rl5FQRHeTLRnQ\nnocolon\n:{good}\nali:{good}\ncut:{}\ncostly:{costly}\n\
+         i:$argon2i$v=19$m=8,t=1,p=1$c29tZXNhbHQ$MDEyMzQ1Njc4OTAxMjM0NQ\nodd:$argon2id$what\n\
+         huge:$argon2id$v=19$m=2097152,t=1,p=1$c29tZXNhbHQ$MDEyMzQ1Njc4OTAxMjM0NQ\nx:$2x${}\n",
+        &good[..50],
+        &good[4..]
+    );
+    let (auth, _) = open(&scratch, &file);
+    let troubles = auth.err().unwrap();
+    let lines: Vec<_> = troubles.iter().map(|trouble| trouble.line.unwrap()).collect();
+    assert_eq!(lines, [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]);
+    let told = troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("\n");
+    assert!(!told.contains("sesame") && !told.contains(&good), "{told}");
+    assert!(
+        told.contains("line 2: user \"clear\": the password is not hashed with bcrypt or argon2id"),
+        "{told}"
+    );
+    assert!(told.contains("line 8: user \"ali\" is there twice"), "{told}");
+
+    let missing = Settings {
+        realm: "x".into(),
+        users: Vec::new(),
+        password_file: Some(scratch.path().join("none")),
+    };
+    let told = Auth::open(&missing, listener().0).err().unwrap()[0].to_string();
+    assert!(told.ends_with("/none': there is no such file"), "{told}");
+}
+
+#[test]
+fn users_may_be_named_without_a_file() {
+    let open = |users: &[(&str, &str)], password_file| {
+        let users = users
+            .iter()
+            .map(|(user, hash)| ((*user).into(), (*hash).into()))
+            .collect();
+        let realm = "x".into();
+        Auth::open(
+            &Settings {
+                realm,
+                users,
+                password_file,
+            },
+            listener().0,
+        )
+    };
+    let ask = |auth: &Auth, user| status(&auth.decide(Some(&field(user, "sesame")), CLIENT));
+    let auth = open(&[("ali", SESAME)], None).unwrap();
+    assert_eq!((ask(&auth, "ali"), ask(&auth, "bea")), (200, 401));
+    let scratch = Scratch::new();
+    let file = scratch.write("passwords", format!("bea:{SESAME}"));
+    let auth = open(&[("ali", SESAME)], Some(file)).unwrap();
+    assert_eq!(
+        (ask(&auth, "ali"), ask(&auth, "bea"), ask(&auth, "cat")),
+        (200, 200, 401)
+    );
+    let troubles = open(&[("ali", "sesame"), ("a:b", SESAME)], None).err().unwrap();
+    assert_eq!(troubles.len(), 2, "{troubles:?}");
+}
+
+#[test]
+fn a_file_that_changes_counts_within_a_second_and_a_bad_one_does_not() {
+    let scratch = Scratch::new();
+    let (auth, lines) = open(&scratch, &format!("ali:{}", hash("old")));
+    let auth = auth.unwrap();
+    let ask = |password: &str| status(&auth.decide(Some(&field("ali", password)), CLIENT));
+    // As if a second had passed since the file was looked at.
+    let later = || locked(&auth.file).looked -= LOOK;
+    assert_eq!((ask("old"), ask("new")), (200, 401));
+
+    fs::write(scratch.path().join("passwords"), format!("ali:{}", hash("new"))).unwrap();
+    assert_eq!((ask("old"), ask("new")), (200, 401), "looked at too often");
+    later();
+    // What was remembered is of no use with the new hash.
+    assert_eq!((ask("old"), ask("new")), (401, 200));
+
+    locked(&lines).clear();
+    fs::write(scratch.path().join("passwords"), "ali:new").unwrap();
+    for _ in 0..3 {
+        later();
+        assert_eq!(ask("new"), 200);
+    }
+    fs::remove_file(scratch.path().join("passwords")).unwrap();
+    later();
+    assert_eq!(ask("new"), 200);
+    let lines = locked(&lines).clone();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines[0].contains(", line 1: ") && lines[0].ends_with("the passwords stay as they were"),
+        "{lines:?}"
+    );
+    assert!(lines[1].contains("there is no such file"), "{lines:?}");
+}
+
+#[test]
+fn an_unknown_user_is_compared_with_always_the_same_hash() {
+    let scratch = Scratch::new();
+    let file: String = (0..20).map(|user| format!("u{user}:{}\n", hash("x"))).collect();
+    let passwords = open(&scratch, &file).0.unwrap().passwords();
+    let stand_in = |user: &str| {
+        passwords
+            .find(user)
+            .map(|(known, hash)| (known, hash.text().to_owned()))
+            .unwrap()
+    };
+    let distinct: std::collections::HashSet<_> = (0..100).map(|n| stand_in(&format!("nobody{n}"))).collect();
+    assert!(
+        distinct.iter().all(|(known, _)| !known) && distinct.len() > 5,
+        "{}",
+        distinct.len()
+    );
+    assert_eq!(stand_in("nobody"), stand_in("nobody"));
+    // A password that fits the stand-in lets nobody in.
+    let (auth, _) = open(&scratch, &format!("ali:{SESAME}"));
+    assert_eq!(
+        status(&auth.unwrap().decide(Some(&field("eve", "sesame")), CLIENT)),
+        401
+    );
+    // And an empty file lets nobody in at all.
+    let (auth, _) = open(&scratch, "# nobody\n");
+    assert_eq!(
+        status(&auth.unwrap().decide(Some(&field("eve", "sesame")), CLIENT)),
+        401
+    );
+}
+
+#[test]
+fn what_is_remembered_has_an_end_and_a_bound() {
+    let scratch = Scratch::new();
+    let (auth, _) = open(&scratch, &format!("ali:{SESAME}"));
+    let auth = auth.unwrap();
+    assert_eq!(status(&auth.decide(Some(&field("ali", "sesame")), CLIENT)), 200);
+    let now = Instant::now();
+    for number in 0..2 * REMEMBERED_MAX as u64 {
+        auth.remember([number, 0], now);
+        assert!(locked(&auth.verified).len() <= REMEMBERED_MAX);
+    }
+    locked(&auth.verified)
+        .values_mut()
+        .for_each(|until| *until -= REMEMBERED);
+    auth.remember([0, 1], now);
+    assert!(locked(&auth.verified).values().filter(|until| **until > now).count() == 1);
+}
+
+#[test]
+fn comparisons_are_bounded_and_the_rest_is_told_to_come_again() {
+    let scratch = Scratch::new();
+    let (auth, _) = open(&scratch, &format!("ali:{SESAME}"));
+    let mut auth = auth.unwrap();
+    auth.gate = Arc::new(Gate::new(2));
+    let auth = Arc::new(auth);
+    let asked = WAITING + 40;
+    let answers: Vec<u16> = osier::run(|| {
+        let fibers: Vec<_> = (0..asked)
+            .map(|n| {
+                let auth = auth.clone();
+                osier::spawn(move || status(&auth.decide(Some(&field("ali", &format!("wrong{n}"))), CLIENT)))
+            })
+            .collect();
+        fibers.into_iter().map(|fiber| fiber.join().unwrap()).collect()
+    });
+    assert!(answers.iter().all(|status| [401, 503].contains(status)));
+    assert!(answers.iter().filter(|status| **status == 401).count() >= WAITING.min(asked));
+    assert_eq!(auth.gate.waiting.load(Ordering::Relaxed), 0);
+    assert_eq!(auth.gate.permits.available_permits(), 2);
+    // Full: not even asked.
+    auth.gate.waiting.fetch_add(WAITING, Ordering::Relaxed);
+    let refused = auth.decide(Some(&field("ali", "sesame")), CLIENT).unwrap_err();
+    auth.gate.waiting.fetch_sub(WAITING, Ordering::Relaxed);
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(refused.lookup("retry-after").is_some());
+}
