@@ -2,8 +2,8 @@
 #![cfg(not(loom))]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
-use std::{cell::Cell, rc::Rc};
 
 use osier_queue::topic::{End, Feed, Policy, Pushed, Topic};
 
@@ -63,10 +63,10 @@ fn a_slot_that_was_freed_is_not_taken_from_its_next_tenant() {
 #[test]
 fn a_wake_up_for_each_wait_and_none_without() {
     #[derive(Default)]
-    struct Count(std::sync::atomic::AtomicUsize);
+    struct Count(AtomicUsize);
     impl Wake for Count {
         fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            self.0.fetch_add(1, SeqCst);
         }
     }
     let count = Arc::new(Count::default());
@@ -77,14 +77,14 @@ fn a_wake_up_for_each_wait_and_none_without() {
     assert!(feed.poll_ready(&mut cx).is_pending());
     topic.publish(1);
     topic.publish(2);
-    assert_eq!(count.0.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert_eq!(count.0.load(SeqCst), 1);
     assert!(feed.poll_ready(&mut cx).is_ready());
     assert_eq!(feed.poll_receive(&mut cx), Poll::Ready(Ok(1)));
     assert_eq!(drain(&feed), [2]);
     assert!(feed.poll_receive(&mut cx).is_pending());
     feed.stop_waiting();
     topic.publish(3);
-    assert_eq!(count.0.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert_eq!(count.0.load(SeqCst), 1);
     feed.leave();
     assert_eq!(feed.push(4), Pushed::Ended);
 }
@@ -92,21 +92,21 @@ fn a_wake_up_for_each_wait_and_none_without() {
 #[test]
 fn a_value_that_publishes_when_it_is_dropped_finds_no_lock_held() {
     #[derive(Clone)]
-    struct Loud(Rc<Cell<usize>>, Option<Arc<Topic<Loud>>>);
+    struct Loud(Arc<AtomicUsize>, Option<Arc<Topic<Loud>>>);
     impl Drop for Loud {
         fn drop(&mut self) {
-            self.0.set(self.0.get() + 1);
+            self.0.fetch_add(1, SeqCst);
             if let Some(topic) = self.1.take() {
                 topic.publish(Loud(self.0.clone(), None));
             }
         }
     }
-    let drops = Rc::new(Cell::new(0));
+    let drops = Arc::new(AtomicUsize::new(0));
     let topic = Arc::new(Topic::new());
     let feed = feed(1, Policy::DropOldest, &topic);
     topic.publish(Loud(drops.clone(), Some(topic.clone())));
     topic.publish(Loud(drops.clone(), None));
-    assert!(drops.get() > 2);
+    assert!(drops.load(SeqCst) > 2);
     drop(drain(&feed));
     feed.leave();
 }

@@ -85,6 +85,7 @@ mod linger;
 mod local;
 pub mod net;
 pub mod process;
+pub mod pubsub;
 mod remote;
 mod runtime;
 mod scope;

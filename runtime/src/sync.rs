@@ -48,12 +48,12 @@ pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// The blocking face of a leaf whose call has no error.
-fn block<T>(leaf: impl Future<Output = T>) -> T {
+pub(crate) fn block<T>(leaf: impl Future<Output = T>) -> T {
     block_until(None, leaf).expect("no deadline was set")
 }
 
 /// As [`block`], at most for this long.
-fn block_for<T>(timeout: Duration, leaf: impl Future<Output = T>) -> Option<T> {
+pub(crate) fn block_for<T>(timeout: Duration, leaf: impl Future<Output = T>) -> Option<T> {
     // Beyond what the clock can tell is for ever.
     block_until(Instant::now().checked_add(timeout), leaf)
 }

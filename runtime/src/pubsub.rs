@@ -1,0 +1,532 @@
+//! Topics: what one publishes, every subscriber gets, each at its own pace.
+//!
+//! The queues, who is woken and in which order are `osier_queue::topic`, which is modelled; here are its faces.
+//!
+//! ```
+//! use osier::pubsub::{Policy, Topic};
+//!
+//! osier::run(|| {
+//!     let news = Topic::new();
+//!     let mut reader = news.subscribe(16, Policy::DropOldest);
+//!     let reading = osier::spawn(move || reader.recv());
+//!     std::thread::spawn(move || news.publish("osier")); // any thread will do
+//!     assert_eq!(reading.join().unwrap(), Ok("osier"));
+//! });
+//! ```
+//!
+//! # Slow subscribers
+//!
+//! A publisher never waits. Each subscriber has a queue of its own with a bound, and a [`Policy`] for a message that finds it
+//! full; what it then does not get is counted. A message is cloned for each subscriber, so let it be cheap to clone: an `Arc`.
+//! A publication allocates nothing as long as subscribers keep up.
+//!
+//! # Waiting
+//!
+//! A subscriber is a leaf: [`recv`](Subscriber::recv) on a fiber or thread, [`recv_async`](Subscriber::recv_async) in a future, in
+//! `select!` or in [`Handle::when`](crate::ioq::Handle::when) for a callback, and [`with_fd`](Subscriber::with_fd) for a loop of
+//! somebody else's that polls descriptors. It has one owner, so nothing is handed on: whoever stops waiting leaves the
+//! messages where they are.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use std::{error, fmt, io};
+
+use futures_core::Stream;
+use osier_queue::topic as queue;
+pub use osier_queue::topic::{Policy, Pushed};
+use queue::{End, Feed};
+
+use crate::sync::{Event, EventFd, block, block_for};
+
+/// Where one publishes, and what one subscribes to. A clone is the same topic; the last one dropped ends its subscribers,
+/// after what they have in their queues.
+///
+/// All subscribers see the messages in the same order, whoever publishes.
+pub struct Topic<T>(Arc<Handle<T>>);
+
+/// What the topic's clones share, and its subscribers do not.
+struct Handle<T>(Arc<queue::Topic<T>>);
+
+impl<T> Drop for Handle<T> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl<T> Topic<T> {
+    /// A topic without subscribers.
+    pub fn new() -> Topic<T> {
+        Topic(Arc::new(Handle(Arc::new(queue::Topic::new()))))
+    }
+
+    /// Subscribes, with a queue for at most `bound` messages (0 counts as 1).
+    pub fn subscribe(&self, bound: usize, policy: Policy) -> Subscriber<T> {
+        let feed = Arc::new(Feed::new(bound, policy, 0));
+        feed.join(self.core());
+        Subscriber { feed }
+    }
+
+    /// How many subscribers there are. One that was disconnected is none.
+    pub fn subscribers(&self) -> usize {
+        self.core().subscribers()
+    }
+
+    /// How many messages were published.
+    pub fn published(&self) -> u64 {
+        self.core().published()
+    }
+
+    /// How many messages subscribers did not get because their queues were full, counted for each subscriber.
+    pub fn dropped(&self) -> u64 {
+        self.core().dropped()
+    }
+
+    fn core(&self) -> &Arc<queue::Topic<T>> {
+        &self.0.0
+    }
+}
+
+impl<T: Clone> Topic<T> {
+    /// Gives a clone of `message` to every subscriber: from any thread, a callback or a destructor; never waits. Returns how
+    /// many took it.
+    ///
+    /// The clones are made under the topic's lock, so `T::clone` must not use the topic.
+    pub fn publish(&self, message: T) -> usize {
+        self.core().publish(message)
+    }
+}
+
+impl<T> Default for Topic<T> {
+    fn default() -> Self {
+        Topic::new()
+    }
+}
+
+impl<T> Clone for Topic<T> {
+    fn clone(&self) -> Self {
+        Topic(Arc::clone(&self.0))
+    }
+}
+
+impl<T> fmt::Debug for Topic<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core().fmt(f)
+    }
+}
+
+/// Receives what is published to its topics. Dropped, it is subscribed nowhere.
+pub struct Subscriber<T> {
+    feed: Arc<Feed<T>>,
+}
+
+/// Why there will be no more messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecvError {
+    /// Every topic it was subscribed to is gone, and so is every [`Inlet`].
+    Closed,
+    /// Its queue was full, and its policy is [`Policy::Disconnect`].
+    TooSlow,
+}
+
+impl From<End> for RecvError {
+    fn from(end: End) -> RecvError {
+        match end {
+            End::Closed => RecvError::Closed,
+            End::TooSlow => RecvError::TooSlow,
+        }
+    }
+}
+
+impl fmt::Display for RecvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RecvError::Closed => "the topic is gone",
+            RecvError::TooSlow => "the subscriber was too slow and has been disconnected",
+        })
+    }
+}
+
+impl error::Error for RecvError {}
+
+/// Why there is no message now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TryRecvError {
+    /// None has come yet.
+    Empty,
+    /// None will come.
+    Ended(RecvError),
+}
+
+impl fmt::Display for TryRecvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TryRecvError::Empty => f.write_str("there is no message yet"),
+            TryRecvError::Ended(why) => why.fmt(f),
+        }
+    }
+}
+
+impl error::Error for TryRecvError {}
+
+impl<T> Subscriber<T> {
+    /// One that is subscribed to nothing yet: see [`join`](Subscriber::join) and [`inlet`](Subscriber::inlet). Until then it has
+    /// ended.
+    pub fn new(bound: usize, policy: Policy) -> Subscriber<T> {
+        Subscriber {
+            feed: Arc::new(Feed::new(bound, policy, 0)),
+        }
+    }
+
+    /// Waits for a message, the oldest in the queue.
+    ///
+    /// # Suspends
+    ///
+    /// While the queue is empty. # Blocks the thread when called on a plain one.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds; no message is lost.
+    ///
+    /// # Errors
+    ///
+    /// Once the queue is empty and nothing more will come.
+    ///
+    /// # Panics
+    ///
+    /// In a future or callback on a worker, if it would have to wait: use [`recv_async`](Subscriber::recv_async) there.
+    pub fn recv(&mut self) -> Result<T, RecvError> {
+        block(self.recv_async())
+    }
+
+    /// As [`recv`](Subscriber::recv), at most for `timeout`; `None` if nothing has come by then.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Subscriber::recv).
+    ///
+    /// # Panics
+    ///
+    /// As [`recv`](Subscriber::recv).
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<T>, RecvError> {
+        block_for(timeout, self.recv_async()).transpose()
+    }
+
+    /// As [`recv`](Subscriber::recv), for futures and `select!`. A future that is dropped has taken nothing.
+    pub fn recv_async(&mut self) -> Recv<'_, T> {
+        Recv(&self.feed)
+    }
+
+    /// The next message, if it is there. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// `Empty`, or why nothing more will come.
+    pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
+        match self.feed.try_receive() {
+            Ok(Some(message)) => Ok(message),
+            Ok(None) => Err(TryRecvError::Empty),
+            Err(end) => Err(TryRecvError::Ended(end.into())),
+        }
+    }
+
+    /// Whether [`try_recv`](Subscriber::try_recv) has something to say; otherwise wakes `cx` when it has. Takes nothing. For
+    /// those who wait without a future of their own, as a dormant connection does; a later call replaces the waker.
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.feed.poll_ready(cx)
+    }
+
+    /// Subscribes to one more topic, into the same queue. `false` if it was subscribed there already.
+    pub fn join(&mut self, topic: &Topic<T>) -> bool {
+        self.feed.join(topic.core())
+    }
+
+    /// Unsubscribes from a topic; what has come from there stays in the queue. `false` if it was not subscribed there.
+    pub fn leave(&mut self, topic: &Topic<T>) -> bool {
+        self.feed.part(topic.core())
+    }
+
+    /// A handle that puts messages into this queue alone, from anywhere.
+    pub fn inlet(&self) -> Inlet<T> {
+        Inlet::to(&self.feed)
+    }
+
+    /// How many messages are in the queue.
+    pub fn len(&self) -> usize {
+        self.feed.len()
+    }
+
+    /// Whether no message is in the queue.
+    pub fn is_empty(&self) -> bool {
+        self.feed.is_empty()
+    }
+
+    /// How many messages it did not get because its queue was full.
+    pub fn dropped(&self) -> u64 {
+        self.feed.dropped()
+    }
+
+    /// Why nothing more will come, though there may be messages in the queue.
+    pub fn ended(&self) -> Option<RecvError> {
+        self.feed.ended().map(RecvError::from)
+    }
+}
+
+impl<T: Send + 'static> Subscriber<T> {
+    /// The same with a descriptor, for a loop that polls descriptors.
+    ///
+    /// # Errors
+    ///
+    /// When the process or the system has no descriptor left.
+    pub fn with_fd(self) -> io::Result<FdSubscriber<T>> {
+        let signal = Arc::new(Signal(Event::with_fd()?));
+        let mut subscriber = FdSubscriber {
+            waker: Waker::from(Arc::clone(&signal)),
+            subscriber: self,
+            signal,
+        };
+        subscriber.arm();
+        Ok(subscriber)
+    }
+}
+
+impl<T> Drop for Subscriber<T> {
+    fn drop(&mut self) {
+        self.feed.leave();
+    }
+}
+
+impl<T> Stream for Subscriber<T> {
+    type Item = T;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        self.feed.poll_receive(cx).map(Result::ok)
+    }
+}
+
+impl<T> fmt::Debug for Subscriber<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.feed.fmt(f)
+    }
+}
+
+/// Waits for a message: the future of [`Subscriber::recv_async`].
+///
+/// # Cancellation
+///
+/// Dropped before it is ready, it has taken nothing.
+#[must_use = "futures do nothing unless polled"]
+pub struct Recv<'a, T>(&'a Feed<T>);
+
+impl<T> Future for Recv<'_, T> {
+    type Output = Result<T, RecvError>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_receive(cx).map_err(RecvError::from)
+    }
+}
+
+impl<T> Drop for Recv<'_, T> {
+    fn drop(&mut self) {
+        self.0.stop_waiting();
+    }
+}
+
+impl<T> fmt::Debug for Recv<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Recv")
+    }
+}
+
+/// Puts messages into the queue of one [`Subscriber`], and speaks for it to topics. From anywhere; a clone does the same.
+///
+/// It counts as a source: a subscriber that has an inlet does not end with its topics.
+pub struct Inlet<T>(Arc<Feed<T>>);
+
+impl<T> Inlet<T> {
+    fn to(feed: &Arc<Feed<T>>) -> Inlet<T> {
+        feed.add_source();
+        Inlet(Arc::clone(feed))
+    }
+
+    /// Puts a message into the queue; never waits. What becomes of it if there is no room is the subscriber's policy.
+    pub fn push(&self, message: T) -> Pushed {
+        self.0.push(message)
+    }
+
+    /// Subscribes the subscriber to a topic. `false` if it is subscribed there already, or gone.
+    pub fn join(&self, topic: &Topic<T>) -> bool {
+        self.0.join(topic.core())
+    }
+
+    /// Unsubscribes it. `false` if it is not subscribed there.
+    pub fn leave(&self, topic: &Topic<T>) -> bool {
+        self.0.part(topic.core())
+    }
+
+    /// How many messages wait in the queue.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many messages the subscriber did not get.
+    pub fn dropped(&self) -> u64 {
+        self.0.dropped()
+    }
+
+    /// Whether nobody will receive what is pushed: the subscriber is gone or was disconnected.
+    pub fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+}
+
+impl<T> Clone for Inlet<T> {
+    fn clone(&self) -> Self {
+        Inlet::to(&self.0)
+    }
+}
+
+impl<T> Drop for Inlet<T> {
+    fn drop(&mut self) {
+        self.0.remove_source();
+    }
+}
+
+impl<T> fmt::Debug for Inlet<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A [`Subscriber`] with a descriptor, which is readable while there is a message, or the end to be heard.
+///
+/// ```
+/// use osier::pubsub::{Policy, Topic};
+/// use rustix::event::{PollFd, PollFlags, poll};
+///
+/// let topic = Topic::new();
+/// let mut subscriber = topic.subscribe(8, Policy::DropOldest).with_fd()?;
+/// std::thread::scope(|s| {
+///     s.spawn(|| topic.publish(7));
+///     poll(&mut [PollFd::new(&subscriber, PollFlags::IN)], None)?; // a loop that knows nothing of us
+///     assert_eq!(subscriber.try_recv(), Ok(7));
+///     std::io::Result::Ok(())
+/// })
+/// # ?; std::io::Result::Ok(())
+/// ```
+///
+/// A message that comes to an empty queue costs a system call here, and so does the one that empties it. The descriptor tells
+/// nothing while a call of [`recv`](FdSubscriber::recv) waits.
+pub struct FdSubscriber<T> {
+    subscriber: Subscriber<T>,
+    signal: Arc<Signal>,
+    /// Sets the signal; it is with the feed whenever the queue is empty and nobody calls.
+    waker: Waker,
+}
+
+/// A waker that is a descriptor.
+struct Signal(EventFd);
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.0.set();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.set();
+    }
+}
+
+impl<T> FdSubscriber<T> {
+    /// As [`Subscriber::recv`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Subscriber::recv`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Subscriber::recv`].
+    pub fn recv(&mut self) -> Result<T, RecvError> {
+        block(self.recv_async())
+    }
+
+    /// As [`Subscriber::recv_async`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Subscriber::recv`].
+    pub async fn recv_async(&mut self) -> Result<T, RecvError> {
+        let armed = Rearm(self);
+        armed.0.subscriber.recv_async().await
+    }
+
+    /// As [`Subscriber::try_recv`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Subscriber::try_recv`].
+    pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
+        let message = self.subscriber.try_recv();
+        if self.subscriber.is_empty() {
+            self.arm();
+        }
+        message
+    }
+
+    /// Makes the descriptor say what the queue is.
+    fn arm(&mut self) {
+        self.signal.0.reset();
+        if self
+            .subscriber
+            .poll_ready(&mut Context::from_waker(&self.waker))
+            .is_ready()
+        {
+            self.signal.0.set();
+        }
+    }
+
+    /// Without the descriptor.
+    pub fn into_inner(self) -> Subscriber<T> {
+        self.subscriber.feed.stop_waiting();
+        self.subscriber
+    }
+}
+
+/// Gives the descriptor its meaning back when a wait has ended.
+struct Rearm<'a, T>(&'a mut FdSubscriber<T>);
+
+impl<T> Drop for Rearm<'_, T> {
+    fn drop(&mut self) {
+        self.0.arm();
+    }
+}
+
+impl<T> AsFd for FdSubscriber<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.signal.0.as_fd()
+    }
+}
+
+impl<T> AsRawFd for FdSubscriber<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.signal.0.as_raw_fd()
+    }
+}
+
+impl<T> fmt::Debug for FdSubscriber<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FdSubscriber")
+            .field("feed", &self.subscriber)
+            .field("fd", &self.as_raw_fd())
+            .finish()
+    }
+}
