@@ -4,7 +4,8 @@
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::error::{ContextKind, ContextValue};
@@ -13,19 +14,23 @@ use clap::{Parser, ValueEnum};
 /// Where the server listens when nobody says: reachable from this machine only.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
 
+/// How long a shutdown may take when nobody says.
+const DRAIN_SECONDS: u64 = 10;
+
 #[derive(Parser, Debug)]
 #[command(
     name = "osier",
     version,
-    about = "Serves the folder DIR over HTTP; without DIR, a built-in welcome site.",
-    override_usage = "osier [serve] [DIR] [OPTIONS]",
+    about = "Serves the folder DIR over HTTP, or the sites of a configuration FILE.toml; without either, a built-in welcome \
+             site.",
+    override_usage = "osier [serve] [DIR] [OPTIONS]\n       osier [serve] FILE.toml\n       osier check FILE.toml",
     after_help = "A file's x.br, x.zst or x.gz is sent in its place to clients that ask for it. Names that start with a dot \
                   are hidden, except below /.well-known/. Ctrl-C and SIGTERM let transfers finish; a second one ends \
                   at once.",
     max_term_width = 110
 )]
 struct Line {
-    /// `serve`, DIR, or both
+    /// `serve` or `check`; DIR or FILE.toml
     #[arg(value_name = "DIR", num_args = 0..=2, hide = true)]
     words: Vec<OsString>,
     /// Address to listen on, repeatable: HOST:PORT, :PORT (every interface) or PORT [default: 127.0.0.1:8080]
@@ -52,12 +57,23 @@ struct Line {
     /// File the access log is appended to, instead of standard error
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Seconds for transfers in progress at the end
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=86_400))]
-    drain: u64,
+    /// Seconds for transfers in progress at the end [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    drain: Option<u64>,
 }
 
-/// What to do, after parsing.
+/// What to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Serve a folder, or the welcome site.
+    Folder(Settings),
+    /// Serve what a configuration file says.
+    Sites(PathBuf),
+    /// Say what is wrong with a configuration file.
+    Check(PathBuf),
+}
+
+/// How a folder is served.
 #[derive(Debug)]
 pub struct Settings {
     /// The folder, or none for the welcome site.
@@ -114,18 +130,64 @@ pub struct Exit {
 }
 
 /// Parses a command line, program name first.
-pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Settings, Exit> {
+pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> {
     let line = Line::try_parse_from(line).map_err(|error| explain(&error))?;
-    let mut words = line.words;
-    if words.first().is_some_and(|word| word == "serve") {
+    let mut words = line.words.clone();
+    let check = words.first().is_some_and(|word| word == "check");
+    if check || words.first().is_some_and(|word| word == "serve") {
         words.remove(0);
     }
     if words.len() > 1 {
         return Err(mistake(format!(
-            "unexpected argument '{}': only one folder can be served",
+            "unexpected argument '{}': only one folder or file can be served",
             words[1].display()
         )));
     }
+    let path = words.pop().map(PathBuf::from);
+    match path {
+        None if check => Err(mistake("'check' wants a file: osier check FILE.toml".into())),
+        Some(path) if check || is_configuration(&path) => {
+            line.refuse_options(&path)?;
+            Ok(if check {
+                Command::Check(path)
+            } else {
+                Command::Sites(path)
+            })
+        }
+        folder => settings(line, folder).map(Command::Folder),
+    }
+}
+
+/// By its name: a folder called so must be named with a slash behind it.
+fn is_configuration(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "toml") && !path.as_os_str().as_bytes().ends_with(b"/")
+}
+
+impl Line {
+    /// A configuration file says everything itself: an option beside it would be a second truth.
+    fn refuse_options(&self, file: &Path) -> Result<(), Exit> {
+        let given = [
+            ("--listen", !self.listen.is_empty()),
+            ("--workers", self.workers.is_some()),
+            ("--spa", self.spa),
+            ("--listing", self.listing),
+            ("--no-listing", self.no_listing),
+            ("--header", !self.header.is_empty()),
+            ("--log", self.log.is_some()),
+            ("--log-file", self.log_file.is_some()),
+            ("--drain", self.drain.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(mistake(format!(
+                "{option} beside '{}': say it in the file",
+                file.display()
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn settings(line: Line, folder: Option<PathBuf>) -> Result<Settings, Exit> {
     let log = line.log.unwrap_or(if line.log_file.is_some() {
         LogFormat::Combined
     } else {
@@ -138,7 +200,7 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Settings, Exit>
     }
     let default = || vec![DEFAULT_ADDRESS.parse().expect("a literal that a test parses")];
     Ok(Settings {
-        folder: words.pop().map(PathBuf::from),
+        folder,
         listen: if line.listen.is_empty() { default() } else { line.listen },
         workers: line.workers.map(usize::from),
         spa: line.spa,
@@ -146,7 +208,7 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Settings, Exit>
         headers: line.header,
         log,
         log_file: line.log_file,
-        drain: std::time::Duration::from_secs(line.drain),
+        drain: std::time::Duration::from_secs(line.drain.unwrap_or(DRAIN_SECONDS)),
     })
 }
 
@@ -262,12 +324,35 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    fn parsed(line: &str) -> Result<Settings, Exit> {
+    fn command(line: &str) -> Result<Command, Exit> {
         parse(
             std::iter::once("osier")
                 .chain(line.split_whitespace())
                 .map(OsString::from),
         )
+    }
+
+    fn parsed(line: &str) -> Result<Settings, Exit> {
+        command(line).map(|command| match command {
+            Command::Folder(settings) => settings,
+            other => panic!("{line}: {other:?}"),
+        })
+    }
+
+    #[test]
+    fn a_file_is_told_from_a_folder_by_its_name() {
+        for (line, expected) in [
+            ("site.toml", "Sites(\"site.toml\")"),
+            ("serve etc/site.toml", "Sites(\"etc/site.toml\")"),
+            ("check site.toml", "Check(\"site.toml\")"),
+            ("check any.conf", "Check(\"any.conf\")"),
+            ("serve check", "Folder"),
+            ("./check", "Folder"),
+            ("www.toml/", "Folder"),
+        ] {
+            let found = format!("{:?}", command(line).unwrap());
+            assert!(found.starts_with(expected), "{line}: {found}");
+        }
     }
 
     #[test]
@@ -328,6 +413,11 @@ mod tests {
             ("--header X", "'X'"),
             ("--log xml", "'xml'"),
             ("--log off --log-file x", "--log-file"),
+            ("check", "osier check FILE.toml"),
+            ("check a.toml b.toml", "'b.toml'"),
+            ("site.toml -l 80", "--listen"),
+            ("site.toml --drain 10", "--drain"),
+            ("check site.toml --spa", "--spa"),
         ] {
             let exit = parsed(line).unwrap_err();
             assert_eq!(exit.status, 2, "{line}");

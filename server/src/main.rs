@@ -3,13 +3,15 @@
 //! # Layout
 //!
 //! `cli` reads the command line, `serve` opens everything and runs; [`osier_web::files`] answers. `welcome` holds the
-//! built-in site, `access_log` keeps the record.
+//! built-in site, `access_log` keeps the record; `config` reads and checks a configuration file.
 #![forbid(unsafe_code)]
 
 mod access_log;
 #[allow(dead_code)] // until site.rs asks it
 mod auth;
 mod cli;
+#[allow(dead_code)] // until site.rs asks it
+mod config;
 #[allow(dead_code)] // until site.rs asks it
 mod say;
 #[cfg(test)]
@@ -21,8 +23,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let settings = match cli::parse(std::env::args_os()) {
-        Ok(settings) => settings,
+    let command = match cli::parse(std::env::args_os()) {
+        Ok(command) => command,
         Err(cli::Exit { text, status: 0 }) => {
             // Nobody may be reading: `osier --help | head -1` is no error.
             let _ = writeln!(std::io::stdout(), "{text}");
@@ -33,7 +35,21 @@ fn main() -> ExitCode {
             return ExitCode::from(status);
         }
     };
-    match serve::run(settings) {
+    let outcome = match command {
+        cli::Command::Folder(settings) => serve::run(settings),
+        cli::Command::Check(file) => match config::load(&file) {
+            Ok(config) => {
+                let _ = writeln!(std::io::stdout(), "{}: ok ({})", file.display(), config.summary());
+                return ExitCode::SUCCESS;
+            }
+            Err(report) => {
+                eprintln!("{report}");
+                return ExitCode::from(2);
+            }
+        },
+        cli::Command::Sites(file) => Err(format!("'{}' can be checked, but not served yet", file.display())),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("osier: {why}");

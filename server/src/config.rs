@@ -1,0 +1,93 @@
+//! The configuration file: what it may say, and the way from its text to a [`Config`] that has been checked.
+//!
+//! ```text
+//!   text ─▶ toml ─▶ reader.rs: Section, typed access with places ─▶ top, site, route, handler, policy ─▶ check ─▶ Config
+//!                        └────────── every mistake of every step ─────────────▶ problem.rs: Report
+//! ```
+//!
+//! Called by `main.rs` for `osier check`, by `serve.rs` at the start and by `reload.rs`. Nothing here opens anything to keep
+//! or changes anything: checking looks at files and folders and forgets them. What two configurations have in common is
+//! found by `==`, hence every part is comparable; places in the file are not part of that.
+
+mod check;
+mod handler;
+mod policy;
+pub mod problem;
+mod reader;
+mod route;
+mod settings;
+mod top;
+mod value;
+
+use std::path::Path;
+
+use toml::de::DeTable;
+
+pub use self::problem::Report;
+pub use self::settings::*;
+
+/// Files larger than this are not read: a configuration is written by hand.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Reads and checks a file, with the variables of the environment.
+pub fn load(path: &Path) -> Result<Config, Report> {
+    let name = path.display().to_string();
+    let text = match read(path) {
+        Ok(text) => text,
+        Err(error) => return Err(Report::unreadable(&name, error)),
+    };
+    let base = path.parent().unwrap_or(Path::new(""));
+    // Found again by a reload, whatever the working directory is then; and whole in messages and in what scripts are told.
+    let base = if base.is_absolute() {
+        base.to_path_buf()
+    } else {
+        std::env::current_dir().unwrap_or_default().join(base)
+    };
+    parse(&name, &text, &base, &|name| std::env::var(name).ok())
+}
+
+/// Checks a text; relative paths in it start from `base`.
+pub fn parse(name: &str, text: &str, base: &Path, variable: &dyn Fn(&str) -> Option<String>) -> Result<Config, Report> {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        // What follows a broken line is guesswork; mistakes found in it would be, too.
+        let problems = errors.into_iter().map(|error| problem::Problem {
+            at: error.span().unwrap_or(0..0),
+            text: error.message().to_string(),
+        });
+        return Err(Report::new(name, text, problems.collect()));
+    }
+    let source = reader::Source::new(text, base.to_path_buf(), variable);
+    let config = top::read(&source, &table);
+    let problems = source.into_problems();
+    if problems.is_empty() {
+        Ok(config)
+    } else {
+        Err(Report::new(name, text, problems))
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file".to_string(),
+        _ => format!("cannot be read: {error}"),
+    })?;
+    if !metadata.is_file() {
+        return Err("is not a file".into());
+    }
+    if metadata.len() > MAX_BYTES {
+        return Err(format!(
+            "has {} bytes; a configuration has at most {MAX_BYTES}",
+            metadata.len()
+        ));
+    }
+    let bytes = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let line = bytes_line(error.as_bytes(), error.utf8_error().valid_up_to());
+        format!("is not UTF-8 in line {line}")
+    })
+}
+
+fn bytes_line(bytes: &[u8], at: usize) -> usize {
+    bytes[..at].iter().filter(|byte| **byte == b'\n').count() + 1
+}

@@ -1,0 +1,173 @@
+//! What only shows when listeners, sites and routes are looked at together.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use super::problem::line_of;
+use super::reader::{At, Source, nearest};
+use super::settings::*;
+use super::top::{ListenAt, SiteAt};
+
+/// No two listeners on one address, none with another's name.
+pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<Bind>>) {
+    let line = |at: &Range<usize>| line_of(source.text, at.start);
+    for (index, one) in listeners.iter().enumerate().filter(|(_, one)| one.sound) {
+        for earlier in listeners[..index].iter().filter(|earlier| earlier.sound) {
+            if collide(&earlier.listener.bind, &one.listener.bind) {
+                let text = format!(
+                    "'{}' is listened on already (line {})",
+                    one.listener.bind,
+                    line(&earlier.at)
+                );
+                source.problem(&one.at, text);
+            } else if earlier.listener.name == one.listener.name {
+                let text = format!(
+                    "another [[listen]] is named '{}' (line {})",
+                    one.listener.name,
+                    line(&earlier.at)
+                );
+                source.problem(&one.at, text);
+            }
+        }
+        if let Some(admin) = admin
+            && collide(&admin.value, &one.listener.bind)
+        {
+            let text = format!(
+                "[admin] wants a listener of its own: '{}' is one of [[listen]]",
+                admin.value
+            );
+            source.problem(&admin.span, text);
+        }
+    }
+}
+
+/// Whether the system, or we, would refuse the second. Port 0 is another port each time.
+fn collide(a: &Bind, b: &Bind) -> bool {
+    let any = |address: &SocketAddr| match address.ip() {
+        IpAddr::V4(ip) => ip.is_unspecified(),
+        IpAddr::V6(ip) => ip.is_unspecified(),
+    };
+    match (a, b) {
+        (Bind::Tcp(a), Bind::Tcp(b)) => {
+            a.port() != 0 && a.port() == b.port() && (a == b || (a.is_ipv4() == b.is_ipv4() && (any(a) || any(b))))
+        }
+        (a, b) => a == b,
+    }
+}
+
+/// Finds the listeners of each site, and what is there twice.
+pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) -> Vec<Site> {
+    let line = |at: &Range<usize>| line_of(source.text, at.start);
+    // Who answers for a host on a listener, with its line.
+    let mut hosts: HashMap<(usize, Host), usize> = HashMap::new();
+    let mut defaults: HashMap<usize, usize> = HashMap::new();
+    let mut heard = vec![false; listeners.len()];
+    let mut checked = Vec::new();
+    for SiteAt {
+        mut site,
+        at,
+        hosts: names,
+        listen,
+        routes,
+    } in sites
+    {
+        site.listeners = if listen.is_empty() {
+            (0..listeners.len()).collect()
+        } else {
+            listen.iter().filter_map(|name| find(source, listeners, name)).collect()
+        };
+        for &listener in &site.listeners {
+            heard[listener] = true;
+        }
+        let on = |listener: usize| match listen.is_empty() {
+            true => String::new(),
+            false => format!(" on '{}'", listeners[listener].listener.name),
+        };
+        for host in &names {
+            for &listener in &site.listeners {
+                if let Some(earlier) = hosts.insert((listener, host.value.clone()), line(&host.span)) {
+                    let text = format!(
+                        "host '{}' has a site already (line {earlier}){}",
+                        host.value,
+                        on(listener)
+                    );
+                    source.problem(&host.span, text);
+                    break;
+                }
+            }
+        }
+        if site.default {
+            for &listener in &site.listeners {
+                if let Some(earlier) = defaults.insert(listener, line(&at)) {
+                    let text = format!("there is a default site already (line {earlier}){}", on(listener));
+                    source.problem(&at, text);
+                    break;
+                }
+            }
+        }
+        duplicates(source, &routes);
+        site.routes = routes.into_iter().map(|read| read.route).collect();
+        checked.push(site);
+    }
+    for (listener, heard) in listeners.iter().zip(heard) {
+        if !heard && listener.sound && !checked.is_empty() {
+            let text = format!(
+                "no site answers on '{}': name it in the 'listen' of one",
+                listener.listener.name
+            );
+            source.problem(&listener.at, text);
+        }
+    }
+    checked
+}
+
+fn find(source: &Source<'_>, listeners: &[ListenAt], name: &At<String>) -> Option<usize> {
+    let found = listeners.iter().position(|read| read.listener.name == name.value);
+    if found.is_none() {
+        let hint = match nearest(&name.value, listeners.iter().map(|read| read.listener.name.as_str())) {
+            Some(guess) => format!("; did you mean '{guess}'?"),
+            None => "; give one that name: [[listen]] name = \"…\"".into(),
+        };
+        let text = format!("no [[listen]] is called '{}'{hint}", name.value.escape_debug());
+        source.problem(&name.span, text);
+    }
+    found
+}
+
+/// The first route that fits answers: one behind another that takes all of its requests is never asked. A rewrite passes on
+/// what it has no rule for, so it hides nothing.
+fn duplicates(source: &Source<'_>, routes: &[super::route::RouteAt]) {
+    for (index, one) in routes.iter().enumerate() {
+        if !one.sound || matches!(one.route.handler, Handler::Rewrite(_)) {
+            continue;
+        }
+        let hiding = routes[..index]
+            .iter()
+            .filter(|earlier| earlier.sound && !matches!(earlier.route.handler, Handler::Rewrite(_)))
+            .find(|earlier| takes_all_of(&earlier.route.matches, &one.route.matches));
+        let Some(earlier) = hiding else { continue };
+        let line = line_of(source.text, earlier.at.start);
+        let text = if earlier.route.matches == one.route.matches {
+            format!("duplicate route: the one in line {line} takes the same requests, and the first wins")
+        } else {
+            format!("this route is never reached: the one in line {line} takes all of its requests; put this one first")
+        };
+        source.problem(&one.at, text);
+    }
+}
+
+fn takes_all_of(earlier: &Match, later: &Match) -> bool {
+    let path = match (&earlier.path, &later.path) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(earlier), Some(later)) => later
+            .strip_prefix(earlier.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+    };
+    let globs = earlier.globs.is_empty()
+        || (!later.globs.is_empty() && later.globs.iter().all(|glob| earlier.globs.contains(glob)));
+    let methods = earlier.methods.is_empty()
+        || (!later.methods.is_empty() && later.methods.iter().all(|method| earlier.methods.contains(method)));
+    path && globs && methods
+}

@@ -1,0 +1,548 @@
+//! The handlers a route can have, one sub-table each. Where one setting is nearly all there is to say, it may be given alone:
+//! `files = "www"` is `files = { root = "www" }`.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use regex::Regex;
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::reader::{At, Section, Source};
+use super::settings::*;
+use super::top::values;
+
+/// The largest body that is answered from the file itself.
+const MAX_MESSAGE: u64 = 1 << 20;
+/// The most messages a room remembers.
+const MAX_HISTORY: u64 = 1000;
+/// How large one regular expression may become.
+const REGEX_BYTES: usize = 1 << 20;
+
+/// Reads the handler of a route. Some handler comes back even from a mistake, which has been noted then.
+pub fn read(section: &Section<'_>, matches: &Match) -> Handler {
+    let nothing = Handler::Respond(Respond {
+        status: 404,
+        body: Body::Status,
+        content_type: None,
+    });
+    let given: Vec<(&str, Range<usize>)> = Handler::KEYS
+        .into_iter()
+        .filter_map(|key| section.key(key).map(|at| (key, at)))
+        .collect();
+    let Some((first, _)) = given.first() else {
+        section.problem(format!(
+            "[[site.route]] has no handler: give it one of {}",
+            Handler::KEYS.join(", ")
+        ));
+        return nothing;
+    };
+    for (key, at) in &given[1..] {
+        section.source().problem(
+            at,
+            format!("'{key}' beside '{first}': a route has one handler; make two routes"),
+        );
+    }
+    let key = Handler::KEYS[Handler::KEYS.iter().position(|key| key == first).unwrap_or(0)];
+    let Some(value) = section.any(key) else { return nothing };
+    let handler = match key {
+        "files" => files(section, value, matches).map(Handler::Files),
+        "fastcgi" => fastcgi(section, value).map(Handler::Fastcgi),
+        "proxy" => proxy(section, value, matches).map(Handler::Proxy),
+        "redirect" => redirect(section, value).map(Handler::Redirect),
+        "respond" => respond(section, value).map(Handler::Respond),
+        "rewrite" => rewrite(section, value).map(Handler::Rewrite),
+        _ => chat(section, value).map(Handler::Chat),
+    };
+    handler.unwrap_or(nothing)
+}
+
+/// The table of a handler, or what stands for it.
+enum Form<'s> {
+    Table(Section<'s>),
+    Short(At<String>),
+}
+
+fn form<'s>(
+    section: &Section<'s>,
+    key: &str,
+    value: &'s Spanned<DeValue<'s>>,
+    short: Option<&str>,
+) -> Option<Form<'s>> {
+    match (value.get_ref(), short) {
+        (DeValue::String(_), Some(short)) => section.as_string(key, value, short).map(Form::Short),
+        (_, Some(short)) => section
+            .as_section(key, value, &format!("a table, or {short} alone"))
+            .map(Form::Table),
+        (_, None) => section.as_section(key, value, "a table").map(Form::Table),
+    }
+}
+
+fn files<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Files> {
+    let table = match form(section, "files", value, Some("the folder"))? {
+        Form::Short(text) => {
+            return section.existing_folder("files", &text).map(|root| Files {
+                root,
+                index: vec!["index.html".into()],
+                listing: false,
+                spa: false,
+                hidden: false,
+                precompressed: true,
+                strip: None,
+                cache: None,
+            });
+        }
+        Form::Table(table) => table,
+    };
+    table.require("root", "the folder that is served");
+    let root = table.folder("root");
+    let index = table.parsed_list("index", |text| {
+        if text.is_empty() || text.contains('/') || text.starts_with('.') {
+            Err("it is not the name of a file in the folder that is asked for")
+        } else {
+            Ok(text.to_string())
+        }
+    });
+    let listing = table.boolean("listing").unwrap_or(false);
+    let spa = table.boolean("spa").unwrap_or(false);
+    let hidden = table.boolean("hidden").unwrap_or(false);
+    let precompressed = table.boolean("precompressed").unwrap_or(true);
+    let cache = table.string("cache").map(|text| text.value);
+    let strip = strip(&table, matches);
+    table.finish();
+    Some(Files {
+        root: root?,
+        index: index.map_or_else(|| vec!["index.html".into()], |list| values(Some(list))),
+        listing,
+        spa,
+        hidden,
+        precompressed,
+        strip,
+        cache,
+    })
+}
+
+/// `strip = true` cuts the route's own path from the front, `strip = "/x"` another.
+fn strip(table: &Section<'_>, matches: &Match) -> Option<String> {
+    let value = table.any("strip")?;
+    match value.get_ref() {
+        DeValue::Boolean(false) => None,
+        DeValue::Boolean(true) => {
+            if matches.path.is_none() {
+                table.source().problem(
+                    &value.span(),
+                    "'strip' = true cuts the 'path' of the route, and it has none",
+                );
+            }
+            matches.path.clone()
+        }
+        _ => {
+            let text = table.as_string("strip", value, "true, false or a path")?;
+            let path = text.value.trim_end_matches('/').to_string();
+            if !path.starts_with('/') {
+                table.source().problem(
+                    &text.span,
+                    "'strip' wants a path that begins with '/', \"/app\" for example",
+                );
+            }
+            Some(path)
+        }
+    }
+}
+
+fn fastcgi<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<Fastcgi> {
+    let Form::Table(table) = form(section, "fastcgi", value, None)? else {
+        return None;
+    };
+    table.require(
+        "to",
+        "where the application listens, \"unix:/run/php/php-fpm.sock\" for example",
+    );
+    table.require("root", "the folder of the scripts");
+    let servers = upstreams(&table, "to");
+    let root = table.folder("root");
+    let name = |text: &str| {
+        if text.is_empty() || text.contains('/') {
+            Err("it is not the name of a file")
+        } else {
+            Ok(text.to_string())
+        }
+    };
+    let index = table.parsed("index", name).map_or("index.php".into(), |at| at.value);
+    let extension = table.parsed("extension", |text| {
+        if text.len() > 1 && text.starts_with('.') && !text.contains('/') {
+            Ok(text.to_string())
+        } else {
+            Err("it begins with a dot, \".php\" for example")
+        }
+    });
+    let params: BTreeMap<String, String> = table
+        .section("params")
+        .map(|params| {
+            params
+                .entries()
+                .into_iter()
+                .map(|(name, value)| (name.value, value.value))
+                .collect()
+        })
+        .unwrap_or_default();
+    let keep = table.boolean("keep");
+    let timeouts = timeouts(&table);
+    let health = health(&table, false);
+    table.finish();
+    Some(Fastcgi {
+        servers,
+        root: root?,
+        index,
+        extension: extension.map_or(".php".into(), |at| at.value),
+        params,
+        keep,
+        timeouts,
+        health,
+    })
+}
+
+fn proxy<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Proxy> {
+    let table = match form(section, "proxy", value, Some("the upstream's address"))? {
+        Form::Short(text) => {
+            let servers = vec![
+                section
+                    .understand("proxy", text, |text| upstream(section.source(), text))?
+                    .value,
+            ];
+            return Some(Proxy {
+                servers,
+                strip: None,
+                host: ProxyHost::Client,
+                timeouts: UpstreamTimeouts::default(),
+                health: None,
+                trust_forwarded: false,
+            });
+        }
+        Form::Table(table) => table,
+    };
+    table.require(
+        "to",
+        "where the application listens, \"127.0.0.1:3000\" or \"unix:/run/app.sock\"",
+    );
+    let servers = upstreams(&table, "to");
+    let strip = strip(&table, matches);
+    let host = table
+        .string("host")
+        .map_or(ProxyHost::Client, |text| match text.value.as_str() {
+            "client" => ProxyHost::Client,
+            "upstream" => ProxyHost::Upstream,
+            _ => ProxyHost::Fixed(text.value),
+        });
+    let timeouts = timeouts(&table);
+    let health = health(&table, true);
+    let trust_forwarded = table.boolean("trust_forwarded").unwrap_or(false);
+    table.finish();
+    Some(Proxy {
+        servers,
+        strip,
+        host,
+        timeouts,
+        health,
+        trust_forwarded,
+    })
+}
+
+fn upstreams(table: &Section<'_>, key: &'static str) -> Vec<Upstream> {
+    let list = table
+        .parsed_list(key, |text| upstream(table.source(), text))
+        .unwrap_or_default();
+    for (index, one) in list.iter().enumerate() {
+        if list[..index].iter().any(|other| other.value == one.value) {
+            table
+                .source()
+                .problem(&one.span, format!("'{}' is named twice", one.value));
+        }
+    }
+    list.into_iter().map(|at| at.value).collect()
+}
+
+/// `host:port`, or `unix:` and a socket that is there.
+fn upstream(source: &Source<'_>, text: &str) -> Result<Upstream, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        use std::os::unix::fs::FileTypeExt;
+        let path: PathBuf = source.path(path);
+        return match path.metadata() {
+            Ok(found) if found.file_type().is_socket() => Ok(Upstream::Unix(path)),
+            Ok(_) => Err(format!("'{}' is not a socket", path.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(format!(
+                "there is no socket '{}'; start the application first",
+                path.display()
+            )),
+            Err(error) => Err(format!("'{}' cannot be used: {error}", path.display())),
+        };
+    }
+    let bare = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    let wanted = "write HOST:PORT or unix:PATH";
+    if text.starts_with("https://") {
+        return Err(format!("TLS to an upstream is not offered; {wanted}"));
+    }
+    let Some((host, port)) = bare.unwrap_or(text).rsplit_once(':') else {
+        return Err(wanted.into());
+    };
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-._[]:".contains(&byte);
+    if host.is_empty() || !host.bytes().all(fine) || (host.contains(':') && !host.starts_with('[')) {
+        return Err(wanted.into());
+    }
+    match port.parse::<u16>() {
+        Ok(1..) => Ok(Upstream::Tcp(format!("{host}:{port}"))),
+        _ => Err(format!("'{port}' is not a port; {wanted}")),
+    }
+}
+
+fn timeouts(table: &Section<'_>) -> UpstreamTimeouts {
+    let Some(table) = table.section("timeouts") else {
+        return UpstreamTimeouts::default();
+    };
+    let timeouts = UpstreamTimeouts {
+        connect: table.duration("connect"),
+        first_byte: table.duration("first_byte"),
+        between_bytes: table.duration("between_bytes"),
+    };
+    table.finish();
+    timeouts
+}
+
+fn health(table: &Section<'_>, http: bool) -> Option<Health> {
+    let table = table.section("health")?;
+    let path = if http {
+        table.require("path", "what is asked for, \"/health\" for example");
+        table.parsed("path", |text| {
+            if text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+                Ok(text.to_string())
+            } else {
+                Err("it begins with '/' and is written as it is sent")
+            }
+        })
+    } else {
+        None
+    };
+    let every = table.duration("every").unwrap_or(Duration::from_secs(5));
+    table.finish();
+    Some(Health {
+        path: path.map(|path| path.value).unwrap_or_default(),
+        every,
+    })
+}
+
+/// What may stand in braces in the target of a redirect.
+pub const PLACEHOLDERS: [&str; 4] = ["host", "path", "rest", "query"];
+
+fn redirect<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<Redirect> {
+    let (key, to, status) = match form(section, "redirect", value, Some("the target"))? {
+        Form::Short(text) => ("redirect", Some(text), 308),
+        Form::Table(table) => {
+            table.require("to", "the target, \"https://example.org{path}{query}\" for example");
+            let to = table.string("to");
+            let status = redirect_status(&table, "status").unwrap_or(308);
+            table.finish();
+            ("to", to, status)
+        }
+    };
+    let to = section.understand(key, to?, target)?.value;
+    Some(Redirect { to, status })
+}
+
+/// A status that browsers follow.
+fn redirect_status(table: &Section<'_>, key: &'static str) -> Option<u16> {
+    let at = table.any(key)?.span();
+    let status = table.integer(key, 300..=399)?;
+    if matches!(status, 301 | 302 | 303 | 307 | 308) {
+        return Some(status as u16);
+    }
+    table
+        .source()
+        .problem(&at, format!("'{key}' wants 301, 302, 303, 307 or 308, not {status}"));
+    None
+}
+
+fn target(text: &str) -> Result<String, String> {
+    if !(text.starts_with('/')
+        || text.starts_with("http://")
+        || text.starts_with("https://")
+        || text.starts_with("{path}"))
+    {
+        return Err("it begins with '/', \"http://\" or \"https://\"".into());
+    }
+    if text.bytes().any(|byte| !byte.is_ascii_graphic()) {
+        return Err("it is written as it is sent: percent-encode spaces and letters beyond ASCII".into());
+    }
+    let mut rest = text;
+    while let Some(at) = rest.find('{') {
+        let (name, after) = rest[at + 1..].split_once('}').ok_or("'{' without '}'")?;
+        if !PLACEHOLDERS.contains(&name) {
+            let known = PLACEHOLDERS.join("}, {");
+            return Err(format!("'{{{name}}}' is unknown; there are {{{known}}}"));
+        }
+        rest = after;
+    }
+    Ok(text.into())
+}
+
+/// `respond = "text"`, `respond = 404` or a table.
+fn respond<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<Respond> {
+    if let DeValue::Integer(_) = value.get_ref() {
+        let status = section.integer("respond", 200..=599)? as u16;
+        return Some(Respond {
+            status,
+            body: Body::Status,
+            content_type: None,
+        });
+    }
+    let table = match form(section, "respond", value, Some("the text or the status"))? {
+        Form::Short(text) => {
+            return Some(Respond {
+                status: 200,
+                body: Body::Text(text.value),
+                content_type: None,
+            });
+        }
+        Form::Table(table) => table,
+    };
+    let status = table.integer("status", 200..=599).unwrap_or(200) as u16;
+    let body = table.string("body");
+    let file = table.file("file");
+    if let (Some(_), Some(at)) = (&body, table.key("file")) {
+        table
+            .source()
+            .problem(&at, "'file' beside 'body': an answer has one body");
+    }
+    if let Some(path) = &file
+        && path.metadata().is_ok_and(|file| file.len() > MAX_MESSAGE)
+        && let Some(at) = table.key("file")
+    {
+        let text =
+            format!("'file' is kept in memory and has at most {MAX_MESSAGE} bytes; serve larger ones by 'files'");
+        table.source().problem(&at, text);
+    }
+    let content_type = table.parsed("content_type", |text| {
+        if text.contains('/') && text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+            Ok(text.to_string())
+        } else {
+            Err("it is not a media type, \"text/html; charset=utf-8\" for example")
+        }
+    });
+    table.finish();
+    Some(Respond {
+        status,
+        body: match (body, file) {
+            (Some(text), _) => Body::Text(text.value),
+            (None, Some(path)) => Body::File(path),
+            (None, None) => Body::Status,
+        },
+        content_type: content_type.map(|at| at.value),
+    })
+}
+
+/// `rewrite = { pattern = …, to = … }`, or a list of such rules.
+fn rewrite<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<Rewrite> {
+    let tables: Vec<Section<'s>> = match value.get_ref() {
+        DeValue::Array(_) => section.sections("rewrite"),
+        _ => vec![section.as_section("rewrite", value, "a table, or a list of tables")?],
+    };
+    if tables.is_empty() {
+        section.source().problem(&value.span(), "'rewrite' has no rule");
+    }
+    Some(Rewrite {
+        rules: tables.into_iter().filter_map(rule).collect(),
+    })
+}
+
+fn rule(table: Section<'_>) -> Option<Rule> {
+    table.require(
+        "pattern",
+        "a regular expression for the path, \"^/old/(.*)$\" for example",
+    );
+    table.require("to", "what it becomes, \"/new/$1\" for example");
+    let pattern = table.parsed("pattern", regex);
+    let to = table.string("to");
+    let redirect = redirect_status(&table, "redirect");
+    let conditions = table.sections("if").into_iter().filter_map(condition).collect();
+    table.finish();
+    Some(Rule {
+        pattern: pattern?.value,
+        to: to?.value,
+        redirect,
+        conditions,
+    })
+}
+
+/// Conditions, and whether each has a name.
+const CONDITIONS: [(&str, bool); 12] = [
+    ("header", true),
+    ("cookie", true),
+    ("query", true),
+    ("environment", true),
+    ("method", false),
+    ("host", false),
+    ("path", false),
+    ("client", false),
+    ("encoding", false),
+    ("http_1.0", false),
+    ("file", true),
+    ("folder", true),
+];
+
+fn condition(table: Section<'_>) -> Option<Condition> {
+    table.require("of", "what is looked at, \"header\" for example");
+    let kinds = CONDITIONS.map(|(kind, named)| (kind, (kind, named)));
+    let of = table.choice("of", &kinds);
+    let name = table.string("name").map(|name| name.value);
+    if let Some((kind, named)) = of
+        && named != name.is_some()
+    {
+        table.problem(if named {
+            format!("a condition of \"{kind}\" wants a 'name'")
+        } else {
+            format!("a condition of \"{kind}\" has no 'name'")
+        });
+    }
+    let equals = table.string("is").map(|text| Test::Equals(text.value));
+    let matches = table.parsed("matches", regex).map(|text| Test::Matches(text.value));
+    if equals.is_some() && matches.is_some() {
+        table.problem("a condition has 'is' or 'matches', not both");
+    }
+    let not = table.boolean("not").unwrap_or(false);
+    table.finish();
+    Some(Condition {
+        of: of?.0.to_string(),
+        name,
+        is: equals.or(matches).unwrap_or(Test::Present),
+        not,
+    })
+}
+
+fn regex(text: &str) -> Result<String, String> {
+    match regex::RegexBuilder::new(text).size_limit(REGEX_BYTES).build() {
+        Ok(Regex { .. }) => Ok(text.to_string()),
+        Err(regex::Error::CompiledTooBig(limit)) => Err(format!("it needs more than {limit} bytes")),
+        // The last line says what is wrong; those before it draw the place, which a single line cannot.
+        Err(error) => Err(error
+            .to_string()
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .trim_start_matches("error: ")
+            .to_string()),
+    }
+}
+
+fn chat<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<Chat> {
+    let Form::Table(table) = form(section, "chat", value, None)? else {
+        return None;
+    };
+    let chat = Chat {
+        history: table.integer("history", 0..=MAX_HISTORY).unwrap_or(50) as usize,
+        message: table.size("message").unwrap_or(4096),
+        origins: values(table.strings("origins")),
+    };
+    table.finish();
+    Some(chat)
+}

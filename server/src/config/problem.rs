@@ -1,0 +1,187 @@
+//! What is wrong with a configuration file, with the place, and how a user reads it.
+//!
+//! Made by `reader.rs` and the sections while they go through the file; nothing stops at the first one. A [`Report`] owns
+//! all it needs to be printed, so that the file's text may be gone by then.
+
+use std::fmt;
+use std::ops::Range;
+
+/// The longest part of a source line that is shown.
+const SHOWN_CHARS: usize = 120;
+
+/// One mistake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Bytes of the file.
+    pub at: Range<usize>,
+    /// What is wrong, what was expected, and the remedy; one line.
+    pub text: String,
+}
+
+/// All mistakes of one file, in the order of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    file: String,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    /// Line and column, from 1; none when the file could not even be read.
+    place: Option<Place>,
+    text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    line: usize,
+    /// In characters.
+    column: usize,
+    source: String,
+    /// Characters to underline, at least 1.
+    width: usize,
+}
+
+impl Report {
+    /// Of a file that could not be read.
+    pub fn unreadable(file: &str, text: String) -> Report {
+        let entries = vec![Entry { place: None, text }];
+        Report {
+            file: file.into(),
+            entries,
+        }
+    }
+
+    /// Of what was found in `source`.
+    pub fn new(file: &str, source: &str, mut problems: Vec<Problem>) -> Report {
+        problems.sort_by_key(|problem| problem.at.start);
+        problems.dedup();
+        let entries = problems.into_iter().map(|problem| Entry {
+            place: Some(place(source, problem.at)),
+            text: problem.text,
+        });
+        Report {
+            file: file.into(),
+            entries: entries.collect(),
+        }
+    }
+
+    /// How many mistakes there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+/// The line number of a byte of the file, from 1.
+pub fn line_of(source: &str, at: usize) -> usize {
+    source.as_bytes()[..at.min(source.len())]
+        .iter()
+        .filter(|byte| **byte == b'\n')
+        .count()
+        + 1
+}
+
+fn place(source: &str, at: Range<usize>) -> Place {
+    let floor = |mut at: usize| {
+        at = at.min(source.len());
+        while !source.is_char_boundary(at) {
+            at -= 1;
+        }
+        at
+    };
+    let (start, end) = (floor(at.start), floor(at.end));
+    let line_start = source[..start].rfind('\n').map_or(0, |at| at + 1);
+    let line_end = source[start..].find('\n').map_or(source.len(), |at| start + at);
+    let line = source[line_start..line_end].trim_end_matches('\r');
+    let column = source[line_start..start].chars().count();
+    let width = source[start..end.clamp(start, line_end)].trim_end().chars().count();
+    Place {
+        line: line_of(source, start),
+        column: column + 1,
+        source: line
+            .chars()
+            .take(SHOWN_CHARS)
+            // A tab would move the caret, any other control character the terminal.
+            .map(|char| if char.is_control() { ' ' } else { char })
+            .collect(),
+        width: width.clamp(1, SHOWN_CHARS.saturating_sub(column).max(1)),
+    }
+}
+
+/// `site.toml:12:5: what is wrong`, then the line with carets below the place; one after the other.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Entry { place, text }) in self.entries.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            let Some(Place {
+                line,
+                column,
+                source,
+                width,
+            }) = place
+            else {
+                write!(f, "{}: {text}", self.file)?;
+                continue;
+            };
+            writeln!(f, "{}:{line}:{column}: {text}", self.file)?;
+            let number = line.to_string();
+            writeln!(f, "  {number} | {source}")?;
+            write!(f, "  {:1$} | ", "", number.len())?;
+            if *column <= SHOWN_CHARS {
+                write!(f, "{:1$}{2}", "", column - 1, "^".repeat(*width))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(source: &str, at: Range<usize>) -> String {
+        let text = "wrong".to_string();
+        Report::new("a.toml", source, vec![Problem { at, text }]).to_string()
+    }
+
+    #[test]
+    fn the_place_is_pointed_at() {
+        assert_eq!(
+            shown("x = 1\n  yy = 2\n", 8..10),
+            "a.toml:2:3: wrong\n  2 |   yy = 2\n    |   ^^"
+        );
+        assert_eq!(shown("ä = ö\r\n", 5..7), "a.toml:1:5: wrong\n  1 | ä = ö\n    |     ^");
+        assert_eq!(shown("", 0..0), "a.toml:1:1: wrong\n  1 | \n    | ^");
+        assert_eq!(shown("a\n", 2..2), "a.toml:2:1: wrong\n  2 | \n    | ^");
+        assert_eq!(shown("\ta\n", 1..2), "a.toml:1:2: wrong\n  1 |  a\n    |  ^");
+    }
+
+    #[test]
+    fn any_place_in_any_text_can_be_shown() {
+        let source = "ä[[\n\r\n\t\u{1f600} = \"x";
+        for start in 0..=source.len() + 2 {
+            for end in 0..=source.len() + 2 {
+                let _ = shown(source, start..end);
+            }
+        }
+        let long = "x".repeat(1000);
+        assert!(shown(&long, 900..901).lines().all(|line| line.len() < 140));
+        assert!(shown(&long, 100..901).lines().all(|line| line.len() < 140));
+    }
+
+    #[test]
+    fn many_come_in_the_order_of_the_file_and_each_once() {
+        let problem = |at: usize, text: &str| Problem {
+            at: at..at + 1,
+            text: text.into(),
+        };
+        let report = Report::new("f", "ab\ncd", vec![problem(3, "b"), problem(0, "a"), problem(3, "b")]);
+        assert_eq!(report.len(), 2);
+        assert_eq!(
+            report.to_string(),
+            "f:1:1: a\n  1 | ab\n    | ^\nf:2:1: b\n  2 | cd\n    | ^"
+        );
+    }
+}

@@ -1,0 +1,501 @@
+//! Typed access to the tables of a TOML file, with the place of everything and without stopping at a mistake.
+//!
+//! A section of the configuration asks a [`Section`] for each key it knows, by type; a wrong value is noted in the
+//! [`Source`] and the answer is then `None`, as for a key that is not there. At its end [`Section::finish`] notes every key
+//! that nobody has asked for, with the nearest of those that somebody has.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::problem::Problem;
+use super::value;
+
+/// Keys less alike than this are not offered as a guess (Jaro-Winkler, 1 is equal).
+const ALIKE: f64 = 0.75;
+
+/// A file being read.
+pub struct Source<'s> {
+    /// Its text.
+    pub text: &'s str,
+    /// What relative paths start from: the folder the file lies in.
+    pub base: PathBuf,
+    /// Looks up an environment variable.
+    pub variable: &'s dyn Fn(&str) -> Option<String>,
+    problems: RefCell<Vec<Problem>>,
+}
+
+/// A value and where it stands.
+#[derive(Debug, Clone)]
+pub struct At<T> {
+    /// The value.
+    pub value: T,
+    /// Bytes of the file.
+    pub span: Range<usize>,
+}
+
+/// A table being read.
+pub struct Section<'s> {
+    source: &'s Source<'s>,
+    /// As the user knows it: `[[site.route]]`.
+    title: String,
+    table: &'s DeTable<'s>,
+    span: Range<usize>,
+    asked: RefCell<Vec<&'static str>>,
+}
+
+impl<'s> Source<'s> {
+    pub fn new(text: &'s str, base: PathBuf, variable: &'s dyn Fn(&str) -> Option<String>) -> Source<'s> {
+        Source {
+            text,
+            base,
+            variable,
+            problems: RefCell::default(),
+        }
+    }
+
+    /// Notes a mistake.
+    pub fn problem(&self, at: &Range<usize>, text: impl Into<String>) {
+        self.problems.borrow_mut().push(Problem {
+            at: at.clone(),
+            text: text.into(),
+        });
+    }
+
+    /// How many mistakes there are so far: a section that began with as many is sound.
+    pub fn count(&self) -> usize {
+        self.problems.borrow().len()
+    }
+
+    pub fn into_problems(self) -> Vec<Problem> {
+        self.problems.into_inner()
+    }
+
+    /// A path of the file's, made absolute as far as the folder of the file is.
+    pub fn path(&self, text: &str) -> PathBuf {
+        self.base.join(text)
+    }
+}
+
+impl<'s> Section<'s> {
+    pub fn new(source: &'s Source<'s>, title: &str, table: &'s DeTable<'s>, span: Range<usize>) -> Section<'s> {
+        Section {
+            source,
+            title: title.into(),
+            table,
+            span,
+            asked: RefCell::default(),
+        }
+    }
+
+    pub fn source(&self) -> &'s Source<'s> {
+        self.source
+    }
+
+    /// Where the table begins: its header, or its brace.
+    pub fn span(&self) -> &Range<usize> {
+        &self.span
+    }
+
+    /// What messages call it.
+    pub fn title(&self) -> &str {
+        if self.title.is_empty() { "the file" } else { &self.title }
+    }
+
+    /// Notes a mistake of the table as a whole.
+    pub fn problem(&self, text: impl Into<String>) {
+        self.source.problem(&self.span, text);
+    }
+
+    /// Whether the key is there, whatever its value; and where.
+    pub fn key(&self, key: &'static str) -> Option<Range<usize>> {
+        self.asked.borrow_mut().push(key);
+        self.table.get_key_value(key).map(|(key, _)| key.span())
+    }
+
+    /// The value of a key, whatever it is.
+    pub fn any(&self, key: &'static str) -> Option<&'s Spanned<DeValue<'s>>> {
+        self.asked.borrow_mut().push(key);
+        self.table.get(key)
+    }
+
+    /// Notes that a key is missing, unless it is there (perhaps with a wrong value, which has been noted already).
+    pub fn require(&self, key: &'static str, wanted: &str) {
+        if !self.table.contains_key(key) {
+            self.problem(format!("{} lacks '{key}': {wanted}", self.title));
+        }
+    }
+
+    /// A string, after substitution.
+    pub fn string(&self, key: &'static str) -> Option<At<String>> {
+        let value = self.any(key)?;
+        self.as_string(key, value, "a string")
+    }
+
+    /// A string or a list of strings.
+    pub fn strings(&self, key: &'static str) -> Option<Vec<At<String>>> {
+        let value = self.any(key)?;
+        let wanted = "a string or a list of strings";
+        let DeValue::Array(items) = value.get_ref() else {
+            return self.as_string(key, value, wanted).map(|one| vec![one]);
+        };
+        if items.is_empty() {
+            self.source.problem(
+                &value.span(),
+                format!("'{key}' is an empty list; leave it out, or name something"),
+            );
+        }
+        Some(
+            items
+                .iter()
+                .filter_map(|item| self.as_string(key, item, wanted))
+                .collect(),
+        )
+    }
+
+    /// Whole numbers of a range, both ends in it.
+    pub fn integer(&self, key: &'static str, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
+        let value = self.any(key)?;
+        let wanted = format!("a whole number from {} to {}", range.start(), range.end());
+        let number = match value.get_ref() {
+            DeValue::Integer(number) => u64::from_str_radix(number.as_str(), number.radix()).ok(),
+            DeValue::String(_) => self.as_variable(key, value, &wanted)?.parse().ok(),
+            _ => None,
+        };
+        let number = number.filter(|number| range.contains(number));
+        if number.is_none() {
+            self.mistyped(key, value, &wanted);
+        }
+        number
+    }
+
+    /// `true` or `false`.
+    pub fn boolean(&self, key: &'static str) -> Option<bool> {
+        let value = self.any(key)?;
+        let wanted = "true or false";
+        let truth = match value.get_ref() {
+            DeValue::Boolean(truth) => Some(*truth),
+            DeValue::String(_) => self.as_variable(key, value, wanted)?.parse().ok(),
+            _ => None,
+        };
+        if truth.is_none() {
+            self.mistyped(key, value, wanted);
+        }
+        truth
+    }
+
+    /// A duration above zero.
+    pub fn duration(&self, key: &'static str) -> Option<Duration> {
+        let value = self.any(key)?;
+        let text = self.as_string(key, value, value::DURATION)?;
+        let time = value::duration(&text.value);
+        match time {
+            None => self.mistyped(key, value, value::DURATION),
+            Some(Duration::ZERO) => self
+                .source
+                .problem(&text.span, format!("'{key}' must be longer than 0s")),
+            Some(_) => return time,
+        }
+        None
+    }
+
+    /// A number of bytes.
+    pub fn size(&self, key: &'static str) -> Option<u64> {
+        let value = self.any(key)?;
+        let bytes = match value.get_ref() {
+            DeValue::Integer(number) => u64::from_str_radix(number.as_str(), number.radix()).ok(),
+            _ => value::size(&self.as_string(key, value, value::SIZE)?.value),
+        };
+        if bytes.is_none() {
+            self.mistyped(key, value, value::SIZE);
+        }
+        bytes
+    }
+
+    /// One of a few words.
+    pub fn choice<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
+        let value = self.any(key)?;
+        let list: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+        let wanted = format!("one of {}", list.join(", "));
+        let text = self.as_string(key, value, &wanted)?;
+        let found = words.iter().find(|(word, _)| *word == text.value);
+        if found.is_none() {
+            let guess = nearest(&text.value, words.iter().map(|(word, _)| *word));
+            let guess = guess
+                .map(|guess| format!("; did you mean \"{guess}\"?"))
+                .unwrap_or_default();
+            let shown = show(value.get_ref());
+            self.source
+                .problem(&text.span, format!("'{key}' wants {wanted}, not {shown}{guess}"));
+        }
+        found.map(|(_, meaning)| *meaning)
+    }
+
+    /// A string that `parse` understands. Its error completes the sentence "'key': …".
+    pub fn parsed<T, E: Display>(&self, key: &'static str, parse: impl Fn(&str) -> Result<T, E>) -> Option<At<T>> {
+        let text = self.string(key)?;
+        self.understand(key, text, &parse)
+    }
+
+    /// A string, or a list of strings, that `parse` understands.
+    pub fn parsed_list<T, E: Display>(
+        &self,
+        key: &'static str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Option<Vec<At<T>>> {
+        let texts = self.strings(key)?;
+        Some(
+            texts
+                .into_iter()
+                .filter_map(|text| self.understand(key, text, &parse))
+                .collect(),
+        )
+    }
+
+    /// A folder that is there.
+    pub fn folder(&self, key: &'static str) -> Option<PathBuf> {
+        let text = self.string(key)?;
+        self.existing_folder(key, &text)
+    }
+
+    pub fn existing_folder(&self, key: &str, text: &At<String>) -> Option<PathBuf> {
+        let path = self.source.path(&text.value);
+        let shown = path.display();
+        match path.metadata() {
+            Ok(found) if found.is_dir() => return Some(path),
+            Ok(_) => self
+                .source
+                .problem(&text.span, format!("'{shown}' is not a folder; '{key}' wants one")),
+            Err(error) => self.missing(&text.span, &path, "folder", &error),
+        }
+        None
+    }
+
+    /// A file that is there and can be read.
+    pub fn file(&self, key: &'static str) -> Option<PathBuf> {
+        let text = self.string(key)?;
+        self.existing_file(&text)
+    }
+
+    pub fn existing_file(&self, text: &At<String>) -> Option<PathBuf> {
+        let path = self.source.path(&text.value);
+        match path.metadata() {
+            Ok(found) if found.is_file() => match std::fs::File::open(&path) {
+                Ok(_) => return Some(path),
+                Err(error) => self.missing(&text.span, &path, "file", &error),
+            },
+            Ok(_) => self
+                .source
+                .problem(&text.span, format!("'{}' is not a file", path.display())),
+            Err(error) => self.missing(&text.span, &path, "file", &error),
+        }
+        None
+    }
+
+    /// A file that will be appended to: the folder it lies in must be there.
+    pub fn writable(&self, key: &'static str) -> Option<PathBuf> {
+        let text = self.string(key)?;
+        let path = self.source.path(&text.value);
+        if path.is_dir() {
+            self.source.problem(
+                &text.span,
+                format!("'{}' is a folder; '{key}' wants a file", path.display()),
+            );
+            return None;
+        }
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        if let Err(error) = parent.metadata() {
+            self.missing(&text.span, parent, "folder", &error);
+            return None;
+        }
+        Some(path)
+    }
+
+    /// A table inside this one: `[site.log]` or `log = { … }`.
+    pub fn section(&self, key: &'static str) -> Option<Section<'s>> {
+        let value = self.any(key)?;
+        self.as_section(key, value, "a table")
+    }
+
+    /// What `key` holds if that is a table; otherwise notes that `wanted` was.
+    pub fn as_section(&self, key: &str, value: &'s Spanned<DeValue<'s>>, wanted: &str) -> Option<Section<'s>> {
+        match value.get_ref() {
+            DeValue::Table(table) => Some(Section::new(self.source, &self.below(key, false), table, value.span())),
+            _ => {
+                self.mistyped(key, value, wanted);
+                None
+            }
+        }
+    }
+
+    /// The tables of `[[key]]`, in the order of the file.
+    pub fn sections(&self, key: &'static str) -> Vec<Section<'s>> {
+        let title = self.below(key, true);
+        let Some(value) = self.any(key) else {
+            return Vec::new();
+        };
+        let DeValue::Array(items) = value.get_ref() else {
+            // `[key]` for `[[key]]` is what everybody gets wrong once.
+            let text = match value.get_ref() {
+                DeValue::Table(_) => format!(
+                    "{} must be written {title}: there may be several",
+                    self.below(key, false)
+                ),
+                other => format!("'{key}' wants tables, each begun by {title}, not {}", show(other)),
+            };
+            self.source.problem(&value.span(), text);
+            return Vec::new();
+        };
+        let sections = items.iter().filter_map(|item| match item.get_ref() {
+            DeValue::Table(table) => Some(Section::new(self.source, &title, table, item.span())),
+            _ => {
+                self.mistyped(key, item, "tables");
+                None
+            }
+        });
+        sections.collect()
+    }
+
+    /// All keys with string values, in the order of the file, for tables whose keys are the user's own.
+    pub fn entries(&self) -> Vec<(At<String>, At<String>)> {
+        let mut entries: Vec<_> = self
+            .table
+            .iter()
+            .filter_map(|(key, value)| {
+                let name = At {
+                    value: key.get_ref().to_string(),
+                    span: key.span(),
+                };
+                let text = self.as_string(key.get_ref(), value, "a string")?;
+                Some((name, text))
+            })
+            .collect();
+        entries.sort_by_key(|(name, _)| name.span.start);
+        entries
+    }
+
+    /// Notes the keys that nobody has asked for.
+    pub fn finish(self) {
+        let mut asked = self.asked.borrow().clone();
+        asked.sort_unstable();
+        asked.dedup();
+        for key in self.table.keys() {
+            let name = key.get_ref().as_ref();
+            if asked.contains(&name) {
+                continue;
+            }
+            let hint = match nearest(name, asked.iter().copied()) {
+                Some(guess) => format!("; did you mean '{guess}'?"),
+                None => format!("; it knows {}", asked.join(", ")),
+            };
+            self.source.problem(
+                &key.span(),
+                format!("unknown key '{}' in {}{hint}", name.escape_debug(), self.title()),
+            );
+        }
+    }
+
+    fn below(&self, key: &str, many: bool) -> String {
+        let inside = self.title.trim_matches(['[', ']']);
+        let dot = if inside.is_empty() { "" } else { "." };
+        if many {
+            format!("[[{inside}{dot}{key}]]")
+        } else {
+            format!("[{inside}{dot}{key}]")
+        }
+    }
+
+    pub fn as_string(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) -> Option<At<String>> {
+        let DeValue::String(text) = value.get_ref() else {
+            self.mistyped(key, value, wanted);
+            return None;
+        };
+        match value::substitute(text, self.source.variable) {
+            Ok((text, _)) => Some(At {
+                value: text,
+                span: value.span(),
+            }),
+            Err(error) => {
+                self.source.problem(&value.span(), format!("'{key}': {error}"));
+                None
+            }
+        }
+    }
+
+    /// A string that stands for another type because it names a variable: `workers = "${WORKERS:-2}"`.
+    fn as_variable(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) -> Option<String> {
+        let text = value.get_ref().as_str().unwrap_or_default();
+        match value::substitute(text, self.source.variable) {
+            Ok((text, true)) => return Some(text),
+            Ok((_, false)) => self.mistyped(key, value, wanted),
+            Err(error) => self.source.problem(&value.span(), format!("'{key}': {error}")),
+        }
+        None
+    }
+
+    /// Notes what `parse` says against `text`.
+    pub fn understand<T, E: Display>(
+        &self,
+        key: &str,
+        text: At<String>,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Option<At<T>> {
+        match parse(&text.value) {
+            Ok(value) => Some(At { value, span: text.span }),
+            Err(error) => {
+                let shown = text.value.escape_debug();
+                self.source
+                    .problem(&text.span, format!("'{key}' cannot be \"{shown}\": {error}"));
+                None
+            }
+        }
+    }
+
+    fn missing(&self, at: &Range<usize>, path: &Path, what: &str, error: &std::io::Error) {
+        let path = path.display();
+        let text = match error.kind() {
+            std::io::ErrorKind::NotFound => format!("there is no {what} '{path}'"),
+            std::io::ErrorKind::PermissionDenied => format!("this user may not read the {what} '{path}'"),
+            _ => format!("the {what} '{path}' cannot be used: {error}"),
+        };
+        self.source.problem(at, text);
+    }
+
+    pub fn mistyped(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) {
+        let text = format!("'{key}' wants {wanted}, not {}", show(value.get_ref()));
+        self.source.problem(&value.span(), text);
+    }
+}
+
+/// A value of the wrong type, in a message.
+pub fn show(value: &DeValue<'_>) -> String {
+    /// Longer strings are cut.
+    const CHARS: usize = 40;
+    match value {
+        DeValue::String(text) => {
+            let cut: String = text.chars().take(CHARS).collect();
+            let dots = if cut.len() < text.len() { "…" } else { "" };
+            format!("\"{}{dots}\"", cut.escape_debug())
+        }
+        DeValue::Integer(number) => format!("the number {number}"),
+        DeValue::Float(number) => format!("the number {number}"),
+        DeValue::Boolean(truth) => truth.to_string(),
+        DeValue::Datetime(_) => "a date".into(),
+        DeValue::Array(_) => "a list".into(),
+        DeValue::Table(_) => "a table".into(),
+    }
+}
+
+/// The word a user may have meant.
+pub fn nearest<'w>(word: &str, known: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    known
+        .map(|known| (strsim::jaro_winkler(word, known), known))
+        .filter(|(alike, _)| *alike >= ALIKE)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, known)| known)
+}

@@ -1,0 +1,83 @@
+//! `[[site.route]]`: which requests it takes, and which handler answers them.
+
+use std::ops::Range;
+
+use globset::GlobBuilder;
+
+use super::reader::Section;
+use super::settings::*;
+use super::top::values;
+use super::{handler, policy};
+
+/// A route as it was read, with its place.
+pub struct RouteAt {
+    pub route: Route,
+    pub at: Range<usize>,
+    /// Nothing is wrong with it by itself: only then do others have to do with it.
+    pub sound: bool,
+}
+
+pub fn read(section: Section<'_>) -> RouteAt {
+    let before = section.source().count();
+    let path = section.parsed("path", path).and_then(|path| path.value);
+    let globs = values(section.parsed_list("glob", |text| glob(text).map(|_| text.to_string())));
+    let mut methods = values(section.parsed_list("methods", policy::method));
+    methods.sort();
+    methods.dedup();
+    let matches = Match { path, globs, methods };
+    let policies = policy::read(&section);
+    let handler = handler::read(&section, &matches);
+    let at = section.span().clone();
+    let source = section.source();
+    section.finish();
+    let sound = source.count() == before;
+    let route = Route {
+        matches,
+        handler,
+        policies,
+    };
+    RouteAt { route, at, sound }
+}
+
+/// A prefix of whole segments; none for `/`, which every path begins with.
+fn path(text: &str) -> Result<Option<String>, String> {
+    if !text.starts_with('/') {
+        return Err(format!("a path begins with '/'; did you mean \"/{text}\"?"));
+    }
+    if text.contains('*') {
+        return Err("it is a pattern; write it as 'glob'".into());
+    }
+    if text.contains(['?', '#', '%']) || text.chars().any(char::is_control) {
+        return Err(
+            "it is compared with the decoded path of a request, without query: write it without '?', '#' and '%'"
+                .into(),
+        );
+    }
+    let path = text.trim_end_matches('/');
+    if path
+        .split('/')
+        .skip(1)
+        .any(|segment| matches!(segment, "" | "." | ".."))
+    {
+        return Err("it has an empty, '.' or '..' segment, which no request is matched with".into());
+    }
+    Ok((!path.is_empty()).then(|| path.to_string()))
+}
+
+/// As it is matched: a pattern that begins with `/` against the whole path, any other against its end, from any segment on.
+/// `*` stays inside a segment, `**` does not.
+pub fn glob(text: &str) -> Result<globset::Glob, String> {
+    if text.is_empty() {
+        return Err("it is empty".into());
+    }
+    let whole = if text.starts_with('/') {
+        text.to_string()
+    } else {
+        format!("**/{text}")
+    };
+    GlobBuilder::new(&whole)
+        .literal_separator(true)
+        .backslash_escape(true)
+        .build()
+        .map_err(|error| error.kind().to_string())
+}

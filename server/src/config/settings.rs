@@ -1,0 +1,415 @@
+//! What a checked file says. Plain data; `top`, `route`, `handler` and `policy` make it, `site.rs` builds from it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::cli::{Field, LogFormat};
+
+/// A whole file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Whom the process becomes once it listens.
+    pub user: Option<String>,
+    pub group: Option<String>,
+    /// What becomes the root folder once it listens.
+    pub chroot: Option<PathBuf>,
+    /// Worker threads; none for one per core.
+    pub workers: Option<usize>,
+    /// How long running requests may take at the end, and on a listener that is removed.
+    pub drain: Duration,
+    /// The access log of sites that name none.
+    pub log: Log,
+    pub admin: Option<Admin>,
+    /// At least one.
+    pub listeners: Vec<Listener>,
+    /// At least one.
+    pub sites: Vec<Site>,
+}
+
+impl Config {
+    /// `2 sites, 5 routes, 1 listener`
+    pub fn summary(&self) -> String {
+        let count = |number: usize, one: &str| match number {
+            1 => format!("1 {one}"),
+            _ => format!("{number} {one}s"),
+        };
+        let routes = self.sites.iter().map(|site| site.routes.len()).sum();
+        format!(
+            "{}, {}, {}",
+            count(self.sites.len(), "site"),
+            count(routes, "route"),
+            count(self.listeners.len(), "listener")
+        )
+    }
+}
+
+/// Where and how requests are logged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Log {
+    pub format: LogFormat,
+    /// None for standard error.
+    pub file: Option<PathBuf>,
+}
+
+impl Log {
+    pub const OFF: Log = Log {
+        format: LogFormat::Off,
+        file: None,
+    };
+}
+
+/// The listener of /health and /metrics.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admin {
+    pub bind: Bind,
+}
+
+/// A place to listen on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Bind {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+    /// A socket that systemd has opened, by its `FileDescriptorName=`.
+    Systemd(String),
+}
+
+impl fmt::Display for Bind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bind::Tcp(address) => write!(f, "{address}"),
+            Bind::Unix(path) => write!(f, "unix:{}", path.display()),
+            Bind::Systemd(name) => write!(f, "systemd:{name}"),
+        }
+    }
+}
+
+/// `[[listen]]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listener {
+    /// What sites call it; its address when it has no name.
+    pub name: String,
+    pub bind: Bind,
+    /// Peers that say in the PROXY protocol whom they speak for; empty when the protocol is not spoken.
+    pub proxy_protocol: Vec<IpNet>,
+    pub max_connections: Option<usize>,
+    /// Permissions of a Unix socket.
+    pub mode: Option<u32>,
+    pub timeouts: Timeouts,
+    pub head: Head,
+}
+
+/// How long a listener waits for its clients; none for the server's default.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Timeouts {
+    pub header: Option<Duration>,
+    pub body: Option<Duration>,
+    pub idle: Option<Duration>,
+    pub write: Option<Duration>,
+}
+
+/// How large the head of a request may be; none for the server's default.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Head {
+    pub request_line: Option<u64>,
+    pub bytes: Option<u64>,
+    pub fields: Option<u64>,
+}
+
+/// `[[site]]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Site {
+    /// In lower case. Empty only if it is the default.
+    pub hosts: Vec<Host>,
+    /// Whether it answers for hosts that no site names.
+    pub default: bool,
+    /// Indices into [`Config::listeners`]: all of them when the file names none.
+    pub listeners: Vec<usize>,
+    pub error_pages: Vec<(u16, PathBuf)>,
+    pub policies: Policies,
+    pub routes: Vec<Route>,
+}
+
+/// A host name a site answers for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Host {
+    Exact(String),
+    /// `*.example.org`, without the `*.`: every name below it.
+    Below(String),
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::Exact(name) => f.write_str(name),
+            Host::Below(name) => write!(f, "*.{name}"),
+        }
+    }
+}
+
+/// `[[site.route]]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Route {
+    pub matches: Match,
+    pub handler: Handler,
+    pub policies: Policies,
+}
+
+/// Which requests a route takes: all that fit everything which is given.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Match {
+    /// Begins with `/` and does not end with one, but for `/` itself, which is none.
+    pub path: Option<String>,
+    pub globs: Vec<String>,
+    /// Sorted. Empty for all.
+    pub methods: Vec<String>,
+}
+
+/// What answers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Handler {
+    Files(Files),
+    Fastcgi(Fastcgi),
+    Proxy(Proxy),
+    Redirect(Redirect),
+    Respond(Respond),
+    Rewrite(Rewrite),
+    Chat(Chat),
+}
+
+impl Handler {
+    /// The key that makes it, in the order of the documentation.
+    pub const KEYS: [&str; 7] = ["files", "fastcgi", "proxy", "redirect", "respond", "rewrite", "chat"];
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Files {
+    pub root: PathBuf,
+    pub index: Vec<String>,
+    pub listing: bool,
+    pub spa: bool,
+    pub hidden: bool,
+    pub precompressed: bool,
+    /// What is cut from the front of a path before it is looked for below the root.
+    pub strip: Option<String>,
+    /// `Cache-Control` of the files.
+    pub cache: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fastcgi {
+    pub servers: Vec<Upstream>,
+    pub root: PathBuf,
+    pub index: String,
+    pub extension: String,
+    pub params: BTreeMap<String, String>,
+    pub keep: Option<bool>,
+    pub timeouts: UpstreamTimeouts,
+    pub health: Option<Health>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proxy {
+    pub servers: Vec<Upstream>,
+    /// What is cut from the front of a path before it is sent.
+    pub strip: Option<String>,
+    pub host: ProxyHost,
+    pub timeouts: UpstreamTimeouts,
+    pub health: Option<Health>,
+    pub trust_forwarded: bool,
+}
+
+/// The `Host` an upstream sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProxyHost {
+    /// The client's.
+    Client,
+    /// The upstream's address.
+    Upstream,
+    Fixed(String),
+}
+
+/// Where an application listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Upstream {
+    /// `host:port`
+    Tcp(String),
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Upstream::Tcp(address) => f.write_str(address),
+            Upstream::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct UpstreamTimeouts {
+    pub connect: Option<Duration>,
+    /// For the head of the response.
+    pub first_byte: Option<Duration>,
+    /// Between bytes of the response.
+    pub between_bytes: Option<Duration>,
+}
+
+/// How an upstream is asked whether it is well.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Health {
+    pub path: String,
+    pub every: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Redirect {
+    /// With `{host}`, `{path}`, `{rest}` and `{query}`.
+    pub to: String,
+    pub status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Respond {
+    pub status: u16,
+    pub body: Body,
+    pub content_type: Option<String>,
+}
+
+/// What a fixed answer says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Body {
+    /// The status in words.
+    Status,
+    Text(String),
+    File(PathBuf),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rewrite {
+    /// Tried in order.
+    pub rules: Vec<Rule>,
+}
+
+/// A rule of a rewrite: patterns are regular expressions that have been compiled once to see that they are sound.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    pub pattern: String,
+    pub to: String,
+    /// None for an internal rewrite.
+    pub redirect: Option<u16>,
+    pub conditions: Vec<Condition>,
+}
+
+/// What must hold for a rule beside its pattern.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Condition {
+    /// `header`, `cookie`, `query`, `method`, `host`, …
+    pub of: String,
+    /// The name of the header, cookie or parameter, or a path.
+    pub name: Option<String>,
+    pub is: Test,
+    pub not: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Test {
+    Present,
+    Equals(String),
+    Matches(String),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chat {
+    /// Messages a newcomer is shown.
+    pub history: usize,
+    /// Bytes of one message.
+    pub message: u64,
+    pub origins: Vec<String>,
+}
+
+/// What happens around a handler. A route's own setting replaces its site's; headers add up.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Policies {
+    pub auth: Setting<Auth>,
+    pub headers: Vec<Field>,
+    pub cors: Setting<Cors>,
+    pub limits: Limits,
+    pub allow: Vec<IpNet>,
+    pub deny: Vec<IpNet>,
+    pub rate: Setting<Rate>,
+    pub compress: Setting<Compress>,
+    pub log: Setting<Log>,
+}
+
+/// A policy a route can have, lack, or leave to its site.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Setting<T> {
+    #[default]
+    Inherited,
+    Off,
+    On(T),
+}
+
+impl<T> Setting<T> {
+    /// Of a route, given its site's.
+    pub fn or<'a>(&'a self, site: &'a Setting<T>) -> Option<&'a T> {
+        match self {
+            Setting::On(value) => Some(value),
+            Setting::Off => None,
+            Setting::Inherited => match site {
+                Setting::On(value) => Some(value),
+                _ => None,
+            },
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Auth {
+    pub realm: String,
+    /// Name and hash.
+    pub users: Vec<(String, String)>,
+    /// Lines of `name:hash`.
+    pub file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cors {
+    /// `*` or origins.
+    pub origins: Vec<String>,
+    pub methods: Vec<String>,
+    pub headers: Vec<String>,
+    pub expose: Vec<String>,
+    pub credentials: bool,
+    pub max_age: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Limits {
+    /// Bytes of a request's body.
+    pub body: Option<u64>,
+    /// For the head of the response.
+    pub time: Option<Duration>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rate {
+    /// Requests in each `per`.
+    pub requests: u32,
+    pub per: Duration,
+    /// How many may come at once.
+    pub burst: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Compress {
+    /// Bytes from which on it is worth it.
+    pub min: Option<u64>,
+    /// Subset of `gzip`, `br`, `zstd`; empty for all.
+    pub codings: Vec<String>,
+}

@@ -1,0 +1,314 @@
+//! The file as a whole: the keys at its top, `[log]`, `[admin]`, `[[listen]]` and `[[site]]`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use toml::Spanned;
+use toml::de::DeTable;
+
+use crate::cli::{self, DEFAULT_ADDRESS, LogFormat};
+
+use super::reader::{At, Section, Source, nearest};
+use super::settings::*;
+use super::{check, policy, route};
+
+/// What running requests are given at the end when the file does not say.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// A listener as it was read, with its place.
+pub struct ListenAt {
+    pub listener: Listener,
+    /// Of its address, or of the table.
+    pub at: std::ops::Range<usize>,
+    /// It has an address.
+    pub sound: bool,
+}
+
+/// A site as it was read, with its place.
+pub struct SiteAt {
+    pub site: Site,
+    pub at: std::ops::Range<usize>,
+    pub hosts: Vec<At<Host>>,
+    /// Listeners by name.
+    pub listen: Vec<At<String>>,
+    pub routes: Vec<route::RouteAt>,
+}
+
+/// Reads a whole file. The result is whole only when no problem was noted.
+pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
+    // The lifetimes of text, table and source are one here: all are borrowed for this call.
+    let top = Section::new(source, "", table.get_ref(), 0..0);
+    let user = top.string("user").map(|user| user.value);
+    let group = top.string("group").map(|group| group.value);
+    let chroot = top.folder("chroot");
+    let workers = top.integer("workers", 1..=1024).map(|workers| workers as usize);
+    let drain = top.duration("drain").unwrap_or(DRAIN);
+    let log = match policy::log(&top) {
+        Setting::On(log) => log,
+        _ => Log::OFF,
+    };
+    let admin = top.section("admin").and_then(|section| {
+        section.require(
+            "address",
+            "where /health and /metrics are answered, \"127.0.0.1:9090\" for example",
+        );
+        let bind = section.parsed("address", |text| bind(source, text));
+        section.finish();
+        bind
+    });
+    let mut listeners: Vec<ListenAt> = top.sections("listen").into_iter().map(listen).collect();
+    let nowhere = top.key("listen").is_none();
+    let sites: Vec<SiteAt> = top.sections("site").into_iter().map(site).collect();
+    if top.key("site").is_none() {
+        top.problem("there is no [[site]]: nothing would be served");
+    }
+    top.finish();
+    if nowhere {
+        listeners.push(ListenAt {
+            listener: Listener {
+                name: DEFAULT_ADDRESS.into(),
+                bind: Bind::Tcp(DEFAULT_ADDRESS.parse().expect("a literal that a test parses")),
+                proxy_protocol: Vec::new(),
+                max_connections: None,
+                mode: None,
+                timeouts: Timeouts::default(),
+                head: Head::default(),
+            },
+            at: 0..0,
+            sound: true,
+        });
+    }
+    check::listeners(source, &listeners, admin.as_ref());
+    let sites = check::sites(source, &listeners, sites);
+    Config {
+        user,
+        group,
+        chroot,
+        workers,
+        drain,
+        log,
+        admin: admin.map(|bind| Admin { bind: bind.value }),
+        listeners: listeners.into_iter().map(|read| read.listener).collect(),
+        sites,
+    }
+}
+
+fn listen(section: Section<'_>) -> ListenAt {
+    let source = section.source();
+    section.require(
+        "address",
+        "\"127.0.0.1:8080\", \"unix:/run/osier.sock\" or \"systemd:NAME\"",
+    );
+    let name = section.string("name");
+    let bind = section.parsed("address", |text| bind(source, text));
+    let proxy_protocol = section.parsed_list("proxy_protocol", net);
+    let max_connections = section.integer("max_connections", 1..=10_000_000);
+    let mode_at = section.key("mode");
+    let mode = section.parsed("mode", |text| {
+        u32::from_str_radix(text, 8)
+            .ok()
+            .filter(|mode| *mode <= 0o777)
+            .ok_or("write the permissions in octal digits, \"0660\" for example")
+    });
+    if let (Some(at), Some(bind)) = (mode_at, &bind)
+        && !matches!(bind.value, Bind::Unix(_))
+    {
+        source.problem(&at, "'mode' is for Unix sockets alone (address = \"unix:…\")");
+    }
+    let timeouts = section.section("timeouts").map(|timeouts| {
+        let read = Timeouts {
+            header: timeouts.duration("header"),
+            body: timeouts.duration("body"),
+            idle: timeouts.duration("idle"),
+            write: timeouts.duration("write"),
+        };
+        timeouts.finish();
+        read
+    });
+    let head = section.section("head").map(|head| {
+        // Beyond these the parser's own tables end.
+        let read = Head {
+            request_line: head.size("request_line"),
+            bytes: head.size("bytes"),
+            fields: head.integer("fields", 1..=100),
+        };
+        head.finish();
+        read
+    });
+    let at = bind.as_ref().map_or(section.span().clone(), |bind| bind.span.clone());
+    section.finish();
+    let sound = bind.is_some();
+    // A stand-in for an address that was refused: the file is not used then.
+    let bind = bind.map_or(Bind::Systemd(String::new()), |bind| bind.value);
+    ListenAt {
+        listener: Listener {
+            name: name.map_or_else(|| bind.to_string(), |name| name.value),
+            bind,
+            proxy_protocol: values(proxy_protocol),
+            max_connections: max_connections.map(|count| count as usize),
+            mode: mode.map(|mode| mode.value),
+            timeouts: timeouts.unwrap_or_default(),
+            head: head.unwrap_or_default(),
+        },
+        at,
+        sound,
+    }
+}
+
+fn site(section: Section<'_>) -> SiteAt {
+    let hosts = section.parsed_list("host", host);
+    let default_at = section.key("default");
+    let default = section.boolean("default").unwrap_or(false);
+    if section.key("host").is_none() && !default {
+        section.problem("[[site]] answers for nobody: give it host = \"example.org\" or default = true");
+    }
+    let listen = section.strings("listen").unwrap_or_default();
+    let error_pages = section.section("error_pages").map(error_pages).unwrap_or_default();
+    let policies = policy::read(&section);
+    let routes: Vec<_> = section.sections("route").into_iter().map(route::read).collect();
+    if section.key("route").is_none() {
+        section.problem("[[site]] has no [[site.route]]: it would answer nothing but 404");
+    }
+    let at = default_at.unwrap_or(section.span().clone());
+    section.finish();
+    let hosts = hosts.unwrap_or_default();
+    SiteAt {
+        site: Site {
+            hosts: hosts.iter().map(|host| host.value.clone()).collect(),
+            default,
+            listeners: Vec::new(),
+            error_pages,
+            policies,
+            routes: Vec::new(),
+        },
+        at,
+        hosts,
+        listen,
+        routes,
+    }
+}
+
+fn error_pages(section: Section<'_>) -> Vec<(u16, PathBuf)> {
+    let mut pages = Vec::new();
+    for (status, path) in section.entries() {
+        let code = status
+            .value
+            .parse::<u16>()
+            .ok()
+            .filter(|code| (400..=599).contains(code));
+        if code.is_none() {
+            let text = format!("'{}' is not a status from 400 to 599", status.value.escape_debug());
+            section.source().problem(&status.span, text);
+        }
+        if let (Some(path), Some(code)) = (section.existing_file(&path), code) {
+            pages.push((code, path));
+        }
+    }
+    pages
+}
+
+pub fn values<T>(list: Option<Vec<At<T>>>) -> Vec<T> {
+    list.unwrap_or_default().into_iter().map(|at| at.value).collect()
+}
+
+/// An address to listen on.
+fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        /// `sun_path` without its NUL.
+        const LONGEST: usize = 107;
+        if path.is_empty() {
+            return Err("name the socket, \"unix:/run/osier.sock\" for example".into());
+        }
+        let path = source.path(path);
+        if path.as_os_str().len() > LONGEST {
+            return Err(format!("the path of a Unix socket has at most {LONGEST} bytes"));
+        }
+        let parent = path.parent().unwrap_or(&path);
+        if !parent.is_dir() {
+            return Err(format!("there is no folder '{}'", parent.display()));
+        }
+        return Ok(Bind::Unix(path));
+    }
+    if let Some(name) = text.strip_prefix("systemd:") {
+        let fine = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
+        return if fine {
+            Ok(Bind::Systemd(name.into()))
+        } else {
+            Err("name the socket as its unit does (FileDescriptorName=)".into())
+        };
+    }
+    match text.parse::<cli::Address>() {
+        Ok(address) => Ok(Bind::Tcp(address.0)),
+        Err(error) => {
+            let known = ["unix:", "systemd:"];
+            let scheme = text.split_inclusive(':').next().unwrap_or_default();
+            let guess = nearest(scheme, known.into_iter()).filter(|_| text.contains(":/"));
+            let guess = guess
+                .map(|guess| format!("; did you mean \"{guess}\"?"))
+                .unwrap_or_default();
+            Err(format!("{error}; or \"unix:PATH\", \"systemd:NAME\"{guess}"))
+        }
+    }
+}
+
+/// A network, or a single address.
+pub fn net(text: &str) -> Result<IpNet, String> {
+    let net = text
+        .parse::<IpNet>()
+        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
+        .map_err(|_| "write an address or a network, \"10.0.0.0/8\" or \"::1\" for example".to_string())?;
+    if net.trunc() != net {
+        return Err(format!(
+            "it has bits behind its prefix; did you mean \"{}\"?",
+            net.trunc()
+        ));
+    }
+    Ok(net)
+}
+
+fn host(text: &str) -> Result<Host, String> {
+    let lower = text.to_ascii_lowercase();
+    let (name, below) = match lower.strip_prefix("*.") {
+        Some(name) => (name, true),
+        None => (lower.as_str(), false),
+    };
+    if name == "*" {
+        return Err("for every host write default = true".into());
+    }
+    if name.contains('*') {
+        return Err("a '*' stands for whole labels in front: \"*.example.org\"".into());
+    }
+    let literal = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    if let Some(literal) = literal {
+        return match literal.parse::<std::net::Ipv6Addr>() {
+            Ok(address) if !below => Ok(Host::Exact(format!("[{address}]"))),
+            _ => Err("it is not an IPv6 address in brackets".into()),
+        };
+    }
+    if name.contains(':') {
+        return Err("a host is a name alone, without port or scheme".into());
+    }
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+    };
+    if name.len() > 253 || !name.split('.').all(label) {
+        return Err("it is not a host name (write international names in their ASCII form, \"xn--…\")".into());
+    }
+    Ok(if below {
+        Host::Below(name.into())
+    } else {
+        Host::Exact(name.into())
+    })
+}
+
+/// Formats, and what they are called.
+pub const FORMATS: [(&str, LogFormat); 3] = [
+    ("combined", LogFormat::Combined),
+    ("json", LogFormat::Json),
+    ("off", LogFormat::Off),
+];
