@@ -3,16 +3,16 @@
 #[path = "../../http/tests/table/mod.rs"]
 mod table;
 
+#[path = "../../http/tests/reply_table/mod.rs"]
+mod reply_table;
+
 use std::{fs, io, path::Path};
 
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let mut written = 0;
     for (name, bytes, _) in table::VECTORS {
-        let name: String = name
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || c == '+' { c } else { '-' })
-            .collect();
+        let name = file_name(name);
         let mut seed = |target: &str, bytes: &[u8]| -> io::Result<()> {
             let directory = corpus.join(target);
             fs::create_dir_all(&directory)?;
@@ -31,6 +31,12 @@ fn main() -> io::Result<()> {
             Some((head, [])) => seed("head", head)?,
             _ => {}
         }
+    }
+    for (name, bytes, _) in reply_table::VECTORS {
+        let directory = corpus.join("reply");
+        fs::create_dir_all(&directory)?;
+        written += 1;
+        fs::write(directory.join(file_name(name)), bytes)?;
     }
     for (name, records) in FASTCGI {
         let directory = corpus.join("fastcgi");
@@ -52,6 +58,11 @@ fn main() -> io::Result<()> {
     }
     println!("{written} seeds");
     Ok(())
+}
+
+fn file_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '+' { c } else { '-' };
+    name.chars().map(plain).collect()
 }
 
 /// Answers of an application, record by record.

@@ -1,10 +1,10 @@
-//! Turns the connection's bytes into one request's body bytes, whatever its framing, and finds where the next request
+//! Turns the connection's bytes into the body bytes of one message, whatever its framing, and finds where the next message
 //! begins.
 
 use crate::chunked::{ChunkedDecoder, Piece};
-use crate::{BodyLength, Limits, Reject};
+use crate::{BodyLength, Limits, Reject, ReplyLength};
 
-/// The decoder of one request's body.
+/// The decoder of one body.
 ///
 /// The connection makes one after the head, feeds it the bytes that follow and stops at [`Piece::done`]; what is left
 /// of the input begins the next request. It holds no bytes itself.
@@ -22,8 +22,14 @@ pub struct BodyDecoder(State);
 
 #[derive(Clone, Debug)]
 enum State {
-    Known { remaining: u64 },
+    Known {
+        remaining: u64,
+    },
     Chunked(ChunkedDecoder),
+    /// Of a response: everything that comes.
+    UntilClose {
+        ended: bool,
+    },
 }
 
 impl BodyDecoder {
@@ -40,6 +46,30 @@ impl BodyDecoder {
             BodyLength::Known(remaining) => State::Known { remaining },
             BodyLength::Chunked => State::Chunked(ChunkedDecoder::new(limits)),
         }))
+    }
+
+    /// The decoder of a response's body. [`Limits::body`] does not bound it: what a backend sends streams through.
+    pub fn of_reply(length: ReplyLength, limits: &Limits) -> BodyDecoder {
+        BodyDecoder(match length {
+            ReplyLength::None => State::Known { remaining: 0 },
+            ReplyLength::Known(remaining) => State::Known { remaining },
+            ReplyLength::Chunked => State::Chunked(ChunkedDecoder::new(&Limits {
+                body: u64::MAX,
+                ..*limits
+            })),
+            ReplyLength::UntilClose => State::UntilClose { ended: false },
+        })
+    }
+
+    /// The connection has ended. Only what lasts until then is done by it.
+    ///
+    /// # Errors
+    /// [`Reject::BodyEnded`] inside of any other body.
+    pub fn at_end(&mut self) -> Result<(), Reject> {
+        if let State::UntilClose { ended } = &mut self.0 {
+            *ended = true;
+        }
+        if self.is_done() { Ok(()) } else { Err(Reject::BodyEnded) }
     }
 
     /// Takes framing and at most `max` bytes of data from the front of `input`, which holds the connection's bytes
@@ -63,6 +93,14 @@ impl BodyDecoder {
                 })
             }
             State::Chunked(decoder) => decoder.decode(input, max),
+            State::UntilClose { ended } => {
+                let count = input.len().min(max);
+                Ok(Piece {
+                    consumed: count,
+                    data: &input[..count],
+                    done: *ended,
+                })
+            }
         }
     }
 
@@ -73,6 +111,13 @@ impl BodyDecoder {
         match &self.0 {
             State::Known { remaining } => *remaining,
             State::Chunked(decoder) => decoder.plain(),
+            State::UntilClose { ended } => {
+                if *ended {
+                    0
+                } else {
+                    u64::MAX
+                }
+            }
         }
     }
 
@@ -86,6 +131,7 @@ impl BodyDecoder {
                 *remaining = remaining.checked_sub(count).expect("advance() beyond plain()");
             }
             State::Chunked(decoder) => decoder.advance(count),
+            State::UntilClose { .. } => {}
         }
     }
 
@@ -95,6 +141,7 @@ impl BodyDecoder {
         match &self.0 {
             State::Known { remaining } => *remaining == 0,
             State::Chunked(decoder) => decoder.is_done(),
+            State::UntilClose { ended } => *ended,
         }
     }
 }

@@ -60,9 +60,9 @@ impl<'a> Framing<'a> {
 }
 
 /// The options of Connection that mean something here, as a set.
-const CLOSE: u8 = 1;
-const KEEP_ALIVE: u8 = 2;
-const UPGRADE: u8 = 4;
+pub(crate) const CLOSE: u8 = 1;
+pub(crate) const KEEP_ALIVE: u8 = 2;
+pub(crate) const UPGRADE: u8 = 4;
 
 /// What the pass knows so far. The functions that are called for a field get and return small values and not this, so that
 /// it can stay in registers.
@@ -85,7 +85,7 @@ fn expect(value: &[u8]) -> Result<bool, Reject> {
 }
 
 /// RFC 9110 7.6.1: a list of tokens, in one field or several; unknown ones mean nothing here.
-fn connection(value: &[u8]) -> Result<u8, Reject> {
+pub(crate) fn connection(value: &[u8]) -> Result<u8, Reject> {
     let mut options = 0;
     for option in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
         if option.eq_ignore_ascii_case(b"close") {
@@ -102,7 +102,7 @@ fn connection(value: &[u8]) -> Result<u8, Reject> {
 }
 
 /// RFC 9110 8.6 says `1*DIGIT`. It lets a list of equal lengths be collapsed; no honest client sends one.
-fn content_length(value: &[u8], repeated: bool) -> Result<u64, Reject> {
+pub(crate) fn content_length(value: &[u8], repeated: bool) -> Result<u64, Reject> {
     if repeated {
         return Err(Reject::ContentLengthRepeated);
     }
@@ -124,7 +124,7 @@ fn content_length(value: &[u8], repeated: bool) -> Result<u64, Reject> {
 
 /// RFC 9112 6.1: a server that receives a coding it does not understand should answer 501; 6.3: a final coding
 /// other than chunked is 400.
-fn transfer_encoding(value: &[u8], repeated: bool) -> Result<bool, Reject> {
+pub(crate) fn transfer_encoding(value: &[u8], repeated: bool) -> Result<bool, Reject> {
     if repeated {
         return Err(Reject::TransferEncodingRepeated);
     }

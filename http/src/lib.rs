@@ -31,10 +31,13 @@
 //! in two ways (request smuggling) is answered by 400. `tests/table` has the bytes of each case. Every part of a
 //! request has a bound in [`Limits`], checked as the bytes come.
 //!
+//! A gateway stands on the other side of a connection as well: [`RequestWriter`] makes the head it sends to its backend,
+//! [`ReplyScanner`] and [`Reply`] read what comes back, as strictly.
+//!
 //! [`fastcgi`] is the record layer to applications and [`cgi`] the head of what they answer, on the same terms;
 //! [`proxy_protocol`] what a balancer says before the first request.
 //!
-//! Not here: HTTP/2, clients, WebSocket frames, percent-decoding, dates, any timeout.
+//! Not here: HTTP/2, WebSocket frames, percent-decoding, dates, any timeout.
 //!
 //! # Example
 //!
@@ -92,7 +95,9 @@ mod limits;
 mod method;
 pub mod proxy_protocol;
 mod reject;
+mod reply;
 mod request;
+mod request_writer;
 mod response;
 mod scan;
 mod status;
@@ -105,7 +110,9 @@ pub use framing::BodyLength;
 pub use limits::Limits;
 pub use method::Method;
 pub use reject::Reject;
+pub use reply::{Reply, ReplyLength, ReplyScanner, connection_names};
 pub use request::{Head, Headers, Slots, Version};
+pub use request_writer::RequestWriter;
 pub use response::{CONTINUE, DateLine, Exchange, HeadWriter, HeaderError, ResponseBody, Sent, Transfer, write_reject};
 pub use scan::{HeadScanner, LEADING_EMPTY_LINES};
 pub use status::reason_phrase;

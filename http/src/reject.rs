@@ -15,7 +15,8 @@ macro_rules! rejects {
         }
 
         impl Reject {
-            /// The status code to answer with: 400, 413, 414, 417, 431, 501 or 505.
+            /// The status code to answer with: 400, 413, 414, 417, 431, 501, 502 or 505. What a backend has sent is 502 whatever
+            /// this says.
             pub const fn status(self) -> u16 {
                 match self { $(Reject::$name => $status,)* }
             }
@@ -42,6 +43,10 @@ rejects! {
     Version = 505, "an HTTP version other than 1.0 and 1.1";
     HeaderName = 400, "a malformed header name";
     HeaderValue = 400, "a malformed header value";
+
+    // What a backend answers.
+    StatusLine = 502, "a malformed status line";
+    BodyEnded = 502, "the connection ended inside the body";
 
     // The target and whom it addresses.
     Target = 400, "a malformed request target";

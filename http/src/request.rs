@@ -33,6 +33,14 @@ impl<const N: usize> Slots<'_, N> {
     }
 }
 
+impl<'b, const N: usize> Slots<'b, N> {
+    /// The first `count` slots, if there are as many.
+    #[inline(always)]
+    pub(crate) fn room(&mut self, count: usize) -> &mut [MaybeUninit<httparse::Header<'b>>] {
+        &mut self.0[..count.min(N)]
+    }
+}
+
 impl<const N: usize> Default for Slots<'_, N> {
     fn default() -> Self {
         Slots::new()
@@ -78,9 +86,8 @@ impl<'a> Head<'a> {
         slots: &'a mut Slots<'b, N>,
         limits: &Limits,
     ) -> Result<Head<'a>, Reject> {
-        let room = limits.header_count.min(N);
         let mut request = httparse::Request::new(&mut []);
-        match request.parse_with_uninit_headers(bytes, &mut slots.0[..room]) {
+        match request.parse_with_uninit_headers(bytes, slots.room(limits.header_count)) {
             Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
             Ok(_) => return Err(Reject::RequestLine),
             Err(error) => return Err(reject_of(error, bytes)),
@@ -212,6 +219,12 @@ impl fmt::Debug for Head<'_> {
 /// The fields of a head; see [`Head::headers`].
 #[derive(Clone, Debug)]
 pub struct Headers<'a>(std::slice::Iter<'a, httparse::Header<'a>>);
+
+impl<'a> Headers<'a> {
+    pub(crate) fn new(fields: &'a [httparse::Header<'a>]) -> Headers<'a> {
+        Headers(fields.iter())
+    }
+}
 
 impl<'a> Iterator for Headers<'a> {
     type Item = (&'a str, &'a [u8]);

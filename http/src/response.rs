@@ -338,7 +338,7 @@ fn date_and_type(out: &mut Vec<u8>, date: &DateLine) {
 }
 
 #[inline]
-fn write_content_length(out: &mut Vec<u8>, length: u64) {
+pub(crate) fn write_content_length(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(b"content-length: ");
     let digit = |power: u64| b'0' + (length / power % 10) as u8;
     // A few digits go straight to their place. (A copy of bytes that were just written one by one waits for them.)

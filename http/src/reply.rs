@@ -1,0 +1,308 @@
+//! The head of a response as a gateway receives it from a backend: delimited, parsed, and its framing decided.
+//!
+//! As strict as `request.rs`: a backend that two parsers could read in two ways is answered for by 502, and its connection
+//! is closed. The gateway drives
+//!
+//! ```text
+//!   bytes ─▶ ReplyScanner::scan ─▶ Reply::parse ─▶ BodyDecoder::of_reply ─▶ decode … ─▶ done: kept if keep_alive
+//!     ▲                               │                                       └─ the connection ends: at_end
+//!     └───────────────────────────────┘ interim (1xx but 101): the final head is still to come
+//! ```
+//!
+//! Nothing of the framing is ever passed on: the client's head is made anew by [`HeadWriter`](crate::HeadWriter).
+
+use std::fmt;
+
+use memchr::memchr;
+
+use crate::framing::{self, CLOSE, KEEP_ALIVE, UPGRADE};
+use crate::{Headers, Limits, Method, Reject, Slots, Version};
+
+/// Finds the end of a response head whose bytes come in any pieces.
+///
+/// ```
+/// use osier_http::{Limits, Reject, ReplyScanner};
+///
+/// let limits = Limits::default();
+/// let mut scanner = ReplyScanner::new();
+/// assert_eq!(scanner.scan(b"HTTP/1.1 200 OK\r\nA: b\r", &limits), Ok(None));
+/// assert_eq!(scanner.scan(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbody", &limits), Ok(Some(25)));
+/// assert_eq!(ReplyScanner::new().scan(b"HTTP/1.1 200 OK\n", &limits), Err(Reject::BareLf));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ReplyScanner {
+    /// Where the line begins whose end has not come.
+    line: usize,
+    /// Up to here no line feed is left to be looked at.
+    searched: usize,
+}
+
+impl ReplyScanner {
+    /// A scanner at the beginning of a head.
+    pub const fn new() -> ReplyScanner {
+        ReplyScanner { line: 0, searched: 0 }
+    }
+
+    /// Looks at the bytes that are new in `buf`, which holds everything from the head's first byte on, and may hold more.
+    /// Returns the length of the head, its empty line included, or `None` when its end has not come yet.
+    ///
+    /// # Errors
+    /// A line feed without its carriage return, what does not begin as HTTP, and a head beyond
+    /// [`Limits::head_bytes`]. The rest is left to [`Reply::parse`].
+    pub fn scan(&mut self, buf: &[u8], limits: &Limits) -> Result<Option<usize>, Reject> {
+        let protocol = b"HTTP/1.";
+        let seen = buf.len().min(protocol.len());
+        if buf[..seen] != protocol[..seen] {
+            return Err(Reject::StatusLine);
+        }
+        let head = &buf[..buf.len().min(limits.head_bytes)];
+        while let Some(found) = memchr(b'\n', head.get(self.searched..).unwrap_or_default()) {
+            let lf = self.searched + found;
+            if lf == 0 || head[lf - 1] != b'\r' {
+                return Err(Reject::BareLf);
+            }
+            if lf - 1 == self.line {
+                return Ok(Some(lf + 1));
+            }
+            (self.line, self.searched) = (lf + 1, lf + 1);
+        }
+        self.searched = head.len();
+        if buf.len() >= limits.head_bytes {
+            return Err(Reject::HeadTooLarge);
+        }
+        Ok(None)
+    }
+}
+
+/// How the bytes after a response's head are framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyLength {
+    /// No byte follows: the answer to HEAD, and 1xx, 204 and 304.
+    None,
+    /// Content-Length, which may be 0.
+    Known(u64),
+    /// `Transfer-Encoding: chunked`.
+    Chunked,
+    /// Everything up to the end of the connection, which nobody can tell from a broken one.
+    UntilClose,
+}
+
+/// A parsed and checked response head, borrowed from the gateway's buffer.
+///
+/// ```
+/// use osier_http::{Limits, Method, Reply, ReplyLength, Slots};
+///
+/// let bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close, x-hop\r\nX-Hop: 1\r\n\r\n";
+/// let mut slots: Slots = Slots::new();
+/// let reply = Reply::parse(bytes, &mut slots, &Limits::default(), Method::Get)?;
+/// assert_eq!((reply.status(), reply.body(), reply.keep_alive()), (200, ReplyLength::Known(5), false));
+/// assert!(reply.connection_names("X-Hop"));
+/// # Ok::<(), osier_http::Reject>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Reply<'a> {
+    status: u16,
+    version: Version,
+    body: ReplyLength,
+    declared: Option<u64>,
+    keep_alive: bool,
+    upgrade: Option<&'a [u8]>,
+    has_connection: bool,
+    fields: &'a [httparse::Header<'a>],
+}
+
+impl<'a> Reply<'a> {
+    /// Parses one whole head, the answer to a request of method `asked`.
+    ///
+    /// `bytes` must end where [`ReplyScanner::scan`] found the end.
+    ///
+    /// # Errors
+    /// The first offence met. There is nobody to tell: answer 502 and close the backend's connection.
+    pub fn parse<'b: 'a, const N: usize>(
+        bytes: &'b [u8],
+        slots: &'a mut Slots<'b, N>,
+        limits: &Limits,
+        asked: Method<'_>,
+    ) -> Result<Reply<'a>, Reject> {
+        let mut response = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        let parsed = config.parse_response_with_uninit_headers(&mut response, bytes, slots.room(limits.header_count));
+        match parsed {
+            Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
+            Ok(_) => return Err(Reject::StatusLine),
+            Err(error) => return Err(reject_of(error)),
+        }
+        let (Some(status), Some(version)) = (response.code, response.version) else {
+            return Err(Reject::StatusLine);
+        };
+        if !(100..=999).contains(&status) {
+            return Err(Reject::StatusLine);
+        }
+        let fields: &'a [httparse::Header<'a>] = response.headers;
+        let version = if version == 1 { Version::Http11 } else { Version::Http10 };
+        Seen::of(fields)?.verdict(status, version, asked, fields)
+    }
+
+    /// The status, three digits.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Whether another head follows, the final one or a further interim one. 101 is final: what follows is not HTTP.
+    pub fn is_interim(&self) -> bool {
+        self.status < 200 && self.status != 101
+    }
+
+    /// The version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// How the bytes after the head are framed.
+    pub fn body(&self) -> ReplyLength {
+        self.body
+    }
+
+    /// What Content-Length says, also where no body follows: the answer to HEAD tells by it how long that of GET is.
+    pub fn content_length(&self) -> Option<u64> {
+        self.declared
+    }
+
+    /// Whether the connection can be used for another request once the body has been read.
+    pub fn keep_alive(&self) -> bool {
+        self.keep_alive
+    }
+
+    /// The Upgrade field of a 101 with `Connection: upgrade`.
+    pub fn upgrade(&self) -> Option<&'a [u8]> {
+        self.upgrade
+    }
+
+    /// The first field of that name, which is compared without regard to case.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        let field = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name));
+        field.map(|field| field.value)
+    }
+
+    /// Every field in the order received.
+    pub fn headers(&self) -> Headers<'a> {
+        Headers::new(self.fields)
+    }
+
+    /// Whether a Connection field lists that name: then the field is for the gateway alone (RFC 9110 7.6.1).
+    pub fn connection_names(&self, name: &str) -> bool {
+        self.has_connection && connection_names(self.headers(), name)
+    }
+}
+
+impl fmt::Debug for Reply<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Field values may be secrets: names only.
+        f.debug_struct("Reply")
+            .field("status", &self.status)
+            .field("version", &self.version)
+            .field("body", &self.body)
+            .field("keep_alive", &self.keep_alive)
+            .field("names", &self.headers().map(|(name, _)| name).collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+/// Whether one of the Connection fields lists `name`.
+pub fn connection_names(headers: Headers<'_>, name: &str) -> bool {
+    let lists = headers.filter(|(known, _)| known.eq_ignore_ascii_case("connection"));
+    lists
+        .flat_map(|(_, list)| list.split(|&byte| byte == b','))
+        .any(|option| option.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// What one pass over the fields has found.
+#[derive(Default)]
+struct Seen<'a> {
+    length: Option<u64>,
+    chunked: bool,
+    options: u8,
+    upgrade: Option<&'a [u8]>,
+    has_connection: bool,
+}
+
+impl<'a> Seen<'a> {
+    fn of(fields: &'a [httparse::Header<'a>]) -> Result<Seen<'a>, Reject> {
+        let mut seen = Seen::default();
+        for field in fields {
+            let is = |name: &str| field.name.eq_ignore_ascii_case(name);
+            match field.name.len() {
+                7 if is("upgrade") => seen.upgrade = Some(field.value),
+                10 if is("connection") => {
+                    seen.has_connection = true;
+                    seen.options |= framing::connection(field.value)?;
+                }
+                14 if is("content-length") => {
+                    seen.length = Some(framing::content_length(field.value, seen.length.is_some())?);
+                }
+                17 if is("transfer-encoding") => {
+                    seen.chunked = framing::transfer_encoding(field.value, seen.chunked)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(seen)
+    }
+
+    /// RFC 9112 6.3, without its leniency: what has two lengths is refused.
+    fn verdict(
+        self,
+        status: u16,
+        version: Version,
+        asked: Method<'_>,
+        fields: &'a [httparse::Header<'a>],
+    ) -> Result<Reply<'a>, Reject> {
+        let modern = version == Version::Http11;
+        if self.chunked && self.length.is_some() {
+            return Err(Reject::LengthAndEncoding);
+        }
+        if self.chunked && !modern {
+            return Err(Reject::TransferEncodingIn10);
+        }
+        let mut keep_alive = self.options & CLOSE == 0 && (modern || self.options & KEEP_ALIVE != 0);
+        let body = match (self.chunked, self.length) {
+            _ if status == 101 => {
+                keep_alive = false;
+                ReplyLength::None
+            }
+            _ if matches!(status, 100..=199 | 204) => {
+                // RFC 9112 6.1: neither field may be there. Should bytes follow all the same, they are nobody's.
+                keep_alive &= !self.chunked && self.length.unwrap_or(0) == 0;
+                ReplyLength::None
+            }
+            _ if status == 304 || asked == Method::Head => ReplyLength::None,
+            (true, _) => ReplyLength::Chunked,
+            (false, Some(length)) => ReplyLength::Known(length),
+            (false, None) => {
+                keep_alive = false;
+                ReplyLength::UntilClose
+            }
+        };
+        Ok(Reply {
+            status,
+            version,
+            body,
+            declared: self.length,
+            keep_alive,
+            upgrade: self.upgrade.filter(|_| status == 101 && self.options & UPGRADE != 0),
+            has_connection: self.has_connection,
+            fields,
+        })
+    }
+}
+
+#[cold]
+fn reject_of(error: httparse::Error) -> Reject {
+    match error {
+        httparse::Error::HeaderName => Reject::HeaderName,
+        httparse::Error::HeaderValue => Reject::HeaderValue,
+        httparse::Error::TooManyHeaders => Reject::TooManyHeaders,
+        httparse::Error::NewLine => Reject::BareCr,
+        _ => Reject::StatusLine,
+    }
+}

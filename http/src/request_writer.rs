@@ -1,0 +1,126 @@
+//! Writes request heads into a byte vector: what a gateway sends to a backend, with framing that is always made here.
+//!
+//! The gateway begins a [`RequestWriter`], adds the fields that may pass, and finishes it with the length of the body it
+//! will send. As with [`HeadWriter`](crate::HeadWriter) no caller can write what frames the message, and a head that is
+//! dropped unfinished leaves no byte.
+
+use crate::byte::is_token;
+use crate::response::{check_name, check_value, write_content_length};
+use crate::{BodyLength, FieldLines, HeaderError};
+
+/// One HTTP/1.1 request head being written at the end of a buffer.
+///
+/// ```
+/// use osier_http::{BodyLength, RequestWriter};
+///
+/// let mut out = Vec::new();
+/// let mut head = RequestWriter::begin(&mut out, "PUT", "/a?b", "example.org")?;
+/// head.header("accept", b"*/*")?;
+/// assert!(head.header("transfer-encoding", b"chunked").is_err());
+/// assert!(head.header("x", b"a\r\nhost: b").is_err());
+/// head.finish(BodyLength::Known(5));
+/// assert_eq!(out, b"PUT /a?b HTTP/1.1\r\nhost: example.org\r\naccept: */*\r\ncontent-length: 5\r\n\r\n");
+/// # Ok::<(), osier_http::HeaderError>(())
+/// ```
+#[derive(Debug)]
+pub struct RequestWriter<'o> {
+    out: &'o mut Vec<u8>,
+    /// Where this head begins in `out`.
+    start: usize,
+    /// A request of this method without a body says so (RFC 9110 8.6).
+    means_content: bool,
+    finished: bool,
+}
+
+impl<'o> RequestWriter<'o> {
+    /// Writes the request line and the Host field, which may be empty.
+    ///
+    /// # Errors
+    /// [`HeaderError::Name`] for a method that is no token, [`HeaderError::Value`] for a target that is empty or holds
+    /// anything but printable ASCII, and for a host with a control.
+    pub fn begin(
+        out: &'o mut Vec<u8>,
+        method: &str,
+        target: &str,
+        host: &str,
+    ) -> Result<RequestWriter<'o>, HeaderError> {
+        if method.is_empty() || !method.bytes().all(is_token) {
+            return Err(HeaderError::Name);
+        }
+        if target.is_empty() || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(HeaderError::Value);
+        }
+        check_value(host.as_bytes())?;
+        let start = out.len();
+        for part in [method, " ", target, " HTTP/1.1\r\nhost: ", host, "\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        Ok(RequestWriter {
+            out,
+            start,
+            means_content: matches!(method, "POST" | "PUT" | "PATCH"),
+            finished: false,
+        })
+    }
+
+    /// Adds a field. Fields of one name are all kept, in order.
+    ///
+    /// # Errors
+    /// [`HeaderError`] for what may not be written: the fields that frame the message, and Host; the head can go on without.
+    pub fn header(&mut self, name: &str, value: &[u8]) -> Result<(), HeaderError> {
+        self.joined(name, &[value])
+    }
+
+    /// Adds a field whose value is these pieces, one right after the other.
+    ///
+    /// # Errors
+    /// As [`header`](Self::header).
+    pub fn joined(&mut self, name: &str, pieces: &[&[u8]]) -> Result<(), HeaderError> {
+        check_name(name)?;
+        if name.eq_ignore_ascii_case("host") {
+            return Err(HeaderError::Reserved);
+        }
+        pieces.iter().try_for_each(|piece| check_value(piece))?;
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b": ");
+        pieces.iter().for_each(|piece| self.out.extend_from_slice(piece));
+        self.out.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
+    /// Adds fields that have been checked already.
+    pub fn lines(&mut self, fields: &FieldLines) {
+        self.out.extend_from_slice(fields.as_bytes());
+    }
+
+    /// Asks the backend to leave HTTP for `protocol` on this connection.
+    ///
+    /// # Errors
+    /// [`HeaderError::Value`] when the protocol may not stand in a value.
+    pub fn upgrade(&mut self, protocol: &[u8]) -> Result<(), HeaderError> {
+        self.header("upgrade", protocol)?;
+        self.out.extend_from_slice(b"connection: upgrade\r\n");
+        Ok(())
+    }
+
+    /// Writes the framing field and the empty line. The body must follow as `body` says: so many bytes, or
+    /// [chunks](crate::ChunkHead).
+    pub fn finish(mut self, body: BodyLength) {
+        self.finished = true;
+        match body {
+            BodyLength::None if !self.means_content => {}
+            BodyLength::None => write_content_length(self.out, 0),
+            BodyLength::Known(length) => write_content_length(self.out, length),
+            BodyLength::Chunked => self.out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        }
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+impl Drop for RequestWriter<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.out.truncate(self.start);
+        }
+    }
+}
