@@ -10,6 +10,8 @@ mod access_log;
 #[allow(dead_code)] // until site.rs asks it
 mod auth;
 mod cli;
+#[allow(dead_code, unused_imports)] // until site.rs asks it
+mod rewrite;
 #[allow(dead_code)] // until site.rs asks it
 mod config;
 #[allow(dead_code)] // until site.rs asks it

@@ -1,0 +1,230 @@
+//! Texts with captures in them: `/articles/$1?lang=${lang}`. Parsed once against the pattern that fills them.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use regex::bytes::{Captures, Regex};
+
+/// Of a capture in a path: what is not unreserved (RFC 3986), nor a slash, is encoded. Dots stay: a decoded path has no dot segments, see `decoded`,
+/// but two captures side by side could make one; `Url::fill` looks.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/');
+/// Of a capture in a query.
+const QUERY: &AsciiSet = &PATH.add(b'/');
+/// Of the rule's own text and of a query that was sent: what no URL holds as it is.
+const URL: &AsciiSet = &percent_encoding::CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}')
+    .add(b'#');
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    Text(String),
+    /// By its index in the pattern.
+    Capture(usize),
+}
+
+/// Takes a text apart.
+///
+/// # Errors
+///
+/// For a capture that the pattern does not have, and a lonely dollar.
+pub fn parse(text: &str, pattern: &Regex) -> Result<Vec<Part>, String> {
+    let mut parts = Vec::new();
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        plain.push_str(before);
+        if let Some(after) = after.strip_prefix('$') {
+            plain.push('$');
+            rest = after;
+            continue;
+        }
+        let (name, after) = if let Some(braced) = after.strip_prefix('{') {
+            braced.split_once('}').ok_or("'${' without its '}'")?
+        } else {
+            let digits = after.starts_with(|c: char| c.is_ascii_digit());
+            let name = |c: char| {
+                if digits {
+                    c.is_ascii_digit()
+                } else {
+                    c.is_ascii_alphanumeric() || c == '_'
+                }
+            };
+            after.split_at(after.find(|c| !name(c)).unwrap_or(after.len()))
+        };
+        let index = capture(name, pattern)?;
+        if !plain.is_empty() {
+            parts.push(Part::Text(std::mem::take(&mut plain)));
+        }
+        parts.push(Part::Capture(index));
+        rest = after;
+    }
+    plain.push_str(rest);
+    if !plain.is_empty() {
+        parts.push(Part::Text(plain));
+    }
+    Ok(parts)
+}
+
+/// The index of a capture, by number or name.
+pub fn capture(name: &str, pattern: &Regex) -> Result<usize, String> {
+    if name.is_empty() {
+        return Err("a '$' that names no capture; write '$$' for a dollar".into());
+    }
+    let index = match name.parse() {
+        Ok(number) => Some(number).filter(|number| *number < pattern.captures_len()),
+        Err(_) => pattern.capture_names().position(|known| known == Some(name)),
+    };
+    index.ok_or_else(|| {
+        let (groups, pattern) = (pattern.captures_len() - 1, pattern.as_str());
+        format!("'${name}' is not captured: the pattern {pattern:?} has {groups} groups, and none of that name")
+    })
+}
+
+/// The text with the captures as they are. A group that took no part is empty.
+pub fn fill_raw(parts: &[Part], captures: &Captures<'_>) -> Vec<u8> {
+    let mut filled = Vec::new();
+    for part in parts {
+        match part {
+            Part::Text(text) => filled.extend_from_slice(text.as_bytes()),
+            Part::Capture(index) => filled.extend_from_slice(captured(captures, *index)),
+        }
+    }
+    filled
+}
+
+pub fn captured<'h>(captures: &Captures<'h>, index: usize) -> &'h [u8] {
+    captures.get(index).map_or(&[], |found| found.as_bytes())
+}
+
+/// A path and a query, or a whole address.
+#[derive(Debug)]
+pub struct Url {
+    /// Scheme and host, without a capture; empty for a path.
+    origin: String,
+    path: Vec<Part>,
+    query: Option<Vec<Part>>,
+}
+
+impl Url {
+    /// Reads where a rule leads.
+    ///
+    /// # Errors
+    ///
+    /// When what comes out of it could be something else than a path, or another host than the rule says.
+    pub fn parse(text: &str, pattern: &Regex, redirect: bool) -> Result<Url, String> {
+        if text.contains(|c: char| c.is_control() || c == ' ' || c == '#' || c == '\\') {
+            return Err(format!(
+                "{text:?} holds a space, a backslash, a '#' or a control character; write %20 for a space"
+            ));
+        }
+        let scheme = ["https://", "http://"]
+            .into_iter()
+            .find(|scheme| text.starts_with(scheme));
+        let (origin, rest) = match scheme {
+            Some(scheme) if redirect => {
+                let host = &text[scheme.len()..];
+                let end = host.find(['/', '?']).unwrap_or(host.len());
+                let (host, rest) = host.split_at(end);
+                if host.is_empty() || host.contains(['$', '@']) {
+                    return Err(format!(
+                        "the host of {text:?} must be there and hold no capture and no '@': write a '/' before the first capture"
+                    ));
+                }
+                let origin = format!("{scheme}{host}");
+                (
+                    origin,
+                    if rest.starts_with('/') {
+                        rest.into()
+                    } else {
+                        format!("/{rest}")
+                    },
+                )
+            }
+            _ if text.starts_with('/') && !text.starts_with("//") => (String::new(), text.to_owned()),
+            _ if redirect => {
+                return Err(format!(
+                    "{text:?} must begin with one '/', with https:// or with http://"
+                ));
+            }
+            _ => {
+                return Err(format!(
+                    "{text:?} must begin with one '/'; another server is reached by a redirect or a proxy"
+                ));
+            }
+        };
+        let (path, query) = match rest.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (rest.as_str(), None),
+        };
+        let read = |text: &str| -> Result<Vec<Part>, String> {
+            let encode = |part| match part {
+                Part::Text(text) => Part::Text(percent_encode(text.as_bytes(), URL).to_string()),
+                capture => capture,
+            };
+            Ok(parse(text, pattern)?.into_iter().map(encode).collect())
+        };
+        Ok(Url {
+            origin: percent_encode(origin.as_bytes(), URL).to_string(),
+            path: read(path)?,
+            query: query.map(read).transpose()?,
+        })
+    }
+
+    /// The address; `kept` is a query that was sent and goes behind.
+    pub fn fill(&self, captures: &Captures<'_>, kept: Option<&str>) -> String {
+        let mut path = String::new();
+        fill(&mut path, &self.path, captures, PATH);
+        // "//host" would be another server's address, and so would what a browser makes of dots.
+        let path = tidy(&path);
+        let mut url = format!("{}{path}", self.origin);
+        let mut separator = '?';
+        if let Some(query) = &self.query
+            && !query.is_empty()
+        {
+            url.push(separator);
+            separator = '&';
+            fill(&mut url, query, captures, QUERY);
+        }
+        if let Some(kept) = kept
+            && !kept.is_empty()
+        {
+            url.push(separator);
+            url.extend(percent_encode(kept.as_bytes(), URL));
+        }
+        url
+    }
+}
+
+fn fill(into: &mut String, parts: &[Part], captures: &Captures<'_>, set: &'static AsciiSet) {
+    for part in parts {
+        match part {
+            Part::Text(text) => into.push_str(text),
+            Part::Capture(index) => into.extend(percent_encode(captured(captures, *index), set)),
+        }
+    }
+}
+
+/// One slash in front, and no dot segments.
+fn tidy(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in path.trim_start_matches('/').split('/') {
+        match segment {
+            "." => {}
+            ".." => drop(kept.pop()),
+            _ => kept.push(segment),
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
