@@ -6,14 +6,22 @@
 //! built-in site, `access_log` keeps the record; `config` reads and checks a configuration file.
 #![forbid(unsafe_code)]
 
+#[allow(dead_code)] // until site.rs asks it
+mod access;
 mod access_log;
 #[allow(dead_code)] // until site.rs asks it
 mod auth;
 mod cli;
-#[allow(dead_code, unused_imports)] // until site.rs asks it
-mod rewrite;
 #[allow(dead_code)] // until site.rs asks it
 mod config;
+#[allow(dead_code)] // until site.rs asks it
+mod cors;
+#[allow(dead_code)] // until site.rs asks it
+mod headers;
+#[allow(dead_code)] // until site.rs asks it
+mod rate;
+#[allow(dead_code, unused_imports)] // until site.rs asks it
+mod rewrite;
 #[allow(dead_code)] // until site.rs asks it
 mod say;
 #[cfg(test)]

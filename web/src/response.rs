@@ -243,6 +243,18 @@ impl Response {
         self.fields.first(name)
     }
 
+    /// Takes out every field of that name; names compare without case. The server's own `date` takes the place of one that was set.
+    pub fn remove(mut self, name: impl AsRef<str>) -> Self {
+        let name = name.as_ref();
+        if name.eq_ignore_ascii_case("content-type") {
+            self.content_type = ContentType::Unset;
+        } else if name.eq_ignore_ascii_case("date") {
+            self.has_date = false;
+        }
+        self.fields.remove(name);
+        self
+    }
+
     /// Closes the connection after this response.
     pub fn close(mut self) -> Self {
         self.close = true;
@@ -292,6 +304,23 @@ mod tests {
             assert_eq!(response.status, StatusCode::INTERNAL_SERVER_ERROR, "{name:?} {value:?}");
             assert!(response.fields.is_empty());
         }
+    }
+
+    #[test]
+    fn fields_are_taken_out_however_they_were_set() {
+        let response = Response::new(StatusCode::OK)
+            .header("Set-Cookie", "a=1")
+            .header("X-A", "1")
+            .header("set-cookie", "b=2")
+            .header("Date", "Sun, 06 Nov 1994 08:49:37 GMT")
+            .body("text");
+        let response = response
+            .remove("SET-cookie")
+            .remove("content-type")
+            .remove("date")
+            .remove("absent");
+        assert_eq!(response.fields.as_bytes(), b"X-A: 1\r\n");
+        assert_eq!((response.content_type, response.has_date), (ContentType::Unset, false));
     }
 
     #[test]

@@ -1,0 +1,302 @@
+//! `cors`: which pages of other origins may read a route's answers (Fetch standard, "CORS protocol").
+//!
+//! `site.rs` asks [`Cors::preflight`] before everything else of the route, authentication included: a browser sends no credentials with that question. Every
+//! other answer of the route goes through [`Cors::allow`], refusals too: a page is to be able to read the 401.
+//!
+//! - An origin that is not listed gets no field, so its browser keeps the answer from the page; the request itself is answered as ever. CORS protects what is
+//!   read, not what is done.
+//! - With credentials the one origin is named, never `*`; the two together are refused when the configuration is read.
+//! - `Vary: Origin` is on every answer that depends on the origin, also on those without one, or a cache would give the wrong one.
+//! - What an application has put there itself is replaced: two of these fields are none to a browser.
+
+use std::time::Duration;
+
+use osier_web::http::StatusCode;
+use osier_web::{Request, Response};
+
+/// What a route's `cors` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `*`, or origins in lower case: `https://example.org`.
+    pub origins: Vec<String>,
+    /// Beside GET, HEAD and POST, which are always allowed.
+    pub methods: Vec<String>,
+    /// Fields a page may send beside the safe ones; `*` for any.
+    pub headers: Vec<String>,
+    /// Fields a page may read beside the safe ones.
+    pub expose: Vec<String>,
+    /// Cookies and passwords may come along.
+    pub credentials: bool,
+    /// How long a browser may keep the answer to its question.
+    pub max_age: Option<Duration>,
+}
+
+/// Answers browsers.
+#[derive(Clone, Debug)]
+pub struct Cors {
+    any: bool,
+    origins: Vec<String>,
+    methods: Vec<String>,
+    any_header: bool,
+    /// In lower case.
+    headers: Vec<String>,
+    expose: String,
+    credentials: bool,
+    max_age: Option<String>,
+}
+
+/// The fields that this module owns in an answer.
+const OWNED: [&str; 3] = [
+    "access-control-allow-origin",
+    "access-control-allow-credentials",
+    "access-control-expose-headers",
+];
+
+impl Cors {
+    /// # Errors
+    ///
+    /// For any origin with credentials.
+    pub fn new(settings: &Settings) -> Result<Cors, String> {
+        let any = settings.origins.iter().any(|origin| origin == "*");
+        if any && settings.credentials {
+            return Err("cors: credentials need named origins: browsers refuse \"*\" with them".into());
+        }
+        let mut methods: Vec<String> = ["GET", "HEAD", "POST"].map(String::from).into();
+        methods.extend(
+            settings
+                .methods
+                .iter()
+                .filter(|method| !["GET", "HEAD", "POST"].contains(&method.as_str()))
+                .cloned(),
+        );
+        Ok(Cors {
+            any,
+            origins: settings
+                .origins
+                .iter()
+                .map(|origin| origin.to_ascii_lowercase())
+                .collect(),
+            methods,
+            any_header: settings.headers.iter().any(|header| header == "*"),
+            headers: settings
+                .headers
+                .iter()
+                .map(|header| header.to_ascii_lowercase())
+                .collect(),
+            expose: settings.expose.join(", "),
+            credentials: settings.credentials,
+            max_age: settings.max_age.map(|age| age.as_secs().to_string()),
+        })
+    }
+
+    /// The answer to a browser that asks whether its page may; `None` when it does not ask that.
+    pub fn preflight(&self, request: &Request<'_>) -> Option<Response> {
+        let field = |name| request.header_str(name);
+        let wanted = field("access-control-request-method")?;
+        if request.method() != "OPTIONS" {
+            return None;
+        }
+        Some(self.answer(
+            field("origin")?,
+            wanted,
+            field("access-control-request-headers").unwrap_or_default(),
+        ))
+    }
+
+    fn answer(&self, origin: &str, method: &str, headers: &str) -> Response {
+        let vary = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers";
+        let wanted: Vec<String> = headers
+            .split(',')
+            .map(|header| header.trim().to_ascii_lowercase())
+            .collect();
+        let known = |header: &String| header.is_empty() || self.any_header || self.headers.contains(header);
+        let refusal = if !self.allows(origin) {
+            Some("origin")
+        } else if !self.methods.iter().any(|known| known == method) {
+            Some("method")
+        } else if !wanted.iter().all(known) {
+            Some("header")
+        } else {
+            None
+        };
+        if let Some(what) = refusal {
+            return Response::new(StatusCode::FORBIDDEN)
+                .header("vary", vary)
+                .body(format!("403: cors does not allow this {what} here\n"));
+        }
+        let mut response = self
+            .named(Response::new(StatusCode::NO_CONTENT).header("vary", vary), origin)
+            .header("access-control-allow-methods", self.methods.join(", "));
+        if !headers.is_empty() {
+            // Each is one that is known, or any may come; what a client sends in a field is checked by the codec.
+            response = response.header("access-control-allow-headers", wanted.join(", "));
+        }
+        if let Some(age) = &self.max_age {
+            response = response.header("access-control-max-age", age);
+        }
+        response
+    }
+
+    /// Adds what a browser wants to see of an answer to a request with this `Origin`.
+    pub fn allow(&self, origin: Option<&[u8]>, mut response: Response) -> Response {
+        for name in OWNED {
+            response = response.remove(name);
+        }
+        if !self.any {
+            response = response.header("vary", "Origin");
+        }
+        let origin = origin.and_then(|origin| str::from_utf8(origin).ok());
+        let Some(origin) = origin.filter(|origin| self.allows(origin)) else {
+            return response;
+        };
+        response = self.named(response, origin);
+        if !self.expose.is_empty() {
+            response = response.header("access-control-expose-headers", &self.expose);
+        }
+        response
+    }
+
+    fn allows(&self, origin: &str) -> bool {
+        self.any || self.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
+    }
+
+    fn named(&self, response: Response, origin: &str) -> Response {
+        let origin = if self.any { "*" } else { origin };
+        let response = response.header("access-control-allow-origin", origin);
+        if self.credentials {
+            return response.header("access-control-allow-credentials", "true");
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cors(change: impl FnOnce(&mut Settings)) -> Cors {
+        let mut settings = Settings {
+            origins: vec!["https://app.example".into(), "http://localhost:3000".into()],
+            methods: vec!["PUT".into(), "DELETE".into()],
+            headers: vec!["Content-Type".into(), "X-Token".into()],
+            expose: vec!["ETag".into(), "X-Count".into()],
+            credentials: false,
+            max_age: Some(Duration::from_secs(600)),
+        };
+        change(&mut settings);
+        Cors::new(&settings).unwrap()
+    }
+
+    fn field(response: &Response, name: &str) -> String {
+        response
+            .lookup(name)
+            .map_or("-".into(), |value| String::from_utf8(value.to_vec()).unwrap())
+    }
+
+    fn allowed(response: &Response) -> String {
+        field(response, "access-control-allow-origin")
+    }
+
+    #[test]
+    fn a_preflight_is_answered_for_what_is_listed() {
+        let cors = cors(|_| ());
+        let yes = cors.answer("https://app.example", "PUT", "x-token, Content-Type");
+        assert_eq!(yes.status(), 204);
+        assert_eq!(allowed(&yes), "https://app.example");
+        assert_eq!(
+            field(&yes, "access-control-allow-methods"),
+            "GET, HEAD, POST, PUT, DELETE"
+        );
+        assert_eq!(field(&yes, "access-control-allow-headers"), "x-token, content-type");
+        assert_eq!(field(&yes, "access-control-max-age"), "600");
+        assert_eq!(field(&yes, "access-control-allow-credentials"), "-");
+        assert!(field(&yes, "vary").starts_with("Origin, "));
+        assert_eq!(
+            field(
+                &cors.answer("http://localhost:3000", "GET", ""),
+                "access-control-allow-headers"
+            ),
+            "-"
+        );
+
+        for (origin, method, headers) in [
+            ("https://evil.example", "PUT", ""),
+            ("https://app.example.evil.example", "PUT", ""),
+            ("http://app.example", "PUT", ""),
+            ("https://app.example:8443", "PUT", ""),
+            ("null", "PUT", ""),
+            ("*", "PUT", ""),
+            ("https://app.example", "PATCH", ""),
+            ("https://app.example", "put", ""),
+            ("https://app.example", "PUT", "x-token, x-other"),
+        ] {
+            let no = cors.answer(origin, method, headers);
+            assert_eq!(
+                (no.status().as_u16(), allowed(&no)),
+                (403, "-".into()),
+                "{origin} {method} {headers}"
+            );
+            assert!(field(&no, "vary").starts_with("Origin, "));
+        }
+    }
+
+    #[test]
+    fn any_origin_and_any_header() {
+        let cors = cors(|settings| {
+            settings.origins = vec!["*".into()];
+            settings.headers = vec!["*".into()];
+        });
+        let yes = cors.answer("https://anybody.example", "GET", "X-Any, y");
+        assert_eq!((yes.status().as_u16(), allowed(&yes)), (204, "*".into()));
+        assert_eq!(field(&yes, "access-control-allow-headers"), "x-any, y");
+        let answer = cors.allow(Some(b"https://anybody.example"), Response::new(StatusCode::OK));
+        assert_eq!((allowed(&answer), field(&answer, "vary")), ("*".into(), "-".into()));
+    }
+
+    #[test]
+    fn credentials_name_the_origin_and_never_all() {
+        let named = cors(|settings| settings.credentials = true);
+        for response in [
+            named.answer("https://app.example", "GET", ""),
+            named.allow(Some(b"https://app.example"), Response::new(StatusCode::OK)),
+        ] {
+            assert_eq!(allowed(&response), "https://app.example");
+            assert_eq!(field(&response, "access-control-allow-credentials"), "true");
+        }
+        let both = Settings {
+            origins: vec!["*".into()],
+            methods: Vec::new(),
+            headers: Vec::new(),
+            expose: Vec::new(),
+            credentials: true,
+            max_age: None,
+        };
+        assert!(Cors::new(&both).is_err());
+    }
+
+    #[test]
+    fn answers_carry_one_set_of_fields_and_vary() {
+        let cors = cors(|_| ());
+        let of_an_application = || {
+            Response::new(StatusCode::OK)
+                .header("Access-Control-Allow-Origin", "*")
+                .header("access-control-allow-credentials", "true")
+                .header("x-count", "3")
+        };
+        let answer = cors.allow(Some(b"https://app.example"), of_an_application());
+        assert_eq!(allowed(&answer), "https://app.example");
+        assert_eq!(field(&answer, "access-control-allow-credentials"), "-");
+        assert_eq!(field(&answer, "access-control-expose-headers"), "ETag, X-Count");
+        assert_eq!(
+            (field(&answer, "vary"), field(&answer, "x-count")),
+            ("Origin".into(), "3".into())
+        );
+        for origin in [None, Some(&b"https://evil.example"[..]), Some(b"\xff")] {
+            let answer = cors.allow(origin, of_an_application());
+            assert_eq!(
+                (allowed(&answer), field(&answer, "vary")),
+                ("-".into(), "Origin".into())
+            );
+        }
+    }
+}

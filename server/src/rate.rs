@@ -1,0 +1,298 @@
+//! `rate`: how many requests one client may make in a time, and how many at once.
+//!
+//! `site.rs` makes one [`Rate`] for each `rate` of the configuration and asks [`Rate::check`] before the handler; the [`Permit`] lives as long as the request.
+//! A client is an IPv4 address or the first 64 bits of an IPv6 one: a subscriber has at least that many.
+//!
+//! A client's bucket is one instant: when it would be full again (the generic cell rate algorithm, ITU-T I.371). A request moves it by `per / requests`; it
+//! is refused when the instant would be further away than the burst allows. So an entry in the past is the same as none, and can be forgotten.
+//!
+//! The table is split by hash into [`SHARDS`], each with a lock held for one look-up, and bounded: a full shard first forgets who would be let in anyway,
+//! then the quarter that is nearest to it. Who has many addresses may be forgotten early, but does not make the table grow, nor lock out others.
+
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry as Slot, RandomState};
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use osier_web::Response;
+use osier_web::http::StatusCode;
+
+/// Locks; more than there are workers on most machines.
+const SHARDS: usize = 16;
+/// Clients in one of them: all together 65,536, some 3 MB.
+const SHARD_MAX: usize = 4096;
+
+/// What a route's `rate` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Requests in each `per`, at least 1.
+    pub requests: u32,
+    /// More than zero.
+    pub per: Duration,
+    /// How many may come at once after a quiet time, at least 1.
+    pub burst: u32,
+    /// How many may be answered at the same time, at least 1.
+    pub concurrent: Option<u32>,
+}
+
+/// Who has asked how often.
+pub struct Rate {
+    /// Between two requests at the steady rate.
+    interval: Duration,
+    /// How far ahead of now a bucket may be for one more request.
+    tolerance: Duration,
+    concurrent: Option<u32>,
+    hasher: RandomState,
+    shards: [Mutex<HashMap<Client, Entry>>; SHARDS],
+}
+
+/// The IPv4 address, mapped, or a network of 64 bits.
+type Client = u128;
+
+struct Entry {
+    /// When the bucket is full again.
+    full: Instant,
+    running: u32,
+}
+
+/// A request that has been let in.
+#[must_use = "the request is over when this is dropped"]
+pub struct Permit<'r> {
+    counted: Option<(&'r Rate, Client)>,
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        if let Some((rate, client)) = self.counted
+            && let Some(entry) = rate.shard(client).get_mut(&client)
+        {
+            entry.running = entry.running.saturating_sub(1);
+        }
+    }
+}
+
+impl Rate {
+    /// With nobody known.
+    pub fn new(settings: &Settings) -> Rate {
+        let interval = settings.per / settings.requests.max(1);
+        Rate {
+            interval,
+            tolerance: interval.saturating_mul(settings.burst.max(1) - 1),
+            concurrent: settings.concurrent,
+            hasher: RandomState::new(),
+            shards: Default::default(),
+        }
+    }
+
+    /// Lets a request of `client` in, or says what to answer: 429, and when to come again.
+    pub fn check(&self, client: IpAddr) -> Result<Permit<'_>, Response> {
+        self.check_at(client, Instant::now()).map_err(too_many)
+    }
+
+    /// The error is how long to wait.
+    fn check_at(&self, client: IpAddr, now: Instant) -> Result<Permit<'_>, Duration> {
+        let client = key(client);
+        let mut shard = self.shard(client);
+        if shard.len() >= SHARD_MAX && !shard.contains_key(&client) {
+            forget(&mut shard, now);
+        }
+        let room = shard.len() < SHARD_MAX;
+        let entry = match shard.entry(client) {
+            Slot::Occupied(entry) => entry.into_mut(),
+            Slot::Vacant(slot) if room => slot.insert(Entry { full: now, running: 0 }),
+            // Everybody here has requests that are being answered: connections are bounded, and this one is too.
+            Slot::Vacant(_) => return Ok(Permit { counted: None }),
+        };
+        let full = entry.full.max(now);
+        let ahead = full - now;
+        if ahead > self.tolerance {
+            return Err(ahead - self.tolerance);
+        }
+        if self.concurrent.is_some_and(|most| entry.running >= most) {
+            return Err(Duration::from_secs(1));
+        }
+        entry.full = full + self.interval;
+        if self.concurrent.is_none() {
+            return Ok(Permit { counted: None });
+        }
+        entry.running += 1;
+        drop(shard);
+        let counted = Some((self, client));
+        Ok(Permit { counted })
+    }
+
+    fn shard(&self, client: Client) -> MutexGuard<'_, HashMap<Client, Entry>> {
+        let index = self.hasher.hash_one(client) as usize % SHARDS;
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(client: IpAddr) -> Client {
+    match client.to_canonical() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        // A network's own bits all zero behind: no mapped address, whose first 64 bits are zero, is one.
+        IpAddr::V6(v6) => v6.to_bits() >> 64 << 64,
+    }
+}
+
+/// Makes room for at least one, if anybody can be forgotten.
+fn forget(shard: &mut HashMap<Client, Entry>, now: Instant) {
+    shard.retain(|_, entry| entry.running > 0 || entry.full > now);
+    if shard.len() < SHARD_MAX {
+        return;
+    }
+    let mut idle: Vec<Instant> = shard
+        .values()
+        .filter(|entry| entry.running == 0)
+        .map(|entry| entry.full)
+        .collect();
+    if idle.is_empty() {
+        return;
+    }
+    let quarter = idle.len() / 4;
+    let (_, nearest, _) = idle.select_nth_unstable(quarter);
+    let nearest = *nearest;
+    shard.retain(|_, entry| entry.running > 0 || entry.full > nearest);
+}
+
+fn too_many(wait: Duration) -> Response {
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    Response::new(StatusCode::TOO_MANY_REQUESTS)
+        .header("retry-after", seconds.max(1).to_string())
+        .body("429: too many requests\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(requests: u32, per: u64, burst: u32, concurrent: Option<u32>) -> Rate {
+        Rate::new(&Settings {
+            requests,
+            per: Duration::from_secs(per),
+            burst,
+            concurrent,
+        })
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn known(rate: &Rate) -> usize {
+        rate.shards.iter().map(|shard| shard.lock().unwrap().len()).sum()
+    }
+
+    #[test]
+    fn a_burst_and_then_the_steady_rate() {
+        let rate = rate(10, 1, 3, None);
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let ask = |millis| rate.check_at(ip("192.0.2.1"), at(millis)).map(drop);
+        for _ in 0..3 {
+            assert_eq!(ask(0), Ok(()));
+        }
+        assert_eq!(ask(0), Err(Duration::from_millis(100)));
+        assert_eq!(ask(60), Err(Duration::from_millis(40)));
+        assert_eq!(ask(100), Ok(()));
+        assert_eq!(ask(100), Err(Duration::from_millis(100)));
+        // A quiet time fills the bucket, and no more than that.
+        for _ in 0..3 {
+            assert_eq!(ask(60_000), Ok(()));
+        }
+        assert!(ask(60_000).is_err());
+        // In the long run as many as were said.
+        let passed = (100_000..110_000).filter(|millis| ask(*millis).is_ok()).count();
+        assert!((100..=103).contains(&passed), "{passed}");
+        // Nobody else is concerned.
+        assert!(rate.check_at(ip("192.0.2.2"), at(0)).is_ok());
+    }
+
+    #[test]
+    fn the_answer_says_when_to_come_again() {
+        let rate = rate(2, 60, 1, None);
+        assert!(rate.check(ip("::1")).is_ok());
+        let response = rate.check(ip("::1")).err().unwrap();
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.lookup("retry-after"), Some(&b"30"[..]));
+        assert_eq!(
+            too_many(Duration::from_millis(10)).lookup("retry-after"),
+            Some(&b"1"[..])
+        );
+    }
+
+    #[test]
+    fn a_client_is_an_address_or_a_network_of_64_bits() {
+        let rate = rate(1, 60, 1, None);
+        let now = Instant::now();
+        let ask = |text| rate.check_at(ip(text), now).is_ok();
+        for (client, expected) in [
+            ("192.0.2.1", true),
+            ("192.0.2.1", false),
+            ("::ffff:192.0.2.1", false),
+            ("192.0.2.2", true),
+            ("2001:db8:0:1::1", true),
+            ("2001:db8:0:1:ffff::2", false),
+            ("2001:db8:0:2::1", true),
+            ("::1", true),
+            ("0.0.0.1", true),
+        ] {
+            assert_eq!(ask(client), expected, "{client}");
+        }
+    }
+
+    #[test]
+    fn so_many_at_once_and_no_more() {
+        let rate = rate(1000, 1, 1000, Some(2));
+        let (one, two) = (rate.check(ip("192.0.2.1")).ok(), rate.check(ip("192.0.2.1")).ok());
+        assert!(one.is_some() && two.is_some());
+        assert_eq!(rate.check(ip("192.0.2.1")).err().unwrap().status(), 429);
+        assert!(rate.check(ip("192.0.2.2")).is_ok());
+        drop(one);
+        let three = rate.check(ip("192.0.2.1"));
+        assert!(three.is_ok());
+        assert!(rate.check(ip("192.0.2.1")).is_err());
+        drop((two, three));
+        assert!(
+            rate.shards
+                .iter()
+                .all(|shard| shard.lock().unwrap().values().all(|entry| entry.running == 0))
+        );
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_forgets_the_harmless_first() {
+        let rate = rate(1, 1, 5, None);
+        let start = Instant::now();
+        // One that has used up its burst, far ahead of all others.
+        let bad = ip("192.0.2.1");
+        for _ in 0..5 {
+            assert!(rate.check_at(bad, start).is_ok());
+        }
+        for number in 0..(3 * SHARDS * SHARD_MAX) as u32 {
+            let client = IpAddr::from(((u128::from(number) + (1 << 32)) << 64).to_be_bytes());
+            assert!(rate.check_at(client, start).is_ok(), "{client}");
+        }
+        assert!(known(&rate) <= SHARDS * SHARD_MAX);
+        assert!(rate.check_at(bad, start).is_err(), "forgotten too early");
+        // All harmless by now: forgotten as soon as there is need.
+        let later = start + Duration::from_secs(100);
+        for number in 0..200 * SHARDS as u32 {
+            assert!(rate.check_at(IpAddr::from(number.to_be_bytes()), later).is_ok());
+        }
+        assert!(known(&rate) < SHARDS * SHARD_MAX);
+    }
+
+    #[test]
+    fn threads_share_one_bucket() {
+        let rate = rate(1, 3600, 50, None);
+        let passed: usize = std::thread::scope(|scope| {
+            let ask = || (0..50).filter(|_| rate.check(ip("192.0.2.1")).is_ok()).count();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(passed, 50);
+    }
+}
