@@ -11,6 +11,7 @@
 //! call of ours. Its timer is armed lazily: moving the deadline back is a store, and a timer that fires early is armed anew.
 
 use std::io;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use osier_queue::Key;
@@ -18,6 +19,7 @@ use osier_queue::Key;
 use crate::context;
 use crate::fiber::no_runtime;
 use crate::io::Source as Pollable;
+use crate::isolate::isolate;
 use crate::source::Source;
 use crate::waker::Word;
 use crate::worker::Worker;
@@ -27,6 +29,8 @@ use crate::worker::Worker;
 pub enum Cause {
     /// There are bytes, or the end of them, or an error.
     Readable,
+    /// What it polled in [`Dormant::poll_woken`] is ready.
+    Woken,
     /// The deadline given with [`Next::Sleep`] has passed.
     Deadline,
     /// The runtime shuts down: the last call.
@@ -83,6 +87,14 @@ pub trait Dormant: 'static {
     /// The socket it waits for; always the same one.
     fn source(&self) -> &dyn Pollable;
 
+    /// Asks what else it waits for besides its socket: leaves that are in the box, polled here with `cx`, so that they wake
+    /// the connection. Called before each rest and after each wake-up, on the worker and not on a fiber: it must not block.
+    /// `Ready` gives it a fiber, with [`Cause::Woken`]; it is then not asked again before that.
+    fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Pending
+    }
+
     /// Runs on a fiber of the worker it lives on. A panic ends the connection and nothing else.
     fn wake(&mut self, cause: Cause) -> Next;
 }
@@ -109,6 +121,7 @@ pub fn park_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io
             deadline: NEVER,
             timer: None,
             armed: NEVER,
+            woken: false,
         });
         resting.set_deadline(worker, deadline);
         worker.adopt(resting)
@@ -128,6 +141,8 @@ pub(crate) struct Resting {
     timer: Option<Key>,
     /// When the timer fires, if there is one: at or before the deadline.
     armed: u64,
+    /// [`Dormant::poll_woken`] has said so, and is not asked again before the connection has been told.
+    woken: bool,
 }
 
 impl Resting {
@@ -141,7 +156,7 @@ impl Resting {
     }
 
     /// What there is to do for it.
-    pub(crate) fn cause(&self, worker: &Worker) -> Option<Cause> {
+    pub(crate) fn cause(&mut self, worker: &Worker, word: Word) -> Option<Cause> {
         if self.source.is_readable() {
             Some(Cause::Readable)
         } else if worker.is_stopping() {
@@ -149,7 +164,22 @@ impl Resting {
         } else if worker.tick() >= self.deadline {
             Some(Cause::Deadline)
         } else {
-            None
+            if !self.woken {
+                let waker = word.waker();
+                let connection = &mut self.connection;
+                // One that panics here gets a fiber, where it may do so again and end.
+                let polled = isolate(|| connection.poll_woken(&mut Context::from_waker(&waker)));
+                self.woken = polled.is_none_or(|polled| polled.is_ready());
+            }
+            self.woken.then_some(Cause::Woken)
+        }
+    }
+
+    /// It is woken for `cause`.
+    #[inline]
+    pub(crate) fn is_told(&mut self, cause: Cause) {
+        if cause == Cause::Woken {
+            self.woken = false;
         }
     }
 

@@ -1,7 +1,7 @@
 //! Sockets with std's names, methods and meaning; a call that has to wait suspends the fiber instead of its thread.
 //!
 //! ```text
-//!   tcp.rs   unix.rs   udp.rs        the public types: names, addresses, options
+//!   tcp.rs  unix.rs  any.rs  udp.rs   the public types: names, addresses, options
 //!       └──────┼──────────┘
 //!          stream.rs                 reading, writing and their timeouts, the same for TCP and Unix
 //!              │
@@ -24,6 +24,7 @@
 //! - A call can be cancelled: see [`Cancelled`](crate::Cancelled).
 
 mod addr;
+mod any;
 pub(crate) mod stream;
 mod tcp;
 mod udp;
@@ -32,6 +33,7 @@ mod unix;
 pub use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 pub use addr::ToSocketAddrs;
+pub use any::Stream;
 pub use tcp::{Incoming, TcpListener, TcpStream};
 pub use udp::UdpSocket;
 pub use unix::{UnixDatagram, UnixIncoming, UnixListener, UnixSocketAddr, UnixStream};

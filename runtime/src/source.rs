@@ -165,6 +165,10 @@ impl Watched {
         Ok(watched)
     }
 
+    pub(crate) fn short_read_drains(&self) -> bool {
+        self.short_read_drains
+    }
+
     /// The descriptor for a system call of ours that copies it nowhere.
     #[inline]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

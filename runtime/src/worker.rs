@@ -576,9 +576,10 @@ impl Worker {
 
     /// Leaves a connection without a stack until there is something to do for it.
     fn rest(&self, slot: &Slot, mut resting: Box<Resting>) {
-        resting.arm(self, self.word(slot));
+        let word = self.word(slot);
+        resting.arm(self, word);
         resting.listen(self);
-        let due = resting.cause(self).is_some();
+        let due = resting.cause(self, word).is_some();
         slot.set_resting(resting);
         self.resting.set(self.resting.get() + 1);
         if due {
@@ -588,10 +589,12 @@ impl Worker {
 
     /// Gives a connection at rest a fiber, if there is something to do for it.
     #[inline(always)]
-    fn wake_resting(&self, slot: &Slot, resting: Box<Resting>) {
-        let Some(cause) = resting.cause(self) else {
+    fn wake_resting(&self, slot: &Slot, mut resting: Box<Resting>) {
+        let word = self.word(slot);
+        let Some(cause) = resting.cause(self, word) else {
             return self.rest(slot, resting);
         };
+        resting.is_told(cause);
         let stack = match self.stacks.take(None) {
             Ok(stack) => stack,
             Err(error) => {
@@ -601,7 +604,6 @@ impl Worker {
             }
         };
         stack.label(self.connection, None);
-        let word = self.word(slot);
         let id = self.next_id();
         slot.tell(id, stack.address());
         let place = self.connection;

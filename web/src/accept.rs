@@ -16,12 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use osier::net::{TcpListener, TcpStream};
+use osier::net::Stream;
 use osier::{Cancelled, JoinHandle};
 use osier_http::Limits;
 
 use crate::config::{Log, Observer, Timeouts};
 use crate::conn::Conn;
+use crate::listen::Listener;
 use crate::router::Router;
 use crate::worker::Worker;
 
@@ -86,7 +87,7 @@ impl Shared {
 }
 
 /// The accepting fiber of a worker: never spins, and ends only when it is cancelled.
-pub(crate) fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+pub(crate) fn accept(shared: &Arc<Shared>, listener: &Listener) {
     let worker = Worker::here(shared);
     let mut said: Option<Instant> = None;
     let mut say = |line: fmt::Arguments<'_>| {
@@ -124,7 +125,7 @@ pub(crate) fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-fn hand_off(shared: &Arc<Shared>, index: usize, stream: TcpStream, peer: SocketAddr) {
+fn hand_off(shared: &Arc<Shared>, index: usize, stream: Stream, peer: SocketAddr) {
     let shared = shared.clone();
     drop(on_worker(index, "hand-off", move || {
         Conn::open(&Worker::here(&shared), stream, peer)

@@ -1,17 +1,18 @@
 //! From a response to bytes in the output: the other half of a burst, and the answers that no handler gives.
 
 use std::io;
+use std::mem;
 use std::time::Instant;
 
 use http::StatusCode;
 use osier::Cancelled;
 use osier_http::{Exchange, Head, HeadWriter, Method, Reject, ResponseBody, Sent, write_reject};
 
-use crate::Response;
 use crate::body::Kind;
-use crate::burst::{After, Burst};
+use crate::burst::{After, Burst, DRAIN_BYTES};
 use crate::config::{Observer, Served};
 use crate::router::Route;
+use crate::{RequestBody, Response};
 
 /// What nginx calls a client that closed before it was answered; only the observer sees it.
 pub(crate) const CLIENT_GONE: u16 = 499;
@@ -23,9 +24,15 @@ impl Burst<'_> {
         &self,
         response: &mut Response,
         head: &Head<'_>,
-        can_go_on: bool,
+        body: &mut RequestBody<'_>,
         started: Option<Instant>,
     ) -> Result<bool, After> {
+        if matches!(response.body.kind, Kind::Upgrade(..) | Kind::Duplex(_))
+            && let Some(done) = self.answer_in_person(response, head, body, started)
+        {
+            return done;
+        }
+        let can_go_on = body.is_drainable(DRAIN_BYTES);
         let is_sendable = response.cause.is_none() && response.status.as_u16() >= 200;
         if !is_sendable && !self.complain(response, head) {
             self.observe(started, Some(head), CLIENT_GONE, 0);
@@ -38,7 +45,7 @@ impl Burst<'_> {
             head.exchange()
         };
         if matches!(response.body.kind, Kind::Reader { .. } | Kind::Stream(_)) {
-            return self.answer_slowly(response, head, exchange, started);
+            return self.answer_slowly(response, head, exchange, None, started);
         }
         let sent = self.write_head(response, exchange);
         // An error: the client does not take it, or a file has shrunk. Nothing more can be said here.
@@ -52,6 +59,46 @@ impl Burst<'_> {
         bytes.map(|_| sent.keep_alive).map_err(|_| After::End)
     }
 
+    /// An upgrade, or a body that is produced while the request's is still read. `None`: it cannot be, and the response is
+    /// another now.
+    #[cold]
+    fn answer_in_person(
+        &self,
+        response: &mut Response,
+        head: &Head<'_>,
+        body: &mut RequestBody<'_>,
+        started: Option<Instant>,
+    ) -> Option<Result<bool, After>> {
+        if matches!(response.body.kind, Kind::Duplex(_)) {
+            if response.cause.is_some() || response.status.as_u16() < 200 {
+                return None;
+            }
+            body.welcome();
+            let exchange = match response.close || self.link.worker.draining.get() {
+                true => head.exchange().closing(),
+                false => head.exchange(),
+            };
+            return Some(self.answer_slowly(response, head, exchange, Some(body), started));
+        }
+        let asked = head.version() == osier_http::Version::Http11 && asks_for_upgrade(head);
+        if response.status != StatusCode::SWITCHING_PROTOCOLS || !asked || !body.is_done() {
+            *response = Response::internal_error("an upgrade for a request that has not asked for one, or has a body");
+            return None;
+        }
+        let Kind::Upgrade(protocol, takeover) = mem::take(&mut response.body).kind else {
+            unreachable!("the caller has looked")
+        };
+        let mut state = self.output.state();
+        let mut out = HeadWriter::begin(&mut state.buffer, 101, head.exchange()).expect("101 has three digits");
+        out.upgrade(protocol.as_bytes())
+            .expect("checked when the response was made");
+        out.lines(&response.fields);
+        out.finish(ResponseBody::Stream);
+        drop(state);
+        self.observe(started, Some(head), 101, 0);
+        Some(Err(After::Taken(takeover)))
+    }
+
     /// A body that code of the handler produces while it is sent: 500 in its place when that fails before any of it has
     /// left, else the end of the connection.
     fn answer_slowly(
@@ -59,12 +106,15 @@ impl Burst<'_> {
         response: &mut Response,
         head: &Head<'_>,
         exchange: Exchange,
+        from: Option<&mut RequestBody<'_>>,
         started: Option<Instant>,
     ) -> Result<bool, After> {
         let mark = self.output.mark();
         let sent = self.write_head(response, exchange);
         let mut status = response.status;
-        let (bytes, kept) = match self.catch(head, started, || self.output.send(&mut response.body, sent)) {
+        let (bytes, kept) = match self.catch(head, started, || {
+            self.output.send_slowly(mem::take(&mut response.body), sent, from)
+        }) {
             Ok(Ok(bytes)) => (bytes, Ok(sent.keep_alive)),
             Ok(Err(error)) if self.output.is_broken() || Cancelled::is(&error) => (0, Err(After::Gone)),
             failed => {
@@ -163,14 +213,26 @@ impl Burst<'_> {
     fn tell(&self, observer: &Observer, started: Instant, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
         let (duration, peer) = (started.elapsed(), self.link.peer());
+        let (id, label) = (self.marks.id.get(), self.marks.label.get());
         observer(&Served {
             head,
             status,
             bytes,
             duration,
             peer,
+            id,
+            label,
         });
     }
+}
+
+/// RFC 9110 7.8: the field, and the connection option that says it is for this hop.
+fn asks_for_upgrade(head: &Head<'_>) -> bool {
+    let is_upgrade = |option: &[u8]| option.trim_ascii().eq_ignore_ascii_case(b"upgrade");
+    let mut connection = head
+        .headers()
+        .filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
+    head.header("upgrade").is_some() && connection.any(|(_, value)| value.split(|&byte| byte == b',').any(is_upgrade))
 }
 
 pub(crate) fn internal_error() -> Response {

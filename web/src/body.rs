@@ -8,6 +8,9 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
+use crate::RequestBody;
+use crate::upgrade::Takeover;
+
 /// What follows the head of a response.
 ///
 /// It need not be `Send`: it is sent by the fiber that made it.
@@ -19,14 +22,26 @@ pub struct Body {
 
 pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()>>;
 
+pub(crate) type Exchanger = Box<dyn FnOnce(&mut RequestBody<'_>, &mut dyn Write) -> io::Result<()>>;
+
 pub(crate) enum Kind {
     Empty,
     Static(&'static [u8]),
     Owned(Vec<u8>),
     Shared(Arc<dyn AsRef<[u8]> + Send + Sync>),
-    Reader { reader: Box<dyn Read>, len: Option<u64> },
-    File { file: Arc<File>, offset: u64, len: u64 },
+    Reader {
+        reader: Box<dyn Read>,
+        len: Option<u64>,
+    },
+    File {
+        file: Arc<File>,
+        offset: u64,
+        len: u64,
+    },
     Stream(Producer),
+    Duplex(Exchanger),
+    /// No body: the protocol the connection goes on with, and who takes it over.
+    Upgrade(Box<str>, Takeover),
 }
 
 impl Body {
@@ -92,13 +107,35 @@ impl Body {
         }
     }
 
+    /// What `exchange` writes, while it may still read the request's body, also from a second fiber of the same worker
+    /// ([`Scope::spawn_local`](osier::Scope::spawn_local)): for a proxy, which passes both on at once.
+    ///
+    /// A client that waits for `100 Continue` gets it before the response's head. When `exchange` fails the connection is
+    /// closed without the end mark; so it is when too much of the request's body is left.
+    ///
+    /// ```
+    /// use osier_web::{Body, Request, Response, Router, http::StatusCode};
+    ///
+    /// let echo = |_: &mut Request<'_>| {
+    ///     Response::new(StatusCode::OK).body(Body::duplex(|from, to| std::io::copy(from, to).map(drop)))
+    /// };
+    /// let router = Router::new().post("/echo", echo);
+    /// ```
+    pub fn duplex(exchange: impl FnOnce(&mut RequestBody<'_>, &mut dyn Write) -> io::Result<()> + 'static) -> Self {
+        Body {
+            kind: Kind::Duplex(Box::new(exchange)),
+            text: None,
+        }
+    }
+
     /// The length in bytes, when it is known before the body is sent.
     #[allow(clippy::len_without_is_empty)] // a length that may be unknown
     pub fn len(&self) -> Option<u64> {
         match &self.kind {
             Kind::Reader { len, .. } => *len,
             Kind::File { len, .. } => Some(*len),
-            Kind::Stream(_) => None,
+            Kind::Stream(_) | Kind::Duplex(_) => None,
+            Kind::Upgrade(..) => Some(0),
             _ => self.bytes().map(|bytes| bytes.len() as u64),
         }
     }
@@ -129,6 +166,8 @@ impl fmt::Debug for Body {
             Kind::Reader { .. } => "reader",
             Kind::File { .. } => "file",
             Kind::Stream(_) => "stream",
+            Kind::Duplex(_) => "duplex",
+            Kind::Upgrade(..) => "upgrade",
         };
         f.debug_struct("Body")
             .field("kind", &kind)

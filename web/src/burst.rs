@@ -15,13 +15,16 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
+use http::Extensions;
 use osier::Cancelled;
 use osier::io::{HalfClose, while_connected};
 use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Slots};
 
 use crate::answer::{CLIENT_GONE, internal_error, without_handler};
 use crate::output::Output;
+use crate::request::Marks;
 use crate::router::{Found, Gone};
+use crate::upgrade::Takeover;
 use crate::worker::Link;
 use crate::{Request, RequestBody};
 
@@ -29,7 +32,7 @@ use crate::{Request, RequestBody};
 const BODY_ROOM: usize = 4 << 10;
 
 /// The most that is read of a body its handler did not want, so that the connection can be kept.
-const DRAIN_BYTES: u64 = 256 << 10;
+pub(crate) const DRAIN_BYTES: u64 = 256 << 10;
 
 /// What the connection does next.
 pub(crate) enum After {
@@ -43,6 +46,8 @@ pub(crate) enum After {
     Gone,
     /// Goes on at once, under another policy.
     Under(Gone),
+    /// Is no longer HTTP; the rest of the input is the new protocol's.
+    Taken(Takeover),
 }
 
 /// The bytes of the connection that have not been answered: `start..end`.
@@ -80,6 +85,8 @@ pub(crate) struct Burst<'b> {
     pub(crate) output: &'b Output<'b>,
     /// The fiber has been suspended since the date was made.
     pub(crate) suspended: Cell<bool>,
+    /// Of the request that is being answered.
+    pub(crate) marks: Marks,
 }
 
 /// A handler did not return.
@@ -92,6 +99,7 @@ impl<'b> Burst<'b> {
             link,
             output,
             suspended,
+            marks: Marks::default(),
         }
     }
 
@@ -182,7 +190,14 @@ impl<'b> Burst<'b> {
         let expected = head.expect_continue();
         let body = RequestBody::new(self.link, self.output, decoder, rest, received, expected);
         let params = params.as_ref();
-        let mut request = Request { head, params, body };
+        self.marks.clear();
+        let mut request = Request {
+            head,
+            params,
+            body,
+            marks: &self.marks,
+            extensions: Extensions::new(),
+        };
 
         let started = server.observer.is_some().then(Instant::now);
         let mut response = None;
@@ -194,7 +209,7 @@ impl<'b> Burst<'b> {
         }
         let response = response.get_or_insert_with(internal_error);
         let body = &mut request.body;
-        let done = self.answer(response, head, body.is_drainable(DRAIN_BYTES), started);
+        let done = self.answer(response, head, body, started);
         let keep = matches!(done, Ok(true)) && body.drain(DRAIN_BYTES);
 
         let unread = body.unread();

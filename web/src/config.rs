@@ -7,6 +7,8 @@ use std::time::Duration;
 use http::StatusCode;
 use osier_http::Head;
 
+use crate::RequestId;
+
 /// How long a server waits for its clients. All of them are on by default; `Duration::MAX` is for ever.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
@@ -42,6 +44,8 @@ pub struct Served<'a> {
     pub(crate) bytes: u64,
     pub(crate) duration: Duration,
     pub(crate) peer: SocketAddr,
+    pub(crate) id: Option<RequestId>,
+    pub(crate) label: u32,
 }
 
 impl<'a> Served<'a> {
@@ -86,6 +90,16 @@ impl<'a> Served<'a> {
     /// The address of the client.
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// The request's number, if anybody has asked for it.
+    pub fn id(&self) -> Option<RequestId> {
+        self.id
+    }
+
+    /// What [`Request::set_label`](crate::Request::set_label) left; 0 otherwise.
+    pub fn label(&self) -> u32 {
+        self.label
     }
 }
 

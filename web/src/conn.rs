@@ -14,14 +14,16 @@
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use osier::dormant::{Cause, Dormant, Next};
-use osier::net::TcpStream;
+use osier::net::Stream;
 use osier_http::HeadScanner;
 
 use crate::burst::{After, Burst, Input};
 use crate::output::Output;
+use crate::upgrade::{Session, Takeover, Upgraded};
 use crate::worker::{Buffers, Link, Worker};
 
 /// After the last answer the client's bytes are read and thrown away, so that no reset overtakes the answer: for this
@@ -45,6 +47,13 @@ enum Stage {
     Idle,
     Head(Box<Partial>),
     Linger(Box<Linger>),
+    /// No longer HTTP.
+    Session(Box<Taken>),
+}
+
+struct Taken {
+    session: Box<dyn Session>,
+    io: Upgraded,
 }
 
 /// The beginning of a head. Looked at once per byte, however the bytes drip in.
@@ -63,11 +72,10 @@ struct Linger {
 
 impl Conn {
     /// Takes a fresh socket into `worker`'s care.
-    pub(crate) fn open(worker: &Rc<Worker>, stream: TcpStream, peer: SocketAddr) {
+    pub(crate) fn open(worker: &Rc<Worker>, stream: Stream, peer: SocketAddr) {
         let timeouts = &worker.server.timeouts;
         let prepared = stream
-            .set_nodelay(true)
-            .and_then(|()| stream.set_read_timeout(Some(RESTING)))
+            .set_read_timeout(Some(RESTING))
             .and_then(|()| stream.set_write_timeout(Some(timeouts.write)));
         let link = worker.link(stream, peer);
         let conn = Box::new(Conn {
@@ -151,8 +159,17 @@ impl Conn {
         };
 
         link.busy.set(false);
+        if let After::Taken(takeover) = outcome {
+            let unread = input.bytes[input.start..input.end].to_vec();
+            worker.give_buffers(Buffers {
+                input: input.bytes,
+                output: output.into_buffer(),
+            });
+            return self.take_over(takeover, unread);
+        }
         let next = match outcome {
             After::Gone | After::End => Next::End,
+            After::Taken(_) => unreachable!("taken above"),
             After::Under(_) => unreachable!("run() goes on by itself"),
             After::Linger => self.linger(),
             After::Wait(_) if worker.draining.get() => Next::End,
@@ -179,6 +196,32 @@ impl Conn {
             output: output.into_buffer(),
         });
         next
+    }
+
+    /// The connection is no longer HTTP. A drain ends its reading from here on, as it does an idle connection's.
+    fn take_over(&mut self, takeover: Takeover, unread: Vec<u8>) -> Next {
+        let link = self.link.clone();
+        if link.worker.draining.get() {
+            let _ = link.stream.shutdown(Shutdown::Read);
+        }
+        let ready = !unread.is_empty();
+        let mut io = Upgraded::new(link, unread);
+        match takeover {
+            Takeover::Run(run) => {
+                if io.stream().set_read_timeout(None).is_ok() {
+                    run(&mut io);
+                }
+                Next::End
+            }
+            Takeover::Rest(mut session) => {
+                let mut next = session.open(&mut io);
+                if ready && next != Next::End {
+                    next = session.wake(&mut io, Cause::Readable);
+                }
+                self.stage = Stage::Session(Box::new(Taken { session, io }));
+                next
+            }
+        }
     }
 
     /// Until the next request begins.
@@ -222,7 +265,7 @@ impl Conn {
                 let answered = Burst::new(&self.link, &output).head_timed_out();
                 answered.map_or(Next::End, |()| self.linger())
             }
-            Stage::Idle | Stage::Linger(_) => Next::End,
+            Stage::Idle | Stage::Linger(_) | Stage::Session(_) => Next::End,
         }
     }
 }
@@ -232,16 +275,27 @@ impl Dormant for Conn {
         &self.link.stream
     }
 
+    fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.stage {
+            Stage::Session(taken) => taken.session.poll_woken(cx),
+            _ => Poll::Pending,
+        }
+    }
+
     fn wake(&mut self, cause: Cause) -> Next {
+        if let Stage::Session(taken) = &mut self.stage {
+            return taken.session.wake(&mut taken.io, cause);
+        }
         match cause {
             Cause::Shutdown => return Next::End,
             Cause::Deadline => return self.expire(),
-            Cause::Readable => {}
+            Cause::Readable | Cause::Woken => {}
         }
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Idle => self.begin(),
             Stage::Head(partial) => self.go_on(partial),
             Stage::Linger(linger) => self.throw_away(linger),
+            Stage::Session(_) => unreachable!("woken above"),
         }
     }
 }

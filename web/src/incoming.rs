@@ -112,6 +112,17 @@ impl<'a> RequestBody<'a> {
         self.link.peer()
     }
 
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        self.link.stream.local_addr().ok()
+    }
+
+    /// Sends the `100 Continue` that the client waits for, before a response begins that will still read.
+    pub(crate) fn welcome(&mut self) {
+        if std::mem::take(&mut self.awaited) {
+            self.output.write(CONTINUE);
+        }
+    }
+
     /// The announced length in bytes: 0 without a body, `None` when it is chunked.
     pub fn announced(&self) -> Option<u64> {
         match self.length {
@@ -163,8 +174,7 @@ impl<'a> RequestBody<'a> {
     /// Bytes from the socket, into `into` or into the buffer behind `unread`.
     fn receive(&mut self, into: Option<&mut [u8]>) -> io::Result<usize> {
         if self.awaited {
-            self.awaited = false;
-            self.output.write(CONTINUE);
+            self.welcome();
             self.output.flush()?;
         }
         let mut stream = &self.link.stream;

@@ -21,7 +21,7 @@
 //!
 //! From the socket to the handler: `accept` places it on a worker, `conn` waits without a stack, `burst` takes the requests
 //! that have come, `router` finds the handler, `incoming` is the request's body, `answer` and `output` make the bytes that
-//! go back.
+//! go back, `upgrade` is what becomes of a connection after a 101.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -35,11 +35,14 @@ mod date;
 pub mod files;
 mod incoming;
 mod into_response;
+mod listen;
 mod output;
 mod request;
+mod request_id;
 mod response;
 mod router;
 mod server;
+mod upgrade;
 mod worker;
 
 pub use body::Body;
@@ -47,11 +50,15 @@ pub use config::{Served, Timeouts};
 pub use http;
 pub use incoming::RequestBody;
 pub use into_response::IntoResponse;
+pub use listen::{Address, Listener};
+pub use osier::net::Stream;
 pub use osier_http::Limits;
 pub use request::Request;
+pub use request_id::RequestId;
 pub use response::{Fields, Response};
 pub use router::{Route, Router};
 pub use server::{Listening, Server, ShutdownHandle, serve};
+pub use upgrade::{Session, Upgraded};
 
 /// The README's programs, compiled.
 #[cfg(doctest)]

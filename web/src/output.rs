@@ -12,9 +12,10 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem;
 
-use osier::net::TcpStream;
+use osier::net::Stream;
 use osier_http::{LAST_CHUNK, Sent, Transfer};
 
+use crate::RequestBody;
 use crate::body::{Body, Kind};
 
 /// Beyond this many collected bytes they go out.
@@ -34,7 +35,7 @@ const CHUNK_ROOM: &[u8; 6] = b"0000\r\n";
 const CHUNK_MAX: usize = 0xffff;
 
 pub(crate) struct Output<'c> {
-    stream: &'c TcpStream,
+    stream: &'c Stream,
     state: RefCell<State>,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Mark {
 
 impl<'c> Output<'c> {
     /// `buffer` must be empty.
-    pub(crate) fn new(stream: &'c TcpStream, buffer: Vec<u8>) -> Self {
+    pub(crate) fn new(stream: &'c Stream, buffer: Vec<u8>) -> Self {
         debug_assert!(buffer.is_empty());
         Output {
             stream,
@@ -153,12 +154,16 @@ impl<'c> Output<'c> {
                 }
                 Ok(bytes.len() as u64)
             }
-            (None, transfer) => self.send_slowly(mem::take(body), transfer),
+            (None, _) => self.send_slowly(mem::take(body), sent, None),
         }
     }
 
-    fn send_slowly(&self, body: Body, transfer: Transfer) -> io::Result<u64> {
-        let chunked = transfer == Transfer::Chunked;
+    /// As [`send`](Output::send), for a body that is not in memory; one that reads the request's has it in `from`.
+    pub(crate) fn send_slowly(&self, body: Body, sent: Sent, from: Option<&mut RequestBody<'_>>) -> io::Result<u64> {
+        if sent.transfer == Transfer::None {
+            return Ok(0);
+        }
+        let chunked = sent.transfer == Transfer::Chunked;
         let count = match body.kind {
             Kind::File { file, offset, len } => return self.send_file(&file, offset, len),
             Kind::Reader { mut reader, len } => {
@@ -185,7 +190,18 @@ impl<'c> Output<'c> {
                 produce(&mut writer)?;
                 writer.count
             }
-            Kind::Empty | Kind::Static(_) | Kind::Owned(_) | Kind::Shared(_) => unreachable!("bytes() gave them"),
+            Kind::Duplex(exchange) => {
+                let mut writer = BodyWriter {
+                    output: self,
+                    chunked,
+                    count: 0,
+                };
+                exchange(from.expect("given with a body of this kind"), &mut writer)?;
+                writer.count
+            }
+            Kind::Upgrade(..) | Kind::Empty | Kind::Static(_) | Kind::Owned(_) | Kind::Shared(_) => {
+                unreachable!("bytes() gave them")
+            }
         };
         if chunked {
             let mut state = self.state();
@@ -221,7 +237,7 @@ impl<'c> Output<'c> {
 
 impl State {
     /// Sends what has collected, and then `tail`.
-    fn flush(&mut self, mut stream: &TcpStream, tail: &[u8]) -> io::Result<()> {
+    fn flush(&mut self, mut stream: &Stream, tail: &[u8]) -> io::Result<()> {
         self.close_chunk();
         if self.broken {
             self.buffer.clear();
@@ -239,7 +255,7 @@ impl State {
     }
 
     /// Sends what has collected, telling the kernel that more follows at once.
-    fn flush_joined(&mut self, stream: &TcpStream) -> io::Result<()> {
+    fn flush_joined(&mut self, stream: &Stream) -> io::Result<()> {
         // One packet for head and file when the kernel takes all of it now; otherwise joining is not what is slow.
         if !self.broken {
             let flags =
@@ -329,7 +345,7 @@ fn copy(reader: &mut dyn Read, writer: &mut dyn Write, len: Option<u64>) -> io::
     }
 }
 
-fn write_both(mut stream: &TcpStream, first: &[u8], second: &[u8]) -> io::Result<()> {
+fn write_both(mut stream: &Stream, first: &[u8], second: &[u8]) -> io::Result<()> {
     let mut slices = [IoSlice::new(first), IoSlice::new(second)];
     let mut rest = &mut slices[..];
     IoSlice::advance_slices(&mut rest, 0);

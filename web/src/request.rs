@@ -3,15 +3,32 @@
 //! Made by `exchange` for each request; nothing in it is copied until it is asked for.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Version};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Version};
 use matchit::Params;
 use osier_http::{Head, Headers};
 use percent_encoding::percent_decode;
 
-use crate::RequestBody;
+use crate::{RequestBody, RequestId};
+
+/// What is left of a request for whoever is told that it was answered.
+#[derive(Default)]
+pub(crate) struct Marks {
+    /// Made when it is first asked for.
+    pub(crate) id: Cell<Option<RequestId>>,
+    pub(crate) label: Cell<u32>,
+}
+
+impl Marks {
+    #[inline]
+    pub(crate) fn clear(&self) {
+        self.id.set(None);
+        self.label.set(0);
+    }
+}
 
 /// A request, borrowed from its connection.
 ///
@@ -34,6 +51,8 @@ pub struct Request<'a> {
     /// `None` when the route has none.
     pub(crate) params: Option<&'a Params<'a, 'a>>,
     pub(crate) body: RequestBody<'a>,
+    pub(crate) marks: &'a Marks,
+    pub(crate) extensions: Extensions,
 }
 
 impl<'a> Request<'a> {
@@ -109,6 +128,35 @@ impl<'a> Request<'a> {
     /// The address of the client.
     pub fn peer(&self) -> SocketAddr {
         self.body.peer()
+    }
+
+    /// The address at which the client has reached this server; none on a Unix socket.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.body.local_addr()
+    }
+
+    /// The request's number, the same in every log line.
+    pub fn id(&self) -> RequestId {
+        self.marks.id.get().unwrap_or_else(|| {
+            let id = RequestId::random();
+            self.marks.id.set(Some(id));
+            id
+        })
+    }
+
+    /// Leaves a number of the application's for [`Served::label`](crate::Served::label): which route this is, for example.
+    pub fn set_label(&self, label: u32) {
+        self.marks.label.set(label);
+    }
+
+    /// What the code before the handler has found out, by type.
+    pub fn extensions(&self) -> &Extensions {
+        &self.extensions
+    }
+
+    /// As [`Request::extensions`], to be added to.
+    pub fn extensions_mut(&mut self) -> &mut Extensions {
+        &mut self.extensions
     }
 
     /// The body. Nothing of it is read, and no `100 Continue` sent, until a handler reads.

@@ -12,6 +12,8 @@ use http::StatusCode;
 use osier_http::{FieldLines, HeadWriter, HeaderError};
 
 use crate::Body;
+use crate::body::Kind;
+use crate::upgrade::{Session, Takeover, Upgraded};
 
 /// What a bare text is sent with, and bare bytes.
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -131,6 +133,45 @@ impl Response {
     /// ```
     pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'static) -> Self {
         Response::new(StatusCode::OK).body(Body::stream(write))
+    }
+
+    /// 101: after it the connection speaks `protocol`, and belongs to `run` on the connection's fiber. It is closed when `run`
+    /// returns. Only for an HTTP/1.1 request that has asked for it (`Upgrade`, `Connection: upgrade`) and has no body left:
+    /// otherwise 500 and a log line, which a handler prevents by looking first.
+    ///
+    /// There is no read timeout on the stream; the write timeout is the server's.
+    ///
+    /// ```
+    /// use osier_web::{Request, Response, Router};
+    /// use std::io::{Read, Write};
+    ///
+    /// let router = Router::new().get("/echo", |_: &mut Request<'_>| {
+    ///     Response::upgrade("echo", |stream| {
+    ///         let mut buf = [0; 1024];
+    ///         while let Ok(count @ 1..) = stream.read(&mut buf) {
+    ///             if stream.write_all(&buf[..count]).is_err() {
+    ///                 break;
+    ///             }
+    ///         }
+    ///     })
+    /// });
+    /// ```
+    pub fn upgrade(protocol: &str, run: impl FnOnce(&mut Upgraded) + 'static) -> Self {
+        Self::taken_over(protocol, Takeover::Run(Box::new(run)))
+    }
+
+    /// As [`Response::upgrade`], for a connection that is idle most of the time: it has a stack only while `session` is
+    /// called.
+    pub fn upgrade_dormant(protocol: &str, session: Box<dyn Session>) -> Self {
+        Self::taken_over(protocol, Takeover::Rest(session))
+    }
+
+    fn taken_over(protocol: &str, takeover: Takeover) -> Self {
+        if FieldLines::new().push("x", protocol.as_bytes()).is_err() {
+            return Response::internal_error(format!("{protocol:?} cannot be named in a header"));
+        }
+        let kind = Kind::Upgrade(protocol.into(), takeover);
+        Self::of(StatusCode::SWITCHING_PROTOCOLS, Body { kind, text: None })
     }
 
     /// A redirect by `status` to `location`.

@@ -3,6 +3,8 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -15,6 +17,7 @@ use osier_http::Limits;
 
 use crate::accept::{Padded, Shared, accept, drain, on_worker};
 use crate::config::{Log, Observer, Served, Timeouts};
+use crate::listen::{Address, Listener, NOWHERE, bind_unix};
 use crate::router::Router;
 
 /// Serves `router` on `addr` with the defaults of [`Server`], until the fiber is cancelled.
@@ -130,11 +133,38 @@ impl Server {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the address resolves to nothing");
         for addr in addr.to_socket_addrs()? {
             match listen(addr, osier::workers()) {
-                Ok(listeners) => return self.listening(listeners),
+                Ok(listeners) => return self.listening(listeners.into_iter().map(Listener::Tcp).collect()),
                 Err(error) => last = io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}")),
             }
         }
         Err(last)
+    }
+
+    /// Listens on a Unix socket. A file that a dead server has left there is replaced; the file is removed when the server
+    /// has ended.
+    ///
+    /// # Blocks the thread
+    ///
+    /// For as long as the file system takes.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` when a server answers there, or the file is no socket; what the system says.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn bind_unix(self, path: impl AsRef<Path>) -> io::Result<Listening> {
+        let path = path.as_ref();
+        let listener = bind_unix(path).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("cannot listen on unix:{}: {error}", path.display()),
+            )
+        })?;
+        let mut listening = self.listening(vec![listener.into()])?;
+        listening.file = SocketFile::of(path);
+        Ok(listening)
     }
 
     /// Uses a listener that somebody else has opened. One worker accepts; the connections are spread over all.
@@ -146,18 +176,18 @@ impl Server {
     /// # Panics
     ///
     /// Outside of a runtime.
-    pub fn listener(self, listener: TcpListener) -> io::Result<Listening> {
-        self.listening(vec![listener])
+    pub fn listener(self, listener: impl Into<Listener>) -> io::Result<Listening> {
+        self.listening(vec![listener.into()])
     }
 
-    fn listening(self, listeners: Vec<TcpListener>) -> io::Result<Listening> {
+    fn listening(self, listeners: Vec<Listener>) -> io::Result<Listening> {
         for (name, time) in [("body", self.timeouts.body), ("write", self.timeouts.write)] {
             if time.is_zero() {
                 let error = format!("Timeouts::{name} is zero: give the time to wait, Duration::MAX for ever");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
             }
         }
-        let addr = listeners[0].local_addr()?;
+        let address = listeners[0].address()?;
         let shared = Shared {
             router: self.router,
             limits: self.limits,
@@ -169,7 +199,8 @@ impl Server {
         };
         Ok(Listening {
             listeners,
-            addr,
+            address,
+            file: None,
             shared: Arc::new(shared),
             stop: ShutdownHandle::default(),
         })
@@ -206,16 +237,25 @@ fn listen(addr: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
 
 /// A server that listens.
 pub struct Listening {
-    listeners: Vec<TcpListener>,
-    addr: SocketAddr,
+    listeners: Vec<Listener>,
+    address: Address,
+    file: Option<SocketFile>,
     shared: Arc<Shared>,
     stop: ShutdownHandle,
 }
 
 impl Listening {
-    /// The address it listens on, with the port the system chose if that was left to it.
+    /// The address it listens on, with the port the system chose if that was left to it; `0.0.0.0:0` for a Unix socket.
     pub fn local_addr(&self) -> SocketAddr {
-        self.addr
+        match &self.address {
+            Address::Tcp(text) => text.parse().unwrap_or(NOWHERE),
+            Address::Unix(_) => NOWHERE,
+        }
+    }
+
+    /// What it listens on, as a client would name it.
+    pub fn address(&self) -> &Address {
+        &self.address
     }
 
     /// What ends [`run`](Listening::run).
@@ -241,6 +281,7 @@ impl Listening {
             listeners,
             shared,
             stop,
+            file,
             ..
         } = self;
         let accepting: Vec<Accepting> = listeners
@@ -253,6 +294,7 @@ impl Listening {
             .collect();
         stop.wait();
         drop(accepting);
+        drop(file);
 
         let drains: Vec<JoinHandle<usize>> = (0..shared.connections.len())
             .map(|index| {
@@ -267,9 +309,37 @@ impl Listening {
 impl fmt::Debug for Listening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listening")
-            .field("addr", &self.addr)
+            .field("address", &self.address)
             .finish_non_exhaustive()
     }
+}
+
+/// The file of a Unix socket, removed with its listener unless another has taken its place.
+struct SocketFile {
+    path: PathBuf,
+    device_and_inode: (u64, u64),
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> Option<SocketFile> {
+        let device_and_inode = device_and_inode(path)?;
+        let path = path.into();
+        Some(SocketFile { path, device_and_inode })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if device_and_inode(&self.path) == Some(self.device_and_inode) {
+            // Somebody may have removed it meanwhile.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn device_and_inode(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// An accepting fiber, ended when this is dropped.

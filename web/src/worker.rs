@@ -8,7 +8,7 @@ use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use osier::net::TcpStream;
+use osier::net::Stream;
 
 use crate::accept::Shared;
 use crate::date::DateCache;
@@ -88,7 +88,7 @@ impl Worker {
     }
 
     /// Counts the connection in.
-    pub(crate) fn link(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) -> Rc<Link> {
+    pub(crate) fn link(self: &Rc<Self>, stream: Stream, peer: SocketAddr) -> Rc<Link> {
         let mut links = self.links.borrow_mut();
         let place = u32::try_from(links.len()).expect("a process has fewer descriptors than that");
         let link = Rc::new(Link {
@@ -124,7 +124,7 @@ impl Worker {
 
 /// A connection as its worker sees it. Kept small: there is one for each idle client.
 pub(crate) struct Link {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     pub(crate) worker: Rc<Worker>,
     peer: Peer,
     /// A burst is running.

@@ -104,8 +104,11 @@ impl Stream {
         }
     }
 
-    pub(crate) fn try_clone(&self, short_read_drains: bool) -> io::Result<Stream> {
-        let watched = Watched::from_outside(self.watched.export().try_clone_to_owned()?, short_read_drains)?;
+    pub(crate) fn try_clone(&self) -> io::Result<Stream> {
+        let watched = Watched::from_outside(
+            self.watched.export().try_clone_to_owned()?,
+            self.watched.short_read_drains(),
+        )?;
         let (read, write) = (self.read_timeout.limit(), self.write_timeout.limit());
         Ok(Stream {
             watched,
@@ -305,9 +308,19 @@ pub(crate) fn describe<A: fmt::Debug, const N: usize>(
     out.finish_non_exhaustive()
 }
 
-/// The traits by which a socket is a descriptor, comes from one and becomes one.
+/// The traits by which a socket is a descriptor, comes from std's and can be waited for.
 macro_rules! descriptor_impls {
     ($type:ident, $std:ty) => {
+        crate::net::stream::descriptor_impls!($type);
+
+        /// Makes the socket non-blocking, for everybody who has a copy of it.
+        impl From<$std> for $type {
+            fn from(socket: $std) -> $type {
+                std::os::fd::OwnedFd::from(socket).into()
+            }
+        }
+    };
+    ($type:ident) => {
         /// Whoever has the descriptor may copy it, so closing the socket then costs a system call more.
         impl std::os::fd::AsFd for $type {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
@@ -318,13 +331,6 @@ macro_rules! descriptor_impls {
         impl std::os::fd::AsRawFd for $type {
             fn as_raw_fd(&self) -> std::os::fd::RawFd {
                 std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(self))
-            }
-        }
-
-        /// Makes the socket non-blocking, for everybody who has a copy of it.
-        impl From<$std> for $type {
-            fn from(socket: $std) -> $type {
-                std::os::fd::OwnedFd::from(socket).into()
             }
         }
 
@@ -376,7 +382,24 @@ macro_rules! descriptor_impls {
 /// What std's streams implement: `Read` and `Write` for the type and for references to it.
 macro_rules! stream_impls {
     ($type:ident, $std:ty, $short_read_drains:expr) => {
-        crate::net::stream::descriptor_impls!($type, $std);
+        crate::net::stream::stream_impls!($type, $short_read_drains);
+
+        /// Makes the socket non-blocking, for everybody who has a copy of it.
+        impl From<$std> for $type {
+            fn from(socket: $std) -> $type {
+                std::os::fd::OwnedFd::from(socket).into()
+            }
+        }
+
+        /// The socket becomes blocking again, for everybody who has a copy of it.
+        impl From<$type> for $std {
+            fn from(stream: $type) -> $std {
+                stream.0.into_std().into()
+            }
+        }
+    };
+    ($type:ident, $short_read_drains:expr) => {
+        crate::net::stream::descriptor_impls!($type);
 
         impl crate::io::Source for $type {
             fn watched(&self) -> &crate::source::Watched {
@@ -408,13 +431,6 @@ macro_rules! stream_impls {
         impl From<$type> for std::os::fd::OwnedFd {
             fn from(stream: $type) -> std::os::fd::OwnedFd {
                 stream.0.watched.into_fd()
-            }
-        }
-
-        /// The socket becomes blocking again, for everybody who has a copy of it.
-        impl From<$type> for $std {
-            fn from(stream: $type) -> $std {
-                stream.0.into_std().into()
             }
         }
 
@@ -539,7 +555,7 @@ macro_rules! stream_impls {
             ///
             /// Too many open files.
             pub fn try_clone(&self) -> std::io::Result<$type> {
-                Ok($type(self.0.try_clone($short_read_drains)?))
+                Ok($type(self.0.try_clone()?))
             }
 
             /// How long a call that reads may take; `None` is for ever, as at first. It holds for calls that begin later.

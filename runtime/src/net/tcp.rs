@@ -60,6 +60,10 @@ pub struct TcpStream(Stream);
 stream_impls!(TcpStream, std::net::TcpStream, true);
 
 impl TcpStream {
+    pub(super) fn into_inner(self) -> Stream {
+        self.0
+    }
+
     /// Connects to the first address that answers.
     ///
     /// # Suspends

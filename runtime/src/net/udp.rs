@@ -196,7 +196,7 @@ impl UdpSocket {
 
     /// Another value for the same socket, with the same timeouts.
     pub fn try_clone(&self) -> io::Result<UdpSocket> {
-        Ok(UdpSocket(self.0.try_clone(false)?))
+        Ok(UdpSocket(self.0.try_clone()?))
     }
 
     /// How long a call that receives may take; `None` is for ever. `InvalidInput` for zero.

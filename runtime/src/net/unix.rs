@@ -46,6 +46,10 @@ pub struct UnixStream(Stream);
 stream_impls!(UnixStream, std::os::unix::net::UnixStream, false);
 
 impl UnixStream {
+    pub(super) fn into_inner(self) -> Stream {
+        self.0
+    }
+
     /// Connects to the socket of this name.
     ///
     /// # Suspends
@@ -483,7 +487,7 @@ impl UnixDatagram {
 
     /// Another value for the same socket, with the same timeouts.
     pub fn try_clone(&self) -> io::Result<UnixDatagram> {
-        Ok(UnixDatagram(self.0.try_clone(false)?))
+        Ok(UnixDatagram(self.0.try_clone()?))
     }
 
     /// How long a call that receives may take; `None` is for ever. `InvalidInput` for zero.

@@ -1,0 +1,154 @@
+//! What a server listens on, and where a client finds one: TCP and Unix sockets by one name each.
+//!
+//! `server` binds, `accept` takes connections from a [`Listener`]; upstreams are connected to by their [`Address`].
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use osier::net::{Stream, TcpListener, TcpStream, UnixListener, UnixStream};
+
+/// The peer of a connection that has no address: of a Unix socket.
+pub(crate) const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+
+/// Where a service is: `host:port`, or `unix:/path/of/the/socket`.
+///
+/// ```
+/// use osier_web::Address;
+///
+/// let address: Address = "unix:/run/php.sock".parse()?;
+/// assert_eq!(address, Address::Unix("/run/php.sock".into()));
+/// assert_eq!("[::1]:9000".parse::<Address>()?.to_string(), "[::1]:9000");
+/// assert!("9000".parse::<Address>().is_err());
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A name or an IP address, and a port.
+    Tcp(String),
+    /// The file of a Unix socket.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Connects within `timeout`, looking a name up if there is one.
+    ///
+    /// # Suspends
+    ///
+    /// Until the connection is made or refused, or the time is over.
+    ///
+    /// # Cancellation
+    ///
+    /// The error of a cancelled call.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut`, and what the system says of the last address tried.
+    pub fn connect(&self, timeout: Duration) -> io::Result<Stream> {
+        let connect = || match self {
+            Address::Tcp(host) => {
+                let stream = TcpStream::connect(host.as_str())?;
+                stream.set_nodelay(true)?;
+                Ok(stream.into())
+            }
+            Address::Unix(path) => UnixStream::connect(path).map(Stream::from),
+        };
+        osier::timeout(timeout, connect).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path {
+                "" => Err("unix: without a path; write unix:/path/of/the/socket".into()),
+                path => Ok(Address::Unix(path.into())),
+            };
+        }
+        let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+        let bracketed = host.starts_with('[') && host.ends_with(']') && host.len() > 2;
+        if host.is_empty() || port.parse::<u16>().is_err() || (host.contains(':') && !bracketed) {
+            return Err(format!(
+                "{text:?} is no address; write HOST:PORT, [IPV6]:PORT or unix:/path"
+            ));
+        }
+        Ok(Address::Tcp(text.into()))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(host) => f.write_str(host),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A socket that accepts, of either family; made from one, for [`Server::listener`](crate::Server::listener).
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// Unix.
+    Unix(UnixListener),
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Listener {
+        Listener::Tcp(listener)
+    }
+}
+
+impl From<UnixListener> for Listener {
+    fn from(listener: UnixListener) -> Listener {
+        Listener::Unix(listener)
+    }
+}
+
+impl Listener {
+    /// The next connection, ready to be used.
+    pub(crate) fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept()?;
+                // One that fails here was reset between accept and now; its first read says so.
+                let _ = stream.set_nodelay(true);
+                Ok((stream.into(), peer))
+            }
+            Listener::Unix(listener) => Ok((listener.accept()?.0.into(), NOWHERE)),
+        }
+    }
+
+    pub(crate) fn address(&self) -> io::Result<Address> {
+        Ok(match self {
+            Listener::Tcp(listener) => Address::Tcp(listener.local_addr()?.to_string()),
+            Listener::Unix(listener) => {
+                Address::Unix(listener.local_addr()?.as_pathname().unwrap_or(Path::new("")).into())
+            }
+        })
+    }
+}
+
+/// Listens on a Unix socket. A file that a server left behind which is gone is replaced; one that answers, or that is no
+/// socket, is not.
+pub(crate) fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let in_use = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
+        bound => return bound,
+    };
+    let stale = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+        && std::os::unix::net::UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    if !stale {
+        return Err(in_use);
+    }
+    std::fs::remove_file(path)?;
+    UnixListener::bind(path)
+}
