@@ -43,6 +43,7 @@ mod response;
 mod router;
 mod server;
 mod upgrade;
+pub mod upstream;
 mod worker;
 
 pub use body::Body;

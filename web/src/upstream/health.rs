@@ -1,0 +1,170 @@
+//! Whether a backend is in: what its requests have shown, and what the active checks say.
+//!
+//! ```text
+//!            `failures` in a row                   the time is over
+//!   in ──────────────────────────▶ out, until t ─────────────────────▶ due ─▶ one trial, the others wait on
+//!    ▲                              ▲                                            │
+//!    └── an answer ─────────────────┼────────────────────────────────────────────┤
+//!                                   └── it failed, or nobody heard of it: twice as long
+//! ```
+//!
+//! Atomics without order among each other: every one is a hint, and a stale hint costs one request a second attempt.
+//! Times are milliseconds since the upstream was built.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Policy {
+    pub(super) failures: u32,
+    pub(super) first: Duration,
+    pub(super) longest: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            failures: 3,
+            first: Duration::from_millis(250),
+            longest: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Policy {
+    /// How long a backend is out after so many failures in a row.
+    fn out_for(&self, failures: u32) -> Duration {
+        let doubled = failures.saturating_sub(self.failures).min(20);
+        self.first.saturating_mul(1 << doubled).min(self.longest)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admits {
+    Yes,
+    No,
+    /// One request may, if [`Health::begin_trial`] says so.
+    Trial,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    /// In a row, of requests that could have been answered.
+    failures: AtomicU32,
+    /// When the next trial is due; 0 while the backend is in.
+    trial_at: AtomicU64,
+    /// The active checks say that it is not well. Only the keeper writes it.
+    unwell: AtomicBool,
+}
+
+impl Health {
+    #[inline]
+    pub(super) fn admits(&self, now: u64) -> Admits {
+        match (self.unwell.load(Relaxed), self.trial_at.load(Relaxed)) {
+            (true, _) => Admits::No,
+            (false, 0) => Admits::Yes,
+            (false, at) if at <= now => Admits::Trial,
+            _ => Admits::No,
+        }
+    }
+
+    /// Whether the caller is the one who tries. Nobody else is until as much time has passed again.
+    pub(super) fn begin_trial(&self, now: u64, policy: &Policy) -> bool {
+        let due = self.trial_at.load(Relaxed);
+        let next = later(now, policy.out_for(self.failures.load(Relaxed)));
+        (1..=now).contains(&due) && self.trial_at.compare_exchange(due, next, Relaxed, Relaxed).is_ok()
+    }
+
+    /// Counts a failure; for how long the backend is out if it is now, by this one.
+    pub(super) fn failed(&self, trial: bool, now: u64, policy: &Policy) -> Option<Duration> {
+        // Requests that were under way when the backend went out say nothing new.
+        if !trial && self.trial_at.load(Relaxed) != 0 {
+            return None;
+        }
+        let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
+        if failures < policy.failures {
+            return None;
+        }
+        let out = policy.out_for(failures);
+        self.trial_at.store(later(now, out), Relaxed);
+        Some(out)
+    }
+
+    /// Forgets the failures; whether the backend was out.
+    #[inline]
+    pub(super) fn answered(&self) -> bool {
+        if self.failures.load(Relaxed) == 0 {
+            return false;
+        }
+        self.failures.store(0, Relaxed);
+        self.trial_at.swap(0, Relaxed) != 0
+    }
+
+    /// What the active checks have found; whether that is news.
+    pub(super) fn found(&self, well: bool) -> bool {
+        self.unwell.swap(!well, Relaxed) == well
+    }
+
+    pub(super) fn is_in(&self, now: u64) -> bool {
+        self.admits(now) == Admits::Yes
+    }
+}
+
+fn later(now: u64, time: Duration) -> u64 {
+    let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    now.saturating_add(time.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy {
+        failures: 2,
+        first: Duration::from_millis(100),
+        longest: Duration::from_millis(350),
+    };
+
+    #[test]
+    fn failures_in_a_row_put_a_backend_out_and_one_trial_shows_whether_it_is_back() {
+        let health = Health::default();
+        let ms = Duration::from_millis;
+        assert_eq!(health.failed(false, 10, &POLICY), None);
+        assert!(!health.answered(), "it was not out");
+        assert_eq!(health.failed(false, 11, &POLICY), None, "the answer has ended the row");
+        assert_eq!(health.failed(false, 12, &POLICY), Some(ms(100)));
+        assert_eq!(health.failed(false, 13, &POLICY), None, "it is out already");
+        assert_eq!(health.admits(111), Admits::No);
+        assert_eq!(health.admits(112), Admits::Trial);
+        assert!(health.begin_trial(112, &POLICY));
+        assert!(!health.begin_trial(112, &POLICY), "one at a time");
+        assert_eq!(health.admits(150), Admits::No);
+        assert_eq!(health.failed(true, 150, &POLICY), Some(ms(200)), "twice as long");
+        assert!(health.begin_trial(350, &POLICY));
+        assert_eq!(health.failed(true, 360, &POLICY), Some(ms(350)), "up to the longest");
+        assert!(health.begin_trial(710, &POLICY));
+        assert!(health.answered());
+        assert_eq!(health.admits(711), Admits::Yes);
+    }
+
+    #[test]
+    fn a_trial_that_nobody_hears_of_is_followed_by_another() {
+        let health = Health::default();
+        health.failed(false, 1, &POLICY);
+        health.failed(false, 1, &POLICY);
+        assert!(health.begin_trial(101, &POLICY));
+        assert_eq!(health.admits(200), Admits::No);
+        assert_eq!(health.admits(201), Admits::Trial);
+    }
+
+    #[test]
+    fn active_checks_overrule_requests() {
+        let health = Health::default();
+        assert!(!health.found(true), "no news");
+        assert!(health.found(false));
+        assert!(!health.found(false));
+        assert_eq!(health.admits(1), Admits::No);
+        assert!(health.found(true));
+        assert!(health.is_in(1));
+    }
+}
