@@ -45,6 +45,7 @@ mod server;
 mod upgrade;
 pub mod upstream;
 mod worker;
+pub mod ws;
 
 pub use body::Body;
 pub use config::{Served, Timeouts};

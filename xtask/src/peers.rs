@@ -8,7 +8,7 @@ use crate::step::succeeds;
 use std::process::Command;
 
 pub struct Peer {
-    /// The name of the program.
+    /// The name of the program, or where Debian puts a file of what is none.
     pub program: &'static str,
     /// The package of Debian and Ubuntu that holds it.
     package: &'static str,
@@ -32,6 +32,16 @@ pub const FOR_TESTS: &[Peer] = &[
         program: "redis-server",
         package: "redis-server",
         purpose: "clients of redis over our streams",
+    },
+    Peer {
+        program: "/usr/lib/python3/dist-packages/websockets/__init__.py",
+        package: "python3-websockets",
+        purpose: "a WebSocket client that is not ours",
+    },
+    Peer {
+        program: "/usr/share/nodejs/ws/package.json",
+        package: "node-ws",
+        purpose: "another WebSocket client that is not ours",
     },
     // Debian has `postgres` itself apart, for each version; this one comes with any.
     Peer {
