@@ -18,6 +18,8 @@ mod config;
 mod cors;
 #[allow(dead_code)] // until site.rs asks it
 mod headers;
+#[allow(dead_code)] // until serve.rs asks it
+mod privileges;
 #[allow(dead_code)] // until site.rs asks it
 mod rate;
 #[allow(dead_code, unused_imports)] // until site.rs asks it
@@ -27,6 +29,8 @@ mod say;
 #[cfg(test)]
 mod scratch;
 mod serve;
+#[allow(dead_code)] // until serve.rs asks it
+mod sockets;
 mod welcome;
 
 use std::io::Write;
