@@ -49,7 +49,7 @@ pub enum Found {
 }
 
 /// What tells one state of a file from another without reading it.
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[derive(Debug, PartialEq, Eq, Clone, Copy, Hash)]
 pub struct Identity {
     /// Device and inode: another file was renamed over the name.
     pub device: u64,
