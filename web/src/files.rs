@@ -31,10 +31,10 @@ mod listing;
 mod mime;
 mod range;
 mod resource;
-mod root;
+pub(crate) mod root;
 #[cfg(test)]
 mod scratch;
-mod target;
+pub(crate) mod target;
 
 use std::collections::HashMap;
 use std::fmt;

@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::{fmt, ops};
 
 use http::StatusCode;
@@ -14,7 +15,7 @@ use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 
 use crate::conn::RESTING;
 use crate::output::Output;
-use crate::worker::Link;
+use crate::worker::{Link, Worker};
 
 /// The body of a request as a [`Read`].
 ///
@@ -110,6 +111,10 @@ impl<'a> RequestBody<'a> {
     #[inline]
     pub(crate) fn peer(&self) -> SocketAddr {
         self.link.peer()
+    }
+
+    pub(crate) fn worker(&self) -> &Rc<Worker> {
+        &self.link.worker
     }
 
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {

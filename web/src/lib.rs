@@ -33,6 +33,7 @@ pub mod compress;
 mod config;
 mod conn;
 mod date;
+pub mod fastcgi;
 pub mod files;
 mod incoming;
 mod into_response;

@@ -131,6 +131,17 @@ impl Root {
         File::from(self.descend(name, OFlags::PATH).map_err(plain)?).metadata()
     }
 
+    /// As [`Root::metadata`] for a name whose way is in the kernel's cache.
+    ///
+    /// # Errors
+    /// As for `metadata`, and `WouldBlock` if a disk might have to be asked, or the kernel cannot tell.
+    pub fn metadata_cached(&self, name: &[u8]) -> io::Result<Metadata> {
+        if !(self.kernel_walks && self.cached_lookups) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        File::from(self.by_kernel(name, OFlags::PATH, true).map_err(plain)?).metadata()
+    }
+
     fn descend(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         if !self.kernel_walks {
             return self.walk(name, flags);
