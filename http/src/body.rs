@@ -104,6 +104,22 @@ impl BodyDecoder {
         }
     }
 
+    /// Bounds what is still to come to `most` bytes of data, unless it is bounded by less.
+    ///
+    /// # Errors
+    /// 413 when more than that has been announced.
+    pub fn limit(&mut self, most: u64) -> Result<(), Reject> {
+        match &mut self.0 {
+            State::Known { remaining } if *remaining > most => Err(Reject::BodyTooLarge),
+            // Only a response ends with its connection, and its reader has another bound.
+            State::Known { .. } | State::UntilClose { .. } => Ok(()),
+            State::Chunked(decoder) => {
+                decoder.limit(most);
+                Ok(())
+            }
+        }
+    }
+
     /// How many bytes, once the buffered input is used up, may be read from the connection straight into their
     /// destination, because they are body bytes and nothing else. Report them by [`advance`](Self::advance).
     #[inline]

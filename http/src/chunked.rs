@@ -128,6 +128,12 @@ impl ChunkedDecoder {
         })
     }
 
+    /// Bounds the data still to come to `most` bytes, unless it is bounded by less. Of the chunk that has begun, the rest
+    /// does not count.
+    pub fn limit(&mut self, most: u64) {
+        self.body_left = self.body_left.min(most);
+    }
+
     /// How many of the next input bytes are plain data of the chunk that is under way; see
     /// [`BodyDecoder::plain`](crate::BodyDecoder::plain).
     #[inline]

@@ -122,6 +122,22 @@ impl<'a> Head<'a> {
         self.raw_target
     }
 
+    /// The same request for another target of origin form, whom it addresses unchanged: for a server that rewrites.
+    ///
+    /// # Errors
+    /// 400 when `target` does not begin with a slash, or holds what a request line cannot.
+    pub fn with_target(&self, target: &'a str) -> Result<Head<'a>, Reject> {
+        if !target.starts_with('/') || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Reject::TargetForm);
+        }
+        let authority = self.target.authority;
+        let mut head = *self;
+        head.raw_target = target;
+        head.target = target::parse(self.method, target)?;
+        head.target.authority = authority;
+        Ok(head)
+    }
+
     /// The target's form.
     pub fn form(&self) -> Form {
         self.target.form()

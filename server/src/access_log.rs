@@ -17,7 +17,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use osier_web::Served;
 
 use crate::cli::LogFormat;
 use osier_web::calendar::Utc;
@@ -164,6 +166,26 @@ impl AccessLog {
         if grown {
             self.shared.wake.notify_one();
         }
+    }
+
+    /// Adds the line of a request that has been answered just now.
+    pub fn record_served(&self, served: &Served<'_>) {
+        let field = |name: &str| served.header(name).unwrap_or_default();
+        self.record(&Entry {
+            client: served.peer().ip(),
+            time: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs() as i64),
+            method: served.method().as_bytes(),
+            target: served.target().as_bytes(),
+            version: served.protocol(),
+            status: served.status().as_u16(),
+            bytes: served.bytes(),
+            host: field("host"),
+            referer: field("referer"),
+            user_agent: field("user-agent"),
+            took: Some(served.duration()),
+        });
     }
 
     /// Writes what is left and ends the writer; what is recorded later is lost.

@@ -24,6 +24,7 @@ use std::path::Path;
 use toml::de::DeTable;
 
 pub use self::problem::Report;
+pub use self::route::glob;
 pub use self::settings::*;
 
 /// Files larger than this are not read: a configuration is written by hand.

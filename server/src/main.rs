@@ -6,31 +6,21 @@
 //! built-in site, `access_log` keeps the record; `config` reads and checks a configuration file.
 #![forbid(unsafe_code)]
 
-#[allow(dead_code)] // until site.rs asks it
 mod access;
 mod access_log;
-#[allow(dead_code)] // until site.rs asks it
 mod auth;
 mod cli;
-#[allow(dead_code)] // until site.rs asks it
 mod config;
-#[allow(dead_code)] // until site.rs asks it
 mod cors;
-#[allow(dead_code)] // until site.rs asks it
 mod headers;
-#[allow(dead_code)] // until serve.rs asks it
-mod privileges;
-#[allow(dead_code)] // until site.rs asks it
 mod rate;
-#[allow(dead_code, unused_imports)] // until site.rs asks it
 mod rewrite;
-#[allow(dead_code)] // until site.rs asks it
 mod say;
 #[cfg(test)]
 mod scratch;
 mod serve;
-#[allow(dead_code)] // until serve.rs asks it
-mod sockets;
+mod site;
+mod sites;
 mod welcome;
 
 use std::io::Write;
@@ -61,7 +51,14 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         },
-        cli::Command::Sites(file) => Err(format!("'{}' can be checked, but not served yet", file.display())),
+        cli::Command::Sites(file) => match sites::run(&file) {
+            Err(sites::Failure::Mistakes(report)) => {
+                eprintln!("{report}");
+                return ExitCode::from(2);
+            }
+            Err(sites::Failure::Start(why)) => Err(why),
+            Ok(()) => Ok(()),
+        },
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,22 +8,19 @@ use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use osier_web::files::{CacheLimits, Files, Options};
-use osier_web::{Listening, Router, Served, Server, ShutdownHandle, Timeouts};
+use osier_web::{Listening, Router, Server, ShutdownHandle, Timeouts};
 use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::access_log::{AccessLog, Entry};
+use crate::access_log::AccessLog;
 use crate::cli::{Address, Field, Settings};
 use crate::welcome;
 
 /// Memory for small files, over all workers.
 const CACHE_BYTES: usize = 64 << 20;
-/// Memory for files in encoded form.
-const CACHE_COMPRESSED: usize = 64 << 20;
 /// Paths remembered by each worker.
 const CACHE_ENTRIES: usize = 8192;
 /// Large files held open by each worker, at most.
@@ -84,7 +81,6 @@ fn files(settings: &Settings, workers: usize, descriptors: u64) -> Result<Files,
     let cache = CacheLimits {
         entries: CACHE_ENTRIES * workers,
         bytes: CACHE_BYTES,
-        compressed: CACHE_COMPRESSED,
         files: (CACHE_FILES * workers).min(usize::try_from(descriptors).unwrap_or(usize::MAX) / 4),
     };
     let options = Options {
@@ -106,7 +102,7 @@ fn files(settings: &Settings, workers: usize, descriptors: u64) -> Result<Files,
 }
 
 /// As many descriptors as the system lets us have: connections need one each. Returns how many that are.
-fn raise_descriptor_limit() -> u64 {
+pub fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Limited::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
@@ -142,7 +138,7 @@ fn listen(settings: &Settings, files: &Files, log: Option<&Arc<AccessLog>>) -> R
             .timeouts(timeouts)
             .on_log(|line| eprintln!("osier: {line}"));
         if let Some(log) = log.cloned() {
-            server = server.on_request(move |served| record(&log, served));
+            server = server.on_request(move |served| log.record_served(served));
         }
         server.bind(address).map_err(|error| {
             let remedy = match error.kind() {
@@ -193,23 +189,4 @@ fn watch(mut signals: Signals, handles: Vec<ShutdownHandle>, log: Option<Arc<Acc
         .name("osier-signals".into())
         .spawn(watcher)
         .map(drop)
-}
-
-fn record(log: &AccessLog, served: &Served<'_>) {
-    let field = |name: &str| served.header(name).unwrap_or_default();
-    log.record(&Entry {
-        client: served.peer().ip(),
-        time: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs() as i64),
-        method: served.method().as_bytes(),
-        target: served.target().as_bytes(),
-        version: served.protocol(),
-        status: served.status().as_u16(),
-        bytes: served.bytes(),
-        host: field("host"),
-        referer: field("referer"),
-        user_agent: field("user-agent"),
-        took: Some(served.duration()),
-    });
 }

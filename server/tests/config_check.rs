@@ -280,7 +280,7 @@ fn sites() {
                 "3:13: 'X A' is not a field name",
                 "3:26: Date is computed for each response and cannot be set",
                 "3:38: a value cannot hold control characters",
-                "3:56: 'X-C' wants a string, not the number 1",
+                "3:56: 'X-C' wants a string, a list of strings, or false, not the number 1",
                 "4:17: '200' is not a status from 400 to 599",
                 "4:41: there is no file 'DIR/none.html'",
                 "4:60: 'DIR/www' is not a file",
@@ -377,13 +377,13 @@ fn handlers() {
             ],
         ),
         (
-            "@site\n[[site.route]]\nfastcgi = { to = [\"unix:none.sock\", \"unix:fifo\", \"1\"], root = \"none\", keep = 1 }\n",
+            "@site\n[[site.route]]\nfastcgi = { to = [\"unix:none.sock\", \"unix:fifo\", \"1\"], root = \"none\", keep = true }\n",
             &[
                 "4:19: 'to' cannot be \"unix:none.sock\": there is no socket 'DIR/none.sock'; start the application first",
                 "4:37: 'to' cannot be \"unix:fifo\": 'DIR/fifo' is not a socket",
                 "4:50: 'to' cannot be \"1\": write HOST:PORT or unix:PATH",
                 "4:63: there is no folder 'DIR/none'",
-                "4:78: 'keep' wants true or false, not the number 1",
+                "4:78: 'keep' wants a whole number from 0 to 100000, not true",
             ],
         ),
         (
@@ -429,8 +429,9 @@ fn handlers() {
             "@site\n[[site.route]]\nrewrite = { pattern = \"x\", to = \"/\", if = [{ of = \"heder\" }, { of = \"query\" }] }\n\
              @route\n",
             &[
-                "4:51: 'of' wants one of \"header\", \"cookie\", \"query\", \"environment\", \"method\", \"host\", \"path\", \
-                 \"client\", \"encoding\", \"http_1.0\", \"file\", \"folder\", not \"heder\"; did you mean \"header\"?",
+                "4:51: 'of' wants one of \"header\", \"cookie\", \"query\", \"environment\", \"capture\", \"method\", \"host\", \
+                 \"path\", \"client\", \"encoding\", \"query_string\", \"http_1.0\", \"https\", \"proxied\", \"file\", \"folder\", \
+                 \"exists\", not \"heder\"; did you mean \"header\"?",
                 "4:62: a condition of \"query\" wants a 'name'",
             ],
         ),
@@ -447,10 +448,8 @@ fn policies() {
         (
             "@site\nauth = { realm = \"a\\\"b\", users = { bob = \"secret\", \"a:b\" = \"x\" } }\n@route\nauth = {}\n",
             &[
-                "3:8: 'realm' cannot hold quotes, backslashes or control characters",
-                "3:42: what is given for 'bob' is not a bcrypt or argon2 hash; passwords themselves do not belong here \
-                 (htpasswd -nB NAME makes one)",
-                "3:52: the name of a user is not empty and has no colon",
+                "3:42: user \"bob\": the password is not hashed with bcrypt or argon2id; make the line with 'htpasswd -B -C 12'",
+                "3:60: the user has no name, or one with a colon or control characters",
                 "6:8: [site.route.auth] names nobody: give it users = { NAME = \"HASH\" } or file = \"FILE\" with lines of \
                  NAME:HASH",
             ],

@@ -22,7 +22,7 @@ use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Slots};
 
 use crate::answer::{CLIENT_GONE, internal_error, without_handler};
 use crate::output::Output;
-use crate::request::Marks;
+use crate::request::{Marks, Turns};
 use crate::router::{Found, Gone};
 use crate::upgrade::Takeover;
 use crate::worker::Link;
@@ -191,12 +191,14 @@ impl<'b> Burst<'b> {
         let body = RequestBody::new(self.link, self.output, decoder, rest, received, expected);
         let params = params.as_ref();
         self.marks.clear();
+        let turns = Turns::default();
         let mut request = Request {
             head,
             params,
             body,
             marks: &self.marks,
             extensions: Extensions::new(),
+            turns: &turns,
         };
 
         let started = server.observer.is_some().then(Instant::now);

@@ -18,23 +18,22 @@
 //!
 //! A request goes to `answer`, which asks `caches` (what this worker remembers for this [`Files`], in a `cache`), then
 //! `target` (what the path means), `root` (the way to it, never out of the folder) and `resource` (the file with its
-//! encoded siblings); `conditional` and `range` choose what is sent of it, `encoded` makes the forms that do not lie
-//! there. `listing` writes the page of a
+//! encoded siblings); `negotiate`, `conditional` and `range` choose what is sent of it. `listing` writes the page of a
 //! folder; `mime` is a small table.
 
 mod answer;
 mod cache;
 mod caches;
 mod conditional;
-mod encoded;
 mod listing;
 mod mime;
+mod negotiate;
 mod range;
 mod resource;
-pub(crate) mod root;
+mod root;
 #[cfg(test)]
 mod scratch;
-pub(crate) mod target;
+mod target;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -46,7 +45,6 @@ use http::StatusCode;
 
 pub use self::cache::Limits as CacheLimits;
 use self::caches::Seat;
-use self::encoded::Store;
 use self::resource::Resource;
 use self::root::Root;
 use crate::{Request, Response, Router};
@@ -65,9 +63,6 @@ pub struct Options {
     /// A file's `x.br`, `x.zst` or `x.gz` that is not older than `x` is sent in its place to clients that ask for it. On
     /// by default.
     pub precompressed: bool,
-    /// Text and other files that shrink, from 1 KiB to 8 MiB, are compressed for clients that ask for it, the first time
-    /// somebody does; not within two seconds of a change. On by default.
-    pub compress: bool,
     /// Fields of every response, name and value. None by default.
     pub headers: Vec<(String, String)>,
     /// What may be remembered, over all workers: each has its share.
@@ -82,7 +77,6 @@ impl Default for Options {
             spa: false,
             hidden: false,
             precompressed: true,
-            compress: true,
             headers: Vec::new(),
             cache: CacheLimits::default(),
         }
@@ -111,7 +105,6 @@ pub(crate) struct Site {
     source: Source,
     options: Options,
     seat: Arc<Seat>,
-    encoded: Store,
 }
 
 /// Where the files come from.
@@ -153,7 +146,7 @@ impl Files {
         Files::embedded_with(pages, Options::default()).expect("there are no headers to refuse")
     }
 
-    /// As [`Files::embedded`], with options; only their headers and compression matter.
+    /// As [`Files::embedded`], with options; only its headers matter.
     ///
     /// # Errors
     ///
@@ -162,12 +155,9 @@ impl Files {
         pages: impl IntoIterator<Item = (&'a str, &'a str, &'a [u8])>,
         options: Options,
     ) -> io::Result<Files> {
-        let pages = pages.into_iter().map(|(path, mime, bytes)| {
-            (
-                path.to_owned(),
-                Arc::new(Resource::embedded(bytes, mime, options.compress)),
-            )
-        });
+        let pages = pages
+            .into_iter()
+            .map(|(path, mime, bytes)| (path.to_owned(), Arc::new(Resource::embedded(bytes, mime))));
         Files::of(Source::Embedded(pages.collect()), options)
     }
 
@@ -178,14 +168,9 @@ impl Files {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
         }
-        let (seat, encoded) = (Seat::take(), Store::new(options.cache.compressed));
+        let seat = Seat::take();
         Ok(Files {
-            site: Arc::new(Site {
-                source,
-                options,
-                seat,
-                encoded,
-            }),
+            site: Arc::new(Site { source, options, seat }),
         })
     }
 

@@ -7,7 +7,6 @@
 use std::error::Error;
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::{fmt, ops};
 
 use http::StatusCode;
@@ -15,7 +14,7 @@ use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 
 use crate::conn::RESTING;
 use crate::output::Output;
-use crate::worker::{Link, Worker};
+use crate::worker::Link;
 
 /// The body of a request as a [`Read`].
 ///
@@ -113,10 +112,6 @@ impl<'a> RequestBody<'a> {
         self.link.peer()
     }
 
-    pub(crate) fn worker(&self) -> &Rc<Worker> {
-        &self.link.worker
-    }
-
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.link.stream.local_addr().ok()
     }
@@ -135,6 +130,16 @@ impl<'a> RequestBody<'a> {
             BodyLength::Known(bytes) => Some(bytes),
             BodyLength::Chunked => None,
         }
+    }
+
+    /// Bounds the body to `most` bytes, unless the server's [limit](crate::Limits::body) is less. To be called before the
+    /// first read; a body of unknown length fails where it goes beyond.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` when more has been announced; as an answer it is 413.
+    pub fn limit(&mut self, most: u64) -> io::Result<()> {
+        self.decoder.limit(most).map_err(|reject| BodyError::Refused(reject).into())
     }
 
     /// What the buffer holds beyond what was taken: the beginning of the next request, once the body is done.

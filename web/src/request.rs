@@ -3,8 +3,9 @@
 //! Made by `exchange` for each request; nothing in it is copied until it is asked for.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Version};
@@ -30,6 +31,16 @@ impl Marks {
     }
 }
 
+/// The targets that a request was given in place of its own: each lives as long as the request, which borrows from it.
+#[derive(Default)]
+pub(crate) struct Turns<'a>(OnceCell<Box<Turn<'a>>>);
+
+struct Turn<'a> {
+    target: Box<str>,
+    head: OnceCell<Head<'a>>,
+    next: Turns<'a>,
+}
+
 /// A request, borrowed from its connection.
 ///
 /// ```
@@ -53,6 +64,7 @@ pub struct Request<'a> {
     pub(crate) body: RequestBody<'a>,
     pub(crate) marks: &'a Marks,
     pub(crate) extensions: Extensions,
+    pub(crate) turns: &'a Turns<'a>,
 }
 
 impl<'a> Request<'a> {
@@ -64,6 +76,30 @@ impl<'a> Request<'a> {
     /// The request target as it was sent.
     pub fn target(&self) -> &'a str {
         self.head.target()
+    }
+
+    /// Gives the request another target: from now on [`path`](Request::path) and [`query`](Request::query) are its. Fields,
+    /// body and whom it addresses stay; logs show what the client has sent.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for what is no path with or without a query, written as it would be sent; the old target stays.
+    pub fn retarget(&mut self, target: &str) -> io::Result<()> {
+        let mut turns = &self.turns.0;
+        while let Some(turn) = turns.get() {
+            turns = &turn.next.0;
+        }
+        let turn = turns.get_or_init(|| {
+            Box::new(Turn {
+                target: target.into(),
+                head: OnceCell::new(),
+                next: Turns::default(),
+            })
+        });
+        let head = self.head.with_target(&turn.target);
+        let head = head.map_err(|reject| io::Error::new(io::ErrorKind::InvalidInput, reject.reason()))?;
+        self.head = turn.head.get_or_init(|| head);
+        Ok(())
     }
 
     /// The target's path, still percent-encoded.

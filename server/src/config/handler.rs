@@ -1,14 +1,14 @@
 //! The handlers a route can have, one sub-table each. Where one setting is nearly all there is to say, it may be given alone:
 //! `files = "www"` is `files = { root = "www" }`.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use regex::Regex;
 use toml::Spanned;
 use toml::de::DeValue;
+
+use crate::rewrite::{self, Condition, Query, Rule, SUBJECTS, Subject, Test, To};
 
 use super::reader::{At, Section, Source};
 use super::settings::*;
@@ -16,10 +16,10 @@ use super::top::values;
 
 /// The largest body that is answered from the file itself.
 const MAX_MESSAGE: u64 = 1 << 20;
+/// The most connections or requests of one upstream that can be named.
+const MAX_KEPT: u64 = 100_000;
 /// The most messages a room remembers.
 const MAX_HISTORY: u64 = 1000;
-/// How large one regular expression may become.
-const REGEX_BYTES: usize = 1 << 20;
 
 /// Reads the handler of a route. Some handler comes back even from a mistake, which has been noted then.
 pub fn read(section: &Section<'_>, matches: &Match) -> Handler {
@@ -163,45 +163,45 @@ fn fastcgi<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option
     table.require("root", "the folder of the scripts");
     let servers = upstreams(&table, "to");
     let root = table.folder("root");
-    let name = |text: &str| {
-        if text.is_empty() || text.contains('/') {
-            Err("it is not the name of a file")
-        } else {
-            Ok(text.to_string())
-        }
-    };
-    let index = table.parsed("index", name).map_or("index.php".into(), |at| at.value);
-    let extension = table.parsed("extension", |text| {
+    let index = table.parsed_list("index", |text| match text {
+        "" => Err("it is empty"),
+        _ if text.contains('/') => Err("it is not the name of a file"),
+        _ => Ok(text.to_string()),
+    });
+    let suffixes = table.parsed_list("suffix", |text| {
         if text.len() > 1 && text.starts_with('.') && !text.contains('/') {
             Ok(text.to_string())
         } else {
             Err("it begins with a dot, \".php\" for example")
         }
     });
-    let params: BTreeMap<String, String> = table
-        .section("params")
-        .map(|params| {
-            params
-                .entries()
-                .into_iter()
-                .map(|(name, value)| (name.value, value.value))
-                .collect()
-        })
-        .unwrap_or_default();
-    let keep = table.boolean("keep");
-    let timeouts = timeouts(&table);
-    let health = health(&table, false);
-    table.finish();
-    Some(Fastcgi {
+    let front = table.parsed("front", |text| match text.strip_prefix('/') {
+        Some("") | None => Err("it is the path of a script below the root, \"/index.php\" for example"),
+        Some(_) => Ok(text.to_string()),
+    });
+    let params = table.section("params").map(|params| {
+        let pair = |(name, value): (At<String>, At<String>)| (name.value, value.value);
+        params.entries().into_iter().map(pair).collect()
+    });
+    let fastcgi = Fastcgi {
         servers,
-        root: root?,
-        index,
-        extension: extension.map_or(".php".into(), |at| at.value),
-        params,
-        keep,
-        timeouts,
-        health,
-    })
+        root: root.clone().unwrap_or_default(),
+        suffixes: suffixes.map_or_else(|| vec![".php".into()], |list| values(Some(list))),
+        index: index.map_or_else(|| vec!["index.php".into()], |list| values(Some(list))),
+        front: front.map(|front| front.value),
+        files: table.boolean("files").unwrap_or(false),
+        application_root: table.string("application_root").map(|path| path.value.into()),
+        internal_root: table.folder("internal_root"),
+        params: params.unwrap_or_default(),
+        server_name: table.string("server_name").map(|name| name.value),
+        https: table.boolean("https").unwrap_or(false),
+        hide: values(table.parsed_list("hide", super::policy::token)),
+        keep: table.integer("keep", 0..=MAX_KEPT).map(|count| count as usize),
+        max_requests: table.integer("max_requests", 1..=MAX_KEPT).map(|count| count as usize),
+        timeouts: timeouts(&table),
+    };
+    table.finish();
+    root.map(|_| fastcgi)
 }
 
 fn proxy<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Proxy> {
@@ -219,6 +219,8 @@ fn proxy<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &M
                 timeouts: UpstreamTimeouts::default(),
                 health: None,
                 trust_forwarded: false,
+                keep: None,
+                max_requests: None,
             });
         }
         Form::Table(table) => table,
@@ -237,8 +239,10 @@ fn proxy<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &M
             _ => ProxyHost::Fixed(text.value),
         });
     let timeouts = timeouts(&table);
-    let health = health(&table, true);
+    let health = health(&table);
     let trust_forwarded = table.boolean("trust_forwarded").unwrap_or(false);
+    let keep = table.integer("keep", 0..=MAX_KEPT).map(|count| count as usize);
+    let max_requests = table.integer("max_requests", 1..=MAX_KEPT).map(|count| count as usize);
     table.finish();
     Some(Proxy {
         servers,
@@ -247,6 +251,8 @@ fn proxy<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &M
         timeouts,
         health,
         trust_forwarded,
+        keep,
+        max_requests,
     })
 }
 
@@ -304,26 +310,22 @@ fn timeouts(table: &Section<'_>) -> UpstreamTimeouts {
     let timeouts = UpstreamTimeouts {
         connect: table.duration("connect"),
         first_byte: table.duration("first_byte"),
-        between_bytes: table.duration("between_bytes"),
+        between: table.duration("between"),
     };
     table.finish();
     timeouts
 }
 
-fn health(table: &Section<'_>, http: bool) -> Option<Health> {
+fn health(table: &Section<'_>) -> Option<Health> {
     let table = table.section("health")?;
-    let path = if http {
-        table.require("path", "what is asked for, \"/health\" for example");
-        table.parsed("path", |text| {
-            if text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
-                Ok(text.to_string())
-            } else {
-                Err("it begins with '/' and is written as it is sent")
-            }
-        })
-    } else {
-        None
-    };
+    table.require("path", "what is asked for, \"/health\" for example");
+    let path = table.parsed("path", |text| {
+        if text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            Ok(text.to_string())
+        } else {
+            Err("it begins with '/' and is written as it is sent")
+        }
+    });
     let every = table.duration("every").unwrap_or(Duration::from_secs(5));
     table.finish();
     Some(Health {
@@ -461,47 +463,47 @@ fn rule(table: Section<'_>) -> Option<Rule> {
         "a regular expression for the path, \"^/old/(.*)$\" for example",
     );
     table.require("to", "what it becomes, \"/new/$1\" for example");
+    let before = table.source().count();
     let pattern = table.parsed("pattern", regex);
     let to = table.string("to");
     let redirect = redirect_status(&table, "redirect");
+    let query = table.choice("query", &[("keep", Query::Keep), ("drop", Query::Drop)]);
     let conditions = table.sections("if").into_iter().filter_map(condition).collect();
+    let (source, at) = (table.source(), table.span().clone());
     table.finish();
-    Some(Rule {
-        pattern: pattern?.value,
-        to: to?.value,
-        redirect,
+    let (pattern, to) = (pattern?, to?);
+    let rule = Rule {
+        pattern: pattern.value,
+        to: match redirect {
+            Some(status) => To::Redirect(to.value, status),
+            None => To::Path(to.value),
+        },
+        query: query.unwrap_or_default(),
         conditions,
-    })
+    };
+    // What is wrong by itself has been said more exactly.
+    if source.count() == before
+        && let Err(troubles) = rewrite::Rewrite::compile(std::slice::from_ref(&rule))
+    {
+        for (_, what) in troubles {
+            source.problem(&at, what);
+        }
+    }
+    Some(rule)
 }
-
-/// Conditions, and whether each has a name.
-const CONDITIONS: [(&str, bool); 12] = [
-    ("header", true),
-    ("cookie", true),
-    ("query", true),
-    ("environment", true),
-    ("method", false),
-    ("host", false),
-    ("path", false),
-    ("client", false),
-    ("encoding", false),
-    ("http_1.0", false),
-    ("file", true),
-    ("folder", true),
-];
 
 fn condition(table: Section<'_>) -> Option<Condition> {
     table.require("of", "what is looked at, \"header\" for example");
-    let kinds = CONDITIONS.map(|(kind, named)| (kind, (kind, named)));
-    let of = table.choice("of", &kinds);
+    let words = SUBJECTS.map(|(word, named)| (word, (word, named)));
+    let of = table.choice("of", &words);
     let name = table.string("name").map(|name| name.value);
-    if let Some((kind, named)) = of
+    if let Some((word, named)) = of
         && named != name.is_some()
     {
         table.problem(if named {
-            format!("a condition of \"{kind}\" wants a 'name'")
+            format!("a condition of \"{word}\" wants a 'name'")
         } else {
-            format!("a condition of \"{kind}\" has no 'name'")
+            format!("a condition of \"{word}\" has no 'name'")
         });
     }
     let equals = table.string("is").map(|text| Test::Equals(text.value));
@@ -512,25 +514,25 @@ fn condition(table: Section<'_>) -> Option<Condition> {
     let not = table.boolean("not").unwrap_or(false);
     table.finish();
     Some(Condition {
-        of: of?.0.to_string(),
-        name,
+        of: Subject::by_word(of?.0, name.as_deref())?,
         is: equals.or(matches).unwrap_or(Test::Present),
         not,
     })
 }
 
 fn regex(text: &str) -> Result<String, String> {
-    match regex::RegexBuilder::new(text).size_limit(REGEX_BYTES).build() {
-        Ok(Regex { .. }) => Ok(text.to_string()),
-        Err(regex::Error::CompiledTooBig(limit)) => Err(format!("it needs more than {limit} bytes")),
+    match regex::Regex::new(text) {
+        Ok(_) => Ok(text.to_string()),
         // The last line says what is wrong; those before it draw the place, which a single line cannot.
-        Err(error) => Err(error
-            .to_string()
-            .lines()
-            .last()
-            .unwrap_or_default()
-            .trim_start_matches("error: ")
-            .to_string()),
+        Err(error) => {
+            let text = error.to_string();
+            Err(text
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .trim_start_matches("error: ")
+                .to_string())
+        }
     }
 }
 

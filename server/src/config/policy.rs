@@ -1,15 +1,25 @@
 //! The settings that `[[site]]` and `[[site.route]]` have in common.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use toml::de::DeValue;
 
 use crate::cli::{Field, LogFormat};
+use crate::headers::Headers;
+use crate::{auth, cors, rate};
 
-use super::reader::Section;
+use super::reader::{At, Section};
 use super::settings::*;
 use super::top::{FORMATS, net, values};
 
 /// The most requests a limit may let through: beyond it there is none to speak of.
 const MAX_RATE: u64 = 1_000_000;
+
+/// The keys of this module.
+pub const KEYS: [&str; 9] = [
+    "auth", "headers", "cors", "limits", "allow", "deny", "rate", "compress", "log",
+];
 
 pub fn read(section: &Section<'_>) -> Policies {
     Policies {
@@ -72,63 +82,94 @@ fn switch<T>(
     }
 }
 
-fn auth(section: Section<'_>) -> Option<Auth> {
-    let realm = section.string("realm").map_or("Restricted".into(), |realm| realm.value);
-    if realm.contains(['"', '\\']) || realm.chars().any(char::is_control) {
-        section.problem("'realm' cannot hold quotes, backslashes or control characters");
-    }
-    let file = section.file("file");
-    let mut users = Vec::new();
-    if let Some(table) = section.section("users") {
-        for (name, hash) in table.entries() {
-            if name.value.is_empty() || name.value.contains(':') {
-                table
-                    .source()
-                    .problem(&name.span, "the name of a user is not empty and has no colon");
-            } else if let Err(error) = password_hash(&hash.value) {
-                table.source().problem(
-                    &hash.span,
-                    format!("what is given for '{}' {error}", name.value.escape_debug()),
-                );
-            } else {
-                users.push((name.value, hash.value));
+fn auth(section: Section<'_>) -> Option<auth::Settings> {
+    let source = section.source();
+    let realm = section.string("realm");
+    let realm_at = realm
+        .as_ref()
+        .map_or(section.span().clone(), |realm| realm.span.clone());
+    let mut settings = auth::Settings {
+        realm: realm.map_or("Restricted".into(), |realm| realm.value),
+        users: Vec::new(),
+        password_file: None,
+    };
+    // Opened to see whether it can be: one thing at a time, each with its place.
+    let note = |settings: &auth::Settings, at: &Range<usize>| match auth::Auth::open(settings, Arc::new(|_| {})) {
+        Ok(_) => true,
+        Err(troubles) => {
+            for trouble in troubles {
+                source.problem(at, trouble.to_string());
             }
+            false
+        }
+    };
+    let sound = note(&settings, &realm_at);
+    let file_at = section.key("file");
+    let file = section.file("file");
+    if let (Some(at), Some(_), true) = (&file_at, &file, sound) {
+        let alone = auth::Settings {
+            password_file: file.clone(),
+            ..settings.clone()
+        };
+        note(&alone, at);
+    }
+    let users = section
+        .section("users")
+        .map(|table| table.entries())
+        .unwrap_or_default();
+    for (name, hash) in users {
+        let alone = auth::Settings {
+            users: vec![(name.value.clone(), hash.value.clone())],
+            ..settings.clone()
+        };
+        if sound && note(&alone, &hash.span) {
+            settings.users.push((name.value, hash.value));
         }
     }
-    if section.key("file").is_none() && section.key("users").is_none() {
+    if file_at.is_none() && section.key("users").is_none() {
         section.problem(format!(
             "{} names nobody: give it users = {{ NAME = \"HASH\" }} or file = \"FILE\" with lines of NAME:HASH",
             section.title()
         ));
     }
     section.finish();
-    Some(Auth { realm, users, file })
+    settings.password_file = file;
+    Some(settings)
 }
 
-/// By its form: what is in it shows at the first login.
-fn password_hash(text: &str) -> Result<(), &'static str> {
-    let bcrypt = ["$2a$", "$2b$", "$2y$"].iter().any(|prefix| text.starts_with(prefix)) && text.len() == 60;
-    let argon2 = text.starts_with("$argon2") && text.split('$').count() >= 5;
-    if bcrypt || argon2 {
-        Ok(())
-    } else {
-        Err("is not a bcrypt or argon2 hash; passwords themselves do not belong here (htpasswd -nB NAME makes one)")
-    }
-}
-
-fn headers(section: Section<'_>) -> Vec<Field> {
-    let mut fields = Vec::new();
-    for (name, value) in section.entries() {
-        match format!("{}: {}", name.value, value.value).parse::<Field>() {
-            Ok(_) if name.value.contains(':') => section.source().problem(&name.span, "a field name has no colon"),
-            Ok(field) => fields.push(field),
-            Err(error) => section.source().problem(&name.span, error),
+/// A text sets a field, a list sets it several times, `false` takes it away.
+fn headers(section: Section<'_>) -> Headers {
+    let source = section.source();
+    let mut headers = Headers::default();
+    for (name, value) in section.items() {
+        let mut set = |text: At<String>| match format!("{}: {}", name.value, text.value).parse::<Field>() {
+            Ok(_) if name.value.contains(':') => source.problem(&name.span, "a field name has no colon"),
+            Ok(field) => headers.set.push((field.name, field.value)),
+            Err(error) => source.problem(&name.span, error),
+        };
+        let wanted = "a string, a list of strings, or false";
+        match value.get_ref() {
+            DeValue::Boolean(false) => match format!("{}: ", name.value).parse::<Field>() {
+                Ok(field) => headers.remove.push(field.name),
+                Err(error) => source.problem(&name.span, error),
+            },
+            DeValue::Array(list) => {
+                let texts = list
+                    .iter()
+                    .filter_map(|item| section.as_string(&name.value, item, wanted));
+                texts.for_each(set);
+            }
+            _ => {
+                if let Some(text) = section.as_string(&name.value, value, wanted) {
+                    set(text);
+                }
+            }
         }
     }
-    fields
+    headers
 }
 
-fn cors(section: Section<'_>) -> Option<Cors> {
+fn cors(section: Section<'_>) -> Option<cors::Settings> {
     section.require("origins", "\"*\", or origins like \"https://example.org\"");
     let origins = section.parsed_list("origins", |text| {
         let host = text.split_once("://").map(|(_, host)| host);
@@ -143,7 +184,7 @@ fn cors(section: Section<'_>) -> Option<Cors> {
     if credentials && origins.iter().any(|origin| origin == "*") {
         section.problem("cors: credentials = true needs named origins: browsers refuse \"*\" with it");
     }
-    let cors = Cors {
+    let cors = cors::Settings {
         origins,
         methods: values(section.parsed_list("methods", method)),
         headers: values(section.parsed_list("headers", token)),
@@ -164,15 +205,21 @@ fn limits(section: Section<'_>) -> Limits {
     limits
 }
 
-fn rate(section: Section<'_>) -> Option<Rate> {
+fn rate(section: Section<'_>) -> Option<rate::Settings> {
     section.require("requests", "how many each client may send in every 'per'");
     let requests = section.integer("requests", 1..=MAX_RATE).unwrap_or(1) as u32;
     let per = section.duration("per").unwrap_or(std::time::Duration::from_secs(1));
     let burst = section
         .integer("burst", 1..=MAX_RATE)
         .map_or(requests, |burst| burst as u32);
+    let concurrent = section.integer("concurrent", 1..=MAX_RATE).map(|count| count as u32);
     section.finish();
-    Some(Rate { requests, per, burst })
+    Some(rate::Settings {
+        requests,
+        per,
+        burst,
+        concurrent,
+    })
 }
 
 fn compress(section: Section<'_>) -> Option<Compress> {
@@ -199,7 +246,8 @@ pub fn method(text: &str) -> Result<String, String> {
     Ok(text.into())
 }
 
-fn token(text: &str) -> Result<String, String> {
+/// A field name.
+pub fn token(text: &str) -> Result<String, String> {
     let byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if text.is_empty() || !text.bytes().all(byte) {
         return Err("it is not a name that HTTP allows".into());

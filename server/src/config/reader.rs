@@ -361,22 +361,28 @@ impl<'s> Section<'s> {
         sections.collect()
     }
 
-    /// All keys with string values, in the order of the file, for tables whose keys are the user's own.
+    /// All keys, in the order of the file, for tables whose keys are the user's own.
+    pub fn items(&self) -> Vec<(At<String>, &'s Spanned<DeValue<'s>>)> {
+        let item = |(key, value): (&Spanned<_>, &'s Spanned<DeValue<'s>>)| {
+            let key: &Spanned<std::borrow::Cow<'_, str>> = key;
+            let name = At {
+                value: key.get_ref().to_string(),
+                span: key.span(),
+            };
+            (name, value)
+        };
+        let mut items: Vec<_> = self.table.iter().map(item).collect();
+        items.sort_by_key(|(name, _)| name.span.start);
+        items
+    }
+
+    /// The same where all values are strings.
     pub fn entries(&self) -> Vec<(At<String>, At<String>)> {
-        let mut entries: Vec<_> = self
-            .table
-            .iter()
-            .filter_map(|(key, value)| {
-                let name = At {
-                    value: key.get_ref().to_string(),
-                    span: key.span(),
-                };
-                let text = self.as_string(key.get_ref(), value, "a string")?;
-                Some((name, text))
-            })
-            .collect();
-        entries.sort_by_key(|(name, _)| name.span.start);
-        entries
+        let text = |(name, value): (At<String>, &Spanned<DeValue<'s>>)| {
+            let text = self.as_string(&name.value, value, "a string")?;
+            Some((name, text))
+        };
+        self.items().into_iter().filter_map(text).collect()
     }
 
     /// Notes the keys that nobody has asked for.

@@ -27,6 +27,15 @@ pub fn read(section: Section<'_>) -> RouteAt {
     let matches = Match { path, globs, methods };
     let policies = policy::read(&section);
     let handler = handler::read(&section, &matches);
+    if let Handler::Rewrite(_) = handler {
+        for key in policy::KEYS {
+            if let Some(at) = section.key(key) {
+                let text =
+                    format!("'{key}' beside 'rewrite': give it to the route that answers in the end, or to the site");
+                section.source().problem(&at, text);
+            }
+        }
+    }
     let at = section.span().clone();
     let source = section.source();
     section.finish();

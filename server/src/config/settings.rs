@@ -1,6 +1,5 @@
 //! What a checked file says. Plain data; `top`, `route`, `handler` and `policy` make it, `site.rs` builds from it.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,7 +7,13 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::cli::{Field, LogFormat};
+use crate::cli::LogFormat;
+use crate::headers::Headers;
+use crate::rewrite::Rule;
+use crate::{auth, cors, rate};
+
+/// Bytes of a request's body when nobody says.
+pub const BODY_BYTES: u64 = 2 << 20;
 
 /// A whole file.
 #[derive(Debug, Clone, PartialEq)]
@@ -200,16 +205,27 @@ pub struct Files {
     pub cache: Option<String>,
 }
 
+/// None for the handler's own default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fastcgi {
     pub servers: Vec<Upstream>,
     pub root: PathBuf,
-    pub index: String,
-    pub extension: String,
-    pub params: BTreeMap<String, String>,
-    pub keep: Option<bool>,
+    pub suffixes: Vec<String>,
+    pub index: Vec<String>,
+    /// The script for what is neither a script nor a file.
+    pub front: Option<String>,
+    /// Files that are no scripts are served, too.
+    pub files: bool,
+    pub application_root: Option<PathBuf>,
+    pub internal_root: Option<PathBuf>,
+    pub params: Vec<(String, String)>,
+    pub server_name: Option<String>,
+    pub https: bool,
+    pub hide: Vec<String>,
+    /// Idle connections kept to each server.
+    pub keep: Option<usize>,
+    pub max_requests: Option<usize>,
     pub timeouts: UpstreamTimeouts,
-    pub health: Option<Health>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -221,6 +237,9 @@ pub struct Proxy {
     pub timeouts: UpstreamTimeouts,
     pub health: Option<Health>,
     pub trust_forwarded: bool,
+    /// Idle connections kept to each server.
+    pub keep: Option<usize>,
+    pub max_requests: Option<usize>,
 }
 
 /// The `Host` an upstream sees.
@@ -256,7 +275,7 @@ pub struct UpstreamTimeouts {
     /// For the head of the response.
     pub first_byte: Option<Duration>,
     /// Between bytes of the response.
-    pub between_bytes: Option<Duration>,
+    pub between: Option<Duration>,
 }
 
 /// How an upstream is asked whether it is well.
@@ -295,34 +314,6 @@ pub struct Rewrite {
     pub rules: Vec<Rule>,
 }
 
-/// A rule of a rewrite: patterns are regular expressions that have been compiled once to see that they are sound.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rule {
-    pub pattern: String,
-    pub to: String,
-    /// None for an internal rewrite.
-    pub redirect: Option<u16>,
-    pub conditions: Vec<Condition>,
-}
-
-/// What must hold for a rule beside its pattern.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Condition {
-    /// `header`, `cookie`, `query`, `method`, `host`, …
-    pub of: String,
-    /// The name of the header, cookie or parameter, or a path.
-    pub name: Option<String>,
-    pub is: Test,
-    pub not: bool,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum Test {
-    Present,
-    Equals(String),
-    Matches(String),
-}
-
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chat {
     /// Messages a newcomer is shown.
@@ -335,13 +326,13 @@ pub struct Chat {
 /// What happens around a handler. A route's own setting replaces its site's; headers add up.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Policies {
-    pub auth: Setting<Auth>,
-    pub headers: Vec<Field>,
-    pub cors: Setting<Cors>,
+    pub auth: Setting<auth::Settings>,
+    pub headers: Headers,
+    pub cors: Setting<cors::Settings>,
     pub limits: Limits,
     pub allow: Vec<IpNet>,
     pub deny: Vec<IpNet>,
-    pub rate: Setting<Rate>,
+    pub rate: Setting<rate::Settings>,
     pub compress: Setting<Compress>,
     pub log: Setting<Log>,
 }
@@ -369,41 +360,12 @@ impl<T> Setting<T> {
     }
 }
 
-#[derive(Debug, Clone, PartialEq)]
-pub struct Auth {
-    pub realm: String,
-    /// Name and hash.
-    pub users: Vec<(String, String)>,
-    /// Lines of `name:hash`.
-    pub file: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Cors {
-    /// `*` or origins.
-    pub origins: Vec<String>,
-    pub methods: Vec<String>,
-    pub headers: Vec<String>,
-    pub expose: Vec<String>,
-    pub credentials: bool,
-    pub max_age: Option<Duration>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Limits {
     /// Bytes of a request's body.
     pub body: Option<u64>,
     /// For the head of the response.
     pub time: Option<Duration>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rate {
-    /// Requests in each `per`.
-    pub requests: u32,
-    pub per: Duration,
-    /// How many may come at once.
-    pub burst: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]

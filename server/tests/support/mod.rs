@@ -4,6 +4,8 @@
 //! Every wait has a deadline far beyond what a loaded machine needs; none is a measurement.
 #![allow(dead_code)] // each test file is a program of its own and uses a part
 
+pub mod sites;
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -269,6 +271,11 @@ impl Client {
                 Err(error) => panic!("{error} after {} bytes", self.unread.len()),
             }
         }
+        std::mem::take(&mut self.unread)
+    }
+
+    /// What has been read and belongs to no response yet.
+    pub fn take_unread(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.unread)
     }
 

@@ -99,12 +99,11 @@ impl Caches {
             self.list.resize_with(index + 1, || None);
         }
         let workers = osier::fiber::worker().map_or(1, |_| osier::workers());
-        let limits = site.options.cache;
+        let Limits { entries, bytes, files } = site.options.cache;
         let share = Limits {
-            entries: limits.entries / workers,
-            bytes: limits.bytes / workers,
-            files: limits.files / workers,
-            ..limits
+            entries: entries / workers,
+            bytes: bytes / workers,
+            files: files / workers,
         };
         self.list[index] = Some((Arc::downgrade(&site.seat), Cache::new(share)));
     }

@@ -1,0 +1,134 @@
+//! What happens around the handler of a route: who may come in, how much may be sent, and what every answer gets.
+//!
+//! The order is fixed. A browser's question about other origins first (it comes without credentials), then the address, the
+//! rate, who it is (the dearest to find out), the size of the body; then the handler. Refusals go the way of answers: they get
+//! error pages and fields too, and a page of another origin may read them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use osier_web::http::StatusCode;
+use osier_web::{Body, Request, Response};
+
+use crate::access::Access;
+use crate::auth::Auth;
+use crate::cors::Cors;
+use crate::headers::Headers;
+use crate::rate::{Permit, Rate};
+
+use super::handler::Handler;
+use super::plain;
+
+/// All of it is off by default.
+#[derive(Default)]
+pub struct Around {
+    pub access: Option<Access>,
+    pub rate: Option<Arc<Rate>>,
+    pub auth: Option<Arc<Auth>>,
+    pub cors: Option<Cors>,
+    /// Bytes of a request's body.
+    pub body: u64,
+    /// For the head of the answer.
+    pub time: Option<Duration>,
+    pub headers: Headers,
+    pub errors: Arc<[ErrorPage]>,
+    /// Of the log.
+    pub label: u32,
+    /// None of the above but the label and the bound of the body.
+    pub bare: bool,
+}
+
+/// What a status looks like.
+pub struct ErrorPage {
+    pub status: u16,
+    pub content_type: String,
+    pub body: Arc<Vec<u8>>,
+}
+
+impl Around {
+    /// Notes whether there is anything to do.
+    pub fn settle(mut self) -> Around {
+        let admits = self.access.is_some() || self.rate.is_some() || self.auth.is_some();
+        let changes = self.cors.is_some() || self.headers != Headers::default() || !self.errors.is_empty();
+        self.bare = !admits && !changes && self.time.is_none();
+        self
+    }
+
+    /// # Suspends
+    /// as the handler does, and while a password is compared.
+    #[inline]
+    pub fn answer(&self, handler: &Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
+        request.set_label(self.label);
+        if self.bare && request.body().limit(self.body).is_ok() {
+            return handler.answer(request, path);
+        }
+        self.answer_slowly(handler, request, path)
+    }
+
+    fn answer_slowly(&self, handler: &Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
+        if let Some(answer) = self.cors.as_ref().and_then(|cors| cors.preflight(request)) {
+            return self.headers.apply(answer);
+        }
+        let response = match self.admit(request) {
+            Err(refusal) => refusal,
+            Ok(_permit) => {
+                let response = match self.time {
+                    None => handler.answer(request, path),
+                    Some(time) => osier::timeout(time, || handler.answer(request, path))
+                        .unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT)),
+                };
+                // What another server says in its own words is left to it, but for its not being there.
+                let theirs = matches!(handler, Handler::Gateway(_)) && !matches!(response.status().as_u16(), 502..=504);
+                if theirs {
+                    return self.dress(request, response);
+                }
+                response
+            }
+        };
+        self.dress(request, self.page(response))
+    }
+
+    /// Finishes an answer that no handler has made.
+    #[cold]
+    pub fn refuse(&self, request: &Request<'_>, response: Response) -> Response {
+        request.set_label(self.label);
+        self.dress(request, self.page(response))
+    }
+
+    fn admit(&self, request: &mut Request<'_>) -> Result<Option<Permit<'_>>, Response> {
+        let client = request.peer().ip();
+        if let Some(access) = &self.access {
+            access.check(client)?;
+        }
+        let permit = self.rate.as_ref().map(|rate| rate.check(client)).transpose()?;
+        if let Some(auth) = &self.auth {
+            auth.check(request)?;
+        }
+        let bounded = request.body().limit(self.body);
+        bounded.map_err(|_| plain(StatusCode::PAYLOAD_TOO_LARGE).close())?;
+        Ok(permit)
+    }
+
+    fn page(&self, response: Response) -> Response {
+        if self.errors.is_empty() {
+            return response;
+        }
+        let status = response.status().as_u16();
+        match self.errors.iter().find(|page| page.status == status) {
+            None => response,
+            Some(page) => response
+                .body(Body::shared(Arc::clone(&page.body)))
+                .header("content-type", &page.content_type),
+        }
+    }
+
+    fn dress(&self, request: &Request<'_>, mut response: Response) -> Response {
+        // A connection that becomes something else is no answer for a page to read.
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS
+            && let Some(cors) = &self.cors
+        {
+            response = cors.allow(request.header("origin"), response);
+        }
+        self.headers.apply(response)
+    }
+}

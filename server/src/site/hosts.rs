@@ -1,0 +1,115 @@
+//! Which site answers for a host: the exact name, then the longest `*.` that fits, then the default.
+
+use std::collections::HashMap;
+
+use crate::config::Host;
+
+/// The longest name DNS knows; a host that is longer has no site of its own.
+const LONGEST: usize = 255;
+
+/// The sites of one listener.
+#[derive(Debug, Default)]
+pub struct Hosts {
+    exact: HashMap<Box<str>, usize>,
+    /// By what follows the `*.`.
+    below: HashMap<Box<str>, usize>,
+    default: Option<usize>,
+}
+
+impl Hosts {
+    pub fn add(&mut self, host: &Host, site: usize) {
+        match host {
+            Host::Exact(name) => self.exact.insert(name.as_str().into(), site),
+            Host::Below(name) => self.below.insert(name.as_str().into(), site),
+        };
+    }
+
+    pub fn add_default(&mut self, site: usize) {
+        self.default = Some(site);
+    }
+
+    /// The site for `host` as the request names it, with its port perhaps. Allocates nothing.
+    #[inline]
+    pub fn find(&self, host: Option<&str>) -> Option<usize> {
+        if self.exact.is_empty() && self.below.is_empty() {
+            return self.default;
+        }
+        host.and_then(|host| self.find_named(without_port(host)))
+            .or(self.default)
+    }
+
+    fn find_named(&self, name: &str) -> Option<usize> {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let mut lower = [0; LONGEST];
+        let lower = lower.get_mut(..name.len())?;
+        lower.copy_from_slice(name.as_bytes());
+        lower.make_ascii_lowercase();
+        let name = str::from_utf8(lower).ok()?;
+        if let Some(site) = self.exact.get(name) {
+            return Some(*site);
+        }
+        if self.below.is_empty() {
+            return None;
+        }
+        let mut rest = name;
+        while let Some((_, parent)) = rest.split_once('.') {
+            if let Some(site) = self.below.get(parent) {
+                return Some(*site);
+            }
+            rest = parent;
+        }
+        None
+    }
+}
+
+/// `example.org:80` without the port; an IPv6 address keeps its brackets.
+pub fn without_port(host: &str) -> &str {
+    if host.starts_with('[') {
+        return host.find(']').map_or(host, |end| &host[..=end]);
+    }
+    host.split_once(':').map_or(host, |(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_then_longest_then_default() {
+        let mut hosts = Hosts::default();
+        assert_eq!(hosts.find(Some("a")), None);
+        for (site, host) in [
+            Host::Exact("example.org".into()),
+            Host::Below("example.org".into()),
+            Host::Below("b.example.org".into()),
+            Host::Exact("[::1]".into()),
+        ]
+        .iter()
+        .enumerate()
+        {
+            hosts.add(host, site);
+        }
+        hosts.add_default(9);
+        for (host, site) in [
+            ("example.org", 0),
+            ("EXAMPLE.org:8080", 0),
+            ("example.org.", 0),
+            ("a.example.org", 1),
+            ("a.b.c.example.org", 1),
+            ("a.b.example.org:1", 2),
+            ("b.example.org", 1),
+            ("notexample.org", 9),
+            ("org", 9),
+            ("[::1]:80", 3),
+            ("[::1]", 3),
+            ("[::2]:80", 9),
+            ("", 9),
+            (".", 9),
+            (":80", 9),
+        ] {
+            assert_eq!(hosts.find(Some(host)), Some(site), "{host}");
+        }
+        assert_eq!(hosts.find(None), Some(9));
+        assert_eq!(hosts.find(Some(&"a.".repeat(200))), Some(9));
+    }
+}

@@ -1,0 +1,380 @@
+//! Sites of a configuration file: which host, which route, which handler, and what stands around it.
+
+mod support;
+use support::sites::{Sites, send};
+use support::{Client, Folder, Reply, Server, osier};
+
+fn text(reply: &Reply) -> (u16, &str) {
+    (reply.status, reply.text())
+}
+
+#[test]
+fn a_site_of_six_lines() {
+    let sites = Sites::start("[[site]]\ndefault = true\n[[site.route]]\nfiles = \"www\"\n");
+    assert!(
+        sites.server.ready_line.contains("(1 site, 1 route, 1 listener)"),
+        "{}",
+        sites.server.ready_line
+    );
+    assert_eq!(text(&sites.get("any.example", "/")), (200, "the index"));
+    assert_eq!(text(&sites.get("any.example", "/a.txt")), (200, "the file a"));
+    assert_eq!(sites.get("any.example", "/none").status, 404);
+    assert_eq!(sites.get("any.example", "/sub").field("location"), Some("/sub/"));
+    let mut client = sites.connect();
+    client.send_raw(b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(client.receive("OPTIONS").status, 204);
+}
+
+#[test]
+fn hosts_are_exact_then_wildcards_then_the_default() {
+    let respond = |body: &str| format!("[[site.route]]\nrespond = \"{body}\"\n");
+    let file = [
+        format!(
+            "[[site]]\nhost = [\"example.org\", \"www.example.org\"]\n{}",
+            respond("exact")
+        ),
+        format!("[[site]]\nhost = \"*.example.org\"\n{}", respond("below")),
+        format!("[[site]]\nhost = \"*.b.example.org\"\n{}", respond("further below")),
+        format!("[[site]]\ndefault = true\n{}", respond("default")),
+    ];
+    let sites = Sites::start(&file.concat());
+    for (host, expected) in [
+        ("example.org", "exact"),
+        ("Example.ORG:8080", "exact"),
+        ("www.example.org", "exact"),
+        ("a.example.org", "below"),
+        ("a.b.example.org", "further below"),
+        ("b.example.org", "below"),
+        ("example.com", "default"),
+        ("127.0.0.1", "default"),
+    ] {
+        assert_eq!(text(&sites.get(host, "/")), (200, expected), "{host}");
+    }
+    // Without a default: nobody answers.
+    let sites = Sites::start(&file[..2].concat());
+    assert_eq!(sites.get("example.com", "/").status, 421);
+    assert_eq!(sites.get("example.org", "/").status, 200);
+}
+
+#[test]
+fn each_listener_has_its_sites() {
+    let sites = Sites::start(
+        "[[listen]]\nname = \"a\"\naddress = \"127.0.0.1:0\"\n[[listen]]\nname = \"b\"\naddress = \"127.0.0.1:0\"\n\
+         [[site]]\ndefault = true\nlisten = \"a\"\n[[site.route]]\nrespond = \"of a\"\n\
+         [[site]]\ndefault = true\nlisten = \"b\"\n[[site.route]]\nrespond = \"of b\"\n\
+         [[site]]\nhost = \"both.example\"\nlisten = [\"a\", \"b\"]\n[[site.route]]\nrespond = \"of both\"\n",
+    );
+    for (address, host, expected) in [
+        (0, "x", "of a"),
+        (1, "x", "of b"),
+        (0, "both.example", "of both"),
+        (1, "both.example", "of both"),
+    ] {
+        let mut client = Client::new(sites.addresses[address]);
+        send(&mut client, "GET", host, "/", &[]);
+        assert_eq!(client.receive("GET").text(), expected, "{address} {host}");
+    }
+}
+
+#[test]
+fn the_first_route_that_fits_answers() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\n\
+         [[site.route]]\npath = \"/api\"\nmethods = \"POST\"\nrespond = \"post\"\n\
+         [[site.route]]\npath = \"/api/v1\"\nrespond = \"v1\"\n\
+         [[site.route]]\nglob = [\"*.php\", \"*.php/**\"]\nrespond = \"php\"\n\
+         [[site.route]]\nglob = \"/img/*.png\"\nrespond = \"png\"\n\
+         [[site.route]]\npath = \"/api\"\nmethods = [\"GET\"]\nrespond = \"get\"\n",
+    );
+    for (method, target, expected) in [
+        ("POST", "/api", (200, "post")),
+        ("POST", "/api/v1", (200, "post")),
+        ("GET", "/api/v1", (200, "v1")),
+        ("GET", "/api/v1/x?y", (200, "v1")),
+        ("GET", "/api/v2", (200, "get")),
+        ("GET", "/x.php", (200, "php")),
+        ("GET", "/a/b/x.php", (200, "php")),
+        ("GET", "/a/b/x.php/more/path", (200, "php")),
+        ("GET", "/x.phps", (404, "404 Not Found\n")),
+        ("GET", "/img/a.png", (200, "png")),
+        ("GET", "/img/sub/a.png", (404, "404 Not Found\n")),
+        ("GET", "/x/img/a.png", (404, "404 Not Found\n")),
+        ("DELETE", "/api", (405, "405 Method Not Allowed\n")),
+        ("GET", "/apis", (404, "404 Not Found\n")),
+    ] {
+        let reply = sites.ask(method, "x", target, &[]);
+        assert_eq!(text(&reply), expected, "{method} {target}");
+        if reply.status == 405 {
+            assert_eq!(reply.field("allow"), Some("GET, POST"));
+        }
+    }
+    assert_eq!(sites.ask("HEAD", "x", "/api", &[]).status, 200);
+}
+
+#[test]
+fn no_spelling_of_a_path_leads_around_a_route() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\n[[site.route]]\npath = \"/admin\"\nrespond = 403\n\
+         [[site.route]]\nglob = \"*.php\"\nrespond = 403\n[[site.route]]\nfiles = \"www\"\n",
+    );
+    for target in [
+        "/admin",
+        "/admin/",
+        "/admin/x",
+        "//admin",
+        "///admin//x",
+        "/%61dmin",
+        "/%2Fadmin",
+        "/admin%2Fx",
+        "/admin?x",
+        "/x.ph%70",
+        "//x.php",
+    ] {
+        assert_eq!(sites.get("x", target).status, 403, "{target}");
+    }
+    for target in [
+        "/a/../admin",
+        "/./admin",
+        "/%2e/admin",
+        "/a/%2e%2e/admin",
+        "/a%2f..%2fadmin",
+        "/%00admin",
+        "/%zz",
+    ] {
+        assert_eq!(sites.get("x", target).status, 400, "{target}");
+    }
+}
+
+#[test]
+fn files_below_a_path() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\n[[site.route]]\npath = \"/static\"\n\
+         files = { root = \"www\", strip = true, cache = \"max-age=60\", listing = true }\n\
+         [[site.route]]\npath = \"/list\"\nfiles = { root = \"www/sub\", strip = true, index = \"none.html\", listing = true }\n\
+         [[site.route]]\nfiles = { root = \"other\", spa = true }\n",
+    );
+    let reply = sites.get("x", "/static/a.txt");
+    assert_eq!(
+        (text(&reply), reply.field("cache-control")),
+        ((200, "the file a"), Some("max-age=60"))
+    );
+    assert_eq!(sites.get("x", "/static/none").field("cache-control"), None);
+    assert!(sites.get("x", "/list/").text().contains("index.html"));
+    assert_eq!(text(&sites.get("x", "/any/page")), (200, "the other index"));
+}
+
+#[test]
+fn redirects() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\n\
+         [[site.route]]\npath = \"/old\"\nredirect = { to = \"https://new.example{rest}{query}\", status = 301 }\n\
+         [[site.route]]\npath = \"/host\"\nredirect = { to = \"https://{host}{path}\", status = 302 }\n\
+         [[site.route]]\npath = \"/fixed\"\nredirect = \"/elsewhere\"\n\
+         [[site.route]]\nredirect = { to = \"{path}\", status = 307 }\n",
+    );
+    for (target, status, location) in [
+        ("/old/a%20b?c=d", 301, "https://new.example/a%20b?c=d"),
+        ("/old", 301, "https://new.example"),
+        ("/host/x", 302, "https://h.example/host/x"),
+        ("/fixed/any?q", 308, "/elsewhere"),
+        // Never another host, whatever the path looks like.
+        ("//evil.example/x", 307, "/evil.example/x"),
+        ("/%2Fevil.example", 307, "/evil.example"),
+        ("/%5cevil.example", 307, "/%5Cevil.example"),
+        ("/a%0d%0aX:%20y", 307, "/a%0D%0AX:%20y"),
+    ] {
+        let reply = sites.get("h.example:81", target);
+        assert_eq!(
+            (reply.status, reply.field("location")),
+            (status, Some(location)),
+            "{target}"
+        );
+    }
+}
+
+#[test]
+fn fixed_answers() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\n\
+         [[site.route]]\npath = \"/gone\"\nrespond = 410\n\
+         [[site.route]]\npath = \"/robots.txt\"\nrespond = \"User-agent: *\\nDisallow: /\\n\"\n\
+         [[site.route]]\npath = \"/page\"\nrespond = { status = 503, file = \"404.html\" }\nheaders = { Retry-After = \"60\" }\n\
+         [[site.route]]\npath = \"/json\"\nrespond = { body = \"{}\", content_type = \"application/json\" }\n",
+    );
+    assert_eq!(text(&sites.get("x", "/gone")), (410, "410 Gone\n"));
+    let reply = sites.get("x", "/robots.txt");
+    assert_eq!(text(&reply), (200, "User-agent: *\nDisallow: /\n"));
+    assert_eq!(reply.field("content-type"), Some("text/plain; charset=utf-8"));
+    let reply = sites.get("x", "/page");
+    assert_eq!(text(&reply), (503, "<h1>lost</h1>"));
+    assert_eq!(reply.field("content-type"), Some("text/html; charset=utf-8"));
+    assert_eq!(reply.field("retry-after"), Some("60"));
+    assert_eq!(sites.get("x", "/json").field("content-type"), Some("application/json"));
+}
+
+#[test]
+fn rewrites_go_through_the_routes_again() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\n\
+         [[site.route]]\npath = \"/loop\"\nrewrite = { pattern = \"^/loop$\", to = \"/loop\" }\n\
+         [[site.route]]\nrewrite = [\n\
+           { pattern = \"^/blog/([a-z]+)$\", to = \"/$1.txt\" },\n\
+           { pattern = \"^/moved$\", to = \"/a.txt\", redirect = 301, query = \"drop\" },\n\
+           { pattern = \"^/style$\", to = \"/a.txt\", if = [{ of = \"cookie\", name = \"dark\", is = \"1\" }] },\n\
+         ]\n\
+         [[site.route]]\npath = \"/style\"\nrespond = \"plain style\"\n\
+         [[site.route]]\nfiles = \"www\"\n",
+    );
+    assert_eq!(text(&sites.get("x", "/blog/a")), (200, "the file a"));
+    assert_eq!(sites.get("x", "/blog/b").status, 404);
+    assert_eq!(text(&sites.get("x", "/a.txt")), (200, "the file a"));
+    let reply = sites.get("x", "/moved?x=1");
+    assert_eq!((reply.status, reply.field("location")), (301, Some("/a.txt")));
+    assert_eq!(sites.get("x", "/style").text(), "plain style");
+    assert_eq!(
+        sites.ask("GET", "x", "/style", &["Cookie: dark=1"]).text(),
+        "the file a"
+    );
+    let reply = sites.get("x", "/loop");
+    assert_eq!(reply.status, 500);
+    assert!(sites.said().contains("rewrite loop: \"/loop\""), "{}", sites.said());
+}
+
+#[test]
+fn fields_and_error_pages() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\nheaders = { X-Frame-Options = \"DENY\", Link = [\"</a>\", \"</b>\"] }\n\
+         error_pages = { 404 = \"404.html\", 403 = \"404.html\", 400 = \"404.html\" }\n\
+         [[site.route]]\npath = \"/no\"\ndeny = [\"127.0.0.0/8\"]\nrespond = \"never\"\n\
+         [[site.route]]\npath = \"/bare\"\nheaders = { Link = false, X-Route = \"1\" }\nrespond = \"bare\"\n\
+         [[site.route]]\npath = \"/files\"\nfiles = { root = \"www\", strip = true }\n",
+    );
+    for target in ["/files/none", "/nowhere", "/no/x", "/%zz"] {
+        let reply = sites.get("x", target);
+        assert_eq!(reply.text(), "<h1>lost</h1>", "{target}");
+        assert_eq!(
+            reply.field("content-type"),
+            Some("text/html; charset=utf-8"),
+            "{target}"
+        );
+        assert_eq!(reply.field("x-frame-options"), Some("DENY"), "{target}");
+    }
+    assert_eq!(sites.get("x", "/nowhere").status, 404);
+    assert_eq!(sites.get("x", "/no").status, 403);
+    let reply = sites.get("x", "/files/a.txt");
+    let links = reply.fields.iter().filter(|(name, _)| name == "link").count();
+    assert_eq!((reply.status, links), (200, 2));
+    let reply = sites.get("x", "/bare");
+    assert_eq!(
+        (reply.field("x-route"), reply.field("x-frame-options")),
+        (Some("1"), Some("DENY"))
+    );
+}
+
+#[test]
+fn addresses_rates_passwords_and_origins() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\nallow = \"192.0.2.0/24\"\n\
+         [[site.route]]\npath = \"/inherited\"\nrespond = \"x\"\n\
+         [[site.route]]\npath = \"/open\"\nallow = [\"127.0.0.1\"]\nrespond = \"open\"\n\
+         [[site.route]]\npath = \"/slow\"\nallow = [\"127.0.0.1\"]\nrate = { requests = 2, per = \"1h\" }\nrespond = \"slow\"\n\
+         [[site.route]]\npath = \"/cors\"\nallow = [\"127.0.0.1\"]\ncors = { origins = \"https://a.example\", methods = \"PUT\" }\n\
+         respond = \"cors\"\n",
+    );
+    assert_eq!(sites.get("x", "/inherited").status, 403);
+    assert_eq!(sites.get("x", "/open").text(), "open");
+    assert_eq!(sites.get("x", "/slow").status, 200);
+    assert_eq!(sites.get("x", "/slow").status, 200);
+    let reply = sites.get("x", "/slow");
+    assert_eq!(reply.status, 429);
+    assert!(reply.field("retry-after").is_some(), "{reply:?}");
+    let fields = ["Origin: https://a.example", "Access-Control-Request-Method: PUT"];
+    let reply = sites.ask("OPTIONS", "x", "/cors", &fields);
+    assert_eq!(
+        (reply.status, reply.field("access-control-allow-origin")),
+        (204, Some("https://a.example"))
+    );
+    let reply = sites.ask("GET", "x", "/cors", &fields[..1]);
+    assert_eq!(
+        (reply.text(), reply.field("access-control-allow-origin")),
+        ("cors", Some("https://a.example"))
+    );
+    let reply = sites.ask("GET", "x", "/cors", &["Origin: https://b.example"]);
+    assert_eq!(
+        (reply.text(), reply.field("access-control-allow-origin")),
+        ("cors", None)
+    );
+}
+
+#[test]
+fn bodies_have_the_bound_of_their_route() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\nlimits = { body = 10 }\n\
+         [[site.route]]\npath = \"/large\"\nlimits = { body = \"3MiB\" }\nrespond = \"large\"\n\
+         [[site.route]]\nrespond = \"small\"\n",
+    );
+    for (target, length, status) in [
+        ("/large", 3 << 20, 200),
+        ("/large", (3 << 20) + 1, 413),
+        ("/", 10, 200),
+        ("/", 11, 413),
+    ] {
+        let mut client = sites.connect();
+        send(
+            &mut client,
+            "POST",
+            "x",
+            target,
+            &[&format!("Content-Length: {length}")],
+        );
+        let reply = client.receive("POST");
+        assert_eq!(reply.status, status, "{target} {length}");
+    }
+    // The default, where nobody says.
+    let sites = Sites::start("[[site]]\ndefault = true\n[[site.route]]\nrespond = \"x\"\n");
+    for (length, status) in [(2 << 20, 200), ((2 << 20) + 1, 413)] {
+        let mut client = sites.connect();
+        send(&mut client, "POST", "x", "/", &[&format!("Content-Length: {length}")]);
+        assert_eq!(client.receive("POST").status, status, "{length}");
+    }
+}
+
+#[test]
+fn mistakes_and_missing_listeners_serve_nothing() {
+    let folder = Folder::new();
+    folder.write("bad.toml", "worker = 1\n");
+    let output = osier().arg("bad.toml").current_dir(folder.path()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.starts_with("bad.toml:1:1: ") && said.contains("unknown key 'worker'"),
+        "{said}"
+    );
+    assert!(output.stdout.is_empty());
+
+    let other = Sites::start("[[site]]\ndefault = true\n[[site.route]]\nrespond = 404\n");
+    let taken = other.addresses[0];
+    let text = format!("[[listen]]\naddress = \"{taken}\"\n[[site]]\ndefault = true\n[[site.route]]\nrespond = 404\n");
+    folder.write("taken.toml", text);
+    let output = osier()
+        .arg("serve")
+        .arg("taken.toml")
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains(&taken.to_string()) && said.contains("'address'"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_signal_ends_it() {
+    let mut sites = Sites::start("[[site]]\ndefault = true\n[[site.route]]\nfiles = \"www\"\n");
+    assert_eq!(sites.get("x", "/").status, 200);
+    sites.server.signal(support::Signal::TERM);
+    assert_eq!(sites.server.wait().code(), Some(0));
+    let _: &Server = &sites.server;
+}
