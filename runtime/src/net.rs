@@ -25,6 +25,7 @@
 
 mod addr;
 mod any;
+mod inherited;
 pub(crate) mod stream;
 mod tcp;
 mod udp;
@@ -34,6 +35,7 @@ pub use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV
 
 pub use addr::ToSocketAddrs;
 pub use any::Stream;
+pub use inherited::{Inherited, inherited};
 pub use tcp::{Incoming, TcpListener, TcpStream};
 pub use udp::UdpSocket;
 pub use unix::{UnixDatagram, UnixIncoming, UnixListener, UnixSocketAddr, UnixStream};

@@ -21,6 +21,8 @@ use crate::welcome;
 
 /// Memory for small files, over all workers.
 const CACHE_BYTES: usize = 64 << 20;
+/// Memory for files in encoded form.
+const CACHE_COMPRESSED: usize = 64 << 20;
 /// Paths remembered by each worker.
 const CACHE_ENTRIES: usize = 8192;
 /// Large files held open by each worker, at most.
@@ -81,6 +83,7 @@ fn files(settings: &Settings, workers: usize, descriptors: u64) -> Result<Files,
     let cache = CacheLimits {
         entries: CACHE_ENTRIES * workers,
         bytes: CACHE_BYTES,
+        compressed: CACHE_COMPRESSED,
         files: (CACHE_FILES * workers).min(usize::try_from(descriptors).unwrap_or(usize::MAX) / 4),
     };
     let options = Options {

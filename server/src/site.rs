@@ -20,7 +20,6 @@ mod hosts;
 pub mod live;
 mod path;
 
-use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -147,7 +146,7 @@ impl Site {
 
     /// 405 when only the method is wrong, 404 otherwise.
     #[cold]
-    fn nobody(&self, request: &Request<'_>, path: &Cow<'_, [u8]>) -> Response {
+    fn nobody(&self, request: &Request<'_>, path: &[u8]) -> Response {
         let fitting = self.routes.iter().filter(|route| route.fits(path));
         let mut methods: Vec<&str> = fitting
             .flat_map(|route| route.methods.iter().map(|method| &**method))
@@ -165,8 +164,8 @@ impl Site {
 impl Route {
     #[inline]
     fn takes(&self, method: &str, path: &[u8]) -> bool {
-        let known = |known: &Box<str>| **known == *method || (method == "HEAD" && **known == *"GET");
-        (self.methods.is_empty() || self.methods.iter().any(known)) && self.fits(path)
+        let known = |known: &str| known == method || (method == "HEAD" && known == "GET");
+        (self.methods.is_empty() || self.methods.iter().any(|method| known(method))) && self.fits(path)
     }
 
     #[inline]

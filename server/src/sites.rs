@@ -12,8 +12,10 @@
 //!
 //! Only the first fiber changes anything; workers read (`site/live.rs`).
 
+use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -365,6 +367,10 @@ fn bind(config: &Config, settings: &config::Listener, slot: usize, say: &Say) ->
         };
         format!("{error}; {remedy}")
     })?;
+    if let (Bind::Unix(path), Some(mode)) = (&settings.bind, settings.mode) {
+        fs::set_permissions(path, Permissions::from_mode(mode))
+            .map_err(|error| format!("cannot change the mode of '{}': {error}", path.display()))?;
+    }
     Ok(Bound {
         settings: settings.clone(),
         slot,

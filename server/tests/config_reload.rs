@@ -193,3 +193,24 @@ fn what_only_a_start_can_change_is_said() {
     );
     assert_eq!(sites.get("x", "/fixed").text(), "2");
 }
+
+#[test]
+fn logs_are_opened_anew() {
+    let log = "[[site]]\ndefault = true\nlog = { file = \"site.log\" }\n[[site.route]]\nrespond = \"x\"\n";
+    let sites = Sites::start(log);
+    let (path, rotated) = (sites.folder.join("site.log"), sites.folder.join("site.log.1"));
+    let lines = |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_default();
+    sites.get("x", "/first");
+    wait_for("the first line", || lines(&path).contains("/first"));
+    std::fs::rename(&path, &rotated).unwrap();
+    assert!(sites.hang_up().contains("reloaded"));
+    sites.get("x", "/second");
+    wait_for("the second line", || lines(&path).contains("/second"));
+    assert!(!lines(&rotated).contains("/second"));
+    // Another file: from the next request on.
+    assert!(sites.reload(&log.replace("site.log", "other.log")).contains("reloaded"));
+    sites.get("x", "/third");
+    wait_for("the third line", || {
+        lines(&sites.folder.join("other.log")).contains("/third")
+    });
+}

@@ -1,6 +1,8 @@
 //! Sites of a configuration file: which host, which route, which handler, and what stands around it.
 
 mod support;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use support::sites::{Sites, send};
 use support::{Client, Folder, Reply, Server, osier};
 
@@ -377,4 +379,69 @@ fn a_signal_ends_it() {
     sites.server.signal(support::Signal::TERM);
     assert_eq!(sites.server.wait().code(), Some(0));
     let _: &Server = &sites.server;
+}
+
+#[test]
+fn each_route_has_its_log() {
+    let mut sites = Sites::start(
+        "log = { file = \"all.log\" }\n\
+         [[site]]\nhost = \"a.example\"\nlog = { file = \"a.log\", format = \"json\" }\n\
+         [[site.route]]\npath = \"/quiet\"\nlog = false\nrespond = \"x\"\n\
+         [[site.route]]\npath = \"/own\"\nlog = { file = \"own.log\" }\nrespond = \"x\"\n\
+         [[site.route]]\nrespond = \"x\"\n\
+         [[site]]\nhost = \"b.example\"\n[[site.route]]\npath = \"/b\"\nrespond = \"x\"\n",
+    );
+    for (host, target) in [
+        ("a.example", "/a1"),
+        ("a.example", "/quiet"),
+        ("a.example", "/own"),
+        ("b.example", "/b"),
+        ("b.example", "/missing"),
+        ("nobody.example", "/nobody"),
+    ] {
+        sites.get(host, target);
+    }
+    sites.server.signal(support::Signal::TERM);
+    assert_eq!(sites.server.wait().code(), Some(0));
+    let log = |name: &str| std::fs::read_to_string(sites.folder.join(name)).unwrap();
+    let targets = |name: &str| {
+        let log = log(name);
+        let of = |line: &str| {
+            ["/a1", "/quiet", "/own", "/b ", "/missing", "/nobody"]
+                .into_iter()
+                .find(|target| line.contains(target))
+        };
+        log.lines().map(|line| of(line).unwrap_or("?")).collect::<Vec<_>>()
+    };
+    assert!(log("a.log").starts_with("{\"time\":"), "{}", log("a.log"));
+    assert!(log("a.log").contains("\"target\":\"/a1\""));
+    assert_eq!((targets("a.log"), targets("own.log")), (vec!["/a1"], vec!["/own"]));
+    assert_eq!(targets("all.log"), ["/b ", "/missing", "/nobody"]);
+}
+
+#[test]
+fn a_unix_socket() {
+    let sites = Sites::start(
+        "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:o.sock\"\nmode = \"0600\"\n\
+         [[site]]\ndefault = true\n[[site.route]]\nfiles = \"www\"\n",
+    );
+    let path = sites.folder.join("o.sock");
+    assert!(
+        sites.server.ready_line.contains("o.sock"),
+        "{}",
+        sites.server.ready_line
+    );
+    let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
+    stream
+        .write_all(b"GET /a.txt HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(
+        reply.starts_with("HTTP/1.1 200 ") && reply.ends_with("the file a"),
+        "{reply}"
+    );
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
 }

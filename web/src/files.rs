@@ -18,22 +18,23 @@
 //!
 //! A request goes to `answer`, which asks `caches` (what this worker remembers for this [`Files`], in a `cache`), then
 //! `target` (what the path means), `root` (the way to it, never out of the folder) and `resource` (the file with its
-//! encoded siblings); `negotiate`, `conditional` and `range` choose what is sent of it. `listing` writes the page of a
+//! encoded siblings); `conditional` and `range` choose what is sent of it, `encoded` makes the forms that do not lie
+//! there. `listing` writes the page of a
 //! folder; `mime` is a small table.
 
 mod answer;
 mod cache;
 mod caches;
 mod conditional;
+mod encoded;
 mod listing;
 mod mime;
-mod negotiate;
 mod range;
 mod resource;
-mod root;
+pub(crate) mod root;
 #[cfg(test)]
 mod scratch;
-mod target;
+pub(crate) mod target;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -45,6 +46,7 @@ use http::StatusCode;
 
 pub use self::cache::Limits as CacheLimits;
 use self::caches::Seat;
+use self::encoded::Store;
 use self::resource::Resource;
 use self::root::Root;
 use crate::{Request, Response, Router};
@@ -63,6 +65,9 @@ pub struct Options {
     /// A file's `x.br`, `x.zst` or `x.gz` that is not older than `x` is sent in its place to clients that ask for it. On
     /// by default.
     pub precompressed: bool,
+    /// Text and other files that shrink, from 1 KiB to 8 MiB, are compressed for clients that ask for it, the first time
+    /// somebody does; not within two seconds of a change. On by default.
+    pub compress: bool,
     /// Fields of every response, name and value. None by default.
     pub headers: Vec<(String, String)>,
     /// What may be remembered, over all workers: each has its share.
@@ -77,6 +82,7 @@ impl Default for Options {
             spa: false,
             hidden: false,
             precompressed: true,
+            compress: true,
             headers: Vec::new(),
             cache: CacheLimits::default(),
         }
@@ -105,6 +111,7 @@ pub(crate) struct Site {
     source: Source,
     options: Options,
     seat: Arc<Seat>,
+    encoded: Store,
 }
 
 /// Where the files come from.
@@ -146,7 +153,7 @@ impl Files {
         Files::embedded_with(pages, Options::default()).expect("there are no headers to refuse")
     }
 
-    /// As [`Files::embedded`], with options; only its headers matter.
+    /// As [`Files::embedded`], with options; only their headers and compression matter.
     ///
     /// # Errors
     ///
@@ -155,9 +162,12 @@ impl Files {
         pages: impl IntoIterator<Item = (&'a str, &'a str, &'a [u8])>,
         options: Options,
     ) -> io::Result<Files> {
-        let pages = pages
-            .into_iter()
-            .map(|(path, mime, bytes)| (path.to_owned(), Arc::new(Resource::embedded(bytes, mime))));
+        let pages = pages.into_iter().map(|(path, mime, bytes)| {
+            (
+                path.to_owned(),
+                Arc::new(Resource::embedded(bytes, mime, options.compress)),
+            )
+        });
         Files::of(Source::Embedded(pages.collect()), options)
     }
 
@@ -168,9 +178,14 @@ impl Files {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
         }
-        let seat = Seat::take();
+        let (seat, encoded) = (Seat::take(), Store::new(options.cache.compressed));
         Ok(Files {
-            site: Arc::new(Site { source, options, seat }),
+            site: Arc::new(Site {
+                source,
+                options,
+                seat,
+                encoded,
+            }),
         })
     }
 

@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::{fmt, ops};
 
 use http::StatusCode;
@@ -14,7 +15,7 @@ use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 
 use crate::conn::RESTING;
 use crate::output::Output;
-use crate::worker::Link;
+use crate::worker::{Link, Worker};
 
 /// The body of a request as a [`Read`].
 ///
@@ -112,6 +113,10 @@ impl<'a> RequestBody<'a> {
         self.link.peer()
     }
 
+    pub(crate) fn worker(&self) -> &Rc<Worker> {
+        &self.link.worker
+    }
+
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.link.stream.local_addr().ok()
     }
@@ -139,7 +144,9 @@ impl<'a> RequestBody<'a> {
     ///
     /// `InvalidData` when more has been announced; as an answer it is 413.
     pub fn limit(&mut self, most: u64) -> io::Result<()> {
-        self.decoder.limit(most).map_err(|reject| BodyError::Refused(reject).into())
+        self.decoder
+            .limit(most)
+            .map_err(|reject| BodyError::Refused(reject).into())
     }
 
     /// What the buffer holds beyond what was taken: the beginning of the next request, once the body is done.

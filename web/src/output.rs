@@ -329,7 +329,7 @@ impl Write for BodyWriter<'_, '_> {
 }
 
 /// Copies at most `len` bytes. Unlike `io::copy` it says how many it was when the reader ends early.
-fn copy(reader: &mut dyn Read, writer: &mut dyn Write, len: Option<u64>) -> io::Result<u64> {
+pub(crate) fn copy(reader: &mut dyn Read, writer: &mut dyn Write, len: Option<u64>) -> io::Result<u64> {
     let mut reader = reader.take(len.unwrap_or(u64::MAX));
     let (mut piece, mut count) = (vec![0; 16 << 10], 0);
     loop {

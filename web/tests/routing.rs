@@ -127,3 +127,54 @@ fn an_absolute_target_is_routed_by_its_path() {
         "example.org"
     );
 }
+
+#[test]
+fn a_request_may_be_given_other_targets() {
+    let router = Router::new().fallback(|request: &mut Request<'_>| {
+        let (first, sent) = (request.path(), request.target());
+        let refused =
+            ["", "x", "http://evil.example/", "/a b", "/a\r\nb", "*"].map(|target| request.retarget(target).is_err());
+        let mut seen = vec![format!("{refused:?}"), first.to_owned(), sent.to_owned()];
+        for target in ["/b?c=d", "/e", "/f?", "/g", "/h", "/i"] {
+            request.retarget(target)?;
+            seen.push(format!("{} {:?}", request.path(), request.query()));
+        }
+        seen.push(request.host().unwrap_or_default().to_owned());
+        std::io::Result::Ok(seen.join(","))
+    });
+    let site = site(router);
+    let mut client = site.connect();
+    let expected = |sent: &str, host: &str| {
+        let refused = [true; 6];
+        format!("{refused:?},/a,{sent},/b Some(\"c=d\"),/e None,/f Some(\"\"),/g None,/h None,/i None,{host}")
+    };
+    // Pipelined: what one was given is not the next one's.
+    client.send("GET /a?x HTTP/1.1\r\nHost: t\r\n\r\nGET http://other:81/a HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(client.reply().text(), expected("/a?x", "t"));
+    assert_eq!(client.reply().text(), expected("http://other:81/a", "other:81"));
+}
+
+#[test]
+fn a_handler_may_bound_the_body() {
+    let router = Router::new().fallback(|request: &mut Request<'_>| {
+        request.body().limit(5)?;
+        let mut body = String::new();
+        std::io::Read::read_to_string(request.body(), &mut body)?;
+        std::io::Result::Ok(body)
+    });
+    let site = site(router);
+    let known = |body: &str| {
+        format!(
+            "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let chunked = |chunks: [&str; 2]| {
+        let [a, b] = chunks.map(|chunk| format!("{:x}\r\n{chunk}\r\n", chunk.len()));
+        format!("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n{a}{b}0\r\n\r\n")
+    };
+    assert_eq!(site.ask(&known("12345")).text(), "12345");
+    assert_eq!(site.ask(&known("123456")).status, 413);
+    assert_eq!(site.ask(&chunked(["123", "45"])).text(), "12345");
+    assert_eq!(site.ask(&chunked(["123", "456"])).status, 413);
+}

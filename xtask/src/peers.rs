@@ -8,7 +8,7 @@ use crate::step::succeeds;
 use std::process::Command;
 
 pub struct Peer {
-    /// The name of the program.
+    /// The name of the program, or where Debian puts a file of what is none.
     pub program: &'static str,
     /// The package of Debian and Ubuntu that holds it.
     package: &'static str,
@@ -33,11 +33,31 @@ pub const FOR_TESTS: &[Peer] = &[
         package: "redis-server",
         purpose: "clients of redis over our streams",
     },
+    Peer {
+        program: "/usr/lib/python3/dist-packages/websockets/__init__.py",
+        package: "python3-websockets",
+        purpose: "a WebSocket client that is not ours",
+    },
+    Peer {
+        program: "/usr/share/nodejs/ws/package.json",
+        package: "node-ws",
+        purpose: "another WebSocket client that is not ours",
+    },
     // Debian has `postgres` itself apart, for each version; this one comes with any.
     Peer {
         program: "pg_ctlcluster",
         package: "postgresql",
         purpose: "clients of PostgreSQL over our streams",
+    },
+    Peer {
+        program: "php-fpm",
+        package: "php-fpm",
+        purpose: "scripts behind the FastCGI handler",
+    },
+    Peer {
+        program: "dokuwiki-addsite",
+        package: "dokuwiki",
+        purpose: "an application behind the FastCGI handler, run from a copy",
     },
 ];
 
@@ -85,12 +105,24 @@ pub fn install(peers: &[Peer]) -> Vec<String> {
         .collect()
 }
 
-/// Whether `program` is in one of the directories where programs are; `/usr/sbin` is not in everybody's `PATH`.
+/// Whether `program` is in one of the directories where programs are; `/usr/sbin` is not in everybody's `PATH`. A version
+/// behind the name counts as the same: Debian's php-fpm is `php-fpm8.2`.
 pub fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin".into()])
-        .any(|dir| dir.join(program).is_file())
+    let mut dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
+    dirs.any(|dir| dir.join(program).is_file() || (program == "php-fpm" && has_version_of(&dir, program)))
+}
+
+fn has_version_of(dir: &std::path::Path, program: &str) -> bool {
+    let is_version = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    let names = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name());
+    names
+        .filter_map(|name| Some(is_version(name.to_str()?.strip_prefix(program)?)))
+        .any(|found| found)
 }
 
 /// A shell that runs as root and takes a script as its next argument.

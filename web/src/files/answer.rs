@@ -13,13 +13,14 @@ use http::StatusCode;
 use super::cache::Weigh;
 use super::caches;
 use super::conditional::{Conditions, Verdict, evaluate};
+use super::encoded;
 use super::listing;
-use super::negotiate::{Choice, Coding, choose};
 use super::range::{Selection, select, still_valid};
-use super::resource::{Access, Content, Loaded, Resource, Variant, load};
+use super::resource::{Access, Content, Forms, Loaded, Resource, Variant, load};
 use super::root::{Found, Root};
 use super::target::{Refusal, Target};
 use super::{Options, Site, Source};
+use crate::negotiate::{Choice, choose};
 use crate::{Body, Request, Response};
 
 /// How long an answer is given without asking the file system again.
@@ -78,7 +79,7 @@ fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Res
         answer = locate(site, "/")?;
     }
     Ok(match answer {
-        Answer::Resource(resource) => represent(&resource, request),
+        Answer::Resource(resource) => represent(site, &resource, request),
         Answer::Listing(page) => Response::new(StatusCode::OK)
             .content_type("text/html; charset=utf-8")
             .body(page),
@@ -159,15 +160,17 @@ fn look(
     access: Access,
     previous: Option<&Arc<Resource>>,
 ) -> io::Result<Answer> {
+    let forms = Forms {
+        siblings: options.precompressed,
+        made: options.compress,
+    };
     if !target.folder {
-        return Ok(
-            match load(root, &target.name, access, options.precompressed, previous) {
-                Ok(Loaded::Resource(resource)) => Answer::Resource(resource),
-                Ok(Loaded::Folder) => Answer::Redirect(target.folder_url()),
-                Ok(Loaded::Special) => Answer::Forbidden,
-                Err(error) => return refused(error),
-            },
-        );
+        return Ok(match load(root, &target.name, access, forms, previous) {
+            Ok(Loaded::Resource(resource)) => Answer::Resource(resource),
+            Ok(Loaded::Folder) => Answer::Redirect(target.folder_url()),
+            Ok(Loaded::Special) => Answer::Forbidden,
+            Err(error) => return refused(error),
+        });
     }
     let mut index = target.name.clone();
     if !index.is_empty() {
@@ -177,7 +180,7 @@ fn look(
     for name in &options.index {
         index.truncate(folder);
         index.extend_from_slice(name.as_bytes());
-        match load(root, &index, access, options.precompressed, previous) {
+        match load(root, &index, access, forms, previous) {
             Ok(Loaded::Resource(resource)) => return Ok(Answer::Resource(resource)),
             Ok(Loaded::Special) => return Ok(Answer::Forbidden),
             Ok(Loaded::Folder) => {}
@@ -231,16 +234,20 @@ impl Asked {
 }
 
 /// The response for a file that exists.
-fn represent(resource: &Resource, request: &Request<'_>) -> Response {
+fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>) -> Response {
     let asked = Asked::of(request);
     let mut variant = &resource.plain;
+    let form;
     if asked.accept_encoding {
-        match choose(lines(request, "accept-encoding"), resource.present()) {
+        match choose(lines(request, "accept-encoding"), resource.offered()) {
             Choice::Identity => {}
-            Choice::Encoded(coding) => {
-                let at = Coding::ALL.iter().position(|known| *known == coding);
-                variant = at.and_then(|at| resource.encoded[at].as_ref()).unwrap_or(variant);
-            }
+            Choice::Encoded(coding) => match &resource.encoded[coding as usize] {
+                Some(sibling) => variant = sibling,
+                None => {
+                    form = encoded::form(site, resource, coding);
+                    variant = form.as_ref().and_then(|form| form.variant()).unwrap_or(variant);
+                }
+            },
             Choice::Nothing => return plain(StatusCode::NOT_ACCEPTABLE).header("vary", "accept-encoding"),
         }
     }

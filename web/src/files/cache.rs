@@ -16,15 +16,19 @@ pub struct Limits {
     pub bytes: usize,
     /// Descriptors held open.
     pub files: usize,
+    /// Bytes of files in encoded form, where those are made by the server.
+    pub compressed: usize,
 }
 
 impl Default for Limits {
-    /// 16,384 paths, 64 MiB and 256 descriptors: a quarter of the 1,024 that a process usually may have.
+    /// 16,384 paths, 64 MiB, and 256 descriptors, a quarter of the 1,024 that a process usually may have; 32 MiB of encoded
+    /// forms.
     fn default() -> Self {
         Limits {
             entries: 16 << 10,
             bytes: 64 << 20,
             files: 256,
+            compressed: 32 << 20,
         }
     }
 }
@@ -59,6 +63,7 @@ impl<V: Weigh> Cache<V> {
             entries: limits.entries / 2,
             bytes: limits.bytes / 2,
             files: limits.files / 2,
+            ..limits
         };
         Cache {
             young: Generation::new(),
@@ -158,6 +163,7 @@ mod tests {
         entries: 8,
         bytes: 1000,
         files: 6,
+        compressed: 0,
     };
 
     fn held(cache: &Cache<Item>) -> (usize, usize, usize) {

@@ -99,11 +99,12 @@ impl Caches {
             self.list.resize_with(index + 1, || None);
         }
         let workers = osier::fiber::worker().map_or(1, |_| osier::workers());
-        let Limits { entries, bytes, files } = site.options.cache;
+        let limits = site.options.cache;
         let share = Limits {
-            entries: entries / workers,
-            bytes: bytes / workers,
-            files: files / workers,
+            entries: limits.entries / workers,
+            bytes: limits.bytes / workers,
+            files: limits.files / workers,
+            ..limits
         };
         self.list[index] = Some((Arc::downgrade(&site.seat), Cache::new(share)));
     }

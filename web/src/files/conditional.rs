@@ -14,6 +14,8 @@ pub struct Validators<'a> {
     pub etag: &'a str,
     /// Last-Modified in seconds since 1970, where one is sent.
     pub modified: Option<u64>,
+    /// Other forms of the same file share the date.
+    pub varies: bool,
 }
 
 /// The fields of one request; absent lists are empty.
@@ -120,6 +122,7 @@ mod tests {
     const OURS: Validators<'static> = Validators {
         etag: "\"abc\"",
         modified: Some(784_111_777),
+        varies: false,
     };
     const SAME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";

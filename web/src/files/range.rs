@@ -75,8 +75,9 @@ pub fn still_valid(if_range: Option<&[u8]>, validators: &Validators<'_>) -> bool
     if value.starts_with(b"\"") || value.starts_with(b"W/") {
         return strong_match(value, validators.etag);
     }
-    // Only the very date we sent counts: a later one is no evidence about the bytes the client holds.
-    validators.modified.is_some() && super::conditional::date(value) == validators.modified
+    // Only the very date we sent counts: a later one is no evidence about the bytes the client holds. Nor is any date,
+    // where the client may hold a part of another form: it would put together two encodings.
+    !validators.varies && validators.modified.is_some() && super::conditional::date(value) == validators.modified
 }
 
 /// The part after `bytes=`; other units are none of ours.
@@ -156,6 +157,7 @@ mod tests {
         let validators = Validators {
             etag: "\"abc\"",
             modified: Some(784_111_777),
+            varies: false,
         };
         for (value, expected) in [
             ("\"abc\"", true),
@@ -170,11 +172,17 @@ mod tests {
             assert_eq!(still_valid(Some(value.as_bytes()), &validators), expected, "{value}");
         }
         assert!(still_valid(None, &validators));
+        let varied = Validators {
+            varies: true,
+            ..validators
+        };
+        assert!(still_valid(Some(b"\"abc\""), &varied));
+        assert!(!still_valid(Some(b"Sun, 06 Nov 1994 08:49:37 GMT"), &varied));
         assert!(!still_valid(
             Some(b"rubbish"),
             &Validators {
-                etag: "\"abc\"",
-                modified: None
+                modified: None,
+                ..validators
             }
         ));
     }

@@ -20,9 +20,11 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::cache::Weigh;
 use super::conditional::Validators;
+use super::encoded::{Known, is_in_bounds};
 use super::mime::content_type;
-use super::negotiate::Coding;
 use super::root::{Found, Identity, Root};
+use crate::compress::is_compressible;
+use crate::negotiate::Coding;
 
 /// Files up to this many bytes are kept in memory; larger ones are sent from the page cache.
 pub const SMALL: u64 = 32 * 1024;
@@ -48,21 +50,30 @@ pub enum Access {
 pub struct Resource {
     /// The file itself.
     pub plain: Variant,
+    /// Its content type.
+    pub mime: Arc<str>,
     /// Siblings that exist and are not older than the file, in the order of [`Coding::ALL`].
     pub encoded: [Option<Variant>; 3],
+    /// Forms that were made of it, where there is no sibling.
+    pub made: Known,
+    /// Whether such forms may be made.
+    is_encodable: bool,
     settled: bool,
 }
 
 /// One of the forms of a file.
 #[derive(Debug)]
 pub struct Variant {
-    identity: Identity,
+    /// Of the file; with the size of this form.
+    pub identity: Identity,
     /// The bytes.
     pub content: Content,
     /// Strong, with its quotes.
     pub etag: String,
     /// Seconds since 1970, where there is a Last-Modified.
     pub modified: Option<u64>,
+    /// There are others for the same path, and clients choose.
+    varies: bool,
     /// Fields of every 200 and 206.
     pub fields: Fields,
     /// Fields of every 304: what a cache needs, and none that describe a body which is not there (RFC 9110 15.4.5).
@@ -89,6 +100,15 @@ pub enum Loaded {
     Special,
 }
 
+/// Which encoded forms there may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Forms {
+    /// Siblings count.
+    pub siblings: bool,
+    /// They may be made.
+    pub made: bool,
+}
+
 /// Opens `name` and, if they count, its siblings. Where nothing has changed since `previous`, that is the answer and no byte is read.
 ///
 /// # Blocks the thread
@@ -101,7 +121,7 @@ pub fn load(
     root: &Root,
     name: &[u8],
     access: Access,
-    with_siblings: bool,
+    forms: Forms,
     previous: Option<&Arc<Resource>>,
 ) -> io::Result<Loaded> {
     let (file, identity) = match find(root, name, access)? {
@@ -110,7 +130,7 @@ pub fn load(
         Found::Special => return Ok(Loaded::Special),
     };
     let mut siblings: [Option<(File, Identity)>; 3] = [None, None, None];
-    let wanted = if with_siblings { &Coding::ALL[..] } else { &[] };
+    let wanted = if forms.siblings { &Coding::ALL[..] } else { &[] };
     for (sibling, coding) in siblings.iter_mut().zip(wanted) {
         let name = [name, coding.suffix().as_bytes()].concat();
         *sibling = match find(root, &name, access) {
@@ -132,7 +152,8 @@ pub fn load(
     }
     let now = SystemTime::now();
     let mime = content_type(Path::new(std::ffi::OsStr::from_bytes(name)));
-    let varies = siblings.iter().any(Option::is_some);
+    let shrinks = forms.made && is_in_bounds(identity.size) && is_compressible(mime.as_bytes());
+    let varies = shrinks || siblings.iter().any(Option::is_some);
     let newest = siblings
         .iter()
         .flatten()
@@ -150,47 +171,61 @@ pub fn load(
     let settled = newest.is_some_and(|newest| seconds(newest) + SETTLED <= now);
     Ok(Loaded::Resource(Arc::new(Resource {
         plain,
+        mime: mime.into(),
         encoded,
+        made: Known::default(),
+        // What may change again without a new date would be kept under the wrong name.
+        is_encodable: shrinks && settled,
         settled,
     })))
 }
 
 impl Resource {
     /// A page inside the binary.
-    pub fn embedded(bytes: &[u8], mime: &str) -> Resource {
+    pub fn embedded(bytes: &[u8], mime: &str, may_be_encoded: bool) -> Resource {
         use std::hash::{Hash, Hasher};
         // Tells one release's page from another's; SipHash with the fixed key of `DefaultHasher::new`.
         let mut hasher = std::hash::DefaultHasher::new();
         bytes.hash(&mut hasher);
-        let etag = format!("\"{:016x}\"", hasher.finish());
+        let hash = hasher.finish();
+        let etag = format!("\"{hash:016x}\"");
         let identity = Identity {
             device: 0,
-            inode: 0,
+            inode: hash,
             size: bytes.len() as u64,
             modified: 0,
             modified_nanos: 0,
         };
-        let cached = Response::new(StatusCode::OK).header("etag", &etag);
-        let (fields, unchanged) = complete(cached, mime, None);
+        let is_encodable = may_be_encoded && is_in_bounds(identity.size) && is_compressible(mime.as_bytes());
         let content = Content::Memory(Arc::new(bytes.to_vec()));
-        let plain = Variant {
-            identity,
-            content,
-            etag,
-            modified: None,
-            fields,
-            unchanged,
-        };
         Resource {
-            plain,
+            plain: Variant::new(identity, content, etag, None, mime, None, is_encodable),
+            mime: mime.into(),
             encoded: [None, None, None],
+            made: Known::default(),
+            is_encodable,
             settled: true,
         }
     }
 
-    /// Which siblings there are, in the order of [`Coding::ALL`].
-    pub fn present(&self) -> [bool; 3] {
-        self.encoded.each_ref().map(Option::is_some)
+    /// One of its forms, made of it.
+    pub fn encoded_as(&self, coding: Coding, etag: String, bytes: Vec<u8>) -> Variant {
+        let identity = Identity {
+            size: bytes.len() as u64,
+            ..self.plain.identity
+        };
+        let (content, modified) = (Content::Memory(Arc::new(bytes)), self.plain.modified);
+        Variant::new(identity, content, etag, modified, &self.mime, Some(coding), true)
+    }
+
+    /// The codings it can be had in: those that lie there first, and the denser before the others.
+    pub fn offered(&self) -> impl Iterator<Item = Coding> {
+        let lies_there = |coding: &Coding| self.encoded[*coding as usize].is_some();
+        let siblings = Coding::ALL.into_iter().filter(lies_there);
+        let made = Coding::ALL
+            .into_iter()
+            .filter(move |coding| self.is_encodable && !lies_there(coding));
+        siblings.chain(made)
     }
 
     fn variants(&self) -> impl Iterator<Item = &Variant> {
@@ -234,6 +269,19 @@ impl Variant {
         let modified = u64::try_from(identity.modified)
             .ok()
             .filter(|&at| at <= LAST_DATE && UNIX_EPOCH + Duration::from_secs(at) <= now);
+        let content = Content::of(file, size, access)?;
+        Ok(Variant::new(identity, content, etag, modified, mime, coding, varies))
+    }
+
+    fn new(
+        identity: Identity,
+        content: Content,
+        etag: String,
+        modified: Option<u64>,
+        mime: &str,
+        coding: Option<Coding>,
+        varies: bool,
+    ) -> Variant {
         let mut cached = Response::new(StatusCode::OK).header("etag", &etag);
         if let Some(modified) = modified {
             let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(modified));
@@ -243,15 +291,15 @@ impl Variant {
             cached = cached.header("vary", "accept-encoding");
         }
         let (fields, unchanged) = complete(cached, mime, coding);
-        let content = Content::of(file, size, access)?;
-        Ok(Variant {
+        Variant {
             identity,
             content,
             etag,
             modified,
+            varies,
             fields,
             unchanged,
-        })
+        }
     }
 
     /// Bytes of the whole.
@@ -264,6 +312,7 @@ impl Variant {
         Validators {
             etag: &self.etag,
             modified: self.modified,
+            varies: self.varies,
         }
     }
 }
@@ -354,18 +403,22 @@ mod tests {
     use super::*;
     use crate::files::scratch::Scratch;
 
+    const FORMS: Forms = Forms {
+        siblings: true,
+        made: false,
+    };
     const BOTH: [Access; 2] = [Access::Cached, Access::Blocking];
 
     /// Loads from the page cache when the machine allows, so that both ways are compared.
     fn loaded(root: &Root, name: &str, access: Access, previous: Option<&Arc<Resource>>) -> Arc<Resource> {
-        let mut result = load(root, name.as_bytes(), access, true, previous);
+        let mut result = load(root, name.as_bytes(), access, FORMS, previous);
         if access == Access::Cached
             && result
                 .as_ref()
                 .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         {
             println!("skipped: {name} is not served from the kernel's memory here, loaded from disk instead");
-            result = load(root, name.as_bytes(), Access::Blocking, true, previous);
+            result = load(root, name.as_bytes(), Access::Blocking, FORMS, previous);
         }
         match result.unwrap() {
             Loaded::Resource(resource) => resource,
@@ -424,7 +477,7 @@ mod tests {
         let root = Root::open(scratch.path()).unwrap();
         for access in BOTH {
             let resource = loaded(&root, "a.js", access, None);
-            assert_eq!(resource.present(), [false, false, true]);
+            assert_eq!(resource.offered().collect::<Vec<_>>(), [Coding::Gzip]);
             let gzip = resource.encoded[2].as_ref().unwrap();
             assert_ne!(gzip.etag, resource.plain.etag);
             assert_eq!(field(gzip, "content-encoding").as_deref(), Some("gzip"));
@@ -458,8 +511,10 @@ mod tests {
         // A new sibling changes the whole.
         age(&scratch.write("a.txt.gz", "gz"), then);
         assert_eq!(
-            loaded(&root, "a.txt", Access::Blocking, Some(&second)).present(),
-            [false, false, true]
+            loaded(&root, "a.txt", Access::Blocking, Some(&second))
+                .offered()
+                .collect::<Vec<_>>(),
+            [Coding::Gzip]
         );
     }
 
@@ -503,8 +558,8 @@ mod tests {
 
     #[test]
     fn an_embedded_page_has_a_tag() {
-        let one = Resource::embedded(b"one", "text/html");
-        let two = Resource::embedded(b"two", "text/html");
+        let one = Resource::embedded(b"one", "text/html", true);
+        let two = Resource::embedded(b"two", "text/html", true);
         assert_ne!(one.plain.etag, two.plain.etag);
         assert_eq!(field(&one.plain, "content-type").as_deref(), Some("text/html"));
         assert_eq!(one.plain.length(), 3);

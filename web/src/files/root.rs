@@ -49,7 +49,7 @@ pub enum Found {
 }
 
 /// What tells one state of a file from another without reading it.
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[derive(Debug, PartialEq, Eq, Clone, Copy, Hash)]
 pub struct Identity {
     /// Device and inode: another file was renamed over the name.
     pub device: u64,
@@ -129,6 +129,17 @@ impl Root {
     /// As for [`Root::find`].
     pub fn metadata(&self, name: &[u8]) -> io::Result<Metadata> {
         File::from(self.descend(name, OFlags::PATH).map_err(plain)?).metadata()
+    }
+
+    /// As [`Root::metadata`] for a name whose way is in the kernel's cache.
+    ///
+    /// # Errors
+    /// As for `metadata`, and `WouldBlock` if a disk might have to be asked, or the kernel cannot tell.
+    pub fn metadata_cached(&self, name: &[u8]) -> io::Result<Metadata> {
+        if !(self.kernel_walks && self.cached_lookups) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        File::from(self.by_kernel(name, OFlags::PATH, true).map_err(plain)?).metadata()
     }
 
     fn descend(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {

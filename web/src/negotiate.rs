@@ -1,11 +1,11 @@
-//! The Accept-Encoding field: which of a file and its precompressed siblings (`x.br`, `x.zst`, `x.gz`) a client wants.
+//! The Accept-Encoding field: which of the forms on offer a client wants.
 //!
-//! Called by `answer.rs`; pure. Weights are thousandths, because that is all the grammar can say.
+//! Called by `compress.rs` and by `files/answer.rs`; pure. Weights are thousandths, because that is all the grammar can say.
 //!
 //! Source: RFC 9110 sections 12.4.2 and 12.5.3.
 
-/// A content coding we can find on disk, in our order of preference: the densest first.
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+/// A content coding we make, or find on disk.
+#[derive(Debug, PartialEq, Eq, Clone, Copy, Hash)]
 pub enum Coding {
     /// Brotli, `.br`.
     Brotli,
@@ -16,7 +16,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// All of them, in order of preference; the position is the index into arrays of siblings.
+    /// All of them, the densest first; the position, which is the value of the variant, is the index into arrays of forms.
     pub const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
     /// What is appended to the name of the file.
@@ -46,27 +46,26 @@ impl Coding {
 /// What to send.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Choice {
-    /// The file itself.
+    /// As it is.
     Identity,
-    /// The sibling of this coding.
+    /// In this coding.
     Encoded(Coding),
     /// The client refuses every form there is: 406.
     Nothing,
 }
 
-/// Chooses among the file and the siblings that exist (`present`, in the order of [`Coding::ALL`]), for the lines of
-/// Accept-Encoding.
+/// Chooses among the body as it is and the codings `offered`, for the lines of Accept-Encoding.
 ///
-/// The highest weight wins; between equals a sibling wins over the file, and a denser one over another. A file that is
-/// not mentioned is acceptable but wanted least.
-pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]>, present: [bool; 3]) -> Choice {
+/// The highest weight wins; between equals a coding wins over the body as it is, and one that is offered earlier over
+/// another. The body as it is, when that is not mentioned, is acceptable but wanted least.
+pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]>, offered: impl IntoIterator<Item = Coding>) -> Choice {
     let mut weights: [Option<u16>; 3] = [None; 3];
     let mut identity: Option<u16> = None;
     let mut others: Option<u16> = None;
     for element in lines.flat_map(|line| line.split(|&byte| byte == b',')) {
         let Some((name, weight)) = parse(element) else { continue };
-        if let Some(at) = Coding::ALL.iter().position(|coding| coding.named(name)) {
-            weights[at] = Some(weight);
+        if let Some(coding) = Coding::ALL.into_iter().find(|coding| coding.named(name)) {
+            weights[coding as usize] = Some(weight);
         } else if name.eq_ignore_ascii_case(b"identity") {
             identity = Some(weight);
         } else if name == b"*" {
@@ -75,9 +74,9 @@ pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]>, present: [bool; 3]) -> 
     }
     let mut best = Choice::Nothing;
     let mut best_weight = 0;
-    for (at, coding) in Coding::ALL.into_iter().enumerate() {
-        let weight = weights[at].or(others).unwrap_or(0);
-        if present[at] && weight > best_weight {
+    for coding in offered {
+        let weight = weights[coding as usize].or(others).unwrap_or(0);
+        if weight > best_weight {
             (best, best_weight) = (Choice::Encoded(coding), weight);
         }
     }
@@ -122,8 +121,8 @@ mod tests {
     use Choice::{Encoded, Identity, Nothing};
     use Coding::{Brotli, Gzip, Zstd};
 
-    const ALL: [bool; 3] = [true; 3];
-    const NONE: [bool; 3] = [false; 3];
+    const ALL: &[Coding] = &Coding::ALL;
+    const NONE: &[Coding] = &[];
 
     #[test]
     fn weights_decide() {
@@ -133,7 +132,7 @@ mod tests {
             ("gzip", ALL, Encoded(Gzip)),
             ("GZIP", ALL, Encoded(Gzip)),
             ("x-gzip", ALL, Encoded(Gzip)),
-            ("gzip, br", [false, false, true], Encoded(Gzip)),
+            ("gzip, br", &[Gzip], Encoded(Gzip)),
             ("gzip;q=1, br;q=0.5", ALL, Encoded(Gzip)),
             ("gzip;q=0.5, br;q=0.501", ALL, Encoded(Brotli)),
             ("gzip ; q=0.8 , br ; q=0.2", ALL, Encoded(Gzip)),
@@ -161,9 +160,10 @@ mod tests {
             ("gzip;q=", ALL, Identity),
             ("gzip;level=9", ALL, Identity),
             ("gzip, br", NONE, Identity),
+            ("gzip, br", &[Gzip, Brotli], Encoded(Gzip)),
         ] {
             assert_eq!(
-                choose([field.as_bytes()].into_iter(), present),
+                choose([field.as_bytes()].into_iter(), present.iter().copied()),
                 expected,
                 "{field:?} {present:?}"
             );
@@ -172,7 +172,10 @@ mod tests {
 
     #[test]
     fn lines_add_up() {
-        assert_eq!(choose(std::iter::empty(), ALL), Identity);
-        assert_eq!(choose([&b"gzip;q=0.2"[..], b"zstd"].into_iter(), ALL), Encoded(Zstd));
+        assert_eq!(choose(std::iter::empty(), Coding::ALL), Identity);
+        assert_eq!(
+            choose([&b"gzip;q=0.2"[..], b"zstd"].into_iter(), Coding::ALL),
+            Encoded(Zstd)
+        );
     }
 }

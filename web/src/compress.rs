@@ -1,0 +1,402 @@
+//! Compression of what handlers answer, by the client's Accept-Encoding.
+//!
+//! [`filter`] is called after the handler, on the same fiber. A body whose bytes are there is encoded at once; one that is
+//! produced while it is sent is encoded as it comes, and whatever the handler has written leaves the encoder on `flush`
+//! and before the fiber suspends, as it would without compression. Files have their own (`files/encoded.rs`), because
+//! they are kept.
+//!
+//! Source: RFC 9110 sections 8.4, 8.8.3, 12.5.3 and 15.4.5.
+//!
+//! ```
+//! use osier_web::{Request, Response, Router, compress};
+//!
+//! fn report(request: &mut Request<'_>) -> Response {
+//!     let response = Response::stream(|out| (0..1000).try_for_each(|line| writeln!(out, "line {line}")));
+//!     compress::filter(request, response.content_type("text/plain; charset=utf-8"))
+//! }
+//!
+//! let router = Router::new().get("/report", report);
+//! ```
+
+pub(crate) mod encoder;
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use self::encoder::{Effort, Encoder};
+use crate::body::Kind;
+use crate::negotiate::{Choice, Coding, choose};
+use crate::output::copy;
+use crate::{Body, Request, Response};
+
+/// Smaller bodies fit in one packet with their head as they are.
+pub(crate) const WORTHWHILE: usize = 1024;
+
+/// Bodies up to this many bytes are encoded on the worker: about as long as the way to another thread and back takes.
+pub(crate) const INLINE: usize = 4 * 1024;
+
+/// A stream lets the other fibers of its worker run after this many bytes.
+const TURN: usize = 64 * 1024;
+
+/// In order of preference between equals: for what is sent once, speed counts first.
+const OFFERED: [Coding; 3] = [Coding::Zstd, Coding::Brotli, Coding::Gzip];
+
+/// Encodes the body of `response` if `request`'s Accept-Encoding asks for that and it makes sense: for text and other
+/// types that [shrink](is_compressible), at least 1 KiB where the length is known, and only when it becomes smaller.
+///
+/// Left alone: 1xx, 204, 206 and 304, bodies that are files, anything already encoded or marked `no-transform`, partial
+/// or with a digest of its bytes, and `text/event-stream`, whose events are small and must not wait. `Vary` is extended
+/// wherever the request's field was looked at; a strong `ETag` becomes weak, and `Accept-Ranges` goes, for the encoded
+/// bytes are not the same every time.
+///
+/// # Suspends
+///
+/// While a body of more than 4 KiB whose bytes are there is encoded, on the pool for blocking work.
+pub fn filter(request: &Request<'_>, response: Response) -> Response {
+    let lines = request
+        .headers()
+        .filter(|(name, _)| name.eq_ignore_ascii_case("accept-encoding"))
+        .map(|(_, value)| value);
+    filter_by(lines, response)
+}
+
+/// As [`filter`], by the values of Accept-Encoding alone.
+///
+/// # Suspends
+///
+/// As [`filter`].
+pub fn filter_by<'a>(accept_encoding: impl Iterator<Item = &'a [u8]>, mut response: Response) -> Response {
+    if !is_eligible(&response) {
+        return response;
+    }
+    if !varies_already(&response) {
+        response = response.header("vary", "accept-encoding");
+    }
+    // A client that takes nothing at all gets it as it is: that is more use than 406.
+    let Choice::Encoded(coding) = choose(accept_encoding, OFFERED) else {
+        return response;
+    };
+    match encode(std::mem::take(&mut response.body), coding) {
+        Ok(body) => response.body = body,
+        Err(body) => {
+            response.body = body;
+            return response;
+        }
+    }
+    response.fields.remove("accept-ranges");
+    if let Some(etag) = response.fields.first("etag").filter(|etag| etag.starts_with(b"\"")) {
+        let weak = [b"W/", etag].concat();
+        response.fields.remove("etag");
+        response = response.header("etag", weak);
+    }
+    response.header("content-encoding", coding.token())
+}
+
+/// Whether bodies of this content type shrink: text, and the usual formats that are not compressed by themselves.
+pub fn is_compressible(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default();
+    let Ok(essence) = std::str::from_utf8(essence.trim_ascii()) else {
+        return false;
+    };
+    let essence = essence.to_ascii_lowercase();
+    if essence == "text/event-stream" {
+        return false;
+    }
+    essence.starts_with("text/")
+        || essence.ends_with("+json")
+        || essence.ends_with("+xml")
+        || matches!(
+            essence.as_str(),
+            "application/json"
+                | "application/xml"
+                | "application/javascript"
+                | "application/x-ndjson"
+                | "application/graphql"
+                | "application/sql"
+                | "application/rtf"
+                | "application/wasm"
+                | "application/x-sh"
+                | "application/x-tar"
+                | "application/vnd.ms-fontobject"
+                | "font/otf"
+                | "font/ttf"
+                | "image/bmp"
+                | "image/x-icon"
+        )
+}
+
+fn is_eligible(response: &Response) -> bool {
+    let status = response.status;
+    let bodiless = status.is_informational()
+        || matches!(
+            status,
+            StatusCode::NO_CONTENT | StatusCode::PARTIAL_CONTENT | StatusCode::NOT_MODIFIED
+        );
+    let long_enough = match &response.body.kind {
+        Kind::Stream(_) | Kind::Duplex(_) | Kind::Reader { .. } => {
+            response.body.len().is_none_or(|len| len >= WORTHWHILE as u64)
+        }
+        _ => response.body.bytes().is_some_and(|bytes| bytes.len() >= WORTHWHILE),
+    };
+    if bodiless || !long_enough || !response.lookup("content-type").is_some_and(is_compressible) {
+        return false;
+    }
+    // All but the first describe the very bytes that would be replaced.
+    let bars = [
+        "content-encoding",
+        "content-range",
+        "content-md5",
+        "digest",
+        "content-digest",
+        "repr-digest",
+    ];
+    !response.fields.iter().any(|(name, value)| {
+        bars.iter().any(|bar| name.eq_ignore_ascii_case(bar))
+            || (name.eq_ignore_ascii_case("cache-control") && has_token(value, b"no-transform"))
+    })
+}
+
+fn varies_already(response: &Response) -> bool {
+    response.fields.iter().any(|(name, value)| {
+        name.eq_ignore_ascii_case("vary") && (has_token(value, b"*") || has_token(value, b"accept-encoding"))
+    })
+}
+
+fn has_token(list: &[u8], token: &[u8]) -> bool {
+    list.split(|&byte| byte == b',')
+        .any(|member| member.trim_ascii().eq_ignore_ascii_case(token))
+}
+
+/// The encoded body, or the body as it was where that gains nothing.
+fn encode(body: Body, coding: Coding) -> Result<Body, Body> {
+    match body.kind {
+        Kind::Static(bytes) => whole(bytes, coding, |bytes| bytes, Body::from),
+        Kind::Owned(bytes) => whole(bytes, coding, |bytes| bytes, Body::from),
+        Kind::Shared(bytes) => {
+            let back = |bytes: Arc<dyn AsRef<[u8]> + Send + Sync>| Body {
+                kind: Kind::Shared(bytes),
+                text: None,
+            };
+            whole(bytes, coding, |bytes| (**bytes).as_ref(), back)
+        }
+        Kind::Stream(produce) => Ok(Body::stream(move |out| pipe(out, coding, produce))),
+        Kind::Duplex(exchange) => Ok(Body::duplex(move |request, out| {
+            pipe(out, coding, |out| exchange(request, out))
+        })),
+        Kind::Reader { mut reader, len } => {
+            let produce = move |out: &mut dyn Write| match copy(&mut reader, out, len)? {
+                count if len.is_some_and(|len| count < len) => Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the reader of a response body ended early",
+                )),
+                _ => Ok(()),
+            };
+            Ok(Body::stream(move |out| pipe(out, coding, produce)))
+        }
+        kind => Err(Body { kind, text: body.text }),
+    }
+}
+
+fn whole<B: Send + 'static>(
+    body: B,
+    coding: Coding,
+    bytes: fn(&B) -> &[u8],
+    back: impl FnOnce(B) -> Body,
+) -> Result<Body, Body> {
+    let inline = bytes(&body).len() <= INLINE;
+    let work = move || {
+        let encoded = Encoder::whole(coding, Effort::Once, bytes(&body));
+        let smaller = encoded.ok().filter(|encoded| encoded.len() < bytes(&body).len());
+        smaller.ok_or(body)
+    };
+    match if inline { work() } else { osier::unblock(work) } {
+        Ok(encoded) => Ok(Body::from(encoded)),
+        Err(body) => Err(back(body)),
+    }
+}
+
+/// Encodes what `produce` writes, while it writes.
+fn pipe(out: &mut dyn Write, coding: Coding, produce: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let pipe = RefCell::new(Pipe {
+        encoder: Encoder::new(coding, Effort::Once, None)?,
+        out,
+        is_dirty: false,
+        since_turn: 0,
+    });
+    // Borrowed when the suspension is that of the output itself, which then has all that was encoded.
+    let hook = || {
+        if let Ok(mut pipe) = pipe.try_borrow_mut() {
+            // An error stays with the output, and is met again by the next write.
+            let _ = pipe.push_out();
+        }
+    };
+    osier::fiber::before_suspend(&hook, || produce(&mut Ref(&pipe)))?;
+    let Pipe { encoder, out, .. } = pipe.into_inner();
+    out.write_all(&encoder.finish()?)
+}
+
+/// From the handler to the output.
+struct Pipe<'o> {
+    encoder: Encoder,
+    out: &'o mut dyn Write,
+    /// Whether the encoder holds anything back.
+    is_dirty: bool,
+    /// Bytes written since other fibers could run.
+    since_turn: usize,
+}
+
+impl Pipe<'_> {
+    fn take(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.encoder.write(&bytes[..bytes.len().min(TURN)])?;
+        self.is_dirty = true;
+        self.since_turn += count;
+        self.hand_over()?;
+        Ok(count)
+    }
+
+    /// Everything written so far goes to the output.
+    fn push_out(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.is_dirty) {
+            self.encoder.flush()?;
+        }
+        self.hand_over()
+    }
+
+    fn hand_over(&mut self) -> io::Result<()> {
+        let encoded = self.encoder.encoded();
+        let done = if encoded.is_empty() {
+            Ok(())
+        } else {
+            self.out.write_all(encoded)
+        };
+        encoded.clear();
+        done
+    }
+}
+
+/// The writer that the handler sees.
+struct Ref<'p, 'o>(&'p RefCell<Pipe<'o>>);
+
+impl Write for Ref<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut pipe = self.0.borrow_mut();
+        let count = pipe.take(bytes)?;
+        if pipe.since_turn >= TURN {
+            pipe.since_turn = 0;
+            drop(pipe);
+            osier::fiber::yield_now();
+        }
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut pipe = self.0.borrow_mut();
+        pipe.push_out()?;
+        pipe.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::encoder::decode;
+    use super::*;
+
+    fn text(response: Response) -> Response {
+        response.content_type("text/plain; charset=utf-8")
+    }
+
+    fn filtered(accept: &str, response: Response) -> (Option<String>, Response) {
+        let response = filter_by([accept.as_bytes()].into_iter(), response);
+        let coding = response.lookup("content-encoding");
+        (coding.map(|name| String::from_utf8(name.to_vec()).unwrap()), response)
+    }
+
+    fn long() -> Response {
+        Response::new(StatusCode::OK).body("words ".repeat(400))
+    }
+
+    #[test]
+    fn weights_choose_and_the_body_decodes() {
+        for (accept, expected) in [
+            ("gzip", Some("gzip")),
+            ("br;q=0.5, gzip;q=0.4", Some("br")),
+            ("gzip, deflate, br, zstd", Some("zstd")),
+            ("identity", None),
+            ("gzip;q=0", None),
+            ("*;q=0", None),
+            ("", None),
+        ] {
+            let (coding, response) = filtered(accept, long());
+            assert_eq!(coding.as_deref(), expected, "{accept}");
+            assert_eq!(response.lookup("vary"), Some(&b"accept-encoding"[..]), "{accept}");
+            assert_eq!(response.lookup("content-type"), Some(&b"text/plain; charset=utf-8"[..]));
+            let bytes = response.body.bytes().unwrap();
+            let plain = "words ".repeat(400);
+            match coding {
+                None => assert_eq!(bytes, plain.as_bytes()),
+                Some(name) => {
+                    let coding = Coding::ALL.into_iter().find(|coding| coding.token() == name).unwrap();
+                    assert_eq!(decode(coding, bytes).unwrap(), plain.as_bytes());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_must_not_or_need_not_be_encoded_is_left_alone() {
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let noise: Vec<u8> = (0..4000).map(|_| random()).collect();
+        for (why, response) in [
+            ("small", Response::new(StatusCode::OK).body("x".repeat(1000))),
+            ("204", Response::new(StatusCode::NO_CONTENT)),
+            ("206", long().with_status(StatusCode::PARTIAL_CONTENT)),
+            ("304", long().with_status(StatusCode::NOT_MODIFIED)),
+            ("encoded", long().header("content-encoding", "gzip")),
+            ("range", long().header("content-range", "bytes 0-1/2")),
+            ("digest", long().header("repr-digest", "sha-256=:AA==:")),
+            ("no-transform", long().header("cache-control", "public, No-Transform")),
+            ("picture", long().content_type("image/png")),
+            ("bytes", Response::new(StatusCode::OK).body(vec![0; 4000])),
+            ("events", Response::stream(|_| Ok(())).content_type("text/event-stream")),
+            ("no type", Response::stream(|_| Ok(()))),
+        ] {
+            let before = response.lookup("content-encoding").map(<[u8]>::to_vec);
+            let length = response.body.len();
+            let (coding, response) = filtered("gzip", response);
+            assert_eq!(coding.map(String::into_bytes), before, "{why}");
+            assert_eq!(response.body.len(), length, "{why}");
+            assert_eq!(response.lookup("vary"), None, "{why}");
+        }
+        // Does not become smaller: sent as it is, but that depended on the request.
+        let (coding, response) = filtered("gzip", text(Response::new(StatusCode::OK).body(noise.clone())));
+        assert_eq!((coding, response.lookup("vary")), (None, Some(&b"accept-encoding"[..])));
+        assert_eq!(response.body.bytes(), Some(&noise[..]));
+    }
+
+    #[test]
+    fn validators_and_vary_follow() {
+        let tagged = |tag| {
+            long()
+                .header("etag", tag)
+                .header("accept-ranges", "bytes")
+                .header("vary", "cookie")
+        };
+        let (_, response) = filtered("gzip", tagged("\"a\""));
+        assert_eq!(response.lookup("etag"), Some(&b"W/\"a\""[..]));
+        assert_eq!(response.lookup("accept-ranges"), None);
+        let vary: Vec<_> = response.fields.iter().filter(|(name, _)| *name == "vary").collect();
+        assert_eq!(vary.len(), 2);
+        let (_, response) = filtered("identity", tagged("\"a\""));
+        assert_eq!(response.lookup("etag"), Some(&b"\"a\""[..]));
+        let (_, response) = filtered("gzip", tagged("W/\"a\"").header("vary", "Accept-Encoding"));
+        assert_eq!(response.lookup("etag"), Some(&b"W/\"a\""[..]));
+        assert_eq!(response.fields.iter().filter(|(name, _)| *name == "vary").count(), 2);
+    }
+}

@@ -1,0 +1,478 @@
+//! FastCGI: scripts of an application server (php-fpm and its like) as a handler.
+//!
+//! ```no_run
+//! use osier_web::fastcgi::{FastCgi, Options};
+//! use osier_web::files::Files;
+//! use osier_web::{Router, serve};
+//!
+//! let files = Files::open("/srv/wiki")?;
+//! let options = Options { front: Some("/index.php".into()), ..Options::default() };
+//! let wiki = FastCgi::with("/srv/wiki", ["unix:/run/php/php-fpm.sock".parse().unwrap()], options)?
+//!     .otherwise(move |request| files.answer(request));
+//! osier::run(|| serve("127.0.0.1:8080", Router::new().fallback(wiki.handler())))
+//! # ;
+//! # std::io::Result::Ok(())
+//! ```
+//!
+//! # What is answered when
+//!
+//! | | status |
+//! |---|---|
+//! | the path has a control byte, a dot segment, a bad escape; two fields that become one variable | 400 |
+//! | no script there, and no [`otherwise`](FastCgi::otherwise) | 404 |
+//! | the client's body does not come, is malformed, or longer than the limit | 408, 400, 413 |
+//! | no connection; it ends before an answer; the answer is no FastCGI or CGI, or its head too long | 502 |
+//! | the application says it is overloaded; every backend is out or has all the requests it may have | 503 |
+//! | no connection, no first byte, no next byte in time | 504 |
+//!
+//! Each of the last three has a log line that says why, with the request's number. Once the head of a response is out, a failure
+//! can only end the client's connection.
+//!
+//! # Layout
+//!
+//! `script` finds the file, `params` says what it is told, `spool` keeps a body of unknown length, `sender` sends a body while
+//! `exchange` reads the records that come back, `answer` makes the response, `stderr` writes the log. Which backend, and whether over a
+//! kept connection, is [`upstream`](crate::upstream)'s. A connection has one request at a time: applications multiplex badly or
+//! not at all.
+
+mod answer;
+mod exchange;
+mod options;
+mod params;
+mod respond;
+mod script;
+mod sender;
+mod spool;
+mod stderr;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use http::StatusCode;
+use osier_http::fastcgi;
+
+use self::answer::Answer;
+use self::exchange::{Exchange, Failure, Patience};
+pub use self::options::Options;
+use self::params::{Asked, Fields, Fixed};
+use self::script::{Found, Rules, Script};
+use self::sender::{Sender, Source, while_sending};
+use self::spool::Spool;
+use self::stderr::Stderr;
+use crate::files::root::Root;
+use crate::upstream::{Unavailable, Upstream};
+use crate::{Address, IntoResponse, Request, Response};
+
+/// A body of at most so many bytes goes out with the parameters, in one call.
+const SMALL: u64 = 16 << 10;
+
+/// How often one request may be redirected inside the server.
+const REDIRECTS: usize = 5;
+
+/// How much of a request's method and target the log has.
+const LABEL: usize = 200;
+
+/// Kept connections of a TCP backend, unless [`Options::keep`] says otherwise.
+const KEPT: usize = 8;
+
+/// Answers what is not a script.
+type Otherwise = Box<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
+
+/// Answers by a file that the application names.
+type Internal = Box<dyn Fn(&Request<'_>, &str) -> Response + Send + Sync>;
+
+/// A handler that lets an application server run the scripts of a folder.
+///
+/// It belongs at [`Router::fallback`](crate::Router::fallback), or behind whatever decides which paths are the application's.
+pub struct FastCgi {
+    root: Arc<Root>,
+    /// Where that is for this server, as [`Fixed::root`] is for the application.
+    local_root: Vec<u8>,
+    internal_root: Arc<Root>,
+    rules: Rules,
+    front: Option<Script>,
+    fixed: Fixed,
+    hide: Vec<String>,
+    patience: Patience,
+    head_bytes: usize,
+    spool: spool::Limits,
+    upstream: Upstream,
+    keep: bool,
+    otherwise: Option<Otherwise>,
+    internal: Option<Internal>,
+}
+
+impl FastCgi {
+    /// The scripts of `root`, run by the application server at `backend`.
+    ///
+    /// # Errors
+    ///
+    /// As [`FastCgi::with`].
+    ///
+    /// # Blocks the thread
+    ///
+    /// For as long as the disk takes.
+    pub fn open(root: impl AsRef<Path>, backend: Address) -> io::Result<FastCgi> {
+        FastCgi::with(root, [backend], Options::default())
+    }
+
+    /// The scripts of `root`, run by several application servers that see the same files. The one with the fewest requests is
+    /// chosen; one that has failed three times in a row is left alone for a while.
+    ///
+    /// # Errors
+    ///
+    /// Those of `open(2)` for the roots; `InvalidInput` without a backend, with more than 64, and for options that cannot be.
+    ///
+    /// # Blocks the thread
+    ///
+    /// For as long as the disk takes.
+    pub fn with(
+        root: impl AsRef<Path>,
+        backends: impl IntoIterator<Item = Address>,
+        options: Options,
+    ) -> io::Result<FastCgi> {
+        let backends: Vec<Address> = backends.into_iter().collect();
+        let is_local = backends.iter().any(|address| matches!(address, Address::Unix(_)));
+        let keep = options.keep.unwrap_or(if is_local { 0 } else { KEPT });
+        // A backend that is the only one is never left alone: nobody else could answer.
+        let failures = if backends.len() == 1 { u32::MAX } else { 3 };
+        let upstream = Upstream::builder("fastcgi")
+            .backends(backends)
+            .connect_timeout(options.connect)
+            .keep(keep)
+            .failures(failures)
+            .max_leases(options.max_requests.unwrap_or(usize::MAX))
+            .build()?;
+        for (name, time) in [("first_byte", options.first_byte), ("between", options.between)] {
+            if time.is_zero() {
+                return Err(invalid(format!(
+                    "Options::{name} is zero: give the time to wait, Duration::MAX for ever"
+                )));
+            }
+        }
+        let front = match &options.front {
+            Some(front) if !front.starts_with('/') => {
+                return Err(invalid(format!("front {front:?} must begin with '/'")));
+            }
+            front => front.as_ref().map(|name| Script {
+                name: name.clone().into_bytes(),
+                info: Vec::new(),
+            }),
+        };
+        let open = |path: &Path| {
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            Root::open(path).map(Arc::new).map_err(named)
+        };
+        let local = std::path::absolute(root.as_ref())?;
+        let root = open(&local)?;
+        let internal_root = match &options.internal_root {
+            Some(path) => open(path)?,
+            None => root.clone(),
+        };
+        let without_slash = |path: PathBuf| {
+            let path = path.into_os_string().into_encoded_bytes();
+            path.strip_suffix(b"/").unwrap_or(&path).to_vec()
+        };
+        let local_root = without_slash(local);
+        Ok(FastCgi {
+            root,
+            internal_root,
+            rules: Rules {
+                suffixes: options.suffixes,
+                index: options.index,
+            },
+            front,
+            fixed: Fixed {
+                root: options
+                    .application_root
+                    .map_or_else(|| local_root.clone(), without_slash),
+                server_name: options.server_name,
+                https: options.https,
+                extra: options.params,
+            },
+            local_root,
+            hide: options.hide,
+            patience: Patience {
+                first_byte: options.first_byte,
+                between: options.between,
+            },
+            head_bytes: options.head_bytes,
+            spool: spool::Limits {
+                memory: options.spool_memory,
+                total: options.spool_total,
+                folder: options.spool_folder,
+            },
+            upstream,
+            keep: keep > 0,
+            otherwise: None,
+            internal: None,
+        })
+    }
+
+    /// Answers requests whose path leads to no script, instead of 404: with the files beside the scripts, for example.
+    #[must_use]
+    pub fn otherwise(mut self, handler: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static) -> Self {
+        self.otherwise = Some(Box::new(handler));
+        self
+    }
+
+    /// Answers where the application says `X-Accel-Redirect` or redirects inside the server to what is no script: it is given
+    /// the request and the path. Of what the application has said the response gets Content-Type, Content-Disposition,
+    /// Cache-Control, Expires and cookies. Without it, files below [`Options::internal_root`] are sent as a whole.
+    #[must_use]
+    pub fn on_internal(mut self, handler: impl Fn(&Request<'_>, &str) -> Response + Send + Sync + 'static) -> Self {
+        self.internal = Some(Box::new(handler));
+        self
+    }
+
+    /// A handler that gives [`FastCgi::answer`].
+    pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static {
+        move |request| self.answer(request)
+    }
+
+    /// The backends, and what has been counted of them.
+    pub fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    /// Answers `request` by the script that its path leads to.
+    ///
+    /// # Suspends
+    ///
+    /// While a disk is asked, if it has to be, and until the application has written the head of its answer.
+    pub fn answer(&self, request: &mut Request<'_>) -> Response {
+        let Ok(path) = script::Path::parse(request.path()) else {
+            return plain(StatusCode::BAD_REQUEST);
+        };
+        let script = match self.find(&path) {
+            Ok(Found::Script(script)) => script,
+            Ok(Found::FolderWithoutSlash) => {
+                let query = request.query().map(|query| format!("?{query}")).unwrap_or_default();
+                return Response::redirect(StatusCode::PERMANENT_REDIRECT, &(path.folder_url() + &query));
+            }
+            Ok(Found::Nothing) => match &self.front {
+                Some(front) if self.otherwise.is_none() || !self.is_file(&path) => front.clone(),
+                _ => return self.no_script(request),
+            },
+            Err(error) => return Response::internal_error(error),
+        };
+        let body = match self.body(request) {
+            Ok(body) => body,
+            Err(response) => return response,
+        };
+        let (method, uri, query) = (request.method(), request.target(), request.query().unwrap_or_default());
+        let asked = Asked {
+            method,
+            uri: origin_form(uri).into(),
+            query: query.into(),
+        };
+        let mut next = match self.run(request, &asked, &script, body) {
+            Outcome::Response(response) => return response,
+            Outcome::Redirect(to) => to,
+        };
+        for _ in 0..REDIRECTS {
+            let (path, query) = next.split_once('?').unwrap_or((&next, ""));
+            let script = match script::Path::parse(path).map(|path| self.find(&path)) {
+                Ok(Ok(Found::Script(script))) => script,
+                Ok(Err(error)) => return Response::internal_error(error),
+                Ok(Ok(_)) | Err(_) => match &self.internal {
+                    Some(internal) => return internal(request, &next),
+                    // Nobody here can answer in its place, so the client asks for it.
+                    None => return Response::redirect(StatusCode::FOUND, &next),
+                },
+            };
+            let asked = Asked {
+                method: "GET",
+                uri: Cow::Borrowed(&next),
+                query: Cow::Borrowed(query),
+            };
+            let nothing = Sender::new(Source::Spool(Spool::in_memory(Vec::new())));
+            next = match self.run(request, &asked, &script, nothing) {
+                Outcome::Response(response) => return response,
+                Outcome::Redirect(to) => to,
+            };
+        }
+        self.fail(
+            request,
+            StatusCode::BAD_GATEWAY,
+            &format_args!("more than {REDIRECTS} redirects inside the server"),
+        )
+    }
+
+    fn no_script(&self, request: &mut Request<'_>) -> Response {
+        match &self.otherwise {
+            Some(handler) => handler(request),
+            None => plain(StatusCode::NOT_FOUND),
+        }
+    }
+
+    /// In the kernel's cache, which costs a system call or two, or else on the blocking pool.
+    fn find(&self, path: &script::Path) -> io::Result<Found> {
+        match path.find(&self.rules, |name| script::look(&self.root, name, true)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let (path, rules, root) = (path.clone(), self.rules.clone(), self.root.clone());
+                osier::unblock(move || path.find(&rules, |name| script::look(&root, name, false)))
+            }
+            found => found,
+        }
+    }
+
+    /// Whether the path leads to a file that is no script.
+    fn is_file(&self, path: &script::Path) -> bool {
+        let name = path.name();
+        let kind = match script::look(&self.root, &name, true) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let root = self.root.clone();
+                osier::unblock(move || script::look(&root, &name, false))
+            }
+            kind => kind,
+        };
+        matches!(kind, Ok(script::Kind::File))
+    }
+
+    /// The body, with its length: a small one or one of unknown length is read, any other is sent while it comes.
+    fn body(&self, request: &mut Request<'_>) -> Result<Sender, Response> {
+        let spooled = match request.body().announced() {
+            Some(length) if length > SMALL => return Ok(Sender::new(Source::Client(length))),
+            Some(0) => Ok(Spool::in_memory(Vec::new())),
+            _ => Spool::fill(request.body(), &self.spool),
+        };
+        match spooled {
+            Ok(spool) => Ok(Sender::new(Source::Spool(spool))),
+            Err(spool::Failed::Client(error)) => Err(error.into_response()),
+            Err(spool::Failed::TooLong) => Err(plain(StatusCode::PAYLOAD_TOO_LARGE).close()),
+            Err(spool::Failed::File(error)) => Err(Response::internal_error(error)),
+        }
+    }
+
+    /// One request to the application, and a second try where that is safe.
+    fn run(&self, request: &mut Request<'_>, asked: &Asked<'_>, script: &Script, mut body: Sender) -> Outcome {
+        let fields = match Fields::of(request.headers()) {
+            Ok(fields) => fields,
+            Err(collision) => {
+                return Outcome::Response(self.fail(request, StatusCode::BAD_REQUEST, &collision));
+            }
+        };
+        let mut opening = Vec::with_capacity(2048);
+        fastcgi::begin(&mut opening, self.keep);
+        params::write(&mut opening, &self.fixed, request, &fields, (asked, script), body.len());
+        if let Err(error) = body.join(&mut opening, SMALL as usize) {
+            return Outcome::Response(Response::internal_error(error));
+        }
+        let mut failed_at = None;
+        loop {
+            let lease = match failed_at {
+                None => self.upstream.lease(None),
+                Some(backend) => self.upstream.lease_anew(None, Some(backend)),
+            };
+            let lease = match lease {
+                Ok(lease) => lease,
+                Err(Unavailable::Cancelled(error)) => return Outcome::Response(error.into_response()),
+                Err(unavailable) => return Outcome::Response(self.fail(request, unavailable.status(), &unavailable)),
+            };
+            let is_fresh = !lease.is_reused();
+            let stderr = stderr_of(request);
+            let mut exchange = Exchange::new(lease, self.keep, self.patience, body.progress(), stderr);
+            let lease = exchange.lease();
+            let answered = match exchange.open(&opening) {
+                Ok(()) => {
+                    body.opened();
+                    let limit = self.head_bytes;
+                    let read = || Answer::read(&mut exchange, limit);
+                    while_sending(&mut body, lease.stream(), request.body(), read).map_err(|failure| (false, failure))
+                }
+                // It may have answered and closed without reading: a record of that is worth more than our error.
+                Err((0, failure)) => Err((true, failure)),
+                Err((_, failure @ Failure::Broken { .. })) => {
+                    Answer::read(&mut exchange, self.head_bytes).map_err(|_| (false, failure))
+                }
+                Err((_, failure)) => Err((false, failure)),
+            };
+            match answered {
+                Ok(head) => {
+                    lease.answered();
+                    drop(lease);
+                    return self.respond(request, Answer::new(exchange, head), body);
+                }
+                Err((nothing_sent, failure)) => {
+                    let unanswered = matches!(failure, Failure::Broken { answered: false, .. });
+                    let late_or_strange = matches!(failure, Failure::TimedOut(_) | Failure::Malformed(_));
+                    if late_or_strange || (unanswered && is_fresh) {
+                        lease.failed(&failure);
+                    }
+                    let is_safe = nothing_sent || is_idempotent(asked.method);
+                    if unanswered && is_safe && failed_at.is_none() && body.begin_again() {
+                        failed_at = Some(lease.backend());
+                        continue;
+                    }
+                    return Outcome::Response(self.refuse(request, failure));
+                }
+            }
+        }
+    }
+
+    /// An answer that is ours, not the application's.
+    fn refuse(&self, request: &mut Request<'_>, failure: Failure) -> Response {
+        let status = match failure {
+            Failure::Cancelled(error) | Failure::Client(error) => return error.into_response(),
+            Failure::Spool(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Failure::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
+            Failure::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_GATEWAY,
+        };
+        self.fail(request, status, &failure)
+    }
+
+    fn fail(&self, request: &mut Request<'_>, status: StatusCode, why: &dyn fmt::Display) -> Response {
+        stderr_of(request).say(format_args!("{status}: {why}"));
+        plain(status)
+    }
+}
+
+/// What becomes of one run of a script.
+enum Outcome {
+    Response(Response),
+    /// To a path and query of this server, for which it is to answer itself.
+    Redirect(String),
+}
+
+/// RFC 9110 9.2.2: what may be sent a second time though the first may have been done.
+fn is_idempotent(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
+}
+
+/// Path and query of a target that may name a host before it.
+fn origin_form(target: &str) -> &str {
+    match target.split_once("://") {
+        Some((_, rest)) if !target.starts_with('/') => rest.find(['/', '?']).map_or("/", |at| &rest[at..]),
+        _ => target,
+    }
+}
+
+fn plain(status: StatusCode) -> Response {
+    let reason = status.canonical_reason().unwrap_or("error").to_ascii_lowercase();
+    Response::new(status).body(reason + "\n")
+}
+
+fn stderr_of(request: &mut Request<'_>) -> Stderr {
+    let what: String = format!("{} {}", request.method(), request.target())
+        .chars()
+        .take(LABEL)
+        .collect();
+    Stderr::new(request.body().worker().clone(), request.id(), what.into())
+}
+
+fn invalid(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+impl fmt::Debug for FastCgi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FastCgi")
+            .field("upstream", &self.upstream)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,310 @@
+//! What the application is told about a request: RFC 3875's meta-variables and those that PHP applications expect besides.
+//!
+//! Filled by the handler once per try. A field becomes `HTTP_` and its name in capitals with `_` for `-`. Applications, PHP
+//! above all, have one name then for what HTTP has several for: `X-Real-IP`, `X_Real_IP`, `X.Real.IP`. Two such fields in one
+//! request are refused; one alone is left out unless it is spelled with `-`, so that nobody can smuggle in what a proxy in front
+//! takes out by its proper name.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::SocketAddr;
+
+use osier_http::fastcgi::ParamsWriter;
+
+use crate::Request;
+use crate::fastcgi::script::Script;
+
+/// Fields of the connection, of the body (which arrives as CONTENT_*), and `Proxy`: as HTTP_PROXY it would send the
+/// application's own requests through whoever the client names (httpoxy, CVE-2016-5385).
+const LEFT_OUT: [&str; 12] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "keep-alive",
+    "proxy",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Two fields that the application could not tell apart: 400.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Collision(pub String);
+
+impl fmt::Display for Collision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "two fields that are one variable: {}", self.0)
+    }
+}
+
+/// Where things are for the application, and what it is told always.
+#[derive(Clone, Debug, Default)]
+pub struct Fixed {
+    /// DOCUMENT_ROOT: the root as the application sees it, without a slash at the end.
+    pub root: Vec<u8>,
+    /// SERVER_NAME, if not what the client calls it.
+    pub server_name: Option<String>,
+    /// Whether clients come over TLS, which something in front takes off.
+    pub https: bool,
+    /// In place of what they would be otherwise.
+    pub extra: Vec<(String, String)>,
+}
+
+/// What a redirect inside the server replaces, and otherwise comes from the request.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    pub method: &'a str,
+    /// REQUEST_URI: path and query as sent.
+    pub uri: Cow<'a, str>,
+    pub query: Cow<'a, str>,
+}
+
+/// A request's fields, grouped by the name the application will have for them.
+pub struct Fields<'a>(Vec<(Vec<u8>, Cow<'a, [u8]>)>);
+
+impl<'a> Fields<'a> {
+    /// # Errors
+    ///
+    /// [`Collision`].
+    pub fn of(fields: impl Iterator<Item = (&'a str, &'a [u8])> + Clone) -> Result<Fields<'a>, Collision> {
+        let mut grouped: Vec<(Vec<u8>, Cow<'a, [u8]>)> = Vec::new();
+        // Usually there are none, and then nothing collides.
+        let odd: Vec<&str> = fields
+            .clone()
+            .map(|(name, _)| name)
+            .filter(|name| !is_plain(name))
+            .collect();
+        for (name, value) in fields {
+            if !is_plain(name) {
+                continue;
+            }
+            let variable = variable(name);
+            if let Some(other) = odd.iter().find(|odd| self::variable(odd) == variable) {
+                return Err(Collision(format!("{name} and {other}")));
+            }
+            if LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name)) {
+                continue;
+            }
+            match grouped.iter_mut().find(|(known, _)| *known == variable) {
+                // RFC 9110 5.3, RFC 6265 5.4.
+                Some((_, values)) => {
+                    let separator: &[u8] = if variable == b"HTTP_COOKIE" { b"; " } else { b", " };
+                    let values = values.to_mut();
+                    values.extend_from_slice(separator);
+                    values.extend_from_slice(value);
+                }
+                None => grouped.push((variable, value.into())),
+            }
+        }
+        for (at, name) in odd.iter().enumerate() {
+            if let Some(other) = odd[..at].iter().find(|other| variable(other) == variable(name)) {
+                return Err(Collision(format!("{other} and {name}")));
+            }
+        }
+        Ok(Fields(grouped))
+    }
+}
+
+/// Whether the name maps to a variable that no other spelling maps to.
+fn is_plain(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+fn variable(name: &str) -> Vec<u8> {
+    let fold = |byte: u8| {
+        if byte.is_ascii_alphanumeric() {
+            byte.to_ascii_uppercase()
+        } else {
+            b'_'
+        }
+    };
+    b"HTTP_".iter().copied().chain(name.bytes().map(fold)).collect()
+}
+
+/// Writes everything; `length` is the body's.
+pub fn write(
+    output: &mut Vec<u8>,
+    fixed: &Fixed,
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+    (asked, script): (&Asked<'_>, &Script),
+    length: u64,
+) {
+    let mut params = Params {
+        writer: ParamsWriter::new(output),
+        extra: &fixed.extra,
+    };
+    let path = |parts: [&[u8]; 2]| parts.concat();
+    params.put("SCRIPT_FILENAME", &path([&fixed.root, &script.name]));
+    params.put("SCRIPT_NAME", &script.name);
+    params.put("DOCUMENT_ROOT", &fixed.root);
+    params.put("DOCUMENT_URI", &path([&script.name, &script.info]));
+    if !script.info.is_empty() {
+        params.put("PATH_INFO", &script.info);
+        params.put("PATH_TRANSLATED", &path([&fixed.root, &script.info]));
+    }
+    params.put("REQUEST_METHOD", asked.method.as_bytes());
+    params.put("REQUEST_URI", asked.uri.as_bytes());
+    params.put("QUERY_STRING", asked.query.as_bytes());
+    params.put("CONTENT_TYPE", request.header("content-type").unwrap_or_default());
+    match length {
+        // As every server has it; `0` makes some programs wait for it.
+        0 if !has_body(asked.method) => params.put("CONTENT_LENGTH", b""),
+        length => params.put("CONTENT_LENGTH", length.to_string().as_bytes()),
+    }
+    params.put("GATEWAY_INTERFACE", b"CGI/1.1");
+    params.put(
+        "SERVER_SOFTWARE",
+        concat!("osier/", env!("CARGO_PKG_VERSION")).as_bytes(),
+    );
+    let protocol = if request.version() == http::Version::HTTP_10 {
+        "HTTP/1.0"
+    } else {
+        "HTTP/1.1"
+    };
+    params.put("SERVER_PROTOCOL", protocol.as_bytes());
+    params.put("REQUEST_SCHEME", if fixed.https { b"https" } else { b"http" });
+    if fixed.https {
+        params.put("HTTPS", b"on");
+    }
+    let host = request.host().map(host_name).unwrap_or_default();
+    params.put("SERVER_NAME", fixed.server_name.as_deref().unwrap_or(host).as_bytes());
+    if let Some(local) = request.local_addr() {
+        params.put("SERVER_ADDR", plain_ip(local).as_bytes());
+        params.put("SERVER_PORT", local.port().to_string().as_bytes());
+    } else {
+        params.put("SERVER_PORT", if fixed.https { b"443" } else { b"80" });
+    }
+    let peer = request.peer();
+    params.put("REMOTE_ADDR", plain_ip(peer).as_bytes());
+    params.put("REMOTE_PORT", peer.port().to_string().as_bytes());
+    // php-cgi runs nothing without it.
+    params.put("REDIRECT_STATUS", b"200");
+    for (variable, value) in &fields.0 {
+        params.put_bytes(variable, value);
+    }
+    for (name, value) in &fixed.extra {
+        params.writer.pair(name.as_bytes(), value.as_bytes());
+    }
+    params.writer.finish();
+}
+
+struct Params<'p> {
+    writer: ParamsWriter<'p>,
+    extra: &'p [(String, String)],
+}
+
+impl Params<'_> {
+    fn put(&mut self, name: &str, value: &[u8]) {
+        self.put_bytes(name.as_bytes(), value);
+    }
+
+    fn put_bytes(&mut self, name: &[u8], value: &[u8]) {
+        if !self.extra.iter().any(|(extra, _)| extra.as_bytes() == name) {
+            self.writer.pair(name, value);
+        }
+    }
+}
+
+fn has_body(method: &str) -> bool {
+    matches!(method, "POST" | "PUT" | "PATCH")
+}
+
+/// Without the port; an IPv6 address keeps its brackets.
+fn host_name(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+/// An address that IPv4 clients have on an IPv6 socket is the one they know.
+fn plain_ip(addr: SocketAddr) -> String {
+    addr.ip().to_canonical().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(given: &[(&'static str, &'static str)]) -> Result<Vec<(String, String)>, Collision> {
+        let given = given.iter().map(|(name, value)| (*name, value.as_bytes()));
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        Ok(Fields::of(given)?
+            .0
+            .iter()
+            .map(|(name, value)| (text(name), text(value)))
+            .collect())
+    }
+
+    fn pair(name: &str, value: &str) -> (String, String) {
+        (name.into(), value.into())
+    }
+
+    #[test]
+    fn fields_become_variables_and_repeated_ones_a_list() {
+        let given = [
+            ("Accept", "a"),
+            ("X-1-b", "1"),
+            ("Cookie", "a=1"),
+            ("accept", "b"),
+            ("cookie", "b=2"),
+        ];
+        let expected = [
+            pair("HTTP_ACCEPT", "a, b"),
+            pair("HTTP_X_1_B", "1"),
+            pair("HTTP_COOKIE", "a=1; b=2"),
+        ];
+        assert_eq!(fields(&given).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_concerns_others_is_left_out() {
+        let given = [
+            ("Proxy", "http://evil"),
+            ("PROXY", "x"),
+            ("Connection", "a"),
+            ("Content-Length", "1"),
+            ("Transfer-Encoding", "chunked"),
+        ];
+        assert_eq!(fields(&given).unwrap(), []);
+    }
+
+    #[test]
+    fn names_that_become_one_are_refused_and_odd_ones_left_out() {
+        for pair in [
+            ["X-Real-IP", "X_Real_IP"],
+            ["x_real-ip", "X-Real-IP"],
+            ["X-A", "x.a"],
+            ["A_B", "A.B"],
+            ["A_B", "a_b"],
+            ["Proxy", "proxy"],
+        ] {
+            let outcome = fields(&[(pair[0], "1"), (pair[1], "2")]);
+            let same_name = pair[0].eq_ignore_ascii_case("proxy");
+            assert_eq!(outcome.is_err(), !same_name, "{pair:?}");
+        }
+        assert_eq!(
+            fields(&[("X_Remote_User", "root"), ("X.Y", "1"), ("X-Z", "2")]).unwrap(),
+            [pair("HTTP_X_Z", "2")]
+        );
+    }
+
+    #[test]
+    fn a_host_loses_its_port() {
+        for (host, name) in [
+            ("a:80", "a"),
+            ("a", "a"),
+            ("[::1]:8080", "[::1]"),
+            ("[::1]", "[::1]"),
+            ("", ""),
+        ] {
+            assert_eq!(host_name(host), name);
+        }
+        assert_eq!(plain_ip("[::ffff:10.0.0.1]:1".parse().unwrap()), "10.0.0.1");
+    }
+}

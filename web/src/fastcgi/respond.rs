@@ -1,0 +1,180 @@
+//! The response of an application that has written its head: which of its fields a client gets, and how the body follows.
+//!
+//! Called by the handler once per run of a script. A head that says so is answered by a file instead, which never lies outside
+//! of the root; or by another script, which is the handler's business.
+
+use std::io;
+use std::sync::Arc;
+
+use http::StatusCode;
+use osier_http::cgi;
+
+use super::answer::{Announced, Answer};
+use super::sender::{Sender, while_sending};
+use super::{FastCgi, Outcome, plain, script, stderr_of};
+use crate::body::Kind;
+use crate::files::root::{Found, Root};
+use crate::{Body, Request, Response};
+
+/// Of what the application has said, what another handler's response gets.
+const OF_APPLICATION: [&str; 5] = [
+    "content-type",
+    "content-disposition",
+    "cache-control",
+    "expires",
+    "set-cookie",
+];
+
+/// A file that the application wants sent.
+struct NamedFile<'s> {
+    root: &'s Arc<Root>,
+    /// Below the root, without a leading slash.
+    name: Vec<u8>,
+    /// As the application has written it, or as it would.
+    path: String,
+}
+
+impl FastCgi {
+    /// The response of an application that has answered.
+    pub(super) fn respond(&self, request: &mut Request<'_>, mut answer: Answer, mut body: Sender) -> Outcome {
+        // Before the head is looked at, which borrows it.
+        let whole = match answer.whole_body() {
+            Ok(whole) => whole,
+            Err(failure) => return Outcome::Response(self.refuse(request, failure)),
+        };
+        let head = match answer.head() {
+            Ok(head) => head,
+            Err(failure) => return Outcome::Response(self.refuse(request, failure)),
+        };
+        if let Some(to) = head.local_redirect() {
+            let to = to.to_owned();
+            answer.forget();
+            return Outcome::Redirect(to);
+        }
+        if let Some(file) = self.named_file(&head) {
+            let response = match file.and_then(|file| self.send_file(request, &head, file)) {
+                Ok(response) => response,
+                Err(why) => self.fail(request, StatusCode::BAD_GATEWAY, &why),
+            };
+            answer.forget();
+            return Outcome::Response(response);
+        }
+        let status = StatusCode::from_u16(head.status()).expect("cgi::Head has checked it");
+        let mut response = Response::new(status);
+        for (name, value) in head.fields() {
+            if !self.is_hidden(name) {
+                response = response.header(name, value);
+            }
+        }
+        let announced = head.content_length();
+        if request.method() == "HEAD" || matches!(status.as_u16(), 204 | 304) {
+            answer.forget();
+            return Outcome::Response(match announced {
+                Some(length) => response.body(Body::sized_reader(io::empty(), length)),
+                None => response.body(Body::reader(io::empty())),
+            });
+        }
+        let response = match (whole, announced) {
+            (Some(mut whole), announced) => {
+                let announced = announced.unwrap_or(whole.len() as u64);
+                let excess = whole.len() as u64 > announced;
+                if excess {
+                    stderr_of(request).say(format_args!("the body is longer than its Content-Length, and was cut"));
+                    whole.truncate(announced as usize);
+                } else if announced > whole.len() as u64 {
+                    let why = format!(
+                        "the body has {} bytes where its Content-Length says {announced}",
+                        whole.len()
+                    );
+                    return Outcome::Response(self.fail(request, StatusCode::BAD_GATEWAY, &why));
+                }
+                response.body(of_no_type(whole))
+            }
+            (None, Some(length)) if body.is_done() => {
+                response.body(Body::sized_reader(Announced::new(answer, length), length))
+            }
+            (None, _) if body.is_done() => response.body(Body::stream(move |out| answer.copy(out))),
+            (None, _) => response.body(Body::duplex(move |client, out| {
+                let lease = answer.exchange().lease();
+                while_sending(&mut body, lease.stream(), client, move || answer.copy(out))
+            })),
+        };
+        Outcome::Response(response)
+    }
+
+    fn is_hidden(&self, name: &str) -> bool {
+        name.eq_ignore_ascii_case("x-accel-buffering")
+            || self.hide.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
+    }
+
+    /// The file that the application wants sent, or why there can be none.
+    fn named_file(&self, head: &cgi::Head<'_>) -> Option<Result<NamedFile<'_>, String>> {
+        if let Some(path) = head.field("x-accel-redirect") {
+            let path = String::from_utf8_lossy(path);
+            let Ok(parsed) = script::Path::parse(path.split('?').next().unwrap_or_default()) else {
+                return Some(Err(format!("X-Accel-Redirect {path:?} is no path")));
+            };
+            return Some(Ok(NamedFile {
+                root: &self.internal_root,
+                name: parsed.name(),
+                path: path.into_owned(),
+            }));
+        }
+        let file = head.field("x-sendfile")?;
+        let below = |root: &[u8]| file.strip_prefix(root).and_then(|rest| rest.strip_prefix(b"/"));
+        Some(match below(&self.fixed.root).or_else(|| below(&self.local_root)) {
+            Some(name) => Ok(NamedFile {
+                root: &self.root,
+                name: name.to_vec(),
+                path: format!("/{}", percent_encoding::percent_encode(name, PATH)),
+            }),
+            None => Err(format!(
+                "X-Sendfile {:?} is not below the root",
+                String::from_utf8_lossy(file)
+            )),
+        })
+    }
+
+    /// # Suspends
+    ///
+    /// While a disk is asked, if it has to be.
+    fn send_file(&self, request: &Request<'_>, head: &cgi::Head<'_>, file: NamedFile<'_>) -> Result<Response, String> {
+        let of_application = |mut response: Response| {
+            for (name, value) in head.fields() {
+                if OF_APPLICATION.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                    response = response.header(name, value);
+                }
+            }
+            response
+        };
+        if let Some(internal) = &self.internal {
+            return Ok(of_application(internal(request, &file.path)));
+        }
+        let (root, name) = (file.root.clone(), file.name);
+        let found = match file.root.find_cached(&name) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => osier::unblock(move || root.find(&name)),
+            found => found,
+        };
+        match found {
+            Ok(Found::File(opened, identity)) => {
+                let status = StatusCode::from_u16(head.status()).unwrap_or(StatusCode::OK);
+                let response = of_application(Response::new(status));
+                Ok(response.body(Body::file(opened, 0, identity.size)))
+            }
+            Ok(_) => Err(format!("{} is no file", file.path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(plain(StatusCode::NOT_FOUND)),
+            Err(error) => Err(format!("{}: {error}", file.path)),
+        }
+    }
+}
+
+/// A body whose type the application has said, or nobody.
+fn of_no_type(bytes: Vec<u8>) -> Body {
+    Body {
+        kind: Kind::Owned(bytes),
+        text: None,
+    }
+}
+
+/// What stands for itself in a path.
+const PATH: &percent_encoding::AsciiSet = &crate::files::target::SEGMENT.remove(b'/');

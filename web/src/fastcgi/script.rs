@@ -1,0 +1,311 @@
+//! Which script a path means, found by looking at the files: what is no file of the root is never passed on.
+//!
+//! Called by the handler for each request, first for the part that needs no file system ([`Path::parse`]), then with the
+//! root. The script is the first prefix of the path, segment by segment, whose name ends like one and that is a file; what
+//! follows is PATH_INFO. No longer prefix can be one, for a file has nothing below it. So `/photo.jpg/x.php` is nothing, however
+//! its end looks, and nothing in a path but a slash can end a name: no line feed, no encoded slash.
+//!
+//! Only what is beneath the root counts, links included, and no name that begins with a dot.
+
+use std::io;
+
+use crate::files::root::Root;
+
+/// A path that is well-formed: no control bytes, no dot segments, decoded once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// As they stand between the slashes, decoded, the empty ones too.
+    segments: Vec<Vec<u8>>,
+}
+
+/// A path that no application should have to think about: 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// What a path means.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A script that exists.
+    Script(Script),
+    /// A folder with an index, named without its last slash: its links would lead elsewhere.
+    FolderWithoutSlash,
+    /// No script: something else, or nothing at all.
+    Nothing,
+}
+
+/// A script that exists, and the rest of the path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// Of the file, relative to the root: begins with `/`.
+    pub name: Vec<u8>,
+    /// Empty, or begins with `/`.
+    pub info: Vec<u8>,
+}
+
+/// What is looked for.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// How the name of a script ends, dot included.
+    pub suffixes: Vec<String>,
+    /// Names tried in a folder.
+    pub index: Vec<String>,
+}
+
+impl Path {
+    /// Parses the path of a target, without its query.
+    pub fn parse(path: &str) -> Result<Path, Malformed> {
+        let rest = path.strip_prefix('/').ok_or(Malformed)?;
+        let segments: Vec<Vec<u8>> = rest.split('/').map(decode).collect::<Result<_, _>>()?;
+        let is_bad = |segment: &Vec<u8>| {
+            matches!(segment.as_slice(), b"." | b"..") || segment.iter().any(|byte| byte.is_ascii_control())
+        };
+        if segments.iter().any(is_bad) {
+            return Err(Malformed);
+        }
+        Ok(Path { segments })
+    }
+
+    /// The path with one slash between names and one at the end, encoded.
+    pub fn folder_url(&self) -> String {
+        let mut url = String::from("/");
+        for segment in self.segments.iter().filter(|segment| !segment.is_empty()) {
+            url.extend(percent_encoding::percent_encode(segment, crate::files::target::SEGMENT));
+            url.push('/');
+        }
+        url
+    }
+
+    /// The whole path as a name below a root, without a leading slash.
+    pub fn name(&self) -> Vec<u8> {
+        let segments = self.segments.iter().map(Vec::as_slice);
+        segments
+            .filter(|segment| !segment.is_empty())
+            .collect::<Vec<_>>()
+            .join(&b'/')
+    }
+
+    /// Finds the script.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when `look` says so; others as they come. What is not there is no error.
+    pub fn find(&self, rules: &Rules, look: impl Fn(&[u8]) -> io::Result<Kind>) -> io::Result<Found> {
+        let mut name = Vec::new();
+        for (depth, segment) in self.segments.iter().enumerate() {
+            if segment.is_empty() {
+                continue;
+            }
+            if segment[0] == b'.' || segment.contains(&b'/') {
+                return Ok(Found::Nothing);
+            }
+            name.push(b'/');
+            name.extend_from_slice(segment);
+            if !rules.suffixes.iter().any(|suffix| segment.ends_with(suffix.as_bytes())) {
+                continue;
+            }
+            match look(&name[1..])? {
+                Kind::File => {
+                    let info = self.segments[depth + 1..].iter();
+                    let info = info
+                        .flat_map(|segment| [b"/", segment.as_slice()])
+                        .collect::<Vec<_>>()
+                        .concat();
+                    return Ok(Found::Script(Script { name, info }));
+                }
+                Kind::Folder => {}
+                Kind::Nothing => return Ok(Found::Nothing),
+            }
+        }
+        if look(name.get(1..).unwrap_or_default())? != Kind::Folder {
+            return Ok(Found::Nothing);
+        }
+        for index in &rules.index {
+            let script = [&name, b"/".as_slice(), index.as_bytes()].concat();
+            if look(&script[1..])? == Kind::File {
+                return Ok(match self.segments.last() {
+                    Some(last) if !last.is_empty() => Found::FolderWithoutSlash,
+                    _ => Found::Script(Script {
+                        name: script,
+                        info: Vec::new(),
+                    }),
+                });
+            }
+        }
+        Ok(Found::Nothing)
+    }
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    File,
+    Folder,
+    /// Not there, not beneath the root, or neither of the two.
+    Nothing,
+}
+
+/// Looks beneath `root`.
+///
+/// # Blocks the thread
+///
+/// Unless `cached`: then it fails with `WouldBlock` where a disk might have to be asked.
+pub fn look(root: &Root, name: &[u8], cached: bool) -> io::Result<Kind> {
+    let metadata = match cached {
+        true => root.metadata_cached(name),
+        false => root.metadata(name),
+    };
+    match metadata {
+        Ok(metadata) if metadata.is_file() => Ok(Kind::File),
+        Ok(metadata) if metadata.is_dir() => Ok(Kind::Folder),
+        Ok(_) => Ok(Kind::Nothing),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            Ok(Kind::Nothing)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Undoes percent-encoding once; a `%` without two digits is malformed.
+fn decode(raw: &str) -> Result<Vec<u8>, Malformed> {
+    let mut decoded = Vec::with_capacity(raw.len());
+    let mut bytes = raw.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let mut digit = || {
+            bytes
+                .next()
+                .and_then(|digit| char::from(digit).to_digit(16))
+                .ok_or(Malformed)
+        };
+        decoded.push((digit()? * 16 + digit()?) as u8);
+    }
+    Ok(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Rules {
+        Rules {
+            suffixes: vec![".php".into()],
+            index: vec!["index.php".into()],
+        }
+    }
+
+    /// A root of the names in `files` and their folders.
+    fn find(path: &str) -> Result<Found, Malformed> {
+        let files = [
+            "index.php",
+            "a.php",
+            "sub/b.php",
+            "dir.php/c.php",
+            "photo.jpg",
+            "app/index.php",
+            ".git/x.php",
+            "pl/x.txt",
+        ];
+        let look = |name: &[u8]| {
+            let name = str::from_utf8(name).unwrap_or("?");
+            Ok(if files.contains(&name) {
+                Kind::File
+            } else if name.is_empty() || files.iter().any(|file| file.starts_with(&format!("{name}/"))) {
+                Kind::Folder
+            } else {
+                Kind::Nothing
+            })
+        };
+        Ok(Path::parse(path)?.find(&rules(), look).unwrap())
+    }
+
+    fn script(name: &str, info: &str) -> Result<Found, Malformed> {
+        Ok(Found::Script(Script {
+            name: name.into(),
+            info: info.into(),
+        }))
+    }
+
+    #[test]
+    fn the_script_is_the_longest_prefix_that_is_a_file() {
+        assert_eq!(find("/a.php"), script("/a.php", ""));
+        assert_eq!(find("/a.php/"), script("/a.php", "/"));
+        assert_eq!(find("/a.php/x/y%20z"), script("/a.php", "/x/y z"));
+        assert_eq!(find("/a.php/b.php"), script("/a.php", "/b.php"));
+        assert_eq!(find("/a.php//x//"), script("/a.php", "//x//"));
+        assert_eq!(find("/a.php/x%2Fy"), script("/a.php", "/x/y"));
+        assert_eq!(find("/sub//b.php"), script("/sub/b.php", ""), "slashes merge before it");
+        assert_eq!(find("/%61.php"), script("/a.php", ""));
+        assert_eq!(
+            find("/dir.php/c.php/x"),
+            script("/dir.php/c.php", "/x"),
+            "a folder that is named like a script"
+        );
+    }
+
+    #[test]
+    fn a_folder_means_its_index_and_wants_its_slash() {
+        assert_eq!(find("/"), script("/index.php", ""));
+        assert_eq!(find("/app/"), script("/app/index.php", ""));
+        assert_eq!(find("/app"), Ok(Found::FolderWithoutSlash));
+        assert_eq!(find("//app"), Ok(Found::FolderWithoutSlash));
+        assert_eq!(
+            Path::parse("//app%20%2f").unwrap().folder_url(),
+            "/app%20%2F/",
+            "never another host"
+        );
+        assert_eq!(find("/pl/"), Ok(Found::Nothing));
+    }
+
+    #[test]
+    fn what_is_no_script_is_never_one() {
+        for path in [
+            "/none.php",
+            "/none.php/a.php",
+            "/photo.jpg",
+            "/photo.jpg/x.php",
+            "/photo.jpg/a.php",
+            "/photo.jpg%2Fa.php",
+            "/sub%2Fb.php",
+            "/.git/x.php",
+            "/%2egit/x.php",
+            "/a.PHP",
+            "/a.php%20",
+            "/a.phpx",
+            "/sub",
+            "/a.php.bak",
+            "/sub/x.php/b.php",
+            "/a%5c.php",
+        ] {
+            assert_eq!(find(path), Ok(Found::Nothing), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_misleads_is_malformed() {
+        for path in [
+            "",
+            "a.php",
+            "*",
+            "/../a.php",
+            "/%2e%2e/a.php",
+            "/a.php/../x",
+            "/a.php/%2E%2e",
+            "/./a.php",
+            "/a.php%00",
+            "/a.php%00.jpg",
+            "/a.php/x%0Ay",
+            "/a.php%0a/x.php",
+            "/a.php/%0d",
+            "/%7f",
+            "/a%",
+            "/a%4",
+            "/a%zz",
+            "/%+1",
+        ] {
+            assert_eq!(find(path), Err(Malformed), "{path}");
+        }
+    }
+}

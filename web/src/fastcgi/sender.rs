@@ -1,0 +1,260 @@
+//! The request's body on its way to the application, record by record, and what becomes of it while the answer comes.
+//!
+//! The handler's fiber reads the answer. [`while_sending`] lets a second fiber of the same worker send meanwhile, so that an
+//! application may answer before it has read everything, or a piece for a piece. When the reading is done first, that
+//! fiber is stopped between two calls: no byte is lost, and the next `while_sending` goes on with it (from the handler to the
+//! body of its response).
+//!
+//! A sender that cannot go on ends the connection to the application, which ends the reading; [`Progress`] says why.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::time::Instant;
+
+use osier::Cancelled;
+use osier_http::fastcgi::{RECORD_HEAD, STDIN_END, stdin_head};
+
+use super::spool::Spool;
+use crate::{RequestBody, Stream};
+
+/// What goes into one record: enough to make the calls few, little enough to lie in a connection's buffers as a whole.
+const RECORD: usize = 32 << 10;
+
+/// Where the body comes from.
+pub enum Source {
+    /// All of it is known.
+    Spool(Spool),
+    /// From the client, while it sends; so many bytes in all.
+    Client(u64),
+}
+
+/// How sending goes, for the side that reads.
+#[derive(Default)]
+pub struct Progress {
+    /// Since when everything has been sent.
+    done: Cell<Option<Instant>>,
+    failed: RefCell<Option<Failed>>,
+}
+
+/// Why the body could not be sent.
+pub enum Failed {
+    /// The client did not send it.
+    Client(io::Error),
+    /// The application did not take it in time.
+    TimedOut,
+    /// The spooled body could not be read.
+    Spool(io::Error),
+}
+
+impl Progress {
+    pub fn done(&self) -> Option<Instant> {
+        self.done.get()
+    }
+
+    pub fn failure(&self) -> Option<Failed> {
+        self.failed.borrow_mut().take()
+    }
+}
+
+pub struct Sender {
+    source: Source,
+    /// Bytes of the body that have been put into records.
+    taken: u64,
+    /// A record of which `sent` bytes are out.
+    record: Vec<u8>,
+    sent: usize,
+    /// The last record is in `record`, or out.
+    ended: bool,
+    /// The opening holds the whole body.
+    joined: bool,
+    progress: Rc<Progress>,
+}
+
+impl Sender {
+    pub fn new(source: Source) -> Sender {
+        Sender {
+            source,
+            taken: 0,
+            record: Vec::new(),
+            sent: 0,
+            ended: false,
+            joined: false,
+            progress: Rc::default(),
+        }
+    }
+
+    pub fn len(&self) -> u64 {
+        match &self.source {
+            Source::Spool(spool) => spool.len(),
+            Source::Client(len) => *len,
+        }
+    }
+
+    pub fn progress(&self) -> Rc<Progress> {
+        self.progress.clone()
+    }
+
+    /// For another connection; false when bytes of the client's are gone.
+    pub fn begin_again(&mut self) -> bool {
+        if matches!(self.source, Source::Client(_)) && self.taken > 0 {
+            return false;
+        }
+        self.progress = Rc::default();
+        if !self.joined {
+            (self.taken, self.sent, self.ended) = (0, 0, false);
+            self.record.clear();
+        }
+        true
+    }
+
+    /// Appends the whole body to `opening`, if it is in memory and at most `bound` bytes: one call then sends everything.
+    pub fn join(&mut self, opening: &mut Vec<u8>, bound: usize) -> io::Result<()> {
+        let Source::Spool(spool) = &self.source else {
+            return Ok(());
+        };
+        if spool.len() > bound as u64 {
+            return Ok(());
+        }
+        while self.taken < spool.len() {
+            self.taken += record(opening, |to| spool.read_at(self.taken, RECORD, to))? as u64;
+        }
+        opening.extend_from_slice(&STDIN_END);
+        (self.ended, self.joined) = (true, true);
+        Ok(())
+    }
+
+    /// The opening that [`join`](Sender::join) has made the whole request is out.
+    pub fn opened(&self) {
+        if self.is_done() {
+            self.progress.done.set(Some(Instant::now()));
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.ended && self.sent == self.record.len()
+    }
+
+    /// Sends what is left; ends early when cancelled.
+    fn run(&mut self, mut stream: &Stream, client: &mut RequestBody<'_>) {
+        while !self.is_done() {
+            let done = if self.sent < self.record.len() {
+                self.write(&mut stream)
+            } else {
+                self.next(client)
+            };
+            match done {
+                Ok(()) => {}
+                Err(Stop::Paused) => return,
+                Err(Stop::Closed) => {
+                    // It may have answered all the same, and does not want the rest.
+                    self.progress.done.set(Some(Instant::now()));
+                    return;
+                }
+                Err(Stop::Failed(why)) => {
+                    *self.progress.failed.borrow_mut() = Some(why);
+                    // Whoever reads learns of it by this end. An error means that it has ended already.
+                    let _ = stream.shutdown(Shutdown::Both);
+                    return;
+                }
+            }
+        }
+        self.progress.done.set(Some(Instant::now()));
+    }
+
+    fn write(&mut self, stream: &mut &Stream) -> Result<(), Stop> {
+        match stream.write(&self.record[self.sent..]) {
+            Ok(0) => Err(Stop::Closed),
+            Ok(count) => {
+                self.sent += count;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) if Cancelled::is(&error) => Err(Stop::Paused),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(Stop::Failed(Failed::TimedOut)),
+            Err(_) => Err(Stop::Closed),
+        }
+    }
+
+    /// The next record.
+    fn next(&mut self, client: &mut RequestBody<'_>) -> Result<(), Stop> {
+        self.record.clear();
+        self.sent = 0;
+        let left = self.len() - self.taken;
+        if left == 0 {
+            self.record.extend_from_slice(&STDIN_END);
+            self.ended = true;
+            return Ok(());
+        }
+        let room = usize::try_from(left).unwrap_or(RECORD).min(RECORD);
+        let (source, taken) = (&self.source, self.taken);
+        let filled = record(&mut self.record, |to| match source {
+            Source::Spool(spool) => spool.read_at(taken, room, to),
+            Source::Client(_) => {
+                let at = to.len();
+                to.resize(at + room, 0);
+                let count = client.read(&mut to[at..]);
+                to.truncate(at + *count.as_ref().unwrap_or(&0));
+                count
+            }
+        });
+        match filled {
+            Ok(0) => Err(Stop::Failed(Failed::Spool(io::ErrorKind::UnexpectedEof.into()))),
+            Ok(count) => {
+                self.taken += count as u64;
+                Ok(())
+            }
+            Err(error) => {
+                self.record.clear();
+                Err(match source {
+                    _ if Cancelled::is(&error) => Stop::Paused,
+                    Source::Client(_) => Stop::Failed(Failed::Client(error)),
+                    Source::Spool(_) => Stop::Failed(Failed::Spool(error)),
+                })
+            }
+        }
+    }
+}
+
+enum Stop {
+    /// By the other side of `while_sending`.
+    Paused,
+    /// The application reads no more.
+    Closed,
+    Failed(Failed),
+}
+
+/// Appends a record of what `fill` appends, at most [`RECORD`] bytes; how many it was.
+fn record(to: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>) -> io::Result<usize>) -> io::Result<usize> {
+    let at = to.len();
+    to.extend_from_slice(&stdin_head(0));
+    let count = fill(to)?;
+    let length = u16::try_from(count).expect("RECORD fits");
+    to[at..at + RECORD_HEAD].copy_from_slice(&stdin_head(length));
+    Ok(count)
+}
+
+/// Runs `read` on this fiber while what is left of the body goes out on another.
+///
+/// # Cancellation
+///
+/// Stops both.
+pub fn while_sending<T>(
+    sender: &mut Sender,
+    stream: &Stream,
+    client: &mut RequestBody<'_>,
+    read: impl FnOnce() -> T,
+) -> T {
+    if sender.is_done() {
+        return read();
+    }
+    osier::scope(|s| {
+        let sending = s.spawn_local(move || sender.run(stream, client));
+        let outcome = read();
+        sending.cancel();
+        // A panic there is one here, which the scope sees to; a cancellation is what was asked for.
+        let _ = sending.join();
+        outcome
+    })
+}

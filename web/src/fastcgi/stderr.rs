@@ -1,0 +1,124 @@
+//! What an application writes to its standard error, as lines of the server's log that name the request.
+//!
+//! Fed by `exchange` in whatever pieces it comes. A request may fill so much of the log and no more.
+
+use std::fmt;
+use std::rc::Rc;
+
+use crate::RequestId;
+use crate::worker::Worker;
+
+/// A longer line is cut into several.
+const LINE: usize = 4 << 10;
+
+/// What one request may write. The rest is counted.
+const TOTAL: usize = 64 << 10;
+
+pub struct Stderr {
+    worker: Rc<Worker>,
+    id: RequestId,
+    request: Rc<str>,
+    /// Of the line whose end has not come.
+    line: Vec<u8>,
+    written: usize,
+    left_out: usize,
+}
+
+impl Stderr {
+    pub fn new(worker: Rc<Worker>, id: RequestId, request: Rc<str>) -> Stderr {
+        Stderr {
+            worker,
+            id,
+            request,
+            line: Vec::new(),
+            written: 0,
+            left_out: 0,
+        }
+    }
+
+    /// A line of ours about the request.
+    pub fn say(&self, what: fmt::Arguments<'_>) {
+        let Stderr { id, request, .. } = self;
+        self.worker.server.log(format_args!("fastcgi {request} [{id}]: {what}"));
+    }
+
+    pub fn add(&mut self, mut piece: &[u8]) {
+        while !piece.is_empty() {
+            if self.written >= TOTAL {
+                self.left_out += piece.len();
+                return;
+            }
+            let room = LINE - self.line.len();
+            let end = piece.iter().position(|&byte| byte == b'\n').unwrap_or(piece.len());
+            let (now, later) = piece.split_at(end.min(room));
+            self.line.extend_from_slice(now);
+            self.written += now.len();
+            piece = later;
+            if let Some(rest) = piece.strip_prefix(b"\n") {
+                piece = rest;
+                self.written += 1;
+                self.flush();
+            } else if self.line.len() == LINE {
+                self.flush();
+            }
+        }
+    }
+
+    /// No more will come.
+    pub fn end(&mut self) {
+        self.flush();
+        if self.left_out > 0 {
+            self.say(format_args!("{} more bytes on its standard error", self.left_out));
+            self.left_out = 0;
+        }
+    }
+
+    fn flush(&mut self) {
+        let line = std::mem::take(&mut self.line);
+        let text = String::from_utf8_lossy(line.trim_ascii_end());
+        if !text.is_empty() {
+            self.say(format_args!("stderr: {}", Visible(&text)));
+        }
+    }
+}
+
+/// What broke off says so far what it said.
+impl Drop for Stderr {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Text without control characters: a line of a script's must not look like several of the log, nor move a terminal's cursor.
+struct Visible<'t>(&'t str);
+
+impl fmt::Display for Visible<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in self.0.split_inclusive(char::is_control) {
+            let (text, control) = match part.chars().next_back() {
+                Some(last) if last.is_control() => (&part[..part.len() - last.len_utf8()], Some(last)),
+                _ => (part, None),
+            };
+            f.write_str(text)?;
+            match control {
+                Some('\t') => f.write_str("\t")?,
+                Some(control) => write!(f, "{}", control.escape_default())?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown() {
+        assert_eq!(
+            Visible("a\tb\x1b[2J\rc\u{85}é").to_string(),
+            "a\tb\\u{1b}[2J\\rc\\u{85}é"
+        );
+    }
+}

@@ -1,0 +1,392 @@
+//! Encoded forms of files that have no encoded sibling: made once, at the first request that wants one, and kept.
+//!
+//! Called by `answer.rs`. All workers share one bounded [`Store`] per [`Files`](super::Files), because a form costs much
+//! more to make than a lock; but a resource, which belongs to one worker's cache, points at the forms it knows, so that a
+//! hit asks the store nothing. Whoever finds a form that is not made makes it, on the pool for blocking work, while the
+//! others that want it wait on its lock; one that is cancelled leaves the work to the next of them.
+//!
+//! A form carries a strong tag, a hash of its very bytes: the same file encoded by another release of this server, or
+//! another level, has another tag, so that ranges of two encodings can never be put together.
+//!
+//! Lock order: a form's lock, which may be held across a suspension; then the store's or a resource's, which are not.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+
+use super::Site;
+use super::resource::{Content, Resource, Variant};
+use super::root::Identity;
+use crate::compress::encoder::{Effort, Encoder};
+use crate::compress::{INLINE, WORTHWHILE};
+use crate::negotiate::Coding;
+
+/// Larger files are sent as they are: they and their encoded form are in memory while it is made.
+const MOST: u64 = 8 << 20;
+
+/// What an entry of the store costs besides its bytes, about.
+const ENTRY: usize = 1024;
+
+/// Whether a file of that many bytes is encoded at all.
+pub fn is_in_bounds(size: u64) -> bool {
+    (WORTHWHILE as u64..=MOST).contains(&size)
+}
+
+/// What tells one form from another. The type of its content is part of it: two names may be one file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    identity: Identity,
+    mime: Arc<str>,
+    coding: Coding,
+}
+
+/// The forms of one site.
+#[derive(Debug)]
+pub struct Store {
+    forms: Mutex<Forms>,
+    /// Bytes held at most.
+    limit: usize,
+    /// How often something was encoded.
+    #[cfg(test)]
+    encodings: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Forms {
+    by_key: HashMap<Key, Arc<Form>>,
+    /// Every key of the map once, in the order in which they are looked at when there is too much: one that was used
+    /// since goes to the end again, any other goes.
+    order: VecDeque<Key>,
+    bytes: usize,
+}
+
+/// One form, or the place where it will be.
+#[derive(Debug)]
+pub struct Form {
+    /// Held by whoever makes it.
+    making: osier::sync::Mutex<()>,
+    /// `None` when it would not have been smaller than the file.
+    made: OnceLock<Option<Variant>>,
+    used: AtomicBool,
+}
+
+/// The forms that a resource knows, by coding.
+#[derive(Debug, Default)]
+pub struct Known([Mutex<Weak<Form>>; 3]);
+
+impl Form {
+    /// The form itself; `None` while it is not made, and when it is not worth while.
+    pub fn variant(&self) -> Option<&Variant> {
+        self.made.get()?.as_ref()
+    }
+
+    fn bytes(&self) -> usize {
+        ENTRY + self.variant().map_or(0, |variant| variant.length() as usize)
+    }
+}
+
+/// The form of `resource` in `coding`, made now if need be; `None` where the file itself is to be sent, because it does
+/// not become smaller, changes meanwhile, or too many others are being made.
+///
+/// # Suspends
+///
+/// While it is made, here or by somebody else.
+pub fn form(site: &Site, resource: &Arc<Resource>, coding: Coding) -> Option<Arc<Form>> {
+    let slot = &resource.made.0[coding as usize];
+    let known = lock(slot).upgrade();
+    let form = match known {
+        Some(form) if form.made.get().is_some() => form,
+        _ => {
+            let key = Key {
+                identity: resource.plain.identity,
+                mime: Arc::clone(&resource.mime),
+                coding,
+            };
+            let form = site.encoded.get(&key);
+            *lock(slot) = Arc::downgrade(&form);
+            if form.made.get().is_none() {
+                make(site, resource, &key, &form)?;
+            }
+            form
+        }
+    };
+    if !form.used.load(Ordering::Relaxed) {
+        form.used.store(true, Ordering::Relaxed);
+    }
+    form.variant().is_some().then_some(form)
+}
+
+/// `None` when that was not possible now.
+#[cold]
+fn make(site: &Site, resource: &Arc<Resource>, key: &Key, form: &Arc<Form>) -> Option<()> {
+    let _making = form.making.lock();
+    if form.made.get().is_some() {
+        return Some(());
+    }
+    let _turn = Turn::take()?;
+    #[cfg(test)]
+    site.encoded.encodings.fetch_add(1, Ordering::Relaxed);
+    let (theirs, coding) = (Arc::clone(resource), key.coding);
+    let work = move || encode(&theirs, coding);
+    let made = if resource.plain.length() <= INLINE as u64 {
+        work()
+    } else {
+        // What the pool has begun cannot be stopped, and somebody else may want it.
+        osier::shield(|| osier::unblock(work))
+    };
+    match made {
+        Ok(made) => {
+            site.encoded.put(key, form, made);
+            Some(())
+        }
+        // Whatever it was, it is met again, and reported, when the file itself is sent; or the file has changed.
+        Err(_) => {
+            site.encoded.remove(key);
+            None
+        }
+    }
+}
+
+fn encode(resource: &Resource, coding: Coding) -> io::Result<Option<Variant>> {
+    let identity = resource.plain.identity;
+    let read;
+    let bytes = match &resource.plain.content {
+        Content::Memory(bytes) => &**bytes,
+        Content::Disk(file) => {
+            let mut bytes = vec![0; identity.size as usize];
+            file.read_exact_at(&mut bytes, 0)?;
+            if Identity::of(&file.metadata()?) != identity {
+                return Err(io::Error::other("the file changes while it is read"));
+            }
+            read = bytes;
+            &read
+        }
+    };
+    let encoded = Encoder::whole(coding, Effort::Kept, bytes)?;
+    // A sixteenth, or the client's work to undo it is worth more.
+    if encoded.len() > bytes.len() - bytes.len() / 16 {
+        return Ok(None);
+    }
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&encoded);
+    let etag = format!("\"{:016x}-{}\"", hasher.finish(), coding.token());
+    Ok(Some(resource.encoded_as(coding, etag, encoded)))
+}
+
+impl Store {
+    /// An empty one for at most `limit` bytes.
+    pub fn new(limit: usize) -> Store {
+        Store {
+            forms: Mutex::default(),
+            limit,
+            #[cfg(test)]
+            encodings: AtomicUsize::new(0),
+        }
+    }
+
+    fn get(&self, key: &Key) -> Arc<Form> {
+        let mut forms = lock(&self.forms);
+        if let Some(form) = forms.by_key.get(key) {
+            return Arc::clone(form);
+        }
+        let form = Arc::new(Form {
+            making: osier::sync::Mutex::new(()),
+            made: OnceLock::new(),
+            used: AtomicBool::new(true),
+        });
+        forms.by_key.insert(key.clone(), Arc::clone(&form));
+        forms.order.push_back(key.clone());
+        forms.bytes += form.bytes();
+        forms.shrink(self.limit);
+        form
+    }
+
+    /// Notes what was made of `form`. One that alone would fill half of the store counts as not worth while.
+    fn put(&self, key: &Key, form: &Arc<Form>, made: Option<Variant>) {
+        let made = made.filter(|made| made.length() as usize <= self.limit / 2);
+        let mut forms = lock(&self.forms);
+        // It may have been forgotten meanwhile; then it is its waiters' alone.
+        let is_kept = forms.by_key.get(key).is_some_and(|kept| Arc::ptr_eq(kept, form));
+        let before = form.bytes();
+        if form.made.set(made).is_ok() && is_kept {
+            forms.bytes = forms.bytes - before + form.bytes();
+            forms.shrink(self.limit);
+        }
+    }
+
+    fn remove(&self, key: &Key) {
+        let mut forms = lock(&self.forms);
+        if let Some(form) = forms.by_key.remove(key) {
+            forms.bytes -= form.bytes();
+            forms.order.retain(|known| known != key);
+        }
+    }
+}
+
+impl Forms {
+    fn shrink(&mut self, limit: usize) {
+        while self.bytes > limit {
+            let Some(key) = self.order.pop_front() else { return };
+            let Some(form) = self.by_key.get(&key) else { continue };
+            // Each is spared once for each time around, so this ends.
+            if form.used.swap(false, Ordering::Relaxed) {
+                self.order.push_back(key);
+                continue;
+            }
+            self.bytes -= form.bytes();
+            self.by_key.remove(&key);
+        }
+    }
+}
+
+/// The right to encode one file now. There are a few of them in the process: whoever gets none is sent the file as it is,
+/// which costs less than to wait.
+struct Turn;
+
+static TURNS: AtomicUsize = AtomicUsize::new(0);
+
+/// As many as the machine has cores, and some, since half of the time may go into reading.
+static MOST_TURNS: LazyLock<usize> =
+    LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).max(2) * 2);
+
+impl Turn {
+    fn take() -> Option<Turn> {
+        let more = |turns: usize| (turns < *MOST_TURNS).then_some(turns + 1);
+        TURNS
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .ok()
+            .map(|_| Turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TURNS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while one of these is held.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::encoder::decode;
+
+    fn key(inode: u64) -> Key {
+        let identity = Identity {
+            device: 1,
+            inode,
+            size: 0,
+            modified: 0,
+            modified_nanos: 0,
+        };
+        Key {
+            identity,
+            mime: "text/plain".into(),
+            coding: Coding::Gzip,
+        }
+    }
+
+    /// A form of about that many bytes.
+    fn variant(bytes: usize) -> Option<Variant> {
+        let resource = Resource::embedded(b"plain", "text/plain", true);
+        Some(resource.encoded_as(Coding::Gzip, "\"x\"".into(), vec![0; bytes]))
+    }
+
+    fn counted(store: &Store) -> usize {
+        let forms = lock(&store.forms);
+        assert_eq!(forms.by_key.len(), forms.order.len());
+        let bytes: usize = forms.by_key.values().map(|form| form.bytes()).sum();
+        assert_eq!(bytes, forms.bytes);
+        bytes
+    }
+
+    #[test]
+    fn the_store_keeps_its_bound_and_what_is_used() {
+        const LIMIT: usize = 100_000;
+        let store = Store::new(LIMIT);
+        let hot = store.get(&key(0));
+        store.put(&key(0), &hot, variant(1000));
+        for n in 1..500u64 {
+            let form = store.get(&key(n));
+            store.put(&key(n), &form, variant((n * 7919 % 9000) as usize));
+            form.used.store(false, Ordering::Relaxed);
+            hot.used.store(true, Ordering::Relaxed);
+            assert!(counted(&store) <= LIMIT);
+            assert!(Arc::ptr_eq(&store.get(&key(0)), &hot), "forgotten after {n}");
+        }
+        assert!(counted(&store) > LIMIT / 2, "it keeps too little");
+        // One that would push out everything else is not kept, and says so.
+        let form = store.get(&key(1000));
+        store.put(&key(1000), &form, variant(LIMIT / 2 + 1));
+        assert!(form.made.get().is_some() && form.variant().is_none());
+        store.remove(&key(1000));
+        counted(&store);
+        // Made after it was forgotten: whoever waits for it has it, the store does not.
+        let late = store.get(&key(2000));
+        store.remove(&key(2000));
+        let before = counted(&store);
+        store.put(&key(2000), &late, variant(10));
+        assert_eq!(counted(&store), before);
+        assert!(late.variant().is_some());
+    }
+
+    #[test]
+    fn many_who_want_one_make_it_once_and_a_cancelled_one_leaves_it_to_the_next() {
+        let files = crate::files::Files::embedded([]);
+        let text: Vec<u8> = (0..100_000u32).flat_map(|n| n.to_string().into_bytes()).collect();
+        let resource = Arc::new(Resource::embedded(&text, "text/plain", true));
+        let runtime = osier::Runtime::builder().workers(2).build().unwrap();
+        runtime.run(|| {
+            let ask = |coding| {
+                let (site, resource) = (Arc::clone(&files.site), Arc::clone(&resource));
+                osier::spawn(move || form(&site, &resource, coding))
+            };
+            let waiting: Vec<_> = (0..20).map(|_| ask(Coding::Gzip)).collect();
+            let forms: Vec<_> = waiting
+                .into_iter()
+                .map(|fiber| fiber.join().unwrap().unwrap())
+                .collect();
+            assert!(forms.iter().all(|form| Arc::ptr_eq(form, &forms[0])));
+            assert_eq!(files.site.encoded.encodings.load(Ordering::Relaxed), 1);
+            // The one who makes it is cancelled meanwhile; it is made all the same.
+            let (first, second) = (ask(Coding::Brotli), ask(Coding::Brotli));
+            first.cancel();
+            assert!(second.join().unwrap().is_some());
+            let _ = first.join();
+            assert!(files.site.encoded.encodings.load(Ordering::Relaxed) <= 3);
+        });
+    }
+
+    #[test]
+    fn a_form_decodes_has_its_own_tag_and_is_worth_it() {
+        let text = "words and words, ".repeat(200);
+        let resource = Resource::embedded(text.as_bytes(), "text/plain", true);
+        let mut tags = vec![resource.plain.etag.clone()];
+        for coding in Coding::ALL {
+            let form = encode(&resource, coding).unwrap().expect("smaller");
+            let Content::Memory(bytes) = &form.content else {
+                panic!("{form:?}")
+            };
+            assert_eq!(decode(coding, bytes).unwrap(), text.as_bytes());
+            assert_eq!(form.length(), bytes.len() as u64);
+            assert!(!tags.contains(&form.etag));
+            tags.push(form.etag);
+        }
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let noise: Vec<u8> = (0..4000).map(|_| random()).collect();
+        let resource = Resource::embedded(&noise, "text/plain", true);
+        assert!(encode(&resource, Coding::Gzip).unwrap().is_none());
+    }
+}

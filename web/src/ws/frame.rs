@@ -1,0 +1,235 @@
+//! A frame as it goes to a client: encoded once, shared by everybody who gets it.
+
+use std::io::{self, IoSlice, Write};
+use std::sync::Arc;
+use std::{collections::VecDeque, fmt};
+
+use tungstenite::protocol::frame::FrameHeader;
+use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
+
+use super::{Close, Message};
+
+/// What a control frame may carry (RFC 6455 §5.5).
+pub(super) const CONTROL_BYTES: usize = 125;
+
+/// Frames that one write takes at most; `IOV_MAX` is 1024, and more than this gains nothing.
+const SLICES: usize = 32;
+
+/// A message to clients, as the bytes that go over the wire. A clone shares them, so a broadcast encodes once, however many
+/// receive it: publish it to an [`osier::pubsub::Topic`].
+///
+/// ```
+/// use osier::pubsub::Topic;
+/// use osier_web::ws::Frame;
+///
+/// let room = Topic::new();
+/// room.publish(Frame::text("hello, all"));
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Frame(Arc<[u8]>);
+
+impl Frame {
+    /// A text message.
+    pub fn text(text: impl AsRef<str>) -> Frame {
+        Frame::encode(OpCode::Data(Data::Text), text.as_ref().as_bytes())
+    }
+
+    /// A binary message.
+    pub fn binary(bytes: impl AsRef<[u8]>) -> Frame {
+        Frame::encode(OpCode::Data(Data::Binary), bytes.as_ref())
+    }
+
+    pub(super) fn ping(payload: &[u8]) -> Frame {
+        Frame::encode(OpCode::Control(Control::Ping), payload)
+    }
+
+    pub(super) fn pong(payload: &[u8]) -> Frame {
+        Frame::encode(OpCode::Control(Control::Pong), payload)
+    }
+
+    /// A close frame; a reason that is too long is cut.
+    pub(super) fn close(code: u16, reason: &str) -> Frame {
+        if code == Close::NO_CODE {
+            return Frame::encode(OpCode::Control(Control::Close), b"");
+        }
+        let mut payload = code.to_be_bytes().to_vec();
+        let end = reason.floor_char_boundary(CONTROL_BYTES - payload.len());
+        payload.extend_from_slice(&reason.as_bytes()[..end]);
+        Frame::encode(OpCode::Control(Control::Close), &payload)
+    }
+
+    fn encode(opcode: OpCode, payload: &[u8]) -> Frame {
+        let header = FrameHeader {
+            opcode,
+            ..FrameHeader::default()
+        };
+        let length = payload.len() as u64;
+        let mut bytes = Vec::with_capacity(header.len(length) + payload.len());
+        header.format(length, &mut bytes).expect("a Vec takes everything");
+        bytes.extend_from_slice(payload);
+        Frame(bytes.into())
+    }
+
+    /// The bytes that are sent: header and payload.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// After it nothing is sent any more.
+    pub(super) fn is_close(&self) -> bool {
+        self.0[0] & 0x0F == 8
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame({} bytes)", self.0.len())
+    }
+}
+
+impl From<&Frame> for Frame {
+    fn from(frame: &Frame) -> Frame {
+        frame.clone()
+    }
+}
+
+impl From<&str> for Frame {
+    fn from(text: &str) -> Frame {
+        Frame::text(text)
+    }
+}
+
+impl From<String> for Frame {
+    fn from(text: String) -> Frame {
+        Frame::text(text)
+    }
+}
+
+impl From<&[u8]> for Frame {
+    fn from(bytes: &[u8]) -> Frame {
+        Frame::binary(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Frame {
+    fn from(bytes: Vec<u8>) -> Frame {
+        Frame::binary(bytes)
+    }
+}
+
+impl From<Message> for Frame {
+    fn from(message: Message) -> Frame {
+        match message {
+            Message::Text(text) => Frame::text(text),
+            Message::Binary(bytes) => Frame::binary(bytes),
+        }
+    }
+}
+
+/// Frames on their way out. What has been written of the first is remembered, so a write may be given up at any byte and
+/// gone on with later.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    frames: VecDeque<Frame>,
+    /// Of the first frame.
+    written: usize,
+}
+
+impl Outbox {
+    pub(super) fn push(&mut self, frame: Frame) {
+        self.frames.push_back(frame);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Makes one write of what there is, through `write`.
+    pub(super) fn write_with<R>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let mut count = 0;
+        for (slice, frame) in slices.iter_mut().zip(&self.frames) {
+            let skip = if count == 0 { self.written } else { 0 };
+            *slice = IoSlice::new(&frame.as_bytes()[skip..]);
+            count += 1;
+        }
+        write(&slices[..count])
+    }
+
+    /// So much has been written.
+    pub(super) fn advance(&mut self, mut count: usize) {
+        while let Some(first) = self.frames.front() {
+            let left = first.as_bytes().len() - self.written;
+            if count < left {
+                self.written += count;
+                return;
+            }
+            count -= left;
+            self.written = 0;
+            self.frames.pop_front();
+        }
+    }
+
+    /// Writes everything.
+    pub(super) fn flush(&mut self, out: &mut impl Write) -> io::Result<()> {
+        while !self.is_empty() {
+            match self.write_with(|slices| out.write_vectored(slices)) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => self.advance(count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_written_in_the_shortest_form() {
+        let head = |length: usize| Frame::binary(vec![0; length]).as_bytes()[..4].to_vec();
+        assert_eq!(Frame::text("hi").as_bytes(), b"\x81\x02hi");
+        assert_eq!(&head(125)[..2], [0x82, 125]);
+        assert_eq!(head(126), [0x82, 126, 0, 126]);
+        assert_eq!(head(65_535), [0x82, 126, 0xFF, 0xFF]);
+        assert_eq!(head(65_536), [0x82, 127, 0, 0]);
+    }
+
+    #[test]
+    fn a_close_frame_fits_whatever_the_reason() {
+        assert_eq!(Frame::close(1000, "bye").as_bytes(), b"\x88\x05\x03\xe8bye");
+        assert_eq!(Frame::close(Close::NO_CODE, "").as_bytes(), b"\x88\x00");
+        let long = Frame::close(1000, &"ä".repeat(100));
+        assert_eq!(long.as_bytes().len(), 2 + 2 + 122, "cut between characters");
+        assert!(long.is_close() && !Frame::text("").is_close());
+    }
+
+    #[test]
+    fn a_write_goes_on_at_the_byte_where_it_stopped() {
+        struct Three(Vec<u8>);
+        impl Write for Three {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let count = bytes.len().min(3);
+                self.0.extend_from_slice(&bytes[..count]);
+                Ok(count)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut outbox = Outbox::default();
+        let frames: Vec<Frame> = (0..100).map(|n| Frame::text("x".repeat(n % 9))).collect();
+        frames.iter().for_each(|frame| outbox.push(frame.clone()));
+        let mut out = Three(Vec::new());
+        outbox.flush(&mut out).unwrap();
+        let expected: Vec<u8> = frames.iter().flat_map(|frame| frame.as_bytes().to_vec()).collect();
+        assert!(out.0 == expected && outbox.is_empty());
+    }
+}

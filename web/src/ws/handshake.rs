@@ -1,0 +1,152 @@
+//! The opening handshake of RFC 6455 §4.2, as strict as it is written.
+
+use http::StatusCode;
+use tungstenite::handshake::derive_accept_key;
+
+use super::{Options, Origins};
+use crate::{Request, Response};
+
+/// The one version there is.
+const VERSION: &str = "13";
+
+/// What a handshake that was accepted is answered with.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Accepted {
+    pub(super) accept: String,
+    pub(super) protocol: Option<String>,
+}
+
+impl Accepted {
+    /// Adds the fields that belong to the 101.
+    pub(super) fn answer(&self, response: Response) -> Response {
+        let response = response.header("sec-websocket-accept", &self.accept);
+        match &self.protocol {
+            Some(protocol) => response.header("sec-websocket-protocol", protocol),
+            None => response,
+        }
+    }
+}
+
+/// Checks the request; the error is the answer.
+pub(super) fn check(request: &Request<'_>, options: &Options) -> Result<Accepted, Response> {
+    let refuse = |status: StatusCode, why: &'static str| Err(Response::new(status).body(why));
+    if request.method() != "GET" {
+        return refuse(StatusCode::METHOD_NOT_ALLOWED, "a WebSocket is opened by GET\n")
+            .map_err(|response: Response| response.header("allow", "GET"));
+    }
+    if request.version() != http::Version::HTTP_11 {
+        return refuse(StatusCode::BAD_REQUEST, "a WebSocket is opened over HTTP/1.1\n");
+    }
+    if !has_token(request, "upgrade", "websocket") || !has_token(request, "connection", "upgrade") {
+        return refuse(
+            StatusCode::BAD_REQUEST,
+            "here is a WebSocket: ask with `Upgrade: websocket` and `Connection: Upgrade`\n",
+        );
+    }
+    if request.header("sec-websocket-version") != Some(VERSION.as_bytes()) {
+        return refuse(
+            StatusCode::UPGRADE_REQUIRED,
+            "the version of the WebSocket protocol is 13\n",
+        )
+        .map_err(|response: Response| response.header("sec-websocket-version", VERSION));
+    }
+    let key = match only(request, "sec-websocket-key") {
+        Some(key) if is_key(key) => key,
+        _ => {
+            return refuse(
+                StatusCode::BAD_REQUEST,
+                "Sec-WebSocket-Key has to be 16 bytes in base64\n",
+            );
+        }
+    };
+    if !origin_is_allowed(request, &options.origins) {
+        return refuse(
+            StatusCode::FORBIDDEN,
+            "pages of this origin may not open a WebSocket here\n",
+        );
+    }
+    Ok(Accepted {
+        accept: derive_accept_key(key),
+        protocol: choose_protocol(request, &options.protocols),
+    })
+}
+
+/// Whether a list field has the token, in any case and in any of its lines.
+fn has_token(request: &Request<'_>, name: &str, token: &str) -> bool {
+    tokens(request, name).any(|found| found.eq_ignore_ascii_case(token))
+}
+
+/// The elements of a list field, over all its lines.
+fn tokens<'r>(request: &'r Request<'_>, name: &'r str) -> impl Iterator<Item = &'r str> {
+    lines(request, name)
+        .filter_map(|value| str::from_utf8(value).ok())
+        .flat_map(|value| value.split(','))
+        .map(|token| token.trim_matches([' ', '\t']))
+        .filter(|token| !token.is_empty())
+}
+
+fn lines<'r>(request: &'r Request<'_>, name: &'r str) -> impl Iterator<Item = &'r [u8]> {
+    request
+        .headers()
+        .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value)
+}
+
+/// The value of a field that is there once.
+fn only<'r>(request: &'r Request<'_>, name: &'r str) -> Option<&'r [u8]> {
+    let mut values = lines(request, name);
+    let value = values.next()?;
+    values.next().is_none().then_some(value)
+}
+
+/// 16 bytes in base64: 22 digits of which the last holds two bits, and the padding.
+fn is_key(key: &[u8]) -> bool {
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    match key {
+        [digits @ .., last, b'=', b'='] => {
+            digits.len() == 21 && digits.iter().all(is_digit) && matches!(last, b'A' | b'Q' | b'g' | b'w')
+        }
+        _ => false,
+    }
+}
+
+/// The first of ours that the client offers.
+fn choose_protocol(request: &Request<'_>, ours: &[String]) -> Option<String> {
+    let is_offered = |ours: &&String| tokens(request, "sec-websocket-protocol").any(|theirs| theirs == ours.as_str());
+    ours.iter().find(is_offered).cloned()
+}
+
+/// Only a browser sends an origin, and only for the sake of this check: whoever sends none is let in.
+fn origin_is_allowed(request: &Request<'_>, origins: &Origins) -> bool {
+    let Some(origin) = request.header_str("origin") else {
+        return request.header("origin").is_none();
+    };
+    match origins {
+        Origins::Any => true,
+        Origins::Same => {
+            let host = origin.split_once("://").map_or("", |(_, host)| host);
+            request.host().is_some_and(|ours| ours.eq_ignore_ascii_case(host))
+        }
+        Origins::These(list) => list.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_sixteen_bytes_in_base64() {
+        assert!(is_key(b"dGhlIHNhbXBsZSBub25jZQ=="));
+        for bad in [
+            &b""[..],
+            b"dGhlIHNhbXBsZSBub25jZQ",
+            b"dGhlIHNhbXBsZSBub25jZR==",
+            b"dGhlIHNhbXBsZSBub25jZQQ=",
+            b"dGhlIHNhbXBsZSBub25j ZQ==",
+            b"dGhlIHNhbXBsZSBub25jZQ==x",
+        ] {
+            assert!(!is_key(bad), "{bad:?}");
+        }
+    }
+}

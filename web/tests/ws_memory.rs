@@ -1,0 +1,88 @@
+//! What an idle WebSocket in callback style costs beyond an idle connection: at most a kilobyte, as the system counts it.
+//!
+//! Alone in its process, so that nothing else is in the figure.
+
+mod common;
+mod ws_client;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use common::{eventually, site};
+use osier::pubsub::Topic;
+use osier_web::{Request, Router, ws};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use ws_client::{handshake, masked};
+
+/// Enough that what is not per connection does not matter.
+const CONNECTIONS: usize = 3000;
+
+struct Guest(Topic<ws::Frame>);
+
+impl ws::Handler for Guest {
+    fn on_open(&mut self, sender: &ws::Sender) {
+        sender.join(&self.0);
+    }
+    fn on_message(&mut self, message: ws::Message, sender: &ws::Sender) {
+        sender.send(message);
+    }
+}
+
+/// The process's resident private memory.
+fn resident_bytes() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
+}
+
+fn ask(mut stream: &TcpStream, bytes: &[u8], answer_ends: &[u8]) {
+    stream.write_all(bytes).unwrap();
+    let (mut got, mut len) = ([0; 512], 0);
+    while !got[..len].ends_with(answer_ends) {
+        let count = stream.read(&mut got[len..]).unwrap();
+        assert!(count > 0, "{:?}", String::from_utf8_lossy(&got[..len]));
+        len += count;
+    }
+}
+
+#[test]
+fn an_idle_websocket_costs_at_most_a_kilobyte_more_than_an_idle_connection() {
+    let most = getrlimit(Resource::Nofile).maximum;
+    let wanted = 2 * CONNECTIONS as u64 + 100;
+    let raised = Rlimit {
+        current: Some(most.map_or(wanted, |most| most.min(wanted))),
+        maximum: most,
+    };
+    if raised.current < Some(wanted) || setrlimit(Resource::Nofile, raised).is_err() {
+        return println!("skipped: {CONNECTIONS} connections need {wanted} descriptors");
+    }
+    if resident_bytes().is_none() {
+        return println!("skipped: there is no RssAnon in /proc/self/status");
+    }
+    let room = Topic::new();
+    let joined = room.clone();
+    let upgrade =
+        move |request: &mut Request<'_>| ws::Options::default().upgrade_dormant(request, Guest(joined.clone()));
+    let site = site(Router::new().get("/", |_| "x\n").get("/ws", upgrade));
+    let clients: Vec<TcpStream> = (0..CONNECTIONS)
+        .map(|_| TcpStream::connect(site.addr).unwrap())
+        .collect();
+    for client in &clients {
+        ask(client, b"GET / HTTP/1.1\r\nHost: test\r\n\r\n", b"x\n");
+    }
+    let idle = resident_bytes().unwrap();
+    let (head, hello) = (handshake("/ws").into_bytes(), masked(0x81, b"hello"));
+    for client in &clients {
+        ask(client, &head, b"\r\n\r\n");
+        ask(client, &hello, b"\x81\x05hello");
+    }
+    eventually("all are in the room", || room.subscribers() == CONNECTIONS);
+    for _ in 0..3 {
+        assert_eq!(room.publish(ws::Frame::text("news")), CONNECTIONS);
+        clients.iter().for_each(|client| ask(client, b"", b"\x81\x04news"));
+    }
+    let each = resident_bytes().unwrap().saturating_sub(idle) / CONNECTIONS;
+    println!("an idle WebSocket in a room: {each} bytes beyond the idle connection");
+    assert!(each <= 1024, "{each} bytes");
+    assert!(each > 50, "{each} bytes: the measure measures nothing");
+}
