@@ -20,7 +20,7 @@ use osier::net::Stream;
 use osier::{Cancelled, JoinHandle};
 use osier_http::Limits;
 
-use crate::config::{Log, Observer, Timeouts};
+use crate::config::{Log, Observer, Timeouts, Trusted};
 use crate::conn::Conn;
 use crate::listen::Listener;
 use crate::router::Router;
@@ -50,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) timeouts: Timeouts,
     pub(crate) observer: Option<Observer>,
     pub(crate) max_connections: usize,
+    pub(crate) trusted: Option<Trusted>,
     pub(crate) log: Log,
     /// Open connections of each worker, counted in where they are placed. Relaxed: a stale reading only makes the spread
     /// a little less even.

@@ -1,7 +1,7 @@
 //! What a server can be told: how long it waits, and whom it reports to.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -115,6 +115,9 @@ impl fmt::Debug for Served<'_> {
             .finish()
     }
 }
+
+/// Asked whether a peer must say in the PROXY protocol whom it speaks for.
+pub(crate) type Trusted = Box<dyn Fn(Option<IpAddr>) -> bool + Send + Sync>;
 
 /// Called for every answered request.
 pub(crate) type Observer = Box<dyn Fn(&Served<'_>) + Send + Sync>;

@@ -8,11 +8,13 @@
 //!                      └─ refused, or closing while the client may still send ─▶ Linger ─▶ gone
 //! ```
 //!
+//! A connection of a trusted balancer begins as `Announced` instead, and becomes idle, or a burst, when its PROXY header is whole.
+//!
 //! The runtime calls [`Dormant::wake`] on a fiber of the connection's worker and never twice at once, so handlers of one
 //! connection do not overlap. What `wake` returns says how long the box sleeps next.
 
 use std::io::{self, Read};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -20,11 +22,13 @@ use std::time::{Duration, Instant};
 use osier::dormant::{Cause, Dormant, Next};
 use osier::net::Stream;
 use osier_http::HeadScanner;
+use osier_http::proxy_protocol::{self, Told};
 
 use crate::burst::{After, Burst, Input};
+use crate::listen::NOWHERE;
 use crate::output::Output;
 use crate::upgrade::{Session, Takeover, Upgraded};
-use crate::worker::{Buffers, Link, Worker};
+use crate::worker::{Buffers, INPUT_BYTES, Link, Worker};
 
 /// After the last answer the client's bytes are read and thrown away, so that no reset overtakes the answer: for this
 /// long and this many bytes (RFC 9112 §9.6).
@@ -44,12 +48,25 @@ pub(crate) struct Conn {
 }
 
 enum Stage {
+    /// The PROXY header is still to come.
+    Announced(Box<Announced>),
     Idle,
     Head(Box<Partial>),
     Linger(Box<Linger>),
     /// No longer HTTP.
     Session(Box<Taken>),
 }
+
+/// The beginning of a PROXY header.
+#[derive(Default)]
+struct Announced {
+    bytes: Vec<u8>,
+    /// From the first byte on.
+    deadline: Option<Instant>,
+}
+
+/// With a buffer full of it, it is known whether it is one.
+const _: () = assert!(proxy_protocol::HEADER_MAX < INPUT_BYTES);
 
 struct Taken {
     session: Box<dyn Session>,
@@ -77,11 +94,12 @@ impl Conn {
         let prepared = stream
             .set_read_timeout(Some(RESTING))
             .and_then(|()| stream.set_write_timeout(Some(timeouts.write)));
+        let stage = match &worker.server.trusted {
+            Some(trusted) if trusted(ip(peer)) => Stage::Announced(Box::default()),
+            _ => Stage::Idle,
+        };
         let link = worker.link(stream, peer);
-        let conn = Box::new(Conn {
-            link,
-            stage: Stage::Idle,
-        });
+        let conn = Box::new(Conn { link, stage });
         // A socket that fails here was reset between accept and now.
         if prepared.is_err() || worker.draining.get() {
             return;
@@ -91,6 +109,56 @@ impl Conn {
                 .server
                 .log(format_args!("cannot watch a connection from {peer}: {error}"));
         }
+    }
+
+    /// Bytes of a balancer's header, and whatever has come behind it.
+    fn announced(&mut self, mut announced: Box<Announced>) -> Next {
+        let link = self.link.clone();
+        let mut buffers = link.worker.take_buffers();
+        let held = announced.bytes.len();
+        buffers.input[..held].copy_from_slice(&announced.bytes);
+        let filled = match (&link.stream).read(&mut buffers.input[held..]) {
+            Ok(count @ 1..) => held + count,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => held,
+            _ => {
+                link.worker.give_buffers(buffers);
+                return Next::End;
+            }
+        };
+        let input = &buffers.input[..filled];
+        let http = match proxy_protocol::parse(input) {
+            Ok(Some(header)) => {
+                if let Told::Inet { source, .. } = header.told {
+                    link.set_told(source);
+                }
+                header.length..filled
+            }
+            Ok(None) => {
+                announced.bytes = input.to_vec();
+                link.worker.give_buffers(buffers);
+                let timeouts = &link.worker.server.timeouts;
+                let time = if filled == 0 { timeouts.idle } else { timeouts.header };
+                announced.deadline = announced.deadline.filter(|_| held > 0).or_else(|| after(time));
+                let deadline = announced.deadline;
+                self.stage = Stage::Announced(announced);
+                return Next::Sleep(deadline);
+            }
+            Err(malformed) => {
+                link.worker.give_buffers(buffers);
+                let peer = link.peer();
+                link.worker.server.log(format_args!(
+                    "closed a connection from the trusted peer {peer}: {malformed}"
+                ));
+                return Next::End;
+            }
+        };
+        let count = http.len();
+        buffers.input.copy_within(http, 0);
+        if count > 0 {
+            return self.burst(buffers, count);
+        }
+        link.worker.give_buffers(buffers);
+        self.sleep()
     }
 
     /// Bytes have come, or the client is gone, and nothing of a head was there before.
@@ -265,6 +333,13 @@ impl Conn {
                 let answered = Burst::new(&self.link, &output).head_timed_out();
                 answered.map_or(Next::End, |()| self.linger())
             }
+            Stage::Announced(_) => {
+                let peer = self.link.peer();
+                self.link.worker.server.log(format_args!(
+                    "closed a connection from the trusted peer {peer}: its PROXY header did not come in time"
+                ));
+                Next::End
+            }
             Stage::Idle | Stage::Linger(_) | Stage::Session(_) => Next::End,
         }
     }
@@ -292,6 +367,7 @@ impl Dormant for Conn {
             Cause::Readable | Cause::Woken => {}
         }
         match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Announced(announced) => self.announced(announced),
             Stage::Idle => self.begin(),
             Stage::Head(partial) => self.go_on(partial),
             Stage::Linger(linger) => self.throw_away(linger),
@@ -304,6 +380,11 @@ impl Drop for Conn {
     fn drop(&mut self) {
         self.link.worker.unlink(&self.link);
     }
+}
+
+/// Whose connection it is; nobody's, on a Unix socket.
+fn ip(peer: SocketAddr) -> Option<IpAddr> {
+    (peer != NOWHERE).then(|| peer.ip().to_canonical())
 }
 
 /// When `time` from now is; `None`, which is never, beyond what the clock can tell.

@@ -109,6 +109,10 @@ impl<'a> RequestBody<'a> {
     }
 
     #[inline]
+    pub(crate) fn is_told(&self) -> bool {
+        self.link.is_told()
+    }
+
     pub(crate) fn peer(&self) -> SocketAddr {
         self.link.peer()
     }

@@ -161,7 +161,13 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The address of the client.
+    /// Whether the client's address is what a trusted balancer has told in the PROXY protocol; see
+    /// [`Server::proxy_protocol`](crate::Server::proxy_protocol).
+    pub fn is_proxied(&self) -> bool {
+        self.body.is_told()
+    }
+
+    /// The address of the client; `0.0.0.0:0` on a Unix socket.
     pub fn peer(&self) -> SocketAddr {
         self.body.peer()
     }

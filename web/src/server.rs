@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use osier::net::TcpListener;
 use osier_http::Limits;
 
 use crate::accept::{Padded, Shared, accept, drain, on_worker};
-use crate::config::{Log, Observer, Served, Timeouts};
+use crate::config::{Log, Observer, Served, Timeouts, Trusted};
 use crate::listen::{Address, Listener, NOWHERE, bind_unix};
 use crate::router::Router;
 
@@ -69,6 +69,7 @@ pub struct Server {
     limits: Limits,
     timeouts: Timeouts,
     max_connections: usize,
+    trusted: Option<Trusted>,
     observer: Option<Observer>,
     log: Log,
 }
@@ -81,6 +82,7 @@ impl Server {
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             max_connections: usize::MAX,
+            trusted: None,
             observer: None,
             log: Box::new(|line| eprintln!("osier-web: {line}")),
         }
@@ -102,6 +104,25 @@ impl Server {
     /// count on their own: it may be exceeded by as many as there are workers, less one.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count;
+        self
+    }
+
+    /// Has the PROXY protocol (version 1 or 2) spoken by the peers that `trusted` says yes to, given their addresses, or `None` for the
+    /// peer of a Unix socket. Such a connection must begin with its header, and within the time for a request's head, or it is closed
+    /// with a log line; then [`Request::peer`](crate::Request::peer) and [`Served::peer`] are the client that the header tells. A header
+    /// that tells none (`LOCAL`, `UNKNOWN`, Unix sockets) leaves the peer as it is.
+    ///
+    /// From everybody else no header is looked for: its bytes are HTTP, and refused as such.
+    ///
+    /// ```
+    /// use osier_web::{Router, Server};
+    /// use std::net::{IpAddr, Ipv4Addr};
+    ///
+    /// let balancer = IpAddr::from(Ipv4Addr::new(10, 0, 0, 2));
+    /// let server = Server::new(Router::new()).proxy_protocol(move |peer| peer == Some(balancer));
+    /// ```
+    pub fn proxy_protocol(mut self, trusted: impl Fn(Option<IpAddr>) -> bool + Send + Sync + 'static) -> Self {
+        self.trusted = Some(Box::new(trusted));
         self
     }
 
@@ -193,6 +214,7 @@ impl Server {
             limits: self.limits,
             timeouts: self.timeouts,
             max_connections: self.max_connections,
+            trusted: self.trusted,
             observer: self.observer,
             log: self.log,
             connections: (0..osier::workers()).map(|_| Padded::default()).collect(),

@@ -94,7 +94,7 @@ impl Worker {
         let link = Rc::new(Link {
             stream,
             worker: self.clone(),
-            peer: Peer::pack(peer),
+            peer: Cell::new(Peer::pack(peer)),
             busy: Cell::new(false),
             place: Cell::new(place),
         });
@@ -126,7 +126,8 @@ impl Worker {
 pub(crate) struct Link {
     pub(crate) stream: Stream,
     pub(crate) worker: Rc<Worker>,
-    peer: Peer,
+    /// The client's, as far as it is known: a balancer's until that has told.
+    peer: Cell<Peer>,
     /// A burst is running.
     pub(crate) busy: Cell<bool>,
     /// Index in `Worker::links`; only that list's owner writes it.
@@ -135,7 +136,21 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn peer(&self) -> SocketAddr {
-        self.peer.unpack()
+        self.peer.get().unpack()
+    }
+
+    /// A balancer speaks for this client.
+    pub(crate) fn set_told(&self, client: SocketAddr) {
+        let told = Peer {
+            is_told: true,
+            ..Peer::pack(client)
+        };
+        self.peer.set(told);
+    }
+
+    /// Whether the peer is one that a balancer has told.
+    pub(crate) fn is_told(&self) -> bool {
+        self.peer.get().is_told
     }
 }
 
@@ -147,6 +162,8 @@ struct Peer {
     scope: u32,
     port: u16,
     is_v4: bool,
+    /// By a balancer; here because there is room.
+    is_told: bool,
 }
 
 impl Peer {
@@ -160,6 +177,7 @@ impl Peer {
             scope,
             port: addr.port(),
             is_v4: addr.is_ipv4(),
+            is_told: false,
         }
     }
 
