@@ -56,6 +56,8 @@ pub struct Entry<'a> {
     pub user_agent: &'a [u8],
     /// From the first byte of the request to the last of the response, where it was measured.
     pub took: Option<Duration>,
+    /// The request's number, if anybody has asked for it: what else it left in logs bears it. In JSON only.
+    pub id: Option<osier_web::RequestId>,
 }
 
 /// A log that is open. Shared by the workers.
@@ -185,6 +187,7 @@ impl AccessLog {
             referer: field("referer"),
             user_agent: field("user-agent"),
             took: Some(served.duration()),
+            id: served.id(),
         });
     }
 
@@ -327,6 +330,9 @@ fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
             format_args!(",\"seconds\":{}.{:06}", took.as_secs(), took.subsec_micros()),
         );
     }
+    if let Some(id) = entry.id {
+        put(line, format_args!(",\"id\":\"{id}\""));
+    }
     line.push(b'}');
 }
 
@@ -374,6 +380,7 @@ mod tests {
         referer: b"",
         user_agent: b"curl/8",
         took: Some(Duration::from_micros(1_000_042)),
+        id: None,
     };
 
     fn as_combined(entry: &Entry<'_>) -> String {
@@ -401,6 +408,14 @@ mod tests {
                 r#""version":"HTTP/1.1","user_agent":"curl/8","status":200,"bytes":2326,"seconds":1.000042}"#
             )
         );
+    }
+
+    #[test]
+    fn a_request_with_a_number_says_it_in_json() {
+        let id = osier_web::RequestId::random();
+        let numbered = Entry { id: Some(id), ..ENTRY };
+        assert!(as_json(&numbered).ends_with(&format!(",\"seconds\":1.000042,\"id\":\"{id}\"}}")));
+        assert_eq!(as_combined(&numbered), as_combined(&ENTRY));
     }
 
     #[test]

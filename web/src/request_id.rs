@@ -14,7 +14,8 @@ thread_local! {
 }
 
 impl RequestId {
-    pub(crate) fn random() -> RequestId {
+    /// A new one, for what is logged like a request and is none.
+    pub fn random() -> RequestId {
         let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         STATE.set(state);
         let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
