@@ -96,6 +96,7 @@ pub fn run(file: &Path) -> Result<(), Failure> {
         entries: CACHE_ENTRIES * workers,
         bytes: CACHE_BYTES,
         files: (CACHE_FILES * workers).min(descriptors / 8),
+        ..CacheLimits::default()
     };
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
     let signals = signals.map_err(|error| format!("cannot watch for signals: {error}"))?;
