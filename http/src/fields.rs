@@ -33,6 +33,11 @@ impl FieldLines {
         FieldLines(Vec::new())
     }
 
+    /// Makes room for lines of so many bytes in all: a name, a value and four bytes more each.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.0.reserve(bytes);
+    }
+
     /// Adds a field. Fields of one name are all kept, in order.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ impl Burst<'_> {
         } else {
             head.exchange()
         };
-        if matches!(response.body.kind, Kind::Reader { .. } | Kind::Stream(_)) {
+        if matches!(response.body.kind, Kind::Reader { .. } | Kind::Stream(..)) {
             return self.answer_slowly(response, head, exchange, None, started);
         }
         let sent = self.write_head(response, exchange);

@@ -38,7 +38,8 @@ pub(crate) enum Kind {
         offset: u64,
         len: u64,
     },
-    Stream(Producer),
+    /// With the number of bytes it will write, if that is known.
+    Stream(Producer, Option<u64>),
     Duplex(Exchanger),
     /// No body: the protocol the connection goes on with, and who takes it over.
     Upgrade(Box<str>, Takeover),
@@ -102,7 +103,7 @@ impl Body {
     /// What `write` writes; see [`Response::stream`](crate::Response::stream).
     pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'static) -> Self {
         Body {
-            kind: Kind::Stream(Box::new(write)),
+            kind: Kind::Stream(Box::new(write), None),
             text: None,
         }
     }
@@ -134,7 +135,8 @@ impl Body {
         match &self.kind {
             Kind::Reader { len, .. } => *len,
             Kind::File { len, .. } => Some(*len),
-            Kind::Stream(_) | Kind::Duplex(_) => None,
+            Kind::Stream(_, len) => *len,
+            Kind::Duplex(_) => None,
             Kind::Upgrade(..) => Some(0),
             _ => self.bytes().map(|bytes| bytes.len() as u64),
         }
@@ -165,7 +167,7 @@ impl fmt::Debug for Body {
             Kind::Static(_) | Kind::Owned(_) | Kind::Shared(_) => "bytes",
             Kind::Reader { .. } => "reader",
             Kind::File { .. } => "file",
-            Kind::Stream(_) => "stream",
+            Kind::Stream(..) => "stream",
             Kind::Duplex(_) => "duplex",
             Kind::Upgrade(..) => "upgrade",
         };

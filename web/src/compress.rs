@@ -136,7 +136,7 @@ fn is_eligible(response: &Response) -> bool {
             StatusCode::NO_CONTENT | StatusCode::PARTIAL_CONTENT | StatusCode::NOT_MODIFIED
         );
     let long_enough = match &response.body.kind {
-        Kind::Stream(_) | Kind::Duplex(_) | Kind::Reader { .. } => {
+        Kind::Stream(..) | Kind::Duplex(_) | Kind::Reader { .. } => {
             response.body.len().is_none_or(|len| len >= WORTHWHILE as u64)
         }
         _ => response.body.bytes().is_some_and(|bytes| bytes.len() >= WORTHWHILE),
@@ -182,7 +182,7 @@ fn encode(body: Body, coding: Coding) -> Result<Body, Body> {
             };
             whole(bytes, coding, |bytes| (**bytes).as_ref(), back)
         }
-        Kind::Stream(produce) => Ok(Body::stream(move |out| pipe(out, coding, produce))),
+        Kind::Stream(produce, _) => Ok(Body::stream(move |out| pipe(out, coding, produce))),
         Kind::Duplex(exchange) => Ok(Body::duplex(move |request, out| {
             pipe(out, coding, |out| exchange(request, out))
         })),

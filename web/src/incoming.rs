@@ -132,6 +132,11 @@ impl<'a> RequestBody<'a> {
         }
     }
 
+    /// Whether some of it, or perhaps only of its framing, has been received and not been read.
+    pub(crate) fn has_received(&self) -> bool {
+        !self.unread.is_empty() && !self.is_done()
+    }
+
     /// The announced length in bytes: 0 without a body, `None` when it is chunked.
     pub fn announced(&self) -> Option<u64> {
         match self.length {

@@ -21,7 +21,8 @@
 //!
 //! From the socket to the handler: `accept` places it on a worker, `conn` waits without a stack, `burst` takes the requests
 //! that have come, `router` finds the handler, `incoming` is the request's body, `answer` and `output` make the bytes that
-//! go back, `upgrade` is what becomes of a connection after a 101.
+//! go back, `upgrade` is what becomes of a connection after a 101. On top lie the handlers: `files`, and `proxy`, which takes
+//! its connections from an `upstream`.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -40,6 +41,7 @@ mod into_response;
 mod listen;
 mod negotiate;
 mod output;
+pub mod proxy;
 mod request;
 mod request_id;
 mod response;

@@ -13,7 +13,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::mem;
 
 use osier::net::Stream;
-use osier_http::{LAST_CHUNK, Sent, Transfer};
+use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK, Sent, Transfer};
 
 use crate::RequestBody;
 use crate::body::{Body, Kind};
@@ -181,13 +181,19 @@ impl<'c> Output<'c> {
                 }
                 count
             }
-            Kind::Stream(produce) => {
+            Kind::Stream(produce, len) => {
                 let mut writer = BodyWriter {
                     output: self,
                     chunked,
                     count: 0,
                 };
                 produce(&mut writer)?;
+                if len.is_some_and(|len| writer.count != len) {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "a response body has not the length that was promised",
+                    ));
+                }
                 writer.count
             }
             Kind::Duplex(exchange) => {
@@ -301,6 +307,9 @@ impl Write for BodyWriter<'_, '_> {
         if state.broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
+        if bytes.len() >= LARGE {
+            return self.write_large(state, bytes);
+        }
         let mut room = HIGH_WATER.saturating_sub(state.buffer.len()).max(1);
         if self.chunked {
             let begin = match state.chunk {
@@ -325,6 +334,24 @@ impl Write for BodyWriter<'_, '_> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.output.flush()
+    }
+}
+
+impl BodyWriter<'_, '_> {
+    /// Sends from where the bytes are instead of copying them, behind what has collected.
+    fn write_large(&mut self, mut state: RefMut<'_, State>, bytes: &[u8]) -> io::Result<usize> {
+        state.close_chunk();
+        if self.chunked {
+            state
+                .buffer
+                .extend_from_slice(ChunkHead::new(bytes.len() as u64).as_bytes());
+        }
+        state.flush(self.output.stream, bytes)?;
+        if self.chunked {
+            state.buffer.extend_from_slice(CHUNK_END);
+        }
+        self.count += bytes.len() as u64;
+        Ok(bytes.len())
     }
 }
 

@@ -1,6 +1,7 @@
 //! A server on loopback and a client that sends bytes and reads replies; every test file uses it.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod backend;
 pub mod folder;
 
 use std::io::{ErrorKind, Read, Write};

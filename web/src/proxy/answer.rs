@@ -1,0 +1,197 @@
+//! From the backend's answer to the response for the client.
+
+use std::io;
+
+use http::StatusCode;
+use osier::Cancelled;
+use osier_http::{FieldLines, Method, Reply, ReplyLength};
+
+use super::exchange::{Failure, Why};
+use super::sender::Sender;
+use super::wire::Wire;
+use super::{SMALL, Settings, forwarded, relay, tunnel};
+use crate::body::Kind;
+use crate::upstream::Upstream;
+use crate::{Body, Request, RequestId, Response};
+
+/// What is kept of the backend's head.
+pub(super) struct Head {
+    status: StatusCode,
+    fields: FieldLines,
+    has_date: bool,
+    body: ReplyLength,
+    declared: Option<u64>,
+    /// The protocol that both have agreed on.
+    protocol: Option<String>,
+}
+
+impl Head {
+    /// `upgrade` is what the client has asked for, a list of protocols.
+    pub(super) fn of(reply: &Reply<'_>, upgrade: Option<&[u8]>) -> Result<Head, Why> {
+        let status = StatusCode::from_u16(reply.status()).map_err(|_| Why::Malformed("a status nobody can send"))?;
+        let protocol = reply.upgrade().filter(|chosen| {
+            let asked = upgrade.unwrap_or_default().split(|&byte| byte == b',');
+            asked
+                .map(<[u8]>::trim_ascii)
+                .any(|asked| asked.eq_ignore_ascii_case(chosen))
+        });
+        if status == StatusCode::SWITCHING_PROTOCOLS && protocol.is_none() {
+            return Err(Why::Malformed("a change of protocol that was not asked for"));
+        }
+        let mut fields = FieldLines::new();
+        fields.reserve(reply.headers().map(|(name, value)| name.len() + value.len() + 4).sum());
+        let mut has_date = false;
+        for (name, value) in reply.headers() {
+            if !forwarded::is_of_connection(name) && !reply.connection_names(name) {
+                has_date |= name.eq_ignore_ascii_case("date");
+                // The strict parser has let nothing through that could not be written.
+                let _ = fields.push(name, value);
+            }
+        }
+        Ok(Head {
+            status,
+            fields,
+            has_date,
+            body: reply.body(),
+            declared: reply.content_length(),
+            protocol: protocol.map(|protocol| String::from_utf8_lossy(protocol).into_owned()),
+        })
+    }
+}
+
+/// The response. `wire` is at the beginning of the body, and `sender` where it was when the head came.
+pub(super) fn answer(
+    settings: &Settings,
+    request: &Request<'_>,
+    sender: &mut Sender,
+    mut wire: Wire,
+    head: Head,
+) -> Result<Response, Failure> {
+    if let Some(protocol) = head.protocol {
+        return Ok(upgrade(settings, wire, &protocol, head.fields, head.has_date));
+    }
+    let lease = wire.lease().expect("the body has not been read");
+    let backend = lease.backend();
+    let fail = |error: io::Error| match Cancelled::is(&error) {
+        true => Failure::Cancelled(error),
+        false => Failure::Backend(backend, Why::Body(error)),
+    };
+    lease.stream().set_read_timeout(Some(settings.between)).map_err(fail)?;
+
+    let is_sending = !sender.is_done() && sender.over().get().is_none();
+    if !sender.is_done() && !is_sending {
+        wire.close_after();
+    }
+    let mut received = Vec::new();
+    let bound = settings.read_ahead;
+    let kind = if head.body == ReplyLength::None {
+        if !sender.is_done() {
+            wire.close_after();
+        }
+        wire.take_received(&mut received).map_err(fail)?;
+        bodiless(request, head.declared)
+    } else if is_sending {
+        let sender = std::mem::replace(sender, Sender::new(osier_http::BodyLength::None));
+        let context = Context::of(settings, request, backend);
+        Body::duplex(move |body, out| {
+            let done = exchange(sender, body, wire, bound, out);
+            done.map_err(|error| context.explain(error))
+        })
+        .kind
+    } else if wire.take_received(&mut received).map_err(fail)? {
+        Kind::Owned(received)
+    } else if let ReplyLength::Known(length @ ..=SMALL) = head.body {
+        // Bounded by SMALL.
+        let (mut filled, length) = (received.len(), length as usize);
+        received.resize(length, 0);
+        while filled < length {
+            filled += wire.read(&mut received[filled..]).map_err(fail)?;
+        }
+        Kind::Owned(received)
+    } else {
+        let length = match head.body {
+            ReplyLength::Known(length) => Some(length),
+            _ => None,
+        };
+        let context = Context::of(settings, request, backend);
+        let produce = move |out: &mut dyn io::Write| {
+            relay::relay(wire, &received, bound, out).map_err(|error| context.explain(error))
+        };
+        Kind::Stream(Box::new(produce), length)
+    };
+    let mut response = Response::new(head.status);
+    response.fields = head.fields;
+    response.has_date = head.has_date;
+    response.body = Body { kind, text: None };
+    Ok(response)
+}
+
+/// What follows the head where no body does: the answer to HEAD tells the length of the one to GET, if that was told.
+fn bodiless(request: &Request<'_>, declared: Option<u64>) -> Kind {
+    if request.head.method() != Method::Head {
+        return Kind::Empty;
+    }
+    Kind::Reader {
+        reader: Box::new(io::empty()),
+        len: declared,
+    }
+}
+
+/// The rest of the request and the answer, at the same time.
+fn exchange(
+    mut sender: Sender,
+    body: &mut crate::RequestBody<'_>,
+    mut wire: Wire,
+    bound: usize,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let lease = wire.lease().expect("nothing has been read").clone();
+    wire.while_sending(sender.over());
+    osier::scope(|s| {
+        let sending = s.spawn_local(|| {
+            let lease = lease;
+            // A backend that does not want the rest may still answer; a client that fails ends the connection.
+            let _ = sender.send(body, &lease);
+        });
+        let relayed = relay::relay(wire, &[], bound, out);
+        sending.cancel();
+        relayed
+    })
+}
+
+fn upgrade(settings: &Settings, wire: Wire, protocol: &str, fields: FieldLines, has_date: bool) -> Response {
+    let idle = settings.tunnel_idle;
+    let (lease, received) = wire.into_tunnel().expect("nothing has been read");
+    let mut response = Response::upgrade(protocol, move |client| tunnel::run(client, &lease, &received, idle));
+    response.fields = fields;
+    response.has_date = has_date;
+    response
+}
+
+/// What a log line of a failing body says beside the failure.
+struct Context {
+    upstream: Upstream,
+    backend: usize,
+    id: RequestId,
+}
+
+impl Context {
+    fn of(settings: &Settings, request: &Request<'_>, backend: usize) -> Context {
+        Context {
+            upstream: settings.upstream.clone(),
+            backend,
+            id: request.id(),
+        }
+    }
+
+    fn explain(&self, error: io::Error) -> io::Error {
+        if Cancelled::is(&error) {
+            return error;
+        }
+        let (id, name, label) = (self.id, self.upstream.name(), self.upstream.label(self.backend));
+        io::Error::new(
+            error.kind(),
+            format!("[{id}] upstream {name}: backend {label}: {error}"),
+        )
+    }
+}

@@ -1,0 +1,237 @@
+//! One request through the proxy: a lease, the request to it, the head of its answer, and once more where that is safe.
+
+use std::error::Error;
+use std::panic::resume_unwind;
+use std::time::Duration;
+use std::{fmt, io};
+
+use http::StatusCode;
+use osier::Cancelled;
+
+use super::sender::{Sender, Unsent};
+use super::wire::{NoHead, Wire};
+use super::{Settings, answer, outgoing};
+use crate::upstream::{Lease, Unavailable};
+use crate::{IntoResponse, Request, Response};
+
+/// Why there is no answer to pass on.
+pub(super) enum Failure {
+    Unavailable(Unavailable),
+    /// Number and fault.
+    Backend(usize, Why),
+    Client(io::Error),
+    Cancelled(io::Error),
+}
+
+/// What a backend has done wrong.
+#[derive(Debug)]
+pub(super) enum Why {
+    /// It has not taken the request.
+    Unsent(io::Error),
+    /// The connection ended before the head had; whether any of it had come.
+    Broken { error: io::Error, begun: bool },
+    /// The body is not whole.
+    Body(io::Error),
+    /// Not HTTP as it is written.
+    Malformed(&'static str),
+    /// No byte in this time.
+    TooLate(Duration),
+}
+
+/// Passes the request on and makes a response of what comes of it.
+pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
+    let Some(target) = outgoing::target(settings, request) else {
+        return Response::new(StatusCode::BAD_REQUEST).body("a path with a segment that is . or ..\n");
+    };
+    let mut sender = Sender::new(request.head.body());
+    let mut failed = None;
+    loop {
+        let lease = match failed {
+            None => settings.upstream.lease(None),
+            Some(backend) => settings.upstream.lease_anew(None, Some(backend)),
+        };
+        let lease = match lease {
+            Ok(lease) => lease,
+            Err(unavailable) => return Failure::Unavailable(unavailable).answer(settings, request),
+        };
+        let backend = lease.backend();
+        let upgrade = request.head.upgrade().filter(|_| settings.tunnels);
+        if outgoing::write_head(settings, request, &target, &lease, upgrade, &mut sender.head).is_err() {
+            // What came through the strict parser can be written; a host or prefix of the settings perhaps not.
+            return Response::internal_error("the proxy's host or prefix cannot be written in a request");
+        }
+        match attempt(settings, request, &mut sender, lease, upgrade) {
+            Ok(response) => return response,
+            Err(failure) if failed.is_none() && may_repeat(&failure, &sender, request) => {
+                sender.restart();
+                failed = Some(backend);
+            }
+            Err(failure) => return failure.answer(settings, request),
+        }
+    }
+}
+
+/// Whether the same request may be sent again: the backend has not got a byte of it, or it makes no difference how often it
+/// gets it and nothing was heard of it.
+fn may_repeat(failure: &Failure, sender: &Sender, request: &Request<'_>) -> bool {
+    let Failure::Backend(_, why) = failure else {
+        return false;
+    };
+    match why {
+        Why::Unsent(error) if error.kind() == io::ErrorKind::TimedOut => false,
+        Why::Unsent(_) => sender.is_untouched() || outgoing::is_repeatable(request),
+        Why::Broken { begun: false, .. } => outgoing::is_repeatable(request),
+        _ => false,
+    }
+}
+
+fn attempt(
+    settings: &Settings,
+    request: &mut Request<'_>,
+    sender: &mut Sender,
+    lease: Lease,
+    upgrade: Option<&[u8]>,
+) -> Result<Response, Failure> {
+    let reused = lease.is_reused();
+    let stream = lease.stream();
+    let set = stream.set_write_timeout(Some(settings.first_byte));
+    let set = set.and_then(|()| stream.set_read_timeout(Some(settings.first_byte)));
+    set.map_err(|error| of_backend(&lease, Why::Unsent(error)))?;
+
+    sender.collect(&mut request.body).map_err(of_client)?;
+    let whole = match sender.send_collected(&lease) {
+        Ok(whole) => whole,
+        Err(Unsent::Backend(error)) => {
+            let why = Why::Unsent(error);
+            blame(&lease, &why, reused);
+            return Err(of_backend(&lease, why));
+        }
+        Err(Unsent::Cancelled(error) | Unsent::Client(error)) => return Err(of_client(error)),
+    };
+    let mut wire = Wire::new(lease);
+    let found = match whole {
+        true => wire.read_head(&settings.limits, request.head.method(), |reply| {
+            answer::Head::of(reply, upgrade)
+        }),
+        false => send_and_await(settings, request, sender, &mut wire, upgrade)?,
+    };
+    let lease = wire.lease().expect("the answer's body has not been read");
+    let why = match found {
+        Ok(Ok(head)) => {
+            lease.answered();
+            return answer::answer(settings, request, sender, wire, head);
+        }
+        Ok(Err(why)) => why,
+        Err(NoHead::Broken { error, .. }) if Cancelled::is(&error) => return Err(Failure::Cancelled(error)),
+        Err(NoHead::Broken { error, .. }) if error.kind() == io::ErrorKind::TimedOut => {
+            Why::TooLate(settings.first_byte)
+        }
+        Err(NoHead::Broken { error, begun }) => Why::Broken { error, begun },
+        Err(NoHead::Refused(reject)) => Why::Malformed(reject.reason()),
+        Err(NoHead::TooManyInterims) => Why::Malformed("too many interim responses"),
+    };
+    blame(lease, &why, reused);
+    Err(of_backend(lease, why))
+}
+
+/// An end on a connection that was idle before says nothing of the backend; everything else does.
+fn blame(lease: &Lease, why: &Why, reused: bool) {
+    let is_stale = matches!(why, Why::Broken { begun: false, .. } | Why::Unsent(_)) && reused;
+    if !is_stale {
+        lease.failed(why);
+    }
+}
+
+/// Sends the rest of the request on a fiber of its own while the head of the answer is awaited, and stops that fiber when the
+/// head has come.
+fn send_and_await(
+    settings: &Settings,
+    request: &mut Request<'_>,
+    sender: &mut Sender,
+    wire: &mut Wire,
+    upgrade: Option<&[u8]>,
+) -> Result<Result<Result<answer::Head, Why>, NoHead>, Failure> {
+    let lease = wire.lease().expect("nothing has been read").clone();
+    wire.while_sending(sender.over());
+    let method = request.head.method();
+    let body = &mut request.body;
+    let (found, sent) = osier::scope(|s| {
+        let sending = s.spawn_local(|| {
+            let lease = lease;
+            sender.send(body, &lease)
+        });
+        let found = wire.read_head(&settings.limits, method, |reply| answer::Head::of(reply, upgrade));
+        sending.cancel();
+        (found, sending.join())
+    });
+    match sent {
+        Ok(Err(Unsent::Client(error))) => Err(of_client(error)),
+        // The backend does not want the rest; it may have said why.
+        Ok(Ok(()) | Err(Unsent::Backend(_) | Unsent::Cancelled(_))) => Ok(found),
+        Err(payload) if Cancelled::is_payload(&*payload) => Ok(found),
+        Err(payload) => resume_unwind(payload),
+    }
+}
+
+fn of_client(error: io::Error) -> Failure {
+    match Cancelled::is(&error) {
+        true => Failure::Cancelled(error),
+        false => Failure::Client(error),
+    }
+}
+
+fn of_backend(lease: &Lease, why: Why) -> Failure {
+    Failure::Backend(lease.backend(), why)
+}
+
+impl Failure {
+    fn answer(self, settings: &Settings, request: &Request<'_>) -> Response {
+        let status = match &self {
+            Failure::Unavailable(unavailable) => unavailable.status(),
+            Failure::Backend(_, why) => why.status(),
+            Failure::Client(_) | Failure::Cancelled(_) => StatusCode::BAD_GATEWAY,
+        };
+        let (name, id) = (settings.upstream.name(), request.id());
+        let cause: Box<dyn Error> = match self {
+            Failure::Unavailable(Unavailable::Cancelled(error)) | Failure::Cancelled(error) => error.into(),
+            Failure::Client(error) => return error.into_response(),
+            Failure::Unavailable(unavailable) => format!("[{id}] upstream {name}: {unavailable}").into(),
+            Failure::Backend(backend, why) => {
+                let label = settings.upstream.label(backend);
+                format!("[{id}] upstream {name}: backend {label} {why}").into()
+            }
+        };
+        let mut response = Response::new(status).body(match status {
+            StatusCode::SERVICE_UNAVAILABLE => "service unavailable\n",
+            StatusCode::GATEWAY_TIMEOUT => "gateway timeout\n",
+            _ => "bad gateway\n",
+        });
+        response.cause = Some(cause);
+        response
+    }
+}
+
+impl Why {
+    fn status(&self) -> StatusCode {
+        match self {
+            Why::TooLate(_) => StatusCode::GATEWAY_TIMEOUT,
+            Why::Unsent(error) | Why::Body(error) if error.kind() == io::ErrorKind::TimedOut => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
+            _ => StatusCode::BAD_GATEWAY,
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Unsent(error) => write!(f, "has not taken the request: {error}"),
+            Why::Broken { error, begun: false } => write!(f, "has not answered: {error}"),
+            Why::Broken { error, begun: true } => write!(f, "broke off inside the head of its answer: {error}"),
+            Why::Body(error) => write!(f, "broke off inside the body of its answer: {error}"),
+            Why::Malformed(reason) => write!(f, "has answered with {reason}"),
+            Why::TooLate(limit) => write!(f, "has not answered within {limit:?}"),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What goes to the backend: one request, its head and then its body, as the client sends it.
+//!
+//! A sender can be stopped between any two calls (its fiber is cancelled when the answer has come) and goes on where it was:
+//! what has been read from the client and not been taken by the backend stays in `piece`. As long as the backend has not
+//! taken a byte, the same request may go to another.
+
+use std::cell::Cell;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::time::Instant;
+
+use osier::Cancelled;
+use osier_http::{BodyLength, CHUNK_END, ChunkHead, LAST_CHUNK};
+
+use crate::upstream::Lease;
+use crate::{RequestBody, Stream};
+
+/// Read from the client at once.
+const PIECE: usize = 32 << 10;
+
+/// In front of a piece: the longest line with its length.
+const CHUNK_ROOM: usize = 18;
+
+pub(super) struct Sender {
+    /// With the head, which depends on the backend.
+    pub(super) head: Vec<u8>,
+    /// Of the head, taken by the backend.
+    head_sent: usize,
+    /// Of the body, framed: `piece[sent..]` is still to be sent.
+    piece: Vec<u8>,
+    sent: usize,
+    chunked: bool,
+    /// Nothing is left to be read of the client's body.
+    read_all: bool,
+    /// Bytes the backend has taken.
+    taken: u64,
+    /// When sending ended, for good or ill: the backend's time for an answer runs from there.
+    over: Over,
+    done: bool,
+}
+
+/// Set when sending has ended; shared with who waits for the answer.
+pub(super) type Over = Rc<Cell<Option<Instant>>>;
+
+/// Why the request could not be sent.
+#[derive(Debug)]
+pub(super) enum Unsent {
+    /// The client has not sent what it had announced.
+    Client(io::Error),
+    /// The backend has not taken it.
+    Backend(io::Error),
+    /// Stopped, to go on later.
+    Cancelled(io::Error),
+}
+
+impl Sender {
+    pub(super) fn new(body: BodyLength) -> Sender {
+        Sender {
+            head: Vec::new(),
+            head_sent: 0,
+            piece: Vec::new(),
+            sent: 0,
+            chunked: body == BodyLength::Chunked,
+            read_all: body.is_empty(),
+            taken: 0,
+            over: Over::default(),
+            done: false,
+        }
+    }
+
+    /// Whether the backend has got nothing yet.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.taken == 0
+    }
+
+    /// Makes way for the head to another backend: nothing was taken, or there is no body.
+    pub(super) fn restart(&mut self) {
+        self.head.clear();
+        (self.head_sent, self.taken, self.done) = (0, 0, false);
+        self.over.set(None);
+    }
+
+    /// Whether the backend has taken the whole request.
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    pub(super) fn over(&self) -> Over {
+        self.over.clone()
+    }
+
+    /// Takes what the client has sent of its body already, to go out together with the head.
+    pub(super) fn collect(&mut self, body: &mut RequestBody<'_>) -> io::Result<()> {
+        match !self.read_all && self.piece.is_empty() && body.has_received() {
+            true => self.next_piece(body),
+            false => Ok(()),
+        }
+    }
+
+    /// Sends what is in hand; whether that was the whole request.
+    pub(super) fn send_collected(&mut self, lease: &Lease) -> Result<bool, Unsent> {
+        self.write(lease.stream()).map_err(backend)?;
+        self.done = self.read_all;
+        if self.done {
+            self.over.set(Some(osier::time::coarse_now()));
+        }
+        Ok(self.done)
+    }
+
+    /// Sends all of it. When the client fails, so does the connection: whoever waits for an answer is told.
+    pub(super) fn send(&mut self, body: &mut RequestBody<'_>, lease: &Lease) -> Result<(), Unsent> {
+        let sent = self.send_rest(body, lease);
+        if let Err(Unsent::Client(_)) = sent {
+            let _ = lease.stream().shutdown(Shutdown::Both);
+        }
+        if !matches!(sent, Err(Unsent::Cancelled(_))) {
+            self.over.set(Some(osier::time::coarse_now()));
+        }
+        sent
+    }
+
+    fn send_rest(&mut self, body: &mut RequestBody<'_>, lease: &Lease) -> Result<(), Unsent> {
+        while !self.send_collected(lease)? {
+            self.next_piece(body).map_err(|error| match Cancelled::is(&error) {
+                true => Unsent::Cancelled(error),
+                false => Unsent::Client(error),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, mut stream: &Stream) -> io::Result<()> {
+        loop {
+            let (head, piece) = (&self.head[self.head_sent..], &self.piece[self.sent..]);
+            if head.is_empty() && piece.is_empty() {
+                return Ok(());
+            }
+            let count = match (head, piece) {
+                (head, []) => stream.write(head)?,
+                ([], piece) => stream.write(piece)?,
+                (head, piece) => stream.write_vectored(&[IoSlice::new(head), IoSlice::new(piece)])?,
+            };
+            if count == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            self.taken += count as u64;
+            let of_head = count.min(head.len());
+            self.head_sent += of_head;
+            self.sent += count - of_head;
+        }
+    }
+
+    /// Reads the next piece of the body and frames it. All that was in hand has been sent.
+    fn next_piece(&mut self, body: &mut RequestBody<'_>) -> io::Result<()> {
+        let start = if self.chunked { CHUNK_ROOM } else { 0 };
+        self.piece.resize(start + PIECE, 0);
+        // Nothing of it is to be sent until it has been read: this may be the end of the fiber.
+        self.sent = self.piece.len();
+        let count = body.read(&mut self.piece[start..])?;
+        self.read_all = count == 0 || (!self.chunked && body.is_done());
+        self.piece.truncate(start + count);
+        self.sent = start;
+        if self.chunked && count > 0 {
+            let line = ChunkHead::new(count as u64);
+            let line = line.as_bytes();
+            self.sent = start - line.len();
+            self.piece[self.sent..start].copy_from_slice(line);
+            self.piece.extend_from_slice(CHUNK_END);
+        }
+        if self.chunked && body.is_done() {
+            self.read_all = true;
+            self.piece.extend_from_slice(LAST_CHUNK);
+        }
+        Ok(())
+    }
+}
+
+fn backend(error: io::Error) -> Unsent {
+    match Cancelled::is(&error) {
+        true => Unsent::Cancelled(error),
+        false => Unsent::Backend(error),
+    }
+}

@@ -1,0 +1,267 @@
+//! What comes from the backend: one answer, its head and then its body, read strictly from a leased connection.
+//!
+//! The lease lies in here while the answer is read, and leaves at its end: kept where the connection can serve another
+//! request, closed in every other case by being dropped. Whoever still sends the request shares it; then it is not kept.
+
+use std::cell::RefCell;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Instant;
+
+use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyScanner, Slots};
+
+use super::sender::Over;
+use crate::upstream::Lease;
+
+/// Read at once; a longer head gets a buffer of its own.
+const BUFFER: usize = 16 << 10;
+
+/// Buffers a worker keeps for the next answers.
+const POOLED: usize = 16;
+
+/// The most interim responses before the final one.
+const INTERIM_MAX: usize = 16;
+
+thread_local! {
+    static BUFFERS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(super) struct Wire {
+    /// Gone once the body has been read.
+    lease: Option<Rc<Lease>>,
+    buffer: Box<[u8]>,
+    /// What has been received and not been taken.
+    unread: Range<usize>,
+    decoder: BodyDecoder,
+    keep: bool,
+    /// While the request is still being sent the backend may wait for it, and no time is too long.
+    sending: Option<Over>,
+}
+
+/// Why there is no head.
+#[derive(Debug)]
+pub(super) enum NoHead {
+    /// The connection failed, or ended; whether a byte of an answer had come.
+    Broken {
+        error: io::Error,
+        begun: bool,
+    },
+    Refused(Reject),
+    TooManyInterims,
+}
+
+impl Wire {
+    /// Before the answer.
+    pub(super) fn new(lease: Lease) -> Wire {
+        let pooled = BUFFERS.with_borrow_mut(Vec::pop);
+        Wire {
+            lease: Some(Rc::new(lease)),
+            buffer: pooled.unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice()),
+            unread: 0..0,
+            decoder: BodyDecoder::of_reply(osier_http::ReplyLength::None, &Limits::DEFAULT),
+            keep: false,
+            sending: None,
+        }
+    }
+
+    /// The request is being sent meanwhile.
+    pub(super) fn while_sending(&mut self, over: Over) {
+        self.sending = Some(over);
+    }
+
+    /// The connection is no good for another request.
+    pub(super) fn close_after(&mut self) {
+        self.keep = false;
+    }
+
+    pub(super) fn lease(&self) -> Option<&Rc<Lease>> {
+        self.lease.as_ref()
+    }
+
+    /// For a protocol that is not HTTP any more: the connection, and what has come of it.
+    pub(super) fn into_tunnel(mut self) -> Option<(Rc<Lease>, Vec<u8>)> {
+        let received = self.buffer[self.unread.clone()].to_vec();
+        self.lease.take().map(|lease| (lease, received))
+    }
+
+    /// Reads the head of the final answer and gives it to `look`.
+    pub(super) fn read_head<T>(
+        &mut self,
+        limits: &Limits,
+        asked: Method<'_>,
+        look: impl FnOnce(&Reply<'_>) -> T,
+    ) -> Result<T, NoHead> {
+        let mut begun = false;
+        for _ in 0..INTERIM_MAX {
+            let length = self.find_head(limits, &mut begun)?;
+            let head = &self.buffer[self.unread.start..self.unread.start + length];
+            self.unread.start += length;
+            let mut slots: Slots = Slots::new();
+            let reply = Reply::parse(head, &mut slots, limits, asked).map_err(NoHead::Refused)?;
+            if reply.is_interim() {
+                continue;
+            }
+            self.decoder = BodyDecoder::of_reply(reply.body(), limits);
+            self.keep = reply.keep_alive();
+            return Ok(look(&reply));
+        }
+        Err(NoHead::TooManyInterims)
+    }
+
+    fn find_head(&mut self, limits: &Limits, begun: &mut bool) -> Result<usize, NoHead> {
+        let mut scanner = ReplyScanner::new();
+        loop {
+            if !self.unread.is_empty() {
+                *begun = true;
+                if let Some(end) = scanner
+                    .scan(&self.buffer[self.unread.clone()], limits)
+                    .map_err(NoHead::Refused)?
+                {
+                    return Ok(end);
+                }
+            }
+            self.make_room();
+            let broken = |error| NoHead::Broken { error, begun: *begun };
+            match self.receive() {
+                Ok(0) => return Err(broken(io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+
+    /// Room behind `unread`, in a larger buffer if need be; the scanner bounds how large.
+    fn make_room(&mut self) {
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+        }
+        if self.unread.end < self.buffer.len() {
+            return;
+        }
+        if self.unread.start > 0 {
+            self.buffer.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+        } else {
+            let mut larger = vec![0; 2 * self.buffer.len()].into_boxed_slice();
+            larger[..self.unread.end].copy_from_slice(&self.buffer);
+            self.buffer = larger;
+        }
+    }
+
+    fn receive(&mut self) -> io::Result<usize> {
+        let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let count = read(lease, &mut self.buffer[self.unread.end..], &self.sending)?;
+        self.unread.end += count;
+        Ok(count)
+    }
+
+    /// Takes what has been received already of the body; whether that is all of it.
+    pub(super) fn take_received(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
+        while !self.decoder.is_done() && !self.unread.is_empty() {
+            let piece = self.decoder.decode(&self.buffer[self.unread.clone()], usize::MAX);
+            let piece = piece.map_err(invalid)?;
+            into.extend_from_slice(piece.data);
+            self.unread.start += piece.consumed;
+            if piece.consumed == 0 {
+                break;
+            }
+        }
+        if self.decoder.is_done() {
+            self.finish();
+        }
+        Ok(self.decoder.is_done())
+    }
+
+    /// Reads some of the body; 0 at its end.
+    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while !self.decoder.is_done() {
+            if self.unread.is_empty() {
+                self.unread = 0..0;
+                let plain = usize::try_from(self.decoder.plain()).unwrap_or(usize::MAX);
+                if plain > 0 {
+                    let end = plain.min(into.len());
+                    let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+                    match read(lease, &mut into[..end], &self.sending)? {
+                        0 => self.decoder.at_end().map_err(invalid)?,
+                        count => {
+                            self.decoder.advance(count as u64);
+                            if self.decoder.is_done() {
+                                self.finish();
+                            }
+                            return Ok(count);
+                        }
+                    }
+                    continue;
+                }
+            } else {
+                let piece = self.decoder.decode(&self.buffer[self.unread.clone()], into.len());
+                let piece = piece.map_err(invalid)?;
+                self.unread.start += piece.consumed;
+                if !piece.data.is_empty() {
+                    let count = piece.data.len();
+                    into[..count].copy_from_slice(piece.data);
+                    if self.decoder.is_done() {
+                        self.finish();
+                    }
+                    return Ok(count);
+                }
+                if piece.consumed > 0 {
+                    continue;
+                }
+            }
+            self.make_room();
+            if self.receive()? == 0 {
+                self.decoder.at_end().map_err(invalid)?;
+            }
+        }
+        self.finish();
+        Ok(0)
+    }
+
+    /// The answer has been read: the connection is for the next, unless it says no, or something follows that nobody has
+    /// asked for.
+    fn finish(&mut self) {
+        if let Some(lease) = self.lease.take().and_then(Rc::into_inner)
+            && self.keep
+            && self.unread.is_empty()
+        {
+            lease.keep();
+        }
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        BUFFERS.with_borrow_mut(|pool| {
+            if pool.len() < POOLED && buffer.len() == BUFFER {
+                pool.push(buffer);
+            }
+        });
+    }
+}
+
+/// Within the stream's read timeout, which begins when the request has been sent.
+fn read(lease: &Lease, into: &mut [u8], sending: &Option<Over>) -> io::Result<usize> {
+    let mut stream = lease.stream();
+    loop {
+        let begun = Instant::now();
+        match stream.read(into) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => match sending {
+                // Sent in the meantime, or not even now.
+                Some(over) if over.get().is_none_or(|over| over > begun) => {}
+                _ => return Err(error),
+            },
+            other => return other,
+        }
+    }
+}
+
+fn invalid(reject: Reject) -> io::Error {
+    let kind = match reject {
+        Reject::BodyEnded => io::ErrorKind::UnexpectedEof,
+        _ => io::ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, reject)
+}
