@@ -139,7 +139,11 @@ impl FastCgi {
         let keep = options.keep.unwrap_or(if is_local { 0 } else { KEPT });
         // A backend that is the only one is never left alone: nobody else could answer.
         let failures = if backends.len() == 1 { u32::MAX } else { 3 };
-        let upstream = Upstream::builder("fastcgi")
+        let mut upstream = Upstream::builder("fastcgi");
+        if let Some(check) = options.check.clone() {
+            upstream = upstream.check(check);
+        }
+        let upstream = upstream
             .backends(backends)
             .connect_timeout(options.connect)
             .keep(keep)

@@ -78,7 +78,8 @@ fn a_body_of_known_length_is_passed_on_while_it_comes() {
     });
     let site = serve(&folder, &app, Options::default());
     let mut client = site.connect();
-    client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\n");
+    client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(client.head().0, 100);
     client.send([b'x'; 10]);
     assert_eq!(heard.recv_timeout(PATIENCE), Ok(10), "before the rest is there");
     client.send([b'x'; 99_990]);
@@ -343,6 +344,61 @@ fn a_kept_connection_that_was_closed_costs_an_idempotent_request_nothing() {
     // What may have been done is not done twice. The kept connection is the one that the last GET has left.
     assert_eq!(site.ask(&post("/a.php", "x")).status, 502);
     assert_eq!(app.connections(), 3);
+}
+
+#[test]
+fn a_kept_connection_that_has_been_closed_is_not_used() {
+    let folder = folder();
+    let app = Responder::tcp(|conn| {
+        if conn.request().is_some() {
+            conn.send(text("ok"));
+        }
+    });
+    let site = serve(&folder, &app, Options::default());
+    for turn in 1..4 {
+        assert_eq!(site.ask(&post("/a.php", "x")).text(), "ok");
+        assert_eq!(app.connections(), turn);
+        // Its end arrives meanwhile, at worst after the whole of this.
+        std::thread::sleep(SHORT);
+    }
+}
+
+#[test]
+fn a_backend_that_takes_no_connection_is_a_gateway_timeout() {
+    use socket2::{Domain, SockAddr, Socket, Type};
+    let folder = folder();
+    let path = folder.path().join("full.sock");
+    let full = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+    full.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+    full.listen(0).unwrap();
+    let _waits = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let options = Options {
+        connect: SHORT,
+        ..Options::default()
+    };
+    let site = serve_all(&folder, [Address::Unix(path)], options);
+    assert_eq!(site.get("/a.php").status, 504);
+    assert!(site.logged("full.sock in time"), "{:?}", site.log);
+}
+
+#[test]
+fn checks_find_a_backend_that_is_down() {
+    let folder = folder();
+    let app = Responder::answering(folder.path(), |_, _| text("ok"));
+    let nobody = Address::Unix(folder.path().join("nobody.sock"));
+    let check = osier_web::upstream::Check::connect().every(SHORT).fall(1);
+    let options = Options {
+        check: Some(check),
+        ..Options::default()
+    };
+    let handler = Arc::new(FastCgi::with(folder.root(), [nobody, app.address.clone()], options).unwrap());
+    let asked = handler.clone();
+    let site = common::site(
+        osier_web::Router::new().fallback(move |request: &mut osier_web::Request<'_>| asked.answer(request)),
+    );
+    assert_eq!(site.get("/a.php").text(), "ok");
+    eventually("the check has found it", || !handler.upstream().stats()[0].is_in);
+    assert_eq!(site.get("/a.php").text(), "ok");
 }
 
 #[test]

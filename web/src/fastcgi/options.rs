@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use osier_http::cgi;
 
+use crate::upstream::Check;
+
 /// How an application is asked.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -46,6 +48,8 @@ pub struct Options {
     pub keep: Option<usize>,
     /// The most requests at one backend at a time; more are answered by 503. No bound by default.
     pub max_requests: Option<usize>,
+    /// Asks each backend by itself whether it is well. By default only requests show it.
+    pub check: Option<Check>,
 }
 
 impl Default for Options {
@@ -70,6 +74,7 @@ impl Default for Options {
             spool_folder: std::env::temp_dir(),
             keep: None,
             max_requests: None,
+            check: None,
         }
     }
 }

@@ -102,9 +102,13 @@ impl FastCgi {
         Outcome::Response(response)
     }
 
+    /// What is meant for the server in front, and what the options name.
     fn is_hidden(&self, name: &str) -> bool {
-        name.eq_ignore_ascii_case("x-accel-buffering")
-            || self.hide.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
+        let begins = |with: &str| {
+            name.get(..with.len())
+                .is_some_and(|begin| begin.eq_ignore_ascii_case(with))
+        };
+        begins("x-accel-") || self.hide.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
     }
 
     /// The file that the application wants sent, or why there can be none.
