@@ -47,6 +47,7 @@ mod request_id;
 mod response;
 mod router;
 mod server;
+pub mod sse;
 mod upgrade;
 pub mod upstream;
 mod worker;

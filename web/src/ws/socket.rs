@@ -101,7 +101,9 @@ impl<'a> WebSocket<'a> {
     ///         loop {
     ///             osier::select! {
     ///                 message = socket.recv_async() => match message? {
-    ///                     Some(message) => drop(room.publish(message.into())),
+    ///                     Some(message) => {
+    ///                         room.publish(message.into());
+    ///                     }
     ///                     None => return Ok(()),
     ///                 },
     ///                 frame = others.recv_async() => match frame {

@@ -1,0 +1,267 @@
+//! Server-sent events: a response that goes on, in lines a browser's `EventSource` reads.
+//!
+//! ```
+//! use osier::pubsub::{Policy, Topic};
+//! use osier_web::{Router, sse};
+//! use std::sync::Arc;
+//!
+//! let news: Topic<Arc<sse::Event>> = Topic::new();
+//! let source = news.clone();
+//! let router = Router::new().get("/news", move |_| sse::subscribe(source.subscribe(16, Policy::DropOldest)));
+//! news.publish(sse::Event::new("osier is green").id("1").into());
+//! ```
+//!
+//! The stream ends when the client leaves: whatever the loop waits for is then cancelled, as in any handler. A client that
+//! does not read makes [`Sink::send`] wait, and ends after the server's write timeout.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use osier::pubsub::Subscriber;
+
+use crate::{Request, Response};
+
+/// Between two comments that keep proxies and phones from giving up a silent stream: below the minute that many of them wait.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// One event, ready to be sent; share it in an `Arc` to send it to many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Whole lines.
+    text: String,
+}
+
+impl Event {
+    /// An event with this data; line ends in it arrive as `\n`.
+    ///
+    /// ```
+    /// use osier_web::sse::Event;
+    ///
+    /// let event = Event::new("two\nlines").id("7").name("tick");
+    /// assert_eq!(event.to_string(), "data: two\ndata: lines\nid: 7\nevent: tick\n\n");
+    /// ```
+    pub fn new(data: impl AsRef<str>) -> Event {
+        let mut text = String::new();
+        for line in lines(data.as_ref()) {
+            push(&mut text, "data", line);
+        }
+        Event { text }
+    }
+
+    /// No event, but what the client is to remember: an id, or how long to wait before it connects again.
+    pub fn empty() -> Event {
+        Event { text: String::new() }
+    }
+
+    /// What a client that connects again says it has seen last: see [`last_event_id`]. A line end or NUL in it would not arrive, and
+    /// is left out.
+    pub fn id(mut self, id: impl AsRef<str>) -> Event {
+        push(&mut self.text, "id", &one_line(id.as_ref()).replace('\0', ""));
+        self
+    }
+
+    /// The type, by which a page listens; `message` if it has none. A line end in it is left out.
+    pub fn name(mut self, name: impl AsRef<str>) -> Event {
+        push(&mut self.text, "event", &one_line(name.as_ref()));
+        self
+    }
+
+    /// How long the client waits before it connects again, in whole milliseconds.
+    pub fn retry(mut self, after: Duration) -> Event {
+        let _ = writeln!(self.text, "retry: {}", after.as_millis()); // a String takes everything
+        self
+    }
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{}", self.text)
+    }
+}
+
+impl AsRef<Event> for Event {
+    fn as_ref(&self) -> &Event {
+        self
+    }
+}
+
+fn push(text: &mut String, field: &str, value: &str) {
+    for part in [field, ": ", value, "\n"] {
+        text.push_str(part);
+    }
+}
+
+/// Splits where the client would: at CR LF, LF and CR.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let Some(end) = text.find(['\r', '\n']) else {
+            return rest.take();
+        };
+        let skip = if text[end..].starts_with("\r\n") { 2 } else { 1 };
+        rest = Some(&text[end + skip..]);
+        Some(&text[..end])
+    })
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\r', '\n'], "")
+}
+
+/// Where events go: see [`stream`].
+pub struct Sink<'a> {
+    out: &'a mut dyn Write,
+    keep_alive: Duration,
+}
+
+impl Sink<'_> {
+    /// Sends an event, now.
+    ///
+    /// # Suspends
+    ///
+    /// While the client does not take what was sent before.
+    ///
+    /// # Errors
+    ///
+    /// What the socket says; `TimedOut` after the server's write timeout.
+    pub fn send(&mut self, event: impl AsRef<Event>) -> io::Result<()> {
+        self.write(&event.as_ref().text)
+    }
+
+    /// Sends a line that clients skip.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Sink::send).
+    pub fn comment(&mut self, text: &str) -> io::Result<()> {
+        self.write(&format!(": {}\n", one_line(text)))
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes())?;
+        self.out.write_all(b"\n")?;
+        self.out.flush()
+    }
+
+    /// Waits for anything, and sends a comment whenever nothing has happened for a while (15 s, unless it was
+    /// [set](Sink::keep_alive)).
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds when the client leaves, and drops the future.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Sink::send).
+    pub fn wait<F: Future>(&mut self, leaf: F) -> io::Result<F::Output> {
+        let mut leaf = std::pin::pin!(leaf);
+        loop {
+            osier::select! {
+                output = leaf.as_mut() => return Ok(output),
+                timeout self.keep_alive => self.comment("")?,
+            }
+        }
+    }
+
+    /// How long it may be silent.
+    pub fn keep_alive(&mut self, every: Duration) {
+        self.keep_alive = every;
+    }
+
+    /// Sends everything a subscriber gets, until its topic is gone or it was too slow.
+    ///
+    /// # Suspends
+    ///
+    /// Always.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Sink::send).
+    pub fn forward(&mut self, subscriber: &mut Subscriber<Arc<Event>>) -> io::Result<()> {
+        while let Ok(event) = self.wait(subscriber.recv_async())? {
+            self.send(event)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Sink<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sink")
+            .field("keep_alive", &self.keep_alive)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A response that `run` sends events with, until it returns or the client leaves.
+///
+/// ```
+/// use osier_web::{Request, Router, sse};
+/// use std::time::Duration;
+///
+/// let router = Router::new().get("/clock", |request: &mut Request<'_>| {
+///     let mut n: u64 = sse::last_event_id(request).and_then(|id| id.parse().ok()).unwrap_or(0);
+///     sse::stream(move |sink| loop {
+///         n += 1;
+///         sink.send(sse::Event::new("tick").id(n.to_string()))?;
+///         osier::sleep(Duration::from_secs(1));
+///     })
+/// });
+/// ```
+pub fn stream(run: impl FnOnce(&mut Sink<'_>) -> io::Result<()> + 'static) -> Response {
+    let body = move |out: &mut dyn Write| {
+        out.flush()?; // the head: the page learns that it is connected
+        run(&mut Sink {
+            out,
+            keep_alive: KEEP_ALIVE,
+        })
+    };
+    Response::stream(body)
+        .content_type("text/event-stream")
+        .header("cache-control", "no-cache")
+        // nginx and those who do as it does would hold back what they collect.
+        .header("x-accel-buffering", "no")
+}
+
+/// A response that sends what a subscriber gets; see [`Sink::forward`].
+pub fn subscribe(mut subscriber: Subscriber<Arc<Event>>) -> Response {
+    stream(move |sink| sink.forward(&mut subscriber))
+}
+
+/// The id of the last event that the client has seen, if it connects again.
+pub fn last_event_id<'a>(request: &Request<'a>) -> Option<&'a str> {
+    request.header_str("last-event-id").filter(|id| !id.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_lines_and_nothing_in_them_makes_another() {
+        for (event, expected) in [
+            (Event::new("a"), "data: a\n\n"),
+            (Event::new(""), "data: \n\n"),
+            (
+                Event::new("a\nb\r\nc\rd\n"),
+                "data: a\ndata: b\ndata: c\ndata: d\ndata: \n\n",
+            ),
+            (Event::new(" a: b"), "data:  a: b\n\n"),
+            (
+                Event::new("a").id("1\nevent: x").name("n\r\n\r\n"),
+                "data: a\nid: 1event: x\nevent: n\n\n",
+            ),
+            (Event::new("a").id("\0 7"), "data: a\nid:  7\n\n"),
+            (Event::empty().retry(Duration::from_millis(1500)), "retry: 1500\n\n"),
+        ] {
+            assert_eq!(event.to_string(), expected);
+        }
+    }
+}
