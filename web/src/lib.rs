@@ -42,6 +42,7 @@ mod listen;
 mod negotiate;
 mod output;
 pub mod proxy;
+pub mod pubsub;
 mod request;
 mod request_id;
 mod response;

@@ -1,6 +1,6 @@
 //! A frame as it goes to a client: encoded once, shared by everybody who gets it.
 
-use std::io::{self, IoSlice, Write};
+use std::io::{self, Cursor, IoSlice, Write};
 use std::sync::Arc;
 use std::{collections::VecDeque, fmt};
 
@@ -68,6 +68,21 @@ impl Frame {
         header.format(length, &mut bytes).expect("a Vec takes everything");
         bytes.extend_from_slice(payload);
         Frame(bytes.into())
+    }
+
+    /// A whole message that was encoded before, by another process for example.
+    pub(crate) fn from_encoded(bytes: &[u8]) -> Option<Frame> {
+        let (opcode, is_text) = match bytes.first()? {
+            0x81 => (OpCode::Data(Data::Text), true),
+            0x82 => (OpCode::Data(Data::Binary), false),
+            _ => return None,
+        };
+        let (header, length) = FrameHeader::parse(&mut Cursor::new(bytes)).ok()??;
+        let payload = &bytes[header.len(length).min(bytes.len())..];
+        let is_whole = header.mask.is_none() && payload.len() as u64 == length;
+        let frame =
+            (is_whole && (!is_text || str::from_utf8(payload).is_ok())).then(|| Frame::encode(opcode, payload))?;
+        (frame.as_bytes() == bytes).then_some(frame)
     }
 
     /// The bytes that are sent: header and payload.
@@ -200,6 +215,24 @@ mod tests {
         assert_eq!(head(126), [0x82, 126, 0, 126]);
         assert_eq!(head(65_535), [0x82, 126, 0xFF, 0xFF]);
         assert_eq!(head(65_536), [0x82, 127, 0, 0]);
+    }
+
+    #[test]
+    fn a_frame_is_taken_for_one_only_if_it_is_whole() {
+        for frame in [Frame::text("grün"), Frame::binary([0xFF; 200]), Frame::text("")] {
+            assert_eq!(Frame::from_encoded(frame.as_bytes()), Some(frame.clone()));
+            assert_eq!(Frame::from_encoded(&[frame.as_bytes(), b"x"].concat()), None);
+        }
+        for bad in [
+            &b""[..],
+            b"\x81",
+            b"\x81\x02x",
+            b"\x81\x01\xFF",
+            b"\x88\x00",
+            b"\x82\x7E\x00\x01x",
+        ] {
+            assert_eq!(Frame::from_encoded(bad), None, "{bad:?}");
+        }
     }
 
     #[test]

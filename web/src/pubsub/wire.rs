@@ -1,0 +1,99 @@
+//! A room's messages as the broker carries them, and what it says.
+//!
+//! ```text
+//!   "OSR1" │ node: 16 random bytes │ sequence: 8 bytes, big endian │ the message
+//! ```
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use redis::Value;
+
+const MAGIC: &[u8; 4] = b"OSR1";
+pub(super) const NODE_BYTES: usize = 16;
+const SEQUENCE_BYTES: usize = 8;
+
+/// Processes whose last number is remembered; each start of one is another.
+const NODES_MAX: usize = 4096;
+
+pub(super) type Node = [u8; NODE_BYTES];
+
+pub(super) fn pack(node: &Node, sequence: u64, message: &[u8]) -> Arc<[u8]> {
+    [MAGIC, &node[..], &sequence.to_be_bytes(), message].concat().into()
+}
+
+/// `None`: not of ours.
+pub(super) fn unpack(bytes: &[u8]) -> Option<(Node, u64, &[u8])> {
+    let rest = bytes.strip_prefix(MAGIC)?;
+    let (node, rest) = rest.split_first_chunk::<NODE_BYTES>()?;
+    let (sequence, message) = rest.split_first_chunk::<SEQUENCE_BYTES>()?;
+    Some((*node, u64::from_be_bytes(*sequence), message))
+}
+
+/// The last number of each process.
+#[derive(Default)]
+pub(super) struct Seen(HashMap<Node, u64>);
+
+impl Seen {
+    /// Whether a message has not come before. A process numbers its messages and sends them in order.
+    pub(super) fn is_new(&mut self, node: Node, sequence: u64) -> bool {
+        if self.0.len() >= NODES_MAX && !self.0.contains_key(&node) {
+            self.0.clear(); // what could come twice now would have to be repeated at this very moment
+        }
+        let last = self.0.insert(node, sequence);
+        match last {
+            Some(last) if last >= sequence => {
+                self.0.insert(node, last);
+                false
+            }
+            _ => true,
+        }
+    }
+}
+
+/// What came on a subscribed connection.
+pub(super) enum Received<'v> {
+    Subscribed(&'v str),
+    Message { room: &'v str, bytes: &'v [u8] },
+    Other,
+}
+
+pub(super) fn received(value: &Value) -> Received<'_> {
+    let Value::Array(parts) = value else {
+        return Received::Other;
+    };
+    let [Value::BulkString(kind), Value::BulkString(room), third] = &parts[..] else {
+        return Received::Other;
+    };
+    match (&kind[..], str::from_utf8(room), third) {
+        (b"subscribe", Ok(room), _) => Received::Subscribed(room),
+        (b"message", Ok(room), Value::BulkString(bytes)) => Received::Message { room, bytes },
+        _ => Received::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_packed_is_unpacked_and_nothing_else_is() {
+        let packed = pack(&[7; 16], 1 << 40, b"hello");
+        assert_eq!(unpack(&packed), Some(([7; 16], 1 << 40, &b"hello"[..])));
+        for bytes in [
+            &b""[..],
+            b"OSR1",
+            &packed[..27],
+            b"a message of somebody else's, long enough",
+        ] {
+            assert_eq!(unpack(bytes), None);
+        }
+    }
+
+    #[test]
+    fn a_number_is_new_once() {
+        let mut seen = Seen::default();
+        assert!(seen.is_new([1; 16], 0) && seen.is_new([2; 16], 0) && seen.is_new([1; 16], 5));
+        assert!(!seen.is_new([1; 16], 5) && !seen.is_new([1; 16], 4) && seen.is_new([1; 16], 6));
+    }
+}
