@@ -128,7 +128,7 @@ impl Site {
                 let seen = Seen {
                     request,
                     https: false,
-                    proxied: false,
+                    proxied: request.is_proxied(),
                 };
                 match rules.apply(&seen) {
                     Verdict::Nothing => continue,

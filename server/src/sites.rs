@@ -28,7 +28,7 @@ use osier_web::{Limits, Listening, Router, Server, ShutdownHandle, Timeouts};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::config::{self, Bind, Config, Report};
+use crate::config::{self, Bind, Config, Report, Trusted};
 use crate::say::{self, Say};
 use crate::serve::raise_descriptor_limit;
 use crate::site::live::Live;
@@ -351,6 +351,16 @@ fn bind(config: &Config, settings: &config::Listener, slot: usize, say: &Say) ->
                 live.record(served);
             }
         });
+    if !settings.proxy_protocol.is_empty() {
+        let trusted = settings.proxy_protocol.clone();
+        server = server.proxy_protocol(move |peer| {
+            trusted.iter().any(|trusted| match (trusted, peer) {
+                (Trusted::Net(net), Some(peer)) => net.contains(&peer.to_canonical()),
+                (Trusted::Unix, None) => true,
+                _ => false,
+            })
+        });
+    }
     if let Some(count) = settings.max_connections {
         server = server.max_connections(count);
     }

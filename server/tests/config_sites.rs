@@ -420,6 +420,49 @@ fn each_route_has_its_log() {
 }
 
 #[test]
+fn trusted_peers_say_whom_they_speak_for() {
+    let site = "[[site]]\ndefault = true\n[[site.route]]\nallow = \"192.0.2.7\"\nrespond = \"in\"\n";
+    let listen =
+        |trusted: &str| format!("[[listen]]\naddress = \"127.0.0.1:0\"\nproxy_protocol = \"{trusted}\"\n{site}");
+    let ask = |sites: &Sites, line: &str| {
+        let mut client = sites.connect();
+        client.send_raw(line.as_bytes());
+        send(&mut client, "GET", "x", "/", &[]);
+        client.receive("GET").status
+    };
+    let sites = Sites::start(&listen("127.0.0.0/8"));
+    assert_eq!(ask(&sites, "PROXY TCP4 192.0.2.7 127.0.0.1 1 2\r\n"), 200);
+    assert_eq!(ask(&sites, "PROXY TCP4 192.0.2.8 127.0.0.1 1 2\r\n"), 403);
+    // Somebody else is taken for who he is, and his announcement for a bad request.
+    let sites = Sites::start(&listen("10.0.0.0/8"));
+    assert_eq!(ask(&sites, ""), 403);
+    assert_eq!(ask(&sites, "PROXY TCP4 192.0.2.7 127.0.0.1 1 2\r\n"), 400);
+}
+
+#[test]
+fn text_is_compressed_for_who_asks() {
+    let folder = Sites::folder();
+    folder.write("www/long.txt", "compress me ".repeat(1000));
+    let long = "x".repeat(5000);
+    let sites = Sites::start_in(
+        folder,
+        &format!(
+            "[[site]]\ndefault = true\ncompress = true\n[[site.route]]\npath = \"/plain\"\ncompress = false\nrespond = \"{long}\"\n\
+             [[site.route]]\npath = \"/fixed\"\nrespond = \"{long}\"\n[[site.route]]\nfiles = \"www\"\n"
+        ),
+    );
+    for (target, coding) in [("/fixed", Some("gzip")), ("/plain", None), ("/long.txt", Some("gzip"))] {
+        let reply = sites.ask("GET", "x", target, &["Accept-Encoding: gzip"]);
+        assert_eq!(
+            (reply.status, reply.field("content-encoding")),
+            (200, coding),
+            "{target}"
+        );
+        assert_eq!(sites.get("x", target).field("content-encoding"), None, "{target}");
+    }
+}
+
+#[test]
 fn a_unix_socket() {
     let sites = Sites::start(
         "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:o.sock\"\nmode = \"0600\"\n\

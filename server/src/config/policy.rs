@@ -23,14 +23,18 @@ pub const KEYS: [&str; 9] = [
 
 pub fn read(section: &Section<'_>) -> Policies {
     Policies {
-        auth: switch(section, "auth", None, auth),
+        auth: switch(section, "auth", auth),
         headers: section.section("headers").map(headers).unwrap_or_default(),
-        cors: switch(section, "cors", None, cors),
+        cors: switch(section, "cors", cors),
         limits: section.section("limits").map(limits).unwrap_or_default(),
         allow: values(section.parsed_list("allow", net)),
         deny: values(section.parsed_list("deny", net)),
-        rate: switch(section, "rate", None, rate),
-        compress: switch(section, "compress", Some(Compress::default()), compress),
+        rate: switch(section, "rate", rate),
+        compress: match section.boolean("compress") {
+            None => Setting::Inherited,
+            Some(true) => Setting::On(()),
+            Some(false) => Setting::Off,
+        },
         log: log(section),
     }
 }
@@ -47,7 +51,7 @@ pub fn log(section: &Section<'_>) -> Setting<Log> {
             Some(format) => Setting::On(Log { format, file: None }),
         };
     }
-    switch(section, "log", None, |section| {
+    switch(section, "log", |section| {
         let file = section.writable("file");
         let format = section.choice("format", &FORMATS).unwrap_or(LogFormat::Combined);
         section.finish();
@@ -55,30 +59,17 @@ pub fn log(section: &Section<'_>) -> Setting<Log> {
     })
 }
 
-/// A table, or `false`; or `true` where there is a `default`.
-fn switch<T>(
-    section: &Section<'_>,
-    key: &'static str,
-    default: Option<T>,
-    read: impl FnOnce(Section<'_>) -> Option<T>,
-) -> Setting<T> {
+/// A table, or `false`.
+fn switch<T>(section: &Section<'_>, key: &'static str, read: impl FnOnce(Section<'_>) -> Option<T>) -> Setting<T> {
     let Some(value) = section.any(key) else {
         return Setting::Inherited;
     };
-    match (value.get_ref(), default) {
-        (DeValue::Boolean(false), _) => Setting::Off,
-        (DeValue::Boolean(true), Some(default)) => Setting::On(default),
-        (_, default) => {
-            let wanted = if default.is_some() {
-                "a table, true or false"
-            } else {
-                "a table or false"
-            };
-            match section.as_section(key, value, wanted).and_then(read) {
-                Some(value) => Setting::On(value),
-                None => Setting::Off,
-            }
-        }
+    if let DeValue::Boolean(false) = value.get_ref() {
+        return Setting::Off;
+    }
+    match section.as_section(key, value, "a table or false").and_then(read) {
+        Some(value) => Setting::On(value),
+        None => Setting::Off,
     }
 }
 
@@ -220,18 +211,6 @@ fn rate(section: Section<'_>) -> Option<rate::Settings> {
         burst,
         concurrent,
     })
-}
-
-fn compress(section: Section<'_>) -> Option<Compress> {
-    let compress = Compress {
-        min: section.size("min"),
-        codings: values(section.parsed_list("codings", |text| match text {
-            "gzip" | "br" | "zstd" => Ok(text.to_string()),
-            _ => Err("choose among \"gzip\", \"br\" and \"zstd\""),
-        })),
-    };
-    section.finish();
-    Some(compress)
 }
 
 /// A method, spelled as it is sent.

@@ -100,12 +100,20 @@ pub struct Listener {
     pub name: String,
     pub bind: Bind,
     /// Peers that say in the PROXY protocol whom they speak for; empty when the protocol is not spoken.
-    pub proxy_protocol: Vec<IpNet>,
+    pub proxy_protocol: Vec<Trusted>,
     pub max_connections: Option<usize>,
     /// Permissions of a Unix socket.
     pub mode: Option<u32>,
     pub timeouts: Timeouts,
     pub head: Head,
+}
+
+/// Whose word counts in the PROXY protocol.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Trusted {
+    Net(IpNet),
+    /// Whoever can open the Unix socket.
+    Unix,
 }
 
 /// How long a listener waits for its clients; none for the server's default.
@@ -333,7 +341,7 @@ pub struct Policies {
     pub allow: Vec<IpNet>,
     pub deny: Vec<IpNet>,
     pub rate: Setting<rate::Settings>,
-    pub compress: Setting<Compress>,
+    pub compress: Setting<()>,
     pub log: Setting<Log>,
 }
 
@@ -366,12 +374,4 @@ pub struct Limits {
     pub body: Option<u64>,
     /// For the head of the response.
     pub time: Option<Duration>,
-}
-
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Compress {
-    /// Bytes from which on it is worth it.
-    pub min: Option<u64>,
-    /// Subset of `gzip`, `br`, `zstd`; empty for all.
-    pub codings: Vec<String>,
 }

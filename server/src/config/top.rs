@@ -102,7 +102,10 @@ fn listen(section: Section<'_>) -> ListenAt {
     );
     let name = section.string("name");
     let bind = section.parsed("address", |text| bind(source, text));
-    let proxy_protocol = section.parsed_list("proxy_protocol", net);
+    let proxy_protocol = section.parsed_list("proxy_protocol", |text| match text {
+        "unix" => Ok(Trusted::Unix),
+        _ => net(text).map(Trusted::Net),
+    });
     let max_connections = section.integer("max_connections", 1..=10_000_000);
     let mode_at = section.key("mode");
     let mode = section.parsed("mode", |text| {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use osier_web::http::StatusCode;
-use osier_web::{Body, Request, Response};
+use osier_web::{Body, Request, Response, compress};
 
 use crate::access::Access;
 use crate::auth::Auth;
@@ -30,6 +30,8 @@ pub struct Around {
     pub body: u64,
     /// For the head of the answer.
     pub time: Option<Duration>,
+    /// Text is compressed for who asks for it; files do that themselves.
+    pub compress: bool,
     pub headers: Headers,
     pub errors: Arc<[ErrorPage]>,
     /// Of the log.
@@ -49,7 +51,8 @@ impl Around {
     /// Notes whether there is anything to do.
     pub fn settle(mut self) -> Around {
         let admits = self.access.is_some() || self.rate.is_some() || self.auth.is_some();
-        let changes = self.cors.is_some() || self.headers != Headers::default() || !self.errors.is_empty();
+        let changes =
+            self.compress || self.cors.is_some() || self.headers != Headers::default() || !self.errors.is_empty();
         self.bare = !admits && !changes && self.time.is_none();
         self
     }
@@ -124,11 +127,16 @@ impl Around {
 
     fn dress(&self, request: &Request<'_>, mut response: Response) -> Response {
         // A connection that becomes something else is no answer for a page to read.
-        if response.status() != StatusCode::SWITCHING_PROTOCOLS
-            && let Some(cors) = &self.cors
-        {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return response;
+        }
+        if let Some(cors) = &self.cors {
             response = cors.allow(request.header("origin"), response);
         }
-        self.headers.apply(response)
+        response = self.headers.apply(response);
+        if self.compress {
+            response = compress::filter(request, response);
+        }
+        response
     }
 }

@@ -5,11 +5,14 @@
 //! pool that were apart. Rates are kept by the same rule. What is cheap to make, or reads a file (passwords, error pages, fixed
 //! answers, rewrites), is made anew.
 
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use globset::GlobSet;
+use osier_web::Address;
+use osier_web::fastcgi::{self, FastCgi};
 use osier_web::files::{CacheLimits, Files, Options};
 
 use crate::access::Access;
@@ -30,12 +33,15 @@ use super::{Route, Site, Snapshot};
 /// What a snapshot can hand on to the next.
 #[derive(Default)]
 pub struct Parts {
-    handlers: Vec<Part<(config::Handler, Identity), Handler>>,
+    handlers: Vec<Part<HandlerKey, Handler>>,
     rates: Vec<Part<rate::Settings, Rate>>,
     /// By what they were opened as, with the label that requests carry.
     logs: Vec<(Log, u32, Option<Arc<AccessLog>>)>,
     next_label: u32,
 }
+
+/// Two handlers with the same are the same: settings, folder, whether files are compressed.
+type HandlerKey = (config::Handler, Identity, bool);
 
 /// Which folder a name stood for: device and inode.
 type Identity = Option<(u64, u64)>;
@@ -166,9 +172,11 @@ impl Builder<'_> {
                 route: Some(route.matches.clone()),
                 ..place.clone()
             };
-            let handler = self.handler(&place, route)?;
             let own = &route.policies;
+            let compress = own.compress.or(&site.policies.compress).is_some();
+            let handler = self.handler(&place, route, compress)?;
             let mut around = self.around(config, &site.policies, own, &errors)?;
+            around.compress = compress && !matches!(*handler, Handler::Files(_));
             around.rate = match &own.rate {
                 Setting::On(settings) => Some(self.rate(&place, settings)),
                 Setting::Off => None,
@@ -233,7 +241,7 @@ impl Builder<'_> {
         })
     }
 
-    fn handler(&mut self, place: &Place, route: &config::Route) -> Result<Arc<Handler>, String> {
+    fn handler(&mut self, place: &Place, route: &config::Route, compress: bool) -> Result<Arc<Handler>, String> {
         let made = match &route.handler {
             config::Handler::Redirect(settings) => {
                 Handler::Redirect(Redirect::new(settings, route.matches.path.as_deref()))
@@ -243,23 +251,23 @@ impl Builder<'_> {
                 let first = |troubles: Vec<(usize, String)>| troubles.into_iter().next().map(|(_, what)| what);
                 Handler::Rewrite(Rewrite::compile(&settings.rules).map_err(|all| first(all).unwrap_or_default())?)
             }
-            lasting => return self.lasting(place, lasting),
+            lasting => return self.lasting(place, lasting, compress),
         };
         Ok(Arc::new(made))
     }
 
     /// A handler that holds something worth keeping.
-    fn lasting(&mut self, place: &Place, settings: &config::Handler) -> Result<Arc<Handler>, String> {
+    fn lasting(&mut self, place: &Place, settings: &config::Handler, compress: bool) -> Result<Arc<Handler>, String> {
         let identity = match settings {
             config::Handler::Files(files) => identity(&files.root),
             config::Handler::Fastcgi(fastcgi) => identity(&fastcgi.root),
             _ => None,
         };
-        let key = (settings.clone(), identity);
+        let key = (settings.clone(), identity, compress);
         let kept = take(&self.old.handlers, &mut self.taken.0, place, &key);
         let value = match kept {
             Some(kept) => kept,
-            None => Arc::new(self.open(settings)?),
+            None => Arc::new(self.open(settings, compress)?),
         };
         self.new.handlers.push(Part {
             place: place.clone(),
@@ -269,7 +277,8 @@ impl Builder<'_> {
         Ok(value)
     }
 
-    fn open(&self, settings: &config::Handler) -> Result<Handler, String> {
+    fn open(&self, settings: &config::Handler, compress: bool) -> Result<Handler, String> {
+        let cannot = |root: &Path, error: io::Error| format!("cannot serve '{}': {error}", root.display());
         match settings {
             config::Handler::Files(settings) => {
                 let options = Options {
@@ -278,21 +287,57 @@ impl Builder<'_> {
                     spa: settings.spa,
                     hidden: settings.hidden,
                     precompressed: settings.precompressed,
+                    compress,
                     cache: self.cache,
                     ..Options::default()
                 };
-                let files = Files::with(&settings.root, options)
-                    .map_err(|error| format!("cannot serve '{}': {error}", settings.root.display()))?;
+                let files = Files::with(&settings.root, options).map_err(|error| cannot(&settings.root, error))?;
                 Ok(Handler::Files(Mounted {
                     files,
                     strip: settings.strip.clone().unwrap_or_default(),
                     cache: settings.cache.clone(),
                 }))
             }
-            config::Handler::Fastcgi(_) => Err("'fastcgi' is not there yet".into()),
+            config::Handler::Fastcgi(settings) => {
+                let handler = self.fastcgi(settings).map_err(|error| cannot(&settings.root, error))?;
+                Ok(Handler::Gateway(Box::new(handler.handler())))
+            }
             config::Handler::Proxy(_) => Err("'proxy' is not there yet".into()),
             _ => Err("'chat' is not there yet".into()),
         }
+    }
+
+    fn fastcgi(&self, settings: &config::Fastcgi) -> io::Result<FastCgi> {
+        let default = fastcgi::Options::default();
+        let options = fastcgi::Options {
+            suffixes: settings.suffixes.clone(),
+            index: settings.index.clone(),
+            front: settings.front.clone(),
+            application_root: settings.application_root.clone(),
+            internal_root: settings.internal_root.clone(),
+            params: settings.params.clone(),
+            server_name: settings.server_name.clone(),
+            https: settings.https,
+            hide: settings.hide.clone(),
+            connect: settings.timeouts.connect.unwrap_or(default.connect),
+            first_byte: settings.timeouts.first_byte.unwrap_or(default.first_byte),
+            between: settings.timeouts.between.unwrap_or(default.between),
+            keep: settings.keep,
+            max_requests: settings.max_requests,
+            ..default
+        };
+        let handler = FastCgi::with(&settings.root, settings.servers.iter().map(address), options)?;
+        if !settings.files {
+            return Ok(handler);
+        }
+        // What the application would run is never sent as it is: a path to a script does not come here.
+        let options = Options {
+            index: Vec::new(),
+            cache: self.cache,
+            ..Options::default()
+        };
+        let files = Files::with(&settings.root, options)?;
+        Ok(handler.otherwise(move |request| files.answer(request)))
     }
 
     fn rate(&mut self, place: &Place, settings: &rate::Settings) -> Arc<Rate> {
@@ -326,6 +371,13 @@ impl Builder<'_> {
         };
         self.new.logs.push((settings.clone(), label, log));
         Ok(label)
+    }
+}
+
+fn address(server: &config::Upstream) -> Address {
+    match server {
+        config::Upstream::Tcp(address) => Address::Tcp(address.clone()),
+        config::Upstream::Unix(path) => Address::Unix(path.clone()),
     }
 }
 

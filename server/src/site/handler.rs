@@ -38,7 +38,6 @@ pub enum Handler {
     /// Asked by `Site::dispatch`, for it may have no answer.
     Rewrite(Rewrite),
     /// What speaks with others: it makes its own errors.
-    #[allow(dead_code)] // until fastcgi and proxy are there
     Gateway(Answer),
 }
 

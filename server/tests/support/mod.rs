@@ -218,8 +218,10 @@ impl Client {
         let length = reply
             .field("content-length")
             .map_or(0, |length| length.parse().unwrap());
-        assert!(reply.field("transfer-encoding").is_none(), "{reply:?}");
-        if !bodiless {
+        if let Some(coding) = reply.field("transfer-encoding") {
+            assert_eq!(coding, "chunked", "{reply:?}");
+            reply.body = self.receive_chunks();
+        } else if !bodiless {
             while self.unread.len() < length {
                 assert!(
                     self.fill() > 0,
@@ -230,6 +232,28 @@ impl Client {
             reply.body = self.unread.drain(..length).collect();
         }
         reply
+    }
+
+    /// A chunked body, to its end.
+    fn receive_chunks(&mut self) -> Vec<u8> {
+        let mut body = Vec::new();
+        loop {
+            let end = self.unread.windows(2).position(|window| window == b"\r\n");
+            let size = end.map(|end| std::str::from_utf8(&self.unread[..end]).unwrap());
+            let size = size.map(|size| usize::from_str_radix(size, 16).unwrap());
+            if let (Some(end), Some(size)) = (end, size)
+                && self.unread.len() >= end + size + 4
+            {
+                body.extend_from_slice(&self.unread[end + 2..end + 2 + size]);
+                assert_eq!(&self.unread[end + 2 + size..end + size + 4], b"\r\n");
+                self.unread.drain(..end + size + 4);
+                if size == 0 {
+                    return body;
+                }
+                continue;
+            }
+            assert!(self.fill() > 0, "the connection ended inside a chunked body");
+        }
     }
 
     pub fn receive_head(&mut self) -> Reply {
