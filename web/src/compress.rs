@@ -1,6 +1,6 @@
 //! Compression of what handlers answer, by the client's Accept-Encoding.
 //!
-//! [`filter`] is called after the handler, on the same fiber. A body whose bytes are there is encoded at once; one that is
+//! [`filter`], or [`Settings::filter`], is called after the handler, on the same fiber. A body whose bytes are there is encoded at once; one that is
 //! produced while it is sent is encoded as it comes, and whatever the handler has written leaves the encoder on `flush`
 //! and before the fiber suspends, as it would without compression. Files have their own (`files/encoded.rs`), because
 //! they are kept.
@@ -22,18 +22,16 @@ pub(crate) mod encoder;
 
 use std::cell::RefCell;
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use http::StatusCode;
 
 use self::encoder::{Effort, Encoder};
 use crate::body::Kind;
-use crate::negotiate::{Choice, Coding, choose};
+pub use crate::negotiate::Coding;
+use crate::negotiate::{Choice, choose};
 use crate::output::copy;
 use crate::{Body, Request, Response};
-
-/// Smaller bodies fit in one packet with their head as they are.
-pub(crate) const WORTHWHILE: usize = 1024;
 
 /// Bodies up to this many bytes are encoded on the worker: about as long as the way to another thread and back takes.
 pub(crate) const INLINE: usize = 4 * 1024;
@@ -41,59 +39,125 @@ pub(crate) const INLINE: usize = 4 * 1024;
 /// A stream lets the other fibers of its worker run after this many bytes.
 const TURN: usize = 64 * 1024;
 
-/// In order of preference between equals: for what is sent once, speed counts first.
-const OFFERED: [Coding; 3] = [Coding::Zstd, Coding::Brotli, Coding::Gzip];
-
-/// Encodes the body of `response` if `request`'s Accept-Encoding asks for that and it makes sense: for text and other
-/// types that [shrink](is_compressible), at least 1 KiB where the length is known, and only when it becomes smaller.
-///
-/// Left alone: 1xx, 204, 206 and 304, bodies that are files, anything already encoded or marked `no-transform`, partial
-/// or with a digest of its bytes, and `text/event-stream`, whose events are small and must not wait. `Vary` is extended
-/// wherever the request's field was looked at; a strong `ETag` becomes weak, and `Accept-Ranges` goes, for the encoded
-/// bytes are not the same every time.
-///
-/// # Suspends
-///
-/// While a body of more than 4 KiB whose bytes are there is encoded, on the pool for blocking work.
-pub fn filter(request: &Request<'_>, response: Response) -> Response {
-    let lines = request
-        .headers()
-        .filter(|(name, _)| name.eq_ignore_ascii_case("accept-encoding"))
-        .map(|(_, value)| value);
-    filter_by(lines, response)
+/// What is compressed, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Bodies of fewer bytes are left alone. 1 KiB by default: they fit in one packet with their head as they are.
+    pub min: u64,
+    /// The codings, in order of preference between those that a client wants equally. By default zstd, br and gzip: for what
+    /// is sent once, speed counts first.
+    pub codings: Vec<Coding>,
 }
 
-/// As [`filter`], by the values of Accept-Encoding alone.
-///
-/// # Suspends
-///
-/// As [`filter`].
-pub fn filter_by<'a>(accept_encoding: impl Iterator<Item = &'a [u8]>, mut response: Response) -> Response {
-    if !is_eligible(&response) {
-        return response;
-    }
-    if !varies_already(&response) {
-        response = response.header("vary", "accept-encoding");
-    }
-    // A client that takes nothing at all gets it as it is: that is more use than 406.
-    let Choice::Encoded(coding) = choose(accept_encoding, OFFERED) else {
-        return response;
-    };
-    match encode(std::mem::take(&mut response.body), coding) {
-        Ok(body) => response.body = body,
-        Err(body) => {
-            response.body = body;
-            return response;
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            min: 1024,
+            codings: vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
         }
     }
-    response.fields.remove("accept-ranges");
-    if let Some(etag) = response.fields.first("etag").filter(|etag| etag.starts_with(b"\"")) {
-        let weak = [b"W/", etag].concat();
-        response.fields.remove("etag");
-        response = response.header("etag", weak);
-    }
-    response.header("content-encoding", coding.token())
 }
+
+static DEFAULT: LazyLock<Settings> = LazyLock::new(Settings::default);
+
+/// As [`Settings::filter`], with the default settings.
+///
+/// # Suspends
+///
+/// As [`Settings::filter`].
+pub fn filter(request: &Request<'_>, response: Response) -> Response {
+    DEFAULT.filter(request, response)
+}
+
+impl Settings {
+    /// Encodes the body of `response` if `request`'s Accept-Encoding asks for that and it makes sense: for text and other
+    /// types that [shrink](is_compressible), where the length is not known or large enough, and only when it becomes
+    /// smaller.
+    ///
+    /// Left alone: 1xx, 204, 206 and 304, bodies that are files, anything already encoded or marked `no-transform`, partial
+    /// or with a digest of its bytes, and `text/event-stream`, whose events are small and must not wait. `Vary` is extended
+    /// wherever the request's field was looked at; a strong `ETag` becomes weak, and `Accept-Ranges` goes, for the encoded
+    /// bytes are not the same every time.
+    ///
+    /// # Suspends
+    ///
+    /// While a body of more than 4 KiB whose bytes are there is encoded, on the pool for blocking work.
+    pub fn filter(&self, request: &Request<'_>, response: Response) -> Response {
+        let lines = request
+            .headers()
+            .filter(|(name, _)| name.eq_ignore_ascii_case("accept-encoding"))
+            .map(|(_, value)| value);
+        self.filter_by(lines, response)
+    }
+
+    /// As [`Settings::filter`], by the values of Accept-Encoding alone.
+    ///
+    /// # Suspends
+    ///
+    /// As [`Settings::filter`].
+    pub fn filter_by<'a>(&self, accept_encoding: impl Iterator<Item = &'a [u8]>, mut response: Response) -> Response {
+        if !self.suits(&response) {
+            return response;
+        }
+        if !varies_already(&response) {
+            response = response.header("vary", "accept-encoding");
+        }
+        // A client that takes nothing at all gets it as it is: that is more use than 406.
+        let Choice::Encoded(coding) = choose(accept_encoding, self.codings.iter().copied()) else {
+            return response;
+        };
+        match encode(std::mem::take(&mut response.body), coding) {
+            Ok(body) => response.body = body,
+            Err(body) => {
+                response.body = body;
+                return response;
+            }
+        }
+        response.fields.remove("accept-ranges");
+        if let Some(etag) = response.fields.first("etag").filter(|etag| etag.starts_with(b"\"")) {
+            let weak = [b"W/", etag].concat();
+            response.fields.remove("etag");
+            response = response.header("etag", weak);
+        }
+        response.header("content-encoding", coding.token())
+    }
+
+    fn suits(&self, response: &Response) -> bool {
+        let status = response.status;
+        let bodiless = status.is_informational()
+            || matches!(
+                status,
+                StatusCode::NO_CONTENT | StatusCode::PARTIAL_CONTENT | StatusCode::NOT_MODIFIED
+            );
+        let long_enough = match &response.body.kind {
+            Kind::Stream(..) | Kind::Duplex(_) | Kind::Reader { .. } => {
+                response.body.len().is_none_or(|len| len >= self.min)
+            }
+            // Nothing is gained for an empty body, whatever the settings say.
+            _ => response
+                .body
+                .bytes()
+                .is_some_and(|bytes| bytes.len() as u64 >= self.min.max(1)),
+        };
+        if bodiless || !long_enough || !response.lookup("content-type").is_some_and(is_compressible) {
+            return false;
+        }
+        !response.fields.iter().any(|(name, value)| {
+            BARS.iter().any(|bar| name.eq_ignore_ascii_case(bar))
+                || (name.eq_ignore_ascii_case("cache-control") && has_token(value, b"no-transform"))
+        })
+    }
+}
+
+/// Fields that describe the very bytes that would be replaced.
+const BARS: [&str; 6] = [
+    "content-encoding",
+    "content-range",
+    "content-md5",
+    "digest",
+    "content-digest",
+    "repr-digest",
+];
 
 /// Whether bodies of this content type shrink: text, and the usual formats that are not compressed by themselves.
 pub fn is_compressible(content_type: &[u8]) -> bool {
@@ -126,37 +190,6 @@ pub fn is_compressible(content_type: &[u8]) -> bool {
                 | "image/bmp"
                 | "image/x-icon"
         )
-}
-
-fn is_eligible(response: &Response) -> bool {
-    let status = response.status;
-    let bodiless = status.is_informational()
-        || matches!(
-            status,
-            StatusCode::NO_CONTENT | StatusCode::PARTIAL_CONTENT | StatusCode::NOT_MODIFIED
-        );
-    let long_enough = match &response.body.kind {
-        Kind::Stream(..) | Kind::Duplex(_) | Kind::Reader { .. } => {
-            response.body.len().is_none_or(|len| len >= WORTHWHILE as u64)
-        }
-        _ => response.body.bytes().is_some_and(|bytes| bytes.len() >= WORTHWHILE),
-    };
-    if bodiless || !long_enough || !response.lookup("content-type").is_some_and(is_compressible) {
-        return false;
-    }
-    // All but the first describe the very bytes that would be replaced.
-    let bars = [
-        "content-encoding",
-        "content-range",
-        "content-md5",
-        "digest",
-        "content-digest",
-        "repr-digest",
-    ];
-    !response.fields.iter().any(|(name, value)| {
-        bars.iter().any(|bar| name.eq_ignore_ascii_case(bar))
-            || (name.eq_ignore_ascii_case("cache-control") && has_token(value, b"no-transform"))
-    })
 }
 
 fn varies_already(response: &Response) -> bool {
@@ -309,7 +342,7 @@ mod tests {
     }
 
     fn filtered(accept: &str, response: Response) -> (Option<String>, Response) {
-        let response = filter_by([accept.as_bytes()].into_iter(), response);
+        let response = Settings::default().filter_by([accept.as_bytes()].into_iter(), response);
         let coding = response.lookup("content-encoding");
         (coding.map(|name| String::from_utf8(name.to_vec()).unwrap()), response)
     }
@@ -378,6 +411,34 @@ mod tests {
         let (coding, response) = filtered("gzip", text(Response::new(StatusCode::OK).body(noise.clone())));
         assert_eq!((coding, response.lookup("vary")), (None, Some(&b"accept-encoding"[..])));
         assert_eq!(response.body.bytes(), Some(&noise[..]));
+    }
+
+    #[test]
+    fn settings_bound_and_order() {
+        let settings = |min, codings: &[Coding]| Settings {
+            min,
+            codings: codings.to_vec(),
+        };
+        for (settings, accept, expected) in [
+            (settings(2400, &[Coding::Gzip]), "gzip", Some("gzip")),
+            (settings(2401, &[Coding::Gzip]), "gzip", None),
+            (settings(0, &[Coding::Gzip]), "br, zstd", None),
+            (settings(0, &[Coding::Gzip, Coding::Brotli]), "br, gzip", Some("gzip")),
+            (settings(0, &[]), "*", None),
+        ] {
+            let response = settings.filter_by([accept.as_bytes()].into_iter(), long());
+            assert_eq!(
+                response.lookup("content-encoding"),
+                expected.map(str::as_bytes),
+                "{settings:?}"
+            );
+        }
+        assert_eq!("br".parse(), Ok(Coding::Brotli));
+        assert!(
+            "deflate"
+                .parse::<Coding>()
+                .is_err_and(|error| error.contains("gzip, br or zstd"))
+        );
     }
 
     #[test]

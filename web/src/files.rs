@@ -49,7 +49,7 @@ use self::caches::Seat;
 use self::encoded::Store;
 use self::resource::Resource;
 use self::root::Root;
-use crate::{Request, Response, Router};
+use crate::{Request, Response, Router, compress};
 
 /// How a folder is served.
 #[derive(Clone, Debug)]
@@ -65,9 +65,10 @@ pub struct Options {
     /// A file's `x.br`, `x.zst` or `x.gz` that is not older than `x` is sent in its place to clients that ask for it. On
     /// by default.
     pub precompressed: bool,
-    /// Text and other files that shrink, from 1 KiB to 8 MiB, are compressed for clients that ask for it, the first time
-    /// somebody does; not within two seconds of a change. On by default.
-    pub compress: bool,
+    /// Text and other files that shrink, up to 8 MiB, are compressed for clients that ask for it, the first time somebody
+    /// does; not within two seconds of a change. Between codings that a client wants equally the denser one counts here. On
+    /// by default, from 1 KiB on.
+    pub compress: Option<compress::Settings>,
     /// Fields of every response, name and value. None by default.
     pub headers: Vec<(String, String)>,
     /// What may be remembered, over all workers: each has its share.
@@ -82,7 +83,7 @@ impl Default for Options {
             spa: false,
             hidden: false,
             precompressed: true,
-            compress: true,
+            compress: Some(compress::Settings::default()),
             headers: Vec::new(),
             cache: CacheLimits::default(),
         }
@@ -162,12 +163,10 @@ impl Files {
         pages: impl IntoIterator<Item = (&'a str, &'a str, &'a [u8])>,
         options: Options,
     ) -> io::Result<Files> {
-        let pages = pages.into_iter().map(|(path, mime, bytes)| {
-            (
-                path.to_owned(),
-                Arc::new(Resource::embedded(bytes, mime, options.compress)),
-            )
-        });
+        let encoded_from = options.compress.as_ref().map(|settings| settings.min);
+        let pages = pages
+            .into_iter()
+            .map(|(path, mime, bytes)| (path.to_owned(), Arc::new(Resource::embedded(bytes, mime, encoded_from))));
         Files::of(Source::Embedded(pages.collect()), options)
     }
 

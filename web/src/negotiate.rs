@@ -4,6 +4,8 @@
 //!
 //! Source: RFC 9110 sections 12.4.2 and 12.5.3.
 
+use std::str::FromStr;
+
 /// A content coding we make, or find on disk.
 #[derive(Debug, PartialEq, Eq, Clone, Copy, Hash)]
 pub enum Coding {
@@ -16,7 +18,8 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// All of them, the densest first; the position, which is the value of the variant, is the index into arrays of forms.
+    /// All of them, the densest first.
+    // The position, which is the value of the variant, is the index into arrays of forms.
     pub const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
     /// What is appended to the name of the file.
@@ -40,6 +43,16 @@ impl Coding {
     fn named(self, name: &[u8]) -> bool {
         name.eq_ignore_ascii_case(self.token().as_bytes())
             || (self == Coding::Gzip && name.eq_ignore_ascii_case(b"x-gzip"))
+    }
+}
+
+/// By its name in Content-Encoding: `gzip`, `br` or `zstd`.
+impl FromStr for Coding {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Coding, String> {
+        let found = Coding::ALL.into_iter().find(|coding| coding.token() == name);
+        found.ok_or_else(|| format!("{name:?} is no content coding of this server: choose among gzip, br or zstd"))
     }
 }
 

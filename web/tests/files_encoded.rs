@@ -96,7 +96,7 @@ fn only_what_gains_is_encoded() {
         }
     }
     let options = Options {
-        compress: false,
+        compress: None,
         ..Options::default()
     };
     let plain = common::site(Router::new().fallback(Files::with(folder.path(), options).unwrap().handler()));

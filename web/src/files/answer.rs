@@ -162,7 +162,7 @@ fn look(
 ) -> io::Result<Answer> {
     let forms = Forms {
         siblings: options.precompressed,
-        made: options.compress,
+        made: options.compress.as_ref().map(|settings| settings.min),
     };
     if !target.folder {
         return Ok(match load(root, &target.name, access, forms, previous) {
@@ -239,7 +239,12 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>) -> Re
     let mut variant = &resource.plain;
     let form;
     if asked.accept_encoding {
-        match choose(lines(request, "accept-encoding"), resource.offered()) {
+        let made = site
+            .options
+            .compress
+            .as_ref()
+            .map_or(&[][..], |settings| &settings.codings);
+        match choose(lines(request, "accept-encoding"), resource.offered(made)) {
             Choice::Identity => {}
             Choice::Encoded(coding) => match &resource.encoded[coding as usize] {
                 Some(sibling) => variant = sibling,

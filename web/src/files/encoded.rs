@@ -21,8 +21,8 @@ use std::thread;
 use super::Site;
 use super::resource::{Content, Resource, Variant};
 use super::root::Identity;
+use crate::compress::INLINE;
 use crate::compress::encoder::{Effort, Encoder};
-use crate::compress::{INLINE, WORTHWHILE};
 use crate::negotiate::Coding;
 
 /// Larger files are sent as they are: they and their encoded form are in memory while it is made.
@@ -31,9 +31,9 @@ const MOST: u64 = 8 << 20;
 /// What an entry of the store costs besides its bytes, about.
 const ENTRY: usize = 1024;
 
-/// Whether a file of that many bytes is encoded at all.
-pub fn is_in_bounds(size: u64) -> bool {
-    (WORTHWHILE as u64..=MOST).contains(&size)
+/// Whether a file of that many bytes is encoded, if the settings begin at `min`.
+pub fn is_in_bounds(size: u64, min: u64) -> bool {
+    (min.max(1)..=MOST).contains(&size)
 }
 
 /// What tells one form from another. The type of its content is part of it: two names may be one file.
@@ -296,7 +296,7 @@ mod tests {
 
     /// A form of about that many bytes.
     fn variant(bytes: usize) -> Option<Variant> {
-        let resource = Resource::embedded(b"plain", "text/plain", true);
+        let resource = Resource::embedded(b"plain", "text/plain", Some(1));
         Some(resource.encoded_as(Coding::Gzip, "\"x\"".into(), vec![0; bytes]))
     }
 
@@ -342,7 +342,7 @@ mod tests {
     fn many_who_want_one_make_it_once_and_a_cancelled_one_leaves_it_to_the_next() {
         let files = crate::files::Files::embedded([]);
         let text: Vec<u8> = (0..100_000u32).flat_map(|n| n.to_string().into_bytes()).collect();
-        let resource = Arc::new(Resource::embedded(&text, "text/plain", true));
+        let resource = Arc::new(Resource::embedded(&text, "text/plain", Some(1)));
         let runtime = osier::Runtime::builder().workers(2).build().unwrap();
         runtime.run(|| {
             let ask = |coding| {
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn a_form_decodes_has_its_own_tag_and_is_worth_it() {
         let text = "words and words, ".repeat(200);
-        let resource = Resource::embedded(text.as_bytes(), "text/plain", true);
+        let resource = Resource::embedded(text.as_bytes(), "text/plain", Some(1));
         let mut tags = vec![resource.plain.etag.clone()];
         for coding in Coding::ALL {
             let form = encode(&resource, coding).unwrap().expect("smaller");
@@ -386,7 +386,7 @@ mod tests {
             (state >> 56) as u8
         };
         let noise: Vec<u8> = (0..4000).map(|_| random()).collect();
-        let resource = Resource::embedded(&noise, "text/plain", true);
+        let resource = Resource::embedded(&noise, "text/plain", Some(1));
         assert!(encode(&resource, Coding::Gzip).unwrap().is_none());
     }
 }

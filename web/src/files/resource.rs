@@ -105,8 +105,8 @@ pub enum Loaded {
 pub struct Forms {
     /// Siblings count.
     pub siblings: bool,
-    /// They may be made.
-    pub made: bool,
+    /// They may be made, of files of at least so many bytes.
+    pub made: Option<u64>,
 }
 
 /// Opens `name` and, if they count, its siblings. Where nothing has changed since `previous`, that is the answer and no byte is read.
@@ -152,7 +152,7 @@ pub fn load(
     }
     let now = SystemTime::now();
     let mime = content_type(Path::new(std::ffi::OsStr::from_bytes(name)));
-    let shrinks = forms.made && is_in_bounds(identity.size) && is_compressible(mime.as_bytes());
+    let shrinks = shrinks(forms.made, identity.size, &mime);
     let varies = shrinks || siblings.iter().any(Option::is_some);
     let newest = siblings
         .iter()
@@ -182,7 +182,7 @@ pub fn load(
 
 impl Resource {
     /// A page inside the binary.
-    pub fn embedded(bytes: &[u8], mime: &str, may_be_encoded: bool) -> Resource {
+    pub fn embedded(bytes: &[u8], mime: &str, encoded_from: Option<u64>) -> Resource {
         use std::hash::{Hash, Hasher};
         // Tells one release's page from another's; SipHash with the fixed key of `DefaultHasher::new`.
         let mut hasher = std::hash::DefaultHasher::new();
@@ -196,7 +196,7 @@ impl Resource {
             modified: 0,
             modified_nanos: 0,
         };
-        let is_encodable = may_be_encoded && is_in_bounds(identity.size) && is_compressible(mime.as_bytes());
+        let is_encodable = shrinks(encoded_from, identity.size, mime);
         let content = Content::Memory(Arc::new(bytes.to_vec()));
         Resource {
             plain: Variant::new(identity, content, etag, None, mime, None, is_encodable),
@@ -218,13 +218,13 @@ impl Resource {
         Variant::new(identity, content, etag, modified, &self.mime, Some(coding), true)
     }
 
-    /// The codings it can be had in: those that lie there first, and the denser before the others.
-    pub fn offered(&self) -> impl Iterator<Item = Coding> {
+    /// The codings it can be had in, with those that may be made: what lies there first, and the denser before the others.
+    pub fn offered(&self, made: &[Coding]) -> impl Iterator<Item = Coding> {
         let lies_there = |coding: &Coding| self.encoded[*coding as usize].is_some();
         let siblings = Coding::ALL.into_iter().filter(lies_there);
         let made = Coding::ALL
             .into_iter()
-            .filter(move |coding| self.is_encodable && !lies_there(coding));
+            .filter(move |coding| self.is_encodable && made.contains(coding) && !lies_there(coding));
         siblings.chain(made)
     }
 
@@ -351,6 +351,10 @@ impl Identity {
     }
 }
 
+fn shrinks(encoded_from: Option<u64>, size: u64, mime: &str) -> bool {
+    encoded_from.is_some_and(|min| is_in_bounds(size, min)) && is_compressible(mime.as_bytes())
+}
+
 /// The fields with a body and those without, from what both have.
 fn complete(cached: Response, mime: &str, coding: Option<Coding>) -> (Fields, Fields) {
     let unchanged = cached.into_fields();
@@ -405,7 +409,7 @@ mod tests {
 
     const FORMS: Forms = Forms {
         siblings: true,
-        made: false,
+        made: None,
     };
     const BOTH: [Access; 2] = [Access::Cached, Access::Blocking];
 
@@ -477,7 +481,7 @@ mod tests {
         let root = Root::open(scratch.path()).unwrap();
         for access in BOTH {
             let resource = loaded(&root, "a.js", access, None);
-            assert_eq!(resource.offered().collect::<Vec<_>>(), [Coding::Gzip]);
+            assert_eq!(resource.offered(&[]).collect::<Vec<_>>(), [Coding::Gzip]);
             let gzip = resource.encoded[2].as_ref().unwrap();
             assert_ne!(gzip.etag, resource.plain.etag);
             assert_eq!(field(gzip, "content-encoding").as_deref(), Some("gzip"));
@@ -512,7 +516,7 @@ mod tests {
         age(&scratch.write("a.txt.gz", "gz"), then);
         assert_eq!(
             loaded(&root, "a.txt", Access::Blocking, Some(&second))
-                .offered()
+                .offered(&[])
                 .collect::<Vec<_>>(),
             [Coding::Gzip]
         );
@@ -558,8 +562,8 @@ mod tests {
 
     #[test]
     fn an_embedded_page_has_a_tag() {
-        let one = Resource::embedded(b"one", "text/html", true);
-        let two = Resource::embedded(b"two", "text/html", true);
+        let one = Resource::embedded(b"one", "text/html", None);
+        let two = Resource::embedded(b"two", "text/html", None);
         assert_ne!(one.plain.etag, two.plain.etag);
         assert_eq!(field(&one.plain, "content-type").as_deref(), Some("text/html"));
         assert_eq!(one.plain.length(), 3);
