@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
 pub use dump::{Dump, DumpedFiber, DumpedTask, DumpedWorker, Frame, State, Wait, Work, dump};
-pub use metrics::{LatencyHistogram, Metrics, StackDepth, WorkerMetrics};
+pub use metrics::{LatencyHistogram, Metrics, StackDepth, WorkerMetrics, metrics};
 pub use sigquit::dump_on_sigquit;
 
 use crate::remote::Remote;

@@ -16,6 +16,8 @@ mod config;
 mod cors;
 mod headers;
 #[allow(dead_code)] // until sites.rs asks it
+mod metrics;
+#[allow(dead_code)] // until sites.rs asks it
 mod privileges;
 mod rate;
 mod rewrite;

@@ -5,6 +5,7 @@ use std::panic::Location;
 use std::time::Duration;
 
 use super::{BUCKETS, Desk};
+use crate::context;
 use crate::remote::Remote;
 
 /// The numbers of a runtime, from [`Runtime::metrics`](crate::Runtime::metrics).
@@ -99,6 +100,17 @@ impl fmt::Debug for LatencyHistogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.buckets()).finish()
     }
+}
+
+/// The numbers of the runtime that this thread works for; none outside of every runtime. As [`Runtime::metrics`](crate::Runtime::metrics), for who has
+/// no hold of that.
+///
+/// ```
+/// osier::run(|| assert!(osier::inspect::metrics().is_some()));
+/// assert!(osier::inspect::metrics().is_none());
+/// ```
+pub fn metrics() -> Option<Metrics> {
+    context::worker(|worker| of(worker.shared.remotes()))
 }
 
 /// What is on the desks of some workers.

@@ -1,0 +1,329 @@
+//! `/health` and `/metrics`, on a listener of their own: how the server is, for balancers and for Prometheus.
+//!
+//! `serve.rs` makes one [`Admin`] for the life of the process and serves [`Admin::router`] on `[admin]`'s address. Each route has a [`Series`] from [`Admin::series`],
+//! and the hook of each server calls [`Series::record`] for an answered request. A route that a reload keeps, by its names, keeps its series; one that is gone stays
+//! in the list, as counters must.
+//!
+//! A series has a cell for each worker, which that worker alone writes: a record is a few plain loads and stores, no lock and no line that another core
+//! writes. Whoever reads adds the cells up; the sums are of slightly different moments.
+//!
+//! Source: Prometheus, "Exposition formats", text format 0.0.4.
+
+mod text;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use osier::inspect::WorkerMetrics;
+use osier_web::http::StatusCode;
+use osier_web::{Response, Router};
+
+use text::Text;
+
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The first bucket holds what took at most 2^10 ns: about a microsecond.
+const FIRST_POWER: u32 = 10;
+/// Each further one twice as much, up to 2^36 ns: 69 seconds. The last holds the rest.
+const BUCKETS: usize = 28;
+
+const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "other"];
+
+/// What the admin's listener tells.
+pub struct Admin {
+    /// By site and route.
+    series: Mutex<BTreeMap<(String, String), Arc<Series>>>,
+    workers: usize,
+    draining: AtomicBool,
+    started: SystemTime,
+    /// How many connections are open.
+    connections: Box<dyn Fn() -> usize + Send + Sync>,
+}
+
+/// The numbers of one route.
+pub struct Series(Box<[Cell]>);
+
+/// Of one worker; on cache lines of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Cell {
+    classes: [AtomicU64; CLASSES.len()],
+    bytes: AtomicU64,
+    nanos: AtomicU64,
+    buckets: [AtomicU64; BUCKETS],
+}
+
+/// The sums of a series.
+#[derive(Default)]
+struct Sum {
+    classes: [u64; CLASSES.len()],
+    bytes: u64,
+    nanos: u64,
+    buckets: [u64; BUCKETS],
+}
+
+impl Series {
+    /// Counts an answered request in. On a fiber of a worker, as the hook of a server is called; the records of other threads may be lost.
+    pub fn record(&self, status: u16, bytes: u64, took: Duration) {
+        let worker = osier::fiber::worker().unwrap_or(0);
+        let cell = &self.0[worker % self.0.len()];
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        add(&cell.classes[class(status)], 1);
+        add(&cell.bytes, bytes);
+        add(&cell.nanos, nanos);
+        add(&cell.buckets[bucket(nanos)], 1);
+    }
+
+    fn sum(&self) -> Sum {
+        let mut sum = Sum::default();
+        for cell in &self.0 {
+            let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            sum.bytes += load(&cell.bytes);
+            // Wraps after 584 years of work.
+            sum.nanos = sum.nanos.wrapping_add(load(&cell.nanos));
+            sum.classes
+                .iter_mut()
+                .zip(&cell.classes)
+                .for_each(|(sum, counter)| *sum += load(counter));
+            sum.buckets
+                .iter_mut()
+                .zip(&cell.buckets)
+                .for_each(|(sum, counter)| *sum += load(counter));
+        }
+        sum
+    }
+}
+
+/// Of a counter that this thread alone writes.
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+fn class(status: u16) -> usize {
+    match status {
+        100..600 => usize::from(status / 100 - 1),
+        _ => CLASSES.len() - 1,
+    }
+}
+
+/// The first bucket whose bound is not below.
+fn bucket(nanos: u64) -> usize {
+    let power = nanos.checked_next_power_of_two().map_or(u64::BITS, u64::ilog2);
+    (power.saturating_sub(FIRST_POWER) as usize).min(BUCKETS - 1)
+}
+
+impl Admin {
+    /// For a runtime of so many workers; `connections` counts the open ones.
+    pub fn new(workers: usize, connections: impl Fn() -> usize + Send + Sync + 'static) -> Admin {
+        Admin {
+            series: Mutex::default(),
+            workers: workers.max(1),
+            draining: AtomicBool::new(false),
+            started: SystemTime::now(),
+            connections: Box::new(connections),
+        }
+    }
+
+    /// The series of a route, the same for the same names.
+    pub fn series(&self, site: &str, route: &str) -> Arc<Series> {
+        let cells = || (0..self.workers).map(|_| Cell::default()).collect();
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_route = series.entry((site.to_owned(), route.to_owned()));
+        of_route.or_insert_with(|| Arc::new(Series(cells()))).clone()
+    }
+
+    /// From now on `/health` says that no more requests are wanted here.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// What answers on the admin's listener.
+    pub fn router(self: &Arc<Self>) -> Router {
+        let (health, metrics) = (self.clone(), self.clone());
+        Router::new()
+            .get("/health", move |_| health.health())
+            .get("/metrics", move |_| metrics.metrics())
+    }
+
+    fn health(&self) -> Response {
+        let response = if self.draining.load(Ordering::Relaxed) {
+            Response::new(StatusCode::SERVICE_UNAVAILABLE).body("draining\n")
+        } else {
+            Response::new(StatusCode::OK).body("ok\n")
+        };
+        response.header("cache-control", "no-store")
+    }
+
+    fn metrics(&self) -> Response {
+        let workers = osier::inspect::metrics().map_or(Vec::new(), |metrics| metrics.workers);
+        Response::new(StatusCode::OK)
+            .content_type(CONTENT_TYPE)
+            .header("cache-control", "no-store")
+            .body(self.page(&workers))
+    }
+
+    fn page(&self, workers: &[WorkerMetrics]) -> String {
+        let mut text = Text::default();
+        text.family("osier_build_info", "gauge", "The version that runs; always 1.");
+        text.sample("", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+        text.family(
+            "osier_start_time_seconds",
+            "gauge",
+            "When the process began, as seconds since 1970.",
+        );
+        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        text.sample("", &[], started.as_secs_f64());
+        text.family(
+            "osier_draining",
+            "gauge",
+            "1 while the server finishes what it has begun and takes nothing new.",
+        );
+        text.sample("", &[], u8::from(self.draining.load(Ordering::Relaxed)));
+        text.family("osier_connections", "gauge", "Connections of clients that are open.");
+        text.sample("", &[], (self.connections)());
+        self.requests(&mut text);
+        runtime(&mut text, workers);
+        text.finish()
+    }
+
+    fn requests(&self, text: &mut Text) {
+        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sums: Vec<_> = series
+            .iter()
+            .map(|((site, route), series)| (site, route, series.sum()))
+            .collect();
+
+        text.family(
+            "osier_http_requests_total",
+            "counter",
+            "Requests that were answered, by the class of the status.",
+        );
+        for (site, route, sum) in &sums {
+            for (class, count) in CLASSES.iter().zip(sum.classes) {
+                if count > 0 || *class == "2xx" {
+                    text.sample("", &[("site", site), ("route", route), ("status", class)], count);
+                }
+            }
+        }
+        text.family(
+            "osier_http_response_body_bytes_total",
+            "counter",
+            "Bytes of response bodies.",
+        );
+        for (site, route, sum) in &sums {
+            text.sample("", &[("site", site), ("route", route)], sum.bytes);
+        }
+        text.family(
+            "osier_http_request_duration_seconds",
+            "histogram",
+            "From the parsed head of a request to the last byte of its answer, handed to the system.",
+        );
+        for (site, route, sum) in &sums {
+            let mut count = 0;
+            for (index, more) in sum.buckets.iter().enumerate() {
+                count += more;
+                let bound = match index {
+                    _ if index == BUCKETS - 1 => "+Inf".to_owned(),
+                    _ => seconds(1 << (FIRST_POWER as usize + index)).to_string(),
+                };
+                text.sample("_bucket", &[("site", site), ("route", route), ("le", &bound)], count);
+            }
+            text.sample("_sum", &[("site", site), ("route", route)], seconds(sum.nanos));
+            text.sample("_count", &[("site", site), ("route", route)], count);
+        }
+    }
+}
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+/// A number of a worker: its name, its help, and where it stands.
+type Number = (&'static str, &'static str, fn(&WorkerMetrics) -> u64);
+
+const COUNTERS: [Number; 7] = [
+    ("osier_worker_turns_total", "Turns of the worker's loop.", |worker| {
+        worker.turns
+    }),
+    (
+        "osier_worker_sleeps_total",
+        "Turns that had nothing to do and slept.",
+        |worker| worker.sleeps,
+    ),
+    (
+        "osier_worker_events_total",
+        "Events that the poller has told of.",
+        |worker| worker.events,
+    ),
+    ("osier_worker_wakes_total", "Wake-ups by other threads.", |worker| {
+        worker.wakes
+    }),
+    (
+        "osier_worker_resumes_total",
+        "Fibers and resting connections that were resumed.",
+        |worker| worker.resumes,
+    ),
+    (
+        "osier_worker_steals_total",
+        "Times that it took work others had queued.",
+        |worker| worker.steals,
+    ),
+    (
+        "osier_worker_fibers_started_total",
+        "Fibers that were started.",
+        |worker| worker.fibers_started,
+    ),
+];
+
+const GAUGES: [Number; 6] = [
+    (
+        "osier_worker_fibers",
+        "Fibers that have started and not ended.",
+        |worker| worker.fibers as u64,
+    ),
+    (
+        "osier_worker_resting_connections",
+        "Connections at rest, which have no stack.",
+        |worker| worker.resting as u64,
+    ),
+    ("osier_worker_tasks", "Tasks that have not ended.", |worker| {
+        worker.tasks as u64
+    }),
+    ("osier_worker_queued", "Length of the run queue.", |worker| {
+        worker.queued as u64
+    }),
+    ("osier_worker_timers", "Timers that are set.", |worker| {
+        worker.timers as u64
+    }),
+    ("osier_worker_stacks_pooled", "Stacks that are kept warm.", |worker| {
+        worker.stacks_pooled as u64
+    }),
+];
+
+fn runtime(text: &mut Text, workers: &[WorkerMetrics]) {
+    for (kind, numbers) in [("counter", &COUNTERS[..]), ("gauge", &GAUGES)] {
+        for (name, help, number) in numbers {
+            text.family(name, kind, help);
+            for (index, worker) in workers.iter().enumerate() {
+                text.sample("", &[("worker", &index.to_string())], number(worker));
+            }
+        }
+    }
+    // No histogram: the sum of the times is not kept.
+    text.family(
+        "osier_worker_turn_seconds",
+        "gauge",
+        "What this share of all turns has stayed under: how long a ready fiber waits.",
+    );
+    for (index, worker) in workers.iter().enumerate() {
+        for quantile in [0.5, 0.99, 1.0_f64] {
+            let labels = [("worker", &*index.to_string()), ("quantile", &*quantile.to_string())];
+            text.sample("", &labels, worker.latency.quantile(quantile).as_secs_f64());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! The text format of Prometheus: families of samples, each with its help and type before it.
+
+use std::fmt::{Display, Write};
+
+/// A page that is being written.
+#[derive(Default)]
+pub struct Text {
+    page: String,
+    family: &'static str,
+}
+
+impl Text {
+    /// Begins a family; the samples that follow belong to it.
+    pub fn family(&mut self, name: &'static str, kind: &str, help: &str) {
+        self.family = name;
+        // Writing to a text does not fail.
+        let _ = write!(self.page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    /// A sample of the family, whose name gets a suffix in a histogram.
+    pub fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+        let page = &mut self.page;
+        let _ = write!(page, "{}{suffix}", self.family);
+        for (index, (name, value)) in labels.iter().enumerate() {
+            let before = if index == 0 { '{' } else { ',' };
+            let _ = write!(page, "{before}{name}=\"");
+            for character in value.chars() {
+                match character {
+                    '\\' => page.push_str("\\\\"),
+                    '"' => page.push_str("\\\""),
+                    '\n' => page.push_str("\\n"),
+                    other => page.push(other),
+                }
+            }
+            page.push('"');
+        }
+        if !labels.is_empty() {
+            page.push('}');
+        }
+        let _ = writeln!(page, " {value}");
+    }
+
+    pub fn finish(self) -> String {
+        self.page
+    }
+}
