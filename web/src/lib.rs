@@ -30,6 +30,7 @@ mod answer;
 mod body;
 mod burst;
 pub mod calendar;
+pub mod chat;
 pub mod compress;
 mod config;
 mod conn;
