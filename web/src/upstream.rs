@@ -17,6 +17,7 @@
 //! a worker whose own shelf is empty takes from another's, which costs two system calls where connecting would cost more.
 
 mod backend;
+mod check;
 mod health;
 mod keeper;
 mod lease;
@@ -37,7 +38,7 @@ use backend::Backend;
 use health::{Admits, Policy};
 
 pub use backend::BackendStats;
-pub use keeper::Check;
+pub use check::Check;
 pub use lease::Lease;
 
 /// What has been tried is a set of bits.

@@ -59,6 +59,16 @@ pub const FOR_TESTS: &[Peer] = &[
         package: "dokuwiki",
         purpose: "an application behind the FastCGI handler, run from a copy",
     },
+    Peer {
+        program: "nginx",
+        package: "nginx-light",
+        purpose: "a backend of the proxy",
+    },
+    Peer {
+        program: "node",
+        package: "nodejs",
+        purpose: "another backend of the proxy, with WebSockets",
+    },
 ];
 
 /// What `cargo xtask bench` uses.

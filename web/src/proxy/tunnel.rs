@@ -1,7 +1,8 @@
 //! A connection that has left HTTP: bytes in both directions, each on a fiber, until both have ended.
 //!
 //! The end of one direction is passed on as such (a half-close), and the other goes on. A failure of either side, or too
-//! long a time without a byte in either direction, ends both.
+//! long a time without a byte in either direction, ends both; that time is shorter once one direction has ended, as nobody
+//! can tell an end of sending from a peer that has left until something is sent to it.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -14,12 +15,16 @@ use crate::{Stream, Upgraded};
 /// Bytes moved at once. Small, as a tunnel is idle most of the time and has two of these.
 const PIECE: usize = 8 << 10;
 
+/// The longest time without a byte once one direction has ended. Also how often the other looks whether it has.
+const HALF_CLOSED: Duration = Duration::from_secs(30);
+
 struct Tunnel<'t> {
     client: &'t Stream,
     backend: &'t Stream,
     idle: Duration,
     /// When a byte was last moved, in either direction.
     moved: Cell<Instant>,
+    half_closed: Cell<bool>,
 }
 
 /// Runs until both directions have ended. `received` is what the backend has sent behind its 101.
@@ -34,6 +39,7 @@ pub(super) fn run(client: &mut Upgraded, lease: &Lease, received: &[u8], idle: D
         backend: lease.stream(),
         idle,
         moved: Cell::new(Instant::now()),
+        half_closed: Cell::new(false),
     };
     osier::scope(|s| {
         s.spawn_local(|| tunnel.carry(tunnel.backend, tunnel.client, received));
@@ -45,6 +51,7 @@ impl Tunnel<'_> {
     fn carry(&self, from: &Stream, to: &Stream, first: &[u8]) {
         if self.copy(from, to, first).is_ok() {
             let _ = to.shutdown(Shutdown::Write);
+            self.half_closed.set(true);
         } else {
             // The other direction meets the end of both at its next call.
             let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
@@ -55,11 +62,15 @@ impl Tunnel<'_> {
         to.write_all(first)?;
         let mut piece = vec![0; PIECE];
         loop {
-            let still = self.idle.saturating_sub(self.moved.get().elapsed());
+            let idle = match self.half_closed.get() {
+                true => self.idle.min(HALF_CLOSED),
+                false => self.idle,
+            };
+            let still = idle.saturating_sub(self.moved.get().elapsed());
             if still.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            from.set_read_timeout(Some(still))?;
+            from.set_read_timeout(Some(still.min(HALF_CLOSED)))?;
             match from.read(&mut piece) {
                 Ok(0) => return Ok(()),
                 Ok(count) => {

@@ -9,67 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::Inner;
 use super::backend::Backend;
+use super::{Check, Inner};
 
 /// How often idle connections are looked at: four times in their time, within these bounds. One may live so much longer.
 const SWEEP: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
-
-/// How a backend is asked whether it is well, and how often.
-///
-/// ```
-/// use osier_web::upstream::Check;
-/// use std::time::Duration;
-///
-/// let check = Check::connect().every(Duration::from_secs(2)).rise(2).fall(3);
-/// ```
-#[derive(Clone, Debug)]
-pub struct Check {
-    every: Duration,
-    limit: Duration,
-    rise: u32,
-    fall: u32,
-}
-
-impl Check {
-    /// It is well when it takes a connection.
-    pub fn connect() -> Check {
-        Check {
-            every: Duration::from_secs(5),
-            limit: Duration::from_secs(2),
-            rise: 1,
-            fall: 2,
-        }
-    }
-
-    /// Time between two questions. 5 s.
-    pub fn every(mut self, time: Duration) -> Self {
-        self.every = time;
-        self
-    }
-
-    /// How long an answer may take. 2 s.
-    pub fn limit(mut self, time: Duration) -> Self {
-        self.limit = time;
-        self
-    }
-
-    /// After how many good answers in a row a backend that was unwell gets requests again. 1.
-    pub fn rise(mut self, answers: u32) -> Self {
-        self.rise = answers.max(1);
-        self
-    }
-
-    /// After how many bad answers in a row a backend gets no more requests. 2.
-    pub fn fall(mut self, answers: u32) -> Self {
-        self.fall = answers.max(1);
-        self
-    }
-
-    fn ask(&self, backend: &Backend) -> io::Result<()> {
-        backend.dial(self.limit, None).map(drop)
-    }
-}
 
 /// Starts the fiber unless it runs, or there is no runtime to run it.
 #[inline]
