@@ -388,14 +388,14 @@ fn handlers() {
         ),
         (
             "@site\n[[site.route]]\nproxy = \"https://127.0.0.1:443\"\n[[site.route]]\n\
-             proxy = { to = [\"a:1\", \"a:1\", \"a:0\"], timeouts = { conect = \"1s\" }, health = { } }\n",
+             proxy = { to = [\"a:1\", \"a:1\", \"a:0\"], timeouts = { conect = \"1s\" }, health = { evry = \"1s\" } }\n",
             &[
                 "4:9: 'proxy' cannot be \"https://127.0.0.1:443\": TLS to an upstream is not offered; write HOST:PORT or \
                  unix:PATH",
                 "6:24: 'a:1' is named twice",
                 "6:31: 'to' cannot be \"a:0\": '0' is not a port; write HOST:PORT or unix:PATH",
                 "6:52: unknown key 'conect' in [site.route.proxy.timeouts]; did you mean 'connect'?",
-                "6:78: [site.route.proxy.health] lacks 'path': what is asked for, \"/health\" for example",
+                "6:80: unknown key 'evry' in [site.route.proxy.health]; did you mean 'every'?",
             ],
         ),
         (

@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::DeValue;
@@ -12,7 +11,7 @@ use crate::rewrite::{self, Condition, Query, Rule, SUBJECTS, Subject, Test, To};
 
 use super::reader::{At, Section, Source};
 use super::settings::*;
-use super::top::values;
+use super::top::{net, values};
 
 /// The largest body that is answered from the file itself.
 const MAX_MESSAGE: u64 = 1 << 20;
@@ -199,29 +198,32 @@ fn fastcgi<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option
         keep: table.integer("keep", 0..=MAX_KEPT).map(|count| count as usize),
         max_requests: table.integer("max_requests", 1..=MAX_KEPT).map(|count| count as usize),
         timeouts: timeouts(&table),
+        health: health(&table),
     };
     table.finish();
     root.map(|_| fastcgi)
 }
 
 fn proxy<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Proxy> {
+    let mut proxy = Proxy {
+        servers: Vec::new(),
+        strip: None,
+        host: ProxyHost::Client,
+        timeouts: UpstreamTimeouts::default(),
+        tunnel_idle: None,
+        health: None,
+        trust: Vec::new(),
+        forwarded: true,
+        upgrade: true,
+        read_ahead: None,
+        keep: None,
+        max_requests: None,
+    };
     let table = match form(section, "proxy", value, Some("the upstream's address"))? {
         Form::Short(text) => {
-            let servers = vec![
-                section
-                    .understand("proxy", text, |text| upstream(section.source(), text))?
-                    .value,
-            ];
-            return Some(Proxy {
-                servers,
-                strip: None,
-                host: ProxyHost::Client,
-                timeouts: UpstreamTimeouts::default(),
-                health: None,
-                trust_forwarded: false,
-                keep: None,
-                max_requests: None,
-            });
+            let server = section.understand("proxy", text, |text| upstream(section.source(), text))?;
+            proxy.servers.push(server.value);
+            return Some(proxy);
         }
         Form::Table(table) => table,
     };
@@ -229,31 +231,31 @@ fn proxy<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &M
         "to",
         "where the application listens, \"127.0.0.1:3000\" or \"unix:/run/app.sock\"",
     );
-    let servers = upstreams(&table, "to");
-    let strip = strip(&table, matches);
-    let host = table
-        .string("host")
-        .map_or(ProxyHost::Client, |text| match text.value.as_str() {
-            "client" => ProxyHost::Client,
-            "upstream" => ProxyHost::Upstream,
-            _ => ProxyHost::Fixed(text.value),
-        });
-    let timeouts = timeouts(&table);
-    let health = health(&table);
-    let trust_forwarded = table.boolean("trust_forwarded").unwrap_or(false);
-    let keep = table.integer("keep", 0..=MAX_KEPT).map(|count| count as usize);
-    let max_requests = table.integer("max_requests", 1..=MAX_KEPT).map(|count| count as usize);
+    proxy.servers = upstreams(&table, "to");
+    proxy.strip = strip(&table, matches);
+    let host = table.parsed("host", |text| match text {
+        "client" => Ok(ProxyHost::Client),
+        "upstream" => Ok(ProxyHost::Upstream),
+        _ if text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte)) =>
+        {
+            Ok(ProxyHost::Fixed(text.into()))
+        }
+        _ => Err("write \"client\", \"upstream\" or a host"),
+    });
+    proxy.host = host.map_or(ProxyHost::Client, |host| host.value);
+    proxy.timeouts = timeouts(&table);
+    proxy.tunnel_idle = table.duration("tunnel_idle");
+    proxy.health = health(&table);
+    proxy.trust = values(table.parsed_list("trust", net));
+    proxy.forwarded = table.boolean("forwarded").unwrap_or(true);
+    proxy.upgrade = table.boolean("upgrade").unwrap_or(true);
+    proxy.read_ahead = table.size("read_ahead");
+    proxy.keep = table.integer("keep", 0..=MAX_KEPT).map(|count| count as usize);
+    proxy.max_requests = table.integer("max_requests", 1..=MAX_KEPT).map(|count| count as usize);
     table.finish();
-    Some(Proxy {
-        servers,
-        strip,
-        host,
-        timeouts,
-        health,
-        trust_forwarded,
-        keep,
-        max_requests,
-    })
+    Some(proxy)
 }
 
 fn upstreams(table: &Section<'_>, key: &'static str) -> Vec<Upstream> {
@@ -318,20 +320,12 @@ fn timeouts(table: &Section<'_>) -> UpstreamTimeouts {
 
 fn health(table: &Section<'_>) -> Option<Health> {
     let table = table.section("health")?;
-    table.require("path", "what is asked for, \"/health\" for example");
-    let path = table.parsed("path", |text| {
-        if text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            Ok(text.to_string())
-        } else {
-            Err("it begins with '/' and is written as it is sent")
-        }
-    });
-    let every = table.duration("every").unwrap_or(Duration::from_secs(5));
+    let health = Health {
+        every: table.duration("every"),
+        timeout: table.duration("timeout"),
+    };
     table.finish();
-    Some(Health {
-        path: path.map(|path| path.value).unwrap_or_default(),
-        every,
-    })
+    Some(health)
 }
 
 /// What may stand in braces in the target of a redirect.

@@ -234,8 +234,10 @@ pub struct Fastcgi {
     pub keep: Option<usize>,
     pub max_requests: Option<usize>,
     pub timeouts: UpstreamTimeouts,
+    pub health: Option<Health>,
 }
 
+/// None for the handler's own default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proxy {
     pub servers: Vec<Upstream>,
@@ -243,8 +245,16 @@ pub struct Proxy {
     pub strip: Option<String>,
     pub host: ProxyHost,
     pub timeouts: UpstreamTimeouts,
+    /// Of an upgraded connection.
+    pub tunnel_idle: Option<Duration>,
     pub health: Option<Health>,
-    pub trust_forwarded: bool,
+    /// Whose X-Forwarded-* fields count.
+    pub trust: Vec<IpNet>,
+    /// Whether the upstream gets such fields.
+    pub forwarded: bool,
+    /// Whether connections may be upgraded.
+    pub upgrade: bool,
+    pub read_ahead: Option<u64>,
     /// Idle connections kept to each server.
     pub keep: Option<usize>,
     pub max_requests: Option<usize>,
@@ -287,10 +297,10 @@ pub struct UpstreamTimeouts {
 }
 
 /// How an upstream is asked whether it is well.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Health {
-    pub path: String,
-    pub every: Duration,
+    pub every: Option<Duration>,
+    pub timeout: Option<Duration>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

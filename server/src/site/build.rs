@@ -14,6 +14,8 @@ use globset::GlobSet;
 use osier_web::Address;
 use osier_web::fastcgi::{self, FastCgi};
 use osier_web::files::{CacheLimits, Files, Options};
+use osier_web::proxy::{Host, Proxy};
+use osier_web::upstream::{Check, Upstream};
 
 use crate::access::Access;
 use crate::access_log::AccessLog;
@@ -302,7 +304,12 @@ impl Builder<'_> {
                 let handler = self.fastcgi(settings).map_err(|error| cannot(&settings.root, error))?;
                 Ok(Handler::Gateway(Box::new(handler.handler())))
             }
-            config::Handler::Proxy(_) => Err("'proxy' is not there yet".into()),
+            config::Handler::Proxy(settings) => {
+                let handler = self
+                    .proxy(settings)
+                    .map_err(|error| format!("cannot set up a proxy: {error}"))?;
+                Ok(Handler::Gateway(Box::new(handler.handler())))
+            }
             _ => Err("'chat' is not there yet".into()),
         }
     }
@@ -324,6 +331,7 @@ impl Builder<'_> {
             between: settings.timeouts.between.unwrap_or(default.between),
             keep: settings.keep,
             max_requests: settings.max_requests,
+            check: settings.health.as_ref().map(check),
             ..default
         };
         let handler = FastCgi::with(&settings.root, settings.servers.iter().map(address), options)?;
@@ -338,6 +346,58 @@ impl Builder<'_> {
         };
         let files = Files::with(&settings.root, options)?;
         Ok(handler.otherwise(move |request| files.answer(request)))
+    }
+
+    fn proxy(&self, settings: &config::Proxy) -> io::Result<Proxy> {
+        let names: Vec<String> = settings.servers.iter().map(ToString::to_string).collect();
+        let say = Arc::clone(&self.say);
+        let mut upstream = Upstream::builder(&names.join(", "))
+            .backends(settings.servers.iter().map(address))
+            .on_log(move |line| say(line));
+        // A server that is the only one is never left alone: nobody else could answer.
+        if settings.servers.len() == 1 {
+            upstream = upstream.failures(u32::MAX);
+        }
+        if let Some(time) = settings.timeouts.connect {
+            upstream = upstream.connect_timeout(time);
+        }
+        if let Some(count) = settings.keep {
+            upstream = upstream.keep(count);
+        }
+        if let Some(count) = settings.max_requests {
+            upstream = upstream.max_leases(count);
+        }
+        if let Some(health) = &settings.health {
+            upstream = upstream.check(check(health));
+        }
+        let mut proxy = Proxy::new(upstream.build()?)
+            .forwarded(settings.forwarded)
+            .tunnels(settings.upgrade)
+            .host(match &settings.host {
+                config::ProxyHost::Client => Host::Preserve,
+                config::ProxyHost::Upstream => Host::Backend,
+                config::ProxyHost::Fixed(host) => Host::Fixed(host.clone()),
+            });
+        if let Some(prefix) = &settings.strip {
+            proxy = proxy.strip_prefix(prefix);
+        }
+        if !settings.trust.is_empty() {
+            let trust = settings.trust.clone();
+            proxy = proxy.trust(move |client| trust.iter().any(|net| net.contains(&client.to_canonical())));
+        }
+        if let Some(time) = settings.timeouts.first_byte {
+            proxy = proxy.first_byte_timeout(time);
+        }
+        if let Some(time) = settings.timeouts.between {
+            proxy = proxy.between_bytes_timeout(time);
+        }
+        if let Some(time) = settings.tunnel_idle {
+            proxy = proxy.tunnel_idle_timeout(time);
+        }
+        if let Some(bytes) = settings.read_ahead {
+            proxy = proxy.read_ahead(usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
+        Ok(proxy)
     }
 
     fn rate(&mut self, place: &Place, settings: &rate::Settings) -> Arc<Rate> {
@@ -372,6 +432,17 @@ impl Builder<'_> {
         self.new.logs.push((settings.clone(), label, log));
         Ok(label)
     }
+}
+
+fn check(health: &config::Health) -> Check {
+    let mut check = Check::connect();
+    if let Some(time) = health.every {
+        check = check.every(time);
+    }
+    if let Some(time) = health.timeout {
+        check = check.limit(time);
+    }
+    check
 }
 
 fn address(server: &config::Upstream) -> Address {
