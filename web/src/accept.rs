@@ -72,7 +72,7 @@ impl Shared {
         self.connections[index].0.load(Ordering::Relaxed)
     }
 
-    fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         (0..self.connections.len()).map(|index| self.count(index)).sum()
     }
 

@@ -113,6 +113,39 @@ impl From<UnixListener> for Listener {
 }
 
 impl Listener {
+    /// Opens `count` listeners on one address, for [`Server::listeners`](crate::Server::listeners): the system spreads connections over them
+    /// (`SO_REUSEPORT`). Needs no runtime, so that a program can give up its privileges between this and its first thread.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; `AddrInUse` also when the other listener would share the port.
+    pub fn bind(addr: SocketAddr, count: usize) -> io::Result<Vec<Listener>> {
+        if addr.port() != 0 {
+            // SO_REUSEPORT would silently share the port with another server of the same user: ask without it first.
+            // Bound, never listening: a client that came to a listener soon closed would be reset.
+            let probe = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
+            probe.set_reuse_address(true)?;
+            probe.bind(&addr.into())?;
+        }
+        let first = TcpListener::bind_reuseport(addr)?;
+        let addr = first.local_addr()?;
+        let mut listeners = vec![first.into()];
+        for _ in 1..count {
+            listeners.push(TcpListener::bind_reuseport(addr)?.into());
+        }
+        Ok(listeners)
+    }
+
+    /// Listens on a Unix socket, in place of a file that a dead server has left there. Nobody removes it afterwards, as
+    /// [`Server::bind_unix`](crate::Server::bind_unix) does. Needs no runtime.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` when a server answers there, or the file is no socket; what the system says.
+    pub fn bind_unix(path: impl AsRef<Path>) -> io::Result<Listener> {
+        bind_unix(path.as_ref()).map(Listener::Unix)
+    }
+
     /// The next connection, ready to be used.
     pub(crate) fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         match self {

@@ -12,7 +12,6 @@ use std::{fmt, thread};
 
 use atomic_waker::AtomicWaker;
 use osier::JoinHandle;
-use osier::net::TcpListener;
 use osier_http::Limits;
 
 use crate::accept::{Padded, Shared, accept, drain, on_worker};
@@ -153,8 +152,8 @@ impl Server {
     pub fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Listening> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the address resolves to nothing");
         for addr in addr.to_socket_addrs()? {
-            match listen(addr, osier::workers()) {
-                Ok(listeners) => return self.listening(listeners.into_iter().map(Listener::Tcp).collect()),
+            match Listener::bind(addr, osier::workers()) {
+                Ok(listeners) => return self.listening(listeners),
                 Err(error) => last = io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}")),
             }
         }
@@ -201,6 +200,26 @@ impl Server {
         self.listening(vec![listener.into()])
     }
 
+    /// Uses several listeners that somebody else has opened: those of [`Listener::bind`], or of a service manager. Each is accepted from by a
+    /// worker, in turn.
+    ///
+    /// # Errors
+    ///
+    /// When there are none, or the first has no address.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn listeners(self, listeners: Vec<Listener>) -> io::Result<Listening> {
+        if listeners.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "no listeners: give at least one",
+            ));
+        }
+        self.listening(listeners)
+    }
+
     fn listening(self, listeners: Vec<Listener>) -> io::Result<Listening> {
         for (name, time) in [("body", self.timeouts.body), ("write", self.timeouts.write)] {
             if time.is_zero() {
@@ -239,24 +258,6 @@ impl fmt::Debug for Server {
     }
 }
 
-/// One listener for each worker.
-fn listen(addr: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
-    if addr.port() != 0 {
-        // SO_REUSEPORT would silently share the port with another server of the same user: ask without it first.
-        // Bound, never listening: a client that came to a listener soon closed would be reset.
-        let probe = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
-        probe.set_reuse_address(true)?;
-        probe.bind(&addr.into())?;
-    }
-    let first = TcpListener::bind_reuseport(addr)?;
-    let addr = first.local_addr()?;
-    let mut listeners = vec![first];
-    for _ in 1..workers {
-        listeners.push(TcpListener::bind_reuseport(addr)?);
-    }
-    Ok(listeners)
-}
-
 /// A server that listens.
 pub struct Listening {
     listeners: Vec<Listener>,
@@ -278,6 +279,11 @@ impl Listening {
     /// What it listens on, as a client would name it.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Counts the connections that are open, also while it runs.
+    pub fn connections(&self) -> Connections {
+        Connections(Arc::clone(&self.shared))
     }
 
     /// What ends [`run`](Listening::run).
@@ -311,7 +317,8 @@ impl Listening {
             .enumerate()
             .map(|(index, listener)| {
                 let shared = shared.clone();
-                Accepting(Some(on_worker(index, "accept", move || accept(&shared, &listener))))
+                let worker = index % shared.connections.len();
+                Accepting(Some(on_worker(worker, "accept", move || accept(&shared, &listener))))
             })
             .collect();
         stop.wait();
@@ -333,6 +340,23 @@ impl fmt::Debug for Listening {
         f.debug_struct("Listening")
             .field("address", &self.address)
             .finish_non_exhaustive()
+    }
+}
+
+/// How many connections a server has; see [`Listening::connections`].
+#[derive(Clone)]
+pub struct Connections(Arc<Shared>);
+
+impl Connections {
+    /// At this moment, over all workers.
+    pub fn count(&self) -> usize {
+        self.0.total()
+    }
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Connections").field(&self.count()).finish()
     }
 }
 
