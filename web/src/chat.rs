@@ -103,9 +103,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Chat {
     /// A house without rooms; they are made as guests come.
     pub fn new(options: Options) -> Chat {
+        let message = options.line_bytes.saturating_mul(JSON_FACTOR).saturating_add(JSON_ROOM);
         let socket = ws::Options {
-            message_bytes: JSON_FACTOR * options.line_bytes + JSON_ROOM,
-            frame_bytes: JSON_FACTOR * options.line_bytes + JSON_ROOM,
+            message_bytes: message,
+            frame_bytes: message,
             origins: options.origins.clone(),
             policy: Policy::Disconnect,
             ..ws::Options::default()

@@ -12,10 +12,12 @@ use std::sync::Arc;
 
 use globset::GlobSet;
 use osier_web::Address;
+use osier_web::chat::{self, Chat};
 use osier_web::fastcgi::{self, FastCgi};
 use osier_web::files::{CacheLimits, Files, Options};
 use osier_web::proxy::{Host, Proxy};
 use osier_web::upstream::{Check, Upstream};
+use osier_web::ws::Origins;
 
 use crate::access::Access;
 use crate::access_log::AccessLog;
@@ -289,7 +291,7 @@ impl Builder<'_> {
                     spa: settings.spa,
                     hidden: settings.hidden,
                     precompressed: settings.precompressed,
-                    compress,
+                    compress: compress.then(osier_web::compress::Settings::default),
                     cache: self.cache,
                     ..Options::default()
                 };
@@ -310,7 +312,13 @@ impl Builder<'_> {
                     .map_err(|error| format!("cannot set up a proxy: {error}"))?;
                 Ok(Handler::Gateway(Box::new(handler.handler())))
             }
-            _ => Err("'chat' is not there yet".into()),
+            config::Handler::Chat(settings) => {
+                let chat = chat(settings);
+                Ok(Handler::Gateway(Box::new(move |request| chat.join(request))))
+            }
+            config::Handler::Redirect(_) | config::Handler::Respond(_) | config::Handler::Rewrite(_) => {
+                unreachable!("made by the caller, anew each time")
+            }
         }
     }
 
@@ -432,6 +440,21 @@ impl Builder<'_> {
         self.new.logs.push((settings.clone(), label, log));
         Ok(label)
     }
+}
+
+/// The rooms of a route. Reloads keep them with the route, so that guests stay and histories too.
+fn chat(settings: &config::Chat) -> Chat {
+    let origins = match &settings.origins[..] {
+        [] => Origins::Same,
+        [any] if any == "*" => Origins::Any,
+        some => Origins::These(some.to_vec()),
+    };
+    Chat::new(chat::Options {
+        history: settings.history,
+        line_bytes: usize::try_from(settings.message).unwrap_or(usize::MAX),
+        origins,
+        ..chat::Options::default()
+    })
 }
 
 fn check(health: &config::Health) -> Check {

@@ -1,0 +1,87 @@
+//! The chat as a route of the configuration file: guests of the binary hear each other, and a reload leaves them alone.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use support::DEADLINE;
+use support::sites::Sites;
+
+const CHAT: &str =
+    "[[site]]\ndefault = true\n[[site.route]]\npath = \"/chat\"\nchat = { history = 2, message = 100 }\n";
+
+/// A guest: its connection, and what came of the next frames.
+struct Guest(TcpStream, Vec<u8>);
+
+impl Guest {
+    fn enter(addr: SocketAddr, query: &str, origin: &str) -> Result<Guest, String> {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        let head = format!(
+            "GET /chat?{query} HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            answer.extend(byte);
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        match answer.starts_with("HTTP/1.1 101 ") {
+            true => Ok(Guest(stream, Vec::new())),
+            false => Err(answer),
+        }
+    }
+
+    fn say(&mut self, text: &str) {
+        let json = format!("{{\"text\": \"{text}\"}}");
+        // A mask of zeros leaves the bytes as they are.
+        let mut frame = vec![0x81, 0x80 | u8::try_from(json.len()).expect("a short line"), 0, 0, 0, 0];
+        frame.extend_from_slice(json.as_bytes());
+        self.0.write_all(&frame).unwrap();
+    }
+
+    /// Reads until this has come.
+    fn expect(&mut self, text: &str) {
+        let mut piece = [0; 4096];
+        loop {
+            let got = String::from_utf8_lossy(&self.1).into_owned();
+            if let Some(at) = got.find(text) {
+                self.1 = got.as_bytes()[at + text.len()..].to_vec();
+                return;
+            }
+            let count = self.0.read(&mut piece).unwrap_or(0);
+            assert!(count > 0, "{text} has not come: {got:?}");
+            self.1.extend_from_slice(&piece[..count]);
+        }
+    }
+}
+
+#[test]
+fn guests_of_a_route_hear_each_other_and_stay_over_a_reload() {
+    let sites = Sites::start(CHAT);
+    let addr = sites.addresses[0];
+    let enter = |query: &str| Guest::enter(addr, query, "http://x").expect("a guest may come");
+    let (mut ada, mut bob) = (enter("name=Ada"), enter("name=Bob"));
+    ada.expect("\"count\":2");
+    ada.say("hello");
+    bob.expect("\"text\":\"hello\"");
+    let said = sites.reload(&format!("{CHAT}[[site.route]]\npath = \"/new\"\nrespond = \"new\"\n"));
+    assert!(said.contains("reloaded"), "{said}");
+    assert_eq!(sites.get("x", "/new").text(), "new");
+    bob.say("still here");
+    ada.expect("\"text\":\"still here\"");
+    let mut late = enter("name=Late");
+    late.expect("\"lines\":[");
+    late.expect("\"text\":\"hello\"");
+    late.expect("\"text\":\"still here\"");
+    late.say(&"x".repeat(101));
+    late.expect("at most 100 bytes");
+    let refused = Guest::enter(addr, "", "http://elsewhere")
+        .err()
+        .expect("another site's page");
+    assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
+}
