@@ -30,13 +30,14 @@
 //!
 //! # Layout
 //!
-//! `script` finds the file, `params` says what it is told, `spool` keeps a body of unknown length, `sender` sends a body while
+//! `script` finds the file and `found` remembers it, `params` says what it is told, `spool` keeps a body of unknown length, `sender` sends a body while
 //! `exchange` reads the records that come back, `answer` makes the response, `stderr` writes the log. Which backend, and whether over a
 //! kept connection, is [`upstream`](crate::upstream)'s. A connection has one request at a time: applications multiplex badly or
 //! not at all.
 
 mod answer;
 mod exchange;
+mod found;
 mod options;
 mod params;
 mod respond;
@@ -49,6 +50,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -56,6 +58,7 @@ use osier_http::fastcgi;
 
 use self::answer::Answer;
 use self::exchange::{Exchange, Failure, Patience};
+use self::found::Seat;
 pub use self::options::Options;
 use self::params::{Asked, Fields, Fixed};
 use self::script::{Found, Rules, Script};
@@ -88,6 +91,7 @@ type Internal = Box<dyn Fn(&Request<'_>, &str) -> Response + Send + Sync>;
 ///
 /// It belongs at [`Router::fallback`](crate::Router::fallback), or behind whatever decides which paths are the application's.
 pub struct FastCgi {
+    seat: Seat,
     root: Arc<Root>,
     /// Where that is for this server, as [`Fixed::root`] is for the application.
     local_root: Vec<u8>,
@@ -182,6 +186,7 @@ impl FastCgi {
         };
         let local_root = without_slash(local);
         Ok(FastCgi {
+            seat: Seat::take(),
             root,
             internal_root,
             rules: Rules {
@@ -242,26 +247,18 @@ impl FastCgi {
         &self.upstream
     }
 
-    /// Answers `request` by the script that its path leads to.
+    /// Answers `request` by the script that its path leads to. One that has been removed is noticed within a second.
     ///
     /// # Suspends
     ///
     /// While a disk is asked, if it has to be, and until the application has written the head of its answer.
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
-        let Ok(path) = script::Path::parse(request.path()) else {
-            return plain(StatusCode::BAD_REQUEST);
-        };
-        let script = match self.find(&path) {
-            Ok(Found::Script(script)) => script,
-            Ok(Found::FolderWithoutSlash) => {
-                let query = request.query().map(|query| format!("?{query}")).unwrap_or_default();
-                return Response::redirect(StatusCode::PERMANENT_REDIRECT, &(path.folder_url() + &query));
-            }
-            Ok(Found::Nothing) => match &self.front {
-                Some(front) if self.otherwise.is_none() || !self.is_file(&path) => front.clone(),
-                _ => return self.no_script(request),
+        let script = match self.seat.recall(request.path()) {
+            Some(script) => script,
+            None => match self.locate(request) {
+                Ok(script) => script,
+                Err(response) => return *response,
             },
-            Err(error) => return Response::internal_error(error),
         };
         let body = match self.body(request) {
             Ok(body) => body,
@@ -304,6 +301,26 @@ impl FastCgi {
             StatusCode::BAD_GATEWAY,
             &format_args!("more than {REDIRECTS} redirects inside the server"),
         )
+    }
+
+    /// The script for the path, or the answer where there is none.
+    fn locate(&self, request: &mut Request<'_>) -> Result<Rc<Script>, Box<Response>> {
+        let Ok(path) = script::Path::parse(request.path()) else {
+            return Err(plain(StatusCode::BAD_REQUEST).into());
+        };
+        match self.find(&path) {
+            Ok(Found::Script(script)) => Ok(self.seat.remember(request.path(), script)),
+            Ok(Found::FolderWithoutSlash) => {
+                let query = request.query().map(|query| format!("?{query}")).unwrap_or_default();
+                let to = path.folder_url() + &query;
+                Err(Response::redirect(StatusCode::PERMANENT_REDIRECT, &to).into())
+            }
+            Ok(Found::Nothing) => match &self.front {
+                Some(front) if self.otherwise.is_none() || !self.is_file(&path) => Ok(Rc::new(front.clone())),
+                _ => Err(self.no_script(request).into()),
+            },
+            Err(error) => Err(Response::internal_error(error).into()),
+        }
     }
 
     fn no_script(&self, request: &mut Request<'_>) -> Response {
@@ -462,11 +479,11 @@ fn plain(status: StatusCode) -> Response {
 }
 
 fn stderr_of(request: &mut Request<'_>) -> Stderr {
-    let what: String = format!("{} {}", request.method(), request.target())
-        .chars()
-        .take(LABEL)
-        .collect();
-    Stderr::new(request.body().worker().clone(), request.id(), what.into())
+    let mut what = String::with_capacity(64);
+    for part in [request.method(), " ", request.target()] {
+        what.extend(part.chars().take(LABEL));
+    }
+    Stderr::new(request.body().worker().clone(), request.id(), what)
 }
 
 fn invalid(what: String) -> io::Error {

@@ -6,8 +6,10 @@
 //! An exchange that has ended well gives its connection back; any other closes it, by which the application learns that
 //! nobody waits any more.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -22,6 +24,13 @@ use crate::upstream::Lease;
 
 /// What is read at once.
 const INPUT: usize = 32 << 10;
+
+/// Buffers kept for the next exchanges of a worker. More are used at once only while applications are slow.
+const POOLED: usize = 16;
+
+thread_local! {
+    static INPUTS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+}
 
 /// How long the application may take.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +115,9 @@ impl Exchange {
         Exchange {
             lease: Some(Rc::new(lease)),
             decoder: Decoder::new(),
-            input: vec![0; INPUT].into_boxed_slice(),
+            input: INPUTS
+                .with_borrow_mut(Vec::pop)
+                .unwrap_or_else(|| vec![0; INPUT].into_boxed_slice()),
             unread: 0..0,
             answered: false,
             ended: None,
@@ -146,10 +157,6 @@ impl Exchange {
     /// The bytes that [`Said::Piece`] is a range of, until the next call of `next`.
     pub fn bytes(&self, piece: Range<usize>) -> &[u8] {
         &self.input[piece]
-    }
-
-    pub fn has_ended(&self) -> bool {
-        self.ended.is_some()
     }
 
     /// What the application says next, without waiting for it: `None` when it has not come.
@@ -262,8 +269,13 @@ impl Exchange {
 
     /// Reads up to the end, of which nobody waits for: so that the application may end in peace, and the connection be kept.
     pub fn drain_in_background(mut self, bytes: usize, time: Duration) {
-        if self.has_ended() {
-            return;
+        // Mostly the end has come with the last piece.
+        loop {
+            match self.next_here() {
+                Ok(Some(Said::Piece(_))) => {}
+                Ok(Some(Said::End)) | Err(_) => return,
+                Ok(None) => break,
+            }
         }
         let until = Instant::now() + time;
         osier::spawn_local(move || {
@@ -280,6 +292,14 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
+        let input = mem::take(&mut self.input);
+        // A thread that ends has no pool any more.
+        let _ = INPUTS.try_with(|inputs| {
+            let mut inputs = inputs.borrow_mut();
+            if inputs.len() < POOLED {
+                inputs.push(input);
+            }
+        });
         // The sender has been joined, so this is the only one.
         if self.reusable
             && let Some(lease) = self.lease.take().and_then(Rc::into_inner)

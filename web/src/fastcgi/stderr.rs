@@ -17,7 +17,7 @@ const TOTAL: usize = 64 << 10;
 pub struct Stderr {
     worker: Rc<Worker>,
     id: RequestId,
-    request: Rc<str>,
+    request: String,
     /// Of the line whose end has not come.
     line: Vec<u8>,
     written: usize,
@@ -25,7 +25,7 @@ pub struct Stderr {
 }
 
 impl Stderr {
-    pub fn new(worker: Rc<Worker>, id: RequestId, request: Rc<str>) -> Stderr {
+    pub fn new(worker: Rc<Worker>, id: RequestId, request: String) -> Stderr {
         Stderr {
             worker,
             id,
