@@ -2,9 +2,10 @@
 //!
 //! Called by `bench.rs`. A row is a list of contestants, ours first; each round runs them in turn. A contestant that
 //! fails is out for the rest of the row and its line says why. Here are the rows about servers and memory; those about
-//! primitives in a loop are in `rows/micro.rs`.
+//! the proxy are in `rows/proxy.rs`, those about primitives in a loop in `rows/micro.rs`.
 
 mod micro;
+mod proxy;
 
 use super::load::{self, Served};
 use super::server::{self, Server};
@@ -75,6 +76,7 @@ pub fn run(plan: &Plan) -> Vec<Line> {
     ];
     rows.extend(files.map(|(size, bytes, goal)| file(plan, size, bytes, goal)));
     rows.extend([idle(plan), fibers(plan, 100_000), fibers(plan, 1_000_000), echo(plan)]);
+    rows.extend(proxy::rows(plan));
     rows.extend(micro::rows(plan));
     let wanted = rows
         .into_iter()
@@ -342,13 +344,7 @@ fn osier_on_files(plan: &Plan) -> Result<Server, String> {
 fn nginx(plan: &Plan) -> Result<Server, String> {
     let site = site(plan);
     Server::start(plan, Path::new("nginx"), |port| {
-        let config = server::nginx_config(&plan.scratch, &site, port)?;
-        Ok(vec![
-            "-c".into(),
-            config.into(),
-            "-e".into(),
-            plan.scratch.join("nginx.log").into(),
-        ])
+        server::nginx_args(plan, server::nginx_config(&plan.scratch, &site, port)?)
     })
 }
 

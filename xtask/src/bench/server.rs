@@ -23,9 +23,18 @@ impl Server {
         program: &Path,
         args: impl Fn(u16) -> Result<Vec<OsString>, String>,
     ) -> Result<Server, String> {
+        Server::start_on(plan.cores.0, program, args)
+    }
+
+    /// As [`start`](Server::start), on that core: for what is not measured.
+    pub fn start_on(
+        core: usize,
+        program: &Path,
+        args: impl Fn(u16) -> Result<Vec<OsString>, String>,
+    ) -> Result<Server, String> {
         let name = program.file_name().unwrap_or_default().display();
         let port = free_port()?;
-        let mut command = pinned(plan.cores.0, program);
+        let mut command = pinned(core, program);
         command
             .args(args(port)?)
             .stdin(Stdio::null())
@@ -121,11 +130,46 @@ impl Drop for Server {
     }
 }
 
+/// What nginx is started with.
+pub fn nginx_args(plan: &Plan, config: PathBuf) -> Result<Vec<OsString>, String> {
+    let log = plan.scratch.join("nginx.log");
+    Ok(vec!["-c".into(), config.into(), "-e".into(), log.into()])
+}
+
+/// nginx with one worker, passing everything on to another server on 127.0.0.1, with connections kept; returns its
+/// configuration file.
+pub fn nginx_proxy_config(scratch: &Path, port: u16, backend: u16) -> Result<PathBuf, String> {
+    let server = format!(
+        r#"upstream backend {{ server 127.0.0.1:{backend}; keepalive 64; keepalive_requests 1000000000; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://backend; proxy_http_version 1.1;
+            proxy_set_header Connection ""; proxy_set_header Host $host;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_set_header X-Forwarded-Proto $scheme; proxy_set_header X-Forwarded-Host $host;
+        }}
+    }}"#
+    );
+    write_nginx_config(scratch, port, &server)
+}
+
 /// nginx with one worker, serving `dir`, and `/` as hello; returns its configuration file.
 pub fn nginx_config(scratch: &Path, dir: &Path, port: u16) -> Result<PathBuf, String> {
+    let server = format!(
+        r#"server {{
+        listen 127.0.0.1:{port}; root {};
+        location = / {{ return 200 "Hello, World!"; }}
+    }}"#,
+        dir.display()
+    );
+    write_nginx_config(scratch, port, &server)
+}
+
+fn write_nginx_config(scratch: &Path, port: u16, server: &str) -> Result<PathBuf, String> {
     let (path, at) = (scratch.join(format!("nginx-{port}.conf")), scratch.display());
     let text = format!(
-        r#"daemon off; worker_processes 1; pid {at}/nginx.pid; error_log {at}/nginx.log crit;
+        r#"daemon off; worker_processes 1; pid {at}/nginx-{port}.pid; error_log {at}/nginx.log crit;
 worker_rlimit_nofile 20000;
 events {{ worker_connections 19000; }}
 http {{
@@ -135,13 +179,9 @@ http {{
     default_type text/plain;
     client_body_temp_path {at}/t1; proxy_temp_path {at}/t2; fastcgi_temp_path {at}/t3; uwsgi_temp_path {at}/t4;
     scgi_temp_path {at}/t5;
-    server {{
-        listen 127.0.0.1:{port}; root {};
-        location = / {{ return 200 "Hello, World!"; }}
-    }}
+    {server}
 }}
-"#,
-        dir.display()
+"#
     );
     std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(path)

@@ -1,0 +1,19 @@
+//! Ours: a reverse proxy to one backend, on one worker. Arguments: PORT, the backend's PORT.
+#![forbid(unsafe_code)]
+
+use osier_web::proxy::Proxy;
+use osier_web::upstream::Upstream;
+use osier_web::{Router, serve};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut ports = std::env::args().skip(1).map(|text| text.parse::<u16>());
+    let (port, backend) = (ports.next(), ports.next());
+    let (Some(Ok(port)), Some(Ok(backend))) = (port, backend) else {
+        return Err("arguments: PORT BACKEND_PORT".into());
+    };
+    let address = format!("127.0.0.1:{backend}").parse()?;
+    let upstream = Upstream::builder("backend").backend(address).keep(64).build()?;
+    let router = Router::new().fallback(Proxy::new(upstream).handler());
+    let runtime = osier::Runtime::builder().workers(1).build()?;
+    Ok(runtime.run(|| serve(("127.0.0.1", port), router))?)
+}

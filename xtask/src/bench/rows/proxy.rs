@@ -1,0 +1,62 @@
+//! The rows about the reverse proxy: ours and nginx in front of the same backend, an nginx with files.
+//!
+//! Called by `rows.rs`. The backend runs on the core of the load and is not measured; both proxies keep up to 64 connections
+//! to it.
+
+use std::rc::Rc;
+
+use super::{BELOW, HELLO, Row, contestant, program, sample, site};
+use crate::bench::server::{self, Server};
+use crate::bench::{Plan, load};
+use std::path::Path;
+
+/// Both sizes.
+pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
+    let large: Vec<u8> = (0..1 << 20).map(|i: u32| (i % 251) as u8).collect();
+    vec![
+        row(plan, "proxied hello", "/", HELLO.to_vec()),
+        row(plan, "proxied file of 1 MiB", "/1048576.bin", large),
+    ]
+}
+
+fn row<'a>(plan: &'a Plan, name: &str, path: &'static str, body: Vec<u8>) -> Row<'a> {
+    let body = Rc::new(body);
+    let under_load = move |body: Rc<Vec<u8>>, start: fn(&Plan, u16) -> Result<Server, String>| {
+        let backend = backend(plan)?;
+        if path != "/" {
+            let file = site(plan).join(&path[1..]);
+            std::fs::write(&file, &*body).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
+        let proxy = start(plan, backend.port)?;
+        proxy.check(path, &body)?;
+        load::requests(plan, &proxy, path, false).map(sample)
+    };
+    let (of_ours, of_nginx) = (body.clone(), body);
+    Row {
+        name: name.into(),
+        unit: "µs CPU/request",
+        rounds: plan.rounds,
+        bound: None,
+        ours: vec![contestant("osier", None, move || under_load(of_ours.clone(), osier))],
+        rivals: vec![contestant("nginx", BELOW, move || under_load(of_nginx.clone(), nginx))],
+    }
+}
+
+fn backend(plan: &Plan) -> Result<Server, String> {
+    let site = site(plan);
+    Server::start_on(plan.cores.1, Path::new("nginx"), |port| {
+        server::nginx_args(plan, server::nginx_config(&plan.scratch, &site, port)?)
+    })
+}
+
+fn osier(plan: &Plan, backend: u16) -> Result<Server, String> {
+    Server::start(plan, &program("osier-proxy"), |port| {
+        Ok(vec![port.to_string().into(), backend.to_string().into()])
+    })
+}
+
+fn nginx(plan: &Plan, backend: u16) -> Result<Server, String> {
+    Server::start(plan, Path::new("nginx"), |port| {
+        server::nginx_args(plan, server::nginx_proxy_config(&plan.scratch, port, backend)?)
+    })
+}
