@@ -471,7 +471,7 @@ fn policies() {
                 "5:8: cors: credentials = true needs named origins: browsers refuse \"*\" with it",
                 "6:9: 'allow' cannot be \"10.0.0.0/33\": write an address or a network, \"10.0.0.0/8\" or \"::1\" for example",
                 "7:8: 'deny' is an empty list; leave it out, or name something",
-                "8:12: 'compress' wants true or false, not \"gzip\"",
+                "8:12: 'compress' wants true, false or a table, not \"gzip\"",
                 "9:7: 'log' wants a table or false, not the number 1",
             ],
         ),

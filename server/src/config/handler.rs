@@ -17,7 +17,9 @@ use super::top::{net, values};
 const MAX_MESSAGE: u64 = 1 << 20;
 /// The most connections or requests of one upstream that can be named.
 const MAX_KEPT: u64 = 100_000;
-/// The most messages a room remembers.
+/// The most rooms of a chat.
+const MAX_ROOMS: u64 = 100_000;
+/// The most lines a room remembers.
 const MAX_HISTORY: u64 = 1000;
 
 /// Reads the handler of a route. Some handler comes back even from a mistake, which has been noted then.
@@ -198,7 +200,7 @@ fn fastcgi<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option
         keep: table.integer("keep", 0..=MAX_KEPT).map(|count| count as usize),
         max_requests: table.integer("max_requests", 1..=MAX_KEPT).map(|count| count as usize),
         timeouts: timeouts(&table),
-        health: health(&table),
+        health: health(&table, false),
     };
     table.finish();
     root.map(|_| fastcgi)
@@ -247,7 +249,7 @@ fn proxy<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &M
     proxy.host = host.map_or(ProxyHost::Client, |host| host.value);
     proxy.timeouts = timeouts(&table);
     proxy.tunnel_idle = table.duration("tunnel_idle");
-    proxy.health = health(&table);
+    proxy.health = health(&table, true);
     proxy.trust = values(table.parsed_list("trust", net));
     proxy.forwarded = table.boolean("forwarded").unwrap_or(true);
     proxy.upgrade = table.boolean("upgrade").unwrap_or(true);
@@ -318,9 +320,23 @@ fn timeouts(table: &Section<'_>) -> UpstreamTimeouts {
     timeouts
 }
 
-fn health(table: &Section<'_>) -> Option<Health> {
+fn health(table: &Section<'_>, http: bool) -> Option<Health> {
     let table = table.section("health")?;
+    let path = |table: &Section<'_>| {
+        table.parsed("path", |text| {
+            if text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+                Ok(text.to_string())
+            } else {
+                Err("it begins with '/' and is written as it is sent")
+            }
+        })
+    };
     let health = Health {
+        path: if http {
+            path(&table).map(|path| path.value)
+        } else {
+            None
+        },
         every: table.duration("every"),
         timeout: table.duration("timeout"),
     };
@@ -535,9 +551,12 @@ fn chat<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<Ch
         return None;
     };
     let chat = Chat {
-        history: table.integer("history", 0..=MAX_HISTORY).unwrap_or(50) as usize,
-        message: table.size("message").unwrap_or(4096),
-        origins: values(table.strings("origins")),
+        history: table.integer("history", 0..=MAX_HISTORY).map(|count| count as usize),
+        line: table.size("message"),
+        rooms: table.integer("rooms", 1..=MAX_ROOMS).map(|count| count as usize),
+        burst: table.integer("burst", 1..=MAX_HISTORY).map(|count| count as u32),
+        every: table.duration("every"),
+        origins: values(table.parsed_list("origins", super::policy::origin)),
     };
     table.finish();
     Some(chat)

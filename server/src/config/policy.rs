@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use osier_web::compress::{self, Coding};
 use toml::de::DeValue;
 
 use crate::cli::{Field, LogFormat};
@@ -30,11 +31,7 @@ pub fn read(section: &Section<'_>) -> Policies {
         allow: values(section.parsed_list("allow", net)),
         deny: values(section.parsed_list("deny", net)),
         rate: switch(section, "rate", rate),
-        compress: match section.boolean("compress") {
-            None => Setting::Inherited,
-            Some(true) => Setting::On(()),
-            Some(false) => Setting::Off,
-        },
+        compress: compress(section),
         log: log(section),
     }
 }
@@ -162,14 +159,7 @@ fn headers(section: Section<'_>) -> Headers {
 
 fn cors(section: Section<'_>) -> Option<cors::Settings> {
     section.require("origins", "\"*\", or origins like \"https://example.org\"");
-    let origins = section.parsed_list("origins", |text| {
-        let host = text.split_once("://").map(|(_, host)| host);
-        if text == "*" || host.is_some_and(|host| !host.is_empty() && !host.contains(['/', ' ', '*', '?', '#'])) {
-            Ok(text.to_ascii_lowercase())
-        } else {
-            Err("write an origin as \"https://example.org\", without a path, or \"*\"")
-        }
-    });
+    let origins = section.parsed_list("origins", origin);
     let origins = values(origins);
     let credentials = section.boolean("credentials").unwrap_or(false);
     if credentials && origins.iter().any(|origin| origin == "*") {
@@ -211,6 +201,45 @@ fn rate(section: Section<'_>) -> Option<rate::Settings> {
         burst,
         concurrent,
     })
+}
+
+/// `true`, `false`, or a table.
+fn compress(section: &Section<'_>) -> Setting<compress::Settings> {
+    let Some(value) = section.any("compress") else {
+        return Setting::Inherited;
+    };
+    if let DeValue::Boolean(on) = value.get_ref() {
+        return if *on {
+            Setting::On(compress::Settings::default())
+        } else {
+            Setting::Off
+        };
+    }
+    let Some(table) = section.as_section("compress", value, "true, false or a table") else {
+        return Setting::Off;
+    };
+    let mut settings = compress::Settings::default();
+    settings.min = table.size("min").unwrap_or(settings.min);
+    let codings = table.parsed_list("codings", |text| {
+        let known = Coding::ALL.into_iter().find(|coding| coding.token() == text);
+        known.ok_or("choose among \"zstd\", \"br\" and \"gzip\"")
+    });
+    if let Some(codings) = codings {
+        settings.codings = values(Some(codings));
+    }
+    table.finish();
+    Setting::On(settings)
+}
+
+/// `*`, or an origin, in lower case.
+pub fn origin(text: &str) -> Result<String, &'static str> {
+    let host = text.split_once("://").map(|(_, host)| host);
+    let named = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', ' ', '*', '?', '#']));
+    if text == "*" || named {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err("write an origin as \"https://example.org\", without a path, or \"*\"")
+    }
 }
 
 /// A method, spelled as it is sent.

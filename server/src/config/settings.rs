@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use osier_web::compress;
 
 use crate::cli::LogFormat;
 use crate::headers::Headers;
@@ -23,6 +24,8 @@ pub struct Config {
     pub group: Option<String>,
     /// What becomes the root folder once it listens.
     pub chroot: Option<PathBuf>,
+    /// Whether the kernel is asked to keep the process within the folders of the file.
+    pub landlock: bool,
     /// Worker threads; none for one per core.
     pub workers: Option<usize>,
     /// How long running requests may take at the end, and on a listener that is removed.
@@ -297,8 +300,10 @@ pub struct UpstreamTimeouts {
 }
 
 /// How an upstream is asked whether it is well.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Health {
+    /// Asked over HTTP; none to see only whether it takes a connection.
+    pub path: Option<String>,
     pub every: Option<Duration>,
     pub timeout: Option<Duration>,
 }
@@ -332,12 +337,19 @@ pub struct Rewrite {
     pub rules: Vec<Rule>,
 }
 
+/// None for the handler's own default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chat {
-    /// Messages a newcomer is shown.
-    pub history: usize,
-    /// Bytes of one message.
-    pub message: u64,
+    /// Lines a newcomer is shown.
+    pub history: Option<usize>,
+    /// Bytes of a line.
+    pub line: Option<u64>,
+    pub rooms: Option<usize>,
+    /// Lines a guest may say at once.
+    pub burst: Option<u32>,
+    /// And after them one in this time.
+    pub every: Option<Duration>,
+    /// Whose pages may connect; `*` for all, empty for those of the site itself.
     pub origins: Vec<String>,
 }
 
@@ -351,7 +363,7 @@ pub struct Policies {
     pub allow: Vec<IpNet>,
     pub deny: Vec<IpNet>,
     pub rate: Setting<rate::Settings>,
-    pub compress: Setting<()>,
+    pub compress: Setting<compress::Settings>,
     pub log: Setting<Log>,
 }
 

@@ -42,6 +42,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let user = top.string("user").map(|user| user.value);
     let group = top.string("group").map(|group| group.value);
     let chroot = top.folder("chroot");
+    let landlock = top.boolean("landlock").unwrap_or(user.is_some());
     let workers = top.integer("workers", 1..=1024).map(|workers| workers as usize);
     let drain = top.duration("drain").unwrap_or(DRAIN);
     let log = match policy::log(&top) {
@@ -85,6 +86,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         user,
         group,
         chroot,
+        landlock,
         workers,
         drain,
         log,

@@ -31,7 +31,7 @@ pub struct Around {
     /// For the head of the answer.
     pub time: Option<Duration>,
     /// Text is compressed for who asks for it; files do that themselves.
-    pub compress: bool,
+    pub compress: Option<compress::Settings>,
     pub headers: Headers,
     pub errors: Arc<[ErrorPage]>,
     /// Of the log.
@@ -51,8 +51,10 @@ impl Around {
     /// Notes whether there is anything to do.
     pub fn settle(mut self) -> Around {
         let admits = self.access.is_some() || self.rate.is_some() || self.auth.is_some();
-        let changes =
-            self.compress || self.cors.is_some() || self.headers != Headers::default() || !self.errors.is_empty();
+        let changes = self.compress.is_some()
+            || self.cors.is_some()
+            || self.headers != Headers::default()
+            || !self.errors.is_empty();
         self.bare = !admits && !changes && self.time.is_none();
         self
     }
@@ -134,8 +136,8 @@ impl Around {
             response = cors.allow(request.header("origin"), response);
         }
         response = self.headers.apply(response);
-        if self.compress {
-            response = compress::filter(request, response);
+        if let Some(settings) = &self.compress {
+            response = settings.filter(request, response);
         }
         response
     }

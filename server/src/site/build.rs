@@ -13,6 +13,7 @@ use std::sync::Arc;
 use globset::GlobSet;
 use osier_web::Address;
 use osier_web::chat::{self, Chat};
+use osier_web::compress;
 use osier_web::fastcgi::{self, FastCgi};
 use osier_web::files::{CacheLimits, Files, Options};
 use osier_web::proxy::{Host, Proxy};
@@ -45,7 +46,10 @@ pub struct Parts {
 }
 
 /// Two handlers with the same are the same: settings, folder, whether files are compressed.
-type HandlerKey = (config::Handler, Identity, bool);
+type HandlerKey = (config::Handler, Identity, Option<compress::Settings>);
+
+/// None when it is off.
+type Compress<'a> = Option<&'a compress::Settings>;
 
 /// Which folder a name stood for: device and inode.
 type Identity = Option<(u64, u64)>;
@@ -177,10 +181,10 @@ impl Builder<'_> {
                 ..place.clone()
             };
             let own = &route.policies;
-            let compress = own.compress.or(&site.policies.compress).is_some();
+            let compress = own.compress.or(&site.policies.compress);
             let handler = self.handler(&place, route, compress)?;
             let mut around = self.around(config, &site.policies, own, &errors)?;
-            around.compress = compress && !matches!(*handler, Handler::Files(_));
+            around.compress = compress.filter(|_| !matches!(*handler, Handler::Files(_))).cloned();
             around.rate = match &own.rate {
                 Setting::On(settings) => Some(self.rate(&place, settings)),
                 Setting::Off => None,
@@ -245,7 +249,12 @@ impl Builder<'_> {
         })
     }
 
-    fn handler(&mut self, place: &Place, route: &config::Route, compress: bool) -> Result<Arc<Handler>, String> {
+    fn handler(
+        &mut self,
+        place: &Place,
+        route: &config::Route,
+        compress: Compress<'_>,
+    ) -> Result<Arc<Handler>, String> {
         let made = match &route.handler {
             config::Handler::Redirect(settings) => {
                 Handler::Redirect(Redirect::new(settings, route.matches.path.as_deref()))
@@ -261,13 +270,18 @@ impl Builder<'_> {
     }
 
     /// A handler that holds something worth keeping.
-    fn lasting(&mut self, place: &Place, settings: &config::Handler, compress: bool) -> Result<Arc<Handler>, String> {
+    fn lasting(
+        &mut self,
+        place: &Place,
+        settings: &config::Handler,
+        compress: Compress<'_>,
+    ) -> Result<Arc<Handler>, String> {
         let identity = match settings {
             config::Handler::Files(files) => identity(&files.root),
             config::Handler::Fastcgi(fastcgi) => identity(&fastcgi.root),
             _ => None,
         };
-        let key = (settings.clone(), identity, compress);
+        let key = (settings.clone(), identity, compress.cloned());
         let kept = take(&self.old.handlers, &mut self.taken.0, place, &key);
         let value = match kept {
             Some(kept) => kept,
@@ -281,7 +295,7 @@ impl Builder<'_> {
         Ok(value)
     }
 
-    fn open(&self, settings: &config::Handler, compress: bool) -> Result<Handler, String> {
+    fn open(&self, settings: &config::Handler, compress: Compress<'_>) -> Result<Handler, String> {
         let cannot = |root: &Path, error: io::Error| format!("cannot serve '{}': {error}", root.display());
         match settings {
             config::Handler::Files(settings) => {
@@ -291,7 +305,7 @@ impl Builder<'_> {
                     spa: settings.spa,
                     hidden: settings.hidden,
                     precompressed: settings.precompressed,
-                    compress: compress.then(osier_web::compress::Settings::default),
+                    compress: compress.cloned(),
                     cache: self.cache,
                     ..Options::default()
                 };
@@ -312,13 +326,8 @@ impl Builder<'_> {
                     .map_err(|error| format!("cannot set up a proxy: {error}"))?;
                 Ok(Handler::Gateway(Box::new(handler.handler())))
             }
-            config::Handler::Chat(settings) => {
-                let chat = chat(settings);
-                Ok(Handler::Gateway(Box::new(move |request| chat.join(request))))
-            }
-            config::Handler::Redirect(_) | config::Handler::Respond(_) | config::Handler::Rewrite(_) => {
-                unreachable!("made by the caller, anew each time")
-            }
+            config::Handler::Chat(settings) => Ok(Handler::Chat(Chat::new(chat_options(settings)))),
+            _ => unreachable!("made by Builder::handler"),
         }
     }
 
@@ -359,7 +368,7 @@ impl Builder<'_> {
     fn proxy(&self, settings: &config::Proxy) -> io::Result<Proxy> {
         let names: Vec<String> = settings.servers.iter().map(ToString::to_string).collect();
         let say = Arc::clone(&self.say);
-        let mut upstream = Upstream::builder(&names.join(", "))
+        let mut upstream = Upstream::builder(names.join(", "))
             .backends(settings.servers.iter().map(address))
             .on_log(move |line| say(line));
         // A server that is the only one is never left alone: nobody else could answer.
@@ -442,23 +451,28 @@ impl Builder<'_> {
     }
 }
 
-/// The rooms of a route. Reloads keep them with the route, so that guests stay and histories too.
-fn chat(settings: &config::Chat) -> Chat {
-    let origins = match &settings.origins[..] {
-        [] => Origins::Same,
-        [any] if any == "*" => Origins::Any,
-        some => Origins::These(some.to_vec()),
-    };
-    Chat::new(chat::Options {
-        history: settings.history,
-        line_bytes: usize::try_from(settings.message).unwrap_or(usize::MAX),
-        origins,
-        ..chat::Options::default()
-    })
+fn chat_options(settings: &config::Chat) -> chat::Options {
+    let default = chat::Options::default();
+    let line = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    chat::Options {
+        history: settings.history.unwrap_or(default.history),
+        line_bytes: settings.line.map_or(default.line_bytes, line),
+        rooms: settings.rooms.unwrap_or(default.rooms),
+        burst: settings.burst.unwrap_or(default.burst),
+        line_every: settings.every.unwrap_or(default.line_every),
+        origins: match settings.origins.as_slice() {
+            [] => Origins::Same,
+            list if list.iter().any(|origin| origin == "*") => Origins::Any,
+            list => Origins::These(list.to_vec()),
+        },
+    }
 }
 
 fn check(health: &config::Health) -> Check {
-    let mut check = Check::connect();
+    let mut check = match &health.path {
+        Some(path) => Check::http(path.as_str()),
+        None => Check::connect(),
+    };
     if let Some(time) = health.every {
         check = check.every(time);
     }

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use osier_web::chat::Chat;
 use osier_web::files::Files;
 use osier_web::http::StatusCode;
 use osier_web::{Body, Request, Response};
@@ -37,6 +38,7 @@ pub enum Handler {
     Respond(Respond),
     /// Asked by `Site::dispatch`, for it may have no answer.
     Rewrite(Rewrite),
+    Chat(Chat),
     /// What speaks with others: it makes its own errors.
     Gateway(Answer),
 }
@@ -82,6 +84,7 @@ impl Handler {
             Handler::Redirect(redirect) => redirect.answer(request, path),
             Handler::Respond(respond) => respond.answer(),
             Handler::Gateway(answer) => answer(request),
+            Handler::Chat(chat) => chat.join(request),
             Handler::Rewrite(_) => Response::new(StatusCode::NOT_FOUND),
         }
     }
