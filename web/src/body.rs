@@ -24,6 +24,19 @@ pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()>>;
 
 pub(crate) type Exchanger = Box<dyn FnOnce(&mut RequestBody<'_>, &mut dyn Write) -> io::Result<()>>;
 
+/// Several parts of a file, each after bytes of its own, and `tail` after the last.
+pub(crate) struct FileParts {
+    pub(crate) file: Arc<File>,
+    pub(crate) parts: Vec<FilePart>,
+    pub(crate) tail: Vec<u8>,
+}
+
+pub(crate) struct FilePart {
+    pub(crate) before: Vec<u8>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
 pub(crate) enum Kind {
     Empty,
     Static(&'static [u8]),
@@ -39,6 +52,7 @@ pub(crate) enum Kind {
         len: u64,
     },
     /// With the number of bytes it will write, if that is known.
+    FileParts(Box<FileParts>),
     Stream(Producer, Option<u64>),
     Duplex(Exchanger),
     /// No body: the protocol the connection goes on with, and who takes it over.
@@ -100,6 +114,19 @@ impl Body {
         }
     }
 
+    /// Parts of `file`, offset and length, each after bytes of its own, and `tail` after the last.
+    pub(crate) fn file_parts(file: Arc<File>, parts: impl Iterator<Item = (Vec<u8>, u64, u64)>, tail: Vec<u8>) -> Self {
+        let parts = parts.map(|(before, offset, len)| FilePart { before, offset, len });
+        Body {
+            kind: Kind::FileParts(Box::new(FileParts {
+                file,
+                parts: parts.collect(),
+                tail,
+            })),
+            text: None,
+        }
+    }
+
     /// What `write` writes; see [`Response::stream`](crate::Response::stream).
     pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'static) -> Self {
         Body {
@@ -136,6 +163,10 @@ impl Body {
             Kind::Reader { len, .. } => *len,
             Kind::File { len, .. } => Some(*len),
             Kind::Stream(_, len) => *len,
+            Kind::FileParts(whole) => {
+                let parts = whole.parts.iter().map(|part| part.before.len() as u64 + part.len);
+                Some(parts.sum::<u64>() + whole.tail.len() as u64)
+            }
             Kind::Duplex(_) => None,
             Kind::Upgrade(..) => Some(0),
             _ => self.bytes().map(|bytes| bytes.len() as u64),
@@ -166,7 +197,7 @@ impl fmt::Debug for Body {
             Kind::Empty => "empty",
             Kind::Static(_) | Kind::Owned(_) | Kind::Shared(_) => "bytes",
             Kind::Reader { .. } => "reader",
-            Kind::File { .. } => "file",
+            Kind::File { .. } | Kind::FileParts(_) => "file",
             Kind::Stream(..) => "stream",
             Kind::Duplex(_) => "duplex",
             Kind::Upgrade(..) => "upgrade",

@@ -215,9 +215,9 @@ fn encode(body: Body, coding: Coding) -> Result<Body, Body> {
             };
             whole(bytes, coding, |bytes| (**bytes).as_ref(), back)
         }
-        Kind::Stream(produce, _) => Ok(Body::stream(move |out| pipe(out, coding, produce))),
+        Kind::Stream(produce, len) => Ok(Body::stream(move |out| pipe(out, coding, len, produce))),
         Kind::Duplex(exchange) => Ok(Body::duplex(move |request, out| {
-            pipe(out, coding, |out| exchange(request, out))
+            pipe(out, coding, None, |out| exchange(request, out))
         })),
         Kind::Reader { mut reader, len } => {
             let produce = move |out: &mut dyn Write| match copy(&mut reader, out, len)? {
@@ -227,7 +227,7 @@ fn encode(body: Body, coding: Coding) -> Result<Body, Body> {
                 )),
                 _ => Ok(()),
             };
-            Ok(Body::stream(move |out| pipe(out, coding, produce)))
+            Ok(Body::stream(move |out| pipe(out, coding, None, produce)))
         }
         kind => Err(Body { kind, text: body.text }),
     }
@@ -251,12 +251,18 @@ fn whole<B: Send + 'static>(
     }
 }
 
-/// Encodes what `produce` writes, while it writes.
-fn pipe(out: &mut dyn Write, coding: Coding, produce: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+/// Encodes what `produce` writes, while it writes; an error unless that is `len` bytes, where that was promised.
+fn pipe(
+    out: &mut dyn Write,
+    coding: Coding,
+    len: Option<u64>,
+    produce: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
     let pipe = RefCell::new(Pipe {
         encoder: Encoder::new(coding, Effort::Once, None)?,
         out,
         is_dirty: false,
+        taken: 0,
         since_turn: 0,
     });
     // Borrowed when the suspension is that of the output itself, which then has all that was encoded.
@@ -267,7 +273,15 @@ fn pipe(out: &mut dyn Write, coding: Coding, produce: impl FnOnce(&mut dyn Write
         }
     };
     osier::fiber::before_suspend(&hook, || produce(&mut Ref(&pipe)))?;
-    let Pipe { encoder, out, .. } = pipe.into_inner();
+    let Pipe {
+        encoder, out, taken, ..
+    } = pipe.into_inner();
+    if len.is_some_and(|len| taken != len) {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "a response body has not the length that was promised",
+        ));
+    }
     out.write_all(&encoder.finish()?)
 }
 
@@ -277,6 +291,8 @@ struct Pipe<'o> {
     out: &'o mut dyn Write,
     /// Whether the encoder holds anything back.
     is_dirty: bool,
+    /// Bytes written.
+    taken: u64,
     /// Bytes written since other fibers could run.
     since_turn: usize,
 }
@@ -285,6 +301,7 @@ impl Pipe<'_> {
     fn take(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.encoder.write(&bytes[..bytes.len().min(TURN)])?;
         self.is_dirty = true;
+        self.taken += count as u64;
         self.since_turn += count;
         self.hand_over()?;
         Ok(count)

@@ -56,7 +56,8 @@ use crate::{Request, Response, Router, compress};
 pub struct Options {
     /// Names tried, in this order, where the path means a folder. Only `index.html` by default; none for none.
     pub index: Vec<String>,
-    /// Folders without an index are listed, instead of 404. Off by default.
+    /// Folders without an index are listed, instead of 404: as a page, or as JSON for who prefers `application/json` or adds
+    /// `?format=json`. Off by default.
     pub listing: bool,
     /// Pages that do not exist are the root's index, as single-page applications want. Off by default.
     pub spa: bool,
@@ -205,6 +206,17 @@ impl Files {
     /// As [`Files::answer`].
     pub fn answer_below(&self, prefix: &str, request: &Request<'_>) -> Response {
         answer::answer(&self.site, request, prefix.trim_end_matches('/'))
+    }
+
+    /// Answers `request` with the file `name`, a path below the root without percent-encoding, whatever the request's own
+    /// path is: what an application means by `X-Sendfile`. Names that begin with a dot are served too. 404 for what is no
+    /// file, and for what lies outside the root. Conditions and ranges count, for `GET`.
+    ///
+    /// # Suspends
+    ///
+    /// As [`Files::answer`].
+    pub fn answer_with(&self, request: &Request<'_>, name: impl AsRef<[u8]>) -> Response {
+        answer::answer_with(&self.site, request, name.as_ref())
     }
 
     /// A handler that gives [`Files::answer`], for [`Router::fallback`].

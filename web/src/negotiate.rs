@@ -76,7 +76,9 @@ pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]>, offered: impl IntoItera
     let mut identity: Option<u16> = None;
     let mut others: Option<u16> = None;
     for element in lines.flat_map(|line| line.split(|&byte| byte == b',')) {
-        let Some((name, weight)) = parse(element) else { continue };
+        let Some((name, weight)) = weighted(element) else {
+            continue;
+        };
         if let Some(coding) = Coding::ALL.into_iter().find(|coding| coding.named(name)) {
             weights[coding as usize] = Some(weight);
         } else if name.eq_ignore_ascii_case(b"identity") {
@@ -101,8 +103,9 @@ pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]>, offered: impl IntoItera
     }
 }
 
-/// `name` or `name;q=0.5`. An element with a weight we cannot read counts as not sent.
-fn parse(element: &[u8]) -> Option<(&[u8], u16)> {
+/// `name` or `name;q=0.5`: the name and its weight in thousandths. An element with a weight we cannot read counts as not
+/// sent.
+pub fn weighted(element: &[u8]) -> Option<(&[u8], u16)> {
     let mut parts = element.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
     let name = parts.next().filter(|name| !name.is_empty())?;
     let Some(parameter) = parts.next() else {

@@ -16,7 +16,7 @@ use osier::net::Stream;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK, Sent, Transfer};
 
 use crate::RequestBody;
-use crate::body::{Body, Kind};
+use crate::body::{Body, FilePart, FileParts, Kind};
 
 /// Beyond this many collected bytes they go out.
 pub(crate) const HIGH_WATER: usize = 64 << 10;
@@ -166,6 +166,16 @@ impl<'c> Output<'c> {
         let chunked = sent.transfer == Transfer::Chunked;
         let count = match body.kind {
             Kind::File { file, offset, len } => return self.send_file(&file, offset, len),
+            Kind::FileParts(whole) => {
+                let FileParts { file, parts, tail } = *whole;
+                let mut count = tail.len() as u64;
+                for FilePart { before, offset, len } in parts {
+                    self.write(&before);
+                    count += before.len() as u64 + self.send_file(&file, offset, len)?;
+                }
+                self.write(&tail);
+                return Ok(count);
+            }
             Kind::Reader { mut reader, len } => {
                 let mut writer = BodyWriter {
                     output: self,

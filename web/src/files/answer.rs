@@ -14,14 +14,14 @@ use super::cache::Weigh;
 use super::caches;
 use super::conditional::{Conditions, Verdict, evaluate};
 use super::encoded;
-use super::listing;
+use super::listing::{self, Form};
 use super::range::{Selection, select, still_valid};
 use super::resource::{Access, Content, Forms, Loaded, Resource, Variant, load};
-use super::root::{Found, Root};
+use super::root::Found;
 use super::target::{Refusal, Target};
-use super::{Options, Site, Source};
-use crate::negotiate::{Choice, choose};
-use crate::{Body, Request, Response};
+use super::{Site, Source};
+use crate::negotiate::{Choice, choose, weighted};
+use crate::{Body, Request, RequestId, Response};
 
 /// How long an answer is given without asking the file system again.
 const FRESH: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ const ALLOW: &str = "GET, HEAD, OPTIONS";
 /// What a path led to.
 enum Answer {
     Resource(Arc<Resource>),
-    Listing(String),
+    Listing(String, Form),
     /// To the path with a slash behind it.
     Redirect(String),
     Malformed,
@@ -65,6 +65,43 @@ pub fn answer(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> Response
     response
 }
 
+/// Answers `request` with what lies under `name`, whatever its path and method are.
+///
+/// # Suspends
+/// as [`answer`].
+pub fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8]) -> Response {
+    // No request's path begins like this.
+    let key = [b"\0", name].concat();
+    let target = Target {
+        name: name.to_vec(),
+        folder: false,
+    };
+    let parse = || {
+        if name.contains(&0) {
+            Err(Answer::Missing)
+        } else {
+            Ok(target)
+        }
+    };
+    let found = match &site.source {
+        Source::Folder(_) => locate(site, &key, Form::Html, parse),
+        Source::Embedded(pages) => Ok(std::str::from_utf8(name)
+            .ok()
+            .and_then(|name| pages.get(name))
+            .map_or(Answer::Missing, |page| Answer::Resource(Arc::clone(page)))),
+    };
+    let mut response = match found {
+        Ok(Answer::Resource(resource)) => represent(site, &resource, request),
+        Ok(Answer::Forbidden) => plain(StatusCode::FORBIDDEN),
+        Ok(_) => plain(StatusCode::NOT_FOUND),
+        Err(error) => failure(error),
+    };
+    for (name, value) in &site.options.headers {
+        response = response.header(name, value);
+    }
+    response
+}
+
 fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Response> {
     let Some(path) = request.path().strip_prefix(prefix) else {
         return Ok(plain(StatusCode::NOT_FOUND));
@@ -72,16 +109,20 @@ fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Res
     let mut answer = match path.as_bytes() {
         // The mount point without its slash: links on the page below would lead beside it.
         [] if !prefix.is_empty() => Answer::Redirect("/".into()),
-        [] | [b'/', ..] => locate(site, path)?,
+        [] | [b'/', ..] => locate_path(site, request, path)?,
         _ => Answer::Missing,
     };
     if site.options.spa && matches!(answer, Answer::Missing) && wants_page(request, path) {
-        answer = locate(site, "/")?;
+        answer = locate_path(site, request, "/")?;
     }
     Ok(match answer {
         Answer::Resource(resource) => represent(site, &resource, request),
-        Answer::Listing(page) => Response::new(StatusCode::OK)
-            .content_type("text/html; charset=utf-8")
+        Answer::Listing(page, form) => Response::new(StatusCode::OK)
+            .content_type(match form {
+                Form::Html => "text/html; charset=utf-8",
+                Form::Json => "application/json",
+            })
+            .header("vary", "accept")
             .body(page),
         Answer::Redirect(below) => {
             let mut location = format!("{prefix}{below}");
@@ -97,21 +138,36 @@ fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Res
     })
 }
 
-/// Finds what `path` means, in the cache or in the file system.
-fn locate(site: &Arc<Site>, path: &str) -> io::Result<Answer> {
-    let root = match &site.source {
-        Source::Folder(root) => root,
-        Source::Embedded(pages) => {
-            return Ok(pages
-                .get(path)
-                .map_or(Answer::Missing, |page| Answer::Resource(Arc::clone(page))));
-        }
+/// Finds what `path` means.
+fn locate_path(site: &Arc<Site>, request: &Request<'_>, path: &str) -> io::Result<Answer> {
+    if let Source::Embedded(pages) = &site.source {
+        let page = pages.get(path);
+        return Ok(page.map_or(Answer::Missing, |page| Answer::Resource(Arc::clone(page))));
+    }
+    // Asked only where it matters: most requests are for files.
+    let form = match site.options.listing && path.ends_with('/') && wants_json(request) {
+        true => Form::Json,
+        false => Form::Html,
     };
+    locate(site, path.as_bytes(), form, || {
+        Target::parse(path.as_bytes(), site.options.hidden).map_err(|refusal| match refusal {
+            Refusal::Malformed => Answer::Malformed,
+            Refusal::Hidden => Answer::Missing,
+        })
+    })
+}
+
+/// Finds what is remembered under `key`, or what `parse` says it means, in the file system.
+#[inline]
+fn locate(
+    site: &Arc<Site>,
+    key: &[u8],
+    form: Form,
+    parse: impl FnOnce() -> Result<Target, Answer>,
+) -> io::Result<Answer> {
     let now = osier::time::coarse_now();
     let known = caches::known(site, |cache| {
-        cache
-            .find(path.as_bytes())
-            .map(|known| (known.resource.clone(), known.checked))
+        cache.find(key).map(|known| (known.resource.clone(), known.checked))
     });
     let previous = match known {
         Some((resource, checked)) if now.saturating_duration_since(checked) < FRESH => {
@@ -119,33 +175,29 @@ fn locate(site: &Arc<Site>, path: &str) -> io::Result<Answer> {
         }
         stale => stale.map(|(resource, _)| resource),
     };
-    let target = match Target::parse(path.as_bytes(), site.options.hidden) {
+    let target = match parse() {
         Ok(target) => target,
-        Err(Refusal::Malformed) => return Ok(Answer::Malformed),
-        Err(Refusal::Hidden) => return Ok(Answer::Missing),
+        Err(answer) => return Ok(answer),
     };
-    let answer = match look(root, &site.options, &target, Access::Cached, previous.as_ref()) {
+    let answer = match look(site, &target, form, Access::Cached, previous.as_ref()) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             let site = Arc::clone(site);
-            let work = move || match &site.source {
-                Source::Folder(root) => look(root, &site.options, &target, Access::Blocking, previous.as_ref()),
-                Source::Embedded(_) => Ok(Answer::Missing),
-            };
+            let work = move || look(&site, &target, form, Access::Blocking, previous.as_ref());
             // A client that has ended its own direction still reads; and what the pool has begun cannot be stopped.
             osier::shield(|| osier::unblock(work))
         }
         answer => answer,
     };
     match &answer {
-        Ok(Answer::Resource(resource)) if path.len() <= MAX_KEY => {
+        Ok(Answer::Resource(resource)) if key.len() <= MAX_KEY => {
             let remembered = Remembered {
                 resource: resource.clone(),
                 checked: now,
             };
-            caches::remember(site, |cache| cache.insert(path.as_bytes(), remembered));
+            caches::remember(site, |cache| cache.insert(key, remembered));
         }
         _ => drop(caches::known(site, |cache| {
-            cache.remove(path.as_bytes());
+            cache.remove(key);
             Some(())
         })),
     }
@@ -154,12 +206,15 @@ fn locate(site: &Arc<Site>, path: &str) -> io::Result<Answer> {
 
 /// Asks the file system.
 fn look(
-    root: &Root,
-    options: &Options,
+    site: &Site,
     target: &Target,
+    form: Form,
     access: Access,
     previous: Option<&Arc<Resource>>,
 ) -> io::Result<Answer> {
+    let (Source::Folder(root), options) = (&site.source, &site.options) else {
+        return Ok(Answer::Missing);
+    };
     let forms = Forms {
         siblings: options.precompressed,
         made: options.compress.as_ref().map(|settings| settings.min),
@@ -195,7 +250,7 @@ fn look(
         return Err(io::ErrorKind::WouldBlock.into());
     }
     Ok(match root.find(&target.name) {
-        Ok(Found::Folder(folder)) => Answer::Listing(listing::page(root, target, options.hidden, folder)?),
+        Ok(Found::Folder(folder)) => Answer::Listing(listing::page(root, target, options.hidden, form, folder)?, form),
         Ok(_) => Answer::Missing,
         Err(error) => return refused(error),
     })
@@ -256,7 +311,9 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>) -> Re
             Choice::Nothing => return plain(StatusCode::NOT_ACCEPTABLE).header("vary", "accept-encoding"),
         }
     }
-    if asked.conditions {
+    // Of other methods, whose answer a file can be, the fields mean the state before.
+    let is_read = matches!(request.method(), "GET" | "HEAD");
+    if asked.conditions && is_read {
         match conditions(variant, request) {
             Verdict::Proceed => {}
             Verdict::NotModified => return Response::new(StatusCode::NOT_MODIFIED).with_fields(&variant.unchanged),
@@ -264,8 +321,12 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>) -> Re
         }
     }
     if asked.range && request.method() == "GET" && still_valid(request.header("if-range"), &variant.validators()) {
+        let is_encoded = !std::ptr::eq(variant, &resource.plain);
         match select(request.header("range").unwrap_or_default(), variant.length()) {
             Selection::Whole => {}
+            // The coding is that of the file, not of the message that holds its parts: clients would decode the wrong one.
+            Selection::Parts(_) if is_encoded => {}
+            Selection::Parts(parts) => return multipart(variant, &resource.mime, &parts),
             Selection::Part { first, last } => return part(variant, first, last),
             Selection::Unsatisfiable => {
                 let length = format!("bytes */{}", variant.length());
@@ -311,6 +372,55 @@ fn part(variant: &Variant, first: u64, last: u64) -> Response {
         .with_fields(&variant.fields)
         .header("content-range", range)
         .body(body)
+}
+
+/// Several parts of a file, as RFC 9110 section 14.6 has them.
+fn multipart(variant: &Variant, mime: &str, parts: &[(u64, u64)]) -> Response {
+    // Random, so that no file can be made to contain it.
+    let boundary = format!("{}{}", RequestId::random(), RequestId::random());
+    let length = variant.length();
+    let head = |&(first, last): &(u64, u64)| {
+        format!("\r\n--{boundary}\r\nContent-Type: {mime}\r\nContent-Range: bytes {first}-{last}/{length}\r\n\r\n")
+            .into_bytes()
+    };
+    let tail = format!("\r\n--{boundary}--\r\n").into_bytes();
+    let body = match &variant.content {
+        Content::Memory(bytes) => {
+            let mut body = Vec::new();
+            for part in parts {
+                body.extend_from_slice(&head(part));
+                body.extend_from_slice(&bytes[part.0 as usize..=part.1 as usize]);
+            }
+            body.extend_from_slice(&tail);
+            Body::from(body)
+        }
+        Content::Disk(file) => Body::file_parts(
+            Arc::clone(file),
+            parts.iter().map(|part| (head(part), part.0, part.1 - part.0 + 1)),
+            tail,
+        ),
+    };
+    Response::new(StatusCode::PARTIAL_CONTENT)
+        .with_fields(&variant.fields)
+        .header("content-type", format!("multipart/byteranges; boundary={boundary}"))
+        .body(body)
+}
+
+/// A program, rather than a person, asks for a listing: by `?format=json`, or by what it accepts.
+fn wants_json(request: &Request<'_>) -> bool {
+    let asks = |query: &str| query.split('&').any(|pair| pair == "format=json");
+    let (mut json, mut page) = (0, 0);
+    for range in lines(request, "accept").flat_map(|line| line.split(|&byte| byte == b',')) {
+        let Some((kind, weight)) = weighted(range) else {
+            continue;
+        };
+        if kind.eq_ignore_ascii_case(b"application/json") {
+            json = weight;
+        } else if kind.eq_ignore_ascii_case(b"text/html") || kind == b"*/*" {
+            page = weight.max(page);
+        }
+    }
+    request.query().is_some_and(asks) || json > page
 }
 
 /// A single-page application's page, rather than one of its assets, is what is missing.

@@ -1,4 +1,4 @@
-//! The page that shows a folder without an index: read from the folder, written as one HTML document.
+//! What shows a folder without an index: read from the folder, written as one HTML document or as JSON.
 //!
 //! Called by `answer.rs` on the blocking pool, because every name costs a system call. What the server would refuse to
 //! send is not shown: dotfiles unless they are served, special files, links that lead out of the root.
@@ -26,6 +26,15 @@ struct Entry {
     modified: i64,
 }
 
+/// How a folder is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// For people.
+    Html,
+    /// For programs: `{"path", "entries": [{"name", "href", "type", "size", "modified"}], "complete"}`.
+    Json,
+}
+
 /// The page for `folder`, which `target` led to.
 ///
 /// # Blocks the thread
@@ -33,10 +42,13 @@ struct Entry {
 ///
 /// # Errors
 /// Those of reading the folder. A name that vanishes meanwhile is left out.
-pub fn page(root: &Root, target: &Target, hidden: bool, folder: File) -> io::Result<String> {
+pub fn page(root: &Root, target: &Target, hidden: bool, form: Form, folder: File) -> io::Result<String> {
     let (mut entries, complete) = read(root, target, hidden, folder)?;
     entries.sort_by_cached_key(|entry| (!entry.folder, entry.name.to_ascii_lowercase(), entry.name.clone()));
-    Ok(render(target, &entries, complete))
+    Ok(match form {
+        Form::Html => render(target, &entries, complete),
+        Form::Json => json(target, &entries, complete),
+    })
 }
 
 fn read(root: &Root, target: &Target, hidden: bool, folder: File) -> io::Result<(Vec<Entry>, bool)> {
@@ -117,6 +129,30 @@ fn render(target: &Target, entries: &[Entry], complete: bool) -> String {
         );
     }
     page
+}
+
+/// Names that are not UTF-8 have U+FFFD in `name`; `href` is exact.
+fn json(target: &Target, entries: &[Entry], complete: bool) -> String {
+    let entries = entries.iter().map(|entry| {
+        let slash = if entry.folder { "/" } else { "" };
+        let modified = Utc::from_unix(entry.modified);
+        let mut object = serde_json::json!({
+            "name": String::from_utf8_lossy(&entry.name),
+            "href": format!("{}{slash}", percent_encode(&entry.name, SEGMENT)),
+            "type": if entry.folder { "folder" } else { "file" },
+            "modified": format!(
+                "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z",
+                modified.year, modified.month, modified.day, modified.hour, modified.minute, modified.second
+            ),
+        });
+        if !entry.folder {
+            object["size"] = entry.size.into();
+        }
+        object
+    });
+    let entries: Vec<_> = entries.collect();
+    let listing = serde_json::json!({ "path": target.folder_url(), "entries": entries, "complete": complete });
+    format!("{listing}\n")
 }
 
 /// Text inside an element or a quoted attribute.
@@ -204,7 +240,7 @@ mod tests {
         let Found::Folder(folder) = root.find(&target.name).unwrap() else {
             panic!("{path} is no folder")
         };
-        page(&root, &target, false, folder).unwrap()
+        page(&root, &target, false, Form::Html, folder).unwrap()
     }
 
     /// The `href` values, in order.

@@ -1,15 +1,21 @@
 //! The Range and If-Range fields: which bytes of a file of known length a GET asks for.
 //!
-//! Called by `answer.rs` once the conditional fields let the request proceed. One range is served; a list of several is
-//! answered with the whole file, which RFC 9110 section 14.2 allows and which leaves nothing to attack (no multipart,
-//! no overlap, no range bombs).
+//! Called by `answer.rs` once the conditional fields let the request proceed. Of a list of ranges, those that overlap or
+//! nearly touch become one, so that nothing is sent twice; more than [`MOST`] are answered with the whole file, which RFC
+//! 9110 section 14.2 allows.
 //!
-//! Source: RFC 9110 sections 14.1.2, 14.2, 13.1.5.
+//! Source: RFC 9110 sections 14.1.2, 14.2, 15.3.7.2, 13.1.5.
 
 use super::conditional::{Validators, strong_match};
 
+/// Ranges of one request. Players and PDF viewers ask for two or three.
+const MOST: usize = 16;
+
+/// Ranges with no more bytes than this in between are sent as one: a part's own head is as long.
+const GAP: u64 = 80;
+
 /// What to send.
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[derive(Debug, PartialEq, Eq, Clone)]
 pub enum Selection {
     /// The whole file, 200.
     Whole,
@@ -20,6 +26,9 @@ pub enum Selection {
         /// Offset of the last byte, at least `first` and below the length.
         last: u64,
     },
+    /// At least two, first and last byte of each, that neither overlap nor touch, in the order in which they were asked for:
+    /// 206 with multipart/byteranges.
+    Parts(Vec<(u64, u64)>),
     /// Nothing of it exists, 416 with `Content-Range: bytes */length`.
     Unsatisfiable,
 }
@@ -29,42 +38,76 @@ pub fn select(range: &[u8], length: u64) -> Selection {
     let Some(set) = range_set(range) else {
         return Selection::Whole;
     };
-    let mut specs = set
+    let specs = set
         .split(|&byte| byte == b',')
         .map(<[u8]>::trim_ascii)
         .filter(|spec| !spec.is_empty());
-    let (Some(spec), None) = (specs.next(), specs.next()) else {
-        return Selection::Whole;
-    };
-    let Some(dash) = spec.iter().position(|&byte| byte == b'-') else {
-        return Selection::Whole;
-    };
-    match (&spec[..dash], &spec[dash + 1..]) {
-        (b"", suffix) => match number(suffix) {
-            None => Selection::Whole,
-            Some(0) => Selection::Unsatisfiable,
+    let mut parts: Vec<(u64, u64)> = Vec::new();
+    let mut count = 0;
+    for spec in specs {
+        count += 1;
+        if count > MOST {
+            return Selection::Whole;
+        }
+        match read(spec, length) {
+            None => return Selection::Whole,
+            Some(Spec::Part(first, last)) => join(&mut parts, first, last),
+            Some(Spec::Nothing) => {}
             // Nothing can be said with Content-Range about an empty file.
-            Some(_) if length == 0 => Selection::Whole,
-            Some(count) => Selection::Part {
-                first: length.saturating_sub(count),
-                last: length - 1,
-            },
-        },
-        (first, last) => {
-            let Some(first) = number(first) else {
-                return Selection::Whole;
-            };
-            let last = if last.is_empty() { Some(u64::MAX) } else { number(last) };
-            match last {
-                Some(last) if last >= first && first < length => Selection::Part {
-                    first,
-                    last: last.min(length - 1),
-                },
-                Some(last) if last >= first => Selection::Unsatisfiable,
-                _ => Selection::Whole,
-            }
+            Some(Spec::Empty) => return Selection::Whole,
         }
     }
+    match parts.as_slice() {
+        [] if count == 0 => Selection::Whole,
+        [] => Selection::Unsatisfiable,
+        &[(first, last)] => Selection::Part { first, last },
+        _ => Selection::Parts(parts),
+    }
+}
+
+/// One member of the list.
+enum Spec {
+    Part(u64, u64),
+    /// Beyond the end, or no byte at all.
+    Nothing,
+    /// The end of a file that has none.
+    Empty,
+}
+
+/// `None` when it is malformed.
+fn read(spec: &[u8], length: u64) -> Option<Spec> {
+    let dash = spec.iter().position(|&byte| byte == b'-')?;
+    Some(match (&spec[..dash], &spec[dash + 1..]) {
+        (b"", suffix) => match number(suffix)? {
+            0 => Spec::Nothing,
+            _ if length == 0 => Spec::Empty,
+            count => Spec::Part(length.saturating_sub(count), length - 1),
+        },
+        (first, last) => {
+            let first = number(first)?;
+            let last = if last.is_empty() { u64::MAX } else { number(last)? };
+            match first {
+                _ if last < first => return None,
+                _ if first >= length => Spec::Nothing,
+                _ => Spec::Part(first, last.min(length - 1)),
+            }
+        }
+    })
+}
+
+/// Adds a part, which takes up all those it touches; they stand where the first of them stood.
+fn join(parts: &mut Vec<(u64, u64)>, mut first: u64, mut last: u64) {
+    let mut place = parts.len();
+    // What has grown may touch others.
+    while let Some(at) = parts
+        .iter()
+        .position(|&(theirs, end)| theirs <= last.saturating_add(GAP + 1) && first <= end.saturating_add(GAP + 1))
+    {
+        let (theirs, end) = parts.remove(at);
+        (first, last) = (first.min(theirs), last.max(end));
+        place = place.min(at);
+    }
+    parts.insert(place.min(parts.len()), (first, last));
 }
 
 /// Whether an If-Range field, when there is one, lets the Range field count.
@@ -99,7 +142,7 @@ fn number(digits: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Selection::{Part, Unsatisfiable, Whole};
+    use Selection::{Part, Parts, Unsatisfiable, Whole};
 
     #[test]
     fn ranges_of_ten_bytes() {
@@ -132,13 +175,52 @@ mod tests {
             ("bytes=1 - 2", Whole),
             ("bytes 0-3", Whole),
             ("items=0-3", Whole),
-            ("bytes=0-1,3-4", Whole),
-            ("bytes=0-5,2-9", Whole),
-            ("bytes=20-,30-", Whole),
+            ("bytes=0-1,3-4", Part { first: 0, last: 4 }),
+            ("bytes=0-5,2-9", Part { first: 0, last: 9 }),
+            ("bytes=20-,30-", Unsatisfiable),
+            ("bytes=20-,0-1", Part { first: 0, last: 1 }),
+            ("bytes=0-1,x", Whole),
+            ("bytes=,", Whole),
         ] {
             assert_eq!(select(range.as_bytes(), 10), expected, "{range}");
         }
         assert_eq!(select(format!("bytes={}", "0-1,".repeat(5000)).as_bytes(), 10), Whole);
+    }
+
+    #[test]
+    fn several_ranges() {
+        let flood = |count: usize| {
+            (0..count)
+                .map(|n| format!("{}-{},", n * 1000, n * 1000 + 1))
+                .collect::<String>()
+        };
+        for (range, expected) in [
+            ("0-0,500-509", Parts(vec![(0, 0), (500, 509)])),
+            ("500-509,0-0", Parts(vec![(500, 509), (0, 0)])),
+            ("0-99,-100", Parts(vec![(0, 99), (99_900, 99_999)])),
+            ("0-0, 1000000-, 500-509 ,", Parts(vec![(0, 0), (500, 509)])),
+            // Gaps of 80 bytes and of 81.
+            ("0-9,90-99", Part { first: 0, last: 99 }),
+            ("0-9,91-99", Parts(vec![(0, 9), (91, 99)])),
+            // The third joins the first two, which stay in the place of the earlier.
+            (
+                "1000-1099,5000-5099,1200-1299,1050-1250",
+                Parts(vec![(1000, 1299), (5000, 5099)]),
+            ),
+            ("5000-5099,1000-1099,0-", Part { first: 0, last: 99_999 }),
+            (&"0-,".repeat(16), Part { first: 0, last: 99_999 }),
+            (&"0-,".repeat(17), Whole),
+            (&flood(17), Whole),
+        ] {
+            assert_eq!(
+                select(format!("bytes={range}").as_bytes(), 100_000),
+                expected,
+                "{range}"
+            );
+        }
+        assert!(
+            matches!(select(format!("bytes={}", flood(16)).as_bytes(), 100_000), Parts(parts) if parts.len() == 16)
+        );
     }
 
     #[test]
@@ -189,9 +271,15 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn a_part_lies_inside(range in "(bytes=)?[-0-9, =]{0,24}", length in 0u64..200) {
-            if let Part { first, last } = select(range.as_bytes(), length) {
-                assert!(first <= last && last < length, "{range} of {length}");
+        fn parts_lie_inside_and_apart(range in "(bytes=)?[-0-9, =]{0,40}", length in 0u64..2000) {
+            match select(range.as_bytes(), length) {
+                Part { first, last } => assert!(first <= last && last < length, "{range} of {length}"),
+                Parts(mut parts) => {
+                    parts.sort_unstable();
+                    assert!(parts.len() > 1 && parts.iter().all(|(first, last)| first <= last && *last < length));
+                    assert!(parts.windows(2).all(|pair| pair[0].1 + GAP + 1 < pair[1].0), "{range} of {length}");
+                }
+                Whole | Unsatisfiable => {}
             }
         }
     }
