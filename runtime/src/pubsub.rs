@@ -232,6 +232,16 @@ impl<T> Subscriber<T> {
         }
     }
 
+    /// Every message, waiting for each, until nothing more will come; [`ended`](Subscriber::ended) says why.
+    pub fn iter(&mut self) -> impl Iterator<Item = T> + '_ {
+        std::iter::from_fn(|| self.recv().ok())
+    }
+
+    /// Every message that is there. Never waits.
+    pub fn try_iter(&mut self) -> impl Iterator<Item = T> + '_ {
+        std::iter::from_fn(|| self.try_recv().ok())
+    }
+
     /// Whether [`try_recv`](Subscriber::try_recv) has something to say; otherwise wakes `cx` when it has. Takes nothing. For
     /// those who wait without a future of their own, as a dormant connection does; a later call replaces the waker.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -21,9 +21,7 @@ fn every_subscriber_gets_every_message_in_one_order_whoever_publishes() {
         let mut readers = Vec::new();
         for _ in 0..6 {
             let mut subscriber = topic.subscribe(PUBLISHERS * EACH, Policy::Disconnect);
-            readers.push(osier::spawn(move || {
-                std::iter::from_fn(|| subscriber.recv().ok()).collect::<Vec<usize>>()
-            }));
+            readers.push(osier::spawn(move || subscriber.iter().collect::<Vec<usize>>()));
         }
         let publish = |from: usize, topic: Topic<usize>| {
             move || (0..EACH).for_each(|n| assert_eq!(topic.publish(from * EACH + n), 6))
@@ -55,7 +53,7 @@ fn a_slow_subscriber_loses_what_its_policy_says_and_nobody_waits() {
     let mut strict = topic.subscribe(2, Policy::Disconnect);
     assert_eq!([1, 2, 3].map(|n| topic.publish(n)), [3, 3, 1]);
     let drain = |subscriber: &mut Subscriber<i32>| {
-        let got: Vec<_> = std::iter::from_fn(|| subscriber.try_recv().ok()).collect();
+        let got: Vec<_> = subscriber.try_iter().collect();
         (got, subscriber.dropped())
     };
     assert_eq!(drain(&mut latest), (vec![2, 3], 1));

@@ -22,7 +22,7 @@
 //! From the socket to the handler: `accept` places it on a worker, `conn` waits without a stack, `burst` takes the requests
 //! that have come, `router` finds the handler, `incoming` is the request's body, `answer` and `output` make the bytes that
 //! go back, `upgrade` is what becomes of a connection after a 101. On top lie the handlers: `files`, and `proxy`, which takes
-//! its connections from an `upstream`.
+//! its connections from an `upstream`; and `ws`, `sse` and `chat`, which live on topics, with `pubsub` between processes.
 #![forbid(unsafe_code)]
 
 mod accept;
