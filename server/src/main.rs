@@ -15,9 +15,8 @@ mod cli;
 mod config;
 mod cors;
 mod headers;
-#[allow(dead_code)] // until sites.rs asks it
 mod metrics;
-#[allow(dead_code)] // until sites.rs asks it
+mod opened;
 mod privileges;
 mod rate;
 mod rewrite;
@@ -27,7 +26,6 @@ mod scratch;
 mod serve;
 mod site;
 mod sites;
-#[allow(dead_code)] // until sites.rs asks it
 mod sockets;
 mod welcome;
 

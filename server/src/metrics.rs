@@ -1,6 +1,6 @@
 //! `/health` and `/metrics`, on a listener of their own: how the server is, for balancers and for Prometheus.
 //!
-//! `serve.rs` makes one [`Admin`] for the life of the process and serves [`Admin::router`] on `[admin]`'s address. Each route has a [`Series`] from [`Admin::series`],
+//! `sites.rs` makes one [`Admin`] for the life of the process and serves [`Admin::router`] on `[admin]`'s address. Each route has an index from [`Admin::series`],
 //! and the hook of each server calls [`Series::record`] for an answered request. A route that a reload keeps, by its names, keeps its series; one that is gone stays
 //! in the list, as counters must.
 //!
@@ -11,7 +11,6 @@
 
 mod text;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,17 +28,27 @@ const FIRST_POWER: u32 = 10;
 /// Each further one twice as much, up to 2^36 ns: 69 seconds. The last holds the rest.
 const BUCKETS: usize = 28;
 
+/// Routes that are told apart, over the life of the process.
+const SERIES_MAX: usize = 4096;
+
 const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "other"];
 
 /// What the admin's listener tells.
 pub struct Admin {
-    /// By site and route.
-    series: Mutex<BTreeMap<(String, String), Arc<Series>>>,
+    /// By their indexes, which stay; the first is that of requests which no route took.
+    series: Mutex<Vec<Known>>,
     workers: usize,
     draining: AtomicBool,
     started: SystemTime,
     /// How many connections are open.
     connections: Box<dyn Fn() -> usize + Send + Sync>,
+}
+
+#[derive(Clone)]
+struct Known {
+    site: String,
+    route: String,
+    series: Arc<Series>,
 }
 
 /// The numbers of one route.
@@ -65,6 +74,10 @@ struct Sum {
 }
 
 impl Series {
+    fn new(workers: usize) -> Series {
+        Series((0..workers).map(|_| Cell::default()).collect())
+    }
+
     /// Counts an answered request in. On a fiber of a worker, as the hook of a server is called; the records of other threads may be lost.
     pub fn record(&self, status: u16, bytes: u64, took: Duration) {
         let worker = osier::fiber::worker().unwrap_or(0);
@@ -117,21 +130,45 @@ fn bucket(nanos: u64) -> usize {
 impl Admin {
     /// For a runtime of so many workers; `connections` counts the open ones.
     pub fn new(workers: usize, connections: impl Fn() -> usize + Send + Sync + 'static) -> Admin {
+        let workers = workers.max(1);
+        let nobody = Known {
+            site: String::new(),
+            route: String::new(),
+            series: Arc::new(Series::new(workers)),
+        };
         Admin {
-            series: Mutex::default(),
-            workers: workers.max(1),
+            series: Mutex::new(vec![nobody]),
+            workers,
             draining: AtomicBool::new(false),
             started: SystemTime::now(),
             connections: Box::new(connections),
         }
     }
 
-    /// The series of a route, the same for the same names.
-    pub fn series(&self, site: &str, route: &str) -> Arc<Series> {
-        let cells = || (0..self.workers).map(|_| Cell::default()).collect();
+    /// The index of a route's series, the same for the same names. Beyond [`SERIES_MAX`] routes it is that of nobody's.
+    pub fn series(&self, site: &str, route: &str) -> u16 {
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_route = series.entry((site.to_owned(), route.to_owned()));
-        of_route.or_insert_with(|| Arc::new(Series(cells()))).clone()
+        let known = series
+            .iter()
+            .position(|known| known.site == site && known.route == route);
+        let index = known.unwrap_or_else(|| match series.len() {
+            SERIES_MAX.. => 0,
+            next => {
+                series.push(Known {
+                    site: site.to_owned(),
+                    route: route.to_owned(),
+                    series: Arc::new(Series::new(self.workers)),
+                });
+                next
+            }
+        });
+        u16::try_from(index).expect("SERIES_MAX fits")
+    }
+
+    /// All series by their indexes; those that come later are at the end.
+    pub fn all(&self) -> Vec<Arc<Series>> {
+        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        series.iter().map(|known| known.series.clone()).collect()
     }
 
     /// From now on `/health` says that no more requests are wanted here.
@@ -192,7 +229,7 @@ impl Admin {
         let series = self.series.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let sums: Vec<_> = series
             .iter()
-            .map(|((site, route), series)| (site, route, series.sum()))
+            .map(|known| (&known.site, &known.route, known.series.sum()))
             .collect();
 
         text.family(

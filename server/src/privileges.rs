@@ -109,6 +109,11 @@ impl Privileges {
         }
     }
 
+    /// The numbers of the user and the group, if there is one to become.
+    pub fn ids(&self) -> Option<(u32, u32)> {
+        self.identity.as_ref().map(|identity| (identity.user, identity.group))
+    }
+
     /// Gives everything up; what holds from now on, a line each.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ use osier_web::http::StatusCode;
 use osier_web::{Request, Response};
 
 use crate::access_log::AccessLog;
+use crate::metrics::Series;
 use crate::rewrite::{Routed, Seen, Verdict, follow};
 use crate::say::Say;
 
@@ -38,6 +39,9 @@ pub use self::build::{Parts, build};
 use self::handler::Handler;
 use self::hosts::Hosts;
 
+/// The lower bits of a label name a log, the upper ones the series of a route.
+const LOG_BITS: u32 = 16;
+
 /// One configuration, ready to answer.
 pub struct Snapshot {
     /// By the number of the listener; none for a listener that is no more.
@@ -45,6 +49,8 @@ pub struct Snapshot {
     sites: Vec<Site>,
     /// What each log is called in [`Request::set_label`], and the log. The first is that of requests nobody answers for.
     logs: Vec<(u32, Option<Arc<AccessLog>>)>,
+    /// By the upper half of a label; empty when nobody asks for metrics.
+    series: Vec<Arc<Series>>,
     /// What the next configuration may go on with.
     parts: Parts,
     say: Say,
@@ -104,8 +110,14 @@ impl Snapshot {
         })
     }
 
+    /// The series that a label of [`Request::set_label`] means.
+    pub fn series(&self, label: u32) -> Option<&Series> {
+        self.series.get((label >> LOG_BITS) as usize).map(|series| &**series)
+    }
+
     /// The log that a label of [`Request::set_label`] means.
     pub fn log(&self, label: u32) -> Option<&Arc<AccessLog>> {
+        let label = label & ((1 << LOG_BITS) - 1);
         self.logs.iter().find(|(known, _)| *known == label)?.1.as_ref()
     }
 

@@ -1,7 +1,7 @@
 //! Serves the sites of a configuration file, from reading it to the end, with every reload between.
 //!
-//! Called by `main.rs`. Order of a start: read and check the file; start the workers; bind every listener, or none; open what
-//! is served; say where; accept. Nothing is served before all of that has worked.
+//! Called by `main.rs`. Order of a start: read and check the file; bind every listener, or none, and give up privileges (`opened.rs`);
+//! start the workers; open what is served; say where; accept. Nothing is served before all of that has worked.
 //!
 //! # Reload
 //! SIGHUP wakes the first fiber. The file is read and checked again: with a mistake in it everything stays as it is, and the
@@ -17,22 +17,26 @@ use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use osier::JoinHandle;
 use osier::sync::Event;
 use osier_web::files::CacheLimits;
-use osier_web::{Limits, Listening, Router, Server, ShutdownHandle, Timeouts};
+use osier_web::{Connections, Limits, Listener, Listening, Router, Server, ShutdownHandle, Timeouts};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::{self, Bind, Config, Report, Trusted};
+use crate::metrics::Admin;
+use crate::opened::{self, Opened, cannot_listen};
 use crate::say::{self, Say};
 use crate::serve::raise_descriptor_limit;
 use crate::site::live::Live;
 use crate::site::{Snapshot, build};
+use crate::sockets::Notify;
 
 /// Memory for small files of each `files` route, over all workers.
 const CACHE_BYTES: usize = 64 << 20;
@@ -40,6 +44,8 @@ const CACHE_BYTES: usize = 64 << 20;
 const CACHE_ENTRIES: usize = 8192;
 /// Large files held open by each worker for each route, at most.
 const CACHE_FILES: usize = 256;
+/// What a scrape that is being answered at the end may still take.
+const ADMIN_DRAIN: Duration = Duration::from_secs(1);
 
 /// Why nothing was served.
 pub enum Failure {
@@ -80,12 +86,16 @@ struct Sites {
     draining: Vec<JoinHandle<usize>>,
     slots: usize,
     cache: CacheLimits,
+    admin: Option<(Arc<Admin>, ShutdownHandle, JoinHandle<usize>)>,
+    /// Of every listener there has been.
+    connections: Arc<Mutex<Vec<Connections>>>,
+    notify: Notify,
     say: Say,
 }
 
 /// Serves until a signal ends it.
 pub fn run(file: &Path) -> Result<(), Failure> {
-    let config = config::load(file).map_err(Failure::Mistakes)?;
+    let mut config = config::load(file).map_err(Failure::Mistakes)?;
     // The working directory may be another one at a reload.
     let file = std::path::absolute(file).map_err(|error| format!("there is no working directory: {error}"))?;
     let workers = config
@@ -98,23 +108,30 @@ pub fn run(file: &Path) -> Result<(), Failure> {
         files: (CACHE_FILES * workers).min(descriptors / 8),
         ..CacheLimits::default()
     };
+    let say = say::to_stderr();
+    // Nobody has started a thread yet.
+    let opened = opened::open(&file, &mut config, workers, &say)?;
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
     let signals = signals.map_err(|error| format!("cannot watch for signals: {error}"))?;
     let runtime = osier::Runtime::builder().workers(workers).name("osier").build();
     let runtime = runtime.map_err(|error| format!("cannot start {workers} workers: {error}; try fewer ('workers')"))?;
     let drain = config.drain;
     let outcome = runtime.run(move || -> Result<(usize, Arc<Live>), Failure> {
-        let (mut sites, listening) = Sites::start(file, config, cache)?;
+        let (mut sites, listening) = Sites::start(file, config, cache, opened, say)?;
         let asked = Arc::new(Asked::default());
         watch(signals, Arc::clone(&asked)).map_err(|error| format!("cannot start a thread: {error}"))?;
         announce(&sites, &listening);
         sites.accept(listening);
+        sites.notify.ready(&sites.config.summary());
         loop {
             asked.event.wait();
             if asked.end.load(Ordering::Acquire) {
+                sites.notify.stopping("finishing what has begun");
                 return Ok((sites.end(), sites.live));
             }
+            sites.notify.reloading();
             sites.reload();
+            sites.notify.ready(&sites.config.summary());
         }
     });
     drop(runtime);
@@ -142,14 +159,23 @@ struct Bound {
 }
 
 impl Sites {
-    fn start(file: PathBuf, config: Config, cache: CacheLimits) -> Result<(Sites, Vec<Bound>), Failure> {
-        let say = say::to_stderr();
+    fn start(
+        file: PathBuf,
+        config: Config,
+        cache: CacheLimits,
+        opened: Opened,
+        say: Say,
+    ) -> Result<(Sites, Vec<Bound>), Failure> {
         let mut bound = Vec::new();
-        for (slot, settings) in config.listeners.iter().enumerate() {
-            bound.push(bind(&config, settings, slot, &say)?);
+        for ((slot, settings), opened) in config.listeners.iter().enumerate().zip(opened.listeners) {
+            bound.push(bind(&config, settings, slot, opened, &say)?);
         }
+        let connections: Arc<Mutex<Vec<Connections>>> = Arc::default();
+        let admin = opened.admin.map(|listeners| serve_admin(listeners, &connections, &say));
+        let admin = admin.transpose()?;
         let slots: Vec<usize> = (0..bound.len()).collect();
-        let live = Live::new(build(&config, &slots, None, cache, &say)?);
+        let of_routes = admin.as_ref().map(|(admin, ..)| &**admin);
+        let live = Live::new(build(&config, &slots, None, cache, of_routes, &say)?);
         let sites = Sites {
             file,
             slots: slots.len(),
@@ -158,6 +184,9 @@ impl Sites {
             running: Vec::new(),
             draining: Vec::new(),
             cache,
+            admin,
+            connections,
+            notify: opened.notify,
             say,
         };
         Ok((sites, bound))
@@ -172,6 +201,8 @@ impl Sites {
         } in bound
         {
             let _ = live.set(Arc::clone(&self.live));
+            let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+            connections.push(listening.connections());
             self.running.push(Running {
                 settings,
                 slot,
@@ -266,13 +297,14 @@ impl Sites {
                 continue;
             }
             let slot = self.slots + fresh.len();
-            fresh.push(bind(&config, settings, slot, &self.say)?);
+            fresh.push(bind(&config, settings, slot, None, &self.say)?);
             slots.push(slot);
         }
         let old = self.live.current();
         let (cache, say) = (self.cache, Arc::clone(&self.say));
+        let admin = self.admin.as_ref().map(|(admin, ..)| Arc::clone(admin));
         let (config, snapshot) = osier::unblock(move || {
-            let snapshot: Result<Snapshot, String> = build(&config, &slots, Some(&old), cache, &say);
+            let snapshot: Result<Snapshot, String> = build(&config, &slots, Some(&old), cache, admin.as_deref(), &say);
             (config, snapshot)
         });
         self.live.replace(snapshot?);
@@ -303,11 +335,45 @@ impl Sites {
 
     /// How many connections had to be cut.
     fn end(&mut self) -> usize {
+        if let Some((admin, ..)) = &self.admin {
+            admin.drain();
+        }
         self.running.iter().for_each(|running| running.stop.shutdown());
         let running = self.running.drain(..).map(|running| running.fiber);
         let fibers: Vec<_> = running.chain(self.draining.drain(..)).collect();
-        fibers.into_iter().map(|fiber| fiber.join().unwrap_or(0)).sum()
+        let cut = fibers.into_iter().map(|fiber| fiber.join().unwrap_or(0)).sum();
+        // Up to here it says that this server drains.
+        if let Some((_, stop, fiber)) = self.admin.take() {
+            stop.shutdown();
+            let _ = fiber.join();
+        }
+        cut
     }
+}
+
+/// Serves /health and /metrics.
+fn serve_admin(
+    listeners: Vec<Listener>,
+    connections: &Arc<Mutex<Vec<Connections>>>,
+    say: &Say,
+) -> Result<(Arc<Admin>, ShutdownHandle, JoinHandle<usize>), String> {
+    let connections = Arc::clone(connections);
+    let count = move || {
+        let connections = connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.iter().map(Connections::count).sum()
+    };
+    let admin = Arc::new(Admin::new(osier::workers(), count));
+    let log = Arc::clone(say);
+    let drain = Timeouts {
+        drain: ADMIN_DRAIN,
+        ..Timeouts::default()
+    };
+    let server = Server::new(admin.router())
+        .timeouts(drain)
+        .on_log(move |line| log(line));
+    let listening = server.listeners(listeners).map_err(|error| error.to_string())?;
+    say(format_args!("/health and /metrics are on {}", listening.address()));
+    Ok((admin, listening.handle(), osier::spawn(move || listening.run())))
 }
 
 fn same_but_name(a: &config::Listener, b: &config::Listener) -> bool {
@@ -315,7 +381,15 @@ fn same_but_name(a: &config::Listener, b: &config::Listener) -> bool {
     *a == config::Listener { name, ..b.clone() }
 }
 
-fn bind(config: &Config, settings: &config::Listener, slot: usize, say: &Say) -> Result<Bound, String> {
+/// `opened`: listeners that are there already.
+fn bind(
+    config: &Config,
+    settings: &config::Listener,
+    slot: usize,
+    opened: Option<Vec<Listener>>,
+    say: &Say,
+) -> Result<Bound, String> {
+    let is_fresh = opened.is_none();
     let live: Arc<std::sync::OnceLock<Arc<Live>>> = Arc::default();
     let (answering, recording) = (Arc::clone(&live), Arc::clone(&live));
     let router = Router::new().fallback(move |request: &mut osier_web::Request<'_>| {
@@ -364,21 +438,16 @@ fn bind(config: &Config, settings: &config::Listener, slot: usize, say: &Say) ->
     if let Some(count) = settings.max_connections {
         server = server.max_connections(count);
     }
-    let listening = match &settings.bind {
-        Bind::Tcp(address) => server.bind(address),
-        Bind::Unix(path) => server.bind_unix(path),
-        Bind::Systemd(name) => Err(io::Error::other(format!("no socket '{name}' has come from systemd"))),
+    let listening = match (opened, &settings.bind) {
+        (Some(listeners), _) => server.listeners(listeners),
+        (None, Bind::Tcp(address)) => server.bind(address),
+        (None, Bind::Unix(path)) => server.bind_unix(path),
+        (None, Bind::Systemd(name)) => Err(io::Error::other(format!(
+            "systemd:{name}: sockets of systemd are taken at the start only"
+        ))),
     };
-    let listening = listening.map_err(|error| {
-        let remedy = match error.kind() {
-            io::ErrorKind::AddrInUse => "stop the other server, or give [[listen]] another 'address'",
-            io::ErrorKind::PermissionDenied => "give [[listen]] a port above 1023, or start as root with 'user'",
-            io::ErrorKind::AddrNotAvailable => "give [[listen]] an 'address' of this machine",
-            _ => "give [[listen]] another 'address'",
-        };
-        format!("{error}; {remedy}")
-    })?;
-    if let (Bind::Unix(path), Some(mode)) = (&settings.bind, settings.mode) {
+    let listening = listening.map_err(|error| cannot_listen(&error))?;
+    if let (true, Bind::Unix(path), Some(mode)) = (is_fresh, &settings.bind, settings.mode) {
         fs::set_permissions(path, Permissions::from_mode(mode))
             .map_err(|error| format!("cannot change the mode of '{}': {error}", path.display()))?;
     }

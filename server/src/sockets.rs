@@ -121,11 +121,6 @@ impl Notify {
         self.send(&format!("STOPPING=1\nSTATUS={}", line(status)));
     }
 
-    /// Shown by `systemctl status`.
-    pub fn status(&self, status: &str) {
-        self.send(&format!("STATUS={}", line(status)));
-    }
-
     /// A manager that does not listen is not waited for: the socket does not block.
     fn send(&self, message: &str) {
         if let Some(socket) = &self.0 {
@@ -320,12 +315,10 @@ mod tests {
             .parse()
             .unwrap();
         assert!(micros > 0);
-        notify.status("3 connections");
-        assert_eq!(heard(), "STATUS=3 connections");
         notify.stopping("");
         assert_eq!(heard(), "STOPPING=1\nSTATUS=");
         // A manager that does not read stops nobody.
-        (0..10_000).for_each(|_| notify.status("more"));
+        (0..10_000).for_each(|_| notify.ready("more"));
     }
 
     #[test]
@@ -333,8 +326,8 @@ mod tests {
         let name = format!("osier-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let manager = UnixDatagram::bind_addr(&address).unwrap();
-        Notify(Some(connect(format!("@{name}").as_bytes()).unwrap())).status("x");
-        assert_eq!(manager.recv(&mut [0; 100]).unwrap(), 8);
+        Notify(Some(connect(format!("@{name}").as_bytes()).unwrap())).ready("x");
+        assert_eq!(manager.recv(&mut [0; 100]).unwrap(), 16);
         assert!(connect(b"vsock:2:1234").is_err() && connect(b"").is_err() && connect(b"/no/such/socket").is_err());
         // Without a manager nothing happens.
         Notify(None).ready("x");

@@ -166,20 +166,31 @@ fn buckets_are_powers_of_two_that_hold_their_bound() {
 }
 
 #[test]
+fn series_are_bounded_and_keep_their_indexes() {
+    let admin = Admin::new(1, || 0);
+    assert_eq!(admin.series("", ""), 0);
+    let first = admin.series("a", "/");
+    for number in 0..2 * SERIES_MAX {
+        admin.series("a", &format!("/{number}"));
+    }
+    assert_eq!((first, admin.series("a", "/"), admin.series("b", "/")), (1, 1, 0));
+    assert_eq!(admin.all().len(), SERIES_MAX);
+}
+
+#[test]
 fn records_are_added_up_under_names_of_any_kind() {
     let admin = Admin::new(2, || 7);
     let odd = "a\"b\\c\nd";
-    let one = admin.series("example.org", "/");
-    let other = admin.series(odd, "/p{h}p");
+    let series = |site: &str, route: &str| admin.all()[usize::from(admin.series(site, route))].clone();
+    let one = series("example.org", "/");
+    let other = series(odd, "/p{h}p");
     for _ in 0..3 {
         one.record(200, 100, Duration::from_micros(3));
     }
     one.record(404, 10, Duration::from_secs(100));
     other.record(499, 0, Duration::ZERO);
     // The same route after a reload.
-    admin
-        .series("example.org", "/")
-        .record(302, 0, Duration::from_millis(1));
+    series("example.org", "/").record(302, 0, Duration::from_millis(1));
 
     let families = parse(&admin.page(&[]));
     let requests = |site, route, status| {
@@ -244,7 +255,7 @@ fn a_server_of_two_workers_is_told_of_on_a_listener_of_its_own() {
         let runtime = osier::Runtime::builder().workers(2).build().unwrap();
         runtime.run(move || {
             let admin = Arc::new(Admin::new(osier::workers(), || 0));
-            let series = admin.series("test", "/");
+            let series = admin.all()[usize::from(admin.series("test", "/"))].clone();
             let site = Router::new().get("/{status}", |request: &mut Request<'_>| {
                 let status = request
                     .param("status")

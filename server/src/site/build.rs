@@ -26,6 +26,7 @@ use crate::auth::Auth;
 use crate::config::{self, Config, Log, Match, Policies, Setting};
 use crate::cors::Cors;
 use crate::headers::Headers;
+use crate::metrics::Admin;
 use crate::rate::{self, Rate};
 use crate::rewrite::Rewrite;
 use crate::say::Say;
@@ -33,7 +34,7 @@ use crate::say::Say;
 use super::around::{Around, ErrorPage};
 use super::handler::{self, Handler, Mounted, Redirect, Respond};
 use super::hosts::Hosts;
-use super::{Route, Site, Snapshot};
+use super::{LOG_BITS, Route, Site, Snapshot};
 
 /// What a snapshot can hand on to the next.
 #[derive(Default)]
@@ -74,6 +75,7 @@ struct Builder<'o> {
     taken: (Vec<bool>, Vec<bool>),
     new: Parts,
     cache: CacheLimits,
+    admin: Option<&'o Admin>,
     say: Say,
 }
 
@@ -89,6 +91,7 @@ pub fn build(
     slots: &[usize],
     old: Option<&Snapshot>,
     cache: CacheLimits,
+    admin: Option<&Admin>,
     say: &Say,
 ) -> Result<Snapshot, String> {
     let nothing = Parts::default();
@@ -101,6 +104,7 @@ pub fn build(
             ..Parts::default()
         },
         cache,
+        admin,
         say: Arc::clone(say),
     };
     // The label 0 is that of requests nobody has labelled.
@@ -145,6 +149,7 @@ pub fn build(
         listeners,
         sites,
         logs,
+        series: admin.map(Admin::all).unwrap_or_default(),
         parts: builder.new,
         say: Arc::clone(say),
     })
@@ -184,6 +189,7 @@ impl Builder<'_> {
             let compress = own.compress.or(&site.policies.compress);
             let handler = self.handler(&place, route, compress)?;
             let mut around = self.around(config, &site.policies, own, &errors)?;
+            around.label |= self.series(&place);
             around.compress = compress.filter(|_| !matches!(*handler, Handler::Files(_))).cloned();
             around.rate = match &own.rate {
                 Setting::On(settings) => Some(self.rate(&place, settings)),
@@ -208,11 +214,29 @@ impl Builder<'_> {
                 around: around.settle(),
             });
         }
-        let around = self.around(config, &site.policies, &Policies::default(), &errors)?;
+        let mut around = self.around(config, &site.policies, &Policies::default(), &errors)?;
+        around.label |= self.series(&place);
         Ok(Site {
             routes,
             around: around.settle(),
         })
+    }
+
+    /// What a route is called in the metrics, as the upper bits of a label.
+    fn series(&self, place: &Place) -> u32 {
+        let Some(admin) = self.admin else {
+            return 0;
+        };
+        let site = place.site.first().map_or("default".into(), config::Host::to_string);
+        let route = place.route.as_ref().map_or("none".into(), |route| {
+            let path = route.path.as_deref().unwrap_or("/");
+            let words = route.methods.iter().map(String::as_str).chain([path]);
+            words
+                .chain(route.globs.iter().map(String::as_str))
+                .collect::<Vec<_>>()
+                .join(" ")
+        });
+        u32::from(admin.series(&site, &route)) << LOG_BITS
     }
 
     /// All but rate and auth.

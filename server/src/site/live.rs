@@ -60,10 +60,14 @@ impl Live {
         self.here().snapshot.answer(listener, request)
     }
 
-    /// Writes the line of an answered request, if its log is on.
+    /// Writes the line of an answered request, if its log is on, and counts it.
     pub fn record(&self, served: &Served<'_>) {
-        if let Some(log) = self.here().snapshot.log(served.label()) {
+        let here = self.here();
+        if let Some(log) = here.snapshot.log(served.label()) {
             log.record_served(served);
+        }
+        if let Some(series) = here.snapshot.series(served.label()) {
+            series.record(served.status().as_u16(), served.bytes(), served.duration());
         }
     }
 

@@ -1,0 +1,216 @@
+//! What is opened by the first thread, before there is another: listeners, the sockets of systemd, its manager; then privileges are given up.
+//!
+//! Called by `sites.rs` once, before the runtime is built; `privileges.rs` says why before. After [`open`] the process is what it will be: paths of the
+//! configuration are then as they are inside of the new root folder.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use osier_web::Listener;
+
+use crate::config::{Bind, Body, Config, Handler, Log, Policies, Setting, Upstream};
+use crate::privileges::{Paths, Privileges, Settings};
+use crate::say::Say;
+use crate::sockets::{Notify, Socket, Sockets};
+
+/// What the rest of the server goes on with.
+pub struct Opened {
+    /// For each `[[listen]]`, in their order; none for one that can be bound later.
+    pub listeners: Vec<Option<Vec<Listener>>>,
+    /// Of `[admin]`.
+    pub admin: Option<Vec<Listener>>,
+    pub notify: Notify,
+}
+
+/// Opens everything, or says in a line what cannot be. `file` is read again at a reload.
+pub fn open(file: &Path, config: &mut Config, workers: usize, say: &Say) -> Result<Opened, String> {
+    let notify = Notify::from_env()?;
+    let mut sockets = Sockets::take()?;
+    let privileges = privileges(file, config)?;
+    let mut listeners = Vec::new();
+    for listener in &config.listeners {
+        listeners.push(match &listener.bind {
+            // The server removes its file at the end, which takes the rights it was made with.
+            Bind::Unix(_) if privileges.is_none() => None,
+            Bind::Unix(path) => {
+                let opened = one(&listener.bind, workers, &mut sockets)?;
+                let mode = listener
+                    .mode
+                    .map_or(Ok(()), |mode| fs::set_permissions(path, Permissions::from_mode(mode)));
+                mode.map_err(|error| format!("cannot change the mode of '{}': {error}", path.display()))?;
+                Some(opened)
+            }
+            bind => Some(one(bind, workers, &mut sockets)?),
+        });
+    }
+    let admin = config
+        .admin
+        .as_ref()
+        .map(|admin| one(&admin.bind, workers, &mut sockets));
+    let admin = admin.transpose()?;
+    for name in sockets.unused() {
+        say(format_args!(
+            "the socket '{name}' of systemd is not used: no address is \"systemd:{name}\""
+        ));
+    }
+    if let Some(privileges) = privileges {
+        logs_belong_to(config, privileges.ids());
+        let root = config.chroot.clone();
+        for line in privileges.give_up()? {
+            say(format_args!("{line}"));
+        }
+        if let Some(root) = root {
+            move_inside(config, &root);
+        }
+    }
+    Ok(Opened {
+        listeners,
+        admin,
+        notify,
+    })
+}
+
+fn one(bind: &Bind, workers: usize, sockets: &mut Sockets) -> Result<Vec<Listener>, String> {
+    let opened = match bind {
+        Bind::Tcp(address) => Listener::bind(*address, workers),
+        Bind::Unix(path) => Listener::bind_unix(path).map(|listener| vec![listener]),
+        Bind::Systemd(name) => {
+            let named = sockets.named(name)?.into_iter().map(|socket| match socket {
+                Socket::Tcp(listener) => listener.into(),
+                Socket::Unix(listener) => listener.into(),
+            });
+            return Ok(named.collect());
+        }
+    };
+    opened.map_err(|error| {
+        cannot_listen(&io::Error::new(
+            error.kind(),
+            format!("cannot listen on {bind}: {error}"),
+        ))
+    })
+}
+
+/// The line for a listener that cannot be.
+pub fn cannot_listen(error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::AddrInUse => "stop the other server, or give [[listen]] another 'address'",
+        io::ErrorKind::PermissionDenied => "give [[listen]] a port above 1023, or start as root with 'user'",
+        io::ErrorKind::AddrNotAvailable => "give [[listen]] an 'address' of this machine",
+        _ => "give [[listen]] another 'address'",
+    };
+    format!("{error}; {remedy}")
+}
+
+/// None when nothing is to be given up.
+fn privileges(file: &Path, config: &mut Config) -> Result<Option<Privileges>, String> {
+    let (user, group, chroot) = (config.user.clone(), config.group.clone(), config.chroot.clone());
+    if user.is_none() && group.is_none() && chroot.is_none() {
+        return Ok(None);
+    }
+    let mut paths = Paths::default();
+    let mut outside = Vec::new();
+    for (touch, path) in touched(config) {
+        if chroot.as_ref().is_some_and(|root| !path.starts_with(root)) {
+            outside.push(format!("'{}' is outside of chroot", path.display()));
+        }
+        match touch {
+            Touch::Read => paths.read.push(path.clone()),
+            // A log is opened anew after it was moved away: its folder has to be written to.
+            Touch::Write => paths.write.extend(path.parent().map(Path::to_owned)),
+            Touch::Connect => {}
+        }
+    }
+    // The folder: an editor puts another file in the place of the old one.
+    paths.read.extend(file.parent().map(Path::to_owned));
+    // Bodies of requests are spooled there.
+    paths.write.push(std::env::temp_dir());
+    let settings = Settings {
+        user,
+        group,
+        landlock: Some(paths),
+        chroot,
+    };
+    let prepared = Privileges::prepare(&settings).map_err(|troubles| troubles.join("; "))?;
+    match outside.is_empty() {
+        true => Ok(Some(prepared)),
+        false => Err(outside.join("; ")),
+    }
+}
+
+/// What is done with a path of the configuration.
+#[derive(Clone, Copy)]
+enum Touch {
+    Read,
+    Write,
+    Connect,
+}
+
+/// Every path of the configuration that is touched after the start, but for those of listeners.
+fn touched(config: &mut Config) -> Vec<(Touch, &mut PathBuf)> {
+    let mut paths = Vec::new();
+    log(&mut config.log, &mut paths);
+    for site in &mut config.sites {
+        paths.extend(site.error_pages.iter_mut().map(|(_, page)| (Touch::Read, page)));
+        policies(&mut site.policies, &mut paths);
+        for route in &mut site.routes {
+            policies(&mut route.policies, &mut paths);
+            let mut servers: &mut [Upstream] = &mut [];
+            match &mut route.handler {
+                Handler::Files(files) => paths.push((Touch::Read, &mut files.root)),
+                Handler::Fastcgi(fastcgi) => {
+                    paths.push((Touch::Read, &mut fastcgi.root));
+                    paths.extend(fastcgi.internal_root.as_mut().map(|root| (Touch::Read, root)));
+                    servers = &mut fastcgi.servers;
+                }
+                Handler::Proxy(proxy) => servers = &mut proxy.servers,
+                Handler::Respond(respond) => {
+                    if let Body::File(file) = &mut respond.body {
+                        paths.push((Touch::Read, file));
+                    }
+                }
+                Handler::Redirect(_) | Handler::Rewrite(_) | Handler::Chat(_) => {}
+            }
+            paths.extend(servers.iter_mut().filter_map(|server| match server {
+                Upstream::Unix(path) => Some((Touch::Connect, path)),
+                Upstream::Tcp(_) => None,
+            }));
+        }
+    }
+    paths
+}
+
+fn policies<'c>(policies: &'c mut Policies, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
+    if let Setting::On(auth) = &mut policies.auth {
+        paths.extend(auth.password_file.as_mut().map(|file| (Touch::Read, file)));
+    }
+    if let Setting::On(own) = &mut policies.log {
+        log(own, paths);
+    }
+}
+
+fn log<'c>(log: &'c mut Log, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
+    paths.extend(log.file.as_mut().map(|file| (Touch::Write, file)));
+}
+
+/// Logs are made now, so that they can be written by whom this process becomes. What fails shows when they are opened.
+fn logs_belong_to(config: &mut Config, ids: Option<(u32, u32)>) {
+    let Some((user, group)) = ids else {
+        return;
+    };
+    for (touch, path) in touched(config) {
+        if matches!(touch, Touch::Write) && fs::File::options().append(true).create(true).open(&*path).is_ok() {
+            let _ = chown(path, Some(user), Some(group));
+        }
+    }
+}
+
+/// Paths as they are called once `root` is the root folder.
+fn move_inside(config: &mut Config, root: &Path) {
+    for (_, path) in touched(config) {
+        if let Ok(inside) = path.strip_prefix(root) {
+            *path = Path::new("/").join(inside);
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! A server among others: metrics and health on a listener of their own, sockets and notices of systemd, privileges that are given up.
+
+mod support;
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::Duration;
+
+use support::sites::{Sites, send, wait_for};
+use support::{Client, Server, Signal, osier};
+
+const SITE: &str = "[[site]]\nhost = \"a.example\"\n[[site.route]]\npath = \"/text\"\nmethods = [\"GET\"]\nrespond = \"hello\"\n\
+     [[site.route]]\nfiles = \"www\"\n[[site]]\ndefault = true\n[[site.route]]\nglob = \"*.old\"\nrespond = 410\n";
+
+fn admin_of(sites: &Sites) -> SocketAddr {
+    let said = sites.said();
+    let address = said
+        .split("/health and /metrics are on ")
+        .nth(1)
+        .expect("the line of the admin's listener");
+    address.lines().next().unwrap().parse().unwrap()
+}
+
+fn ask(address: SocketAddr, target: &str) -> (u16, String) {
+    let mut client = Client::new(address);
+    send(&mut client, "GET", "x", target, &[]);
+    let reply = client.receive("GET");
+    (reply.status, reply.text().to_owned())
+}
+
+/// The value of one line of the page.
+fn metric(address: SocketAddr, line: &str) -> Option<f64> {
+    let (status, page) = ask(address, "/metrics");
+    assert_eq!(status, 200);
+    let value = page
+        .lines()
+        .find_map(|known| known.strip_prefix(line)?.strip_prefix(' ').map(str::to_owned));
+    value.map(|value| value.parse().unwrap())
+}
+
+#[test]
+fn every_route_is_counted_and_a_reload_goes_on_counting() {
+    let file = format!("[admin]\naddress = \"127.0.0.1:0\"\n{SITE}");
+    let sites = Sites::start(&file);
+    let admin = admin_of(&sites);
+    assert_eq!(ask(admin, "/health"), (200, "ok\n".into()));
+    let count = |site: &str, route: &str, class: &str| {
+        metric(
+            admin,
+            &format!("osier_http_requests_total{{site=\"{site}\",route=\"{route}\",status=\"{class}\"}}"),
+        )
+    };
+    for (host, target) in [
+        ("a.example", "/text"),
+        ("a.example", "/text"),
+        ("a.example", "/a.txt"),
+        ("a.example", "/none"),
+        ("b", "/x.old"),
+        ("b", "/x"),
+    ] {
+        sites.get(host, target);
+    }
+    // Counted when the answer has gone out.
+    wait_for("the last count", || count("default", "none", "4xx") == Some(1.0));
+    assert_eq!(count("a.example", "GET /text", "2xx"), Some(2.0));
+    assert_eq!(count("a.example", "/", "2xx"), Some(1.0));
+    assert_eq!(count("a.example", "/", "4xx"), Some(1.0));
+    assert_eq!(count("default", "/ *.old", "4xx"), Some(1.0));
+    assert_eq!(
+        metric(
+            admin,
+            "osier_http_response_body_bytes_total{site=\"a.example\",route=\"GET /text\"}"
+        ),
+        Some(10.0)
+    );
+    let name = "osier_http_request_duration_seconds_count{site=\"a.example\",route=\"GET /text\"}";
+    assert_eq!(metric(admin, name), Some(2.0));
+    assert!(metric(admin, "osier_worker_turns_total{worker=\"1\"}").is_some());
+
+    let said = sites.reload(&format!(
+        "{file}[[site]]\nhost = \"new.example\"\n[[site.route]]\nrespond = \"new\"\n"
+    ));
+    assert!(said.contains("osier: reloaded "), "{said}");
+    sites.get("a.example", "/text");
+    sites.get("new.example", "/");
+    wait_for("the count of a new route", || {
+        count("new.example", "/", "2xx") == Some(1.0)
+    });
+    assert_eq!(count("a.example", "GET /text", "2xx"), Some(3.0));
+
+    let client = sites.connect();
+    wait_for("an open connection", || {
+        metric(admin, "osier_connections").unwrap() >= 1.0
+    });
+    drop(client);
+    // The site has none of it.
+    assert_eq!(sites.get("b", "/metrics").status, 404);
+}
+
+#[test]
+fn a_server_that_drains_says_so() {
+    let file = format!(
+        "drain = \"20s\"\n[admin]\naddress = \"127.0.0.1:0\"\n{SITE}[[site]]\nhost = \"slow\"\n[[site.route]]\nproxy = \"127.0.0.1:PORT\"\n"
+    );
+    let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut sites = Sites::start(&file.replace("PORT", &upstream.local_addr().unwrap().port().to_string()));
+    let admin = admin_of(&sites);
+    // A request that is being answered: its upstream takes its time.
+    let mut busy = sites.connect();
+    send(&mut busy, "GET", "slow", "/", &[]);
+    let (mut held, _) = upstream.accept().unwrap();
+    sites.server.signal(Signal::TERM);
+    wait_for("503 of /health", || ask(admin, "/health") == (503, "draining\n".into()));
+    assert_eq!(metric(admin, "osier_draining"), Some(1.0));
+    std::io::Write::write_all(&mut held, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone").unwrap();
+    assert_eq!(busy.receive("GET").text(), "done");
+    assert!(sites.server.wait().success());
+}
+
+/// The binary with sockets at 3 and on, as systemd starts it: a shell puts them there.
+fn with_sockets(sites: &support::Folder, sockets: &[&TcpListener], names: &str) -> Command {
+    let copies = sockets.iter().map(|socket| {
+        let copy = rustix::io::fcntl_dupfd_cloexec(socket, 200).unwrap();
+        rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty()).unwrap();
+        copy
+    });
+    let copies: Vec<_> = copies.collect();
+    let places: String = copies
+        .iter()
+        .enumerate()
+        .map(|(at, fd)| format!("{}<&{} ", at + 3, fd.as_raw_fd()))
+        .collect();
+    // Kept open until the child has them: a test's process may leak a few numbers.
+    copies.into_iter().for_each(std::mem::forget);
+    let mut command = Command::new("bash");
+    command
+        .arg("-c")
+        .arg(format!("export LISTEN_PID=$$; exec {places}; exec \"$0\" site.toml"));
+    command.arg(osier().get_program()).current_dir(sites.path());
+    command
+        .env("LISTEN_FDS", sockets.len().to_string())
+        .env("LISTEN_FDNAMES", names);
+    command
+}
+
+#[test]
+fn systemd_hands_over_sockets_by_name_and_hears_how_it_goes() {
+    let folder = Sites::folder();
+    let web = TcpListener::bind("127.0.0.1:0").unwrap();
+    let metrics = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spare = TcpListener::bind("127.0.0.1:0").unwrap();
+    let notices = UnixDatagram::bind(folder.join("notify")).unwrap();
+    notices.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let heard = || {
+        let mut buffer = [0; 500];
+        let count = notices.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..count].to_vec()).unwrap()
+    };
+    let file =
+        format!("workers = 2\n[admin]\naddress = \"systemd:metrics\"\n[[listen]]\naddress = \"systemd:web\"\n{SITE}");
+    fs::write(folder.join("site.toml"), file).unwrap();
+    let mut command = with_sockets(&folder, &[&web, &metrics, &spare], "web:metrics:spare");
+    command.env("NOTIFY_SOCKET", folder.join("notify"));
+    command.stderr(fs::File::create(folder.join("stderr")).unwrap());
+    // Waits in the backlog until somebody accepts.
+    let mut early = Client::new(web.local_addr().unwrap());
+    send(&mut early, "GET", "a.example", "/text", &[]);
+    let mut server = Server::spawn(command);
+    assert_eq!(server.address, web.local_addr().unwrap());
+    assert_eq!(early.receive("GET").text(), "hello");
+    assert_eq!(heard(), "READY=1\nSTATUS=2 sites, 3 routes, 1 listener");
+    assert_eq!(ask(metrics.local_addr().unwrap(), "/health").0, 200);
+    let said = fs::read_to_string(folder.join("stderr")).unwrap();
+    assert!(said.contains("the socket 'spare' of systemd is not used"), "{said}");
+
+    server.signal(Signal::HUP);
+    assert!(heard().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert!(heard().starts_with("READY=1\n"));
+    drop(early);
+    server.signal(Signal::TERM);
+    assert!(heard().starts_with("STOPPING=1\n"));
+    assert!(server.wait().success());
+}
+
+#[test]
+fn a_socket_that_systemd_has_not_opened_ends_the_start() {
+    let folder = Sites::folder();
+    fs::write(
+        folder.join("site.toml"),
+        format!("[[listen]]\naddress = \"systemd:web\"\n{SITE}"),
+    )
+    .unwrap();
+    let output = osier().arg("site.toml").current_dir(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("systemd:web is no socket of this process; systemd has opened none for this process"),
+        "{said}"
+    );
+}
+
+/// Starts as root, to become the user 65534.
+fn as_nobody(more: &str) -> Option<Sites> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can give privileges up");
+        return None;
+    }
+    let folder = Sites::folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(folder.join("logs")).unwrap();
+    fs::set_permissions(folder.join("logs"), fs::Permissions::from_mode(0o777)).unwrap();
+    let here = folder.path().display().to_string();
+    let file = format!(
+        "user = \"65534\"\ngroup = \"65534\"\n{more}[log]\nfile = \"{here}/logs/access\"\n[[site]]\ndefault = true\n[[site.route]]\nfiles = \"{here}/www\"\n"
+    );
+    let spool = folder.join("logs");
+    Some(Sites::start_with(folder, &file.replace("HERE", &here), |command| {
+        command.env("TMPDIR", spool);
+    }))
+}
+
+fn uids(sites: &Sites) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{}/task", sites.server.id())).unwrap();
+    let status = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("status")).unwrap());
+    let line = |status: String| {
+        status
+            .lines()
+            .filter(|line| line.starts_with("Uid:") || line.starts_with("Gid:") || line.starts_with("CapEff:"))
+            .collect::<String>()
+    };
+    status.map(line).collect()
+}
+
+#[test]
+fn every_thread_is_somebody_else_once_it_listens() {
+    let Some(sites) = as_nobody("") else { return };
+    assert_eq!(sites.get("x", "/a.txt").text(), "the file a");
+    let uids = uids(&sites);
+    assert!(uids.len() > 2);
+    let expected = "Uid:\t65534\t65534\t65534\t65534Gid:\t65534\t65534\t65534\t65534CapEff:\t0000000000000000";
+    assert!(uids.iter().all(|line| line == expected), "{uids:?}");
+    let said = sites.said();
+    assert!(
+        said.contains("osier: running as ") && said.contains("user 65534, group 65534"),
+        "{said}"
+    );
+    assert!(said.contains("osier: landlock: "), "{said}");
+    // The log is somebody else's too, and goes on after it was moved away.
+    let log = sites.folder.join("logs/access");
+    wait_for("a line", || {
+        fs::read_to_string(&log).is_ok_and(|log| log.contains("GET /a.txt"))
+    });
+    assert_eq!(fs::metadata(&log).unwrap().uid(), 65534);
+    fs::rename(&log, sites.folder.join("logs/old")).unwrap();
+    let said = sites.hang_up();
+    assert!(said.contains("osier: reloaded "), "{said}");
+    sites.get("x", "/sub/");
+    wait_for("a line in the new log", || {
+        fs::read_to_string(&log).is_ok_and(|log| log.contains("GET /sub/"))
+    });
+}
+
+#[test]
+fn landlock_keeps_it_to_what_the_file_names() {
+    let Some(sites) = as_nobody("") else { return };
+    let said = sites.said();
+    if !said.contains("landlock: ABI") {
+        println!("skipped: {said}");
+        return;
+    }
+    // Readable for everybody, but not one of the roots: a reload that asks for it is refused.
+    let elsewhere = Sites::folder();
+    fs::set_permissions(elsewhere.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let root = elsewhere.join("other").display().to_string();
+    let keys = "user = \"65534\"\ngroup = \"65534\"\n";
+    let said = sites.reload(&format!(
+        "{keys}[[site]]\ndefault = true\n[[site.route]]\nfiles = \"{root}\"\n"
+    ));
+    assert!(said.contains("the old configuration stays"), "{said}");
+    assert_eq!(sites.get("x", "/a.txt").text(), "the file a");
+}
+
+#[test]
+fn another_root_folder_serves_the_same_files() {
+    let Some(sites) = as_nobody("chroot = \"HERE\"\n") else {
+        return;
+    };
+    assert_eq!(sites.get("x", "/a.txt").text(), "the file a");
+    let root = fs::read_link(format!("/proc/{}/root", sites.server.id())).unwrap();
+    assert_eq!(root, sites.folder.path().canonicalize().unwrap());
+    assert!(sites.said().contains("osier: the root folder is '"), "{}", sites.said());
+    wait_for("a line", || {
+        fs::read_to_string(sites.folder.join("logs/access")).is_ok_and(|log| log.contains("GET /a.txt"))
+    });
+}
+
+#[test]
+fn what_cannot_be_given_up_ends_the_start() {
+    let folder = Sites::folder();
+    for (keys, expected) in [
+        ("user = \"no such user\"\n", "/etc/passwd has no such user"),
+        (
+            "user = \"65534\"\ngroup = \"65534\"\nchroot = \"/usr\"\n",
+            "is outside of chroot",
+        ),
+    ] {
+        let file = format!(
+            "{keys}[[listen]]\naddress = \"127.0.0.1:0\"\n[[site]]\ndefault = true\n[[site.route]]\nfiles = \"www\"\n"
+        );
+        fs::write(folder.join("site.toml"), file).unwrap();
+        let output = osier().arg("site.toml").current_dir(folder.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains(expected) || said.contains("need a start as root"),
+            "{said}"
+        );
+    }
+}
