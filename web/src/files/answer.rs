@@ -44,9 +44,9 @@ enum Answer {
 
 /// A cache entry.
 pub struct Remembered {
-    resource: Arc<Resource>,
+    pub resource: Arc<Resource>,
     /// When the file system last said so.
-    checked: Instant,
+    pub checked: Instant,
 }
 
 /// Answers one request, for what lies below `prefix`.

@@ -72,7 +72,7 @@ pub fn remember(site: &Site, work: impl FnOnce(&mut Cache<Remembered>)) {
         }
         caches.of(&site.seat).map(work);
         // Outside of a runtime nothing can be spawned; a thread that uses files there keeps what it knows.
-        std::mem::replace(&mut caches.is_tidied, true) || osier::fiber::worker().is_none()
+        osier::fiber::worker().is_none() || std::mem::replace(&mut caches.is_tidied, true)
     });
     if !is_tidied {
         let tidied = Tidied;
@@ -141,5 +141,65 @@ impl Drop for Tidied {
     fn drop(&mut self) {
         // A thread that ends has no list any more.
         let _ = CACHES.try_with(|caches| caches.borrow_mut().is_tidied = false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::files::Files;
+    use crate::files::resource::Resource;
+
+    fn learn(files: &Files, bytes: &[u8]) -> Weak<Resource> {
+        let resource = Arc::new(Resource::embedded(bytes, "text/plain", None));
+        let weak = Arc::downgrade(&resource);
+        let checked = Instant::now();
+        remember(&files.site, |cache| {
+            cache.insert(b"/a", super::Remembered { resource, checked })
+        });
+        weak
+    }
+
+    fn knows(files: &Files) -> bool {
+        known(&files.site, |cache| cache.find(b"/a").map(drop)).is_some()
+    }
+
+    #[test]
+    fn sites_keep_apart_and_the_memory_of_one_goes_with_it() {
+        let (one, two) = (Files::embedded([]), Files::embedded([]));
+        let (of_one, of_two) = (learn(&one, b"one"), learn(&two, b"two"));
+        assert!(knows(&one) && knows(&two.clone()));
+        let seat = one.site.seat.index;
+        drop(one);
+        CACHES.with_borrow_mut(Caches::turn);
+        assert!(of_one.upgrade().is_none() && of_two.upgrade().is_some());
+        // Whoever sits there next begins with nothing, also before any turn. Other tests take seats meanwhile.
+        drop(two);
+        let others: Vec<_> = (0..50).map(|_| Files::embedded([])).collect();
+        assert!(!others.iter().any(knows));
+        for next in others.iter().filter(|next| next.site.seat.index <= seat + 1) {
+            learn(next, b"next");
+            assert!(knows(next));
+        }
+        drop(others);
+        while CACHES.with_borrow_mut(Caches::turn) {}
+        assert!(of_two.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_worker_that_remembers_is_tidied_and_a_plain_thread_is_not() {
+        let is_tidied = || CACHES.with_borrow(|caches| caches.is_tidied);
+        let files = Files::embedded([]);
+        learn(&files, b"one");
+        assert!(!is_tidied());
+        let runtime = osier::Runtime::builder().workers(1).build().unwrap();
+        runtime.run(move || {
+            assert!(!is_tidied());
+            learn(&files, b"one");
+            assert!(is_tidied());
+        });
     }
 }
