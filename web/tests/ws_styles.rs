@@ -421,3 +421,33 @@ fn timeouts_of_the_server_for_requests_do_not_end_a_websocket() {
     peer.text("still");
     peer.expect_text("still");
 }
+
+#[test]
+fn a_burst_of_messages_is_answered_whole_however_short_the_queue() {
+    struct Echo;
+    impl ws::Handler for Echo {
+        fn on_message(&mut self, message: ws::Message, sender: &ws::Sender) {
+            sender.send(message);
+        }
+    }
+    let short = || ws::Options { queue: 4, ..quick() };
+    let fiber = move |request: &mut Request<'_>| {
+        short().upgrade(request, |socket| {
+            while let Some(message) = socket.read()? {
+                socket.send(message)?;
+            }
+            Ok(())
+        })
+    };
+    let dormant = move |request: &mut Request<'_>| short().upgrade_dormant(request, Echo);
+    let site = site(Router::new().get("/fiber", fiber).get("/dormant", dormant));
+    let pings: Vec<u8> = (0..500_u16).flat_map(|n| masked(0x89, &n.to_be_bytes())).collect();
+    let texts: Vec<u8> = (0..500).flat_map(|n| masked(0x81, format!("{n}").as_bytes())).collect();
+    for path in ["/fiber", "/dormant"] {
+        let mut peer = Peer::open(site.addr, path);
+        peer.send(&pings);
+        (0..500_u16).for_each(|n| assert_eq!(peer.frame(), Some(Got(0x8A, n.to_be_bytes().to_vec())), "{path}"));
+        peer.send(&texts);
+        (0..500).for_each(|n| peer.expect_text(&format!("{n}")));
+    }
+}

@@ -165,6 +165,9 @@ pub(super) struct Session<H: Handler> {
     /// In the middle of a frame or a message.
     decoder: Option<Box<Decoder>>,
     timing: Timing,
+    /// With so many frames in the queue a handler's own answers are written before its client's next message is taken, so that no
+    /// policy falls upon them.
+    write_at: usize,
     stage: Stage,
     /// Of the stage.
     deadline: Option<Instant>,
@@ -200,6 +203,7 @@ impl<H: Handler> Session<H> {
             queue,
             decoder: None,
             timing,
+            write_at: (bound / 2).clamp(1, BATCH),
             stage: Stage::Open,
             deadline: None,
             is_handler_ready: false,
@@ -284,6 +288,9 @@ impl<H: Handler> Session<H> {
                     return Err(Over);
                 }
                 Err(failure) => return self.fail(io, failure),
+            }
+            if self.sender.len() >= self.write_at {
+                self.send(io)?;
             }
         }
         if !decoder.is_idle() {

@@ -20,7 +20,7 @@ use crate::Upgraded;
 /// What is read at once.
 const INPUT_BYTES: usize = 8 << 10;
 
-/// Frames that wait while the client sends and does not read: pongs. With more the connection is given up.
+/// Pongs that wait until there is nothing more to decode. With more they are written first.
 const UNSENT_MAX: usize = 64;
 
 /// What is read and thrown away of a client that goes on sending after the connection has failed, so that it reads why.
@@ -132,7 +132,7 @@ impl<'a> WebSocket<'a> {
                 // What comes after our close frame is not for us any more (RFC 6455 §1.4).
                 Ok(Some(Event::Message(_))) if self.closing => {}
                 Ok(Some(Event::Message(message))) => return Ok(Some(message)),
-                Ok(Some(Event::Ping(payload))) => self.pong(&payload)?,
+                Ok(Some(Event::Ping(payload))) => self.pong(&payload).await?,
                 Ok(Some(Event::Pong)) => {}
                 Ok(Some(Event::Close(close))) => {
                     if !self.closing {
@@ -232,17 +232,14 @@ impl<'a> WebSocket<'a> {
         }
     }
 
-    fn pong(&mut self, payload: &[u8]) -> io::Result<()> {
+    async fn pong(&mut self, payload: &[u8]) -> io::Result<()> {
         if self.closing {
             return Ok(());
         }
-        if self.outbox.len() >= UNSENT_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "the client pings and does not read",
-            ));
-        }
         self.outbox.push(Frame::pong(payload));
+        if self.outbox.len() >= UNSENT_MAX {
+            return self.flush_async().await;
+        }
         Ok(())
     }
 
