@@ -26,7 +26,7 @@ use crate::upstream::Lease;
 const INPUT: usize = 32 << 10;
 
 /// Buffers kept for the next exchanges of a worker. More are used at once only while applications are slow.
-const POOLED: usize = 16;
+const POOLED: usize = 64;
 
 thread_local! {
     static INPUTS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };

@@ -7,7 +7,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::SocketAddr;
+use std::io::Write;
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
 
 use osier_http::fastcgi::ParamsWriter;
 
@@ -63,46 +65,47 @@ pub struct Asked<'a> {
     pub query: Cow<'a, str>,
 }
 
-/// A request's fields, grouped by the name the application will have for them.
-pub struct Fields<'a>(Vec<(Vec<u8>, Cow<'a, [u8]>)>);
+/// A request's fields, those of one name as one: in the order of their first.
+pub struct Fields<'a>(Vec<(&'a str, Cow<'a, [u8]>)>);
 
 impl<'a> Fields<'a> {
     /// # Errors
     ///
     /// [`Collision`].
     pub fn of(fields: impl Iterator<Item = (&'a str, &'a [u8])> + Clone) -> Result<Fields<'a>, Collision> {
-        let mut grouped: Vec<(Vec<u8>, Cow<'a, [u8]>)> = Vec::new();
         // Usually there are none, and then nothing collides.
         let odd: Vec<&str> = fields
             .clone()
             .map(|(name, _)| name)
             .filter(|name| !is_plain(name))
             .collect();
+        for (at, name) in odd.iter().enumerate() {
+            let others = odd[..at]
+                .iter()
+                .copied()
+                .chain(fields.clone().map(|(name, _)| name).filter(|name| is_plain(name)));
+            if let Some(other) = others.into_iter().find(|other| variable(other).eq(variable(name))) {
+                return Err(Collision(format!("{other} and {name}")));
+            }
+        }
+        let mut grouped: Vec<(&'a str, Cow<'a, [u8]>)> = Vec::with_capacity(16);
         for (name, value) in fields {
-            if !is_plain(name) {
+            if !is_plain(name) || LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name)) {
                 continue;
             }
-            let variable = variable(name);
-            if let Some(other) = odd.iter().find(|odd| self::variable(odd) == variable) {
-                return Err(Collision(format!("{name} and {other}")));
-            }
-            if LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name)) {
-                continue;
-            }
-            match grouped.iter_mut().find(|(known, _)| *known == variable) {
+            match grouped.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
                 // RFC 9110 5.3, RFC 6265 5.4.
                 Some((_, values)) => {
-                    let separator: &[u8] = if variable == b"HTTP_COOKIE" { b"; " } else { b", " };
+                    let separator: &[u8] = if name.eq_ignore_ascii_case("cookie") {
+                        b"; "
+                    } else {
+                        b", "
+                    };
                     let values = values.to_mut();
                     values.extend_from_slice(separator);
                     values.extend_from_slice(value);
                 }
-                None => grouped.push((variable, value.into())),
-            }
-        }
-        for (at, name) in odd.iter().enumerate() {
-            if let Some(other) = odd[..at].iter().find(|other| variable(other) == variable(name)) {
-                return Err(Collision(format!("{other} and {name}")));
+                None => grouped.push((name, value.into())),
             }
         }
         Ok(Fields(grouped))
@@ -114,15 +117,12 @@ fn is_plain(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-fn variable(name: &str) -> Vec<u8> {
-    let fold = |byte: u8| {
-        if byte.is_ascii_alphanumeric() {
-            byte.to_ascii_uppercase()
-        } else {
-            b'_'
-        }
+fn variable(name: &str) -> impl Iterator<Item = u8> + Clone {
+    let fold = |byte: u8| match byte.is_ascii_alphanumeric() {
+        true => byte.to_ascii_uppercase(),
+        false => b'_',
     };
-    b"HTTP_".iter().copied().chain(name.bytes().map(fold)).collect()
+    b"HTTP_".iter().copied().chain(name.bytes().map(fold))
 }
 
 /// Writes everything; `length` is the body's.
@@ -137,15 +137,15 @@ pub fn write(
     let mut params = Params {
         writer: ParamsWriter::new(output),
         extra: &fixed.extra,
+        scratch: Vec::with_capacity(256),
     };
-    let path = |parts: [&[u8]; 2]| parts.concat();
-    params.put("SCRIPT_FILENAME", &path([&fixed.root, &script.name]));
+    params.joined("SCRIPT_FILENAME", &fixed.root, &script.name);
     params.put("SCRIPT_NAME", &script.name);
     params.put("DOCUMENT_ROOT", &fixed.root);
-    params.put("DOCUMENT_URI", &path([&script.name, &script.info]));
+    params.joined("DOCUMENT_URI", &script.name, &script.info);
     if !script.info.is_empty() {
         params.put("PATH_INFO", &script.info);
-        params.put("PATH_TRANSLATED", &path([&fixed.root, &script.info]));
+        params.joined("PATH_TRANSLATED", &fixed.root, &script.info);
     }
     params.put("REQUEST_METHOD", asked.method.as_bytes());
     params.put("REQUEST_URI", asked.uri.as_bytes());
@@ -154,17 +154,16 @@ pub fn write(
     match length {
         // As every server has it; `0` makes some programs wait for it.
         0 if !has_body(asked.method) => params.put("CONTENT_LENGTH", b""),
-        length => params.put("CONTENT_LENGTH", length.to_string().as_bytes()),
+        length => params.shown("CONTENT_LENGTH", length),
     }
     params.put("GATEWAY_INTERFACE", b"CGI/1.1");
     params.put(
         "SERVER_SOFTWARE",
         concat!("osier/", env!("CARGO_PKG_VERSION")).as_bytes(),
     );
-    let protocol = if request.version() == http::Version::HTTP_10 {
-        "HTTP/1.0"
-    } else {
-        "HTTP/1.1"
+    let protocol = match request.version() {
+        http::Version::HTTP_10 => "HTTP/1.0",
+        _ => "HTTP/1.1",
     };
     params.put("SERVER_PROTOCOL", protocol.as_bytes());
     params.put("REQUEST_SCHEME", if fixed.https { b"https" } else { b"http" });
@@ -174,18 +173,18 @@ pub fn write(
     let host = request.host().map(host_name).unwrap_or_default();
     params.put("SERVER_NAME", fixed.server_name.as_deref().unwrap_or(host).as_bytes());
     if let Some(local) = request.local_addr() {
-        params.put("SERVER_ADDR", plain_ip(local).as_bytes());
-        params.put("SERVER_PORT", local.port().to_string().as_bytes());
+        params.shown("SERVER_ADDR", plain_ip(local));
+        params.shown("SERVER_PORT", local.port());
     } else {
         params.put("SERVER_PORT", if fixed.https { b"443" } else { b"80" });
     }
     let peer = request.peer();
-    params.put("REMOTE_ADDR", plain_ip(peer).as_bytes());
-    params.put("REMOTE_PORT", peer.port().to_string().as_bytes());
+    params.shown("REMOTE_ADDR", plain_ip(peer));
+    params.shown("REMOTE_PORT", peer.port());
     // php-cgi runs nothing without it.
     params.put("REDIRECT_STATUS", b"200");
-    for (variable, value) in &fields.0 {
-        params.put_bytes(variable, value);
+    for (name, value) in &fields.0 {
+        params.field(name, value);
     }
     for (name, value) in &fixed.extra {
         params.writer.pair(name.as_bytes(), value.as_bytes());
@@ -196,17 +195,44 @@ pub fn write(
 struct Params<'p> {
     writer: ParamsWriter<'p>,
     extra: &'p [(String, String)],
+    /// Where names and values are put together.
+    scratch: Vec<u8>,
 }
 
 impl Params<'_> {
     fn put(&mut self, name: &str, value: &[u8]) {
-        self.put_bytes(name.as_bytes(), value);
+        if !self.is_replaced(name.as_bytes()) {
+            self.writer.pair(name.as_bytes(), value);
+        }
     }
 
-    fn put_bytes(&mut self, name: &[u8], value: &[u8]) {
-        if !self.extra.iter().any(|(extra, _)| extra.as_bytes() == name) {
-            self.writer.pair(name, value);
+    fn joined(&mut self, name: &str, first: &[u8], second: &[u8]) {
+        let mut value = mem::take(&mut self.scratch);
+        value.extend_from_slice(first);
+        value.extend_from_slice(second);
+        self.put(name, &value);
+        value.clear();
+        self.scratch = value;
+    }
+
+    fn shown(&mut self, name: &str, value: impl fmt::Display) {
+        let mut text = mem::take(&mut self.scratch);
+        write!(text, "{value}").expect("a vector takes it");
+        self.put(name, &text);
+        text.clear();
+        self.scratch = text;
+    }
+
+    fn field(&mut self, name: &str, value: &[u8]) {
+        self.scratch.extend(variable(name));
+        if !self.is_replaced(&self.scratch) {
+            self.writer.pair(&self.scratch, value);
         }
+        self.scratch.clear();
+    }
+
+    fn is_replaced(&self, name: &[u8]) -> bool {
+        self.extra.iter().any(|(extra, _)| extra.as_bytes() == name)
     }
 }
 
@@ -223,8 +249,8 @@ fn host_name(host: &str) -> &str {
 }
 
 /// An address that IPv4 clients have on an IPv6 socket is the one they know.
-fn plain_ip(addr: SocketAddr) -> String {
-    addr.ip().to_canonical().to_string()
+fn plain_ip(addr: SocketAddr) -> IpAddr {
+    addr.ip().to_canonical()
 }
 
 #[cfg(test)]
@@ -237,7 +263,7 @@ mod tests {
         Ok(Fields::of(given)?
             .0
             .iter()
-            .map(|(name, value)| (text(name), text(value)))
+            .map(|(name, value)| (text(&variable(name).collect::<Vec<_>>()), text(value)))
             .collect())
     }
 
@@ -305,6 +331,6 @@ mod tests {
         ] {
             assert_eq!(host_name(host), name);
         }
-        assert_eq!(plain_ip("[::ffff:10.0.0.1]:1".parse().unwrap()), "10.0.0.1");
+        assert_eq!(plain_ip("[::ffff:10.0.0.1]:1".parse().unwrap()).to_string(), "10.0.0.1");
     }
 }
