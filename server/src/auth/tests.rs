@@ -1,3 +1,5 @@
+//! Logging in: files and lists of users, what is remembered, what is told, and how much it may cost.
+
 use super::*;
 use crate::scratch::Scratch;
 use std::fs;

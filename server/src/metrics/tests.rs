@@ -1,3 +1,5 @@
+//! Series, the page read as strictly as its format is written, and the whole over real sockets.
+
 use super::*;
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};

@@ -1,3 +1,5 @@
+//! Names, refusals, and in child processes what is left once privileges are given up.
+
 use super::*;
 use crate::scratch::Scratch;
 use std::net::TcpListener;

@@ -1,3 +1,5 @@
+//! Rules, conditions, what a client cannot make of them, and loops.
+
 use super::*;
 use crate::scratch::Scratch;
 use std::sync::{Arc, Mutex};
