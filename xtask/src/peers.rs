@@ -84,6 +84,11 @@ pub const FOR_BENCH: &[Peer] = &[
         purpose: "rival: static files, idle connections",
     },
     Peer {
+        program: "php-fpm",
+        package: "php-fpm",
+        purpose: "runs the scripts of the PHP rows",
+    },
+    Peer {
         program: "taskset",
         package: "util-linux",
         purpose: "pins server and load to a core each",
@@ -115,24 +120,25 @@ pub fn install(peers: &[Peer]) -> Vec<String> {
         .collect()
 }
 
-/// Whether `program` is in one of the directories where programs are; `/usr/sbin` is not in everybody's `PATH`. A version
-/// behind the name counts as the same: Debian's php-fpm is `php-fpm8.2`.
-pub fn is_there(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
-    dirs.any(|dir| dir.join(program).is_file() || (program == "php-fpm" && has_version_of(&dir, program)))
-}
-
-fn has_version_of(dir: &std::path::Path, program: &str) -> bool {
-    let is_version = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
-    let names = std::fs::read_dir(dir)
+/// Where php-fpm is; its name has its version behind it.
+pub fn php_fpm() -> Option<std::path::PathBuf> {
+    let names = std::fs::read_dir("/usr/sbin")
         .into_iter()
         .flatten()
         .flatten()
-        .map(|entry| entry.file_name());
+        .map(|entry| entry.path());
     names
-        .filter_map(|name| Some(is_version(name.to_str()?.strip_prefix(program)?)))
-        .any(|found| found)
+        .filter(|path| path.to_string_lossy().starts_with("/usr/sbin/php-fpm"))
+        .max()
+}
+
+/// Whether `program` is in one of the directories where programs are; `/usr/sbin` is not in everybody's `PATH`.
+pub fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    (program == "php-fpm" && php_fpm().is_some())
+        || std::env::split_paths(&path)
+            .chain(["/usr/sbin".into()])
+            .any(|dir| dir.join(program).is_file())
 }
 
 /// A shell that runs as root and takes a script as its next argument.

@@ -2,9 +2,10 @@
 //!
 //! Called by `bench.rs`. A row is a list of contestants, ours first; each round runs them in turn. A contestant that
 //! fails is out for the rest of the row and its line says why. Here are the rows about servers and memory; those about
-//! the proxy are in `rows/proxy.rs`, those about primitives in a loop in `rows/micro.rs`.
+//! the proxy are in `rows/proxy.rs`, those about scripts in `rows/php.rs`, those about primitives in a loop in `rows/micro.rs`.
 
 mod micro;
+mod php;
 mod proxy;
 
 use super::load::{self, Served};
@@ -75,6 +76,7 @@ pub fn run(plan: &Plan) -> Vec<Line> {
         hello(plan, "hello, pipelined 16", true, Some(1.12)),
     ];
     rows.extend(files.map(|(size, bytes, goal)| file(plan, size, bytes, goal)));
+    rows.extend(php::rows(plan));
     rows.extend([idle(plan), fibers(plan, 100_000), fibers(plan, 1_000_000), echo(plan)]);
     rows.extend(proxy::rows(plan));
     rows.extend(micro::rows(plan));

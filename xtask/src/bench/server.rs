@@ -187,6 +187,63 @@ http {{
     Ok(path)
 }
 
+/// nginx with one worker that passes scripts of `dir` to the php-fpm at `socket`, keeping so many idle connections.
+pub fn nginx_php_config(scratch: &Path, dir: &Path, socket: &Path, kept: usize, port: u16) -> Result<PathBuf, String> {
+    let (path, at) = (scratch.join(format!("nginx-{port}.conf")), scratch.display());
+    let keepalive = if kept > 0 {
+        format!("keepalive {kept};")
+    } else {
+        String::new()
+    };
+    let keep_conn = if kept > 0 { "on" } else { "off" };
+    let params: String = FASTCGI_PARAMS
+        .iter()
+        .map(|(name, value)| format!("fastcgi_param {name} {value};\n"))
+        .collect();
+    let text = format!(
+        r#"daemon off; worker_processes 1; pid {at}/nginx.pid; error_log {at}/nginx.log crit;
+worker_rlimit_nofile 20000;
+events {{ worker_connections 19000; }}
+http {{
+    access_log off; tcp_nodelay on; server_tokens off; keepalive_timeout 600s; keepalive_requests 1000000000;
+    client_body_temp_path {at}/t1; proxy_temp_path {at}/t2; fastcgi_temp_path {at}/t3; uwsgi_temp_path {at}/t4;
+    scgi_temp_path {at}/t5;
+    upstream php {{ server unix:{}; {keepalive} }}
+    server {{
+        listen 127.0.0.1:{port}; root {};
+        location ~ \.php$ {{ fastcgi_pass php; fastcgi_keep_conn {keep_conn}; {params} }}
+    }}
+}}
+"#,
+        socket.display(),
+        dir.display()
+    );
+    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path)
+}
+
+/// What nginx's own `fastcgi.conf` has.
+const FASTCGI_PARAMS: [(&str, &str); 18] = [
+    ("SCRIPT_FILENAME", "$document_root$fastcgi_script_name"),
+    ("QUERY_STRING", "$query_string"),
+    ("REQUEST_METHOD", "$request_method"),
+    ("CONTENT_TYPE", "$content_type"),
+    ("CONTENT_LENGTH", "$content_length"),
+    ("SCRIPT_NAME", "$fastcgi_script_name"),
+    ("REQUEST_URI", "$request_uri"),
+    ("DOCUMENT_URI", "$document_uri"),
+    ("DOCUMENT_ROOT", "$document_root"),
+    ("SERVER_PROTOCOL", "$server_protocol"),
+    ("REQUEST_SCHEME", "$scheme"),
+    ("GATEWAY_INTERFACE", "CGI/1.1"),
+    ("SERVER_SOFTWARE", "nginx"),
+    ("REMOTE_ADDR", "$remote_addr"),
+    ("REMOTE_PORT", "$remote_port"),
+    ("SERVER_ADDR", "$server_addr"),
+    ("SERVER_PORT", "$server_port"),
+    ("SERVER_NAME", "$server_name"),
+];
+
 fn free_port() -> Result<u16, String> {
     let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     bound

@@ -1,0 +1,23 @@
+//! Scripts behind php-fpm, on one worker: `osier-php PORT ROOT SOCKET KEPT`, the last being how many idle connections are kept.
+
+use osier_web::fastcgi::{FastCgi, Options};
+use osier_web::{Address, Router, Server};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [port, root, socket, kept] = &args[..] else {
+        return Err("usage: osier-php PORT ROOT SOCKET KEPT".into());
+    };
+    let options = Options {
+        keep: Some(kept.parse()?),
+        ..Options::default()
+    };
+    let handler = FastCgi::with(root, [Address::Unix(socket.into())], options)?;
+    let server = Server::new(Router::new().fallback(handler.handler()));
+    let address = format!("127.0.0.1:{port}");
+    osier::Runtime::builder()
+        .workers(1)
+        .build()?
+        .run(|| server.bind(address).map(|listening| listening.run()))?;
+    Ok(())
+}
