@@ -16,8 +16,9 @@ use crate::date::DateCache;
 /// Bytes that a burst reads at once. A larger head gets a buffer of its own.
 pub(crate) const INPUT_BYTES: usize = 16 << 10;
 
-/// Buffers kept for the next burst; more are used at once only while handlers are suspended.
-const POOLED: usize = 16;
+/// Buffers kept for the next burst; more than a few are used at once only while handlers are suspended, behind a proxy for
+/// example.
+const POOLED: usize = 64;
 
 /// An output buffer that has grown beyond this is not kept.
 const OUTPUT_KEPT: usize = 128 << 10;

@@ -76,7 +76,8 @@ pub(super) fn add(
     if text.contains(':') {
         text = format!("\"[{text}]\"");
     }
-    let mut element = format!("for={text}");
+    let mut element = String::with_capacity(text.len() + host.len() + 32);
+    let _ = write!(element, "for={text}");
     // Hosts are checked when a request is parsed: no quote and no backslash is in one.
     if !host.is_empty() {
         let _ = write!(element, ";host=\"{host}\"");

@@ -9,6 +9,9 @@
 //!
 //! A piece is passed on when it is full, or as soon as the writer has nothing else to do: what drips is not held back. Both
 //! fibers run on one thread; nothing of the queue is borrowed across a suspension.
+//!
+//! While the client keeps up, reader and writer take turns and one piece goes back and forth, so that it stays in the
+//! processor's cache; pieces come from the worker's own stock for the same reason.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,12 +32,41 @@ struct Queue {
     emptied: Event,
 }
 
+/// Pieces that a worker keeps for the next answers.
+const POOLED: usize = 32;
+
+thread_local! {
+    static PIECES: RefCell<Vec<Piece>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Piece {
+    bytes: Box<[u8]>,
+    filled: usize,
+}
+
+impl Piece {
+    fn take() -> Piece {
+        let pooled = PIECES.with_borrow_mut(Vec::pop);
+        pooled.unwrap_or_else(|| Piece {
+            bytes: vec![0; PIECE].into_boxed_slice(),
+            filled: 0,
+        })
+    }
+
+    fn give(self) {
+        PIECES.with_borrow_mut(|pool| {
+            if pool.len() < POOLED {
+                pool.push(self);
+            }
+        });
+    }
+}
+
 #[derive(Default)]
 struct State {
-    full: VecDeque<Vec<u8>>,
-    empty: Vec<Vec<u8>>,
-    /// Pieces, wherever they are.
-    made: usize,
+    full: VecDeque<Piece>,
+    /// Pieces that are being filled, full, or being written.
+    out: usize,
     /// The writer has nothing to do.
     starving: bool,
     end: Option<io::Result<()>>,
@@ -73,27 +105,31 @@ impl Queue {
     fn fill(&self, wire: &mut Wire, pieces: usize) -> io::Result<()> {
         loop {
             let mut piece = self.empty_piece(pieces);
-            let mut filled = 0;
-            piece.resize(PIECE, 0);
+            piece.filled = 0;
             let end = loop {
-                match wire.read(&mut piece[filled..]) {
+                match wire.read(&mut piece.bytes[piece.filled..]) {
                     Ok(0) => break Some(Ok(())),
-                    Ok(count) => filled += count,
+                    Ok(count) => piece.filled += count,
                     Err(error) => break Some(Err(error)),
                 }
-                if filled == PIECE || self.state.borrow().starving {
+                if piece.filled == PIECE || self.state.borrow().starving {
                     break None;
                 }
             };
-            piece.truncate(filled);
-            let mut state = self.state.borrow_mut();
-            if filled > 0 {
-                state.starving = false;
+            let mut starved = false;
+            if piece.filled > 0 {
+                let mut state = self.state.borrow_mut();
+                starved = std::mem::take(&mut state.starving);
                 state.full.push_back(piece);
                 self.filled.set();
+            } else {
+                piece.give();
             }
             if let Some(end) = end {
                 return end;
+            }
+            if starved {
+                osier::yield_now();
             }
         }
     }
@@ -101,20 +137,12 @@ impl Queue {
     /// # Suspends
     ///
     /// Until the client has taken one, if all are full.
-    fn empty_piece(&self, pieces: usize) -> Vec<u8> {
-        loop {
-            {
-                let mut state = self.state.borrow_mut();
-                if let Some(piece) = state.empty.pop() {
-                    return piece;
-                }
-                if state.made < pieces {
-                    state.made += 1;
-                    return Vec::with_capacity(PIECE);
-                }
-            }
+    fn empty_piece(&self, pieces: usize) -> Piece {
+        while self.state.borrow().out == pieces {
             self.emptied.wait();
         }
+        self.state.borrow_mut().out += 1;
+        Piece::take()
     }
 
     fn drain(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -134,8 +162,9 @@ impl Queue {
                     },
                 }
             };
-            out.write_all(&piece)?;
-            self.state.borrow_mut().empty.push(piece);
+            out.write_all(&piece.bytes[..piece.filled])?;
+            piece.give();
+            self.state.borrow_mut().out -= 1;
             self.emptied.set();
         }
     }

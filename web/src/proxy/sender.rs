@@ -19,6 +19,9 @@ use crate::{RequestBody, Stream};
 /// Read from the client at once.
 const PIECE: usize = 32 << 10;
 
+/// Room for the head of most requests.
+const HEAD: usize = 1 << 10;
+
 /// In front of a piece: the longest line with its length.
 const CHUNK_ROOM: usize = 18;
 
@@ -57,7 +60,7 @@ pub(super) enum Unsent {
 impl Sender {
     pub(super) fn new(body: BodyLength) -> Sender {
         Sender {
-            head: Vec::new(),
+            head: Vec::with_capacity(HEAD),
             head_sent: 0,
             piece: Vec::new(),
             sent: 0,

@@ -17,8 +17,8 @@ use crate::upstream::Lease;
 /// Read at once; a longer head gets a buffer of its own.
 const BUFFER: usize = 16 << 10;
 
-/// Buffers a worker keeps for the next answers.
-const POOLED: usize = 16;
+/// Buffers a worker keeps for the next answers: 1 MiB.
+const POOLED: usize = 64;
 
 /// The most interim responses before the final one.
 const INTERIM_MAX: usize = 16;
