@@ -56,6 +56,12 @@ fn main() -> io::Result<()> {
         written += 1;
         fs::write(directory.join(name), answer)?;
     }
+    for (name, form) in MULTIPART {
+        let directory = corpus.join("multipart");
+        fs::create_dir_all(&directory)?;
+        written += 1;
+        fs::write(directory.join(name), form)?;
+    }
     println!("{written} seeds");
     Ok(())
 }
@@ -107,6 +113,28 @@ const CGI: &[(&str, &str)] = &[
     ("fold", "A: 1\n b\n\n"),
     ("nph", "HTTP/1.1 200 OK\r\nA: 1\r\n\r\n"),
     ("empty", "\n"),
+];
+
+/// Forms whose boundary is `cut`.
+const MULTIPART: &[(&str, &str)] = &[
+    (
+        "two",
+        "--cut\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--cut\r\nContent-Disposition: form-data; name=b; \
+         filename=\"c\\\"d\"\r\nContent-Type: image/png\r\n\r\n\r\n--cu\r\n\r\n--cut--\r\n",
+    ),
+    ("none", "--cut--"),
+    (
+        "bare",
+        "preamble\r\n--cut \t\r\nContent-Disposition: form-data; name=a\r\n\r\n--cut--epilogue",
+    ),
+    (
+        "encoded",
+        "--cut\r\nContent-Transfer-Encoding: base64\r\nContent-Disposition: form-data; name=a\r\n\r\nYQ==\r\n--cut--",
+    ),
+    (
+        "cutter",
+        "--cut\r\nContent-Disposition: form-data; name=a\r\n\r\n\r\n--cutter\r\n--cut--",
+    ),
 ];
 
 const STDOUT_END: &[u8] = b"\x01\x06\0\x01\0\0\0\0";

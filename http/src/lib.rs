@@ -35,7 +35,7 @@
 //! [`ReplyScanner`] and [`Reply`] read what comes back, as strictly.
 //!
 //! [`fastcgi`] is the record layer to applications and [`cgi`] the head of what they answer, on the same terms;
-//! [`proxy_protocol`] what a balancer says before the first request.
+//! [`proxy_protocol`] what a balancer says before the first request; [`multipart`] what a form with files is made of.
 //!
 //! Not here: HTTP/2, WebSocket frames, percent-decoding, dates, any timeout.
 //!
@@ -93,6 +93,7 @@ mod fields;
 mod framing;
 mod limits;
 mod method;
+pub mod multipart;
 pub mod proxy_protocol;
 mod reject;
 mod reply;

@@ -1,0 +1,569 @@
+//! The parts of a `multipart/form-data` body (RFC 7578, RFC 2046 5.1), without I/O: heads, data and ends, from bytes in any pieces.
+//!
+//! A server feeds what has come of a body, decoded, to [`Multipart::next`] and drops what that has consumed:
+//!
+//! ```text
+//!   preamble ─▶ delimiter ─▶ head ─▶ Part ─▶ Data … ─▶ PartEnd ─┐
+//!                  ▲                                            │ another delimiter
+//!                  └────────────────────────────────────────────┤
+//!                                                               └─ the closing one ─▶ End (the rest is nobody's)
+//! ```
+//!
+//! Data is borrowed from the input; a head is copied, as its lines come. The delimiter is searched by a prepared searcher, and of
+//! what has been searched at most a delimiter's length is kept back to be searched again, so that the cost is linear in the body
+//! however it is cut. Every part of it has a bound in [`Limits`].
+//!
+//! What two readers could take for two different forms is refused as a whole: a part without a name or with two, a fold, a
+//! delimiter followed by other text, a transfer encoding that nobody has decoded.
+
+use std::{error, fmt};
+
+use memchr::{memchr, memmem};
+
+use crate::byte::{is_token, is_value};
+
+/// The longest boundary, RFC 2046 5.1.1.
+const BOUNDARY_BYTES: usize = 70;
+
+/// White space after a delimiter (RFC 2046: "added by gateways", so there is none).
+const PADDING_BYTES: usize = 64;
+
+/// Text before the first delimiter, which browsers do not send.
+const PREAMBLE_BYTES: u64 = 4 << 10;
+
+/// How large a form may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Parts of the whole form. 1,000.
+    pub parts: usize,
+    /// Fields in the head of a part: browsers send two. 16.
+    pub headers: usize,
+    /// Bytes of the head of a part. 8 KiB.
+    pub head_bytes: usize,
+    /// Bytes of a part's name, and of its file name. 1 KiB.
+    pub name_bytes: usize,
+    /// Bytes of data in one part. No bound but that of the body.
+    pub part_bytes: u64,
+    /// Bytes of data in all parts together. No bound but that of the body.
+    pub total_bytes: u64,
+}
+
+impl Limits {
+    /// The defaults, usable in constants.
+    pub const DEFAULT: Limits = Limits {
+        parts: 1000,
+        headers: 16,
+        head_bytes: 8 << 10,
+        name_bytes: 1 << 10,
+        part_bytes: u64::MAX,
+        total_bytes: u64::MAX,
+    };
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits::DEFAULT
+    }
+}
+
+macro_rules! refusals {
+    ($($name:ident = $status:literal, $reason:literal;)*) => {
+        /// Why a form is refused.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Malformed {
+            $(#[doc = $reason] $name,)*
+        }
+
+        impl Malformed {
+            /// The status to answer with: 400 or 413.
+            pub const fn status(self) -> u16 {
+                match self { $(Malformed::$name => $status,)* }
+            }
+
+            /// What is wrong, in one line that is safe to log and to send.
+            pub const fn reason(self) -> &'static str {
+                match self { $(Malformed::$name => $reason,)* }
+            }
+        }
+    };
+}
+
+refusals! {
+    Boundary = 400, "the form's boundary is missing or malformed";
+    Preamble = 400, "the form does not begin with its boundary";
+    Delimiter = 400, "a boundary of the form is followed by other text";
+    Field = 400, "a malformed header field in a part of the form";
+    Disposition = 400, "a part of the form without one Content-Disposition: form-data with a name";
+    Encoding = 400, "a part of the form with a Content-Transfer-Encoding";
+    Ended = 400, "the form ends before its last boundary";
+    TooManyParts = 413, "the form has too many parts";
+    TooManyHeaders = 413, "a part of the form has too many header fields";
+    HeadTooLarge = 413, "the head of a part of the form is too large";
+    NameTooLong = 413, "a name in the form is too long";
+    PartTooLarge = 413, "a part of the form is too large";
+    TooLarge = 413, "the form is too large";
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())
+    }
+}
+
+impl error::Error for Malformed {}
+
+/// The head of a part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    name: Option<String>,
+    file_name: Option<String>,
+    content_type: Option<String>,
+    fields: Vec<(String, Vec<u8>)>,
+}
+
+impl Part {
+    /// The name of the form's field. Several parts may have the same.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    /// What the client calls its file, as it was sent: whatever the client likes, `../../etc/passwd` for example. To be shown,
+    /// not to be opened.
+    pub fn file_name(&self) -> Option<&str> {
+        self.file_name.as_deref()
+    }
+
+    /// What the client says the data is.
+    pub fn content_type(&self) -> Option<&str> {
+        self.content_type.as_deref()
+    }
+
+    /// The first field of that name; names compare without regard to case.
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        let mut fields = self.fields();
+        fields
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// All fields, in the order received.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.fields
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_slice()))
+    }
+
+    fn add(&mut self, line: &[u8], limits: &Limits) -> Result<(), Malformed> {
+        if self.fields.len() == limits.headers {
+            return Err(Malformed::TooManyHeaders);
+        }
+        let (name, value) = line.split_at(memchr(b':', line).ok_or(Malformed::Field)?);
+        let value = value[1..].trim_ascii();
+        if name.is_empty() || !name.iter().all(|&byte| is_token(byte)) || !value.iter().all(|&byte| is_value(byte)) {
+            return Err(Malformed::Field);
+        }
+        let name = str::from_utf8(name).map_err(|_| Malformed::Field)?;
+        if name.eq_ignore_ascii_case("content-disposition") {
+            if self.name.is_some() {
+                return Err(Malformed::Disposition);
+            }
+            let (name, file_name) = disposition(value).ok_or(Malformed::Disposition)?;
+            if name.len() > limits.name_bytes || file_name.as_ref().is_some_and(|name| name.len() > limits.name_bytes) {
+                return Err(Malformed::NameTooLong);
+            }
+            (self.name, self.file_name) = (Some(name), file_name);
+        } else if name.eq_ignore_ascii_case("content-type") {
+            if self.content_type.is_some() {
+                return Err(Malformed::Field);
+            }
+            self.content_type = Some(str::from_utf8(value).map_err(|_| Malformed::Field)?.to_owned());
+        } else if name.eq_ignore_ascii_case("content-transfer-encoding") {
+            // RFC 7578 4.7: deprecated. The three that mean "as it is" change nothing.
+            if !["7bit", "8bit", "binary"]
+                .iter()
+                .any(|plain| value.eq_ignore_ascii_case(plain.as_bytes()))
+            {
+                return Err(Malformed::Encoding);
+            }
+        }
+        self.fields.push((name.to_owned(), value.to_owned()));
+        Ok(())
+    }
+}
+
+/// What [`Multipart::next`] has found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'i> {
+    /// More bytes must come.
+    NeedMore,
+    /// A part begins.
+    Part(Box<Part>),
+    /// Some of its data, never empty.
+    Data(&'i [u8]),
+    /// It has ended.
+    PartEnd,
+    /// The form has ended; what follows is not of it.
+    End,
+}
+
+/// The incremental parser of one form.
+///
+/// ```
+/// use osier_http::multipart::{Event, Limits, Multipart, boundary};
+///
+/// let boundary = boundary(b"multipart/form-data; boundary=cut")?;
+/// let mut form = Multipart::new(&boundary, Limits::default())?;
+/// let mut input: &[u8] = b"--cut\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nhello\r\n--cut--\r\n";
+/// let mut seen = Vec::new();
+/// loop {
+///     let (consumed, event) = form.next(input)?;
+///     match event {
+///         Event::Part(part) => seen.push(part.name().to_owned()),
+///         Event::Data(data) => seen.push(String::from_utf8_lossy(data).into_owned()),
+///         Event::PartEnd => {}
+///         Event::End => break,
+///         Event::NeedMore => unreachable!("all of it is there"),
+///     }
+///     input = &input[consumed..];
+/// }
+/// assert_eq!(seen, ["a", "hello"]);
+/// # Ok::<(), osier_http::multipart::Malformed>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Multipart {
+    /// For CRLF, two hyphens and the boundary.
+    delimiter: memmem::Finder<'static>,
+    limits: Limits,
+    state: State,
+    part: Part,
+    parts: usize,
+    /// Of the head that is read.
+    head_left: usize,
+    part_left: u64,
+    total_left: u64,
+    preamble_left: u64,
+    /// Up to here the input holds no line feed.
+    searched: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The delimiter may come without its CRLF.
+    Start,
+    Preamble,
+    AfterDelimiter,
+    Head,
+    /// RFC 2046: a part may lack its body, and the empty line is then the delimiter's CRLF.
+    FirstData,
+    Data,
+    Done,
+}
+
+/// A search for the delimiter.
+enum Found {
+    At(usize),
+    /// So many bytes are not of it, whatever comes.
+    No(usize),
+}
+
+impl Multipart {
+    /// A parser at the beginning of a body whose parts are divided by `boundary`.
+    ///
+    /// # Errors
+    /// [`Malformed::Boundary`] for one that RFC 2046 does not allow.
+    pub fn new(boundary: &str, limits: Limits) -> Result<Multipart, Malformed> {
+        if !is_boundary(boundary) {
+            return Err(Malformed::Boundary);
+        }
+        Ok(Multipart {
+            delimiter: memmem::Finder::new(format!("\r\n--{boundary}").as_bytes()).into_owned(),
+            limits,
+            state: State::Start,
+            part: Part::default(),
+            parts: 0,
+            head_left: 0,
+            part_left: 0,
+            total_left: limits.total_bytes,
+            preamble_left: PREAMBLE_BYTES,
+            searched: 0,
+        })
+    }
+
+    /// What comes next in `input`, which holds the bytes that have not been consumed, and how many of them are now.
+    ///
+    /// With [`Event::NeedMore`] come again with more behind what was not consumed, or, when the body has ended, refuse it by
+    /// [`Malformed::Ended`]. Room for [`Limits::head_bytes`] and 256 bytes is enough for that.
+    ///
+    /// # Errors
+    /// [`Malformed`], for the first offence met; the parser is used up by it.
+    pub fn next<'i>(&mut self, input: &'i [u8]) -> Result<(usize, Event<'i>), Malformed> {
+        let mut consumed = 0;
+        loop {
+            let rest = &input[consumed..];
+            let (count, event) = match self.state {
+                State::Start => self.start(rest),
+                State::Preamble => self.preamble(rest)?,
+                State::AfterDelimiter => self.after_delimiter(rest)?,
+                State::Head => self.head(rest)?,
+                State::FirstData => self.first_data(rest),
+                State::Data => self.data(rest)?,
+                State::Done => (0, Some(Event::End)),
+            };
+            consumed += count;
+            if let Some(event) = event {
+                return Ok((consumed, event));
+            }
+        }
+    }
+
+    /// How many bytes of one part's data may still come under its limit and the form's.
+    fn left(&self) -> u64 {
+        self.part_left.min(self.total_left)
+    }
+
+    fn start<'i>(&mut self, input: &'i [u8]) -> (usize, Option<Event<'i>>) {
+        match self.begins_with_delimiter(input) {
+            None => (0, Some(Event::NeedMore)),
+            Some(false) => {
+                self.state = State::Preamble;
+                (0, None)
+            }
+            Some(true) => {
+                self.state = State::AfterDelimiter;
+                (self.delimiter.needle().len() - 2, None)
+            }
+        }
+    }
+
+    fn first_data<'i>(&mut self, input: &'i [u8]) -> (usize, Option<Event<'i>>) {
+        match self.begins_with_delimiter(input) {
+            None => (0, Some(Event::NeedMore)),
+            Some(false) => {
+                self.state = State::Data;
+                (0, None)
+            }
+            Some(true) => {
+                self.state = State::AfterDelimiter;
+                (self.delimiter.needle().len() - 2, Some(Event::PartEnd))
+            }
+        }
+    }
+
+    /// Whether `input` begins with the delimiter but for its CRLF; `None` while that is not known.
+    fn begins_with_delimiter(&self, input: &[u8]) -> Option<bool> {
+        let line = &self.delimiter.needle()[2..];
+        let seen = input.len().min(line.len());
+        match input[..seen] == line[..seen] {
+            true if seen < line.len() => None,
+            same => Some(same),
+        }
+    }
+
+    fn preamble<'i>(&mut self, input: &'i [u8]) -> Result<(usize, Option<Event<'i>>), Malformed> {
+        let (count, event) = match self.find(input) {
+            Found::At(at) => {
+                self.state = State::AfterDelimiter;
+                (at + self.delimiter.needle().len(), None)
+            }
+            Found::No(plain) => (plain, Some(Event::NeedMore)),
+        };
+        let left = self.preamble_left.checked_sub(count as u64);
+        self.preamble_left = left.ok_or(Malformed::Preamble)?;
+        Ok((count, event))
+    }
+
+    /// Two hyphens, or the end of the line.
+    fn after_delimiter<'i>(&mut self, input: &'i [u8]) -> Result<(usize, Option<Event<'i>>), Malformed> {
+        let padding = input.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        if padding > PADDING_BYTES {
+            return Err(Malformed::Delimiter);
+        }
+        match (padding, &input[padding..]) {
+            (0, [b'-', b'-', ..]) => {
+                self.state = State::Done;
+                Ok((2, None))
+            }
+            (_, [b'\r', b'\n', ..]) => {
+                if self.parts == self.limits.parts {
+                    return Err(Malformed::TooManyParts);
+                }
+                self.parts += 1;
+                self.part = Part::default();
+                (self.head_left, self.searched) = (self.limits.head_bytes, 0);
+                self.part_left = self.limits.part_bytes;
+                self.state = State::Head;
+                Ok((padding + 2, None))
+            }
+            (0, [b'-']) | (_, [b'\r'] | []) => Ok((0, Some(Event::NeedMore))),
+            _ => Err(Malformed::Delimiter),
+        }
+    }
+
+    /// One line of a head.
+    fn head<'i>(&mut self, input: &'i [u8]) -> Result<(usize, Option<Event<'i>>), Malformed> {
+        let within = input.len().min(self.head_left);
+        let Some(at) = memchr(b'\n', &input[self.searched.min(within)..within]) else {
+            self.searched = within;
+            return match input.len() >= self.head_left {
+                true => Err(Malformed::HeadTooLarge),
+                false => Ok((0, Some(Event::NeedMore))),
+            };
+        };
+        let end = self.searched + at + 1;
+        self.searched = 0;
+        self.head_left -= end;
+        let line = input[..end].strip_suffix(b"\r\n").ok_or(Malformed::Field)?;
+        if !line.is_empty() {
+            self.part.add(line, &self.limits)?;
+            return Ok((end, None));
+        }
+        if self.part.name.is_none() {
+            return Err(Malformed::Disposition);
+        }
+        self.state = State::FirstData;
+        Ok((end, Some(Event::Part(Box::new(std::mem::take(&mut self.part))))))
+    }
+
+    fn data<'i>(&mut self, input: &'i [u8]) -> Result<(usize, Option<Event<'i>>), Malformed> {
+        let plain = match self.find(input) {
+            Found::At(0) => {
+                self.state = State::AfterDelimiter;
+                return Ok((self.delimiter.needle().len(), Some(Event::PartEnd)));
+            }
+            Found::At(plain) | Found::No(plain) => plain,
+        };
+        if plain == 0 {
+            return Ok((0, Some(Event::NeedMore)));
+        }
+        let count = plain as u64;
+        if count > self.left() {
+            return Err(match count > self.part_left {
+                true => Malformed::PartTooLarge,
+                false => Malformed::TooLarge,
+            });
+        }
+        self.part_left -= count;
+        self.total_left -= count;
+        Ok((plain, Some(Event::Data(&input[..plain]))))
+    }
+
+    fn find(&self, input: &[u8]) -> Found {
+        if let Some(at) = self.delimiter.find(input) {
+            return Found::At(at);
+        }
+        // What may be the delimiter's beginning is at most one byte shorter than it.
+        let needle = self.delimiter.needle();
+        let from = input.len().saturating_sub(needle.len() - 1);
+        // A boundary holds no CR, so a beginning of the delimiter has its CR in front only: the last one counts.
+        let plain = match memchr::memrchr(b'\r', &input[from..]) {
+            Some(at) if needle.starts_with(&input[from + at..]) => from + at,
+            _ => input.len(),
+        };
+        Found::No(plain)
+    }
+}
+
+/// The boundary that a Content-Type of `multipart/form-data` names.
+///
+/// # Errors
+/// [`Malformed::Boundary`] for any other type, and without exactly one boundary.
+pub fn boundary(content_type: &[u8]) -> Result<String, Malformed> {
+    let (kind, params) = split_params(content_type);
+    if !kind.eq_ignore_ascii_case(b"multipart/form-data") {
+        return Err(Malformed::Boundary);
+    }
+    let mut found = None;
+    for (name, value) in parameters(params).ok_or(Malformed::Boundary)? {
+        if name.eq_ignore_ascii_case("boundary") && found.replace(value).is_some() {
+            return Err(Malformed::Boundary);
+        }
+    }
+    found.filter(|text| is_boundary(text)).ok_or(Malformed::Boundary)
+}
+
+/// RFC 2046 5.1.1: 1 to 70 `bchars`, the last of which is no space.
+fn is_boundary(text: &str) -> bool {
+    let is_bchar = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(&byte);
+    !text.is_empty() && text.len() <= BOUNDARY_BYTES && !text.ends_with(' ') && text.bytes().all(is_bchar)
+}
+
+/// Name and file name of `form-data; name="…"; filename="…"`.
+fn disposition(value: &[u8]) -> Option<(String, Option<String>)> {
+    let (kind, params) = split_params(value);
+    if !kind.eq_ignore_ascii_case(b"form-data") {
+        return None;
+    }
+    let (mut name, mut file_name) = (None, None);
+    for (param, value) in parameters(params)? {
+        // RFC 7578 4.2 forbids `filename*`; it is one of those that mean nothing.
+        let slot = match &param {
+            param if param.eq_ignore_ascii_case("name") => &mut name,
+            param if param.eq_ignore_ascii_case("filename") => &mut file_name,
+            _ => continue,
+        };
+        if slot.replace(value).is_some() {
+            return None;
+        }
+    }
+    Some((name?, file_name))
+}
+
+fn split_params(value: &[u8]) -> (&[u8], &[u8]) {
+    let end = memchr(b';', value).unwrap_or(value.len());
+    (value[..end].trim_ascii(), &value[end..])
+}
+
+/// `; name=value` as often as it comes; a value is a token or in quotes.
+fn parameters(mut rest: &[u8]) -> Option<Vec<(String, String)>> {
+    let mut params = Vec::new();
+    loop {
+        rest = rest.trim_ascii_start();
+        if rest.is_empty() {
+            return Some(params);
+        }
+        rest = rest.strip_prefix(b";")?.trim_ascii_start();
+        if rest.is_empty() {
+            return Some(params);
+        }
+        let name = memchr(b'=', rest)?;
+        let (name, value) = (rest[..name].trim_ascii(), rest[name + 1..].trim_ascii_start());
+        if name.is_empty() || !name.iter().all(|&byte| is_token(byte)) {
+            return None;
+        }
+        let (value, after) = match value.strip_prefix(b"\"") {
+            Some(quoted) => unquote(quoted)?,
+            None => {
+                let end = memchr(b';', value).unwrap_or(value.len());
+                let token = value[..end].trim_ascii_end();
+                // Boundaries are sent without quotes though some of their characters ask for them.
+                if token.is_empty() || token.iter().any(|&byte| byte == b'"' || byte.is_ascii_whitespace()) {
+                    return None;
+                }
+                (token.to_vec(), &value[end..])
+            }
+        };
+        params.push((str::from_utf8(name).ok()?.to_owned(), String::from_utf8(value).ok()?));
+        rest = after;
+    }
+}
+
+/// What is in quotes, and what follows them. A backslash escapes a quote or a backslash, and is itself before anything
+/// else: some browsers send a whole Windows path.
+fn unquote(quoted: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut value = Vec::new();
+    let mut at = 0;
+    loop {
+        match (quoted.get(at)?, quoted.get(at + 1)) {
+            (b'"', _) => return Some((value, &quoted[at + 1..])),
+            (b'\\', Some(&escaped @ (b'"' | b'\\'))) => {
+                value.push(escaped);
+                at += 2;
+            }
+            (&byte, _) => {
+                value.push(byte);
+                at += 1;
+            }
+        }
+    }
+}
