@@ -21,11 +21,12 @@ use osier::io::{HalfClose, while_connected};
 use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Slots};
 
 use crate::answer::{CLIENT_GONE, internal_error, without_handler};
+use crate::around::Next;
 use crate::output::Output;
 use crate::request::{Marks, Turns};
 use crate::router::{Found, Gone};
 use crate::upgrade::Takeover;
-use crate::worker::Link;
+use crate::wire::Wire;
 use crate::{Request, RequestBody};
 
 /// A body that does not lie in the buffer as a whole has at least this much room there.
@@ -81,7 +82,7 @@ impl Input {
 }
 
 pub(crate) struct Burst<'b> {
-    pub(crate) link: &'b Link,
+    pub(crate) link: Wire<'b>,
     pub(crate) output: &'b Output<'b>,
     /// The fiber has been suspended since the date was made.
     pub(crate) suspended: Cell<bool>,
@@ -93,10 +94,10 @@ pub(crate) struct Burst<'b> {
 pub(crate) struct Panicked;
 
 impl<'b> Burst<'b> {
-    pub(crate) fn new(link: &'b Link, output: &'b Output<'b>) -> Self {
+    pub(crate) fn new(link: impl Into<Wire<'b>>, output: &'b Output<'b>) -> Self {
         let suspended = Cell::new(false);
         Burst {
-            link,
+            link: link.into(),
             output,
             suspended,
             marks: Marks::default(),
@@ -115,15 +116,16 @@ impl<'b> Burst<'b> {
     ///
     /// As handlers and flushes do.
     pub(crate) fn run(&self, input: &mut Input) -> After {
-        let stream = &self.link.stream;
         let mut gone = Gone::Cancel;
         loop {
-            let after = match gone {
-                Gone::Cancel => while_connected(stream, HalfClose::IsGone, || self.run_under(gone, input)),
-                Gone::CancelUnlessHalfClosed => {
+            let after = match (gone, self.link.stream()) {
+                (Gone::Cancel, Some(stream)) => {
+                    while_connected(stream, HalfClose::IsGone, || self.run_under(gone, input))
+                }
+                (Gone::CancelUnlessHalfClosed, Some(stream)) => {
                     while_connected(stream, HalfClose::IsFine, || self.run_under(gone, input))
                 }
-                Gone::Finish => Ok(self.run_under(gone, input)),
+                (Gone::Finish, _) | (_, None) => Ok(self.run_under(gone, input)),
             };
             match after {
                 Ok(After::Under(other)) => gone = other,
@@ -168,10 +170,11 @@ impl<'b> Burst<'b> {
         };
         let head = &head;
         let mut params = None;
-        let Found { endpoint, route } = match head.method() {
-            Method::Connect => Found::NOTHING,
+        let found = match head.method() {
+            Method::Connect => server.router.nothing(),
             method => server.router.find(method.as_str(), head.path(), &mut params),
         };
+        let Found { endpoint, route, .. } = found;
         let mut body_limit = None;
         if let Some(route) = route {
             body_limit = route.body_limit;
@@ -199,13 +202,17 @@ impl<'b> Burst<'b> {
             marks: &self.marks,
             extensions: Extensions::new(),
             turns: &turns,
+            around: found.around,
+            mount: found.mount,
         };
 
         let started = server.observer.is_some().then(Instant::now);
         let mut response = None;
-        if let Some(endpoint) = endpoint {
-            // After a panic there is no response, and the server's own takes its place.
-            let _ = self.catch(head, started, || endpoint(&mut request, &mut response));
+        // After a panic there is no response, and the server's own takes its place.
+        if found.around.depth() > 0 {
+            let _ = self.catch(head, started, || response = Some(Next::of(found).run(&mut request)));
+        } else if let Some(endpoint) = endpoint {
+            let _ = self.catch(head, started, || (endpoint.handler)(&mut request, &mut response));
         } else {
             response = Some(without_handler(route, head));
         }

@@ -214,7 +214,7 @@ impl Conn {
         link.busy.set(true);
 
         let output = Output::new(&link.stream, buffers.output);
-        let burst = Burst::new(&link, &output);
+        let burst = Burst::new(&*link, &output);
         let mut input = Input {
             bytes: buffers.input,
             start: 0,
@@ -330,7 +330,7 @@ impl Conn {
         match self.stage {
             Stage::Head(_) => {
                 let output = Output::new(&self.link.stream, Vec::new());
-                let answered = Burst::new(&self.link, &output).head_timed_out();
+                let answered = Burst::new(&*self.link, &output).head_timed_out();
                 answered.map_or(Next::End, |()| self.linger())
             }
             Stage::Announced(_) => {

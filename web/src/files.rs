@@ -208,6 +208,7 @@ impl Files {
         answer::answer(&self.site, request, prefix.trim_end_matches('/'))
     }
 
+<<<<<<< Updated upstream
     /// Answers `request` with the file `name`, a path below the root without percent-encoding, whatever the request's own
     /// path is: what an application means by `X-Sendfile`. Names that begin with a dot are served too. 404 for what is no
     /// file, and for what lies outside the root. Conditions and ranges count, for `GET`.
@@ -220,8 +221,11 @@ impl Files {
     }
 
     /// A handler that gives [`Files::answer`], for [`Router::fallback`].
+=======
+    /// A handler for [`Router::mount`] and [`Router::fallback`]: answers by [`Request::rest`].
+>>>>>>> Stashed changes
     pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static {
-        move |request| self.answer(request)
+        move |request| self.answer_below(request.mount_point(), request)
     }
 
     /// A router that answers everything below `prefix`, for [`Router::nest`] at the empty prefix.
@@ -230,14 +234,7 @@ impl Files {
     ///
     /// When `prefix` is neither empty nor begins with `/`.
     pub fn below(self, prefix: &str) -> Router {
-        assert!(
-            prefix.is_empty() || prefix.starts_with('/'),
-            "prefix {prefix:?} must begin with '/'"
-        );
-        let prefix = prefix.trim_end_matches('/').to_owned();
-        let inner = prefix.clone();
-        let handler = move |request: &mut Request<'_>| self.answer_below(&inner, request);
-        Router::new().nest(&prefix, Router::new().fallback(handler))
+        Router::new().mount(prefix, self.handler())
     }
 }
 

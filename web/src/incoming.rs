@@ -13,9 +13,9 @@ use std::{fmt, ops};
 use http::StatusCode;
 use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 
-use crate::conn::RESTING;
 use crate::output::Output;
-use crate::worker::{Link, Worker};
+use crate::wire::Wire;
+use crate::worker::Worker;
 
 /// The body of a request as a [`Read`].
 ///
@@ -31,7 +31,7 @@ use crate::worker::{Link, Worker};
 /// `TimedOut` when nothing more came in time, `UnexpectedEof` when the client ended in the middle, `InvalidData` when the
 /// body is malformed or larger than the limit. Returned from a handler, all of them become the fitting 4xx response.
 pub struct RequestBody<'a> {
-    link: &'a Link,
+    link: Wire<'a>,
     output: &'a Output<'a>,
     decoder: BodyDecoder,
     length: BodyLength,
@@ -89,7 +89,7 @@ impl<'a> RequestBody<'a> {
     /// `buffer` begins after the head and holds `received` bytes.
     #[inline]
     pub(crate) fn new(
-        link: &'a Link,
+        link: Wire<'a>,
         output: &'a Output<'a>,
         (decoder, length): (BodyDecoder, BodyLength),
         buffer: &'a mut [u8],
@@ -118,11 +118,11 @@ impl<'a> RequestBody<'a> {
     }
 
     pub(crate) fn worker(&self) -> &Rc<Worker> {
-        &self.link.worker
+        self.link.worker
     }
 
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        self.link.stream.local_addr().ok()
+        self.link.local_addr()
     }
 
     /// Sends the `100 Continue` that the client waits for, before a response begins that will still read.
@@ -203,10 +203,8 @@ impl<'a> RequestBody<'a> {
             self.welcome();
             self.output.flush()?;
         }
-        let mut stream = &self.link.stream;
-        stream.set_read_timeout(Some(self.link.worker.server.timeouts.body))?;
-        let read = stream.read(into.unwrap_or(&mut self.buffer[self.unread.end..]));
-        stream.set_read_timeout(Some(RESTING))?;
+        let link = self.link;
+        let read = link.read_body(into.unwrap_or(&mut self.buffer[self.unread.end..]));
         match read {
             Ok(0) => Err(self.fail(BodyError::Ended)),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(self.fail(BodyError::TimedOut)),

@@ -7,7 +7,7 @@ use std::io;
 use http::StatusCode;
 
 use crate::incoming::BodyError;
-use crate::{Body, Response};
+use crate::{Body, Rejection, Response};
 
 /// What a handler may return.
 ///
@@ -90,12 +90,17 @@ impl IntoResponse for convert::Infallible {
     }
 }
 
-/// 413, 408 or 400 when the error comes from the request's body and is the client's fault; otherwise 500 and a log line.
+/// 413, 408 or 400 when the error comes from the request's body and is the client's fault, what a [`Rejection`] inside says;
+/// otherwise 500 and a log line.
 impl IntoResponse for io::Error {
     fn into_response(self) -> Response {
-        match self.get_ref().and_then(|inner| inner.downcast_ref::<BodyError>()) {
+        let error = match self.downcast::<Rejection>() {
+            Ok(rejection) => return rejection.into_response(),
+            Err(error) => error,
+        };
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<BodyError>()) {
             Some(error) => Response::new(error.status()).body(format!("{error}\n")).close(),
-            None => Response::internal_error(self),
+            None => Response::internal_error(error),
         }
     }
 }

@@ -9,14 +9,18 @@
 
 use std::cell::{RefCell, RefMut};
 use std::fs::File;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, Read, Write};
 use std::mem;
 
-use osier::net::Stream;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK, Sent, Transfer};
 
 use crate::RequestBody;
+<<<<<<< Updated upstream
 use crate::body::{Body, FilePart, FileParts, Kind};
+=======
+use crate::body::{Body, Kind};
+use crate::wire::Sink;
+>>>>>>> Stashed changes
 
 /// Beyond this many collected bytes they go out.
 pub(crate) const HIGH_WATER: usize = 64 << 10;
@@ -35,7 +39,7 @@ const CHUNK_ROOM: &[u8; 6] = b"0000\r\n";
 const CHUNK_MAX: usize = 0xffff;
 
 pub(crate) struct Output<'c> {
-    stream: &'c Stream,
+    sink: Sink<'c>,
     state: RefCell<State>,
 }
 
@@ -57,10 +61,10 @@ pub(crate) struct Mark {
 
 impl<'c> Output<'c> {
     /// `buffer` must be empty.
-    pub(crate) fn new(stream: &'c Stream, buffer: Vec<u8>) -> Self {
+    pub(crate) fn new(sink: impl Into<Sink<'c>>, buffer: Vec<u8>) -> Self {
         debug_assert!(buffer.is_empty());
         Output {
-            stream,
+            sink: sink.into(),
             state: RefCell::new(State {
                 buffer,
                 chunk: None,
@@ -117,7 +121,7 @@ impl<'c> Output<'c> {
     ///
     /// Until the client has taken it, at most for the stream's write timeout without progress.
     pub(crate) fn flush(&self) -> io::Result<()> {
-        self.state().flush(self.stream, &[])
+        self.state().flush(self.sink, &[])
     }
 
     /// What the fiber's hook does before a suspension; errors are met again by whoever writes next.
@@ -125,7 +129,7 @@ impl<'c> Output<'c> {
         if let Ok(mut state) = self.state.try_borrow_mut()
             && !state.buffer.is_empty()
         {
-            let _ = state.flush(self.stream, &[]);
+            let _ = state.flush(self.sink, &[]);
         }
     }
 
@@ -145,11 +149,11 @@ impl<'c> Output<'c> {
             (Some(bytes), _) => {
                 let mut state = self.state();
                 if bytes.len() >= LARGE {
-                    state.flush(self.stream, bytes)?;
+                    state.flush(self.sink, bytes)?;
                 } else {
                     state.buffer.extend_from_slice(bytes);
                     if state.buffer.len() >= HIGH_WATER {
-                        state.flush(self.stream, &[])?;
+                        state.flush(self.sink, &[])?;
                     }
                 }
                 Ok(bytes.len() as u64)
@@ -231,10 +235,10 @@ impl<'c> Output<'c> {
     fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         // Borrowed anew, so that what has collected goes out if the fiber has to wait for the disk before.
         let head = || match len < JOINED {
-            true => self.state().flush_joined(self.stream),
-            false => self.state().flush(self.stream, &[]),
+            true => self.state().flush_joined(self.sink),
+            false => self.state().flush(self.sink, &[]),
         };
-        let sent = osier::io::sendfile_after(file, offset, len, self.stream, head);
+        let sent = self.sink.send_file(file, offset, len, head);
         let mut state = self.state();
         match sent {
             Ok(count) if count == len => Ok(count),
@@ -253,7 +257,7 @@ impl<'c> Output<'c> {
 
 impl State {
     /// Sends what has collected, and then `tail`.
-    fn flush(&mut self, mut stream: &Stream, tail: &[u8]) -> io::Result<()> {
+    fn flush(&mut self, sink: Sink<'_>, tail: &[u8]) -> io::Result<()> {
         self.close_chunk();
         if self.broken {
             self.buffer.clear();
@@ -261,9 +265,9 @@ impl State {
         }
         self.flushes += 1;
         let done = if tail.is_empty() {
-            stream.write_all(&self.buffer)
+            sink.write_all(&self.buffer)
         } else {
-            write_both(stream, &self.buffer, tail)
+            sink.write_both(&self.buffer, tail)
         };
         self.buffer.clear();
         self.broken = done.is_err();
@@ -271,20 +275,17 @@ impl State {
     }
 
     /// Sends what has collected, telling the kernel that more follows at once.
-    fn flush_joined(&mut self, stream: &Stream) -> io::Result<()> {
+    fn flush_joined(&mut self, sink: Sink<'_>) -> io::Result<()> {
         // One packet for head and file when the kernel takes all of it now; otherwise joining is not what is slow.
         if !self.broken {
-            let flags =
-                rustix::net::SendFlags::MORE | rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
             self.flushes += 1;
-            if let Ok(count) = rustix::net::send(stream, &self.buffer, flags) {
-                self.buffer.drain(..count);
-            }
+            let count = sink.send_joined(&self.buffer);
+            self.buffer.drain(..count);
         }
         if self.buffer.is_empty() && !self.broken {
             Ok(())
         } else {
-            self.flush(stream, &[])
+            self.flush(sink, &[])
         }
     }
 
@@ -337,7 +338,7 @@ impl Write for BodyWriter<'_, '_> {
         state.buffer.extend_from_slice(&bytes[..count]);
         self.count += count as u64;
         if count == room || state.buffer.len() >= HIGH_WATER {
-            state.flush(self.output.stream, &[])?;
+            state.flush(self.output.sink, &[])?;
         }
         Ok(count)
     }
@@ -356,7 +357,7 @@ impl BodyWriter<'_, '_> {
                 .buffer
                 .extend_from_slice(ChunkHead::new(bytes.len() as u64).as_bytes());
         }
-        state.flush(self.output.stream, bytes)?;
+        state.flush(self.output.sink, bytes)?;
         if self.chunked {
             state.buffer.extend_from_slice(CHUNK_END);
         }
@@ -380,19 +381,4 @@ pub(crate) fn copy(reader: &mut dyn Read, writer: &mut dyn Write, len: Option<u6
             Err(error) => return Err(error),
         }
     }
-}
-
-fn write_both(mut stream: &Stream, first: &[u8], second: &[u8]) -> io::Result<()> {
-    let mut slices = [IoSlice::new(first), IoSlice::new(second)];
-    let mut rest = &mut slices[..];
-    IoSlice::advance_slices(&mut rest, 0);
-    while !rest.is_empty() {
-        match stream.write_vectored(rest) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => IoSlice::advance_slices(&mut rest, count),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }

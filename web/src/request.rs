@@ -2,6 +2,7 @@
 //!
 //! Made by `exchange` for each request; nothing in it is copied until it is asked for.
 
+use std::any::{Any, type_name};
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::fmt;
@@ -13,7 +14,8 @@ use matchit::Params;
 use osier_http::{Head, Headers};
 use percent_encoding::percent_decode;
 
-use crate::{RequestBody, RequestId};
+use crate::around::Surroundings;
+use crate::{Rejection, RequestBody, RequestId};
 
 /// What is left of a request for whoever is told that it was answered.
 #[derive(Default)]
@@ -65,6 +67,9 @@ pub struct Request<'a> {
     pub(crate) marks: &'a Marks,
     pub(crate) extensions: Extensions,
     pub(crate) turns: &'a Turns<'a>,
+    pub(crate) around: &'a Surroundings,
+    /// How much of the path is the prefix that the handler is mounted at.
+    pub(crate) mount: usize,
 }
 
 impl<'a> Request<'a> {
@@ -78,8 +83,8 @@ impl<'a> Request<'a> {
         self.head.target()
     }
 
-    /// Gives the request another target: from now on [`path`](Request::path) and [`query`](Request::query) are its. Fields,
-    /// body and whom it addresses stay; logs show what the client has sent.
+    /// Gives the request another target: from now on [`path`](Request::path) and [`query`](Request::query) are its, and it
+    /// is mounted nowhere. Fields, body and whom it addresses stay; logs show what the client has sent.
     ///
     /// # Errors
     ///
@@ -99,12 +104,24 @@ impl<'a> Request<'a> {
         let head = self.head.with_target(&turn.target);
         let head = head.map_err(|reject| io::Error::new(io::ErrorKind::InvalidInput, reject.reason()))?;
         self.head = turn.head.get_or_init(|| head);
+        self.mount = 0;
         Ok(())
     }
 
     /// The target's path, still percent-encoded.
     pub fn path(&self) -> &'a str {
         self.head.path()
+    }
+
+    /// The prefix of a handler that answers whatever is below it ([`Router::mount`](crate::Router::mount), fallbacks); empty
+    /// for the outermost fallback, and for a route.
+    pub fn mount_point(&self) -> &'a str {
+        &self.path()[..self.mount]
+    }
+
+    /// The path after [`Request::mount_point`], still percent-encoded: empty, or with a `/` at its beginning.
+    pub fn rest(&self) -> &'a str {
+        &self.path()[self.mount..]
     }
 
     /// What follows the target's first `?`, still percent-encoded.
@@ -199,6 +216,21 @@ impl<'a> Request<'a> {
     /// As [`Request::extensions`], to be added to.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.extensions
+    }
+
+    /// What the router [shares](crate::Router::state) with its handlers.
+    ///
+    /// # Errors
+    ///
+    /// When there is no state of that type: as a response 500, and a log line that names the type.
+    pub fn state<T: Any>(&self) -> Result<&'a T, Rejection> {
+        let missing = || {
+            let name = type_name::<T>();
+            Rejection::internal(format!(
+                "no state of type {name}: give it to the router by Router::state"
+            ))
+        };
+        self.around.state().ok_or_else(missing)
     }
 
     /// The body. Nothing of it is read, and no `100 Continue` sent, until a handler reads.

@@ -3,24 +3,42 @@
 //! Built once by the application, then shared read-only by every worker; [`Router::find`] is on the hot path and
 //! borrows everything from the router and from the request's target.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
 use matchit::Params;
 
+use crate::around::{Around, Next, Surroundings};
 use crate::{IntoResponse, Request, Response};
 
 /// A handler after its return type has been erased. It writes its response to where that is needed: returned, and wrapped
 /// by all who pass it on, a response would be copied several times.
-pub(crate) type Endpoint = Box<dyn Fn(&mut Request<'_>, &mut Option<Response>) + Send + Sync>;
+pub(crate) type Handler = Box<dyn Fn(&mut Request<'_>, &mut Option<Response>) + Send + Sync>;
 
-fn erase<F, R>(handler: F) -> Endpoint
+/// A handler, and what is around it.
+pub(crate) struct Endpoint {
+    pub(crate) handler: Handler,
+    /// What its route and all routers around that have said.
+    pub(crate) around: Surroundings,
+}
+
+fn erase<F, R>(handler: F) -> Handler
 where
     F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
     R: IntoResponse + 'static,
 {
     Box::new(move |request, response| *response = Some(handler(request).into_response()))
+}
+
+fn erase_wrap<F, R>(wrap: F) -> Around
+where
+    F: Fn(&mut Request<'_>, Next<'_>) -> R + Send + Sync + 'static,
+    R: IntoResponse + 'static,
+{
+    Arc::new(move |request, next| wrap(request, next).into_response())
 }
 
 /// What becomes of a handler whose client is gone while it waits for something else.
@@ -63,6 +81,8 @@ pub struct Router {
     routes: Vec<(String, Route)>,
     /// Prefix and handler; the longest prefix that fits answers.
     fallbacks: Vec<(String, Endpoint)>,
+    /// What this router has said itself. Everything above begins its own with it.
+    around: Surroundings,
 }
 
 macro_rules! methods {
@@ -135,6 +155,10 @@ impl Router {
     ///
     /// As [`Router::route`].
     pub fn nest(mut self, prefix: &str, inner: Router) -> Self {
+        assert!(
+            prefix.is_empty() || prefix.starts_with('/'),
+            "prefix {prefix:?} must begin with '/'"
+        );
         let prefix = prefix.trim_end_matches('/');
         for (path, route) in inner.routes {
             let below = if path == "/" && !prefix.is_empty() {
@@ -150,13 +174,122 @@ impl Router {
         self
     }
 
+    /// Answers everything at and below `prefix` that no route matches, of any method: for a handler that reads the rest of the
+    /// path itself, by [`Request::rest`]. Where several fit, the longest prefix answers. The prefix is literal.
+    ///
+    /// ```
+    /// use osier_web::{Request, Router};
+    ///
+    /// let docs = |request: &mut Request<'_>| format!("{} below {}\n", request.rest(), request.mount_point());
+    /// let router = Router::new().mount("/docs", docs);
+    /// let site = Router::new().nest("/v2", router);
+    /// let reply = osier_web::test::Client::new(site).get("/v2/docs/a/b").send();
+    /// assert_eq!(reply.text(), "/a/b below /v2/docs\n");
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When `prefix` is neither empty nor begins with `/`.
+    pub fn mount<F, R>(self, prefix: &str, handler: F) -> Self
+    where
+        F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+        R: IntoResponse + 'static,
+    {
+        self.nest(prefix, Router::new().fallback(handler))
+    }
+
+    /// Puts `wrap` around everything this router answers: routes and fallbacks, nested ones too, whether added before or
+    /// after; and, on the outermost router, what no handler answers (404, 405, `OPTIONS`). It may change the request, answer
+    /// by itself, or call [`Next::run`] and change the response.
+    ///
+    /// Of several the first added is the outermost; those of a router are outside of those of a router nested in it, and
+    /// these outside of those of a [`Route`]. After a panic of the handler nothing of `wrap` runs any more.
+    ///
+    /// ```
+    /// use osier_web::{IntoResponse, Next, Request, Response, Router, http::StatusCode};
+    ///
+    /// fn members_only(request: &mut Request<'_>, next: Next<'_>) -> Response {
+    ///     match request.cookie("member") {
+    ///         Some("yes") => next.run(request).header("cache-control", "private"),
+    ///         _ => (StatusCode::FORBIDDEN, "members only\n").into_response(),
+    ///     }
+    /// }
+    ///
+    /// let router = Router::new().get("/club", |_| "welcome\n").wrap(members_only);
+    /// let client = osier_web::test::Client::new(router);
+    /// assert_eq!(client.get("/club").send().status(), 403);
+    /// assert_eq!(client.get("/club").header("cookie", "member=yes").send().status(), 200);
+    /// ```
+    pub fn wrap<F, R>(mut self, wrap: F) -> Self
+    where
+        F: Fn(&mut Request<'_>, Next<'_>) -> R + Send + Sync + 'static,
+        R: IntoResponse + 'static,
+    {
+        let (at, wrap) = (self.around.depth(), erase_wrap(wrap));
+        for around in self.surroundings() {
+            around.wrap(at, wrap.clone());
+        }
+        self
+    }
+
+    /// Shares `state` with everything this router answers, as [`Request::state`]; nested routers too, where it takes the
+    /// place of none of the same type that they have themselves.
+    ///
+    /// ```
+    /// use osier_web::{Rejection, Request, Router};
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// #[derive(Default)]
+    /// struct Visits(AtomicU64);
+    ///
+    /// fn count(request: &mut Request<'_>) -> Result<String, Rejection> {
+    ///     let Visits(visits) = request.state()?;
+    ///     Ok(format!("visit {}\n", 1 + visits.fetch_add(1, Ordering::Relaxed)))
+    /// }
+    ///
+    /// let client = osier_web::test::Client::new(Router::new().get("/", count).state(Visits::default()));
+    /// assert_eq!(client.get("/").send().text(), "visit 1\n");
+    /// assert_eq!(client.get("/").send().text(), "visit 2\n");
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When this router has a state of that type already.
+    pub fn state<T: Any + Send + Sync>(mut self, state: T) -> Self {
+        assert!(
+            !self.around.has::<T>(),
+            "the router has a state of type {} already",
+            std::any::type_name::<T>()
+        );
+        let state: Arc<dyn Any + Send + Sync> = Arc::new(state);
+        for around in self.surroundings() {
+            around.inherit(&state);
+        }
+        self
+    }
+
+    /// Its own, and those of all that it holds.
+    fn surroundings(&mut self) -> impl Iterator<Item = &mut Surroundings> {
+        let routes = self.routes.iter_mut().map(|(_, route)| route);
+        let of_routes = routes.flat_map(|route| {
+            let endpoints = route.endpoints.iter_mut().map(|(_, endpoint)| &mut endpoint.around);
+            endpoints.chain([&mut route.outside])
+        });
+        let of_fallbacks = self.fallbacks.iter_mut().map(|(_, endpoint)| &mut endpoint.around);
+        of_routes.chain(of_fallbacks).chain([&mut self.around])
+    }
+
     /// Answers every request, of any method, whose path no route matches. In a nested router: those below its prefix.
     pub fn fallback<F, R>(mut self, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
         R: IntoResponse + 'static,
     {
-        self.add_fallback(String::new(), erase(handler));
+        let endpoint = Endpoint {
+            handler: erase(handler),
+            around: Surroundings::default(),
+        };
+        self.add_fallback(String::new(), endpoint);
         self
     }
 
@@ -165,8 +298,12 @@ impl Router {
         self.routes.iter().map(|(path, _)| path.as_str())
     }
 
-    fn insert(&mut self, path: String, route: Route) {
+    fn insert(&mut self, path: String, mut route: Route) {
         assert!(path.starts_with('/'), "route {path:?} must begin with '/'");
+        route.outside.put_inside(&self.around);
+        for (_, endpoint) in &mut route.endpoints {
+            endpoint.around.put_inside(&self.around);
+        }
         if let Some((_, there)) = self.routes.iter_mut().find(|(known, _)| *known == path) {
             there.merge(route);
             return;
@@ -181,7 +318,8 @@ impl Router {
         self.routes.push((path, route));
     }
 
-    fn add_fallback(&mut self, prefix: String, endpoint: Endpoint) {
+    fn add_fallback(&mut self, prefix: String, mut endpoint: Endpoint) {
+        endpoint.around.put_inside(&self.around);
         self.fallbacks.retain(|(known, _)| *known != prefix);
         self.fallbacks.push((prefix, endpoint));
         self.fallbacks
@@ -207,9 +345,22 @@ impl Router {
             },
         };
         let route = &self.routes[index].1;
+        let endpoint = route.endpoint(method);
         Found {
-            endpoint: route.endpoint(method),
+            around: endpoint.map_or(&route.outside, |endpoint| &endpoint.around),
+            endpoint,
             route: Some(route),
+            mount: 0,
+        }
+    }
+
+    /// No path is known.
+    pub(crate) fn nothing(&self) -> Found<'_> {
+        Found {
+            endpoint: None,
+            route: None,
+            around: &self.around,
+            mount: 0,
         }
     }
 
@@ -220,11 +371,13 @@ impl Router {
                 .is_some_and(|rest| prefix.is_empty() || rest.is_empty() || rest.starts_with('/'))
         };
         match self.fallbacks.iter().find(|(prefix, _)| below(prefix)) {
-            Some((_, endpoint)) => Found {
+            Some((prefix, endpoint)) => Found {
                 endpoint: Some(endpoint),
                 route: Some(Route::PLAIN),
+                around: &endpoint.around,
+                mount: prefix.len(),
             },
-            None => Found::NOTHING,
+            None => self.nothing(),
         }
     }
 }
@@ -280,13 +433,9 @@ pub(crate) struct Found<'r> {
     pub(crate) endpoint: Option<&'r Endpoint>,
     /// `None` when the path is unknown.
     pub(crate) route: Option<&'r Route>,
-}
-
-impl Found<'_> {
-    pub(crate) const NOTHING: Self = Found {
-        endpoint: None,
-        route: None,
-    };
+    pub(crate) around: &'r Surroundings,
+    /// How much of the path is the prefix of a fallback.
+    pub(crate) mount: usize,
 }
 
 /// The handlers of one path, and what holds for all of them.
@@ -301,6 +450,10 @@ pub struct Route {
     endpoints: Vec<(Box<str>, Endpoint)>,
     pub(crate) gone: Gone,
     pub(crate) body_limit: Option<u64>,
+    /// What the route has said itself.
+    around: Surroundings,
+    /// What the routers around it have said.
+    outside: Surroundings,
 }
 
 impl Route {
@@ -309,6 +462,8 @@ impl Route {
         endpoints: Vec::new(),
         gone: Gone::Cancel,
         body_limit: None,
+        around: Surroundings::NOTHING,
+        outside: Surroundings::NOTHING,
     };
 
     /// A route without a handler.
@@ -317,6 +472,8 @@ impl Route {
             endpoints: Vec::new(),
             gone: Gone::Cancel,
             body_limit: None,
+            around: Surroundings::NOTHING,
+            outside: Surroundings::NOTHING,
         }
     }
 
@@ -347,7 +504,23 @@ impl Route {
         self
     }
 
-    fn set(mut self, method: &str, endpoint: Endpoint) -> Self {
+    /// Puts `wrap` around this route's handlers, those added before and after; see [`Router::wrap`].
+    pub fn wrap<F, R>(mut self, wrap: F) -> Self
+    where
+        F: Fn(&mut Request<'_>, Next<'_>) -> R + Send + Sync + 'static,
+        R: IntoResponse + 'static,
+    {
+        let (at, wrap) = (self.around.depth(), erase_wrap(wrap));
+        for (_, endpoint) in &mut self.endpoints {
+            endpoint.around.wrap(at, wrap.clone());
+        }
+        self.around.wrap(at, wrap);
+        self
+    }
+
+    fn set(mut self, method: &str, handler: Handler) -> Self {
+        let around = self.around.clone();
+        let endpoint = Endpoint { handler, around };
         self.endpoints.retain(|(known, _)| **known != *method);
         self.endpoints.push((method.into(), endpoint));
         self

@@ -228,7 +228,18 @@ impl Server {
             }
         }
         let address = listeners[0].address()?;
-        let shared = Shared {
+        Ok(Listening {
+            listeners,
+            address,
+            file: None,
+            shared: Arc::new(self.shared(osier::workers())),
+            stop: ShutdownHandle::default(),
+        })
+    }
+
+    /// What the workers of the server have in common.
+    pub(crate) fn shared(self, workers: usize) -> Shared {
+        Shared {
             router: self.router,
             limits: self.limits,
             timeouts: self.timeouts,
@@ -236,15 +247,8 @@ impl Server {
             trusted: self.trusted,
             observer: self.observer,
             log: self.log,
-            connections: (0..osier::workers()).map(|_| Padded::default()).collect(),
-        };
-        Ok(Listening {
-            listeners,
-            address,
-            file: None,
-            shared: Arc::new(shared),
-            stop: ShutdownHandle::default(),
-        })
+            connections: (0..workers).map(|_| Padded::default()).collect(),
+        }
     }
 }
 

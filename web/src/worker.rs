@@ -63,6 +63,18 @@ impl Worker {
         })
     }
 
+    /// A worker that nobody else finds, for one request without a connection.
+    pub(crate) fn alone(server: &Arc<Shared>) -> Rc<Worker> {
+        Rc::new(Worker {
+            server: server.clone(),
+            index: 0,
+            date: RefCell::new(DateCache::new(osier::time::coarse_now())),
+            buffers: RefCell::new(Vec::new()),
+            links: RefCell::new(Vec::new()),
+            draining: Cell::new(false),
+        })
+    }
+
     /// Forgets `server` on this thread; what still runs keeps its worker alive.
     pub(crate) fn leave(server: &Arc<Shared>) {
         HERE.with_borrow_mut(|here| here.retain(|worker| !Arc::ptr_eq(&worker.server, server)));

@@ -1,0 +1,71 @@
+//! Cookies: read from a request, set by a response, with the attributes of the `cookie` crate.
+//!
+//! That crate writes whatever it is given; what would end a value early and begin an attribute is refused here.
+
+use cookie::Cookie;
+
+use crate::{Request, Response};
+
+impl<'a> Request<'a> {
+    /// All cookies, in the order received, as they were sent; what has no `=` is left out.
+    pub fn cookies(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        self.headers()
+            .filter(|(name, _)| name.eq_ignore_ascii_case("cookie"))
+            .filter_map(|(_, value)| str::from_utf8(value).ok())
+            .flat_map(|line| line.split(';'))
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(name, value)| (name.trim(), value.trim()))
+            .filter(|(name, _)| !name.is_empty())
+    }
+
+    /// The value of the first cookie of that name, without quotes around it, else as it was sent. Names are case-sensitive.
+    pub fn cookie(&self, name: &str) -> Option<&'a str> {
+        let (_, value) = self.cookies().find(|(known, _)| *known == name)?;
+        let unquoted = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+        Some(unquoted.unwrap_or(value))
+    }
+}
+
+impl Response {
+    /// Sets a cookie. To take one away, set one that [`make_removal`](Cookie::make_removal) has been called on, with the same
+    /// path and domain.
+    ///
+    /// A name, value, path or domain that a cookie cannot have (RFC 6265 4.1.1: no `;`, comma, quote, backslash, white space or
+    /// control character in a value, for example) turns the whole response into a 500 with a log line: encode what may hold
+    /// anything.
+    ///
+    /// ```
+    /// use osier_web::cookie::{Cookie, SameSite, time::Duration};
+    /// use osier_web::{Response, http::StatusCode};
+    ///
+    /// let session = Cookie::build(("session", "8f3a")).path("/").http_only(true).same_site(SameSite::Lax);
+    /// let response = Response::new(StatusCode::OK).cookie(session.max_age(Duration::hours(8)));
+    /// let line = response.lookup("set-cookie").unwrap_or_default();
+    /// assert_eq!(line, b"session=8f3a; HttpOnly; SameSite=Lax; Path=/; Max-Age=28800");
+    /// ```
+    pub fn cookie<'c>(self, cookie: impl Into<Cookie<'c>>) -> Self {
+        let cookie = cookie.into();
+        let is_attribute = |text: &str| text.bytes().all(|byte| (b' '..0x7f).contains(&byte) && byte != b';');
+        let attributes = [cookie.path(), cookie.domain()];
+        if !is_name(cookie.name()) || !is_value(cookie.value()) || !attributes.into_iter().flatten().all(is_attribute) {
+            let name = cookie.name();
+            return Response::internal_error(format!(
+                "the handler set cookie {name:?} to a name, value, path or domain that a cookie cannot have"
+            ));
+        }
+        self.header("set-cookie", cookie.to_string())
+    }
+}
+
+/// A token, RFC 9110 5.6.2.
+fn is_name(name: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_token)
+}
+
+/// cookie-octets, RFC 6265 4.1.1, with or without quotes around them.
+fn is_value(value: &str) -> bool {
+    let inner = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+    let is_octet = |byte: u8| byte.is_ascii_graphic() && !b"\",;\\".contains(&byte);
+    inner.unwrap_or(value).bytes().all(is_octet)
+}

@@ -1,0 +1,230 @@
+//! What a request holds, by type: path, query, form and JSON through `serde`.
+//!
+//! Plain functions of [`Request`]. What comes in the path and the query is read in place; forms and JSON are collected first,
+//! up to [`IN_MEMORY`] bytes and to the limit of the route, whichever is less.
+
+mod params;
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use http::StatusCode;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use crate::{IntoResponse, Rejection, Request, Response};
+
+/// The most that is collected of a form or a JSON document: as much as bodies may have by default.
+const IN_MEMORY: u64 = 2 << 20;
+
+/// How deep a JSON document may nest. The parser recurses, on a fiber's stack: 64 levels take a third of it in a debug build.
+const JSON_DEPTH: usize = 64;
+
+impl Request<'_> {
+    /// What the route's parameters have matched, percent-decoded: a struct or map by their names, a tuple in their order, or a
+    /// single value where there is one.
+    ///
+    /// ```
+    /// use osier_web::{Rejection, Request, Router, test::Client};
+    ///
+    /// fn day(request: &mut Request<'_>) -> Result<String, Rejection> {
+    ///     let (year, month): (u16, u8) = request.params()?;
+    ///     Ok(format!("month {month} of {year}"))
+    /// }
+    ///
+    /// let client = Client::new(Router::new().get("/{year}/{month}", day));
+    /// assert_eq!(client.get("/2026/11").send().text(), "month 11 of 2026");
+    /// assert_eq!(client.get("/2026/1111").send().status(), 400);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// 400 for a value that is not of the type; 500 when the type asks for a parameter that the route does not have.
+    pub fn params<T: DeserializeOwned>(&self) -> Result<T, Rejection> {
+        params::read(self.params)
+    }
+
+    /// The query as a form: `+` is a space, percent escapes are decoded; a `Vec` takes all values of its name.
+    ///
+    /// ```
+    /// use osier_web::{Rejection, Request, Router, test::Client};
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Search {
+    ///     q: String,
+    ///     #[serde(default)]
+    ///     tag: Vec<String>,
+    ///     page: Option<u32>,
+    /// }
+    ///
+    /// fn search(request: &mut Request<'_>) -> Result<String, Rejection> {
+    ///     let Search { q, tag, page } = request.query_as()?;
+    ///     Ok(format!("{q:?} with {tag:?}, page {}", page.unwrap_or(1)))
+    /// }
+    ///
+    /// let client = Client::new(Router::new().get("/search", search));
+    /// let reply = client.get("/search?q=a+b&tag=x&tag=y").send();
+    /// assert_eq!(reply.text(), r#""a b" with ["x", "y"], page 1"#);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// 400 with the reason.
+    pub fn query_as<T: DeserializeOwned>(&self) -> Result<T, Rejection> {
+        let query = self.query().unwrap_or_default();
+        serde_html_form::from_str(query).map_err(|error| told(StatusCode::BAD_REQUEST, format!("the query: {error}")))
+    }
+
+    /// The body as a form (`application/x-www-form-urlencoded`), at most 2 MiB. For uploads see
+    /// [`multipart`](Request::multipart).
+    ///
+    /// # Suspends
+    ///
+    /// Until the body has come.
+    ///
+    /// # Errors
+    ///
+    /// 415 for another content type, 413 for a larger body, 422 for values that are not of the type.
+    pub fn form<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
+        let is_form = self
+            .media_type()
+            .is_some_and(|kind| kind.eq_ignore_ascii_case("application/x-www-form-urlencoded"));
+        if !is_form {
+            let what = "the content type must be application/x-www-form-urlencoded";
+            return Err(told(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
+        }
+        let bytes = self.bytes(IN_MEMORY)?;
+        serde_html_form::from_bytes(&bytes)
+            .map_err(|error| told(StatusCode::UNPROCESSABLE_ENTITY, format!("the form: {error}")))
+    }
+
+    /// The body as JSON (`application/json`, or a type that ends in `+json`), at most 2 MiB.
+    ///
+    /// ```
+    /// use osier_web::{Json, Rejection, Request, Router, test::Client};
+    ///
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct Point { x: i32, y: i32 }
+    ///
+    /// fn mirror(request: &mut Request<'_>) -> Result<Json<Point>, Rejection> {
+    ///     let Point { x, y } = request.json()?;
+    ///     Ok(Json(Point { x: -x, y }))
+    /// }
+    ///
+    /// let client = Client::new(Router::new().post("/mirror", mirror));
+    /// assert_eq!(client.post("/mirror").json(&Point { x: 1, y: 2 }).send().text(), r#"{"x":-1,"y":2}"#);
+    /// let reply = client.post("/mirror").header("content-type", "application/json").body("{\n\"x\": }").send();
+    /// assert_eq!(reply.status(), 400);
+    /// assert_eq!(reply.text(), "the body is not JSON: expected value at line 2 column 6\n");
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// Until the body has come.
+    ///
+    /// # Errors
+    ///
+    /// 415 for another content type, 413 for a larger body; with line and column 400 for what is not JSON and 422 for JSON that
+    /// is not of the type. A document that nests deeper than 64 levels is 400.
+    pub fn json<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
+        let is_json = self.media_type().is_some_and(|kind| {
+            let kind = kind.to_ascii_lowercase();
+            kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
+        });
+        if !is_json {
+            let what = "the content type must be application/json";
+            return Err(told(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
+        }
+        let bytes = self.bytes(IN_MEMORY)?;
+        if let Some((line, column)) = too_deep(&bytes) {
+            let text = format!("the body nests deeper than {JSON_DEPTH} levels at line {line} column {column}");
+            return Err(told(StatusCode::BAD_REQUEST, text));
+        }
+        serde_json::from_slice(&bytes).map_err(|error| match error.classify() {
+            Category::Data => told(StatusCode::UNPROCESSABLE_ENTITY, format!("the JSON: {error}")),
+            _ => told(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")),
+        })
+    }
+
+    /// The whole body, at most `limit` bytes.
+    ///
+    /// # Suspends
+    ///
+    /// Until the body has come.
+    ///
+    /// # Errors
+    ///
+    /// 413 for a larger body, what [`RequestBody`](crate::RequestBody) says.
+    pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, Rejection> {
+        // A length that is announced is not believed until bytes come.
+        let announced = self.body.announced().unwrap_or(0);
+        if announced > limit {
+            return Err(too_large(limit));
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(announced.min(16 << 10)).unwrap_or(0));
+        let mut body = self.body().take(limit.saturating_add(1));
+        body.read_to_end(&mut bytes)?;
+        match bytes.len() as u64 <= limit {
+            true => Ok(bytes),
+            false => Err(too_large(limit)),
+        }
+    }
+
+    /// The content type without its parameters.
+    pub(crate) fn media_type(&self) -> Option<&str> {
+        let kind = self.header_str("content-type")?;
+        Some(kind.split_once(';').map_or(kind, |(kind, _)| kind).trim())
+    }
+}
+
+/// Where a document, if it is one, goes beyond [`JSON_DEPTH`]: line and column.
+fn too_deep(bytes: &[u8]) -> Option<(usize, usize)> {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > JSON_DEPTH {
+            let before = &bytes[..at];
+            let lines = before.iter().filter(|byte| **byte == b'\n').count();
+            let line_at = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |lf| lf + 1);
+            return Some((lines + 1, at - line_at + 1));
+        }
+    }
+    None
+}
+
+fn told(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Rejection {
+    Rejection::new(status, text)
+}
+
+pub(crate) fn too_large(limit: u64) -> Rejection {
+    let text = format!("the body is larger than {limit} bytes");
+    told(StatusCode::PAYLOAD_TOO_LARGE, text)
+}
+
+/// A value as a JSON response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Json<T>(
+    /// What is serialised.
+    pub T,
+);
+
+/// 200; 500 with a log line when the value cannot be serialised (a map whose keys are no strings, for example).
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(bytes) => Response::new(StatusCode::OK)
+                .content_type("application/json")
+                .body(bytes),
+            Err(error) => Response::internal_error(error),
+        }
+    }
+}

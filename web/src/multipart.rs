@@ -1,0 +1,357 @@
+//! Forms with files (`multipart/form-data`): part by part, as they come, so that an upload never is in memory as a whole.
+//!
+//! ```no_run
+//! use osier_web::{Rejection, Request, Route, Router};
+//!
+//! fn upload(request: &mut Request<'_>) -> Result<String, Rejection> {
+//!     let mut form = request.multipart()?;
+//!     let mut said = String::new();
+//!     while let Some(mut part) = form.next_part()? {
+//!         match part.file_name().map(str::to_owned) {
+//!             Some(name) => {
+//!                 let file = part.save_to("/var/lib/uploads")?;
+//!                 said += &format!("{name:?}: {} bytes\n", file.bytes);
+//!             }
+//!             None => said += &format!("{}: {}\n", part.name().to_owned(), part.text(1024)?),
+//!         }
+//!     }
+//!     Ok(said)
+//! }
+//!
+//! // A form may be as large as the route allows.
+//! let router = Router::new().route("/upload", Route::new().post(upload).body_limit(1 << 30));
+//! ```
+//!
+//! The parser is [`osier_http::multipart`]; here it is given what the request's body yields, in a buffer of [`BUFFER_BYTES`]. One
+//! part at a time borrows the form: what is not read of it is skipped when the next is asked for.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use http::StatusCode;
+use osier_http::multipart::{self as codec, Event, Malformed};
+
+pub use osier_http::multipart::Limits;
+
+use crate::extract::too_large;
+use crate::{Rejection, Request, RequestBody};
+
+/// What is held of a form at once: as much as a visit to the disk moves, and more than any head of a part.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// The most that one head of a part may be told to have.
+const HEAD_BYTES: usize = BUFFER_BYTES - 256;
+
+impl<'a> Request<'a> {
+    /// The body as a form in parts, under the default [`Limits`]; how large it may be as a whole is the route's
+    /// [`body_limit`](crate::Route::body_limit).
+    ///
+    /// # Errors
+    ///
+    /// 415 for another content type, 400 without a boundary.
+    pub fn multipart(&mut self) -> Result<Multipart<'_, 'a>, Rejection> {
+        self.multipart_within(Limits::default())
+    }
+
+    /// As [`multipart`](Request::multipart), under other limits. Heads of parts beyond 65,280 bytes are refused whatever these say.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn multipart_within(&mut self, limits: Limits) -> Result<Multipart<'_, 'a>, Rejection> {
+        let is_form = self
+            .media_type()
+            .is_some_and(|kind| kind.eq_ignore_ascii_case("multipart/form-data"));
+        if !is_form {
+            let what = "the content type must be multipart/form-data";
+            return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
+        }
+        let limits = Limits {
+            head_bytes: limits.head_bytes.min(HEAD_BYTES),
+            ..limits
+        };
+        let boundary = codec::boundary(self.header("content-type").unwrap_or_default());
+        let parser = boundary.and_then(|boundary| codec::Multipart::new(&boundary, limits));
+        Ok(Multipart {
+            parser: parser.map_err(refusal)?,
+            body: self.body(),
+            buffer: Vec::new(),
+            unread: 0..0,
+            in_part: false,
+            failed: None,
+        })
+    }
+}
+
+/// The parts of a form, one after the other; see [`Request::multipart`].
+pub struct Multipart<'r, 'a> {
+    parser: codec::Multipart,
+    body: &'r mut RequestBody<'a>,
+    /// Room for `BUFFER_BYTES`, once something has been read.
+    buffer: Vec<u8>,
+    /// What has been received and not been taken by the parser.
+    unread: Range<usize>,
+    /// The part that was given out last has not ended.
+    in_part: bool,
+    /// The same answer for whoever asks again.
+    failed: Option<Malformed>,
+}
+
+/// What the parser has found, in places of the buffer.
+enum Found {
+    Part(Box<codec::Part>),
+    Data(Range<usize>),
+    PartEnd,
+    End,
+}
+
+impl<'r, 'a> Multipart<'r, 'a> {
+    /// The next part, once what is left of the last one has been skipped; `None` after the last.
+    ///
+    /// # Suspends
+    ///
+    /// Until its head has come.
+    ///
+    /// # Errors
+    ///
+    /// 400 for what is no form, 413 beyond a limit, and what the body says: 408, 413, 400.
+    pub fn next_part(&mut self) -> Result<Option<Part<'_, 'r, 'a>>, Rejection> {
+        loop {
+            match self.find()? {
+                Found::Part(head) => {
+                    self.in_part = true;
+                    let data = 0..0;
+                    return Ok(Some(Part { form: self, head, data }));
+                }
+                Found::Data(_) => {}
+                Found::PartEnd => self.in_part = false,
+                Found::End => return Ok(None),
+            }
+        }
+    }
+
+    fn find(&mut self) -> Result<Found, Rejection> {
+        if let Some(malformed) = self.failed {
+            return Err(refusal(malformed));
+        }
+        loop {
+            let at = self.unread.start;
+            let found = self.parser.next(&self.buffer[self.unread.clone()]);
+            let (consumed, event) = found.map_err(|malformed| {
+                self.failed = Some(malformed);
+                refusal(malformed)
+            })?;
+            let after = at + consumed;
+            let found = match event {
+                Event::NeedMore => None,
+                Event::Part(head) => Some(Found::Part(head)),
+                Event::Data(data) => Some(Found::Data(after - data.len()..after)),
+                Event::PartEnd => Some(Found::PartEnd),
+                Event::End => Some(Found::End),
+            };
+            self.unread.start = after;
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            self.receive()?;
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), Rejection> {
+        self.buffer.resize(BUFFER_BYTES, 0);
+        self.buffer.copy_within(self.unread.clone(), 0);
+        self.unread = 0..self.unread.len();
+        let count = self.body.read(&mut self.buffer[self.unread.end..])?;
+        self.unread.end += count;
+        match count {
+            // The parser keeps back less than the buffer holds, so there was room.
+            0 => {
+                self.failed = Some(Malformed::Ended);
+                Err(refusal(Malformed::Ended))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn refusal(malformed: Malformed) -> Rejection {
+    let status = StatusCode::from_u16(malformed.status()).unwrap_or(StatusCode::BAD_REQUEST);
+    Rejection::new(status, malformed.reason())
+}
+
+impl fmt::Debug for Multipart<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Multipart")
+            .field("in_part", &self.in_part)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One part of a form; its data is what it yields as a [`Read`].
+pub struct Part<'p, 'r, 'a> {
+    form: &'p mut Multipart<'r, 'a>,
+    head: Box<codec::Part>,
+    /// Of the form's buffer: found and not yet read.
+    data: Range<usize>,
+}
+
+/// A file that a part was saved to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Its name is chosen at random.
+    pub path: PathBuf,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+impl Part<'_, '_, '_> {
+    /// The name of the form's field.
+    pub fn name(&self) -> &str {
+        self.head.name()
+    }
+
+    /// What the client calls the file, if it is one; whatever the client likes, `../../etc/passwd` for example. To be shown, not
+    /// to be opened.
+    pub fn file_name(&self) -> Option<&str> {
+        self.head.file_name()
+    }
+
+    /// What the client says the data is.
+    pub fn content_type(&self) -> Option<&str> {
+        self.head.content_type()
+    }
+
+    /// The first field of that name in the part's head.
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.head.field(name)
+    }
+
+    /// All of the data.
+    ///
+    /// # Suspends
+    ///
+    /// Until it has come.
+    ///
+    /// # Errors
+    ///
+    /// 413 beyond `limit` bytes; as [`Multipart::next_part`].
+    pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, Rejection> {
+        let mut bytes = Vec::new();
+        self.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+        match bytes.len() as u64 <= limit {
+            true => Ok(bytes),
+            false => Err(too_large(limit)),
+        }
+    }
+
+    /// All of the data as a text.
+    ///
+    /// # Suspends
+    ///
+    /// Until it has come.
+    ///
+    /// # Errors
+    ///
+    /// 413 beyond `limit` bytes, 400 for what is not UTF-8; as [`Multipart::next_part`].
+    pub fn text(&mut self, limit: u64) -> Result<String, Rejection> {
+        let bytes = self.bytes(limit)?;
+        String::from_utf8(bytes).map_err(|_| {
+            let text = format!("the form's field {:?} is not UTF-8", self.name());
+            Rejection::new(StatusCode::BAD_REQUEST, text)
+        })
+    }
+
+    /// Writes the data, as it comes, to a new file in `folder`, which only its owner can read. Its name is chosen at random:
+    /// nothing that the client has sent becomes part of a path. When the part does not come to its end, whatever the reason, the
+    /// file is removed; of one that has, what becomes of it is the handler's to say, also when a later part is refused.
+    ///
+    /// # Suspends
+    ///
+    /// Until all has come, and while the disk takes it.
+    ///
+    /// # Cancellation
+    ///
+    /// The file is removed.
+    ///
+    /// # Errors
+    ///
+    /// What the disk says, which is 500 and a log line; as [`Multipart::next_part`].
+    pub fn save_to(&mut self, folder: impl AsRef<Path>) -> Result<Saved, Rejection> {
+        let (mut file, mut unfinished) = create(folder.as_ref())?;
+        let mut bytes = 0;
+        while let Some(data) = self.more()? {
+            file.write_all(&self.form.buffer[data.clone()])?;
+            bytes += data.len() as u64;
+        }
+        file.flush()?;
+        let path = unfinished.0.take().expect("it has not been taken before");
+        Ok(Saved { path, bytes })
+    }
+
+    /// The next data, all that is there.
+    fn more(&mut self) -> Result<Option<Range<usize>>, Rejection> {
+        if !self.data.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.data)));
+        }
+        if !self.form.in_part {
+            return Ok(None);
+        }
+        match self.form.find()? {
+            Found::Data(data) => Ok(Some(data)),
+            Found::PartEnd => {
+                self.form.in_part = false;
+                Ok(None)
+            }
+            Found::Part(_) | Found::End => unreachable!("the parser ends a part first"),
+        }
+    }
+}
+
+impl Read for Part<'_, '_, '_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let Some(mut data) = self.more()? else { return Ok(0) };
+        let count = data.len().min(into.len());
+        into[..count].copy_from_slice(&self.form.buffer[data.start..data.start + count]);
+        data.start += count;
+        self.data = data;
+        Ok(count)
+    }
+}
+
+impl fmt::Debug for Part<'_, '_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Part").field("head", &self.head).finish_non_exhaustive()
+    }
+}
+
+/// A file that is removed unless its path is taken.
+struct Unfinished(Option<PathBuf>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.take() {
+            // Also while the fiber unwinds, when it may not wait: one system call, on a file that was just made.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn create(folder: &Path) -> io::Result<(osier::fs::File, Unfinished)> {
+    let mut number = [0; 16];
+    getrandom::fill(&mut number).map_err(io::Error::other)?;
+    let path = folder.join(format!("{:032x}", u128::from_ne_bytes(number)));
+    // Before the file is there: the call that makes it may be cancelled and still be carried out.
+    let unfinished = Unfinished(Some(path.clone()));
+    let mut options = osier::fs::OpenOptions::new();
+    let file = osier::shield(|| options.write(true).create_new(true).mode(0o600).open(&path));
+    let file = file.map_err(|error| {
+        let text = format!("cannot save an upload in {}: {error}", folder.display());
+        io::Error::new(error.kind(), text)
+    })?;
+    Ok((file, unfinished))
+}

@@ -1,0 +1,100 @@
+//! Why a request cannot be understood, as a response: what the functions that read a [`Request`](crate::Request) by type fail
+//! with.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use http::StatusCode;
+
+use crate::incoming::BodyError;
+use crate::{IntoResponse, Response};
+
+/// A request that cannot be answered as it is, and what its client is told: one line of text, with a status.
+///
+/// A handler returns it by `?`, from a `Result<_, Rejection>` or an [`io::Result`]. A failure that is not the client's (a state
+/// that nobody has given, a disk) is 500 with a log line.
+#[derive(Debug)]
+pub struct Rejection(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Told(StatusCode, Cow<'static, str>),
+    /// Of the body, or of what it was written to.
+    Io(io::Error),
+    /// For the log.
+    Internal(String),
+}
+
+impl Rejection {
+    /// A rejection of the application's own.
+    pub fn new(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Self {
+        Rejection(Kind::Told(status, text.into()))
+    }
+
+    pub(crate) fn internal(text: String) -> Self {
+        Rejection(Kind::Internal(text))
+    }
+
+    /// The status of the response.
+    pub fn status(&self) -> StatusCode {
+        match &self.0 {
+            Kind::Told(status, _) => *status,
+            Kind::Io(error) => {
+                let of_body = error.get_ref().and_then(|inner| inner.downcast_ref::<BodyError>());
+                of_body.map_or(StatusCode::INTERNAL_SERVER_ERROR, |error| error.status())
+            }
+            Kind::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl IntoResponse for Rejection {
+    fn into_response(self) -> Response {
+        match self.0 {
+            Kind::Told(status, text) => Response::new(status).body(format!("{text}\n")),
+            Kind::Io(error) => error.into_response(),
+            Kind::Internal(text) => Response::internal_error(text),
+        }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Told(_, text) => f.write_str(text),
+            Kind::Io(error) => error.fmt(f),
+            Kind::Internal(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Error for Rejection {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.0 {
+            Kind::Io(error) => error.source(),
+            Kind::Told(..) | Kind::Internal(_) => None,
+        }
+    }
+}
+
+impl From<io::Error> for Rejection {
+    fn from(error: io::Error) -> Self {
+        match error.downcast::<Rejection>() {
+            Ok(rejection) => rejection,
+            Err(error) => Rejection(Kind::Io(error)),
+        }
+    }
+}
+
+/// `InvalidData` for what the client is told, the error itself where there was one.
+impl From<Rejection> for io::Error {
+    fn from(rejection: Rejection) -> Self {
+        match rejection.0 {
+            Kind::Io(error) => error,
+            Kind::Internal(text) => io::Error::other(text),
+            told @ Kind::Told(..) => io::Error::new(io::ErrorKind::InvalidData, Rejection(told)),
+        }
+    }
+}

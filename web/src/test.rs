@@ -1,0 +1,425 @@
+//! A client for tests of an application, which needs no socket, no port and no runtime around it.
+//!
+//! A request goes the way that one of a connection goes, from the bytes of its head to the bytes of the answer: only the
+//! socket is missing. The handler runs on a fiber, so it may sleep, spawn, and wait for whatever it likes.
+//!
+//! ```
+//! use osier_web::{Request, Router, test::Client};
+//!
+//! let client = Client::new(Router::new().get("/{name}", |request: &mut Request<'_>| {
+//!     osier::sleep(std::time::Duration::from_millis(1));
+//!     format!("hello, {}\n", request.param("name").unwrap_or_default())
+//! }));
+//! let reply = client.get("/Ada").header("accept", "text/plain").send();
+//! assert_eq!(reply.status(), 200);
+//! assert_eq!(reply.header("content-type"), Some("text/plain; charset=utf-8"));
+//! assert_eq!(reply.text(), "hello, Ada\n");
+//! ```
+//!
+//! What is different from a connection: one request each; the client never goes away while a handler waits, only at the bound
+//! of [`Ask::leave_after`]; a response is collected as a whole, in memory; and an upgrade is answered by its 101 and
+//! ends there.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use osier::Runtime;
+use osier_http::{BodyDecoder, Limits, Method, ReplyScanner, Slots};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::accept::Shared;
+use crate::burst::{Burst, Input};
+use crate::output::Output;
+use crate::wire::Memory;
+use crate::worker::Worker;
+use crate::{Router, Server};
+
+/// Whom handlers see unless the test says otherwise.
+const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4);
+
+/// The most that a response may have: a test is not to fill the machine's memory.
+const REPLY_BYTES: usize = 256 << 20;
+
+/// Asks a router, or a server with its limits, without a connection.
+pub struct Client {
+    shared: Arc<Shared>,
+    /// For a caller that is on no fiber; made for the first.
+    runtime: OnceLock<Runtime>,
+}
+
+impl Client {
+    /// Asks `router`, under the limits of a [`Server`] that has been told nothing.
+    pub fn new(router: Router) -> Client {
+        Client::of(Server::new(router))
+    }
+
+    /// Asks `server`: with its limits, its observer and its log.
+    pub fn of(server: Server) -> Client {
+        Client {
+            shared: Arc::new(server.shared(1)),
+            runtime: OnceLock::new(),
+        }
+    }
+
+    /// A `GET` request.
+    pub fn get(&self, target: &str) -> Ask<'_> {
+        self.request("GET", target)
+    }
+
+    /// A `HEAD` request.
+    pub fn head(&self, target: &str) -> Ask<'_> {
+        self.request("HEAD", target)
+    }
+
+    /// A `POST` request.
+    pub fn post(&self, target: &str) -> Ask<'_> {
+        self.request("POST", target)
+    }
+
+    /// A `PUT` request.
+    pub fn put(&self, target: &str) -> Ask<'_> {
+        self.request("PUT", target)
+    }
+
+    /// A `PATCH` request.
+    pub fn patch(&self, target: &str) -> Ask<'_> {
+        self.request("PATCH", target)
+    }
+
+    /// A `DELETE` request.
+    pub fn delete(&self, target: &str) -> Ask<'_> {
+        self.request("DELETE", target)
+    }
+
+    /// A request of any method. What is given goes into the head as it is: the server refuses what HTTP does not allow.
+    pub fn request(&self, method: &str, target: &str) -> Ask<'_> {
+        Ask {
+            client: self,
+            method: method.to_owned(),
+            head: format!("{method} {target} HTTP/1.1\r\n"),
+            has_host: false,
+            body: None,
+            peer: PEER,
+            bound: REPLY_BYTES,
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("router", &self.shared.router)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request that is being put together.
+#[must_use = "nothing is asked before `send`"]
+pub struct Ask<'c> {
+    client: &'c Client,
+    method: String,
+    head: String,
+    has_host: bool,
+    body: Option<Outgoing>,
+    peer: SocketAddr,
+    bound: usize,
+}
+
+/// The body, and whether its length is said.
+struct Outgoing {
+    reader: Box<dyn Read + Send>,
+    len: Option<u64>,
+}
+
+impl Ask<'_> {
+    /// Adds a field. Without a `host` the request is for `test`.
+    pub fn header(mut self, name: &str, value: impl fmt::Display) -> Self {
+        self.has_host |= name.eq_ignore_ascii_case("host");
+        self.head += &format!("{name}: {value}\r\n");
+        self
+    }
+
+    /// The body, sent with its length.
+    pub fn body(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        let bytes = bytes.into();
+        self.body = Some(Outgoing {
+            len: Some(bytes.len() as u64),
+            reader: Box::new(io::Cursor::new(bytes)),
+        });
+        self
+    }
+
+    /// What `reader` yields as the body, chunk by chunk: its pieces are the pieces that the handler's reads find. When it
+    /// fails or panics, so does the connection.
+    pub fn reader(mut self, reader: impl Read + Send + 'static) -> Self {
+        self.body = Some(Outgoing {
+            reader: Box::new(reader),
+            len: None,
+        });
+        self
+    }
+
+    /// A body of `len` bytes of which only what `reader` yields comes.
+    pub fn sized_reader(mut self, reader: impl Read + Send + 'static, len: u64) -> Self {
+        self.body = Some(Outgoing {
+            reader: Box::new(reader),
+            len: Some(len),
+        });
+        self
+    }
+
+    /// `value` as the body, with the content type of JSON.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be serialised.
+    pub fn json(self, value: &impl Serialize) -> Self {
+        let bytes = serde_json::to_vec(value).expect("the test's value is JSON");
+        self.header("content-type", "application/json").body(bytes)
+    }
+
+    /// `value` as the body, with the content type of a form.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be serialised.
+    pub fn form(self, value: &impl Serialize) -> Self {
+        let text = serde_html_form::to_string(value).expect("the test's value is a form");
+        self.header("content-type", "application/x-www-form-urlencoded")
+            .body(text)
+    }
+
+    /// Whom the handler sees as the client; `127.0.0.1:4` otherwise.
+    pub fn peer(mut self, peer: SocketAddr) -> Self {
+        self.peer = peer;
+        self
+    }
+
+    /// The client takes so many bytes of the answer, its head included, and goes: the end of a response without end.
+    pub fn leave_after(mut self, bytes: usize) -> Self {
+        self.bound = bytes;
+        self
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Suspends
+    ///
+    /// As the handler does. # Blocks the thread when called on a plain one.
+    ///
+    /// # Panics
+    ///
+    /// When what comes back is no response: the client left before its head was whole. On a plain thread when no runtime can
+    /// be had.
+    pub fn send(self) -> Reply {
+        let Ask {
+            client,
+            method,
+            mut head,
+            has_host,
+            body,
+            peer,
+            bound,
+        } = self;
+        if !has_host {
+            head += "host: test\r\n";
+        }
+        if let Some(body) = &body {
+            match body.len {
+                Some(len) => head += &format!("content-length: {len}\r\n"),
+                None => head += "transfer-encoding: chunked\r\n",
+            }
+        }
+        head += "\r\n";
+        let shared = client.shared.clone();
+        let exchange = move || {
+            let body: Box<dyn Read> = match body {
+                Some(Outgoing { reader, len: Some(_) }) => reader,
+                Some(Outgoing { reader, len: None }) => Box::new(Chunks::of(reader)),
+                None => Box::new(io::empty()),
+            };
+            exchange(&shared, head.into_bytes(), body, peer, bound)
+        };
+        let bytes = match osier::fiber::worker() {
+            Some(_) => exchange(),
+            None => client.runtime().run(exchange),
+        };
+        Reply::read(&bytes, Method::new(&method)).unwrap_or_else(|why| {
+            let text = String::from_utf8_lossy(&bytes);
+            panic!("no response ({why}) but {text:?}")
+        })
+    }
+}
+
+impl Client {
+    fn runtime(&self) -> &Runtime {
+        self.runtime.get_or_init(|| {
+            Runtime::builder()
+                .workers(1)
+                .build()
+                .expect("a runtime with one worker")
+        })
+    }
+}
+
+/// Serves one request on this fiber; what a client would have received.
+fn exchange(shared: &Arc<Shared>, head: Vec<u8>, body: Box<dyn Read>, peer: SocketAddr, bound: usize) -> Vec<u8> {
+    let memory = Memory {
+        worker: Worker::alone(shared),
+        peer,
+        body: RefCell::new(body),
+        received: RefCell::new(Vec::new()),
+        bound,
+    };
+    let output = Output::new(&memory, Vec::new());
+    let burst = Burst::new(&memory, &output);
+    let mut input = Input {
+        start: 0,
+        end: head.len(),
+        bytes: head.into_boxed_slice(),
+    };
+    osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(&mut input));
+    // A client that has left misses the rest.
+    let _ = output.flush();
+    memory.received.into_inner()
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Vec<u8>,
+    is_whole: bool,
+}
+
+impl Reply {
+    fn read(bytes: &[u8], method: Method<'_>) -> Result<Reply, osier_http::Reject> {
+        let limits = Limits {
+            head_bytes: REPLY_BYTES,
+            ..Limits::DEFAULT
+        };
+        let mut rest = bytes;
+        loop {
+            let end = ReplyScanner::new().scan(rest, &limits)?;
+            let end = end.ok_or(osier_http::Reject::StatusLine)?;
+            let (head, behind) = rest.split_at(end);
+            rest = behind;
+            let mut slots: Slots = Slots::new();
+            let head = osier_http::Reply::parse(head, &mut slots, &limits, method)?;
+            if head.is_interim() {
+                continue;
+            }
+            let mut reply = Reply {
+                status: StatusCode::from_u16(head.status()).map_err(|_| osier_http::Reject::StatusLine)?,
+                headers: HeaderMap::new(),
+                body: Vec::new(),
+                is_whole: false,
+            };
+            for (name, value) in head.headers() {
+                // The codec has checked both by the same rules.
+                if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(value)) {
+                    reply.headers.append(name, value);
+                }
+            }
+            let mut decoder = BodyDecoder::of_reply(head.body(), &limits);
+            while !decoder.is_done() {
+                let piece = decoder.decode(rest, usize::MAX)?;
+                reply.body.extend_from_slice(piece.data);
+                rest = &rest[piece.consumed..];
+                if piece.consumed == 0 {
+                    break;
+                }
+            }
+            reply.is_whole = decoder.is_done() || decoder.at_end().is_ok();
+            return Ok(reply);
+        }
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// All fields, with those of the server.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The first field of that name, if its value is visible ASCII.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// The body, decoded.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// The body as a text.
+    ///
+    /// # Panics
+    ///
+    /// When it is not UTF-8.
+    pub fn text(&self) -> &str {
+        str::from_utf8(&self.body).expect("the body is UTF-8")
+    }
+
+    /// The body as JSON.
+    ///
+    /// # Errors
+    ///
+    /// When it is not, or not of the type.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(&self.body)
+    }
+
+    /// Whether the body has come to its end: a handler that fails in the middle cuts it off.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+}
+
+/// What a reader yields as a chunked body.
+struct Chunks {
+    reader: Box<dyn Read>,
+    /// Framed and not yet taken.
+    framed: io::Cursor<Vec<u8>>,
+    ended: bool,
+}
+
+impl Chunks {
+    fn of(reader: Box<dyn Read>) -> Chunks {
+        Chunks {
+            reader,
+            framed: io::Cursor::default(),
+            ended: false,
+        }
+    }
+}
+
+impl Read for Chunks {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.framed.read(into)?;
+        if count > 0 || self.ended {
+            return Ok(count);
+        }
+        let mut piece = vec![0; 16 << 10];
+        let len = self.reader.read(&mut piece)?;
+        let mut framed = Vec::with_capacity(len + 16);
+        match len {
+            0 => {
+                self.ended = true;
+                framed.write_all(osier_http::LAST_CHUNK)?;
+            }
+            len => osier_http::write_chunk(&mut framed, &piece[..len]),
+        }
+        self.framed = io::Cursor::new(framed);
+        self.framed.read(into)
+    }
+}

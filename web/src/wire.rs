@@ -1,0 +1,198 @@
+//! Whom a burst answers: the client of a connection, or a test in the same program.
+//!
+//! `burst`, `incoming` and `output` know nothing more of either than this. A [`Memory`] belongs to one request and to the
+//! fiber that it is served on.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+
+use osier::net::Stream;
+
+use crate::conn::RESTING;
+use crate::worker::{Link, Worker};
+
+/// A client, and the worker that serves it.
+#[derive(Clone, Copy)]
+pub(crate) struct Wire<'w> {
+    pub(crate) worker: &'w Rc<Worker>,
+    end: End<'w>,
+}
+
+#[derive(Clone, Copy)]
+enum End<'w> {
+    Link(&'w Link),
+    Memory(&'w Memory),
+}
+
+/// The client's side of a request that comes from no connection.
+pub(crate) struct Memory {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) peer: SocketAddr,
+    /// What follows the request's head.
+    pub(crate) body: RefCell<Box<dyn Read>>,
+    pub(crate) received: RefCell<Vec<u8>>,
+    /// After so many bytes the client is gone.
+    pub(crate) bound: usize,
+}
+
+impl<'w> From<&'w Link> for Wire<'w> {
+    #[inline]
+    fn from(link: &'w Link) -> Self {
+        let (worker, end) = (&link.worker, End::Link(link));
+        Wire { worker, end }
+    }
+}
+
+impl<'w> From<&'w Memory> for Wire<'w> {
+    fn from(memory: &'w Memory) -> Self {
+        let (worker, end) = (&memory.worker, End::Memory(memory));
+        Wire { worker, end }
+    }
+}
+
+impl<'w> Wire<'w> {
+    pub(crate) fn peer(self) -> SocketAddr {
+        match self.end {
+            End::Link(link) => link.peer(),
+            End::Memory(memory) => memory.peer,
+        }
+    }
+
+    pub(crate) fn is_told(self) -> bool {
+        matches!(self.end, End::Link(link) if link.is_told())
+    }
+
+    /// Where the client has reached the server, if it was over a network.
+    pub(crate) fn local_addr(self) -> Option<SocketAddr> {
+        self.stream()?.local_addr().ok()
+    }
+
+    /// The socket; none of a test.
+    #[inline]
+    pub(crate) fn stream(self) -> Option<&'w Stream> {
+        match self.end {
+            End::Link(link) => Some(&link.stream),
+            End::Memory(_) => None,
+        }
+    }
+
+    /// Bytes of a request's body; waits for them as long as the server's timeouts say.
+    pub(crate) fn read_body(self, into: &mut [u8]) -> io::Result<usize> {
+        match self.end {
+            End::Link(link) => {
+                let mut stream = &link.stream;
+                stream.set_read_timeout(Some(link.worker.server.timeouts.body))?;
+                let read = stream.read(into);
+                stream.set_read_timeout(Some(RESTING))?;
+                read
+            }
+            End::Memory(memory) => memory.body.borrow_mut().read(into),
+        }
+    }
+}
+
+/// Where answers go.
+#[derive(Clone, Copy)]
+pub(crate) enum Sink<'c> {
+    Stream(&'c Stream),
+    Memory(&'c Memory),
+}
+
+impl<'c> From<&'c Stream> for Sink<'c> {
+    #[inline]
+    fn from(stream: &'c Stream) -> Self {
+        Sink::Stream(stream)
+    }
+}
+
+impl<'c> From<&'c Memory> for Sink<'c> {
+    fn from(memory: &'c Memory) -> Self {
+        Sink::Memory(memory)
+    }
+}
+
+impl Sink<'_> {
+    #[inline]
+    pub(crate) fn write_all(self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Sink::Stream(mut stream) => stream.write_all(bytes),
+            Sink::Memory(memory) => memory.write(bytes),
+        }
+    }
+
+    pub(crate) fn write_both(self, first: &[u8], second: &[u8]) -> io::Result<()> {
+        let mut stream = match self {
+            Sink::Stream(stream) => stream,
+            Sink::Memory(memory) => {
+                memory.write(first)?;
+                return memory.write(second);
+            }
+        };
+        let mut slices = [IoSlice::new(first), IoSlice::new(second)];
+        let mut rest = &mut slices[..];
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            match stream.write_vectored(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => IoSlice::advance_slices(&mut rest, count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the socket takes of `bytes` at once, being told that more follows; nothing where there is no socket.
+    pub(crate) fn send_joined(self, bytes: &[u8]) -> usize {
+        use rustix::net::SendFlags;
+        match self {
+            Sink::Stream(stream) => {
+                let flags = SendFlags::MORE | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                rustix::net::send(stream, bytes, flags).unwrap_or(0)
+            }
+            Sink::Memory(_) => 0,
+        }
+    }
+
+    /// Sends a part of `file`, and what `head` sends right before it; how much of the file it was.
+    pub(crate) fn send_file(
+        self,
+        file: &File,
+        offset: u64,
+        len: u64,
+        head: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let memory = match self {
+            Sink::Stream(stream) => return osier::io::sendfile_after(file, offset, len, stream, head),
+            Sink::Memory(memory) => memory,
+        };
+        head()?;
+        let (mut piece, mut sent) = (vec![0; 64 << 10], 0);
+        while sent < len {
+            let most = usize::try_from(len - sent).unwrap_or(usize::MAX).min(piece.len());
+            let count = file.read_at(&mut piece[..most], offset + sent)?;
+            if count == 0 {
+                break;
+            }
+            memory.write(&piece[..count])?;
+            sent += count as u64;
+        }
+        Ok(sent)
+    }
+}
+
+impl Memory {
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut received = self.received.borrow_mut();
+        let room = self.bound - received.len();
+        received.extend_from_slice(&bytes[..room.min(bytes.len())]);
+        match bytes.len() <= room {
+            true => Ok(()),
+            false => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+}
