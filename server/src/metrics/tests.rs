@@ -179,11 +179,16 @@ fn series_are_bounded_and_keep_their_indexes() {
     assert_eq!(admin.all().len(), SERIES_MAX);
 }
 
+fn series(admin: &Admin, site: &str, route: &str) -> Arc<Series> {
+    let index = admin.series(site, route);
+    admin.all()[usize::from(index)].clone()
+}
+
 #[test]
 fn records_are_added_up_under_names_of_any_kind() {
     let admin = Admin::new(2, || 7);
     let odd = "a\"b\\c\nd";
-    let series = |site: &str, route: &str| admin.all()[usize::from(admin.series(site, route))].clone();
+    let series = |site: &str, route: &str| series(&admin, site, route);
     let one = series("example.org", "/");
     let other = series(odd, "/p{h}p");
     for _ in 0..3 {
@@ -257,7 +262,7 @@ fn a_server_of_two_workers_is_told_of_on_a_listener_of_its_own() {
         let runtime = osier::Runtime::builder().workers(2).build().unwrap();
         runtime.run(move || {
             let admin = Arc::new(Admin::new(osier::workers(), || 0));
-            let series = admin.all()[usize::from(admin.series("test", "/"))].clone();
+            let series = series(&admin, "test", "/");
             let site = Router::new().get("/{status}", |request: &mut Request<'_>| {
                 let status = request
                     .param("status")
@@ -304,11 +309,15 @@ fn a_server_of_two_workers_is_told_of_on_a_listener_of_its_own() {
     };
     assert_eq!((requests("2xx"), requests("5xx")), (32.0, 8.0));
     assert_eq!(
-        value(&families, "osier_http_response_body_bytes_total", &[]),
+        value(&families, "osier_http_response_body_bytes_total", &[("site", "test")]),
         12.0 * f64::from(asked)
     );
     assert_eq!(
-        value(&families, "osier_http_request_duration_seconds_count", &[]),
+        value(
+            &families,
+            "osier_http_request_duration_seconds_count",
+            &[("site", "test")]
+        ),
         f64::from(asked)
     );
     for worker in ["0", "1"] {
