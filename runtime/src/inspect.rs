@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`dump`] | every fiber, each asked on its own stack; every task | `dump.rs` |
 //! | the watchdog | whether a worker turns its loop, and what it runs | `watchdog.rs` |
-//! | [`Runtime::metrics`](crate::Runtime::metrics) | counters | `metrics.rs` |
+//! | [`Runtime::metrics`](crate::Runtime::metrics), [`metrics()`] | counters | `metrics.rs` |
 //!
 //! # Protocol
 //! Each worker has a `Desk`, beside its inbox, that is never freed. The worker alone writes the numbers on it: a load and a

@@ -68,7 +68,7 @@ impl Shared {
         self.connections[index].0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn count(&self, index: usize) -> usize {
+    pub(crate) fn count(&self, index: usize) -> usize {
         self.connections[index].0.load(Ordering::Relaxed)
     }
 

@@ -352,6 +352,14 @@ impl fmt::Debug for Listening {
 pub struct Connections(Arc<Shared>);
 
 impl Connections {
+    /// Those of one worker of the runtime; 0 where there is no such worker.
+    pub fn of_worker(&self, index: usize) -> usize {
+        match index < self.0.connections.len() {
+            true => self.0.count(index),
+            false => 0,
+        }
+    }
+
     /// At this moment, over all workers.
     pub fn count(&self) -> usize {
         self.0.total()

@@ -86,6 +86,27 @@ fn connections_are_handed_to_the_emptiest_worker() {
 }
 
 #[test]
+fn open_connections_are_counted() {
+    let (give, taken) = mpsc::channel();
+    let site = site_with(2, Server::new(Router::new().get("/", |_| "hi")), move |server| {
+        let listening = server.bind("127.0.0.1:0")?;
+        give.send(listening.connections()).unwrap();
+        Ok(listening)
+    });
+    let connections = taken.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(connections.count(), 0);
+    let mut clients: Vec<Client> = (0..5).map(|_| site.connect()).collect();
+    for client in &mut clients {
+        client.get("/");
+    }
+    assert_eq!(connections.count(), 5);
+    assert_eq!((0..2).map(|index| connections.of_worker(index)).sum::<usize>(), 5);
+    assert_eq!(connections.of_worker(2), 0);
+    clients.truncate(2);
+    eventually("three are gone", || connections.count() == 2);
+}
+
+#[test]
 fn every_worker_serves_on_the_shared_address() {
     let router = Router::new().get("/", |_| osier::fiber::worker().expect("on a worker").to_string());
     let site = site_with(2, Server::new(router), |server| server.bind("127.0.0.1:0"));
