@@ -60,6 +60,9 @@ struct Line {
     /// Seconds for transfers in progress at the end [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     drain: Option<u64>,
+    /// Without DIR: show the runtime's live data and fibers to other machines too
+    #[arg(long)]
+    live_for_all: bool,
 }
 
 /// What to do.
@@ -94,6 +97,8 @@ pub struct Settings {
     pub log_file: Option<PathBuf>,
     /// How long a shutdown may take.
     pub drain: std::time::Duration,
+    /// The welcome site shows its live data to other machines too.
+    pub live_for_all: bool,
 }
 
 /// A place to listen on.
@@ -176,6 +181,7 @@ impl Line {
             ("--log", self.log.is_some()),
             ("--log-file", self.log_file.is_some()),
             ("--drain", self.drain.is_some()),
+            ("--live-for-all", self.live_for_all),
         ];
         match given.into_iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(mistake(format!(
@@ -198,6 +204,12 @@ fn settings(line: Line, folder: Option<PathBuf>) -> Result<Settings, Exit> {
             "--log-file with '--log off': choose --log combined or --log json, or leave the file out".into(),
         ));
     }
+    if let (Some(folder), true) = (&folder, line.live_for_all) {
+        return Err(mistake(format!(
+            "--live-for-all beside '{}': it is for the welcome site, which is served without a folder",
+            folder.display()
+        )));
+    }
     let default = || vec![DEFAULT_ADDRESS.parse().expect("a literal that a test parses")];
     Ok(Settings {
         folder,
@@ -209,6 +221,7 @@ fn settings(line: Line, folder: Option<PathBuf>) -> Result<Settings, Exit> {
         log,
         log_file: line.log_file,
         drain: std::time::Duration::from_secs(line.drain.unwrap_or(DRAIN_SECONDS)),
+        live_for_all: line.live_for_all,
     })
 }
 
@@ -405,6 +418,7 @@ mod tests {
             ("a b", "'b'"),
             ("serve a b", "'b'"),
             ("a b c", "'c'"),
+            ("www --live-for-all", "'www'"),
             ("-w 0", "'0'"),
             ("-w x", "'x'"),
             ("-w", "--workers"),

@@ -26,7 +26,7 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The first bucket holds what took at most 2^10 ns: about a microsecond.
 const FIRST_POWER: u32 = 10;
 /// Each further one twice as much, up to 2^36 ns: 69 seconds. The last holds the rest.
-const BUCKETS: usize = 28;
+pub const BUCKETS: usize = 28;
 
 /// Routes that are told apart, over the life of the process.
 const SERIES_MAX: usize = 4096;
@@ -74,8 +74,15 @@ struct Sum {
 }
 
 impl Series {
-    fn new(workers: usize) -> Series {
-        Series((0..workers).map(|_| Cell::default()).collect())
+    /// For so many workers.
+    pub fn new(workers: usize) -> Series {
+        Series((0..workers.max(1)).map(|_| Cell::default()).collect())
+    }
+
+    /// The requests of one worker by how long they took; nothing for a worker that is not counted.
+    pub fn latency_of_worker(&self, index: usize) -> [u64; BUCKETS] {
+        let cell = self.0.get(index);
+        std::array::from_fn(|bucket| cell.map_or(0, |cell| cell.buckets[bucket].load(Ordering::Relaxed)))
     }
 
     /// Counts an answered request in. On a fiber of a worker, as the hook of a server is called; the records of other threads may be lost.

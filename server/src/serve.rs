@@ -17,7 +17,7 @@ use signal_hook::iterator::Signals;
 
 use crate::access_log::AccessLog;
 use crate::cli::{Address, Field, Settings};
-use crate::welcome;
+use crate::welcome::Welcome;
 
 /// Memory for small files, over all workers.
 const CACHE_BYTES: usize = 64 << 20;
@@ -38,7 +38,7 @@ pub fn run(settings: Settings) -> Result<(), String> {
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let descriptors = raise_descriptor_limit();
     let log = open_log(&settings)?;
-    let files = files(&settings, workers, descriptors)?;
+    let content = content(&settings, workers, descriptors)?;
     let mut watched = vec![SIGINT, SIGTERM];
     // Without a file to open anew, a terminal that goes takes the server with it, as users expect.
     if settings.log_file.is_some() {
@@ -48,10 +48,11 @@ pub fn run(settings: Settings) -> Result<(), String> {
     let runtime = osier::Runtime::builder().workers(workers).name("osier").build();
     let runtime = runtime.map_err(|error| format!("cannot start {workers} workers: {error}; try fewer with -w"))?;
     let cut = runtime.run(|| -> Result<usize, String> {
-        let listening = listen(&settings, &files, log.as_ref())?;
+        let listening = listen(&settings, &content, log.as_ref())?;
         announce(&settings, &listening);
         let handles = listening.iter().map(Listening::handle).collect();
-        watch(signals, handles, log.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
+        watch(signals, handles, content.welcome().cloned(), log.clone())
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
         let fibers: Vec<_> = listening
             .into_iter()
             .map(|listening| osier::spawn(move || listening.run()))
@@ -73,12 +74,36 @@ pub fn run(settings: Settings) -> Result<(), String> {
     Ok(())
 }
 
+/// What is served.
+enum Content {
+    Folder(Files),
+    Welcome(Arc<Welcome>),
+}
+
+impl Content {
+    fn router(&self) -> Router {
+        match self {
+            Content::Folder(files) => Router::new().fallback(files.clone().handler()),
+            Content::Welcome(welcome) => welcome.router(),
+        }
+    }
+
+    fn welcome(&self) -> Option<&Arc<Welcome>> {
+        match self {
+            Content::Folder(_) => None,
+            Content::Welcome(welcome) => Some(welcome),
+        }
+    }
+}
+
 /// Opens what is to be served.
-fn files(settings: &Settings, workers: usize, descriptors: u64) -> Result<Files, String> {
+fn content(settings: &Settings, workers: usize, descriptors: u64) -> Result<Content, String> {
     let headers = settings.headers.iter().cloned();
     let headers: Vec<_> = headers.map(|Field { name, value }| (name, value)).collect();
     let Some(folder) = &settings.folder else {
-        return welcome::site(headers).map_err(|error| format!("cannot serve the welcome site: {error}"));
+        let welcome = Welcome::new(headers, settings.live_for_all, workers);
+        let welcome = welcome.map_err(|error| format!("cannot serve the welcome site: {error}"))?;
+        return Ok(Content::Welcome(Arc::new(welcome)));
     };
     let cache = CacheLimits {
         entries: CACHE_ENTRIES * workers,
@@ -93,7 +118,7 @@ fn files(settings: &Settings, workers: usize, descriptors: u64) -> Result<Files,
         cache,
         ..Options::default()
     };
-    Files::with(folder, options).map_err(|error| {
+    Files::with(folder, options).map(Content::Folder).map_err(|error| {
         let why = match error.kind() {
             io::ErrorKind::NotFound => "there is no such folder".into(),
             io::ErrorKind::NotADirectory => "it is not a folder; name the one it lies in".into(),
@@ -130,20 +155,27 @@ fn open_log(settings: &Settings) -> Result<Option<Arc<AccessLog>>, String> {
 }
 
 /// Binds every address, or none.
-fn listen(settings: &Settings, files: &Files, log: Option<&Arc<AccessLog>>) -> Result<Vec<Listening>, String> {
+fn listen(settings: &Settings, content: &Content, log: Option<&Arc<AccessLog>>) -> Result<Vec<Listening>, String> {
     let timeouts = Timeouts {
         drain: settings.drain,
         ..Timeouts::default()
     };
     let each = settings.listen.iter().map(|&Address(address)| {
-        let router = Router::new().fallback(files.clone().handler());
-        let mut server = Server::new(router)
+        let mut server = Server::new(content.router())
             .timeouts(timeouts)
             .on_log(|line| eprintln!("osier: {line}"));
-        if let Some(log) = log.cloned() {
-            server = server.on_request(move |served| log.record_served(served));
+        let (log, welcome) = (log.cloned(), content.welcome().cloned());
+        if log.is_some() || welcome.is_some() {
+            server = server.on_request(move |served| {
+                if let Some(welcome) = &welcome {
+                    welcome.record(served);
+                }
+                if let Some(log) = &log {
+                    log.record_served(served);
+                }
+            });
         }
-        server.bind(address).map_err(|error| {
+        let listening = server.bind(address).map_err(|error| {
             let remedy = match error.kind() {
                 io::ErrorKind::AddrInUse => "stop the other server, or choose another address with -l",
                 io::ErrorKind::PermissionDenied => "choose a port above 1023 with -l",
@@ -151,7 +183,11 @@ fn listen(settings: &Settings, files: &Files, log: Option<&Arc<AccessLog>>) -> R
                 _ => "choose another address with -l",
             };
             format!("{error}; {remedy}")
-        })
+        })?;
+        if let Some(welcome) = content.welcome() {
+            welcome.watch(&listening);
+        }
+        Ok(listening)
     });
     each.collect()
 }
@@ -171,7 +207,12 @@ fn announce(settings: &Settings, listening: &[Listening]) {
 }
 
 /// SIGHUP opens the log anew. Of the others, the first drains, the second ends.
-fn watch(mut signals: Signals, handles: Vec<ShutdownHandle>, log: Option<Arc<AccessLog>>) -> io::Result<()> {
+fn watch(
+    mut signals: Signals,
+    handles: Vec<ShutdownHandle>,
+    welcome: Option<Arc<Welcome>>,
+    log: Option<Arc<AccessLog>>,
+) -> io::Result<()> {
     let watcher = move || {
         let mut asked = false;
         for signal in signals.forever() {
@@ -185,6 +226,9 @@ fn watch(mut signals: Signals, handles: Vec<ShutdownHandle>, log: Option<Arc<Acc
                 std::process::exit(128 + signal);
             }
             asked = true;
+            if let Some(welcome) = &welcome {
+                welcome.stop();
+            }
             handles.iter().for_each(ShutdownHandle::shutdown);
         }
     };

@@ -342,6 +342,7 @@ fn the_welcome_site() {
     assert_eq!(server.get("/index.html").status, 200);
     assert_eq!(server.get("/other").status, 404);
     assert_eq!(server.ask("POST", "/", &["Content-Length: 0"]).status, 405);
+    assert_eq!(server.ask("POST", "/live/fibers", &["Content-Length: 0"]).status, 405);
 }
 
 #[test]

@@ -43,6 +43,11 @@ pub const FOR_TESTS: &[Peer] = &[
         package: "node-ws",
         purpose: "another WebSocket client that is not ours",
     },
+    Peer {
+        program: "chromium",
+        package: "chromium",
+        purpose: "the built-in site in a browser",
+    },
     // Debian has `postgres` itself apart, for each version; this one comes with any.
     Peer {
         program: "pg_ctlcluster",

@@ -1,0 +1,104 @@
+//! Who may see live data and the fibers: programs and people on this machine.
+//!
+//! Called for each such request. The address of the connection decides, and no field of the request can widen that; three narrow it:
+//!
+//! - `X-Forwarded-For`, `Forwarded` and their like say that a proxy on this machine speaks for somebody else;
+//! - a `Host` that is not a name of the loopback says that a page of another site has had its name point here;
+//! - `Sec-Fetch-Site: cross-site` says that a page of another site makes the browser ask.
+
+use std::net::{IpAddr, SocketAddr};
+
+use osier_web::http::StatusCode;
+use osier_web::{Request, Response};
+
+/// Fields that proxies add.
+const PROXIED: [&str; 4] = ["x-forwarded-for", "forwarded", "x-real-ip", "via"];
+
+/// The refusal for those who may not see.
+pub fn check(request: &Request<'_>, for_all: bool) -> Result<(), Response> {
+    let is_seen = |name| request.header(name).is_some();
+    let of_here = is_loopback(request.peer())
+        && !PROXIED.into_iter().any(is_seen)
+        && request.host().is_some_and(is_loopback_name);
+    if !for_all && !of_here {
+        return Err(refusal(
+            "live data is shown to visitors on the same machine; --live-for-all shows it to everybody\n",
+        ));
+    }
+    if request.header("sec-fetch-site") == Some(b"cross-site") {
+        return Err(refusal("live data is not for pages of other sites\n"));
+    }
+    Ok(())
+}
+
+fn refusal(why: &'static str) -> Response {
+    Response::new(StatusCode::FORBIDDEN).body(why)
+}
+
+/// A client on a Unix socket counts as another machine: it is a proxy, most likely.
+fn is_loopback(peer: SocketAddr) -> bool {
+    peer.ip().to_canonical().is_loopback()
+}
+
+/// Whether `host` or `host:port` cannot be the name of another machine.
+fn is_loopback_name(authority: &str) -> bool {
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    match host.parse::<IpAddr>() {
+        Ok(ip) => ip.to_canonical().is_loopback(),
+        Err(_) => {
+            let host = host.to_ascii_lowercase();
+            let host = host.trim_end_matches('.');
+            host == "localhost" || host.ends_with(".localhost")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_many_addresses() {
+        for here in ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(is_loopback(here.parse().unwrap()), "{here}");
+        }
+        for there in [
+            "0.0.0.0:0",
+            "192.0.2.1:1",
+            "[::]:1",
+            "[::ffff:192.0.2.1]:1",
+            "[fe80::1]:1",
+        ] {
+            assert!(!is_loopback(there.parse().unwrap()), "{there}");
+        }
+    }
+
+    #[test]
+    fn and_few_names() {
+        for here in [
+            "localhost",
+            "LOCALHOST:8080",
+            "localhost.",
+            "a.localhost:1",
+            "127.0.0.1:8080",
+            "[::1]:8080",
+            "[::1]",
+        ] {
+            assert!(is_loopback_name(here), "{here}");
+        }
+        for there in [
+            "",
+            "example.org",
+            "localhost.example.org",
+            "127.0.0.1.example.org",
+            "192.0.2.1:80",
+            "[::]:80",
+            "notlocalhost",
+        ] {
+            assert!(!is_loopback_name(there), "{there}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Live data: the counters of each worker as an event stream, and the dump of all fibers.
+//!
+//! Every stream reads the counters for itself, twice a second, which costs the workers nothing. A fiber that streams waits for the
+//! stop and for its next turn at once, so a drain does not wait for it.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use osier::sync::Event;
+use osier_web::http::StatusCode;
+use osier_web::{Connections, Request, Response, sse};
+use serde_json::{Value, json};
+
+use super::guard;
+use crate::metrics::Series;
+
+/// Between two events: often enough for charts that move, seldom enough to cost nothing.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Until a page whose stream has ended asks again.
+const RECONNECT: Duration = Duration::from_secs(1);
+
+/// Streams at once: more viewers than that are no viewers.
+const STREAMS: usize = 64;
+
+/// The label of requests that are not counted: they last as long as somebody looks.
+pub const STREAM: u32 = 1;
+
+pub struct Live {
+    pub requests: Series,
+    for_all: bool,
+    began: Instant,
+    connections: Mutex<Vec<Connections>>,
+    streams: AtomicUsize,
+    is_dumping: AtomicBool,
+    stopped: Event,
+}
+
+impl Live {
+    pub fn new(for_all: bool, workers: usize) -> Live {
+        Live {
+            requests: Series::new(workers),
+            for_all,
+            began: Instant::now(),
+            connections: Mutex::default(),
+            streams: AtomicUsize::new(0),
+            is_dumping: AtomicBool::new(false),
+            stopped: Event::manual(),
+        }
+    }
+
+    pub fn watch(&self, connections: Connections) {
+        self.connections().push(connections);
+    }
+
+    pub fn stop(&self) {
+        self.stopped.set();
+    }
+
+    /// Every fiber with its backtrace, as text. One at a time: finding the names of functions takes a while.
+    pub fn fibers(&self, request: &Request<'_>) -> Response {
+        if let Err(refusal) = guard::check(request, self.for_all) {
+            return refusal;
+        }
+        let Some(_turn) = Turn::take(&self.is_dumping) else {
+            return later("somebody else is being shown the fibers; try again\n");
+        };
+        Response::new(StatusCode::OK)
+            .header("cache-control", "no-store")
+            .body(osier::dump().to_string())
+    }
+
+    /// What the page is sent.
+    fn sample(&self) -> Value {
+        let connections = self.connections().clone();
+        let workers = osier::inspect::metrics().map_or_else(Vec::new, |metrics| metrics.workers);
+        let workers = workers.iter().enumerate().map(|(index, worker)| {
+            let latency = self.requests.latency_of_worker(index);
+            json!({
+                "name": worker.name,
+                "turns": worker.turns,
+                "fibers": worker.fibers,
+                "connections": connections.iter().map(|one| one.of_worker(index)).sum::<usize>(),
+                "requests": latency.iter().sum::<u64>(),
+                "latency": latency,
+            })
+        });
+        json!({ "at": self.began.elapsed().as_millis() as u64, "workers": workers.collect::<Vec<_>>() })
+    }
+
+    fn connections(&self) -> std::sync::MutexGuard<'_, Vec<Connections>> {
+        self.connections.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The counters, until the viewer goes or the server stops.
+pub fn events(live: &Arc<Live>, request: &Request<'_>) -> Response {
+    if let Err(refusal) = guard::check(request, live.for_all) {
+        return refusal;
+    }
+    let Some(seat) = Seat::take(live) else {
+        return later("too many look at this at once; try again\n");
+    };
+    request.set_label(STREAM);
+    sse::stream(move |sink| {
+        sink.send(sse::Event::empty().retry(RECONNECT))?;
+        loop {
+            sink.send(sse::Event::new(seat.0.sample().to_string()))?;
+            if seat.0.stopped.wait_timeout(INTERVAL) {
+                return Ok(());
+            }
+        }
+    })
+}
+
+fn later(why: &'static str) -> Response {
+    Response::new(StatusCode::SERVICE_UNAVAILABLE)
+        .header("retry-after", "1")
+        .body(why)
+}
+
+/// One of the streams there may be.
+struct Seat(Arc<Live>);
+
+impl Seat {
+    fn take(live: &Arc<Live>) -> Option<Seat> {
+        let seat = Seat(live.clone());
+        (live.streams.fetch_add(1, Ordering::Relaxed) < STREAMS).then_some(seat)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The right to do what only one may do at a time.
+struct Turn<'a>(&'a AtomicBool);
+
+impl Turn<'_> {
+    fn take(taken: &AtomicBool) -> Option<Turn<'_>> {
+        (!taken.swap(true, Ordering::Acquire)).then(|| Turn(taken))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
