@@ -208,7 +208,6 @@ impl Files {
         answer::answer(&self.site, request, prefix.trim_end_matches('/'))
     }
 
-<<<<<<< Updated upstream
     /// Answers `request` with the file `name`, a path below the root without percent-encoding, whatever the request's own
     /// path is: what an application means by `X-Sendfile`. Names that begin with a dot are served too. 404 for what is no
     /// file, and for what lies outside the root. Conditions and ranges count, for `GET`.
@@ -220,10 +219,7 @@ impl Files {
         answer::answer_with(&self.site, request, name.as_ref())
     }
 
-    /// A handler that gives [`Files::answer`], for [`Router::fallback`].
-=======
     /// A handler for [`Router::mount`] and [`Router::fallback`]: answers by [`Request::rest`].
->>>>>>> Stashed changes
     pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static {
         move |request| self.answer_below(request.mount_point(), request)
     }

@@ -15,12 +15,8 @@ use std::mem;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK, Sent, Transfer};
 
 use crate::RequestBody;
-<<<<<<< Updated upstream
 use crate::body::{Body, FilePart, FileParts, Kind};
-=======
-use crate::body::{Body, Kind};
 use crate::wire::Sink;
->>>>>>> Stashed changes
 
 /// Beyond this many collected bytes they go out.
 pub(crate) const HIGH_WATER: usize = 64 << 10;

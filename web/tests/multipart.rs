@@ -254,7 +254,7 @@ fn limits_are_the_handlers_to_choose() {
         "a part of the form is too large\n"
     );
     assert_eq!(
-        ask(form(&vec![("name=a", &b""[..]); 3])).text(),
+        ask(form(&[("name=a", &b""[..]); 3])).text(),
         "the form has too many parts\n"
     );
     let beyond = ask(form(&[("name=a", &[b'x'; 1000])]));
