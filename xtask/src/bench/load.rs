@@ -150,6 +150,69 @@ pub fn echoes(plan: &Plan, server: &Server, count: usize) -> Result<Served, Stri
     }
 }
 
+/// What the guests of a room have seen.
+pub struct Heard {
+    /// CPU time of the server for each delivery, in microseconds.
+    pub micros: f64,
+    pub per_second: f64,
+    /// The most it had resident, in bytes.
+    pub memory: u64,
+    /// Private bytes of the server for each guest, before anybody spoke.
+    pub guest_bytes: f64,
+    /// Delivery times in milliseconds.
+    pub median: f64,
+    pub p99: f64,
+}
+
+/// `guests` in a room, of whom `speakers` speak, each `pause` after the last time; without a pause as fast as all hear it.
+pub fn room(
+    plan: &Plan,
+    server: &Server,
+    path: &str,
+    guests: usize,
+    speakers: usize,
+    pause: Duration,
+) -> Result<Heard, String> {
+    let millis = plan.load.as_millis().to_string();
+    let start = |guests: usize| {
+        let numbers = [guests, speakers, pause.as_millis() as usize].map(|number| number.to_string());
+        let args = [
+            [server.port.to_string(), path.into()].to_vec(),
+            numbers.to_vec(),
+            vec![millis.clone()],
+        ]
+        .concat();
+        let mut held = Held::start(plan, "load-ws", &args)?;
+        match held.line() == "ready" {
+            true => Ok(held),
+            false => Err(format!("load-ws: not every one of {guests} guests could enter")),
+        }
+    };
+    // What the first make the server set up for all does not count: they come and go before.
+    drop(start(200)?);
+    std::thread::sleep(Duration::from_millis(500));
+    let before = server.private_memory();
+    let mut held = start(guests)?;
+    std::thread::sleep(Duration::from_millis(500));
+    let guest_bytes = server.private_memory().saturating_sub(before) as f64 / guests as f64;
+    let cpu = server.cpu();
+    held.go();
+    let line = held.line();
+    let cpu = server.cpu() - cpu;
+    let numbers: Vec<f64> = line.split(' ').filter_map(|number| number.parse().ok()).collect();
+    match numbers[..] {
+        [deliveries, seconds, median, p99] if deliveries > 0.0 => Ok(Heard {
+            micros: cpu.as_secs_f64() * 1e6 / deliveries,
+            per_second: deliveries / seconds,
+            memory: server.peak_memory(),
+            guest_bytes,
+            median: median / 1e3,
+            p99: p99 / 1e3,
+        }),
+        _ => Err("load-ws: not everybody has heard everything".into()),
+    }
+}
+
 /// Runs a program that prints "NAME NUMBER" lines and returns them.
 pub fn figures(cores: &[usize], program: &Path, args: &[String]) -> Result<Vec<(String, f64)>, String> {
     let name = program.file_name().unwrap_or_default().display();

@@ -2,11 +2,13 @@
 //!
 //! Called by `bench.rs`. A row is a list of contestants, ours first; each round runs them in turn. A contestant that
 //! fails is out for the rest of the row and its line says why. Here are the rows about servers and memory; those about
-//! the proxy are in `rows/proxy.rs`, those about scripts in `rows/php.rs`, those about primitives in a loop in `rows/micro.rs`.
+//! the proxy are in `rows/proxy.rs`, those about scripts in `rows/php.rs`, those about WebSockets in `rows/rooms.rs`, those
+//! about primitives in a loop in `rows/micro.rs`.
 
 mod micro;
 mod php;
 mod proxy;
+mod rooms;
 
 use super::load::{self, Served};
 use super::server::{self, Server};
@@ -27,7 +29,9 @@ pub const PACKAGES: &[&str] = &[
     "bench-async-std",
     "bench-std",
     "bench-corosensei",
+    "bench-tokio-tungstenite",
     "bench-load-echo",
+    "bench-load-ws",
     "bench-hold",
 ];
 
@@ -79,6 +83,7 @@ pub fn run(plan: &Plan) -> Vec<Line> {
     rows.extend(php::rows(plan));
     rows.extend([idle(plan), fibers(plan, 100_000), fibers(plan, 1_000_000), echo(plan)]);
     rows.extend(proxy::rows(plan));
+    rows.extend(rooms::rows(plan));
     rows.extend(micro::rows(plan));
     let wanted = rows
         .into_iter()

@@ -1,0 +1,40 @@
+//! Ours: the chat of osier-web at `/chat`, and a bare room at `/room` that gives everybody everything, on one worker. Argument: PORT.
+#![forbid(unsafe_code)]
+
+use osier::pubsub::{Policy, Topic};
+use osier_web::chat::{Chat, Options};
+use osier_web::{Request, Router, serve, ws};
+
+struct Guest(Topic<ws::Frame>);
+
+impl ws::Handler for Guest {
+    fn on_open(&mut self, sender: &ws::Sender) {
+        sender.join(&self.0);
+    }
+    fn on_message(&mut self, message: ws::Message, _: &ws::Sender) {
+        self.0.publish(message.into());
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let port = measure::argument() as u16;
+    let chat = Chat::new(Options {
+        burst: u32::MAX,
+        ..Options::default()
+    });
+    let room = Topic::new();
+    let options = ws::Options {
+        queue: 1024,
+        policy: Policy::Disconnect,
+        ..ws::Options::default()
+    };
+    let router = Router::new()
+        .get("/chat", move |request: &mut Request<'_>| chat.join(request))
+        .get("/room", move |request: &mut Request<'_>| {
+            options.upgrade_dormant(request, Guest(room.clone()))
+        });
+    osier::Runtime::builder()
+        .workers(1)
+        .build()?
+        .run(|| serve(("127.0.0.1", port), router))
+}
