@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) timeouts: Timeouts,
     pub(crate) observer: Option<Observer>,
     pub(crate) max_connections: usize,
+    /// Where every connection has come to, when the listeners say so: without asking the system for each.
+    pub(crate) bound: Option<SocketAddr>,
     pub(crate) trusted: Option<Trusted>,
     pub(crate) log: Log,
     /// Open connections of each worker, counted in where they are placed. Relaxed: a stale reading only makes the spread

@@ -228,11 +228,13 @@ impl Server {
             }
         }
         let address = listeners[0].address()?;
+        let mut shared = self.shared(osier::workers());
+        shared.bound = one_address(&listeners);
         Ok(Listening {
             listeners,
             address,
             file: None,
-            shared: Arc::new(self.shared(osier::workers())),
+            shared: Arc::new(shared),
             stop: ShutdownHandle::default(),
         })
     }
@@ -244,12 +246,23 @@ impl Server {
             limits: self.limits,
             timeouts: self.timeouts,
             max_connections: self.max_connections,
+            bound: None,
             trusted: self.trusted,
             observer: self.observer,
             log: self.log,
             connections: (0..workers).map(|_| Padded::default()).collect(),
         }
     }
+}
+
+/// The address that connections of all these listeners have come to, if it is one.
+fn one_address(listeners: &[Listener]) -> Option<SocketAddr> {
+    let mut addrs = listeners.iter().map(|listener| match listener {
+        Listener::Tcp(listener) => listener.local_addr().ok().filter(|addr| !addr.ip().is_unspecified()),
+        Listener::Unix(_) => None,
+    });
+    let first = addrs.next()??;
+    addrs.all(|addr| addr == Some(first)).then_some(first)
 }
 
 impl fmt::Debug for Server {

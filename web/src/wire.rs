@@ -68,7 +68,8 @@ impl<'w> Wire<'w> {
 
     /// Where the client has reached the server, if it was over a network.
     pub(crate) fn local_addr(self) -> Option<SocketAddr> {
-        self.stream()?.local_addr().ok()
+        let stream = self.stream()?;
+        self.worker.server.bound.or_else(|| stream.local_addr().ok())
     }
 
     /// The socket; none of a test.

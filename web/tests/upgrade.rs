@@ -260,6 +260,7 @@ fn a_request_has_one_number() {
     let router = Router::new().get("/", |request: &mut Request<'_>| {
         request.set_label(7);
         assert_eq!(request.id(), request.id());
+        assert!(request.local_addr().is_some_and(|addr| addr.ip().is_loopback() && addr.port() != 0));
         request.id().to_string()
     });
     let server = Server::new(router).on_request(move |one| {
