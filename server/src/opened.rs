@@ -129,7 +129,7 @@ fn privileges(file: &Path, config: &mut Config) -> Result<Option<Privileges>, St
     let settings = Settings {
         user,
         group,
-        landlock: Some(paths),
+        landlock: config.landlock.then_some(paths),
         chroot,
     };
     let prepared = Privileges::prepare(&settings).map_err(|troubles| troubles.join("; "))?;
