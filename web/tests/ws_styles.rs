@@ -345,8 +345,12 @@ fn a_slow_client_of_a_handler_meets_the_policy_and_nobody_waits_for_it() {
             Policy::DropNewest => {
                 // The close finds no room either, and comes after what is in the queue.
                 sender.close(4001, "enough");
-                let (numbers, close) = numbers(&mut peer);
-                assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>(), "the first");
+                let (numbers, mut close) = numbers(&mut peer);
+                if close.0 == 0x81 {
+                    close = peer.frame().expect("a close frame after the last");
+                }
+                let queued: Vec<usize> = (0..MUCH).filter(|n| outcomes[*n] == Pushed::Queued).collect();
+                assert_eq!(numbers, queued, "what was taken, and nothing that was refused");
                 assert_eq!((close.0, &close.1[..2]), (0x88, &4001_u16.to_be_bytes()[..]));
             }
         }
