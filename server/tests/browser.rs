@@ -84,6 +84,14 @@ fn two_tabs_chat() {
     bob.until(&shows("Ada", "Hello, Bob <b>&amp;</b> \u{1f33f}"));
     assert_eq!(bob.eval("document.querySelectorAll('#lines li').length"), 2);
 
+    // Who goes to another page is gone, and is back with "back".
+    bob.go(&format!("{}/docs", origin(&server)));
+    ada.until("document.querySelector('#status').textContent === 'only you are here'");
+    bob.eval("history.back()");
+    ada.until("document.querySelector('#status').textContent === '2 are here'");
+    bob.until(is_open());
+    bob.until(&shows("Bob", "Hello, Ada"));
+
     // Who talks without end is told so, and nobody hears it.
     bob.eval("for (let i = 0; i < 30; i++) { text.value = `line ${i}`; compose.requestSubmit(); }");
     bob.until("[...document.querySelectorAll('#lines .notice')].some(li => li.textContent.includes('Not so fast'))");
@@ -198,9 +206,9 @@ fn every_page_fits_a_phone_and_a_desktop_in_light_and_dark() {
             ("/runtime", "runtime"),
             ("/docs", "docs"),
         ] {
-            tab.size(1280, 860, false);
+            tab.size(1280, 1000, false);
             tab.go(&format!("{}{path}", origin(&server)));
-            for (width, height) in [(1280, 860), (768, 1024), (375, 812), (320, 640)] {
+            for (width, height) in [(1280, 1000), (768, 1024), (375, 812), (320, 640)] {
                 tab.size(width, height, width < 700);
                 let wide = tab.eval(TOO_WIDE);
                 assert_eq!(wide, json!([]), "{path} at {width} in {scheme}");

@@ -111,6 +111,13 @@ for (const field of [name, room]) {
   field.addEventListener("change", choose);
   field.addEventListener("keydown", (event) => { if (event.key === "Enter") text.focus(); });
 }
+// A page that may be shown again by "back" is kept with its connections: nobody is there meanwhile.
+addEventListener("pagehide", () => {
+  clearTimeout(timer);
+  socket.onclose = null;
+  socket.close();
+});
+addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
 addEventListener("online", () => { if (socket.readyState > WebSocket.OPEN) connect(); });
 
 name.value = remembered("chat-name", "");

@@ -14,6 +14,8 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const workers = new Map();
 let clock = null; // server time less ours
 let colours = {};
+let events;
+let timer;
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 function short(value) {
@@ -74,7 +76,7 @@ function drawLine(chart, samples, now) {
   const most = samples.reduce((most, sample) => Math.max(most, sample[chart.key]), 0);
   chart.top = towards(chart.top, ceiling(most));
   const x = (at) => width - ((now - at) / WINDOW) * width;
-  const y = (value) => height - 1.5 - (value / chart.top) * (height - 5);
+  const y = (value) => height - 1.5 - (value / chart.top) * (height - 17); // below the label
   pen.lineWidth = 1;
   pen.strokeStyle = colours.line;
   pen.beginPath();
@@ -216,7 +218,8 @@ function say(state, words) {
 }
 
 function listen() {
-  const events = new EventSource("/live/events");
+  clearTimeout(timer);
+  events = new EventSource("/live/events");
   events.onopen = () => say("open", "live");
   events.onmessage = (event) => receive(JSON.parse(event.data));
   events.onerror = async () => {
@@ -231,7 +234,7 @@ function listen() {
       return;
     }
     say("closed", "no data; again in 5 s");
-    setTimeout(listen, 5000);
+    timer = setTimeout(listen, 5000);
   };
 }
 
@@ -265,5 +268,11 @@ byId("load").addEventListener("click", async () => {
 readColours();
 dark.addEventListener("change", () => { readColours(); draw(); });
 addEventListener("resize", draw);
+// A page that may be shown again by "back" is kept with its connections: nobody looks meanwhile.
+addEventListener("pagehide", () => {
+  clearTimeout(timer);
+  events.close();
+});
+addEventListener("pageshow", (event) => { if (event.persisted) listen(); });
 listen();
 frame();
