@@ -93,7 +93,8 @@ impl Health {
     /// Forgets the failures; whether the backend was out.
     #[inline]
     pub(super) fn answered(&self) -> bool {
-        if self.failures.load(Relaxed) == 0 {
+        // Both: an answer may come between the two steps of a failure on another worker.
+        if self.failures.load(Relaxed) == 0 && self.trial_at.load(Relaxed) == 0 {
             return false;
         }
         self.failures.store(0, Relaxed);
@@ -145,6 +146,18 @@ mod tests {
         assert!(health.begin_trial(710, &POLICY));
         assert!(health.answered());
         assert_eq!(health.admits(711), Admits::Yes);
+    }
+
+    #[test]
+    fn an_answer_in_the_middle_of_a_failure_leaves_no_trial_behind() {
+        let health = Health::default();
+        // One worker has counted the last failure, and another hears an answer before the first says until when.
+        health.failures.store(POLICY.failures, Relaxed);
+        assert!(!health.answered());
+        health.trial_at.store(112, Relaxed);
+        assert!(health.begin_trial(112, &POLICY));
+        assert!(health.answered(), "the trial has shown that it is in");
+        assert_eq!(health.admits(113), Admits::Yes);
     }
 
     #[test]
