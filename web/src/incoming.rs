@@ -132,6 +132,16 @@ impl<'a> RequestBody<'a> {
         }
     }
 
+    /// Sends the `100 Continue` that the client waits for, behind the answers before it. To be called before the body is given
+    /// to another fiber: the output is the connection's own fiber's, which may be in the middle of a write then.
+    pub(crate) fn invite(&mut self) -> io::Result<()> {
+        if self.awaited {
+            self.welcome();
+            self.output.flush()?;
+        }
+        Ok(())
+    }
+
     /// Whether some of it, or perhaps only of its framing, has been received and not been read.
     pub(crate) fn has_received(&self) -> bool {
         !self.unread.is_empty() && !self.is_done()
@@ -199,10 +209,7 @@ impl<'a> RequestBody<'a> {
 
     /// Bytes from the socket, into `into` or into the buffer behind `unread`.
     fn receive(&mut self, into: Option<&mut [u8]>) -> io::Result<usize> {
-        if self.awaited {
-            self.welcome();
-            self.output.flush()?;
-        }
+        self.invite()?;
         let link = self.link;
         let read = link.read_body(into.unwrap_or(&mut self.buffer[self.unread.end..]));
         match read {

@@ -78,7 +78,7 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 /// The method and the target (paths with a `.` or `..` segment, percent-encoded or not, are refused by 400: they mean one
 /// thing here and another there), the client's fields but those for this connection, and
 /// `X-Forwarded-For`, `-Proto` and `-Host` and `Forwarded`. What a client that is not [trusted](Proxy::trust) says in these, or in
-/// `X-Real-IP`, is left out. `Expect: 100-continue` is answered here, when the backend's connection is there.
+/// `X-Real-IP`, is left out, also where it is spelled with `_` for `-`. `Expect: 100-continue` is answered here, when the backend's connection is there.
 ///
 /// # What the client gets
 ///

@@ -94,6 +94,30 @@ fn what_a_stranger_says_of_itself_is_replaced() {
 }
 
 #[test]
+fn a_stranger_s_word_passes_under_no_other_spelling() {
+    // Applications behind CGI, WSGI and Rack have one name for `-` and `_`.
+    let (site, _backend) = through(|proxy| proxy);
+    let seen = asked(
+        &site,
+        "GET / HTTP/1.1\r\nHost: a\r\nX_Forwarded_For: 1.2.3.4\r\nX-Forwarded_Proto: https\r\nX_Real_IP: 1.2.3.4\r\n\
+         Content_Length: 7\r\nTransfer_Encoding: chunked\r\nX-Forwarded-Ssl: on\r\nX-Forwarded-Protocol: https\r\n\
+         X_Mine: 1\r\n\r\n",
+    );
+    for gone in [
+        "x_forwarded_for",
+        "x-forwarded_proto",
+        "x_real_ip",
+        "content_length",
+        "transfer_encoding",
+        "x-forwarded-ssl",
+        "x-forwarded-protocol",
+    ] {
+        assert_eq!(seen.header(gone), None, "{gone}: {}", seen.head);
+    }
+    assert_eq!(seen.header("x_mine"), Some("1"));
+}
+
+#[test]
 fn what_a_trusted_proxy_says_is_added_to() {
     let (site, _backend) = through(|proxy| proxy.trust(|ip| ip.is_loopback()));
     let seen = asked(

@@ -653,3 +653,85 @@ fn a_route_may_let_the_backend_finish_for_a_client_that_has_left() {
         upstream.stats()[0].kept + upstream.stats()[0].stale == 1
     });
 }
+
+#[test]
+fn a_connection_with_half_a_request_on_it_is_not_kept() {
+    // Answers without reading, ends the answer when the proxy has given up sending, and only then reads what there is.
+    let (next, rest) = mpsc::channel();
+    let backend = Backend::start(move |number, conn| {
+        if number > 0 {
+            while conn.request().is_some() {
+                conn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            }
+            return;
+        }
+        conn.head();
+        conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n");
+        thread::sleep(Duration::from_millis(600));
+        conn.send("0\r\n\r\n");
+        next.send(conn.rest()).unwrap();
+    });
+    let site = serve_large(backend.proxy().first_byte_timeout(Duration::from_millis(150)));
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n");
+    let mut sending = client.stream.try_clone().unwrap();
+    let sender = thread::spawn(move || while sending.write_all(&[b'x'; 65536]).is_ok() {});
+    assert_eq!(client.reply().text(), "a");
+    let reply = site.get("/next");
+    assert_eq!((reply.status, reply.text()), (200, "ok"));
+    drop(client);
+    let rest = rest.recv_timeout(PATIENCE).unwrap();
+    assert!(
+        rest.iter().all(|&byte| byte == b'x'),
+        "the next request was taken for a body"
+    );
+    sender.join().unwrap();
+}
+
+#[test]
+fn continue_waits_for_the_answers_before_it() {
+    let backend = Backend::start(|_, conn| {
+        while let Some(asked) = conn.request() {
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{}",
+                asked.body.len()
+            ));
+        }
+    });
+    // Little room on the way to the client, so that a few answers it does not read are too many.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_send_buffer_size(16 << 10).unwrap();
+    socket
+        .bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into())
+        .unwrap();
+    socket.listen(64).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let router = Router::new()
+        .get("/piece", |_: &mut osier_web::Request<'_>| vec![b'x'; 31 << 10])
+        .fallback(backend.proxy().handler());
+    let site = site_with(1, Server::new(router), move |server| {
+        server.listener(osier::net::TcpListener::from(std::os::fd::OwnedFd::from(socket)))
+    });
+    assert_eq!(
+        site.get("/warm").status,
+        200,
+        "a connection is kept, so that nothing waits before the body does"
+    );
+    for pieces in 1..12 {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(8 << 10).unwrap();
+        socket.connect(&site.addr.into()).unwrap();
+        let mut client = common::Client::new(socket.into());
+        let mut requests = "GET /piece HTTP/1.1\r\nHost: a\r\n\r\n".repeat(pieces);
+        requests.push_str("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+        client.send(requests);
+        thread::sleep(Duration::from_millis(50));
+        for _ in 0..pieces {
+            assert_eq!(client.reply().body.len(), 31 << 10);
+        }
+        assert_eq!(client.head().0, 100, "after {pieces}");
+        client.send("hello");
+        assert_eq!(client.reply().text(), "5");
+    }
+    assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
+}

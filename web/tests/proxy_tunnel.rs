@@ -178,6 +178,24 @@ fn a_switch_to_what_nobody_has_asked_for_is_502() {
 }
 
 #[test]
+fn what_would_carry_more_requests_is_not_switched_to() {
+    // Rules for paths, addresses and users would not see them.
+    for protocol in ["h2c", "H2C", "h2c, websocket", "HTTP/2.0", "TLS/1.2"] {
+        let backend = Backend::answering(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{protocol}",
+            protocol.len()
+        ));
+        let site = serve(backend.proxy());
+        let reply = site.ask(&format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
+        ));
+        assert_eq!((reply.status, reply.text()), (200, protocol));
+        let heads = backend.heads.lock().unwrap();
+        assert!(!heads[0].to_lowercase().contains("upgrade"), "{}", heads[0]);
+    }
+}
+
+#[test]
 fn tunnels_can_be_switched_off() {
     let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let site = serve(backend.proxy().tunnels(false));

@@ -249,6 +249,8 @@ pub fn while_sending<T>(
     if sender.is_done() {
         return read();
     }
+    // An error is met again by whoever reads or writes next.
+    let _ = client.invite();
     osier::scope(|s| {
         let sending = s.spawn_local(move || sender.run(stream, client));
         let outcome = read();

@@ -148,10 +148,11 @@ fn exchange(
     let lease = wire.lease().expect("nothing has been read").clone();
     wire.while_sending(sender.over());
     osier::scope(|s| {
-        let sending = s.spawn_local(|| {
-            let lease = lease;
-            // A backend that does not want the rest may still answer; a client that fails ends the connection.
-            let _ = sender.send(body, &lease);
+        // A backend that does not want the rest may still answer; a client that fails ends the connection.
+        let sending = s.spawn_local(|| match sender.send(body, &lease) {
+            Ok(()) => None,
+            // With a second owner it is not kept: the next request would be taken for the rest of this one.
+            Err(_) => Some(lease),
         });
         let relayed = relay::relay(wire, &[], bound, out);
         sending.cancel();

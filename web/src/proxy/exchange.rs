@@ -55,7 +55,8 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
             Err(unavailable) => return Failure::Unavailable(unavailable).answer(settings, request),
         };
         let backend = lease.backend();
-        let upgrade = request.head.upgrade().filter(|_| settings.tunnels);
+        let upgrade = request.head.upgrade();
+        let upgrade = upgrade.filter(|list| settings.tunnels && !carries_requests(list));
         if outgoing::write_head(settings, request, &target, &lease, upgrade, &mut sender.head).is_err() {
             // What came through the strict parser can be written; a host or prefix of the settings perhaps not.
             return Response::internal_error("the proxy's host or prefix cannot be written in a request");
@@ -69,6 +70,18 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
             Err(failure) => return failure.answer(settings, request),
         }
     }
+}
+
+/// Whether one of these protocols is HTTP again, or hides it: what came through such a tunnel would pass all rules by.
+fn carries_requests(protocols: &[u8]) -> bool {
+    let names = protocols.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+    names
+        .filter_map(|protocol| protocol.split(|&byte| byte == b'/').next())
+        .any(|name| {
+            [b"h2c".as_slice(), b"h2", b"http", b"tls"]
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(name))
+        })
 }
 
 /// Whether the same request may be sent again: the backend has not got a byte of it, or it makes no difference how often it
@@ -153,6 +166,7 @@ fn send_and_await(
 ) -> Result<Result<Result<answer::Head, Why>, NoHead>, Failure> {
     let lease = wire.lease().expect("nothing has been read").clone();
     wire.while_sending(sender.over());
+    request.body.invite().map_err(of_client)?;
     let method = request.head.method();
     let body = &mut request.body;
     let (found, sent) = osier::scope(|s| {

@@ -27,16 +27,18 @@ fn tells_the_client(name: &str) -> bool {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     match name.len() {
         9 => is("forwarded") || is("x-real-ip"),
-        15 => is("x-forwarded-for"),
-        16 => is("x-forwarded-host") || is("x-forwarded-port"),
-        17 => is("x-forwarded-proto"),
-        18 => is("x-forwarded-server") || is("x-forwarded-prefix"),
-        _ => false,
+        _ => name
+            .get(..12)
+            .is_some_and(|begin| begin.eq_ignore_ascii_case("x-forwarded-")),
     }
 }
 
 /// Whether a field of a request is passed on as it is; `Proxy` is not, as CGI programs behind take it for a setting of theirs.
+/// For such programs `_` is `-`, so what may not pass in one spelling does not in the other.
 pub(super) fn passes(name: &str, is_trusted: bool) -> bool {
+    if name.contains('_') {
+        return passes(&name.replace('_', "-"), is_trusted);
+    }
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     match name.len() {
         4 if is("host") => false,
