@@ -163,6 +163,25 @@ fn a_client_that_breaks_its_body_off_ends_the_request() {
     assert_eq!(site.get("/photo.jpg").status, 404, "the server lives");
 }
 
+#[test]
+fn an_application_that_waits_for_a_body_nobody_sends_is_freed() {
+    let folder = folder();
+    let (said, heard) = mpsc::channel();
+    let said = Mutex::new(said);
+    let app = Responder::unix(folder.path(), move |conn| {
+        conn.opening();
+        conn.send(stdout(b"Status: 204\n\n"));
+        conn.wait_for_end();
+        said.lock().unwrap().send(()).unwrap();
+    });
+    let site = serve(&folder, &app, impatient());
+    let mut client = site.connect();
+    client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nhello");
+    assert_eq!(client.reply().status, 204);
+    drop(client);
+    heard.recv_timeout(PATIENCE / 2).expect("its connection ends");
+}
+
 // ---- time ----
 
 #[test]

@@ -70,6 +70,18 @@ fn the_application_is_told_everything() {
 }
 
 #[test]
+fn the_host_is_the_one_that_was_asked_for() {
+    let folder = folder();
+    let app = Responder::answering(folder.path(), |told, _| {
+        text(&format!("{} {}", told.get("HTTP_HOST"), told.get("SERVER_NAME")))
+    });
+    let site = serve(&folder, &app, Options::default());
+    // RFC 9112 3.2.2: the Host field of a request for a whole URL means nothing.
+    let reply = site.ask("GET http://one.test/a.php HTTP/1.1\r\nHost: two.test\r\n\r\n");
+    assert_eq!(reply.text(), "one.test one.test");
+}
+
+#[test]
 fn options_change_what_it_is_told() {
     let folder = folder();
     let app = Responder::answering(folder.path(), |_, _| text("ok"));

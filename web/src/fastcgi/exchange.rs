@@ -277,6 +277,10 @@ impl Exchange {
                 Ok(None) => break,
             }
         }
+        // It may wait for a body that nobody sends any more.
+        if self.sending.done().is_none() {
+            return;
+        }
         let until = Instant::now() + time;
         osier::spawn_local(move || {
             let mut left = bytes;

@@ -184,7 +184,11 @@ pub fn write(
     // php-cgi runs nothing without it.
     params.put("REDIRECT_STATUS", b"200");
     for (name, value) in &fields.0 {
-        params.field(name, value);
+        // RFC 9112 3.2.2: where the target names the host, the field means nothing.
+        match request.host() {
+            Some(host) if name.eq_ignore_ascii_case("host") => params.field(name, host.as_bytes()),
+            _ => params.field(name, value),
+        }
     }
     for (name, value) in &fixed.extra {
         params.writer.pair(name.as_bytes(), value.as_bytes());
