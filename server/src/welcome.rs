@@ -80,7 +80,7 @@ const ASSETS: [(&str, &str, &str); 5] = [
 ];
 
 /// Name, what it is about, text.
-const DOCS: [(&str, &str, &str); 5] = [
+const DOCS: [(&str, &str, &str); 6] = [
     (
         "README.md",
         "what Osier is, and how to start",
@@ -90,6 +90,11 @@ const DOCS: [(&str, &str, &str); 5] = [
         "ARCHITECTURE.md",
         "the crates, the life of one request, the invariants: on one screen",
         include_str!("../../ARCHITECTURE.md"),
+    ),
+    (
+        "configuration.md",
+        "every key of a configuration file",
+        include_str!("../../docs/configuration.md"),
     ),
     (
         "mixing.md",
