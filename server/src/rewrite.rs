@@ -4,26 +4,26 @@
 //! and whose conditions all hold decides. A new path goes through the routes again, at most [`RESTARTS`] times ([`follow`]), then the answer is 500
 //! and a line for the operator.
 //!
-//! - Patterns see the path percent-decoded and are expressions of the `regex` crate: time is linear in the path, there are no references back inside
+//! - Patterns see the path as routes do (`site/path.rs`: percent-decoded, an encoded slash is one, empty segments count for nothing), or a rule that
+//!   keeps somebody out would be passed by `//`. They are expressions of the `regex` crate: time is linear in the path, there are no references back inside
 //!   a pattern; a condition on a capture compares instead.
 //! - A byte that is no UTF-8 fits no `.`, unless the pattern says `(?-u)`.
 //! - What a pattern has captured is percent-encoded where it goes into a path or query, so it never adds a parameter, a line or a host.
-//! - A path with an encoded slash, with `.` or `..` as a segment, or a NUL, fits no pattern: decoded it would mean another one.
+//! - A path with `.` or `..` as a segment, a bad escape or a NUL fits no pattern: decoded it would mean another one.
 //!
 //! The user's side is `docs/rewrite.md`.
 
 mod condition;
 mod template;
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use osier_web::http::Version;
 use osier_web::{Request, Response};
-use percent_encoding::percent_decode;
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
 use crate::say::Say;
+use crate::site::path::plain;
 use condition::Check;
 pub use condition::{Condition, SUBJECTS, Subject, Test};
 use template::Url;
@@ -193,7 +193,7 @@ impl Rewrite {
     ///
     /// While a condition asks the file system.
     pub fn apply(&self, facts: &dyn Facts) -> Verdict {
-        let Some(path) = decoded(facts.path()) else {
+        let Some(path) = plain(facts.path()) else {
             return Verdict::Nothing;
         };
         for rule in &self.rules {
@@ -245,19 +245,6 @@ impl Ready {
 fn regex(pattern: &str) -> Result<Regex, String> {
     let built = RegexBuilder::new(pattern).size_limit(PATTERN_MAX).build();
     built.map_err(|error| format!("pattern {pattern:?}: {error}"))
-}
-
-/// The path with its escapes undone; `None` when that is not one path in one way.
-fn decoded(path: &str) -> Option<Cow<'_, [u8]>> {
-    let odd = |segment: &str| {
-        let segment = Cow::from(percent_decode(segment.as_bytes()));
-        matches!(&*segment, b"." | b"..") || segment.iter().any(|byte| matches!(byte, b'/' | 0))
-    };
-    // Most paths have neither, and are borrowed.
-    if path.contains(['%', '.']) && path.split('/').any(odd) {
-        return None;
-    }
-    Some(percent_decode(path.as_bytes()).into())
 }
 
 /// What the routes made of a request.

@@ -18,7 +18,7 @@ mod build;
 mod handler;
 mod hosts;
 pub mod live;
-mod path;
+pub mod path;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
