@@ -1,6 +1,7 @@
 //! `rate`: how many requests one client may make in a time, and how many at once.
 //!
-//! `site.rs` makes one [`Rate`] for each `rate` of the configuration and asks [`Rate::check`] before the handler; the [`Permit`] lives as long as the request.
+//! `site.rs` makes one [`Rate`] for each `rate` of the configuration and asks [`Rate::check`] before the handler; the [`Permit`] lives as long as the request,
+//! until its answer has been sent. A connection that has become something else (a WebSocket, a tunnel) is no request any more.
 //! A client is an IPv4 address or the first 64 bits of an IPv6 one: a subscriber has at least that many.
 //!
 //! A client's bucket is one instant: when it would be full again (the generic cell rate algorithm, ITU-T I.371). A request moves it by `per / requests`; it
@@ -13,7 +14,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::{Entry as Slot, RandomState};
 use std::hash::BuildHasher;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use osier_web::Response;
@@ -59,17 +60,24 @@ struct Entry {
 
 /// A request that has been let in.
 #[must_use = "the request is over when this is dropped"]
-pub struct Permit<'r> {
-    counted: Option<(&'r Rate, Client)>,
+pub struct Permit {
+    counted: Option<(Arc<Rate>, Client)>,
 }
 
-impl Drop for Permit<'_> {
+impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some((rate, client)) = self.counted
-            && let Some(entry) = rate.shard(client).get_mut(&client)
+        if let Some((rate, client)) = &self.counted
+            && let Some(entry) = rate.shard(*client).get_mut(client)
         {
             entry.running = entry.running.saturating_sub(1);
         }
+    }
+}
+
+impl Permit {
+    /// Whether it makes a difference when it is given back.
+    pub fn is_counted(&self) -> bool {
+        self.counted.is_some()
     }
 }
 
@@ -87,12 +95,12 @@ impl Rate {
     }
 
     /// Lets a request of `client` in, or says what to answer: 429, and when to come again.
-    pub fn check(&self, client: IpAddr) -> Result<Permit<'_>, Response> {
+    pub fn check(self: &Arc<Self>, client: IpAddr) -> Result<Permit, Response> {
         self.check_at(client, Instant::now()).map_err(too_many)
     }
 
     /// The error is how long to wait.
-    fn check_at(&self, client: IpAddr, now: Instant) -> Result<Permit<'_>, Duration> {
+    fn check_at(self: &Arc<Self>, client: IpAddr, now: Instant) -> Result<Permit, Duration> {
         let client = key(client);
         let mut shard = self.shard(client);
         if shard.len() >= SHARD_MAX && !shard.contains_key(&client) {
@@ -119,7 +127,7 @@ impl Rate {
         }
         entry.running += 1;
         drop(shard);
-        let counted = Some((self, client));
+        let counted = Some((Arc::clone(self), client));
         Ok(Permit { counted })
     }
 
@@ -168,13 +176,13 @@ fn too_many(wait: Duration) -> Response {
 mod tests {
     use super::*;
 
-    fn rate(requests: u32, per: u64, burst: u32, concurrent: Option<u32>) -> Rate {
-        Rate::new(&Settings {
+    fn rate(requests: u32, per: u64, burst: u32, concurrent: Option<u32>) -> Arc<Rate> {
+        Arc::new(Rate::new(&Settings {
             requests,
             per: Duration::from_secs(per),
             burst,
             concurrent,
-        })
+        }))
     }
 
     fn ip(text: &str) -> IpAddr {

@@ -230,15 +230,19 @@ fn listeners() {
 fn sites() {
     run(&[
         (
-            "[[site]]\n@route\n",
+            "[[site]]\ndefault = false\n@route\n",
             &["1:1: [[site]] answers for nobody: give it host = \"example.org\" or default = true"],
         ),
         (
-            "[[site]]\nhosts = \"example.org\"\n@route\n",
+            "[[site]]\n@route\n[[site]]\n@route\n",
             &[
                 "1:1: [[site]] answers for nobody: give it host = \"example.org\" or default = true",
-                "2:1: unknown key 'hosts' in [[site]]; did you mean 'host'?",
+                "4:1: [[site]] answers for nobody: give it host = \"example.org\" or default = true",
             ],
+        ),
+        (
+            "[[site]]\nhosts = \"example.org\"\n@route\n",
+            &["2:1: unknown key 'hosts' in [[site]]; did you mean 'host'?"],
         ),
         (
             "@site\n",

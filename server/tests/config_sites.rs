@@ -11,6 +11,17 @@ fn text(reply: &Reply) -> (u16, &str) {
 }
 
 #[test]
+fn the_only_site_is_the_default() {
+    let sites = Sites::start("[[site]]\n[[site.route]]\nfiles = \"www\"\n");
+    assert_eq!(text(&sites.get("any.example", "/")), (200, "the index"));
+    // One that names its hosts answers for no other.
+    let said = sites.reload("[[site]]\nhost = \"a.example\"\n[[site.route]]\nfiles = \"www\"\n");
+    assert!(said.contains("reloaded"), "{said}");
+    assert_eq!(sites.get("any.example", "/").status, 421);
+    assert_eq!(sites.get("a.example", "/").status, 200);
+}
+
+#[test]
 fn a_site_of_six_lines() {
     let sites = Sites::start("[[site]]\ndefault = true\n[[site.route]]\nfiles = \"www\"\n");
     assert!(
@@ -240,6 +251,45 @@ fn rewrites_go_through_the_routes_again() {
     let reply = sites.get("x", "/loop");
     assert_eq!(reply.status, 500);
     assert!(sites.said().contains("rewrite loop: \"/loop\""), "{}", sites.said());
+}
+
+#[test]
+fn no_spelling_of_a_path_leads_around_a_rewrite() {
+    let folder = Sites::folder();
+    folder.write("www/admin/x.txt", "the secret");
+    let sites = Sites::start_in(
+        folder,
+        "[[site]]\n[[site.route]]\nrewrite = [{ pattern = \"^/admin(/|$)\", to = \"/login\", redirect = 302 }]\n\
+         [[site.route]]\nfiles = \"www\"\n",
+    );
+    for target in [
+        "/admin/x.txt",
+        "//admin/x.txt",
+        "/admin//x.txt",
+        "/%61dmin/x.txt",
+        "/admin%2fx.txt",
+        "/%2fadmin/x.txt",
+    ] {
+        assert_eq!(sites.get("x", target).field("location"), Some("/login"), "{target}");
+    }
+    assert_eq!(text(&sites.get("x", "/a.txt")), (200, "the file a"));
+}
+
+#[test]
+fn what_is_still_being_sent_counts_as_at_the_same_time() {
+    let folder = Sites::folder();
+    folder.write("www/large.bin", support::pattern(32 << 20));
+    let sites = Sites::start_in(
+        folder,
+        "[[site]]\n[[site.route]]\nrate = { requests = 1000, per = \"1s\", burst = 1000, concurrent = 1 }\nfiles = \"www\"\n",
+    );
+    let mut slow = sites.connect();
+    send(&mut slow, "GET", "x", "/large.bin", &[]);
+    assert_eq!(slow.receive_head().status, 200);
+    assert_eq!(sites.get("x", "/a.txt").status, 429);
+    drop(slow);
+    support::sites::wait_for("the end of the first", || sites.get("x", "/a.txt").status == 200);
+    assert_eq!(sites.get("x", "/a.txt").status, 200);
 }
 
 #[test]

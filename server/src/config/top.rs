@@ -60,7 +60,9 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     });
     let mut listeners: Vec<ListenAt> = top.sections("listen").into_iter().map(listen).collect();
     let nowhere = top.key("listen").is_none();
-    let sites: Vec<SiteAt> = top.sections("site").into_iter().map(site).collect();
+    let sections = top.sections("site");
+    let is_only = sections.len() == 1;
+    let sites: Vec<SiteAt> = sections.into_iter().map(|section| site(section, is_only)).collect();
     if top.key("site").is_none() {
         top.problem("there is no [[site]]: nothing would be served");
     }
@@ -161,10 +163,12 @@ fn listen(section: Section<'_>) -> ListenAt {
     }
 }
 
-fn site(section: Section<'_>) -> SiteAt {
+/// The only site of a file answers for every host unless it says otherwise.
+fn site(section: Section<'_>, is_only: bool) -> SiteAt {
     let hosts = section.parsed_list("host", host);
     let default_at = section.key("default");
-    let default = section.boolean("default").unwrap_or(false);
+    let is_plain = section.key("host").is_none() && default_at.is_none();
+    let default = section.boolean("default").unwrap_or(is_only && is_plain);
     if section.key("host").is_none() && !default {
         section.problem("[[site]] answers for nobody: give it host = \"example.org\" or default = true");
     }
@@ -263,6 +267,12 @@ pub fn net(text: &str) -> Result<IpNet, String> {
         .parse::<IpNet>()
         .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
         .map_err(|_| "write an address or a network, \"10.0.0.0/8\" or \"::1\" for example".to_string())?;
+    if let IpNet::V6(v6) = net
+        && let (Some(v4), Some(prefix)) = (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96))
+    {
+        // Clients are compared as what they are: no one would ever be in it.
+        return Err(format!("it is IPv4 mapped into IPv6; did you mean \"{v4}/{prefix}\"?"));
+    }
     if net.trunc() != net {
         return Err(format!(
             "it has bits behind its prefix; did you mean \"{}\"?",

@@ -14,7 +14,7 @@ use crate::access::Access;
 use crate::auth::Auth;
 use crate::cors::Cors;
 use crate::headers::Headers;
-use crate::rate::{Permit, Rate};
+use crate::rate::Rate;
 
 use super::handler::Handler;
 use super::plain;
@@ -76,7 +76,7 @@ impl Around {
         }
         let response = match self.admit(request) {
             Err(refusal) => refusal,
-            Ok(_permit) => {
+            Ok(()) => {
                 let response = match self.time {
                     None => handler.answer(request, path),
                     Some(time) => osier::timeout(time, || handler.answer(request, path))
@@ -100,18 +100,23 @@ impl Around {
         self.dress(request, self.page(response))
     }
 
-    fn admit(&self, request: &mut Request<'_>) -> Result<Option<Permit<'_>>, Response> {
+    fn admit(&self, request: &mut Request<'_>) -> Result<(), Response> {
         let client = request.peer().ip();
         if let Some(access) = &self.access {
             access.check(client)?;
         }
-        let permit = self.rate.as_ref().map(|rate| rate.check(client)).transpose()?;
+        if let Some(rate) = &self.rate {
+            let permit = rate.check(client)?;
+            if permit.is_counted() {
+                // The request outlives the handler: until the last byte of its answer has been sent.
+                request.extensions_mut().insert(Arc::new(permit));
+            }
+        }
         if let Some(auth) = &self.auth {
             auth.check(request)?;
         }
         let bounded = request.body().limit(self.body);
-        bounded.map_err(|_| plain(StatusCode::PAYLOAD_TOO_LARGE).close())?;
-        Ok(permit)
+        bounded.map_err(|_| plain(StatusCode::PAYLOAD_TOO_LARGE).close())
     }
 
     fn page(&self, response: Response) -> Response {
