@@ -173,5 +173,8 @@ if [ ! -e $policy ]; then
     printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
 fi
 apt-get update -q || true
-apt-get install -q -y --no-install-recommends "$@"
+apt-get install -q -y --no-install-recommends "$@" && exit
+# One that cannot be had, or not beside what is installed, must not keep the others away.
+for package; do apt-get install -q -y --no-install-recommends "$package" || failed=1; done
+exit ${failed:-0}
 "#;

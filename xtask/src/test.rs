@@ -85,14 +85,29 @@ fn doc_tests() -> Outcome {
     step::tests("docs", &mut command, LIMIT)
 }
 
-/// The tests of the workspace once more, on the driver that other systems have.
+/// The tests of what stands on a driver once more, on the one that other systems have. What its handlers say to browsers,
+/// interpreters and other servers does not depend on it, and takes minutes: those run once.
 fn portable_driver() -> Outcome {
     let mut command = cargo();
     command.args(["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]);
     command.args(["--", "--show-output"]);
+    for once in ONCE {
+        command.args(["--skip", once]);
+    }
     command.env("OSIER_DRIVER", "portable");
     step::tests("portable", &mut command, LIMIT)
 }
+
+/// Tests whose peers take long and do not care how we wait.
+const ONCE: &[&str] = &[
+    "two_tabs_chat",
+    "charts_move_and_fibers_are_shown",
+    "every_page_fits_a_phone_and_a_desktop_in_light_and_dark",
+    "who_may_not_see_is_told_so",
+    "a_wiki_is_installed_and_written",
+    "python_websockets_agrees",
+    "npm_ws_agrees",
+];
 
 /// The same driver on poll(2), which the `polling` crate is built for by a flag of its own: no edges, and no kernel that
 /// remembers.
