@@ -34,7 +34,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::Shutdown;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, str};
@@ -101,7 +101,6 @@ impl Options {
         let shared = Arc::new(Shared {
             options: self,
             node,
-            sequence: AtomicU64::new(0),
             outbound: queue.inlet(),
             rooms: Mutex::default(),
             changed: Event::new(),
@@ -143,7 +142,6 @@ struct Shared {
     options: Options,
     /// This process, as others know it.
     node: [u8; wire::NODE_BYTES],
-    sequence: AtomicU64,
     outbound: Inlet<Outbound>,
     rooms: Mutex<HashMap<Arc<str>, Known>>,
     /// A room was added.
@@ -237,10 +235,9 @@ impl<T: Payload> Room<T> {
     /// Returns how many took it here. Never waits.
     pub fn publish(&self, message: T) -> usize {
         let shared = &self.redis.0.shared;
-        let sequence = shared.sequence.fetch_add(1, Ordering::Relaxed);
         shared.outbound.push(Outbound {
             room: self.name.clone(),
-            bytes: wire::pack(&shared.node, sequence, &message.to_bytes()),
+            bytes: message.to_bytes().into(),
         });
         self.topic.publish(message)
     }
@@ -371,12 +368,20 @@ fn publish(shared: &Shared, mut queue: Subscriber<Outbound>) {
     let mut outage = Outage::none();
     let mut told = 0;
     let mut batch = Vec::new();
+    // Numbered here and not by who publishes: on the wire the numbers must be in order, or others take the late one for a
+    // repetition. A number stays with its message through all attempts.
+    let mut sequence = 0_u64;
+    let mut numbered = |message: Outbound| {
+        sequence += 1;
+        let bytes = wire::pack(&shared.node, sequence, &message.bytes);
+        Outbound { bytes, ..message }
+    };
     while let Ok(message) = queue.recv() {
-        batch.push(message);
+        batch.push(numbered(message));
         while batch.len() < BATCH
             && let Ok(message) = queue.try_recv()
         {
-            batch.push(message);
+            batch.push(numbered(message));
         }
         let mut failures = 0;
         while let Err(error) = pass_on(shared, &mut connection, &batch) {

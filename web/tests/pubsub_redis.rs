@@ -305,6 +305,42 @@ fn what_waits_for_a_broker_is_bounded_and_the_loss_is_logged() {
 }
 
 #[test]
+fn who_publishes_from_many_threads_at_once_loses_nothing() {
+    const THREADS: usize = 8;
+    const EACH: usize = 5_000;
+    let Some(broker) = Broker::start(&[]) else { return };
+    osier::run(move || {
+        let (here, _) = connect(broker.address(), THREADS * EACH);
+        let (there, _) = connect(broker.address(), 16);
+        let room = here.room::<String>("lobby");
+        let other = there.room::<String>("lobby");
+        let mut subscriber = other.subscribe(THREADS * EACH, Policy::DropNewest);
+        shared(&other);
+        let publishers = (0..THREADS).map(|thread| {
+            let room = room.clone();
+            std::thread::spawn(move || {
+                for number in 0..EACH {
+                    room.publish(format!("{thread} {number}"));
+                }
+            })
+        });
+        let publishers: Vec<_> = publishers.collect();
+        let mut next = [0; THREADS];
+        while next.iter().sum::<usize>() < THREADS * EACH {
+            let message = subscriber.recv_timeout(PATIENCE).unwrap();
+            let Some(message) = message else {
+                panic!("only {next:?} have come")
+            };
+            let (thread, number) = message.split_once(' ').unwrap();
+            let next = &mut next[thread.parse::<usize>().unwrap()];
+            assert_eq!(number.parse::<usize>().unwrap(), *next, "thread {thread}");
+            *next += 1;
+        }
+        publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
+    });
+}
+
+#[test]
 fn frames_cross_as_frames_and_strangers_messages_as_text() {
     let Some(broker) = Broker::start(&[]) else { return };
     osier::run(|| {
