@@ -75,8 +75,8 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 ///
 /// # What the backend sees
 ///
-/// The method and the target (paths with a `.` or `..` segment, percent-encoded or not, are refused by 400: they mean one
-/// thing here and another there), the client's fields but those for this connection, and
+/// The method and the target (paths with a `.` or `..` segment, percent-encoded or not, between `/`, `\\`, `%2F` or `%5C`,
+/// with a `;parameter` or without, are refused by 400: they mean one thing here and another there), the client's fields but those for this connection, and
 /// `X-Forwarded-For`, `-Proto` and `-Host` and `Forwarded`. What a client that is not [trusted](Proxy::trust) says in these, or in
 /// `X-Real-IP`, is left out, also where it is spelled with `_` for `-`. `Expect: 100-continue` is answered here, when the backend's connection is there.
 ///

@@ -226,3 +226,61 @@ fn of_an_answer_pass_all_fields_but_those_of_the_connection() {
         assert!(all(gone).is_empty(), "{gone}: {}", reply.head);
     }
 }
+
+#[test]
+fn a_connection_field_of_many_names_is_refused() {
+    // Each name is compared with each field: a head full of them would cost a thousand heads.
+    let (site, backend) = through(|proxy| proxy);
+    let names = vec!["a"; 14_000].join(",");
+    let reply = site.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {names}\r\n\r\n"));
+    assert_eq!(reply.status, 400, "{}", reply.text());
+    let lines = "Connection: a\r\n".repeat(40);
+    assert_eq!(
+        site.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n")).status,
+        400
+    );
+    assert_eq!(backend.accepted(), 0);
+
+    let backend = Backend::answering(format!("HTTP/1.1 204 None\r\nConnection: {names}\r\n\r\n"));
+    let site = common::site(osier_web::Router::new().fallback(backend.proxy().handler()));
+    assert_eq!(site.get("/").status, 502);
+}
+
+#[test]
+fn a_path_that_leads_up_is_refused_however_it_is_written() {
+    let (site, backend) = through(|proxy| proxy);
+    for path in [
+        "/a/../b",
+        "/a/%2E%2e/b",
+        "/a/..%2fb",
+        "/a%2F..%2Fb",
+        "/a%5c..%5Cb",
+        "/a\\..\\b",
+        "/a/..;/b",
+        "/a/.;x=1/b",
+        "/a/..;",
+        "/..",
+    ] {
+        assert_eq!(site.get(path).status, 400, "{path}");
+    }
+    assert_eq!(backend.accepted(), 0);
+    for path in [
+        "/a;x=..",
+        "/a..;/b",
+        "/...",
+        "/;/..a",
+        "/a%2fb",
+        "/%2e%2e%2e",
+        "/a?../b",
+        "/%",
+        "/%2",
+    ] {
+        assert_eq!(
+            asked(&site, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
+                .head
+                .split(' ')
+                .nth(1),
+            Some(path)
+        );
+    }
+}

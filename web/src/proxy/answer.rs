@@ -38,6 +38,9 @@ impl Head {
         if status == StatusCode::SWITCHING_PROTOCOLS && protocol.is_none() {
             return Err(Why::Malformed("a change of protocol that was not asked for"));
         }
+        if forwarded::lists_too_many(reply.headers()) {
+            return Err(Why::Malformed("a Connection field that lists too many names"));
+        }
         let mut fields = FieldLines::new();
         fields.reserve(reply.headers().map(|(name, value)| name.len() + value.len() + 4).sum());
         let mut has_date = false;

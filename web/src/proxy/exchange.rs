@@ -10,7 +10,7 @@ use osier::Cancelled;
 
 use super::sender::{Sender, Unsent};
 use super::wire::{NoHead, Wire};
-use super::{Settings, answer, outgoing};
+use super::{Settings, answer, forwarded, outgoing};
 use crate::upstream::{Lease, Unavailable};
 use crate::{IntoResponse, Request, Response};
 
@@ -43,6 +43,9 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
     let Some(target) = outgoing::target(settings, request) else {
         return Response::new(StatusCode::BAD_REQUEST).body("a path with a segment that is . or ..\n");
     };
+    if forwarded::lists_too_many(request.headers()) {
+        return Response::new(StatusCode::BAD_REQUEST).body("a Connection field that lists too many names\n");
+    }
     let mut sender = Sender::new(request.head.body());
     let mut failed = None;
     loop {

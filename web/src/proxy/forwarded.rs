@@ -22,6 +22,16 @@ pub(super) fn is_of_connection(name: &str) -> bool {
     }
 }
 
+/// How many names the Connection fields of one message may list: each is looked for in every field, so a head full of them would
+/// cost as much as a thousand others. Nobody lists more than a few.
+const LISTED_NAMES: usize = 32;
+
+pub(super) fn lists_too_many(headers: Headers<'_>) -> bool {
+    let lists = headers.filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
+    let names = lists.flat_map(|(_, list)| list.split(|&byte| byte == b','));
+    names.take(LISTED_NAMES + 1).count() > LISTED_NAMES
+}
+
 /// Fields that say who the client is.
 fn tells_the_client(name: &str) -> bool {
     let is = |known: &str| name.eq_ignore_ascii_case(known);

@@ -16,7 +16,7 @@ pub(super) fn target<'r>(settings: &Settings, request: &Request<'r>) -> Option<C
     if path == "*" {
         return Some(Cow::Borrowed("*"));
     }
-    if path.split('/').any(is_dot_segment) {
+    if leads_up(path) {
         return None;
     }
     let replaced = settings.prefix.as_ref().and_then(|(prefix, with)| {
@@ -41,20 +41,34 @@ fn with_query<'r>(mut path: String, query: Option<&str>) -> Cow<'r, str> {
     Cow::Owned(path)
 }
 
-/// One or two dots, each of which may be percent-encoded.
-fn is_dot_segment(segment: &str) -> bool {
-    let mut rest = segment;
-    let mut dots = 0;
-    while !rest.is_empty() {
-        let encoded = rest.get(..3).is_some_and(|first| first.eq_ignore_ascii_case("%2e"));
-        rest = match rest.strip_prefix('.') {
-            Some(rest) => rest,
-            None if encoded => &rest[3..],
-            None => return false,
+/// Whether some backend may read a segment of one or two dots in the path: percent-encoded, between slashes that are, between
+/// the slashes of another system, or with a parameter behind it (`..;x`), which servlet containers take off.
+fn leads_up(path: &str) -> bool {
+    let is_up = |dots| matches!(dots, Some(1 | 2));
+    // Of the segment so far, `None` once there is something else; what its parameters are does not matter.
+    let (mut dots, mut in_parameters) = (Some(0), false);
+    let mut rest = path.as_bytes();
+    while let [first, ..] = *rest {
+        let (byte, length) = match *rest {
+            [b'%', high, low, ..] => decoded(high, low).map_or((first, 1), |byte| (byte, 3)),
+            _ => (first, 1),
         };
-        dots += 1;
+        rest = &rest[length..];
+        match byte {
+            b'/' | b'\\' if is_up(dots) => return true,
+            b'/' | b'\\' => (dots, in_parameters) = (Some(0), false),
+            b';' if length == 1 => in_parameters = true,
+            _ if in_parameters => {}
+            b'.' => dots = dots.map(|dots| dots + 1),
+            _ => dots = None,
+        }
     }
-    matches!(dots, 1 | 2)
+    is_up(dots)
+}
+
+fn decoded(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte| char::from(byte).to_digit(16);
+    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
 /// Appends the head to `out`, for the backend of `lease`.
@@ -104,15 +118,38 @@ pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_dot_segment;
+    use super::leads_up;
 
     #[test]
     fn dot_segments_are_known_however_they_are_written() {
-        for segment in [".", "..", "%2e", "%2E.", ".%2e", "%2e%2E"] {
-            assert!(is_dot_segment(segment), "{segment}");
+        for segment in [
+            ".", "..", "%2e", "%2E.", ".%2e", "%2e%2E", "..;", ".;a=b", "%2e.;", ".%2f", "a%5C..",
+        ] {
+            for path in [
+                format!("/{segment}"),
+                format!("/a/{segment}/b"),
+                format!("/{segment}\\"),
+            ] {
+                assert!(leads_up(&path), "{path}");
+            }
         }
-        for segment in ["", "...", "a", ".a", "..a", "%2e%2e%2e", "%2", ".%2f", "%2e\u{e9}"] {
-            assert!(!is_dot_segment(segment), "{segment}");
+        for segment in [
+            "",
+            "...",
+            "a",
+            ".a",
+            "..a",
+            "%2e%2e%2e",
+            "%2",
+            ";..",
+            "a;..",
+            "..%3b",
+            "%",
+            "%2e\u{e9}",
+        ] {
+            for path in [format!("/{segment}"), format!("/a/{segment}/b")] {
+                assert!(!leads_up(&path), "{path}");
+            }
         }
     }
 }
