@@ -177,11 +177,17 @@ pub(crate) fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         bound => return bound,
     };
     let stale = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
-        && std::os::unix::net::UnixStream::connect(path)
-            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        && knock(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
     if !stale {
         return Err(in_use);
     }
     std::fs::remove_file(path)?;
     UnixListener::bind(path)
+}
+
+/// Connects without waiting: a server that does not accept just now is one all the same.
+fn knock(path: &Path) -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&socket2::SockAddr::unix(path)?)
 }

@@ -260,7 +260,11 @@ fn a_request_has_one_number() {
     let router = Router::new().get("/", |request: &mut Request<'_>| {
         request.set_label(7);
         assert_eq!(request.id(), request.id());
-        assert!(request.local_addr().is_some_and(|addr| addr.ip().is_loopback() && addr.port() != 0));
+        assert!(
+            request
+                .local_addr()
+                .is_some_and(|addr| addr.ip().is_loopback() && addr.port() != 0)
+        );
         request.id().to_string()
     });
     let server = Server::new(router).on_request(move |one| {
@@ -281,4 +285,32 @@ fn a_request_has_one_number() {
         (None, 0),
     ];
     eventually("all are told", || *seen.lock().unwrap() == expected);
+}
+
+#[test]
+fn a_unix_socket_whose_server_is_too_busy_is_neither_taken_nor_waited_for() {
+    let path = std::env::temp_dir().join(format!("osier-busy-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let unix = || socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    let address = socket2::SockAddr::unix(&path).unwrap();
+    let server = unix();
+    server.bind(&address).unwrap();
+    server.listen(0).unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let client = unix();
+        client.set_nonblocking(true).unwrap();
+        match client.connect(&address) {
+            Ok(()) => waiting.push(client),
+            Err(error) => break assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+        }
+    }
+    let (done, bound) = std::sync::mpsc::channel();
+    let at = path.clone();
+    std::thread::spawn(move || done.send(osier_web::Listener::bind_unix(at).map_err(|error| error.kind())));
+    let bound = bound
+        .recv_timeout(std::time::Duration::from_secs(10))
+        .expect("an answer at once");
+    assert_eq!(bound.err(), Some(std::io::ErrorKind::AddrInUse));
+    std::fs::remove_file(&path).unwrap();
 }
