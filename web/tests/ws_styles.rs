@@ -455,3 +455,80 @@ fn a_burst_of_messages_is_answered_whole_however_short_the_queue() {
         (0..500).for_each(|n| peer.expect_text(&format!("{n}")));
     }
 }
+
+/// Panics where its client's path says, and when it is told of the end.
+struct Panics {
+    place: String,
+    wakes: u32,
+}
+
+impl Panics {
+    fn at(&self, place: &str) {
+        assert!(self.place != place, "a test panics in {place}");
+    }
+}
+
+impl ws::Handler for Panics {
+    fn on_open(&mut self, sender: &ws::Sender) {
+        self.at("open");
+        sender.send("welcome");
+    }
+
+    fn on_message(&mut self, message: ws::Message, sender: &ws::Sender) {
+        self.at("message");
+        sender.send(message);
+    }
+
+    fn on_close(&mut self, _: Option<&ws::Close>) {
+        assert!(self.place == "never" || self.place == "storm", "a test panics in close");
+    }
+
+    fn on_wake(&mut self, _: &ws::Sender) {
+        self.at("wake");
+        self.wakes += 1;
+    }
+
+    fn poll_woken(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        self.at("poll");
+        match &*self.place {
+            "wake" | "storm" => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+#[test]
+fn a_handler_that_panics_or_never_rests_takes_nobody_along() {
+    let router = Router::new().get("/{place}", |request: &mut Request<'_>| {
+        let place = request.param("place").unwrap_or_default().to_string();
+        quick().upgrade_dormant(request, Panics { place, wakes: 0 })
+    });
+    let site = site_with(1, Server::new(router), |server| server.bind("127.0.0.1:0"));
+    let mut well = Peer::open(site.addr, "/never");
+    well.expect_text("welcome");
+    for place in ["open", "message", "poll", "wake", "close"] {
+        for _ in 0..3 {
+            let mut peer = Peer::open(site.addr, &format!("/{place}"));
+            if place == "message" || place == "close" {
+                peer.expect_text("welcome");
+                peer.text("go on");
+            }
+            if place == "close" {
+                peer.expect_text("go on");
+                peer.send(&masked(0x88, b""));
+            }
+            // Whatever was sent before: it ends.
+            while peer.frame().is_some() {}
+            well.text(place);
+            well.expect_text(place);
+        }
+    }
+    let mut storms: Vec<_> = (0..3).map(|_| Peer::open(site.addr, "/storm")).collect();
+    for storm in &mut storms {
+        storm.expect_text("welcome");
+        storm.text("still heard");
+        storm.expect_text("still heard");
+    }
+    well.text("here");
+    well.expect_text("here");
+}

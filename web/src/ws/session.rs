@@ -13,6 +13,7 @@
 
 use std::io::{self, Read};
 use std::net::Shutdown;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -73,7 +74,8 @@ pub trait Handler: 'static {
     fn on_message(&mut self, message: Message, sender: &Sender);
 
     /// The connection has ended: the client's close frame, or none if it went without. Called once, whatever ended it. Where the
-    /// server was stopped at once it is not a fiber that calls, so nothing may block then.
+    /// server was stopped at once it is not a fiber that calls, so nothing may block then. After a panic of the handler it is called
+    /// while that unwinds.
     fn on_close(&mut self, close: Option<&Close>) {
         let _ = close;
     }
@@ -173,6 +175,8 @@ pub(super) struct Session<H: Handler> {
     deadline: Option<Instant>,
     /// Whose `poll_woken` was ready.
     is_handler_ready: bool,
+    /// Its `poll_woken` was called and did not return: it has panicked, and would whenever it is asked.
+    is_broken: bool,
     is_told: bool,
 }
 
@@ -207,6 +211,7 @@ impl<H: Handler> Session<H> {
             stage: Stage::Open,
             deadline: None,
             is_handler_ready: false,
+            is_broken: false,
             is_told: false,
         }
     }
@@ -360,6 +365,9 @@ impl<H: Handler> crate::Session for Session<H> {
     }
 
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> Next {
+        if self.is_broken {
+            return self.rest(Err(Over));
+        }
         let mut outcome = match cause {
             Cause::Readable => self.receive(io),
             Cause::Woken => {
@@ -390,7 +398,9 @@ impl<H: Handler> crate::Session for Session<H> {
         if matches!(self.stage, Stage::Closing | Stage::Failed(_)) {
             return Poll::Pending; // nothing is sent any more
         }
+        self.is_broken = true;
         self.is_handler_ready = self.handler.poll_woken(cx).is_ready();
+        self.is_broken = false;
         match self.queue.poll_ready(cx) {
             Poll::Pending if !self.is_handler_ready => Poll::Pending,
             _ => Poll::Ready(()),
@@ -400,7 +410,9 @@ impl<H: Handler> crate::Session for Session<H> {
 
 impl<H: Handler> Drop for Session<H> {
     fn drop(&mut self) {
-        self.tell(None);
+        // A handler that panics is dropped by its panic, and may well panic again (its own locks are poisoned by now): that must
+        // not end the process. The second one has been printed too, by the hook; nobody is left to hear of it.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.tell(None)));
     }
 }
 
