@@ -1,42 +1,10 @@
 //! Each example, started as a reader would start it.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
-/// A running example, killed when dropped.
-struct Running(Child);
-
-impl Running {
-    fn start(program: &str, args: &[&str]) -> Running {
-        let child = Command::new(program).args(args).stdout(Stdio::piped()).spawn();
-        Running(child.expect("the example was built with this test"))
-    }
-
-    /// What follows `prefix` in the line that it prints once it listens.
-    fn addr(&mut self, prefix: &str) -> String {
-        let mut line = String::new();
-        BufReader::new(self.0.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let addr = line.trim().strip_prefix(prefix).expect("it says where it listens");
-        addr.trim_end_matches('/').to_owned()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn connect(addr: &str) -> TcpStream {
-    let stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    stream
-}
+mod common;
+use common::{Running, connect};
 
 #[test]
 fn echo_echoes() {

@@ -22,7 +22,7 @@
 //! let router = Router::new().route("/upload", Route::new().post(upload).body_limit(1 << 30));
 //! ```
 //!
-//! The parser is [`osier_http::multipart`]; here it is given what the request's body yields, in a buffer of [`BUFFER_BYTES`]. One
+//! The parser is [`osier_http::multipart`]; here it is given what the request's body yields, in a buffer of 64 KiB. One
 //! part at a time borrows the form: what is not read of it is skipped when the next is asked for.
 
 use std::fmt;

@@ -1,5 +1,6 @@
 //! Functions around handlers: their order, what they may do, and what they are around.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -195,6 +196,8 @@ fn ready_wraps_add_the_number_and_the_fields() {
     let reply = client.get("/").send();
     assert_eq!(reply.header("x-request-id"), Some(reply.text()));
     assert_eq!(reply.header("x-frame-options"), Some("DENY"));
+    let ids: HashSet<String> = (0..20).map(|_| client.get("/").send().text().to_owned()).collect();
+    assert!(ids.len() == 20 && ids.iter().all(|id| id.len() == 16), "{ids:?}");
     let own = client.get("/own").send();
     assert_eq!(own.header("x-frame-options"), Some("SAMEORIGIN"));
     assert_eq!(own.headers().get_all("x-frame-options").iter().count(), 1);

@@ -1,0 +1,184 @@
+//! Redis from a handler in blocking style: `cargo run --release -p osier-examples --bin redis -- [ADDR [REDIS]]`.
+//!
+//! ```text
+//! curl localhost:8080/greeting -X PUT -d 'hello'
+//! curl localhost:8080/greeting
+//! curl localhost:8080/visits -X POST
+//! ```
+//!
+//! The `redis` crate's commands and parser over a stream of ours: each call waits for its reply, and meanwhile the worker
+//! serves others.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use osier_web::{Address, IntoResponse, Rejection, Request, Response, Router, Stream, http::StatusCode};
+use redis::{Commands, ConnectionLike, Parser, RedisError, RedisResult, Value};
+
+mod start;
+
+/// How long the server may take to be connected to, and to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The largest value that a client may put.
+const VALUE_BYTES: u64 = 1 << 20;
+
+/// Connections that are kept while nobody needs them.
+const IDLE: usize = 16;
+
+/// A connection to a Redis server.
+struct Connection {
+    stream: Stream,
+    /// Keeps what it has read beyond one reply.
+    parser: Parser,
+    /// In the middle of an exchange: after a cancellation or an error it stays so, and the connection is not used again.
+    busy: bool,
+}
+
+impl Connection {
+    fn exchange<T>(&mut self, packed: &[u8], replies: impl FnOnce(&mut Self) -> RedisResult<T>) -> RedisResult<T> {
+        self.busy = true;
+        (&self.stream).write_all(packed)?;
+        let replies = replies(self)?;
+        self.busy = false;
+        Ok(replies)
+    }
+
+    fn reply(&mut self) -> RedisResult<Value> {
+        self.parser.parse_value(&mut &self.stream)
+    }
+}
+
+/// What all of the crate's typed commands stand on.
+impl ConnectionLike for Connection {
+    fn req_packed_command(&mut self, packed: &[u8]) -> RedisResult<Value> {
+        self.exchange(packed, Self::reply)
+    }
+
+    fn req_packed_commands(&mut self, packed: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
+        let all: Vec<Value> = self.exchange(packed, |this| (0..offset + count).map(|_| this.reply()).collect())?;
+        Ok(all.into_iter().skip(offset).collect())
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+
+    fn check_connection(&mut self) -> bool {
+        redis::cmd("PING").exec(self).is_ok()
+    }
+
+    fn is_open(&self) -> bool {
+        !self.busy
+    }
+}
+
+/// The connections that nobody uses just now. The lock is never held over a wait.
+struct Pool {
+    address: Address,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Pool {
+    fn with<T>(&self, work: impl FnOnce(&mut Connection) -> RedisResult<T>) -> Result<T, Failure> {
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = idle().pop();
+        let mut connection = match kept {
+            Some(connection) => connection,
+            None => self.connect()?,
+        };
+        let result = work(&mut connection);
+        let mut idle = idle();
+        if connection.is_open() && idle.len() < IDLE {
+            idle.push(connection);
+        }
+        Ok(result?)
+    }
+
+    fn connect(&self) -> io::Result<Connection> {
+        let stream = self.address.connect(PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Connection {
+            stream,
+            parser: Parser::new(),
+            busy: false,
+        })
+    }
+}
+
+enum Failure {
+    Request(Rejection),
+    Redis(RedisError),
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        match self {
+            Failure::Request(rejection) => rejection.into_response(),
+            Failure::Redis(error) => {
+                eprintln!("redis: {error}");
+                (StatusCode::BAD_GATEWAY, "redis does not answer as it should\n").into_response()
+            }
+        }
+    }
+}
+
+impl From<Rejection> for Failure {
+    fn from(rejection: Rejection) -> Self {
+        Failure::Request(rejection)
+    }
+}
+
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Self {
+        Failure::Redis(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Redis(error.into())
+    }
+}
+
+fn get(request: &mut Request<'_>) -> Result<Option<Vec<u8>>, Failure> {
+    let key: String = request.params()?;
+    request.state::<Pool>()?.with(|redis| redis.get(key))
+}
+
+fn put(request: &mut Request<'_>) -> Result<StatusCode, Failure> {
+    let key: String = request.params()?;
+    let value = request.bytes(VALUE_BYTES)?;
+    request
+        .state::<Pool>()?
+        .with(|redis| redis.set::<_, _, ()>(key, value))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Adds one: several commands in one exchange.
+fn count(request: &mut Request<'_>) -> Result<String, Failure> {
+    let key: String = request.params()?;
+    let (count,): (i64,) = request
+        .state::<Pool>()?
+        .with(|redis| redis::pipe().incr(&key, 1).expire(&key, 3600).ignore().query(redis))?;
+    Ok(format!("{count}\n"))
+}
+
+fn main() -> ExitCode {
+    start::serve("redis", |args| {
+        let address = args.first().map_or("127.0.0.1:6379", String::as_str);
+        let address = address.parse().map_err(|error| {
+            let what = format!("{address}: {error}");
+            io::Error::new(io::ErrorKind::InvalidInput, what)
+        })?;
+        let idle = Mutex::default();
+        let router = Router::new()
+            .get("/{key}", get)
+            .put("/{key}", put)
+            .post("/{key}", count);
+        Ok(router.state(Pool { address, idle }))
+    })
+}

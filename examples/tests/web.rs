@@ -1,0 +1,281 @@
+//! Each web example, started as a reader would start it, and asked as its own text says.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use serde_json::{Value, json};
+use tungstenite::Message;
+
+mod common;
+use common::{Running, connect};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A folder that goes with its value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("osier-examples-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One request on a connection of its own: status, head, body.
+fn ask(addr: &str, method: &str, path: &str, kind: &str, body: &str) -> (u16, String, String) {
+    let mut client = connect(addr);
+    write!(
+        client,
+        "{method} {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_owned(), body.to_owned())
+}
+
+fn get(addr: &str, path: &str) -> (u16, String) {
+    let (status, _, body) = ask(addr, "GET", path, "text/plain", "");
+    (status, body)
+}
+
+#[test]
+fn todos_live_in_sqlite() {
+    let folder = Folder::new();
+    let start = || Running::start(env!("CARGO_BIN_EXE_todo"), &["127.0.0.1:0", &folder.path("todo.db")]);
+    let mut todo = start();
+    let addr = todo.addr("todo on http://");
+    let json = |method: &str, path: &str, body: Value| {
+        let (status, head, body) = ask(&addr, method, path, "application/json", &body.to_string());
+        (status, head, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+    };
+    let (status, head, made) = json("POST", "/todos", json!({"title": "read the docs"}));
+    assert_eq!(
+        (status, made),
+        (201, json!({"id": 1, "title": "read the docs", "done": false}))
+    );
+    assert!(head.contains("location: /todos/1"), "{head}");
+    json("POST", "/todos", json!({"title": "write some"}));
+    let (_, _, changed) = json("PATCH", "/todos/1", json!({"done": true}));
+    assert_eq!(changed, json!({"id": 1, "title": "read the docs", "done": true}));
+    let (_, open) = get(&addr, "/todos?done=false");
+    let open: Value = serde_json::from_str(&open).unwrap();
+    assert_eq!(open, json!([{"id": 2, "title": "write some", "done": false}]));
+    for (method, path, body, status) in [
+        ("POST", "/todos", json!({"title": "  "}), 422),
+        ("POST", "/todos", json!({"name": "x"}), 422),
+        ("GET", "/todos/9", json!(null), 404),
+        ("PATCH", "/todos/9", json!({}), 404),
+        ("DELETE", "/todos/9", json!(null), 404),
+        ("GET", "/todos/x", json!(null), 400),
+        ("DELETE", "/todos/1", json!(null), 204),
+    ] {
+        assert_eq!(json(method, path, body).0, status, "{method} {path}");
+    }
+    drop(todo);
+    let mut again = start();
+    let (_, kept) = get(&again.addr("todo on http://"), "/todos");
+    assert!(kept.contains("write some") && !kept.contains("read the docs"), "{kept}");
+}
+
+#[test]
+fn uploads_are_files_afterwards() {
+    let folder = Folder::new();
+    let mut upload = Running::start(env!("CARGO_BIN_EXE_upload"), &["127.0.0.1:0", &folder.path("uploads")]);
+    let addr = upload.addr("upload on http://");
+    assert!(get(&addr, "/").1.contains("multipart/form-data"));
+    let content = "0123456789".repeat(100_000);
+    let body = format!(
+        "--cut\r\nContent-Disposition: form-data; name=\"title\"\r\n\r\nnumbers\r\n--cut\r\n\
+         Content-Disposition: form-data; name=\"files\"; filename=\"../n.txt\"\r\n\r\n{content}\r\n--cut--\r\n"
+    );
+    let (status, _, said) = ask(&addr, "POST", "/upload", "multipart/form-data; boundary=cut", &body);
+    let said: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
+    assert_eq!((status, &said[0]["text"]["text"]), (200, &json!("numbers")));
+    let file = &said[1]["file"];
+    assert_eq!((&file["name"], &file["bytes"]), (&json!("../n.txt"), &json!(1_000_000)));
+    let saved = Path::new(file["saved_as"].as_str().unwrap());
+    assert_eq!(saved.parent(), Some(folder.0.join("uploads").as_path()));
+    assert!(fs::read_to_string(saved).unwrap() == content);
+}
+
+#[test]
+fn guests_of_the_chat_hear_each_other() {
+    let mut chat = Running::start(env!("CARGO_BIN_EXE_chat"), &["127.0.0.1:0"]);
+    let addr = chat.addr("chat on http://");
+    assert!(get(&addr, "/").1.contains("WebSocket"));
+    let guest = || {
+        tungstenite::client(format!("ws://{addr}/room"), connect(&addr))
+            .unwrap()
+            .0
+    };
+    let (mut ada, mut bob) = (guest(), guest());
+    // Bob is in the room once he hears himself.
+    bob.send(Message::text("hello")).unwrap();
+    assert_eq!(bob.read().unwrap(), Message::text("hello"));
+    bob.send(Message::text("is anybody there?")).unwrap();
+    let mut heard = ada.read().unwrap();
+    if heard == Message::text("hello") {
+        heard = ada.read().unwrap();
+    }
+    assert_eq!(heard, Message::text("is anybody there?"));
+    ada.send(Message::text("yes")).unwrap();
+    assert_eq!(bob.read().unwrap(), Message::text("is anybody there?"));
+    assert_eq!(bob.read().unwrap(), Message::text("yes"));
+    ada.close(None).unwrap();
+    assert_eq!(get(&addr, "/room").0, 400, "no WebSocket");
+}
+
+#[test]
+fn the_proxy_stands_in_front_of_another_example() {
+    let mut hello = Running::start(env!("CARGO_BIN_EXE_hello"), &["127.0.0.1:0", "1"]);
+    let backend = hello.addr("hello on http://");
+    let mut proxy = Running::start(env!("CARGO_BIN_EXE_proxy"), &["127.0.0.1:0", &backend]);
+    let addr = proxy.addr("proxy on http://");
+    let (status, head, body) = ask(&addr, "GET", "/Ada", "text/plain", "");
+    assert_eq!((status, body.as_str()), (200, "Hello, Ada!\n"));
+    assert!(head.contains("x-request-id: "), "{head}");
+    assert_eq!(get(&addr, "/proxy"), (200, format!("in front of {backend}\n")));
+    drop(hello);
+    assert_eq!(get(&addr, "/Ada").0, 502);
+}
+
+#[test]
+fn php_answers_beside_files() {
+    let names = fs::read_dir("/usr/sbin").into_iter().flatten().flatten();
+    if !names
+        .into_iter()
+        .any(|entry| entry.file_name().to_string_lossy().starts_with("php-fpm"))
+    {
+        println!("skipped: php-fpm is not installed (package php-fpm)");
+        return;
+    }
+    let folder = Folder::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_php_site"));
+    command
+        .arg("127.0.0.1:0")
+        .env("TMPDIR", &folder.0)
+        .stdout(Stdio::piped());
+    let mut site = Running(command.spawn().unwrap());
+    let addr = site.addr("php_site on http://");
+    let (status, body) = get(&addr, "/?name=A%26B");
+    assert!(status == 200 && body.contains("<h1>Hello, A&amp;B!</h1>"), "{body}");
+    let form = "application/x-www-form-urlencoded";
+    let (_, head, body) = ask(&addr, "POST", "/index.php", form, "text=hi+there");
+    assert!(
+        body.contains("<q>hi there</q>") && !head.to_lowercase().contains("x-powered-by"),
+        "{head}{body}"
+    );
+    let (status, head, _) = ask(&addr, "GET", "/style.css", "text/plain", "");
+    assert!(status == 200 && head.contains("text/css"), "{head}");
+    assert_eq!(get(&addr, "/none.php").0, 404);
+    // Told to end, it takes its php-fpm along.
+    let pid = site.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(site.0.wait().unwrap().success());
+    assert_eq!(
+        fs::read_dir(&folder.0).unwrap().count(),
+        0,
+        "the socket and its folder are gone"
+    );
+}
+
+/// A real server on a port that was free a moment ago; `None` where there is none.
+fn redis_server() -> Option<(Server, String)> {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let folder = Folder::new();
+    let mut command = Command::new("redis-server");
+    command.args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string()]);
+    let spawned = command.current_dir(&folder.0).stdout(Stdio::null()).spawn();
+    let child = match spawned {
+        Ok(child) => child,
+        Err(error) => {
+            println!("skipped: redis-server: {error}");
+            return None;
+        }
+    };
+    let server = Server { child, _folder: folder };
+    let addr = format!("127.0.0.1:{port}");
+    let start = Instant::now();
+    while std::net::TcpStream::connect(&addr).is_err() {
+        assert!(start.elapsed() < PATIENCE, "redis-server does not listen");
+        thread::sleep(Duration::from_millis(20));
+    }
+    Some((server, addr))
+}
+
+struct Server {
+    child: Child,
+    _folder: Folder,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn redis_is_asked_in_blocking_style() {
+    let Some((server, redis)) = redis_server() else { return };
+    let mut example = Running::start(env!("CARGO_BIN_EXE_redis"), &["127.0.0.1:0", &redis]);
+    let addr = example.addr("redis on http://");
+    assert_eq!(get(&addr, "/greeting"), (404, "not found\n".into()));
+    assert_eq!(ask(&addr, "PUT", "/greeting", "text/plain", "hello\r\nthere").0, 204);
+    assert_eq!(get(&addr, "/greeting"), (200, "hello\r\nthere".into()));
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..10).for_each(|_| assert_eq!(ask(&addr, "POST", "/visits", "text/plain", "").0, 200)));
+        }
+    });
+    assert_eq!(get(&addr, "/visits"), (200, "80".into()));
+    assert_eq!(ask(&addr, "POST", "/greeting", "text/plain", "").0, 502, "no number");
+    assert_eq!(
+        get(&addr, "/greeting").0,
+        200,
+        "the connection is whole after an error of Redis's"
+    );
+    drop(server);
+    assert_eq!(get(&addr, "/greeting").0, 502);
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    for (program, args) in [
+        (env!("CARGO_BIN_EXE_todo"), &["127.0.0.1:0", "/none/todo.db"][..]),
+        (env!("CARGO_BIN_EXE_upload"), &["127.0.0.1:0", "/dev/null/x"]),
+        (env!("CARGO_BIN_EXE_chat"), &["nowhere"]),
+        (env!("CARGO_BIN_EXE_proxy"), &["127.0.0.1:0", "nowhere"]),
+        (env!("CARGO_BIN_EXE_php_site"), &["127.0.0.1:0", "/none", "127.0.0.1:9"]),
+        (env!("CARGO_BIN_EXE_php_site"), &["127.0.0.1:0", "/tmp", "nowhere"]),
+        (env!("CARGO_BIN_EXE_redis"), &["127.0.0.1:0", "nowhere"]),
+    ] {
+        let output = Command::new(program).args(args).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{program} {args:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}
