@@ -317,6 +317,10 @@ impl FastCgi {
             }
             Ok(Found::Nothing) => match &self.front {
                 Some(front) if self.otherwise.is_none() || !self.is_file(&path) => Ok(Rc::new(front.clone())),
+                // One below a dotted folder is not run; shown as a file it would tell what it holds.
+                _ if path.ends_like_a_script(&self.rules) && self.is_file(&path) => {
+                    Err(plain(StatusCode::NOT_FOUND).into())
+                }
                 _ => Err(self.no_script(request).into()),
             },
             Err(error) => Err(Response::internal_error(error).into()),

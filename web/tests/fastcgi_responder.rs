@@ -230,6 +230,26 @@ fn what_is_no_script_is_somebody_elses_or_the_front_controllers() {
 // ---- the answer ----
 
 #[test]
+fn a_script_that_is_not_run_is_not_shown_either() {
+    let folder = folder();
+    folder.write(".well-known/x.php", "<?php secret");
+    folder.write(".well-known/acme", "token");
+    let app = Responder::answering(folder.path(), |_, _| text("run"));
+    let files = osier_web::files::Files::with(folder.root(), Default::default()).unwrap();
+    let handler = FastCgi::with(folder.root(), [app.address.clone()], Options::default()).unwrap();
+    let site = site(Router::new().fallback(handler.otherwise(move |request| files.answer(request)).handler()));
+    assert_eq!(
+        site.get("/.well-known/acme").text(),
+        "token",
+        "what is no script is the files'"
+    );
+    for path in ["/.well-known/x.php", "/.well-known/x.php/", "/%2ewell-known//x%2ephp"] {
+        let reply = site.get(path);
+        assert_eq!(reply.status, 404, "{path}: {}", reply.text());
+    }
+}
+
+#[test]
 fn an_answer_means_the_same_in_whatever_pieces_it_comes() {
     let folder = folder();
     let body: Vec<u8> = (0..70_000u32).flat_map(u32::to_le_bytes).collect();

@@ -51,6 +51,12 @@ pub struct Rules {
     pub index: Vec<String>,
 }
 
+impl Rules {
+    fn is_of_script(&self, name: &[u8]) -> bool {
+        self.suffixes.iter().any(|suffix| name.ends_with(suffix.as_bytes()))
+    }
+}
+
 impl Path {
     /// Parses the path of a target, without its query.
     pub fn parse(path: &str) -> Result<Path, Malformed> {
@@ -84,6 +90,12 @@ impl Path {
             .join(&b'/')
     }
 
+    /// Whether the last name is one that a script would have.
+    pub fn ends_like_a_script(&self, rules: &Rules) -> bool {
+        let last = self.segments.iter().rev().find(|segment| !segment.is_empty());
+        last.is_some_and(|name| rules.is_of_script(name))
+    }
+
     /// Finds the script.
     ///
     /// # Errors
@@ -100,7 +112,7 @@ impl Path {
             }
             name.push(b'/');
             name.extend_from_slice(segment);
-            if !rules.suffixes.iter().any(|suffix| segment.ends_with(suffix.as_bytes())) {
+            if !rules.is_of_script(segment) {
                 continue;
             }
             match look(&name[1..])? {
