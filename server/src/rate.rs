@@ -121,7 +121,8 @@ impl Rate {
         if self.concurrent.is_some_and(|most| entry.running >= most) {
             return Err(Duration::from_secs(1));
         }
-        entry.full = full + self.interval;
+        // As far as the clock can tell; whoever sets such times means never.
+        entry.full = full.checked_add(self.interval).unwrap_or(full);
         if self.concurrent.is_none() {
             return Ok(Permit { counted: None });
         }
@@ -291,6 +292,19 @@ mod tests {
             assert!(rate.check_at(IpAddr::from(number.to_be_bytes()), later).is_ok());
         }
         assert!(known(&rate) < SHARDS * SHARD_MAX);
+    }
+
+    #[test]
+    fn times_beyond_the_clock_do_no_harm() {
+        let rate = Arc::new(Rate::new(&Settings {
+            requests: 1,
+            per: Duration::from_millis(u64::MAX),
+            burst: u32::MAX,
+            concurrent: None,
+        }));
+        for _ in 0..2000 {
+            assert!(rate.check(ip("192.0.2.1")).is_ok());
+        }
     }
 
     #[test]
