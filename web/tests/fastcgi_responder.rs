@@ -230,6 +230,25 @@ fn what_is_no_script_is_somebody_elses_or_the_front_controllers() {
 // ---- the answer ----
 
 #[test]
+fn no_path_info_leads_up() {
+    let folder = folder();
+    let app = Responder::answering(folder.path(), |told, _| {
+        text(&format!("{} {}", told.get("PATH_INFO"), told.get("PATH_TRANSLATED")))
+    });
+    let site = serve(&folder, &app, Options::default());
+    for path in [
+        "/a.php/..%2f..%2fetc/passwd",
+        "/a.php/x%2F..",
+        "/a.php/x%2f.%2Fy",
+        "/a.php/%2e%2E%2fx",
+    ] {
+        let reply = site.get(path);
+        assert_eq!(reply.status, 400, "{path}: {}", reply.text());
+    }
+    assert_eq!(site.get("/a.php/x%2F..y").status, 200);
+}
+
+#[test]
 fn a_script_that_is_not_run_is_not_shown_either() {
     let folder = folder();
     folder.write(".well-known/x.php", "<?php secret");

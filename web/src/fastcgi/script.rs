@@ -62,9 +62,12 @@ impl Path {
     pub fn parse(path: &str) -> Result<Path, Malformed> {
         let rest = path.strip_prefix('/').ok_or(Malformed)?;
         let segments: Vec<Vec<u8>> = rest.split('/').map(decode).collect::<Result<_, _>>()?;
-        let is_bad = |segment: &Vec<u8>| {
-            matches!(segment.as_slice(), b"." | b"..") || segment.iter().any(|byte| byte.is_ascii_control())
+        // Decoded slashes end a name for whoever is given the PATH_INFO.
+        let leads_up = |segment: &[u8]| {
+            let mut names = segment.split(|&byte| byte == b'/');
+            names.any(|name| matches!(name, b"." | b".."))
         };
+        let is_bad = |segment: &Vec<u8>| leads_up(segment) || segment.iter().any(|byte| byte.is_ascii_control());
         if segments.iter().any(is_bad) {
             return Err(Malformed);
         }
@@ -305,6 +308,7 @@ mod tests {
             "/%2e%2e/a.php",
             "/a.php/../x",
             "/a.php/%2E%2e",
+            "/a.php/x%2f..%2Fy",
             "/./a.php",
             "/a.php%00",
             "/a.php%00.jpg",
