@@ -141,5 +141,5 @@ fn rooms_are_named_and_bounded() {
     assert_eq!(status("room=three"), "503");
     drop(one);
     eventually("the empty room is given up", || status("room=three") == "101");
-    assert_eq!(site.get("/chat").status, 400, "no handshake");
+    assert_eq!(site.get("/chat?room=two").status, 400, "no handshake");
 }
