@@ -8,9 +8,10 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use osier::net::{Stream, TcpListener, TcpStream, UnixListener, UnixStream};
+use rustix::fs::FlockOperation;
 
 /// The peer of a connection that has no address: of a Unix socket.
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
@@ -172,6 +173,8 @@ impl Listener {
 /// Listens on a Unix socket. A file that a server left behind which is gone is replaced; one that answers, or that is no
 /// socket, is not.
 pub(crate) fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    // Of two that find a dead one's file, the second would remove the file of the first.
+    let _turn = turn_in(path);
     let in_use = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
         bound => return bound,
@@ -190,4 +193,24 @@ fn knock(path: &Path) -> io::Result<()> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.connect(&socket2::SockAddr::unix(path)?)
+}
+
+/// How long another program may keep a lock on a folder before nobody waits for it any more.
+const TURN: Duration = Duration::from_secs(1);
+
+/// Lets one server at a time look for the socket file of another in its folder: a lock on the folder, which leaves no file behind.
+/// `None` where there can be none.
+fn turn_in(path: &Path) -> Option<std::fs::File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::File::open(folder.unwrap_or(Path::new("."))).ok()?;
+    let begun = Instant::now();
+    loop {
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(folder),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) if begun.elapsed() < TURN => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(_) => return None,
+        }
+    }
 }

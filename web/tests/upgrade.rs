@@ -314,3 +314,26 @@ fn a_unix_socket_whose_server_is_too_busy_is_neither_taken_nor_waited_for() {
     assert_eq!(bound.err(), Some(std::io::ErrorKind::AddrInUse));
     std::fs::remove_file(&path).unwrap();
 }
+
+#[test]
+fn of_servers_that_find_a_dead_socket_at_once_one_gets_it() {
+    let path = std::env::temp_dir().join(format!("osier-stale-{}.sock", std::process::id()));
+    for round in 0..500 {
+        let _ = std::fs::remove_file(&path);
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let begin = Arc::new(std::sync::Barrier::new(8));
+        let servers: Vec<_> = (0..8)
+            .map(|_| {
+                let (path, begin) = (path.clone(), begin.clone());
+                thread::spawn(move || {
+                    begin.wait();
+                    osier_web::Listener::bind_unix(path)
+                })
+            })
+            .collect();
+        let listeners: Vec<_> = servers.into_iter().map(|server| server.join().unwrap()).collect();
+        assert_eq!(listeners.iter().flatten().count(), 1, "round {round}: {listeners:?}");
+        UnixStream::connect(&path).expect("the one that has it listens");
+    }
+    std::fs::remove_file(&path).unwrap();
+}
