@@ -3,6 +3,8 @@
 mod common;
 mod ws_client;
 
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{Site, eventually, site_with};
@@ -34,7 +36,11 @@ fn next_of(peer: &mut Peer, kind: &str) -> serde_json::Value {
 }
 
 fn enter(site: &Site, room: &str, name: &str) -> (Peer, serde_json::Value) {
-    let mut peer = Peer::open(site.addr, &format!("/chat?room={room}&name={name}"));
+    enter_at(site.addr, room, name)
+}
+
+fn enter_at(addr: SocketAddr, room: &str, name: &str) -> (Peer, serde_json::Value) {
+    let mut peer = Peer::open(addr, &format!("/chat?room={room}&name={name}"));
     assert!(peer.head.starts_with("HTTP/1.1 101"), "{}", peer.head);
     let first = next(&mut peer);
     assert_eq!(first["is"], "history", "it comes first");
@@ -142,4 +148,47 @@ fn rooms_are_named_and_bounded() {
     drop(one);
     eventually("the empty room is given up", || status("room=three") == "101");
     assert_eq!(site.get("/chat?room=two").status, 400, "no handshake");
+}
+
+/// Ends the talk, also when the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn who_comes_in_the_middle_of_a_talk_misses_nothing_and_hears_nothing_twice() {
+    let site = chat_site(Options {
+        history: 8,
+        burst: u32::MAX,
+        ..Options::default()
+    });
+    let (addr, is_over) = (site.addr, AtomicBool::new(false));
+    let is_over = &is_over;
+    let number = |line: &serde_json::Value| line["text"].as_str().unwrap().parse::<u32>().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut ada, _) = enter_at(addr, "lobby", "Ada");
+            for n in 0_u32.. {
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                say(&mut ada, &n.to_string());
+                assert_eq!(number(&next_of(&mut ada, "line")), n);
+            }
+        });
+        let _over = Over(is_over);
+        let mut met = 0;
+        while met < 300 {
+            let (mut guest, lines) = enter(&site, "lobby", "Bob");
+            let Some(last) = lines.as_array().unwrap().last() else {
+                continue;
+            };
+            met += 1;
+            assert_eq!(number(&next_of(&mut guest, "line")), number(last) + 1);
+        }
+    });
 }
