@@ -192,7 +192,12 @@ impl Outbox {
     /// Writes everything.
     pub(super) fn flush(&mut self, out: &mut impl Write) -> io::Result<()> {
         while !self.is_empty() {
-            match self.write_with(|slices| out.write_vectored(slices)) {
+            let written = self.write_with(|slices| match slices {
+                // One frame, as mostly: a plain send costs the kernel less than a message of slices.
+                [one] => out.write(one),
+                many => out.write_vectored(many),
+            });
+            match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => self.advance(count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
