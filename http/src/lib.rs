@@ -37,7 +37,7 @@
 //! [`fastcgi`] is the record layer to applications and [`cgi`] the head of what they answer, on the same terms;
 //! [`proxy_protocol`] what a balancer says before the first request; [`multipart`] what a form with files is made of.
 //!
-//! Not here: HTTP/2, WebSocket frames, percent-decoding, dates, any timeout.
+//! Not here: HTTP/2, WebSocket frames, dates, any timeout.
 //!
 //! # Example
 //!
@@ -94,6 +94,7 @@ mod framing;
 mod limits;
 mod method;
 pub mod multipart;
+mod percent;
 pub mod proxy_protocol;
 mod reject;
 mod reply;
@@ -110,6 +111,7 @@ pub use fields::FieldLines;
 pub use framing::BodyLength;
 pub use limits::Limits;
 pub use method::Method;
+pub use percent::percent_decode;
 pub use reject::Reject;
 pub use reply::{Reply, ReplyLength, ReplyScanner, connection_names};
 pub use request::{Head, Headers, Slots, Version};

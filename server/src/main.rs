@@ -22,6 +22,7 @@ mod rate;
 mod rewrite;
 mod say;
 #[cfg(test)]
+#[path = "../../web/src/files/scratch.rs"]
 mod scratch;
 mod serve;
 mod site;

@@ -127,7 +127,7 @@ pub use incoming::RequestBody;
 pub use into_response::IntoResponse;
 pub use listen::{Address, Listener};
 pub use osier::net::Stream;
-pub use osier_http::Limits;
+pub use osier_http::{Limits, percent_decode};
 pub use rejection::Rejection;
 pub use request::Request;
 pub use request_id::RequestId;

@@ -7,6 +7,8 @@
 
 use std::borrow::Cow;
 
+use osier_web::percent_decode;
+
 /// The path in the form in which routes are written; `None` for a path that is refused.
 ///
 /// Allocates nothing for a path without escapes and empty segments.
@@ -24,7 +26,7 @@ pub fn plain(path: &str) -> Option<Cow<'_, [u8]>> {
 
 #[cold]
 fn unfold(bytes: &[u8]) -> Option<Vec<u8>> {
-    let decoded = decode(bytes)?;
+    let decoded = percent_decode(bytes).filter(|decoded| !decoded.contains(&0))?;
     let mut path = Vec::with_capacity(decoded.len());
     for segment in decoded.split(|&byte| byte == b'/') {
         match segment {
@@ -40,24 +42,6 @@ fn unfold(bytes: &[u8]) -> Option<Vec<u8>> {
         path.push(b'/');
     }
     Some(path)
-}
-
-fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut bytes = bytes.iter();
-    while let Some(&byte) = bytes.next() {
-        let byte = if byte == b'%' {
-            let mut digit = || (*bytes.next()? as char).to_digit(16);
-            (digit()? * 16 + digit()?) as u8
-        } else {
-            byte
-        };
-        if byte == 0 {
-            return None;
-        }
-        decoded.push(byte);
-    }
-    Some(decoded)
 }
 
 /// Whether `path` is `prefix`, which does not end with a slash, or lies below it.

@@ -9,6 +9,8 @@
 
 use std::io;
 
+use osier_http::percent_decode;
+
 use crate::files::root::Root;
 
 /// A path that is well-formed: no control bytes, no dot segments, decoded once.
@@ -61,7 +63,11 @@ impl Path {
     /// Parses the path of a target, without its query.
     pub fn parse(path: &str) -> Result<Path, Malformed> {
         let rest = path.strip_prefix('/').ok_or(Malformed)?;
-        let segments: Vec<Vec<u8>> = rest.split('/').map(decode).collect::<Result<_, _>>()?;
+        let segments: Vec<Vec<u8>> = rest
+            .split('/')
+            .map(|segment| percent_decode(segment.as_bytes()))
+            .collect::<Option<_>>()
+            .ok_or(Malformed)?;
         // Decoded slashes end a name for whoever is given the PATH_INFO.
         let leads_up = |segment: &[u8]| {
             let mut names = segment.split(|&byte| byte == b'/');
@@ -178,26 +184,6 @@ pub fn look(root: &Root, name: &[u8], cached: bool) -> io::Result<Kind> {
         }
         Err(error) => Err(error),
     }
-}
-
-/// Undoes percent-encoding once; a `%` without two digits is malformed.
-fn decode(raw: &str) -> Result<Vec<u8>, Malformed> {
-    let mut decoded = Vec::with_capacity(raw.len());
-    let mut bytes = raw.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            decoded.push(byte);
-            continue;
-        }
-        let mut digit = || {
-            bytes
-                .next()
-                .and_then(|digit| char::from(digit).to_digit(16))
-                .ok_or(Malformed)
-        };
-        decoded.push((digit()? * 16 + digit()?) as u8);
-    }
-    Ok(decoded)
 }
 
 #[cfg(test)]

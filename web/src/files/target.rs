@@ -7,6 +7,7 @@
 //! Source: RFC 3986 sections 2.1 (percent-encoding) and 5.2.4 (dot segments), with one difference: a path that climbs
 //! above its root is refused instead of clamped, because no client sends one by accident.
 
+use osier_http::percent_decode;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 /// Bytes that stand for themselves in a path segment we write: RFC 3986 "unreserved". A colon is encoded, or
@@ -42,7 +43,7 @@ impl Target {
         let mut segments: Vec<Vec<u8>> = Vec::new();
         let mut folder = true;
         for raw in rest.split(|&byte| byte == b'/') {
-            let segment = decode(raw)?;
+            let segment = percent_decode(raw).ok_or(Refusal::Malformed)?;
             folder = false;
             match segment.as_slice() {
                 b"" | b"." => folder = true,
@@ -89,26 +90,6 @@ impl Target {
         let last = self.name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         !self.folder && last.contains(&b'.')
     }
-}
-
-/// Undoes percent-encoding once. A `%` that is not followed by two hex digits is refused rather than kept.
-fn decode(raw: &[u8]) -> Result<Vec<u8>, Refusal> {
-    let mut decoded = Vec::with_capacity(raw.len());
-    let mut bytes = raw.iter();
-    while let Some(&byte) = bytes.next() {
-        if byte != b'%' {
-            decoded.push(byte);
-            continue;
-        }
-        let mut digit = || {
-            bytes
-                .next()
-                .and_then(|&digit| (digit as char).to_digit(16))
-                .ok_or(Refusal::Malformed)
-        };
-        decoded.push((digit()? * 16 + digit()?) as u8);
-    }
-    Ok(decoded)
 }
 
 #[cfg(test)]
