@@ -10,7 +10,10 @@ use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyLength, ReplyS
 fuzz_target!(|data: &[u8]| {
     let limits = pieces::limits(data);
     for asked in [Method::Get, Method::Head] {
-        assert_eq!(read(&pieces::pieces(data), &limits, asked), read(&[data], &limits, asked));
+        assert_eq!(
+            read(&pieces::pieces(data), &limits, asked),
+            read(&[data], &limits, asked)
+        );
     }
 });
 
@@ -29,7 +32,11 @@ fn read(pieces: &[&[u8]], limits: &Limits, asked: Method<'_>) -> Result<Option<(
         let reply = Reply::parse(&head, &mut slots, limits, asked)?;
         check(&head, &reply, asked);
         if !reply.is_interim() {
-            break (reply.status(), reply.keep_alive(), BodyDecoder::of_reply(reply.body(), limits));
+            break (
+                reply.status(),
+                reply.keep_alive(),
+                BodyDecoder::of_reply(reply.body(), limits),
+            );
         }
         scanner = ReplyScanner::new();
     };
