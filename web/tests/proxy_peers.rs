@@ -223,7 +223,9 @@ impl Node {
         let mut command = Command::new("node");
         command
             .args(["-e", NODE, "-", name, &port.to_string()])
-            .stdout(Stdio::piped());
+            .stdout(Stdio::piped())
+            // Node makes what it inherits non-blocking: a pipe that others write this test's output to.
+            .stderr(Stdio::null());
         let mut child = spawn(&mut command)?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped"))
