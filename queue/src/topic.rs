@@ -329,6 +329,7 @@ impl<T> std::fmt::Debug for Feed<T> {
 /// assert!(feed.join(&topic));
 /// assert_eq!(topic.publish("willow"), 1);
 /// assert_eq!(feed.try_receive(), Ok(Some("willow")));
+/// feed.leave(); // until then the two hold each other
 /// ```
 pub struct Topic<T> {
     state: Mutex<TopicState<T>>,

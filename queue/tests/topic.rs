@@ -1,16 +1,34 @@
 //! The topic on one thread: bounds, policies, ends and counts.
 #![cfg(not(loom))]
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 
 use osier_queue::topic::{End, Feed, Policy, Pushed, Topic};
 
-fn feed<T>(bound: usize, policy: Policy, topic: &Arc<Topic<T>>) -> Arc<Feed<T>> {
+/// A feed that leaves when it is dropped, as subscribers do: until then it and its topics hold each other.
+struct Joined<T>(Arc<Feed<T>>);
+
+impl<T> Deref for Joined<T> {
+    type Target = Arc<Feed<T>>;
+
+    fn deref(&self) -> &Arc<Feed<T>> {
+        &self.0
+    }
+}
+
+impl<T> Drop for Joined<T> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+fn feed<T>(bound: usize, policy: Policy, topic: &Arc<Topic<T>>) -> Joined<T> {
     let feed = Arc::new(Feed::new(bound, policy, 0));
     assert!(feed.join(topic));
-    feed
+    Joined(feed)
 }
 
 fn drain<T>(feed: &Feed<T>) -> Vec<T> {
