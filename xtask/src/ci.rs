@@ -72,11 +72,24 @@ const COUNTABLE: &str = "--message-format=json-render-diagnostics";
 fn compiled(name: &str, command: &mut Command) -> Outcome {
     let start = Instant::now();
     let mut targets = 0;
+    let mut complaints = vec![];
     let ok = step::run(command, LIMIT, |line| {
         let artifact = line.starts_with('{');
         let ours = line.contains(r#""reason":"compiler-artifact""#) && line.contains(r#""package_id":"path+file:"#);
         targets += usize::from(artifact && ours);
+        if ["error", "warning", "--> "]
+            .iter()
+            .any(|said| line.trim_start().starts_with(said))
+        {
+            complaints.push(line.to_string());
+        }
         !artifact
     });
-    Outcome::one_check(name, ok, targets, "targets", start.elapsed())
+    if ok {
+        complaints.clear();
+    }
+    Outcome {
+        complaints,
+        ..Outcome::one_check(name, ok, targets, "targets", start.elapsed())
+    }
 }

@@ -3,6 +3,9 @@
 //! Called by `test.rs`, `ci.rs` and `tidy.rs`. Protocol: a step ends in an [`Outcome`]; [`report`] prints all of them as
 //! a table and makes them the exit status. A step that checked nothing has failed, so that a filter that matches no
 //! test, or a file that moved, cannot pass in silence. A step that could not run is a skip with its reason.
+//!
+//! What failed is shown where it happened and once more at the end, in few lines: of a long log one reads the end. What a
+//! test that passed has printed is read, for its skips, but not shown.
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
@@ -19,6 +22,8 @@ pub struct Outcome {
     pub skipped: Vec<String>,
     /// What was looked at, for the table: "214 tests".
     pub checked: String,
+    /// The first lines of what each failed test has printed, and the programs that cargo says failed.
+    pub complaints: Vec<String>,
     pub took: Duration,
 }
 
@@ -32,6 +37,7 @@ impl Outcome {
             failed: 0,
             skipped: vec![why],
             checked: "nothing".into(),
+            complaints: vec![],
             took: Duration::ZERO,
         }
     }
@@ -45,12 +51,13 @@ impl Outcome {
             failed: usize::from(!ok),
             skipped: vec![],
             checked: format!("{count} {what}"),
+            complaints: vec![],
             took,
         }
     }
 }
 
-/// Prints the steps as a table, the reasons of the skips, and the totals alone on the last line.
+/// Prints the steps as a table, the reasons of the skips, what failed, and the totals alone on the last line.
 pub fn report(outcomes: &[Outcome]) -> ExitCode {
     println!(
         "\n{:<14} {:>7} {:>7} {:>8} {:>7}  checked",
@@ -73,6 +80,14 @@ pub fn report(outcomes: &[Outcome]) -> ExitCode {
     for o in outcomes {
         for why in &o.skipped {
             println!("skipped: {}: {why}", o.name);
+        }
+    }
+    for o in outcomes {
+        for line in &o.complaints {
+            println!("failed: {}: {line}", o.name);
+        }
+        if o.failed > 0 && o.complaints.is_empty() {
+            println!("failed: {}: see what it has printed above", o.name);
         }
     }
     let sum = |f: fn(&Outcome) -> usize| outcomes.iter().map(f).sum::<usize>();
@@ -196,12 +211,12 @@ fn shown(command: &Command) -> String {
 pub fn tests(name: &str, command: &mut Command, limit: Duration) -> Outcome {
     let start = Instant::now();
     let mut tally = Tally::default();
-    let ok = run(command, limit, |line| {
-        tally.take(line);
-        true
-    });
+    let ok = run(command, limit, |line| tally.take(line));
     tally.outcome(name, ok, start.elapsed())
 }
+
+/// Lines of a failed test that are said again at the end.
+const COMPLAINT_LINES: usize = 12;
 
 /// Reads the output of the test harness, run with `--show-output`, line by line.
 #[derive(Default)]
@@ -216,10 +231,41 @@ struct Tally {
     shown: Option<String>,
     /// Whether that test has printed a skip already: it counts once.
     counted: bool,
+    /// Between a program's "successes:" and its "failures:" or its result.
+    is_of_passed: bool,
+    /// How many lines of the failed test that is being shown were kept.
+    complained: usize,
+    complaints: Vec<String>,
 }
 
 impl Tally {
-    fn take(&mut self, line: &str) {
+    /// Reads a line; false if nobody needs to see it.
+    fn take(&mut self, line: &str) -> bool {
+        if line == "successes:" || line == "failures:" || line.starts_with("test result: ") {
+            self.is_of_passed = line == "successes:";
+            self.shown = None;
+        }
+        self.count(line);
+        if !self.is_of_passed {
+            self.complain(line);
+        }
+        !self.is_of_passed
+    }
+
+    /// Keeps the beginning of what a failed test has printed, and the programs that cargo names.
+    fn complain(&mut self, line: &str) {
+        if line.starts_with("---- ") {
+            self.complained = 0;
+        }
+        let of_a_test = self.shown.is_some() && self.complained < COMPLAINT_LINES && !line.is_empty();
+        let of_cargo = self.shown.is_none() && ["error", "    `-p "].iter().any(|said| line.starts_with(said));
+        if of_a_test || of_cargo {
+            self.complained += 1;
+            self.complaints.push(line.to_string());
+        }
+    }
+
+    fn count(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("---- ") {
             self.shown = rest.strip_suffix(" stdout ----").map(str::to_string);
             self.counted = false;
@@ -254,12 +300,17 @@ impl Tally {
         // Did not compile, was killed, or a process died: no test is counted as failed, the step still is.
         let broken = !ok && self.failed == 0;
         let failed = self.failed + usize::from(checked_nothing) + usize::from(broken);
+        if broken {
+            let why = format!("no test failed, but the command did, after {} s", took.as_secs());
+            self.complaints.push(why);
+        }
         Outcome {
             name: name.into(),
             passed,
             failed,
             skipped: self.skipped,
             checked: format!("{} tests", passed + self.failed),
+            complaints: self.complaints,
             took,
         }
     }
@@ -281,8 +332,31 @@ mod tests {
 
     fn tally(output: &str, ok: bool) -> Outcome {
         let mut tally = Tally::default();
-        output.lines().for_each(|line| tally.take(line));
+        output.lines().for_each(|line| {
+            tally.take(line);
+        });
         tally.outcome("t", ok, Duration::ZERO)
+    }
+
+    #[test]
+    fn what_failed_is_kept_and_what_passed_is_not_shown() {
+        let output = "running 2 tests\ntest good ... ok\ntest bad ... FAILED\n\nsuccesses:\n\n---- good stdout ----\n\
+                      fine\n\nsuccesses:\n    good\n\nfailures:\n\n---- bad stdout ----\nthread 'bad' panicked\n\n\
+                      failures:\n    bad\n\ntest result: FAILED. 1 passed; 1 failed;\nerror: 1 target failed:\n    `-p osier --test x`";
+        let mut tally = Tally::default();
+        let shown: Vec<&str> = output.lines().filter(|line| tally.take(line)).collect();
+        assert!(
+            shown.contains(&"thread 'bad' panicked") && !shown.contains(&"fine"),
+            "{shown:?}"
+        );
+        let o = tally.outcome("t", false, Duration::ZERO);
+        let kept = [
+            "---- bad stdout ----",
+            "thread 'bad' panicked",
+            "error: 1 target failed:",
+            "    `-p osier --test x`",
+        ];
+        assert_eq!(o.complaints, kept);
     }
 
     #[test]

@@ -62,6 +62,7 @@ fn install_peers() -> Outcome {
         failed: 0,
         skipped: missing,
         checked: format!("{there} programs"),
+        complaints: vec![],
         took: start.elapsed(),
     }
 }
@@ -270,6 +271,7 @@ fn fuzz_smoke() -> Outcome {
         failed: targets.lines().count().max(1) - survived,
         skipped: vec![],
         checked: format!("{} targets, 5 s each", targets.lines().count()),
+        complaints: vec![],
         took: start.elapsed(),
     }
 }

@@ -75,7 +75,7 @@ pub fn main() -> ExitCode {
 pub fn run() -> Outcome {
     let start = Instant::now();
     println!("\ntidy");
-    let (mut checks, mut failed) = (0, 0);
+    let (mut checks, mut failed, mut complaints) = (0, 0, vec![]);
     for Rule { name, about, check } in RULES {
         let (looked_at, findings) = check();
         println!("  {name}: {looked_at} {about}, {} wrong", findings.len());
@@ -85,6 +85,7 @@ pub fn run() -> Outcome {
         }
         checks += looked_at;
         failed += usize::from(looked_at == 0 || !findings.is_empty());
+        complaints.extend(findings);
     }
     Outcome {
         name: "tidy".into(),
@@ -92,6 +93,7 @@ pub fn run() -> Outcome {
         failed,
         skipped: vec![],
         checked: format!("{checks} things by {} rules", RULES.len()),
+        complaints,
         took: start.elapsed(),
     }
 }
