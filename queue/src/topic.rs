@@ -441,23 +441,26 @@ impl<T> TopicState<T> {
 
 impl<T: Clone> Topic<T> {
     /// Puts a clone of `value` into every feed. Returns into how many; a feed that dropped another message for it counts.
+    ///
+    /// # Panics
+    ///
+    /// If `T::clone` does: the feeds before it have the message, and their receivers are woken.
     pub fn publish(&self, value: T) -> usize {
+        let mut owed = Owed::default(); // declared before the lock is held, so settled after it is released
         let mut state = self.lock();
         if state.closed {
             return 0;
         }
         let state_now = &mut *state;
         state_now.published += 1;
-        let mut wakers = mem::take(&mut state_now.wakers);
-        let mut displaced = Vec::new(); // allocates for slow receivers alone
-        let mut ended = Vec::new(); // likewise
+        owed.wakers = mem::take(&mut state_now.wakers);
         let mut taken = 0;
         for slot in 0..state_now.slots.len() {
             let Some(feed) = &state_now.slots[slot] else { continue };
             let copy = value.clone();
             let (outcome, waker, left_over) = feed.lock().push(copy);
-            wakers.extend(waker);
-            displaced.extend(left_over);
+            owed.wakers.extend(waker);
+            owed.displaced.extend(left_over);
             match outcome {
                 Pushed::Queued => taken += 1,
                 Pushed::Displaced => {
@@ -467,26 +470,54 @@ impl<T: Clone> Topic<T> {
                 Pushed::Dropped => state_now.dropped += 1,
                 Pushed::Ended => {
                     state_now.dropped += 1;
-                    ended.extend(state_now.slots[slot].take());
+                    owed.ended.extend(state_now.slots[slot].take());
                     state_now.free.push(slot);
                 }
             }
         }
         drop(state);
-        for feed in ended {
-            feed.remove_source();
-        }
-        drop(displaced);
-        if !wakers.is_empty() {
-            wakers.drain(..).for_each(Waker::wake);
-        }
-        if (1..=KEPT_WAKERS).contains(&wakers.capacity()) {
+        owed.settle();
+        if (1..=KEPT_WAKERS).contains(&owed.wakers.capacity()) {
             let mut state = self.lock();
-            if state.wakers.capacity() < wakers.capacity() {
-                state.wakers = wakers;
+            if state.wakers.capacity() < owed.wakers.capacity() {
+                state.wakers = mem::take(&mut owed.wakers);
             }
         }
         taken
+    }
+}
+
+/// What a publication owes when both locks are released: also one that a panic of `T::clone` has cut off in the middle.
+struct Owed<T> {
+    wakers: Vec<Waker>,
+    /// Allocates for slow receivers alone, as `ended` does.
+    displaced: Vec<T>,
+    ended: Vec<Arc<Feed<T>>>,
+}
+
+impl<T> Owed<T> {
+    fn settle(&mut self) {
+        for feed in self.ended.drain(..) {
+            feed.remove_source();
+        }
+        self.displaced.clear();
+        self.wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl<T> Default for Owed<T> {
+    fn default() -> Self {
+        Owed {
+            wakers: Vec::new(),
+            displaced: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+}
+
+impl<T> Drop for Owed<T> {
+    fn drop(&mut self) {
+        self.settle();
     }
 }
 

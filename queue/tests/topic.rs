@@ -78,15 +78,17 @@ fn a_slot_that_was_freed_is_not_taken_from_its_next_tenant() {
     assert_eq!(next.try_receive(), Ok(Some(3)));
 }
 
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
 #[test]
 fn a_wake_up_for_each_wait_and_none_without() {
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, SeqCst);
-        }
-    }
     let count = Arc::new(Count::default());
     let waker = Waker::from(count.clone());
     let mut cx = Context::from_waker(&waker);
@@ -127,4 +129,33 @@ fn a_value_that_publishes_when_it_is_dropped_finds_no_lock_held() {
     assert!(drops.load(SeqCst) > 2);
     drop(drain(&feed));
     feed.leave();
+}
+
+#[test]
+fn a_clone_that_panics_midway_leaves_nobody_asleep_over_a_message() {
+    /// Can be cloned so many times.
+    struct Rare(Arc<AtomicUsize>);
+    impl Clone for Rare {
+        fn clone(&self) -> Self {
+            let left = self.0.fetch_sub(1, SeqCst);
+            assert!(left > 0, "as the test wants it");
+            Rare(self.0.clone())
+        }
+    }
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let mut cx = Context::from_waker(&waker);
+    let topic = Arc::new(Topic::new());
+    let full = feed(1, Policy::Disconnect, &topic);
+    let feeds: Vec<_> = (0..3).map(|_| feed(8, Policy::DropOldest, &topic)).collect();
+    full.push(Rare(Arc::default()));
+    assert!(feeds.iter().all(|feed| feed.poll_ready(&mut cx).is_pending()));
+    let publish = || topic.publish(Rare(Arc::new(AtomicUsize::new(3))));
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(publish)).unwrap_err();
+    assert_eq!(feeds.iter().map(|feed| feed.len()).collect::<Vec<_>>(), [1, 1, 0]);
+    assert_eq!(count.0.load(SeqCst), 2, "who has it is woken");
+    assert_eq!((full.ended(), topic.subscribers()), (Some(End::TooSlow), 3));
+    // The topic goes on.
+    assert_eq!(topic.publish(Rare(Arc::new(AtomicUsize::new(9)))), 3);
+    assert_eq!(count.0.load(SeqCst), 3);
 }
