@@ -89,7 +89,8 @@ pub trait Dormant: 'static {
 
     /// Asks what else it waits for besides its socket: leaves that are in the box, polled here with `cx`, so that they wake
     /// the connection. Called before each rest and after each wake-up, on the worker and not on a fiber: it must not block.
-    /// `Ready` gives it a fiber, with [`Cause::Woken`]; it is then not asked again before that.
+    /// `Ready` gives it a fiber, with [`Cause::Woken`]; it is then not asked again before that. A panic ends the connection,
+    /// which is dropped on a fiber.
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending
@@ -122,6 +123,7 @@ pub fn park_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io
             timer: None,
             armed: NEVER,
             woken: false,
+            has_panicked: false,
         });
         resting.set_deadline(worker, deadline);
         worker.adopt(resting)
@@ -143,6 +145,8 @@ pub(crate) struct Resting {
     armed: u64,
     /// [`Dormant::poll_woken`] has said so, and is not asked again before the connection has been told.
     woken: bool,
+    /// It has panicked instead: of what it holds nothing is called any more.
+    pub(crate) has_panicked: bool,
 }
 
 impl Resting {
@@ -167,8 +171,8 @@ impl Resting {
             if !self.woken {
                 let waker = word.waker();
                 let connection = &mut self.connection;
-                // One that panics here gets a fiber, where it may do so again and end.
                 let polled = isolate(|| connection.poll_woken(&mut Context::from_waker(&waker)));
+                self.has_panicked = polled.is_none(); // gets a fiber, to be dropped there
                 self.woken = polled.is_none_or(|polled| polled.is_ready());
             }
             self.woken.then_some(Cause::Woken)

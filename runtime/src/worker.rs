@@ -610,7 +610,11 @@ impl Worker {
         slot.set_fiber(Coroutine::new(stack, move |yielder, _| {
             let mut resting = resting;
             Core::enter(yielder, &Header::new(place), word, id, move || {
-                match isolate(|| resting.connection.wake(cause)) {
+                let next = match resting.has_panicked {
+                    false => isolate(|| resting.connection.wake(cause)),
+                    true => None,
+                };
+                match next {
                     // After the last call there is no rest.
                     Some(Next::Sleep(deadline)) if cause != Cause::Shutdown => {
                         context::worker(|worker| resting.set_deadline(worker, deadline));

@@ -155,6 +155,37 @@ fn a_session_rests_without_a_stack_and_is_woken_by_bytes_and_by_leaves() {
 }
 
 #[test]
+fn a_session_whose_poll_panics_ends_and_takes_nobody_along() {
+    struct Panics(Arc<AtomicUsize>);
+    impl Session for Panics {
+        fn wake(&mut self, _: &mut Upgraded, _: Cause) -> Next {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Next::Sleep(None) // never of its own accord
+        }
+        fn poll_woken(&mut self, _: &mut Context<'_>) -> Poll<()> {
+            panic!("as the test wants it");
+        }
+    }
+    let wakes = Arc::new(AtomicUsize::new(0));
+    let count = wakes.clone();
+    let router = Router::new()
+        .get("/up", move |_: &mut Request<'_>| {
+            Response::upgrade_dormant("none", Box::new(Panics(count.clone())))
+        })
+        .get("/", |_| "here");
+    let site = site_with(1, Server::new(router), |server| server.bind("127.0.0.1:0"));
+    for _ in 0..3 {
+        let mut client = site.connect();
+        client.send(ASK);
+        let mut rest = Vec::new();
+        client.stream.read_to_end(&mut rest).expect("the connection ends");
+        assert!(rest.starts_with(b"HTTP/1.1 101 "));
+        assert_eq!(site.connect().get("/").text(), "here");
+    }
+    assert_eq!(wakes.load(Ordering::Relaxed), 0, "nothing is called any more");
+}
+
+#[test]
 fn a_drain_ends_upgraded_connections() {
     let event = Arc::new(Event::new());
     let router = Router::new()

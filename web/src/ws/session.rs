@@ -175,8 +175,6 @@ pub(super) struct Session<H: Handler> {
     deadline: Option<Instant>,
     /// Whose `poll_woken` was ready.
     is_handler_ready: bool,
-    /// Its `poll_woken` was called and did not return: it has panicked, and would whenever it is asked.
-    is_broken: bool,
     is_told: bool,
 }
 
@@ -211,7 +209,6 @@ impl<H: Handler> Session<H> {
             stage: Stage::Open,
             deadline: None,
             is_handler_ready: false,
-            is_broken: false,
             is_told: false,
         }
     }
@@ -365,9 +362,6 @@ impl<H: Handler> crate::Session for Session<H> {
     }
 
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> Next {
-        if self.is_broken {
-            return self.rest(Err(Over));
-        }
         let mut outcome = match cause {
             Cause::Readable => self.receive(io),
             Cause::Woken => {
@@ -398,9 +392,7 @@ impl<H: Handler> crate::Session for Session<H> {
         if matches!(self.stage, Stage::Closing | Stage::Failed(_)) {
             return Poll::Pending; // nothing is sent any more
         }
-        self.is_broken = true;
         self.is_handler_ready = self.handler.poll_woken(cx).is_ready();
-        self.is_broken = false;
         match self.queue.poll_ready(cx) {
             Poll::Pending if !self.is_handler_ready => Poll::Pending,
             _ => Poll::Ready(()),
