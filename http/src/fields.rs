@@ -9,7 +9,7 @@
 use std::fmt;
 
 use crate::HeaderError;
-use crate::response::{check_name, check_value};
+use crate::response::{UPGRADE_OPTION, check_name, check_value};
 
 /// Fields in the form in which they are sent. Empty ones hold no memory.
 ///
@@ -50,6 +50,16 @@ impl FieldLines {
         self.0.extend_from_slice(b": ");
         self.0.extend_from_slice(value);
         self.0.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
+    /// Names the protocols of a 426 response, with the connection option that belongs to the field (RFC 9110 7.8, 15.5.22).
+    ///
+    /// # Errors
+    /// [`HeaderError::Value`] for what may not be written; nothing is added.
+    pub fn upgrade(&mut self, protocols: &[u8]) -> Result<(), HeaderError> {
+        self.push("upgrade", protocols)?;
+        self.0.extend_from_slice(UPGRADE_OPTION);
         Ok(())
     }
 
@@ -116,6 +126,15 @@ mod tests {
         assert_eq!(fields.as_bytes(), b"b: \r\nc: x\r\n");
         fields.remove("none");
         assert_eq!(fields.as_bytes(), b"b: \r\nc: x\r\n");
+    }
+
+    #[test]
+    fn an_upgrade_has_its_connection_option() {
+        let mut fields = FieldLines::new();
+        assert_eq!(fields.upgrade(b"a\r\nb"), Err(HeaderError::Value));
+        assert!(fields.is_empty());
+        fields.upgrade(b"websocket").unwrap();
+        assert_eq!(fields.as_bytes(), b"upgrade: websocket\r\nconnection: upgrade\r\n");
     }
 
     #[test]

@@ -168,6 +168,9 @@ impl fmt::Debug for DateLine {
     }
 }
 
+/// With `close` beside it the option stands in a second Connection field, which is the same list (RFC 9110 5.3).
+pub(crate) const UPGRADE_OPTION: &[u8] = b"connection: upgrade\r\n";
+
 /// What a server sends to a client that waits for it before its body.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -252,14 +255,13 @@ impl<'o> HeadWriter<'o> {
         self.exchange.keep_alive = false;
     }
 
-    /// Adds the fields that a 101 or 426 response names its protocol with.
+    /// Adds the fields that a 101 response names its protocol with; a 426 has them from [`FieldLines::upgrade`].
     ///
     /// # Errors
     /// [`HeaderError::Value`] when the protocol may not stand in a value.
     pub fn upgrade(&mut self, protocol: &[u8]) -> Result<(), HeaderError> {
         self.header("upgrade", protocol)?;
-        // With `close` the option would stand in a second Connection field, which is the same list (RFC 9110 5.3).
-        self.out.extend_from_slice(b"connection: upgrade\r\n");
+        self.out.extend_from_slice(UPGRADE_OPTION);
         Ok(())
     }
 

@@ -74,8 +74,8 @@ impl ContentType {
 /// Status, header and body of an answer.
 ///
 /// The server adds `date` and what concerns framing and the connection: fields named `content-length`,
-/// `transfer-encoding`, `keep-alive` and `upgrade` that a handler sets are left out, and `connection: close` is the same
-/// as [`Response::close`].
+/// `transfer-encoding`, `keep-alive` and `upgrade` that a handler sets are left out (but for the `upgrade` of a 426, which has
+/// to name the protocol), and `connection: close` is the same as [`Response::close`].
 ///
 /// ```
 /// use osier_web::{Response, http::StatusCode};
@@ -194,6 +194,10 @@ impl Response {
     /// Replaces the status.
     #[inline]
     pub fn with_status(mut self, status: StatusCode) -> Self {
+        if self.status == StatusCode::UPGRADE_REQUIRED {
+            self.fields.remove("upgrade");
+            self.fields.remove("connection");
+        }
         self.status = status;
         self
     }
@@ -238,7 +242,10 @@ impl Response {
             self.fields.remove(name);
             self.has_date = true;
         } else if name.eq_ignore_ascii_case("upgrade") {
-            return self;
+            return match self.status {
+                StatusCode::UPGRADE_REQUIRED if self.fields.upgrade(value).is_err() => self.refuse(name),
+                _ => self,
+            };
         }
         match self.fields.push(name, value) {
             Ok(()) | Err(HeaderError::Reserved) => self,
@@ -362,6 +369,16 @@ mod tests {
             .remove("absent");
         assert_eq!(response.fields.as_bytes(), b"X-A: 1\r\n");
         assert_eq!((response.content_type, response.has_date), (ContentType::Unset, false));
+    }
+
+    #[test]
+    fn the_upgrade_of_a_426_goes_with_its_status() {
+        let required = || Response::new(StatusCode::UPGRADE_REQUIRED).header("Upgrade", "websocket");
+        assert_eq!(required().lookup("upgrade"), Some(&b"websocket"[..]));
+        assert!(required().with_status(StatusCode::NOT_FOUND).fields.is_empty());
+        assert!(Response::new(StatusCode::OK).header("Upgrade", "x").fields.is_empty());
+        let split = Response::new(StatusCode::UPGRADE_REQUIRED).header("upgrade", "a\r\nb: c");
+        assert_eq!(split.status, StatusCode::INTERNAL_SERVER_ERROR);
     }
 
     #[test]

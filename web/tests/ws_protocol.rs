@@ -501,6 +501,11 @@ fn the_handshake_is_strict() {
     assert_eq!(without("Connection: Upgrade\r\n").status, 400);
     let old = replaced("Version: 13", "Version: 8");
     assert_eq!((old.status, old.header("sec-websocket-version")), (426, Some("13")));
+    // RFC 9110 15.5.22, 7.8: it names the protocol, and the option that says that this is for the next hop alone.
+    assert_eq!(
+        (old.header("upgrade"), old.header("connection")),
+        (Some("websocket"), Some("upgrade"))
+    );
     assert_eq!(without("Sec-WebSocket-Version: 13\r\n").status, 426);
     assert_eq!(replaced(KEY, "c2hvcnQ=").status, 400);
     assert_eq!(replaced("Sec-WebSocket-Key", "X").status, 400);

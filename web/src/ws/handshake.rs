@@ -48,7 +48,11 @@ pub(super) fn check(request: &Request<'_>, options: &Options) -> Result<Accepted
             StatusCode::UPGRADE_REQUIRED,
             "the version of the WebSocket protocol is 13\n",
         )
-        .map_err(|response: Response| response.header("sec-websocket-version", VERSION));
+        .map_err(|response: Response| {
+            response
+                .header("upgrade", "websocket")
+                .header("sec-websocket-version", VERSION)
+        });
     }
     let key = match only(request, "sec-websocket-key") {
         Some(key) if is_key(key) => key,
