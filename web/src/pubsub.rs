@@ -22,7 +22,9 @@
 //!
 //! - Nothing waits for the broker. While it is away rooms go on in each process; what is to be passed on waits in a queue of
 //!   [`Options::queue`] messages, the oldest of which make room and are counted in the log. The connections are made again, after
-//!   50 ms and then ever more slowly, every 5 s at most.
+//!   50 ms and then ever more slowly, every 5 s at most; from 50 ms again once one has lived for 5 s.
+//! - A message that the broker refuses (its users may not write to that channel, it is too large), or at which it hangs up five times,
+//!   is dropped with a line in the log, and the next one's turn comes. A room that it refuses to tell of stays this process's alone.
 //! - On the wire each message carries the number of its process and a number of its own. So a process knows its own messages
 //!   and those it has had, and a publisher may repeat what it does not know to have arrived: a broker that is killed and comes back neither
 //!   echoes nor doubles. A message without these numbers, of `redis-cli` for example, is delivered as it is.
@@ -31,40 +33,32 @@
 //! - Two fibers belong to a [`Redis`], and end with its last clone and its last room.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fmt, str};
 
 use osier::JoinHandle;
 use osier::net::Stream;
 use osier::pubsub::{Inlet, Policy, Subscriber, Topic};
 use osier::sync::Event;
-use redis::{Parser, Value};
 
 use crate::Address;
 
+mod connection;
 mod payload;
+mod publisher;
 mod wire;
 
+use connection::{Connection, Outage};
 pub use payload::Payload;
 use wire::Received;
 
-/// How long a connection may take to be made, and a reply to come.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The waits between attempts to connect.
-const FIRST_WAIT: Duration = Duration::from_millis(50);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
-
 /// A silent broker is asked so often whether it is there; twice as long without an answer is an end.
 const PING_EVERY: Duration = Duration::from_secs(15);
-
-/// Messages sent to the broker in one write.
-const BATCH: usize = 128;
 
 /// How to reach a broker.
 pub struct Options {
@@ -107,7 +101,7 @@ impl Options {
         });
         let (publishing, listening) = (shared.clone(), shared.clone());
         let fibers = [
-            osier::spawn(move || publish(&publishing, queue)),
+            osier::spawn(move || publisher::run(&publishing, queue)),
             osier::spawn(move || listen(&listening)),
         ];
         Redis(Arc::new(Handle { shared, fibers }))
@@ -289,134 +283,6 @@ impl Shared {
     fn log(&self, line: fmt::Arguments<'_>) {
         (self.options.log)(line);
     }
-
-    fn open(&self) -> io::Result<Connection> {
-        let stream = self.options.address.connect(PATIENCE)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let parser = Parser::new();
-        let mut connection = Connection { stream, parser };
-        if let Some(password) = &self.options.password {
-            (&connection.stream).write_all(&redis::cmd("AUTH").arg(password).get_packed_command())?;
-            connection.reply()?;
-        }
-        Ok(connection)
-    }
-}
-
-struct Connection {
-    stream: Stream,
-    parser: Parser,
-}
-
-impl Connection {
-    /// The next value; an error of the broker's is an error.
-    fn reply(&mut self) -> io::Result<Value> {
-        let value = self.parser.parse_value(&self.stream).map_err(io::Error::other)?;
-        value.extract_error().map_err(io::Error::other)
-    }
-
-    /// Publishes all, and hears that all were.
-    fn publish(&mut self, batch: &[Outbound]) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        for message in batch {
-            let mut command = redis::cmd("PUBLISH");
-            command.arg(&*message.room).arg(&*message.bytes);
-            command.write_packed_command(&mut bytes);
-        }
-        (&self.stream).write_all(&bytes)?;
-        batch.iter().try_for_each(|_| self.reply().map(drop))
-    }
-}
-
-/// The waits while the broker is away.
-struct Outage {
-    since: Option<Instant>,
-    wait: Duration,
-}
-
-impl Outage {
-    fn none() -> Outage {
-        Outage {
-            since: None,
-            wait: FIRST_WAIT,
-        }
-    }
-
-    /// `true`: it has begun.
-    fn failed(&mut self) -> bool {
-        let begins = self.since.is_none();
-        self.since.get_or_insert_with(Instant::now);
-        begins
-    }
-
-    fn sleep(&mut self) {
-        osier::sleep(self.wait);
-        self.wait = (2 * self.wait).min(LONGEST_WAIT);
-    }
-
-    /// How long it was, if there was one.
-    fn over(&mut self) -> Option<Duration> {
-        self.wait = FIRST_WAIT;
-        self.since.take().map(|since| since.elapsed())
-    }
-}
-
-/// The publisher's fiber.
-fn publish(shared: &Shared, mut queue: Subscriber<Outbound>) {
-    let mut connection = None;
-    let mut outage = Outage::none();
-    let mut told = 0;
-    let mut batch = Vec::new();
-    // Numbered here and not by who publishes: on the wire the numbers must be in order, or others take the late one for a
-    // repetition. A number stays with its message through all attempts.
-    let mut sequence = 0_u64;
-    let mut numbered = |message: Outbound| {
-        sequence += 1;
-        let bytes = wire::pack(&shared.node, sequence, &message.bytes);
-        Outbound { bytes, ..message }
-    };
-    while let Ok(message) = queue.recv() {
-        batch.push(numbered(message));
-        while batch.len() < BATCH
-            && let Ok(message) = queue.try_recv()
-        {
-            batch.push(numbered(message));
-        }
-        let mut failures = 0;
-        while let Err(error) = pass_on(shared, &mut connection, &batch) {
-            // Repeated on a new connection: who has had it knows its number. A connection that was kept may have died unheard,
-            // so one failure is no outage.
-            connection = None;
-            failures += 1;
-            if failures > 1 && outage.failed() {
-                shared.log(format_args!(
-                    "redis {}: cannot publish: {error}",
-                    shared.options.address
-                ));
-            }
-            outage.sleep();
-        }
-        batch.clear();
-        outage.over();
-        let dropped = queue.dropped();
-        if dropped > told {
-            let lost = dropped - told;
-            shared.log(format_args!(
-                "redis {}: {lost} messages were not passed on: more than {} came while it was away",
-                shared.options.address, shared.options.queue
-            ));
-            told = dropped;
-        }
-    }
-}
-
-fn pass_on(shared: &Shared, connection: &mut Option<Connection>, batch: &[Outbound]) -> io::Result<()> {
-    let open = match connection.take() {
-        Some(open) => open,
-        None => shared.open()?,
-    };
-    connection.insert(open).publish(batch)
 }
 
 /// The listener's fiber.
@@ -424,7 +290,7 @@ fn listen(shared: &Shared) {
     let mut outage = Outage::none();
     let mut seen = wire::Seen::default();
     loop {
-        let error = match shared.open() {
+        let error = match Connection::open(&shared.options) {
             Ok(connection) => hear(shared, connection, &mut outage, &mut seen),
             Err(error) => error,
         };
@@ -456,16 +322,22 @@ fn hear(shared: &Shared, mut connection: Connection, outage: &mut Outage, seen: 
             }
         });
         let error = loop {
-            let value = match parser.parse_value(stream).and_then(Value::extract_error) {
+            let value = match parser.parse_value(stream) {
                 Ok(value) => value,
                 Err(error) => break io::Error::other(error),
             };
+            let address = &shared.options.address;
             if let Some(time) = outage.over() {
-                shared.log(format_args!(
-                    "redis {} is back after {time:.1?}",
-                    shared.options.address
-                ));
+                shared.log(format_args!("redis {address} is back after {time:.1?}"));
             }
+            // One room that it does not tell of is no reason to hear nothing of the others.
+            let value = match value.extract_error() {
+                Ok(value) => value,
+                Err(error) => {
+                    shared.log(format_args!("redis {address} refuses to tell of a room: {error}"));
+                    continue;
+                }
+            };
             match wire::received(&value) {
                 Received::Subscribed(name) => {
                     if let Some(room) = shared.rooms().get(name) {
@@ -502,14 +374,13 @@ fn deliver(shared: &Shared, seen: &mut wire::Seen, name: &str, bytes: &[u8]) {
 
 /// Subscribes to the rooms there are and to those that come, and asks whether the broker is there.
 fn subscribe(shared: &Shared, mut stream: &Stream) -> io::Result<()> {
-    let mut known: Vec<Arc<str>> = Vec::new();
+    let mut known: HashSet<Arc<str>> = HashSet::new();
     loop {
         let names: Vec<Arc<str>> = shared.rooms().keys().cloned().collect();
         let mut bytes = Vec::new();
         for name in names {
-            if !known.contains(&name) {
+            if known.insert(name.clone()) {
                 redis::cmd("SUBSCRIBE").arg(&*name).write_packed_command(&mut bytes);
-                known.push(name);
             }
         }
         if bytes.is_empty() {

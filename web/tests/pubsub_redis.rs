@@ -1,4 +1,7 @@
-//! Rooms over a real Redis server: several processes, a broker that dies and comes back, and what nobody may notice of it.
+//! Rooms over a real Redis server: several processes, a broker that dies and comes back, and what nobody may notice of it. What a
+//! real one does not do on demand, a scripted one does.
+
+mod broker;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -8,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use broker::Scripted;
 use osier::pubsub::{Policy, Subscriber};
 use osier_web::pubsub::{Options, Redis, Room};
 use osier_web::{Address, ws};
@@ -415,5 +419,96 @@ fn a_bridge_that_is_dropped_leaves_the_broker() {
         assert!(listeners().ends_with(":1\r\n"), "the room holds it");
         drop(room);
         eventually("it has left", || listeners().ends_with(":0\r\n"));
+    });
+}
+
+#[test]
+fn a_message_that_the_broker_refuses_is_dropped_and_the_next_goes_on() {
+    let broker = Scripted::start(|command| match command.payload() {
+        Some(b"bad") => b"-ERR not this one\r\n".into(),
+        _ => command.usual(),
+    });
+    osier::run(|| {
+        let (redis, lines) = connect(broker.address(), 100);
+        let room = redis.room::<String>("lobby");
+        for text in ["one", "bad", "two", "bad", "three"] {
+            room.publish(text.into());
+        }
+        eventually("the others were passed on", || {
+            broker.published() == ["one", "two", "three"]
+        });
+        eventually("the log says which, and why", || {
+            has(&lines, "is for the room \"lobby\": ") > 0 && has(&lines, "not this one") > 0
+        });
+    });
+}
+
+#[test]
+fn a_message_at_which_the_broker_hangs_up_is_dropped_in_the_end() {
+    let fatal = Arc::new(AtomicUsize::new(0));
+    let count = fatal.clone();
+    let broker = Scripted::start(move |command| match command.payload() {
+        Some(b"fatal") => {
+            count.fetch_add(1, Ordering::Relaxed);
+            broker::Reply::HangUp
+        }
+        _ => command.usual(),
+    });
+    osier::run(|| {
+        let (redis, lines) = connect(broker.address(), 100);
+        let room = redis.room::<String>("lobby");
+        for text in ["one", "fatal", "two", "three"] {
+            room.publish(text.into());
+        }
+        eventually("the others were passed on", || {
+            broker.published() == ["one", "two", "three"]
+        });
+        let attempts = fatal.load(Ordering::Relaxed);
+        assert!((5..=6).contains(&attempts), "not given up at once: {attempts}");
+        eventually("the log says so", || has(&lines, "does not take 1 messages") == 1);
+    });
+}
+
+#[test]
+fn a_broker_that_answers_and_hangs_up_is_asked_ever_more_seldom() {
+    let broker = Scripted::start(|command| match command.words() {
+        [b"SUBSCRIBE", room] => broker::Reply::Last(broker::subscribed(room)),
+        _ => command.usual(),
+    });
+    osier::run(|| {
+        let (redis, lines) = connect(broker.address(), 100);
+        let _room = redis.room::<String>("lobby");
+        eventually("it tries again", || broker.connections().len() >= 6);
+        let times = broker.connections();
+        let took = times[5] - times[0]; // 50, 100, 200, 400 and 800 ms
+        assert!(took > Duration::from_secs(1), "five waits took {took:?}");
+        assert!(has(&lines, "is back after") > 0, "it did answer: {lines:?}");
+    });
+}
+
+#[test]
+fn what_a_real_broker_refuses_holds_up_nothing_else() {
+    let user = "default on nopass ~* resetchannels &lobby +@all";
+    let mut args = vec!["--proto-max-bulk-len", "1mb", "--user"];
+    args.extend(user.split(' '));
+    let Some(broker) = Broker::start(&args) else { return };
+    osier::run(|| {
+        let ((near, lines), (far, _)) = (connect(broker.address(), 100), connect(broker.address(), 100));
+        let (lobby, forbidden) = (near.room::<String>("lobby"), near.room::<String>("forbidden"));
+        let there = far.room::<String>("lobby");
+        let mut across = there.subscribe(100, Policy::DropOldest);
+        shared(&lobby);
+        shared(&there);
+        lobby.publish("before".into());
+        forbidden.publish("nobody may hear it".into());
+        eventually("it is refused", || has(&lines, "does not take 1 messages") == 1);
+        lobby.publish("x".repeat(2 << 20));
+        eventually("it is too large", || has(&lines, "does not take 1 messages") == 2);
+        lobby.publish("after".into());
+        for expected in ["before", "after"] {
+            assert_eq!(across.recv_timeout(PATIENCE), Ok(Some(expected.into())));
+        }
+        assert!(has(&lines, "refuses to tell of a room") > 0, "{lines:?}");
+        assert!(lobby.is_shared() && !forbidden.is_shared());
     });
 }

@@ -1,0 +1,123 @@
+//! A connection to the broker, and how long to wait for the next one. Both fibers have one of each.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use osier::net::Stream;
+use redis::{Parser, RedisError, Value};
+
+use super::{Options, Outbound};
+
+/// How long a connection may take to be made, and a reply to come.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The waits between attempts to connect.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// A connection that has lived for so long was a good one. A broker that answers and then hangs up, again and again, is asked
+/// ever more seldom, as one that is away.
+const STEADY: Duration = LONGEST_WAIT;
+
+pub(super) struct Connection {
+    pub(super) stream: Stream,
+    pub(super) parser: Parser,
+}
+
+impl Connection {
+    /// Connects, and hears that commands are taken: a broker that is still loading, or wants another password, is away.
+    pub(super) fn open(options: &Options) -> io::Result<Connection> {
+        let stream = options.address.connect(PATIENCE)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let parser = Parser::new();
+        let mut connection = Connection { stream, parser };
+        if let Some(password) = &options.password {
+            connection.ask(redis::cmd("AUTH").arg(password))?;
+        }
+        connection.ask(&redis::cmd("PING"))?;
+        Ok(connection)
+    }
+
+    fn ask(&mut self, command: &redis::Cmd) -> io::Result<()> {
+        (&self.stream).write_all(&command.get_packed_command())?;
+        self.reply()?.extract_error().map(drop).map_err(io::Error::other)
+    }
+
+    fn reply(&mut self) -> io::Result<Value> {
+        self.parser.parse_value(&self.stream).map_err(io::Error::other)
+    }
+
+    /// Publishes the first `count` messages of the batch in one write, and takes out of it those that were answered. Returns which of
+    /// them the broker has refused; an error is the end of the connection.
+    pub(super) fn publish(
+        &mut self,
+        batch: &mut VecDeque<Outbound>,
+        count: usize,
+    ) -> (Vec<(Outbound, RedisError)>, io::Result<()>) {
+        let count = count.min(batch.len());
+        let mut bytes = Vec::new();
+        for message in batch.iter().take(count) {
+            let mut command = redis::cmd("PUBLISH");
+            command.arg(&*message.room).arg(&*message.bytes);
+            command.write_packed_command(&mut bytes);
+        }
+        // A broker may refuse what is too large by its first bytes, and hang up: what it has said is heard after a write that
+        // failed, too.
+        let written = (&self.stream).write_all(&bytes);
+        let mut refused = Vec::new();
+        for _ in 0..count {
+            let reply = match self.reply() {
+                Ok(reply) => reply,
+                Err(error) => return (refused, written.and(Err(error))),
+            };
+            let message = batch.pop_front();
+            if let (Err(error), Some(message)) = (reply.extract_error(), message) {
+                refused.push((message, error));
+            }
+        }
+        (refused, written)
+    }
+}
+
+/// The waits while the broker is away.
+pub(super) struct Outage {
+    /// When it began.
+    since: Option<Instant>,
+    wait: Duration,
+    /// When the last connection first served.
+    up: Option<Instant>,
+}
+
+impl Outage {
+    pub(super) fn none() -> Outage {
+        Outage {
+            since: None,
+            wait: FIRST_WAIT,
+            up: None,
+        }
+    }
+
+    /// `true`: it has begun.
+    pub(super) fn failed(&mut self) -> bool {
+        let begins = self.since.is_none();
+        self.since.get_or_insert_with(Instant::now);
+        begins
+    }
+
+    /// Before the next attempt.
+    pub(super) fn sleep(&mut self) {
+        if self.up.take().is_some_and(|up| up.elapsed() >= STEADY) {
+            self.wait = FIRST_WAIT;
+        }
+        osier::sleep(self.wait);
+        self.wait = (2 * self.wait).min(LONGEST_WAIT);
+    }
+
+    /// The connection serves. How long the outage was, if there was one.
+    pub(super) fn over(&mut self) -> Option<Duration> {
+        self.up.get_or_insert_with(Instant::now);
+        self.since.take().map(|since| since.elapsed())
+    }
+}
