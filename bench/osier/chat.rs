@@ -1,4 +1,5 @@
-//! Ours: the chat of osier-web at `/chat`, and a bare room at `/room` that gives everybody everything, on one worker. Argument: PORT.
+//! Ours: the chat of osier-web at `/chat`, and a bare room at `/room` that gives everybody everything, on as many workers as
+//! are asked for, or one. Arguments: PORT [WORKERS].
 #![forbid(unsafe_code)]
 
 use osier::pubsub::{Policy, Topic};
@@ -18,6 +19,9 @@ impl ws::Handler for Guest {
 
 fn main() -> std::io::Result<()> {
     let port = measure::argument() as u16;
+    let workers = std::env::args()
+        .nth(2)
+        .map_or(1, |text| text.parse().expect("a number"));
     let chat = Chat::new(Options {
         burst: u32::MAX,
         ..Options::default()
@@ -34,7 +38,7 @@ fn main() -> std::io::Result<()> {
             options.upgrade_dormant(request, Guest(room.clone()))
         });
     osier::Runtime::builder()
-        .workers(1)
+        .workers(workers)
         .build()?
         .run(|| serve(("127.0.0.1", port), router))
 }

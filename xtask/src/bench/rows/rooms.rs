@@ -37,15 +37,10 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
         rounds: plan.rounds.min(3),
         bound,
         ours: vec![heard(plan, "osier", "osier-chat", "/chat?name=a", None, CHAT, figure)],
-        rivals: vec![heard(
-            plan,
-            "tokio-tungstenite",
-            "tungstenite-room",
-            "/",
-            None,
-            CHAT,
-            figure,
-        )],
+        rivals: vec![
+            heard(plan, "null", "null-room", "/", None, CHAT, figure),
+            heard(plan, "tokio-tungstenite", "tungstenite-room", "/", None, CHAT, figure),
+        ],
     };
     let broadcast = |name: &str, unit, figure: fn(&Heard) -> f64| Row {
         name: format!("broadcast to {}: {name}", BROADCAST.guests),
@@ -53,15 +48,18 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
         rounds: plan.rounds.min(3),
         bound: None,
         ours: vec![heard(plan, "osier", "osier-chat", "/room", None, BROADCAST, figure)],
-        rivals: vec![heard(
-            plan,
-            "tokio-tungstenite",
-            "tungstenite-room",
-            "/",
-            BELOW,
-            BROADCAST,
-            figure,
-        )],
+        rivals: vec![
+            heard(plan, "null", "null-room", "/", None, BROADCAST, figure),
+            heard(
+                plan,
+                "tokio-tungstenite",
+                "tungstenite-room",
+                "/",
+                BELOW,
+                BROADCAST,
+                figure,
+            ),
+        ],
     };
     vec![
         late("median delivery", "ms", None, |heard| heard.median),
