@@ -1,4 +1,4 @@
-//! Writes the seeds of every target from the test vectors of `http/`: `cargo run --example corpus`, in this directory.
+//! Writes the seeds of every target from the test vectors of `http/` and `web/`: `cargo run --example corpus`, in this directory.
 
 #[path = "../../http/tests/table/mod.rs"]
 mod table;
@@ -6,7 +6,20 @@ mod table;
 #[path = "../../http/tests/reply_table/mod.rs"]
 mod reply_table;
 
+#[path = "../../web/tests/ws_client/masked.rs"]
+#[allow(dead_code)] // the seeds have one mask
+mod masked;
+
+#[path = "../../web/tests/ws_table/mod.rs"]
+#[allow(dead_code)] // what must come back
+mod ws_table;
+
 use std::{fs, io, path::Path};
+
+use masked::masked;
+
+/// Longer ones teach a fuzzer nothing.
+const SEED_BYTES: usize = 400;
 
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -61,6 +74,14 @@ fn main() -> io::Result<()> {
         fs::create_dir_all(&directory)?;
         written += 1;
         fs::write(directory.join(name), form)?;
+    }
+    for (name, bytes, _) in ws_table::cases() {
+        if bytes.len() <= SEED_BYTES {
+            let directory = corpus.join("ws");
+            fs::create_dir_all(&directory)?;
+            written += 1;
+            fs::write(directory.join(file_name(&name)), bytes)?;
+        }
     }
     println!("{written} seeds");
     Ok(())

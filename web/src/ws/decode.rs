@@ -249,31 +249,13 @@ fn unmask(bytes: &mut [u8], mask: &mut [u8; 4]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::law::masked::masked;
     use super::*;
 
     const SIZES: Sizes = Sizes {
         frame: 1 << 20,
         message: 1 << 20,
     };
-
-    fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
-        const MASK: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
-        let mut bytes = vec![first];
-        match payload.len() {
-            length @ 0..=125 => bytes.push(0x80 | length as u8),
-            length @ 126..=0xFFFF => {
-                bytes.push(0x80 | 126);
-                bytes.extend((length as u16).to_be_bytes());
-            }
-            length => {
-                bytes.push(0x80 | 127);
-                bytes.extend((length as u64).to_be_bytes());
-            }
-        }
-        bytes.extend(MASK);
-        bytes.extend(payload.iter().zip(MASK.iter().cycle()).map(|(byte, key)| byte ^ key));
-        bytes
-    }
 
     /// Everything that comes of `bytes`, handed over in pieces of `piece`.
     fn decode(bytes: &[u8], piece: usize, sizes: Sizes) -> Result<Vec<Event>, Failure> {

@@ -6,6 +6,10 @@ use std::net::{SocketAddr, TcpStream};
 
 use super::common::PATIENCE;
 
+mod masked;
+
+pub use masked::masked;
+
 pub const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 
 pub struct Peer {
@@ -108,26 +112,6 @@ impl Peer {
             other => panic!("the connection does not end: {other:?}"),
         }
     }
-}
-
-/// A frame as a client sends it.
-pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
-    const MASK: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
-    let mut bytes = vec![first];
-    match payload.len() {
-        length @ 0..=125 => bytes.push(0x80 | length as u8),
-        length @ 126..=0xFFFF => {
-            bytes.push(0x80 | 126);
-            bytes.extend((length as u16).to_be_bytes());
-        }
-        length => {
-            bytes.push(0x80 | 127);
-            bytes.extend((length as u64).to_be_bytes());
-        }
-    }
-    bytes.extend(MASK);
-    bytes.extend(payload.iter().zip(MASK.iter().cycle()).map(|(byte, key)| byte ^ key));
-    bytes
 }
 
 /// The frame at the beginning of `bytes` and its length, if it is whole.
