@@ -1,7 +1,7 @@
 //! What a request holds, by type: path, query, form and JSON through `serde`.
 //!
 //! Plain functions of [`Request`]. What comes in the path and the query is read in place; forms and JSON are collected first,
-//! up to [`IN_MEMORY`] bytes and to the limit of the route, whichever is less.
+//! up to [`IN_MEMORY`] bytes, or what the handler says, and to the limit of the route, whichever is less.
 
 mod params;
 
@@ -76,8 +76,8 @@ impl Request<'_> {
         serde_html_form::from_str(query).map_err(|error| told(StatusCode::BAD_REQUEST, format!("the query: {error}")))
     }
 
-    /// The body as a form (`application/x-www-form-urlencoded`), at most 2 MiB. For uploads see
-    /// [`multipart`](Request::multipart).
+    /// The body as a form (`application/x-www-form-urlencoded`), at most 2 MiB: [`form_up_to`](Request::form_up_to) has another
+    /// bound. For uploads see [`multipart`](Request::multipart).
     ///
     /// # Suspends
     ///
@@ -87,6 +87,19 @@ impl Request<'_> {
     ///
     /// 415 for another content type, 413 for a larger body, 422 for values that are not of the type.
     pub fn form<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
+        self.form_up_to(IN_MEMORY)
+    }
+
+    /// As [`form`](Request::form), at most `limit` bytes; the limit of the route or the server counts too.
+    ///
+    /// # Suspends
+    ///
+    /// Until the body has come.
+    ///
+    /// # Errors
+    ///
+    /// As [`form`](Request::form).
+    pub fn form_up_to<T: DeserializeOwned>(&mut self, limit: u64) -> Result<T, Rejection> {
         let is_form = self
             .media_type()
             .is_some_and(|kind| kind.eq_ignore_ascii_case("application/x-www-form-urlencoded"));
@@ -94,12 +107,13 @@ impl Request<'_> {
             let what = "the content type must be application/x-www-form-urlencoded";
             return Err(told(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
         }
-        let bytes = self.bytes(IN_MEMORY)?;
+        let bytes = self.bytes(limit)?;
         serde_html_form::from_bytes(&bytes)
             .map_err(|error| told(StatusCode::UNPROCESSABLE_ENTITY, format!("the form: {error}")))
     }
 
-    /// The body as JSON (`application/json`, or a type that ends in `+json`), at most 2 MiB.
+    /// The body as JSON (`application/json`, or a type that ends in `+json`), at most 2 MiB: [`json_up_to`](Request::json_up_to) has
+    /// another bound.
     ///
     /// ```
     /// use osier_web::{Json, Rejection, Request, Router, test::Client};
@@ -128,6 +142,35 @@ impl Request<'_> {
     /// 415 for another content type, 413 for a larger body; with line and column 400 for what is not JSON and 422 for JSON that
     /// is not of the type. A document that nests deeper than 64 levels is 400.
     pub fn json<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
+        self.json_up_to(IN_MEMORY)
+    }
+
+    /// As [`json`](Request::json), at most `limit` bytes. A body beyond the limit of the route, or else of the server, is refused
+    /// before: for more than 2 MiB both have to be said.
+    ///
+    /// ```
+    /// use osier_web::{Rejection, Request, Route, Router, test::Client};
+    ///
+    /// const MOST: u64 = 16 << 20;
+    ///
+    /// fn import(request: &mut Request<'_>) -> Result<String, Rejection> {
+    ///     let names: Vec<String> = request.json_up_to(MOST)?;
+    ///     Ok(format!("{} names", names.len()))
+    /// }
+    ///
+    /// let router = Router::new().route("/import", Route::new().post(import).body_limit(MOST));
+    /// let names = vec!["willow"; 1 << 19];
+    /// assert_eq!(Client::new(router).post("/import").json(&names).send().text(), "524288 names");
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// Until the body has come.
+    ///
+    /// # Errors
+    ///
+    /// As [`json`](Request::json).
+    pub fn json_up_to<T: DeserializeOwned>(&mut self, limit: u64) -> Result<T, Rejection> {
         let is_json = self.media_type().is_some_and(|kind| {
             let kind = kind.to_ascii_lowercase();
             kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
@@ -136,7 +179,7 @@ impl Request<'_> {
             let what = "the content type must be application/json";
             return Err(told(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
         }
-        let bytes = self.bytes(IN_MEMORY)?;
+        let bytes = self.bytes(limit)?;
         if let Some((line, column)) = too_deep(&bytes) {
             let text = format!("the body nests deeper than {JSON_DEPTH} levels at line {line} column {column}");
             return Err(told(StatusCode::BAD_REQUEST, text));

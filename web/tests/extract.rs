@@ -281,6 +281,50 @@ fn bodies_are_bounded_announced_or_not() {
     assert_eq!(in_chunks.reader(Cursor::new("[1,2,3]")).send().status(), 413);
 }
 
+#[test]
+fn a_handler_may_take_larger_or_smaller_forms_and_documents() {
+    const MOST: u64 = 3 << 20;
+    let json =
+        |limit| move |request: &mut Request<'_>| request.json_up_to::<String>(limit).map(|text| text.len().to_string());
+    let form = |limit| {
+        move |request: &mut Request<'_>| {
+            let login: Login = request.form_up_to(limit)?;
+            Ok::<_, Rejection>(login.user.len().to_string())
+        }
+    };
+    let large = |route: Route| route.body_limit(2 * MOST);
+    let client = Client::new(
+        Router::new()
+            .route("/json", large(Route::new().post(json(MOST))))
+            .route("/form", large(Route::new().post(form(MOST))))
+            .post("/json/of-the-server", json(MOST))
+            .post("/json/small", json(100)),
+    );
+    let text = |bytes: u64| "x".repeat(bytes as usize);
+    let of = |path: &str, bytes: u64| client.post(path).json(&text(bytes)).send();
+    assert_eq!(status_and_text(&of("/json", MOST - 2)), (200, "3145726"));
+    assert_eq!(of("/json", MOST - 1).status(), 413);
+    assert_eq!(
+        of("/json/of-the-server", MOST - 2).status(),
+        413,
+        "its limit counts too"
+    );
+    assert_eq!(of("/json/small", 98).status(), 200);
+    assert_eq!(of("/json/small", 99).status(), 413);
+    let of = |bytes: u64| {
+        client
+            .post("/form")
+            .form(&Login {
+                user: text(bytes),
+                age: 1,
+            })
+            .send()
+    };
+    let names = "user=&age=1".len() as u64;
+    assert_eq!(of(MOST - names).text(), (MOST - names).to_string());
+    assert_eq!(of(MOST - names + 1).status(), 413);
+}
+
 /// A body that fails keeps its own status through a rejection, and through an `io::Error` around that.
 #[test]
 fn what_the_body_says_comes_through() {
