@@ -177,6 +177,14 @@ impl Router {
     /// Answers everything at and below `prefix` that no route matches, of any method: for a handler that reads the rest of the
     /// path itself, by [`Request::rest`]. Where several fit, the longest prefix answers. The prefix is literal.
     ///
+    /// The request keeps its path; what a handler makes of the prefix is its own affair:
+    ///
+    /// | handler | with `/docs` mounted, `/docs/a.html` is |
+    /// |---|---|
+    /// | [`Files`](crate::files::Files) | `a.html` in its folder: it answers by the rest |
+    /// | [`Proxy`](crate::proxy::Proxy) | `/docs/a.html` at the backend, whose links then fit; [`strip_prefix`](crate::proxy::Proxy::strip_prefix) makes it `/a.html` |
+    /// | [`FastCgi`](crate::fastcgi::FastCgi) | `docs/a.html` in its folder, which has the prefix's folders in it: so `SCRIPT_NAME` is what links are made of |
+    ///
     /// ```
     /// use osier_web::{Request, Router};
     ///
