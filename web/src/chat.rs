@@ -16,21 +16,31 @@
 //! | `{"is": "here", "count": …}` | somebody has come or gone; of a crowd, now and then |
 //! | `{"is": "notice", "text": "…"}` | for this guest alone: its line was not taken, and why |
 //!
+//! A chat may be [shared](Chat::shared) with other processes over Redis. Lines and histories are then everybody's; who is here is counted in each
+//! process alone.
+//!
 //! # Protocol
 //!
 //! A guest is a [`Handler`] and holds no stack while it is silent. A line is encoded once and published to the room's topic, which puts
 //! it into the queue of each connection; nothing polls. The room's lock is held while a line enters both history and
-//! topic, and while a guest is given the history and joins: so everybody sees every line once, in one order.
+//! topic, and while a guest is given the history and joins: so everybody sees every line once, in one order (of one process: lines that
+//! cross between two may be seen in either).
+//!
+//! A shared chat has one channel of the broker for all of its rooms. What is said here goes to the room at once and to the channel; a fiber, the
+//! relay, puts what others have said into the rooms of this process, and makes those that are not there.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use http::StatusCode;
-use osier::pubsub::{Policy, Topic};
-use serde::Deserialize;
+use osier::JoinHandle;
+use osier::pubsub::{Policy, Subscriber, Topic};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::pubsub::{self, Payload};
 use crate::ws::{self, Close, Frame, Handler, Message, Origins, Sender};
 use crate::{Request, Response};
 
@@ -47,6 +57,9 @@ const JSON_ROOM: usize = 64;
 /// In a room of fewer everybody hears of each who comes and goes; above it, of every 32nd part. Else a crowd that comes hears of
 /// little but itself.
 const CROWD: usize = 64;
+
+/// Lines of other processes that wait for the relay, which waits for nobody.
+const RELAYED: usize = 1024;
 
 /// What a chat allows.
 #[derive(Clone, Debug)]
@@ -87,10 +100,56 @@ struct House {
     options: Options,
     socket: ws::Options,
     rooms: Mutex<HashMap<String, Arc<Room>>>,
+    shared: Option<Shared>,
+}
+
+/// What a chat has with other processes.
+#[derive(Debug)]
+struct Shared {
+    /// This house, as the others know it.
+    id: u64,
+    /// Until it is started.
+    broker: Mutex<Option<pubsub::Options>>,
+    channel: String,
+    link: OnceLock<Link>,
+}
+
+#[derive(Debug)]
+struct Link {
+    channel: pubsub::Room<Told>,
+    relay: JoinHandle<()>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.relay.cancel();
+    }
+}
+
+/// A line as other processes are told of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Told {
+    from: u64,
+    room: String,
+    name: String,
+    text: String,
+    at: u64,
+}
+
+impl Payload for Told {
+    fn to_bytes(&self) -> Cow<'_, [u8]> {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Told> {
+        let told: Told = serde_json::from_slice(bytes).ok()?;
+        is_room(&told.room).then_some(told)
+    }
 }
 
 #[derive(Debug)]
 struct Room {
+    name: String,
     topic: Topic<Frame>,
     /// The last lines, as JSON.
     history: Mutex<VecDeque<Arc<str>>>,
@@ -103,6 +162,35 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Chat {
     /// A house without rooms; they are made as guests come.
     pub fn new(options: Options) -> Chat {
+        Chat::build(options, None)
+    }
+
+    /// The same with other processes: all that name the same channel of a Redis server are one house. Nobody waits for the broker: while it
+    /// is away each process goes on alone. Whoever may publish there may speak in every room.
+    pub fn shared(options: Options, broker: pubsub::Options, channel: &str) -> Chat {
+        let mut id = [0; 8];
+        getrandom::fill(&mut id).expect("the system has random numbers");
+        let shared = Shared {
+            id: u64::from_le_bytes(id),
+            broker: Mutex::new(Some(broker)),
+            channel: channel.to_owned(),
+            link: OnceLock::new(),
+        };
+        Chat::build(options, Some(shared))
+    }
+
+    /// Begins to listen to the other processes of a shared chat; the first guest does so too. A second call does nothing.
+    ///
+    /// # Panics
+    ///
+    /// If the chat is shared, outside of a runtime.
+    pub fn start(&self) {
+        if let Some(shared) = &self.0.shared {
+            shared.start(&self.0);
+        }
+    }
+
+    fn build(options: Options, shared: Option<Shared>) -> Chat {
         let message = options.line_bytes.saturating_mul(JSON_FACTOR).saturating_add(JSON_ROOM);
         let socket = ws::Options {
             message_bytes: message,
@@ -115,6 +203,7 @@ impl Chat {
             options,
             socket,
             rooms: Mutex::default(),
+            shared,
         }))
     }
 
@@ -123,12 +212,12 @@ impl Chat {
     pub fn join(&self, request: &Request<'_>) -> Response {
         let room = request.query_param("room").unwrap_or_default();
         let room = if room.is_empty() { LOBBY } else { &room };
-        let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if room.len() > NAME_MAX || !room.bytes().all(is_name) {
+        self.start();
+        if !is_room(room) {
             let why = "the name of a room is up to 32 letters a to z, digits and '-'\n";
             return Response::new(StatusCode::BAD_REQUEST).body(why);
         }
-        let Some(room) = self.room(room) else {
+        let Some(room) = self.0.room(room) else {
             return Response::new(StatusCode::SERVICE_UNAVAILABLE).body("all rooms are taken\n");
         };
         let guest = Guest {
@@ -141,14 +230,16 @@ impl Chat {
         };
         self.0.socket.upgrade_dormant(request, guest)
     }
+}
 
+impl House {
     /// The room of that name; `None` if there are too many with somebody in them.
     fn room(&self, name: &str) -> Option<Arc<Room>> {
-        let mut rooms = lock(&self.0.rooms);
+        let mut rooms = lock(&self.rooms);
         if let Some(room) = rooms.get(name) {
             return Some(room.clone());
         }
-        if rooms.len() >= self.0.options.rooms {
+        if rooms.len() >= self.options.rooms {
             // One whom nobody else has in hand, either: a guest that is about to join holds it.
             let is_empty = |room: &Arc<Room>| Arc::strong_count(room) == 1;
             let empty = rooms
@@ -158,12 +249,51 @@ impl Chat {
             rooms.remove(&empty);
         }
         let room = Arc::new(Room {
+            name: name.into(),
             topic: Topic::new(),
             history: Mutex::default(),
         });
         rooms.insert(name.to_owned(), room.clone());
         Some(room)
     }
+}
+
+impl Shared {
+    fn start(&self, house: &Arc<House>) {
+        if self.link.get().is_some() {
+            return;
+        }
+        // Held until the link is there: who comes second finds it.
+        let mut broker = lock(&self.broker);
+        let Some(broker) = broker.take() else { return };
+        let channel = broker.connect().room::<Told>(&self.channel);
+        let lines = channel.subscribe(RELAYED, Policy::DropOldest);
+        let weak = Arc::downgrade(house);
+        let relay = osier::fiber::Builder::new().name("chat relay");
+        let relay = relay.spawn(move || relay_lines(&weak, lines));
+        let _ = self.link.set(Link { channel, relay });
+    }
+}
+
+/// The relay's fiber; ends with its house.
+fn relay_lines(house: &Weak<House>, mut lines: Subscriber<Told>) {
+    while let Ok(told) = lines.recv() {
+        let Some(house) = house.upgrade() else { return };
+        let is_ours = house.shared.as_ref().is_some_and(|shared| shared.id == told.from);
+        // Without a place for one more room nobody here is in it.
+        if let (false, Some(room)) = (is_ours, house.room(&told.room)) {
+            room.say(&line(&name(&told.name), &told.text, told.at), house.options.history);
+        }
+    }
+}
+
+fn line(name: &str, text: &str, at: u64) -> String {
+    json!({"is": "line", "name": name, "text": text, "at": at}).to_string()
+}
+
+fn is_room(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(is_letter)
 }
 
 /// A guest's name as others see it.
@@ -277,8 +407,18 @@ impl Handler for Guest {
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
-        let line = json!({"is": "line", "name": self.name, "text": text, "at": at}).to_string();
-        self.room.say(&line, self.house.options.history);
+        self.room.say(&line(&self.name, text, at), self.house.options.history);
+        if let Some(shared) = &self.house.shared
+            && let Some(link) = shared.link.get()
+        {
+            link.channel.publish(Told {
+                from: shared.id,
+                room: self.room.name.clone(),
+                name: self.name.clone(),
+                text: text.to_owned(),
+                at,
+            });
+        }
     }
 
     fn on_close(&mut self, _: Option<&Close>) {

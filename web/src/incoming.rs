@@ -42,6 +42,13 @@ pub struct RequestBody<'a> {
     /// The client waits for `100 Continue`.
     awaited: bool,
     failed: Option<BodyError>,
+    /// Read by `preview`, to be read once more.
+    ahead: Option<Box<Ahead>>,
+}
+
+struct Ahead {
+    bytes: Vec<u8>,
+    at: usize,
 }
 
 /// Why a request body could not be read.
@@ -105,6 +112,7 @@ impl<'a> RequestBody<'a> {
             unread: 0..received,
             awaited,
             failed: None,
+            ahead: None,
         }
     }
 
@@ -144,7 +152,7 @@ impl<'a> RequestBody<'a> {
 
     /// Whether some of it, or perhaps only of its framing, has been received and not been read.
     pub(crate) fn has_received(&self) -> bool {
-        !self.unread.is_empty() && !self.is_done()
+        self.ahead.is_some() || (!self.unread.is_empty() && !self.is_done())
     }
 
     /// The announced length in bytes: 0 without a body, `None` when it is chunked.
@@ -163,9 +171,35 @@ impl<'a> RequestBody<'a> {
     ///
     /// `InvalidData` when more has been announced; as an answer it is 413.
     pub fn limit(&mut self, most: u64) -> io::Result<()> {
-        self.decoder
-            .limit(most)
-            .map_err(|reject| BodyError::Refused(reject).into())
+        let ahead = self.ahead.as_ref().map_or(0, |ahead| ahead.bytes.len() as u64);
+        let refused = |reject| io::Error::from(BodyError::Refused(reject));
+        if ahead > most {
+            return Err(refused(Reject::BodyTooLarge));
+        }
+        self.decoder.limit(most - ahead).map_err(refused)
+    }
+
+    /// The whole body, if it has at most `most` bytes, for whoever decides by it who is to read it: it can be read once more, as if
+    /// nothing had been read. `None` when it is larger or does not come as announced; who reads it then finds out.
+    ///
+    /// # Suspends
+    ///
+    /// Until the body has come.
+    pub fn preview(&mut self, most: usize) -> Option<Vec<u8>> {
+        if self.announced().is_some_and(|announced| announced > most as u64) {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        let read = self.by_ref().take(most as u64 + 1).read_to_end(&mut bytes);
+        let whole = (read.is_ok() && bytes.len() <= most).then(|| bytes.clone());
+        // Of an earlier preview a part may be left.
+        if let Some(Ahead { bytes: rest, at }) = self.ahead.take().map(|ahead| *ahead) {
+            bytes.extend_from_slice(&rest[at..]);
+        }
+        if !bytes.is_empty() {
+            self.ahead = Some(Box::new(Ahead { bytes, at: 0 }));
+        }
+        whole
     }
 
     /// What the buffer holds beyond what was taken: the beginning of the next request, once the body is done.
@@ -175,7 +209,7 @@ impl<'a> RequestBody<'a> {
 
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
-        self.decoder.is_done()
+        self.decoder.is_done() && self.ahead.is_none()
     }
 
     /// Whether the rest is worth reading for the sake of the connection: it is on its way, and not more than `bound`
@@ -186,6 +220,7 @@ impl<'a> RequestBody<'a> {
 
     /// Reads the rest, at most `bound` bytes; whether it was all.
     pub(crate) fn drain(&mut self, mut bound: u64) -> bool {
+        self.ahead = None;
         if self.is_done() {
             return true;
         }
@@ -228,6 +263,16 @@ impl Read for RequestBody<'_> {
         }
         if into.is_empty() {
             return Ok(0);
+        }
+        if let Some(ahead) = &mut self.ahead {
+            let rest = &ahead.bytes[ahead.at..];
+            let count = rest.len().min(into.len());
+            into[..count].copy_from_slice(&rest[..count]);
+            ahead.at += count;
+            if count == rest.len() {
+                self.ahead = None;
+            }
+            return Ok(count);
         }
         while !self.decoder.is_done() {
             if self.unread.is_empty() {

@@ -147,6 +147,18 @@ impl Listener {
         bind_unix(path.as_ref()).map(Listener::Unix)
     }
 
+    /// Another descriptor of the same socket: connections that wait in its backlog come to whoever accepts first.
+    ///
+    /// # Errors
+    ///
+    /// What the system says, out of descriptors for example.
+    pub fn try_clone(&self) -> io::Result<Listener> {
+        match self {
+            Listener::Tcp(listener) => listener.try_clone().map(Listener::Tcp),
+            Listener::Unix(listener) => listener.try_clone().map(Listener::Unix),
+        }
+    }
+
     /// The next connection, ready to be used.
     pub(crate) fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         match self {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Version};
 use matchit::Params;
@@ -15,6 +15,7 @@ use osier_http::{Head, Headers};
 use percent_encoding::percent_decode;
 
 use crate::around::Surroundings;
+use crate::listen::NOWHERE;
 use crate::{Rejection, RequestBody, RequestId};
 
 /// What is left of a request for whoever is told that it was answered.
@@ -187,6 +188,12 @@ impl<'a> Request<'a> {
     /// The address of the client; `0.0.0.0:0` on a Unix socket.
     pub fn peer(&self) -> SocketAddr {
         self.body.peer()
+    }
+
+    /// The client's IP address; none on a Unix socket, unless a trusted balancer has told one.
+    pub fn client_ip(&self) -> Option<IpAddr> {
+        let peer = self.peer();
+        (peer != NOWHERE || self.is_proxied()).then(|| peer.ip())
     }
 
     /// The address at which the client has reached this server; none on a Unix socket.

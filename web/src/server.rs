@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::Poll;
 use std::{fmt, thread};
 
@@ -303,6 +303,12 @@ impl Listening {
         Connections(Arc::clone(&self.shared))
     }
 
+    /// The sockets that it listens on: their [clones](Listener::try_clone) can be given to another server, of other settings, for the
+    /// connections to come, when this one has been [closed](ShutdownHandle::close).
+    pub fn listeners(&self) -> &[Listener] {
+        &self.listeners
+    }
+
     /// What ends [`run`](Listening::run).
     pub fn handle(&self) -> ShutdownHandle {
         self.stop.clone()
@@ -338,8 +344,9 @@ impl Listening {
                 Accepting(Some(on_worker(worker, "accept", move || accept(&shared, &listener))))
             })
             .collect();
-        stop.wait();
+        stop.wait(CLOSED);
         drop(accepting);
+        stop.wait(ENDED);
         drop(file);
 
         let drains: Vec<JoinHandle<usize>> = (0..shared.connections.len())
@@ -433,21 +440,35 @@ pub struct ShutdownHandle(Arc<Stop>);
 
 #[derive(Default)]
 struct Stop {
-    asked: AtomicBool,
+    /// 0, then one of the next, and never less than before.
+    asked: AtomicU8,
     waker: AtomicWaker,
 }
+
+const CLOSED: u8 = 1;
+const ENDED: u8 = 2;
 
 impl ShutdownHandle {
     /// Asks the server to end; see [`Listening::run`]. Never waits; a second call does nothing.
     pub fn shutdown(&self) {
-        self.0.asked.store(true, Ordering::Release);
+        self.ask(ENDED);
+    }
+
+    /// Asks the server to accept no more. Connections that are open go on as before, until [`shutdown`](ShutdownHandle::shutdown).
+    /// Never waits.
+    pub fn close(&self) {
+        self.ask(CLOSED);
+    }
+
+    fn ask(&self, what: u8) {
+        self.0.asked.fetch_max(what, Ordering::Release);
         self.0.waker.wake();
     }
 
-    fn wait(&self) {
+    fn wait(&self, what: u8) {
         osier::block_on(poll_fn(|cx| {
             self.0.waker.register(cx.waker());
-            if self.0.asked.load(Ordering::Acquire) {
+            if self.0.asked.load(Ordering::Acquire) >= what {
                 Poll::Ready(())
             } else {
                 Poll::Pending
