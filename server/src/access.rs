@@ -6,6 +6,8 @@
 //! 2. If the same network is in both, `deny` decides.
 //! 3. If no network holds the address, it is refused when there is an `allow`, and let in when there is none.
 //!
+//! A client of a Unix socket has no address: no network holds it, and `"unix"` stands for it in a list.
+//!
 //! So `deny = ["10.0.0.0/8"]` with `allow = ["10.1.0.0/16"]` lets in 10.1.2.3 and nobody else; add `"0.0.0.0/0"` and `"::/0"` to `allow` to refuse only the rest of
 //! 10.0.0.0/8. An IPv4 address that comes mapped into IPv6 is taken as IPv4.
 
@@ -15,36 +17,47 @@ use ipnet::IpNet;
 use osier_web::Response;
 use osier_web::http::StatusCode;
 
+use crate::config::Client;
+
 /// Who may come in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Networks and whether they may, the smallest first.
     networks: Vec<(IpNet, bool)>,
+    /// Whoever has come over a Unix socket.
+    unix: bool,
     /// Whoever is in none of them.
     others: bool,
 }
 
 impl Access {
     /// From the two lists, in any order.
-    pub fn new(allow: &[IpNet], deny: &[IpNet]) -> Access {
-        let deny_each = deny.iter().map(|network| (network.trunc(), false));
-        let allow_each = allow.iter().map(|network| (network.trunc(), true));
+    pub fn new(allow: &[Client], deny: &[Client]) -> Access {
+        let network = |client: &Client| match client {
+            Client::Net(network) => Some(network.trunc()),
+            Client::Unix => None,
+        };
+        let deny_each = deny.iter().filter_map(network).map(|network| (network, false));
+        let allow_each = allow.iter().filter_map(network).map(|network| (network, true));
         let mut networks: Vec<(IpNet, bool)> = deny_each.chain(allow_each).collect();
         // Stable: of equals the denied one stays in front.
         networks.sort_by_key(|(network, _)| std::cmp::Reverse(network.prefix_len()));
         let others = allow.is_empty();
-        Access { networks, others }
+        let unix = !deny.contains(&Client::Unix) && (others || allow.contains(&Client::Unix));
+        Access { networks, unix, others }
     }
 
-    /// Whether this client may.
-    pub fn allows(&self, client: IpAddr) -> bool {
-        let client = client.to_canonical();
+    /// Whether this client may; none has come over a Unix socket.
+    pub fn allows(&self, client: Option<IpAddr>) -> bool {
+        let Some(client) = client.map(|client| client.to_canonical()) else {
+            return self.unix;
+        };
         let found = self.networks.iter().find(|(network, _)| network.contains(&client));
         found.map_or(self.others, |(_, allowed)| *allowed)
     }
 
     /// The answer to whom may not: 403.
-    pub fn check(&self, client: IpAddr) -> Result<(), Response> {
+    pub fn check(&self, client: Option<IpAddr>) -> Result<(), Response> {
         if self.allows(client) {
             return Ok(());
         }
@@ -57,7 +70,13 @@ mod tests {
     use super::*;
 
     fn access(allow: &[&str], deny: &[&str]) -> Access {
-        let read = |list: &[&str]| list.iter().map(|net| net.parse().unwrap()).collect::<Vec<IpNet>>();
+        let read = |list: &[&str]| {
+            let client = |text: &&str| match *text {
+                "unix" => Client::Unix,
+                net => Client::Net(net.parse().unwrap()),
+            };
+            list.iter().map(client).collect::<Vec<_>>()
+        };
         Access::new(&read(allow), &read(deny))
     }
 
@@ -109,14 +128,20 @@ mod tests {
                 &[],
                 &[("10.0.0.1", in_), ("::ffff:10.0.0.1", in_), ("::ffff:11.0.0.1", out)],
             ),
+            // No network holds who has no address.
+            (&["0.0.0.0/0", "::/0"], &[], &[("0.0.0.0", in_), ("unix", out)]),
+            (&[], &["0.0.0.0/0", "::/0"], &[("0.0.0.0", out), ("unix", in_)]),
+            (&["unix"], &["10.0.0.0/8"], &[("unix", in_), ("11.0.0.1", out)]),
+            (&[], &["unix"], &[("unix", out), ("11.0.0.1", in_)]),
+            (&["unix"], &["unix"], &[("unix", out)]),
         ] {
             let access = access(allow, deny);
             for (client, expected) in cases {
-                let client = client.parse().unwrap();
+                let client = client.parse().ok();
                 assert_eq!(
                     access.allows(client),
                     *expected,
-                    "{client} of allow {allow:?} deny {deny:?}"
+                    "{client:?} of allow {allow:?} deny {deny:?}"
                 );
                 let status = access.check(client).err().map(|response| response.status().as_u16());
                 assert_eq!(status, (!expected).then_some(403));

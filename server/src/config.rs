@@ -19,7 +19,7 @@ mod settings;
 mod top;
 mod value;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
@@ -30,10 +30,19 @@ pub use self::settings::*;
 /// Files larger than this are not read: a configuration is written by hand.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Reads and checks a file, with the variables of the environment.
-pub fn load(path: &Path) -> Result<Config, Report> {
+/// Reads and checks a file, with the variables of the environment. `root` is the root folder of this process if it has taken
+/// another one: the file, and what it names, are called as they were before, and looked for inside.
+pub fn load(path: &Path, root: Option<&Path>) -> Result<Config, Report> {
     let name = path.display().to_string();
-    let text = match read(path) {
+    let Some(seen) = inside(root, path) else {
+        let root = root.unwrap_or(Path::new("/")).display();
+        let text = format!(
+            "lies outside of '{root}', the root folder of this process ('chroot'), and cannot be read again; restart the \
+             server, and keep the file below '{root}' to have it reloaded"
+        );
+        return Err(Report::unreadable(&name, text));
+    };
+    let text = match read(&seen) {
         Ok(text) => text,
         Err(error) => return Err(Report::unreadable(&name, error)),
     };
@@ -44,11 +53,20 @@ pub fn load(path: &Path) -> Result<Config, Report> {
     } else {
         std::env::current_dir().unwrap_or_default().join(base)
     };
-    parse(&name, &text, &base, &|name| std::env::var(name).ok())
+    parse(&name, &text, &base, root)
+}
+
+/// What a path is called by a process with this root folder; none if it lies outside.
+pub fn inside(root: Option<&Path>, path: &Path) -> Option<PathBuf> {
+    match root {
+        None => Some(path.to_owned()),
+        Some(root) => path.strip_prefix(root).ok().map(|below| Path::new("/").join(below)),
+    }
 }
 
 /// Checks a text; relative paths in it start from `base`.
-pub fn parse(name: &str, text: &str, base: &Path, variable: &dyn Fn(&str) -> Option<String>) -> Result<Config, Report> {
+fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Config, Report> {
+    let variable = |name: &str| std::env::var(name).ok();
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         // What follows a broken line is guesswork; mistakes found in it would be, too.
@@ -58,7 +76,7 @@ pub fn parse(name: &str, text: &str, base: &Path, variable: &dyn Fn(&str) -> Opt
         });
         return Err(Report::new(name, text, problems.collect()));
     }
-    let source = reader::Source::new(text, base.to_path_buf(), variable);
+    let source = reader::Source::new(text, base.to_path_buf(), root, &variable);
     let config = top::read(&source, &table);
     let problems = source.into_problems();
     if problems.is_empty() {
@@ -71,6 +89,7 @@ pub fn parse(name: &str, text: &str, base: &Path, variable: &dyn Fn(&str) -> Opt
 fn read(path: &Path) -> Result<String, String> {
     let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => "there is no such file".to_string(),
+        std::io::ErrorKind::PermissionDenied => "this user may not look for it".to_string(),
         _ => format!("cannot be read: {error}"),
     })?;
     if !metadata.is_file() {
@@ -82,7 +101,10 @@ fn read(path: &Path) -> Result<String, String> {
             metadata.len()
         ));
     }
-    let bytes = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let bytes = std::fs::read(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => "this user may not read it".to_string(),
+        _ => format!("cannot be read: {error}"),
+    })?;
     String::from_utf8(bytes).map_err(|error| {
         let line = bytes_line(error.as_bytes(), error.utf8_error().valid_up_to());
         format!("is not UTF-8 in line {line}")

@@ -3,7 +3,7 @@
 //! # Layout
 //!
 //! `cli` reads the command line. For a folder, `serve` opens everything and runs; [`osier_web::files`] answers. For a
-//! configuration file, `config` reads and checks it, `sites` runs and reloads, `site` answers, with `access`, `auth`,
+//! configuration file, `config` reads and checks it, `sites` runs and reloads with its `listeners`, `site` answers, with `access`, `auth`,
 //! `cors`, `headers`, `rate` and `rewrite` around or in place of a handler. `welcome` holds the built-in site, `access_log`
 //! keeps the record, `say` takes the lines for the operator.
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ mod cli;
 mod config;
 mod cors;
 mod headers;
+mod listeners;
 mod metrics;
 mod opened;
 mod privileges;
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     };
     let outcome = match command {
         cli::Command::Folder(settings) => serve::run(settings),
-        cli::Command::Check(file) => match config::load(&file) {
+        cli::Command::Check(file) => match config::load(&file, None) {
             Ok(config) => {
                 let _ = writeln!(std::io::stdout(), "{}: ok ({})", file.display(), config.summary());
                 return ExitCode::SUCCESS;

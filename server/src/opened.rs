@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use osier_web::Listener;
 
-use crate::config::{Bind, Body, Config, Handler, Log, Policies, Setting, Upstream};
+use crate::config::{self, Bind, Body, Config, Handler, Log, Policies, Setting, Upstream};
 use crate::privileges::{Paths, Privileges, Settings};
 use crate::say::Say;
 use crate::sockets::{Notify, Socket, Sockets};
@@ -21,6 +21,8 @@ pub struct Opened {
     pub listeners: Vec<Option<Vec<Listener>>>,
     /// Of `[admin]`.
     pub admin: Option<Vec<Listener>>,
+    /// The root folder that this process has taken.
+    pub root: Option<PathBuf>,
     pub notify: Notify,
 }
 
@@ -55,34 +57,53 @@ pub fn open(file: &Path, config: &mut Config, workers: usize, say: &Say) -> Resu
             "the socket '{name}' of systemd is not used: no address is \"systemd:{name}\""
         ));
     }
+    let root = config.chroot.clone();
     if let Some(privileges) = privileges {
         logs_belong_to(config, privileges.ids());
-        let root = config.chroot.clone();
         for line in privileges.give_up()? {
             say(format_args!("{line}"));
         }
-        if let Some(root) = root {
-            move_inside(config, &root);
+    }
+    if let Some(root) = &root {
+        move_inside(config, root);
+        if config::inside(Some(root), file).is_none() {
+            say(format_args!(
+                "'{}' lies outside of '{}': it cannot be read again, and changes count from the next start on",
+                file.display(),
+                root.display()
+            ));
         }
     }
     Ok(Opened {
         listeners,
         admin,
+        root,
         notify,
     })
 }
 
 fn one(bind: &Bind, workers: usize, sockets: &mut Sockets) -> Result<Vec<Listener>, String> {
+    if let Bind::Systemd(name) = bind {
+        let named = sockets.named(name)?.into_iter().map(|socket| match socket {
+            Socket::Tcp(listener) => listener.into(),
+            Socket::Unix(listener) => listener.into(),
+        });
+        return Ok(named.collect());
+    }
+    open_now(bind, None, workers)
+}
+
+/// The sockets of an address that a reload has brought, in a process whose root folder is `root`.
+pub fn open_now(bind: &Bind, root: Option<&Path>, workers: usize) -> Result<Vec<Listener>, String> {
     let opened = match bind {
         Bind::Tcp(address) => Listener::bind(*address, workers),
-        Bind::Unix(path) => Listener::bind_unix(path).map(|listener| vec![listener]),
-        Bind::Systemd(name) => {
-            let named = sockets.named(name)?.into_iter().map(|socket| match socket {
-                Socket::Tcp(listener) => listener.into(),
-                Socket::Unix(listener) => listener.into(),
-            });
-            return Ok(named.collect());
-        }
+        Bind::Unix(path) => match config::inside(root, path) {
+            Some(path) => Listener::bind_unix(path).map(|listener| vec![listener]),
+            None => Err(io::Error::other("it lies outside of the root folder of this process")),
+        },
+        Bind::Systemd(_) => Err(io::Error::other(
+            "it can be taken at the start only: restart the server",
+        )),
     };
     opened.map_err(|error| {
         cannot_listen(&io::Error::new(
@@ -106,7 +127,7 @@ pub fn cannot_listen(error: &io::Error) -> String {
 /// None when nothing is to be given up.
 fn privileges(file: &Path, config: &mut Config) -> Result<Option<Privileges>, String> {
     let (user, group, chroot) = (config.user.clone(), config.group.clone(), config.chroot.clone());
-    if user.is_none() && group.is_none() && chroot.is_none() {
+    if user.is_none() && group.is_none() && chroot.is_none() && !config.landlock {
         return Ok(None);
     }
     let mut paths = Paths::default();
@@ -170,7 +191,13 @@ fn touched(config: &mut Config) -> Vec<(Touch, &mut PathBuf)> {
                         paths.push((Touch::Read, file));
                     }
                 }
-                Handler::Redirect(_) | Handler::Rewrite(_) | Handler::Chat(_) => {}
+                Handler::Chat(chat) => {
+                    servers = chat
+                        .redis
+                        .as_mut()
+                        .map_or(&mut [], |redis| std::slice::from_mut(&mut redis.server));
+                }
+                Handler::Redirect(_) | Handler::Rewrite(_) | Handler::Welcome(_) => {}
             }
             paths.extend(servers.iter_mut().filter_map(|server| match server {
                 Upstream::Unix(path) => Some((Touch::Connect, path)),
@@ -208,9 +235,15 @@ fn logs_belong_to(config: &mut Config, ids: Option<(u32, u32)>) {
 
 /// Paths as they are called once `root` is the root folder.
 fn move_inside(config: &mut Config, root: &Path) {
+    for route in config.sites.iter_mut().flat_map(|site| &mut site.routes) {
+        if let Handler::Fastcgi(fastcgi) = &mut route.handler {
+            // The application is outside.
+            fastcgi.application_root.get_or_insert_with(|| fastcgi.root.clone());
+        }
+    }
     for (_, path) in touched(config) {
-        if let Ok(inside) = path.strip_prefix(root) {
-            *path = Path::new("/").join(inside);
+        if let Some(inside) = config::inside(Some(root), path) {
+            *path = inside;
         }
     }
 }

@@ -34,6 +34,9 @@ pub const RESTARTS: usize = 4;
 /// What the program of one pattern may take, in bytes: a mistake like `(a{1000}){1000}` is refused.
 const PATTERN_MAX: usize = 1 << 20;
 
+/// The largest form that conditions look at, in bytes: one that a person has filled in. A larger one has no fields for them.
+const FORM_MAX: usize = 64 << 10;
+
 /// One rule, as it was written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
@@ -99,8 +102,10 @@ pub trait Facts {
     fn header(&self, name: &str) -> Option<&[u8]>;
     /// As addressed, with its port perhaps.
     fn host(&self) -> Option<&str>;
-    /// The client, as a trusted balancer tells it.
-    fn client(&self) -> IpAddr;
+    /// The client, as a trusted balancer tells it; none on a Unix socket.
+    fn client(&self) -> Option<IpAddr>;
+    /// The body, where it is a form whose encoding is that of queries and that is not too large.
+    fn form(&self) -> Option<&str>;
     /// The protocol is HTTP/1.0.
     fn http_10(&self) -> bool;
     /// The client's side is encrypted.
@@ -113,6 +118,8 @@ pub trait Facts {
 pub struct Seen<'s, 'r> {
     /// The request.
     pub request: &'s Request<'r>,
+    /// See [`Facts::form`].
+    pub form: Option<String>,
     /// See [`Facts::https`].
     pub https: bool,
     /// See [`Facts::proxied`].
@@ -135,8 +142,11 @@ impl Facts for Seen<'_, '_> {
     fn host(&self) -> Option<&str> {
         self.request.host()
     }
-    fn client(&self) -> IpAddr {
-        self.request.peer().ip()
+    fn client(&self) -> Option<IpAddr> {
+        self.request.client_ip()
+    }
+    fn form(&self) -> Option<&str> {
+        self.form.as_deref()
     }
     fn http_10(&self) -> bool {
         self.request.version() == Version::HTTP_10
@@ -153,6 +163,8 @@ impl Facts for Seen<'_, '_> {
 #[derive(Debug)]
 pub struct Rewrite {
     rules: Vec<Ready>,
+    /// A condition of theirs looks at one.
+    reads_forms: bool,
 }
 
 #[derive(Debug)]
@@ -181,10 +193,32 @@ impl Rewrite {
             }
         }
         if troubles.is_empty() {
-            Ok(Rewrite { rules: ready })
+            let reads_forms = ready.iter().any(Ready::reads_form);
+            Ok(Rewrite {
+                rules: ready,
+                reads_forms,
+            })
         } else {
             Err(troubles)
         }
+    }
+
+    /// The posted form of a request, if a rule for its path looks at it. The body is still there for whoever answers.
+    ///
+    /// # Suspends
+    ///
+    /// Until the body has come.
+    pub fn form(&self, request: &mut Request<'_>, path: &[u8]) -> Option<String> {
+        if !self.reads_forms || request.body().announced() == Some(0) {
+            return None;
+        }
+        let kind = request.header_str("content-type")?.split(';').next()?;
+        let is_form = kind.trim().eq_ignore_ascii_case("application/x-www-form-urlencoded");
+        let is_wanted = |rule: &Ready| rule.reads_form() && rule.pattern.is_match(path);
+        if !is_form || !self.rules.iter().any(is_wanted) {
+            return None;
+        }
+        String::from_utf8(request.body().preview(FORM_MAX)?).ok()
     }
 
     /// What becomes of a request.
@@ -230,6 +264,10 @@ impl Ready {
             checks: checks.collect::<Result<_, _>>()?,
             pattern,
         })
+    }
+
+    fn reads_form(&self) -> bool {
+        self.checks.iter().any(Check::reads_form)
     }
 
     fn verdict(&self, facts: &dyn Facts, captures: &Captures<'_>) -> Verdict {

@@ -101,7 +101,7 @@ fn content(settings: &Settings, workers: usize, descriptors: u64) -> Result<Cont
     let headers = settings.headers.iter().cloned();
     let headers: Vec<_> = headers.map(|Field { name, value }| (name, value)).collect();
     let Some(folder) = &settings.folder else {
-        let welcome = Welcome::new(headers, settings.live_for_all, workers);
+        let welcome = Welcome::new(headers, settings.live_for_all, workers, Arc::default());
         let welcome = welcome.map_err(|error| format!("cannot serve the welcome site: {error}"))?;
         return Ok(Content::Welcome(Arc::new(welcome)));
     };

@@ -33,9 +33,10 @@ use crate::access_log::AccessLog;
 use crate::metrics::Series;
 use crate::rewrite::{Routed, Seen, Verdict, follow};
 use crate::say::Say;
+use crate::welcome::Welcome;
 
 use self::around::Around;
-pub use self::build::{Parts, build};
+pub use self::build::{Means, Parts, build};
 use self::handler::Handler;
 use self::hosts::Hosts;
 
@@ -51,6 +52,8 @@ pub struct Snapshot {
     logs: Vec<(u32, Option<Arc<AccessLog>>)>,
     /// By the upper half of a label; empty when nobody asks for metrics.
     series: Vec<Arc<Series>>,
+    /// The built-in sites, which count requests for their pages.
+    welcomes: Vec<Arc<Handler>>,
     /// What the next configuration may go on with.
     parts: Parts,
     say: Say,
@@ -110,6 +113,27 @@ impl Snapshot {
         })
     }
 
+    /// Starts what a snapshot that is not used must not have started, unless it runs already. On a fiber.
+    pub fn start(&self) {
+        self.parts.handlers().for_each(|handler| {
+            if let Handler::Chat(chat) = &**handler {
+                chat.start();
+            }
+        });
+    }
+
+    /// Ends the answers that have no end by themselves.
+    pub fn stop(&self) {
+        self.welcomes().for_each(Welcome::stop);
+    }
+
+    pub fn welcomes(&self) -> impl Iterator<Item = &Welcome> {
+        self.welcomes.iter().filter_map(|handler| match &**handler {
+            Handler::Welcome(welcome) => Some(welcome),
+            _ => None,
+        })
+    }
+
     /// The series that a label of [`Request::set_label`] means.
     pub fn series(&self, label: u32) -> Option<&Series> {
         self.series.get((label >> LOG_BITS) as usize).map(|series| &**series)
@@ -138,6 +162,7 @@ impl Site {
             }
             if let Handler::Rewrite(rules) = &*route.handler {
                 let seen = Seen {
+                    form: rules.form(request, &path),
                     request,
                     https: false,
                     proxied: request.is_proxied(),

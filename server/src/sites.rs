@@ -6,16 +6,14 @@
 //! # Reload
 //! SIGHUP wakes the first fiber. The file is read and checked again: with a mistake in it everything stays as it is, and the
 //! mistakes are said. Otherwise new listeners are bound, the snapshot is built (keeping what has not changed, see
-//! `site/build.rs`) and put in place of the old one, new listeners accept, and those that are gone drain on their own. A listener that stays
-//! is not touched, nor is any connection of it: a WebSocket, a long answer and an idle client go on. Log files are opened
-//! anew in any case.
+//! `site/build.rs`) and put in place of the old one, new listeners accept, and those that are gone drain on their own. No connection of a
+//! listener that stays is touched: a WebSocket, a long answer and an idle client go on, and other settings count for those who come
+//! (`listeners.rs`). Log files are opened anew in any case.
 //!
 //! Only the first fiber changes anything; workers read (`site/live.rs`).
 
-use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,17 +23,18 @@ use std::time::Duration;
 use osier::JoinHandle;
 use osier::sync::Event;
 use osier_web::files::CacheLimits;
-use osier_web::{Connections, Limits, Listener, Listening, Router, Server, ShutdownHandle, Timeouts};
+use osier_web::{Connections, Listener, Listening, Server, ShutdownHandle, Timeouts};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::config::{self, Bind, Config, Report, Trusted};
+use crate::config::{self, Bind, Config, Report};
+use crate::listeners::{Bound, From as Sockets, Running};
 use crate::metrics::Admin;
-use crate::opened::{self, Opened, cannot_listen};
+use crate::opened::{self, Opened};
 use crate::say::{self, Say};
 use crate::serve::raise_descriptor_limit;
 use crate::site::live::Live;
-use crate::site::{Snapshot, build};
+use crate::site::{Means, Snapshot, build};
 use crate::sockets::Notify;
 
 /// Memory for small files of each `files` route, over all workers.
@@ -61,14 +60,8 @@ impl From<String> for Failure {
     }
 }
 
-/// A listener that runs.
-struct Running {
-    settings: config::Listener,
-    /// Its number in snapshots: never used again.
-    slot: usize,
-    stop: ShutdownHandle,
-    fiber: JoinHandle<usize>,
-}
+/// What ends a server, and its fiber.
+type Serving = (ShutdownHandle, JoinHandle<usize>);
 
 /// What the signals ask for.
 #[derive(Default)]
@@ -79,23 +72,25 @@ struct Asked {
 
 struct Sites {
     file: PathBuf,
+    /// The root folder that this process has taken.
+    root: Option<PathBuf>,
+    /// The kernel was asked to keep it to what the first file named.
+    landlocked: bool,
     config: Config,
     live: Arc<Live>,
     running: Vec<Running>,
     /// Listeners that are gone, until their last connection is.
     draining: Vec<JoinHandle<usize>>,
     slots: usize,
-    cache: CacheLimits,
-    admin: Option<(Arc<Admin>, ShutdownHandle, JoinHandle<usize>)>,
-    /// Of every listener there has been.
-    connections: Arc<Mutex<Vec<Connections>>>,
+    means: Means,
+    admin: Option<Serving>,
     notify: Notify,
     say: Say,
 }
 
 /// Serves until a signal ends it.
 pub fn run(file: &Path) -> Result<(), Failure> {
-    let mut config = config::load(file).map_err(Failure::Mistakes)?;
+    let mut config = config::load(file, None).map_err(Failure::Mistakes)?;
     // The working directory may be another one at a reload.
     let file = std::path::absolute(file).map_err(|error| format!("there is no working directory: {error}"))?;
     let workers = config
@@ -115,8 +110,7 @@ pub fn run(file: &Path) -> Result<(), Failure> {
     let signals = signals.map_err(|error| format!("cannot watch for signals: {error}"))?;
     let runtime = osier::Runtime::builder().workers(workers).name("osier").build();
     let runtime = runtime.map_err(|error| format!("cannot start {workers} workers: {error}; try fewer ('workers')"))?;
-    let drain = config.drain;
-    let outcome = runtime.run(move || -> Result<(usize, Arc<Live>), Failure> {
+    let outcome = runtime.run(move || -> Result<(usize, Duration, Arc<Live>), Failure> {
         let (mut sites, listening) = Sites::start(file, config, cache, opened, say)?;
         let asked = Arc::new(Asked::default());
         watch(signals, Arc::clone(&asked)).map_err(|error| format!("cannot start a thread: {error}"))?;
@@ -127,7 +121,7 @@ pub fn run(file: &Path) -> Result<(), Failure> {
             asked.event.wait();
             if asked.end.load(Ordering::Acquire) {
                 sites.notify.stopping("finishing what has begun");
-                return Ok((sites.end(), sites.live));
+                return Ok((sites.end(), sites.config.drain, sites.live));
             }
             sites.notify.reloading();
             sites.reload();
@@ -135,7 +129,7 @@ pub fn run(file: &Path) -> Result<(), Failure> {
         }
     });
     drop(runtime);
-    let (cut, live) = outcome?;
+    let (cut, drain, live) = outcome?;
     for log in live.current().logs() {
         // Not left to Drop: a fiber that would not end may still hold it.
         log.finish();
@@ -149,15 +143,6 @@ pub fn run(file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A listener that is bound and does not accept yet.
-struct Bound {
-    settings: config::Listener,
-    slot: usize,
-    /// Filled before it accepts.
-    live: Arc<std::sync::OnceLock<Arc<Live>>>,
-    listening: Listening,
-}
-
 impl Sites {
     fn start(
         file: PathBuf,
@@ -167,25 +152,39 @@ impl Sites {
         say: Say,
     ) -> Result<(Sites, Vec<Bound>), Failure> {
         let mut bound = Vec::new();
+        let root = opened.root;
         for ((slot, settings), opened) in config.listeners.iter().enumerate().zip(opened.listeners) {
-            bound.push(bind(&config, settings, slot, opened, &say)?);
+            let from = opened.map_or(Sockets::Nothing, Sockets::Opened);
+            bound.push(Bound::new(&config, settings, slot, from, root.as_deref(), &say)?);
         }
         let connections: Arc<Mutex<Vec<Connections>>> = Arc::default();
-        let admin = opened.admin.map(|listeners| serve_admin(listeners, &connections, &say));
-        let admin = admin.transpose()?;
+        let mut means = Means {
+            cache,
+            admin: None,
+            workers: osier::workers(),
+            connections,
+            say: Arc::clone(&say),
+        };
+        let mut serving = None;
+        if let Some(listeners) = opened.admin {
+            let admin = means.admin.insert(new_admin(&means.connections));
+            serving = Some(serve_admin(admin_server(admin, listeners, &say)?, &say));
+        }
         let slots: Vec<usize> = (0..bound.len()).collect();
-        let of_routes = admin.as_ref().map(|(admin, ..)| &**admin);
-        let live = Live::new(build(&config, &slots, None, cache, of_routes, &say)?);
+        let snapshot = build(&config, &slots, None, &means)?;
+        snapshot.start();
+        let live = Live::new(snapshot);
         let sites = Sites {
             file,
+            root,
             slots: slots.len(),
+            landlocked: config.landlock,
             config,
             live,
             running: Vec::new(),
             draining: Vec::new(),
-            cache,
-            admin,
-            connections,
+            means,
+            admin: serving,
             notify: opened.notify,
             say,
         };
@@ -193,23 +192,17 @@ impl Sites {
     }
 
     fn accept(&mut self, bound: Vec<Bound>) {
-        for Bound {
-            settings,
-            slot,
-            live,
-            listening,
-        } in bound
-        {
-            let _ = live.set(Arc::clone(&self.live));
-            let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-            connections.push(listening.connections());
-            self.running.push(Running {
-                settings,
-                slot,
-                stop: listening.handle(),
-                fiber: osier::spawn(move || listening.run()),
-            });
+        for bound in bound {
+            self.count(&bound);
+            self.running.push(bound.accept(&self.live));
         }
+    }
+
+    /// Has the connections of a listener counted.
+    fn count(&self, bound: &Bound) {
+        let connections = self.means.connections.lock();
+        let mut connections = connections.unwrap_or_else(PoisonError::into_inner);
+        connections.push(bound.listening.connections());
     }
 
     /// Takes the file as it is now, or says why not.
@@ -222,17 +215,32 @@ impl Sites {
             }
         }
         let file = self.file.clone();
-        let loaded = osier::unblock(move || config::load(&file));
+        let root = self.root.clone();
+        let loaded = osier::unblock(move || config::load(&file, root.as_deref()));
         let outcome = match loaded {
             Err(report) => Err(Failure::Mistakes(report)),
             Ok(config) => self.take(config).map_err(Failure::Start),
         };
         let shown = self.file.display();
+        let denied = match &outcome {
+            Err(Failure::Start(why)) => is_denied(why),
+            Err(Failure::Mistakes(report)) => is_denied(&report.to_string()),
+            Ok(()) => false,
+        };
+        if self.landlocked && denied {
+            (self.say)(format_args!(
+                "this process may touch only what the file named when it started; restart it for others ('landlock')"
+            ));
+        }
         match outcome {
             Ok(()) => (self.say)(format_args!("reloaded {shown} ({})", self.config.summary())),
             Err(Failure::Start(why)) => {
+                let within = self.root.as_ref();
+                let within = within.map_or(String::new(), |root| {
+                    format!(" (in the root folder '{}')", root.display())
+                });
                 (self.say)(format_args!(
-                    "{shown} cannot be used: {why}; the old configuration stays"
+                    "{shown} cannot be used: {why}{within}; the old configuration stays"
                 ));
             }
             Err(Failure::Mistakes(report)) => {
@@ -247,81 +255,69 @@ impl Sites {
     }
 
     fn take(&mut self, config: Config) -> Result<(), String> {
-        for (what, before, after) in [
-            (
-                "workers",
-                format!("{:?}", self.config.workers),
-                format!("{:?}", config.workers),
-            ),
-            ("user", format!("{:?}", self.config.user), format!("{:?}", config.user)),
-            (
-                "group",
-                format!("{:?}", self.config.group),
-                format!("{:?}", config.group),
-            ),
-            (
-                "chroot",
-                format!("{:?}", self.config.chroot),
-                format!("{:?}", config.chroot),
-            ),
-            (
-                "admin",
-                format!("{:?}", self.config.admin),
-                format!("{:?}", config.admin),
-            ),
-            (
-                "drain",
-                format!("{:?}", self.config.drain),
-                format!("{:?}", config.drain),
-            ),
+        let (old, new) = (&self.config, &config);
+        for (key, differs) in [
+            ("workers", old.workers != new.workers),
+            ("user", old.user != new.user),
+            ("group", old.group != new.group),
+            ("chroot", old.chroot != new.chroot),
+            ("landlock", old.landlock != new.landlock),
         ] {
-            if before != after {
-                (self.say)(format_args!("'{what}' has changed: that counts from the next start on"));
+            if differs {
+                (self.say)(format_args!("'{key}' has changed: that counts from the next start on"));
             }
         }
+        let root = self.root.as_deref();
         let mut slots = Vec::new();
-        let mut fresh = Vec::new();
+        let (mut fresh, mut renewed) = (Vec::new(), Vec::new());
         for settings in &config.listeners {
-            let known = self
-                .running
-                .iter()
-                .find(|running| running.settings.bind == settings.bind);
-            if let Some(running) = known {
-                if !same_but_name(&running.settings, settings) {
-                    (self.say)(format_args!(
-                        "the settings of listener '{}' have changed: that counts from the next start on",
-                        settings.name
-                    ));
-                }
-                slots.push(running.slot);
+            let known = self.running.iter().find(|running| *running.bind() == settings.bind);
+            let Some(running) = known else {
+                let slot = self.slots + fresh.len();
+                fresh.push(Bound::new(&config, settings, slot, Sockets::Nothing, root, &self.say)?);
+                slots.push(slot);
                 continue;
+            };
+            slots.push(running.slot());
+            let keys = running.changed(&config, settings);
+            if !keys.is_empty() {
+                renewed.push((running.renewed(&config, settings, root, &self.say)?, keys.join("', '")));
             }
-            let slot = self.slots + fresh.len();
-            fresh.push(bind(&config, settings, slot, None, &self.say)?);
-            slots.push(slot);
         }
-        let old = self.live.current();
-        let (cache, say) = (self.cache, Arc::clone(&self.say));
-        let admin = self.admin.as_ref().map(|(admin, ..)| Arc::clone(admin));
+        let (means, admin) = self.admin_of(&config)?;
+        let (old, building) = (self.live.current(), means.clone());
         let (config, snapshot) = osier::unblock(move || {
-            let snapshot: Result<Snapshot, String> = build(&config, &slots, Some(&old), cache, admin.as_deref(), &say);
+            let snapshot: Result<Snapshot, String> = build(&config, &slots, Some(&old), &building);
             (config, snapshot)
         });
-        self.live.replace(snapshot?);
+        let snapshot = snapshot?;
+        snapshot.start();
+        // Nothing can fail from here on.
+        self.live.replace(snapshot);
+        self.means = means;
+        if self.config.admin != config.admin {
+            let admin = admin.map(|listening| serve_admin(listening, &self.say));
+            if let Some((stop, fiber)) = std::mem::replace(&mut self.admin, admin) {
+                stop.shutdown();
+                self.draining.push(fiber);
+            }
+        }
         self.slots += fresh.len();
         self.accept(fresh);
-        let stays = |running: &Running| {
-            config
-                .listeners
-                .iter()
-                .any(|settings| settings.bind == running.settings.bind)
-        };
+        for (bound, keys) in renewed {
+            (self.say)(format_args!(
+                "'{keys}' of listener '{}' counts for the connections that come from now on",
+                bound.settings.name
+            ));
+            self.count(&bound);
+            let running = self.running.iter_mut().find(|running| running.slot() == bound.slot);
+            let running = running.expect("it was found by its address before, and nothing has gone since");
+            self.draining.extend(running.renew(bound, &self.live));
+        }
+        let stays = |running: &Running| config.listeners.iter().any(|settings| settings.bind == *running.bind());
         let (kept, gone): (Vec<_>, Vec<_>) = self.running.drain(..).partition(stays);
         self.running = kept;
-        for running in gone {
-            running.stop.shutdown();
-            self.draining.push(running.fiber);
-        }
+        self.draining.extend(gone.into_iter().flat_map(Running::end));
         self.draining.retain(|fiber| !fiber.is_finished());
         self.config = config;
         // A worker without requests would hold the old snapshot, and what only that has, until the next one.
@@ -333,17 +329,33 @@ impl Sites {
         Ok(())
     }
 
+    /// What the next snapshot is built with, and what `[admin]` listens on if that is to be something else.
+    fn admin_of(&self, config: &Config) -> Result<(Means, Option<Listening>), String> {
+        let mut means = self.means.clone();
+        if self.config.admin == config.admin {
+            return Ok((means, None));
+        }
+        let Some(settings) = &config.admin else {
+            means.admin = None;
+            return Ok((means, None));
+        };
+        let listeners = opened::open_now(&settings.bind, self.root.as_deref(), means.workers)?;
+        let admin = means.admin.get_or_insert_with(|| new_admin(&means.connections));
+        let listening = admin_server(admin, listeners, &self.say)?;
+        Ok((means, Some(listening)))
+    }
+
     /// How many connections had to be cut.
     fn end(&mut self) -> usize {
-        if let Some((admin, ..)) = &self.admin {
+        if let Some(admin) = &self.means.admin {
             admin.drain();
         }
-        self.running.iter().for_each(|running| running.stop.shutdown());
-        let running = self.running.drain(..).map(|running| running.fiber);
+        self.live.current().stop();
+        let running = self.running.drain(..).flat_map(Running::end);
         let fibers: Vec<_> = running.chain(self.draining.drain(..)).collect();
         let cut = fibers.into_iter().map(|fiber| fiber.join().unwrap_or(0)).sum();
         // Up to here it says that this server drains.
-        if let Some((_, stop, fiber)) = self.admin.take() {
+        if let Some((stop, fiber)) = self.admin.take() {
             stop.shutdown();
             let _ = fiber.join();
         }
@@ -351,18 +363,22 @@ impl Sites {
     }
 }
 
-/// Serves /health and /metrics.
-fn serve_admin(
-    listeners: Vec<Listener>,
-    connections: &Arc<Mutex<Vec<Connections>>>,
-    say: &Say,
-) -> Result<(Arc<Admin>, ShutdownHandle, JoinHandle<usize>), String> {
+/// Whether a mistake may be that something new is named that this process is kept from.
+fn is_denied(why: &str) -> bool {
+    why.contains("Permission denied") || why.contains("may not read")
+}
+
+fn new_admin(connections: &Arc<Mutex<Vec<Connections>>>) -> Arc<Admin> {
     let connections = Arc::clone(connections);
     let count = move || {
         let connections = connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.iter().map(Connections::count).sum()
     };
-    let admin = Arc::new(Admin::new(osier::workers(), count));
+    Arc::new(Admin::new(osier::workers(), count))
+}
+
+/// Is to serve /health and /metrics.
+fn admin_server(admin: &Arc<Admin>, listeners: Vec<Listener>, say: &Say) -> Result<Listening, String> {
     let log = Arc::clone(say);
     let drain = Timeouts {
         drain: ADMIN_DRAIN,
@@ -371,92 +387,12 @@ fn serve_admin(
     let server = Server::new(admin.router())
         .timeouts(drain)
         .on_log(move |line| log(line));
-    let listening = server.listeners(listeners).map_err(|error| error.to_string())?;
+    server.listeners(listeners).map_err(|error| error.to_string())
+}
+
+fn serve_admin(listening: Listening, say: &Say) -> Serving {
     say(format_args!("/health and /metrics are on {}", listening.address()));
-    Ok((admin, listening.handle(), osier::spawn(move || listening.run())))
-}
-
-fn same_but_name(a: &config::Listener, b: &config::Listener) -> bool {
-    let name = a.name.clone();
-    *a == config::Listener { name, ..b.clone() }
-}
-
-/// `opened`: listeners that are there already.
-fn bind(
-    config: &Config,
-    settings: &config::Listener,
-    slot: usize,
-    opened: Option<Vec<Listener>>,
-    say: &Say,
-) -> Result<Bound, String> {
-    let is_fresh = opened.is_none();
-    let live: Arc<std::sync::OnceLock<Arc<Live>>> = Arc::default();
-    let (answering, recording) = (Arc::clone(&live), Arc::clone(&live));
-    let router = Router::new().fallback(move |request: &mut osier_web::Request<'_>| {
-        // Set before the first connection is accepted.
-        let live = answering.get().expect("a listener accepts after Sites::accept");
-        live.answer(slot, request)
-    });
-    let default = Timeouts::default();
-    let timeouts = Timeouts {
-        header: settings.timeouts.header.unwrap_or(default.header),
-        body: settings.timeouts.body.unwrap_or(default.body),
-        idle: settings.timeouts.idle.unwrap_or(default.idle),
-        write: settings.timeouts.write.unwrap_or(default.write),
-        drain: config.drain,
-    };
-    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let default = Limits::default();
-    let limits = Limits {
-        request_line: settings.head.request_line.map_or(default.request_line, size),
-        head_bytes: settings.head.bytes.map_or(default.head_bytes, size),
-        header_count: settings.head.fields.map_or(default.header_count, size),
-        // Each route has its own.
-        body: u64::MAX,
-        ..default
-    };
-    let log = Arc::clone(say);
-    let mut server = Server::new(router)
-        .timeouts(timeouts)
-        .limits(limits)
-        .on_log(move |line| log(line))
-        .on_request(move |served| {
-            if let Some(live) = recording.get() {
-                live.record(served);
-            }
-        });
-    if !settings.proxy_protocol.is_empty() {
-        let trusted = settings.proxy_protocol.clone();
-        server = server.proxy_protocol(move |peer| {
-            trusted.iter().any(|trusted| match (trusted, peer) {
-                (Trusted::Net(net), Some(peer)) => net.contains(&peer.to_canonical()),
-                (Trusted::Unix, None) => true,
-                _ => false,
-            })
-        });
-    }
-    if let Some(count) = settings.max_connections {
-        server = server.max_connections(count);
-    }
-    let listening = match (opened, &settings.bind) {
-        (Some(listeners), _) => server.listeners(listeners),
-        (None, Bind::Tcp(address)) => server.bind(address),
-        (None, Bind::Unix(path)) => server.bind_unix(path),
-        (None, Bind::Systemd(name)) => Err(io::Error::other(format!(
-            "systemd:{name}: sockets of systemd are taken at the start only"
-        ))),
-    };
-    let listening = listening.map_err(|error| cannot_listen(&error))?;
-    if let (true, Bind::Unix(path), Some(mode)) = (is_fresh, &settings.bind, settings.mode) {
-        fs::set_permissions(path, Permissions::from_mode(mode))
-            .map_err(|error| format!("cannot change the mode of '{}': {error}", path.display()))?;
-    }
-    Ok(Bound {
-        settings: settings.clone(),
-        slot,
-        live,
-        listening,
-    })
+    (listening.handle(), osier::spawn(move || listening.run()))
 }
 
 /// The one line that says where to look. Nobody may be reading it.

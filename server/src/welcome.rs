@@ -2,7 +2,7 @@
 //! inside the binary.
 //!
 //! `serve.rs` makes one [`Welcome`], takes a router from it for each listener, tells it of those listeners and of each answered
-//! request, and stops it before they drain.
+//! request, and stops it before they drain. `site/build.rs` makes one for each route that has it.
 //!
 //! # Layout
 //!
@@ -13,11 +13,11 @@ mod guard;
 mod live;
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use osier_web::chat::{self, Chat};
 use osier_web::files::{Files, Options};
-use osier_web::{Listening, Request, Router, Served};
+use osier_web::{Connections, IntoResponse, Listening, Request, Response, Router, Served};
 
 use self::live::Live;
 
@@ -121,7 +121,12 @@ impl Welcome {
     ///
     /// # Errors
     /// For a field that HTTP does not allow.
-    pub fn new(mut headers: Vec<(String, String)>, live_for_all: bool, workers: usize) -> io::Result<Welcome> {
+    pub fn new(
+        mut headers: Vec<(String, String)>,
+        live_for_all: bool,
+        workers: usize,
+        connections: Arc<Mutex<Vec<Connections>>>,
+    ) -> io::Result<Welcome> {
         headers.push(("content-security-policy".into(), POLICY.into()));
         headers.push(("x-content-type-options".into(), "nosniff".into()));
         headers.push(("referrer-policy".into(), "no-referrer".into()));
@@ -147,7 +152,7 @@ impl Welcome {
             .map(|(path, mime, text)| (path.as_str(), *mime, text.as_bytes()));
         Ok(Welcome {
             files: Files::embedded_with(pages, options)?,
-            live: Arc::new(Live::new(live_for_all, workers)),
+            live: Arc::new(Live::new(live_for_all, workers, connections)),
             chat: Chat::new(chat::Options {
                 line_bytes: LINE_BYTES,
                 ..chat::Options::default()
@@ -156,21 +161,28 @@ impl Welcome {
     }
 
     /// What answers.
-    pub fn router(&self) -> Router {
-        let (events, fibers, chat) = (self.live.clone(), self.live.clone(), self.chat.clone());
-        Router::new()
-            .get("/live/events", move |request: &mut Request<'_>| {
-                live::events(&events, request)
-            })
-            .get("/live/fibers", move |request: &mut Request<'_>| fibers.fibers(request))
-            .get("/chat/socket", move |request: &mut Request<'_>| chat.join(request))
-            .get("/hello", |_| "hello\n")
-            .fallback(self.files.clone().handler())
+    pub fn router(self: &Arc<Self>) -> Router {
+        let welcome = Arc::clone(self);
+        Router::new().fallback(move |request: &mut Request<'_>| welcome.answer(request))
+    }
+
+    /// # Suspends
+    /// While the fibers are looked at.
+    pub fn answer(&self, request: &Request<'_>) -> Response {
+        // To everything but that the files say which methods there are.
+        let path = if request.method() == "GET" { request.path() } else { "" };
+        match path {
+            live::EVENTS => live::events(&self.live, request),
+            "/live/fibers" => self.live.fibers(request),
+            "/chat/socket" => self.chat.join(request),
+            "/hello" => "hello\n".into_response(),
+            _ => self.files.answer(request),
+        }
     }
 
     /// Counts an answered request. On the fiber that has answered it.
     pub fn record(&self, served: &Served<'_>) {
-        if served.label() != live::STREAM {
+        if served.target() != live::EVENTS {
             let live = &self.live;
             live.requests
                 .record(served.status().as_u16(), served.bytes(), served.duration());
@@ -185,6 +197,13 @@ impl Welcome {
     /// Ends the streams, which would have no end by themselves.
     pub fn stop(&self) {
         self.live.stop();
+    }
+}
+
+/// A reload has taken it away.
+impl Drop for Welcome {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -259,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_field_that_is_none_is_refused() {
-        assert!(Welcome::new(vec![("x y".into(), "".into())], false, 1).is_err());
-        assert!(Welcome::new(Vec::new(), false, 1).is_ok());
+        assert!(Welcome::new(vec![("x y".into(), "".into())], false, 1, Arc::default()).is_err());
+        assert!(Welcome::new(Vec::new(), false, 1, Arc::default()).is_ok());
     }
 }

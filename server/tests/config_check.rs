@@ -67,7 +67,7 @@ fn a_small_site_is_six_lines() {
 fn the_form_of_a_message() {
     let text = format!("{SITE}{ROUTE}[[site.route]]\n  pat = \"/api\"\n  methods = \"POST\"\n");
     let expected = "site.toml:5:1: [[site.route]] has no handler: give it one of files, fastcgi, proxy, redirect, respond, \
-                    rewrite, chat\n  \
+                    rewrite, chat, welcome\n  \
                     5 | [[site.route]]\n    \
                     | ^^^^^^^^^^^^^^\n\
                     site.toml:6:3: unknown key 'pat' in [[site.route]]; did you mean 'path'?\n  \
@@ -211,8 +211,7 @@ fn listeners() {
                 "3:1: 'mode' is for Unix sockets alone (address = \"unix:…\")",
                 "4:19: 'proxy_protocol' cannot be \"10.0.0.1/8\": it has bits behind its prefix; did you mean \
                  \"10.0.0.0/8\"?",
-                "4:33: 'proxy_protocol' cannot be \"me\": write an address or a network, \"10.0.0.0/8\" or \"::1\" for \
-                 example",
+                "4:33: 'proxy_protocol' cannot be \"me\": write an address or a network, \"10.0.0.0/8\" or \"::1\", or \"unix\" for clients of Unix sockets",
                 "5:19: 'max_connections' wants a whole number from 1 to 10000000, not the number 0",
                 "6:21: 'idle' must be longer than 0s",
                 "6:27: unknown key 'heder' in [listen.timeouts]; did you mean 'header'?",
@@ -295,7 +294,7 @@ fn sites() {
 
 #[test]
 fn routes() {
-    let none = "[[site.route]] has no handler: give it one of files, fastcgi, proxy, redirect, respond, rewrite, chat";
+    let none = "[[site.route]] has no handler: give it one of files, fastcgi, proxy, redirect, respond, rewrite, chat, welcome";
     run(&[
         ("@site\n[[site.route]]\n", &[&format!("3:1: {none}")]),
         (
@@ -433,7 +432,7 @@ fn handlers() {
             "@site\n[[site.route]]\nrewrite = { pattern = \"x\", to = \"/\", if = [{ of = \"heder\" }, { of = \"query\" }] }\n\
              @route\n",
             &[
-                "4:51: 'of' wants one of \"header\", \"cookie\", \"query\", \"environment\", \"capture\", \"method\", \"host\", \
+                "4:51: 'of' wants one of \"header\", \"cookie\", \"query\", \"post\", \"environment\", \"capture\", \"method\", \"host\", \
                  \"path\", \"client\", \"encoding\", \"query_string\", \"http_1.0\", \"https\", \"proxied\", \"file\", \"folder\", \
                  \"exists\", not \"heder\"; did you mean \"header\"?",
                 "4:62: a condition of \"query\" wants a 'name'",
@@ -442,6 +441,33 @@ fn handlers() {
         (
             "@site\n[[site.route]]\nchat = { history = 5000 }\n",
             &["4:20: 'history' wants a whole number from 0 to 1000, not the number 5000"],
+        ),
+        (
+            "@site\n[[site.route]]\nchat = { redis = \"127.0.0.1:6379\" }\n[[site.route]]\npath = \"/b\"\n\
+             chat = { redis = \"rediss://a\", channel = \"\" }\n",
+            &[
+                "4:18: 'redis': write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "7:18: 'redis': TLS to Redis is not offered; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "7:42: 'channel' cannot be \"\": it is empty: name the channel that all servers of this chat share",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\npath = \"/a\"\nchat = { redis = \"redis://me:secret@a:1\" }\n[[site.route]]\npath = \"/b\"\n\
+             chat = { redis = \"redis://:%zz@a\" }\n[[site.route]]\npath = \"/c\"\nchat = { redis = \"redis://a:0/0\" }\n\
+             [[site.route]]\nchat = { channel = \"x\" }\n",
+            &[
+                "5:18: 'redis': users of Redis are not offered, its password is; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "8:18: 'redis': the password has a '%' that begins no escape",
+                "11:18: 'redis': write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "13:10: 'channel' is for chats over Redis alone: redis = \"redis://127.0.0.1:6379\"",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\npath = \"/a\"\nwelcome = true\n[[site.route]]\nwelcome = { live_for = 1 }\n",
+            &[
+                "5:11: 'welcome' is a whole site with paths of its own: its route has no 'path' and no 'glob'",
+                "7:13: unknown key 'live_for' in [site.route.welcome]; did you mean 'live_for_all'?",
+            ],
         ),
     ]);
 }
@@ -473,7 +499,7 @@ fn policies() {
              compress = \"gzip\"\nlog = 1\n",
             &[
                 "5:8: cors: credentials = true needs named origins: browsers refuse \"*\" with it",
-                "6:9: 'allow' cannot be \"10.0.0.0/33\": write an address or a network, \"10.0.0.0/8\" or \"::1\" for example",
+                "6:9: 'allow' cannot be \"10.0.0.0/33\": write an address or a network, \"10.0.0.0/8\" or \"::1\", or \"unix\" for clients of Unix sockets",
                 "7:8: 'deny' is an empty list; leave it out, or name something",
                 "8:12: 'compress' wants true, false or a table, not \"gzip\"",
                 "9:7: 'log' wants a table or false, not the number 1",

@@ -53,7 +53,7 @@ fn every_key_that_the_checker_knows_is_documented() {
         format!("{route}{odd}"),
     ];
     let inner = [
-        "files", "fastcgi", "proxy", "redirect", "respond", "chat", "rate", "auth", "cors", "limits",
+        "files", "fastcgi", "proxy", "redirect", "respond", "chat", "welcome", "rate", "auth", "cors", "limits",
     ];
     let inner = inner.map(|key| format!("{route}{key} = {{ zzzzzzzz = 1 }}\n"));
     let (mut known, mut missing) = (0, Vec::new());

@@ -186,12 +186,87 @@ fn a_listener_that_cannot_be_bound_leaves_everything_as_it_was() {
 #[test]
 fn what_only_a_start_can_change_is_said() {
     let sites = Sites::start(&routes("1"));
-    let said = sites.reload(&format!("workers = 1\n{}", routes("2")));
+    let keys = "workers = 1\nuser = \"nobody\"\ngroup = \"nogroup\"\nchroot = \".\"\nlandlock = true\n";
+    let said = sites.reload(&format!("{keys}{}", routes("2")));
+    for key in ["workers", "user", "group", "chroot", "landlock"] {
+        let line = format!("'{key}' has changed: that counts from the next start on");
+        assert!(said.contains(&line), "{key}: {said}");
+    }
+    assert_eq!(sites.get("x", "/fixed").text(), "2");
+}
+
+#[test]
+fn other_settings_of_a_listener_count_for_who_comes() {
+    let [port, _] = two_ports();
+    let file = |settings: &str, drain: &str, answer: &str| {
+        format!(
+            "drain = \"{drain}\"\n[[listen]]\nname = \"web\"\naddress = \"127.0.0.1:{port}\"\n{settings}{}",
+            routes(answer)
+        )
+    };
+    let mut sites = Sites::start(&file("", "20s", "1"));
+    let long = format!("/fixed?{}", "x".repeat(300));
+    let ask = |client: &mut Client| {
+        send(client, "GET", "x", &long, &[]);
+        client.receive("GET").status
+    };
+    let mut old = sites.connect();
+    assert_eq!(ask(&mut old), 200);
+    let said = sites.reload(&file("head = { request_line = 200 }\n", "20s", "2"));
     assert!(
-        said.contains("'workers' has changed: that counts from the next start on"),
+        said.contains("'head' of listener 'web' counts for the connections that come from now on"),
         "{said}"
     );
-    assert_eq!(sites.get("x", "/fixed").text(), "2");
+    // Whoever was there goes on under the old ones, and sees the new routes.
+    assert_eq!(ask(&mut old), 200);
+    send(&mut old, "GET", "x", "/fixed", &[]);
+    assert_eq!(old.receive("GET").text(), "2");
+    for _ in 0..10 {
+        assert_eq!(ask(&mut sites.connect()), 414);
+    }
+    // Whom to believe, too.
+    let trust = "proxy_protocol = \"127.0.0.1\"\ntimeouts = { idle = \"20s\" }\n";
+    let said = sites.reload(&file(trust, "10s", "3"));
+    assert!(
+        said.contains("'proxy_protocol', 'timeouts', 'head', 'drain' of listener 'web' counts"),
+        "{said}"
+    );
+    let mut told = sites.connect();
+    told.send_raw(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n");
+    assert_eq!(ask(&mut told), 200);
+    assert_eq!(ask(&mut old), 200);
+    // The same file again changes nothing, and the end comes to all of them.
+    let said = sites.hang_up();
+    assert!(!said.contains("counts for"), "{said}");
+    sites.server.signal(support::Signal::TERM);
+    assert!(sites.server.wait().success());
+    assert!(old.receive_rest().is_empty() && told.receive_rest().is_empty());
+}
+
+#[test]
+fn a_unix_listener_with_other_settings_keeps_its_file() {
+    let file = |mode: &str, port: &str| {
+        format!(
+            "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:o.sock\"\nmode = \"{mode}\"\n{port}{}",
+            routes("x")
+        )
+    };
+    let mut sites = Sites::start(&file("0600", ""));
+    let path = sites.folder.join("o.sock");
+    let mode = || std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions()) & 0o777;
+    assert_eq!(mode(), 0o600);
+    for (changed, key) in [
+        (file("0640", ""), "'mode'"),
+        (file("0640", "max_connections = 5\n"), "'max_connections'"),
+    ] {
+        let said = sites.reload(&changed);
+        assert!(said.contains(key), "{said}");
+        assert_eq!(mode(), 0o640);
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+    }
+    sites.server.signal(support::Signal::TERM);
+    assert!(sites.server.wait().success());
+    assert!(!path.exists(), "the file of a server that has ended");
 }
 
 #[test]

@@ -513,6 +513,292 @@ fn text_is_compressed_for_who_asks() {
 }
 
 #[test]
+fn a_site_asks_for_a_password_and_a_route_may_not() {
+    let hash = "$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW";
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\nauth = {{ realm = \"all\", users = {{ ada = \"{hash}\" }} }}\n\
+         [[site.route]]\npath = \"/open\"\nauth = false\nrespond = \"open\"\n\
+         [[site.route]]\npath = \"/own\"\nauth = {{ realm = \"own\", users = {{ bob = \"{hash}\" }} }}\nrespond = \"own\"\n\
+         [[site.route]]\npath = \"/again\"\nmethods = \"PUT\"\nrespond = \"x\"\n\
+         [[site.route]]\nfiles = \"www\"\n"
+    ));
+    // ada:sesame, bob:sesame, ada:wrong
+    let [ada, bob, wrong] = ["YWRhOnNlc2FtZQ==", "Ym9iOnNlc2FtZQ==", "YWRhOndyb25n"];
+    let ask = |target: &str, who: &str| {
+        let field = format!("Authorization: Basic {who}");
+        sites.ask("GET", "x", target, &[&field])
+    };
+    for (target, realm) in [("/", "all"), ("/a.txt", "all"), ("/none", "all"), ("/own", "own")] {
+        let reply = sites.get("x", target);
+        let challenge = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
+        assert_eq!(
+            (reply.status, reply.field("www-authenticate")),
+            (401, Some(&*challenge)),
+            "{target}"
+        );
+    }
+    assert_eq!(text(&sites.get("x", "/open")), (200, "open"));
+    assert_eq!(text(&ask("/a.txt", ada)), (200, "the file a"));
+    assert_eq!(text(&ask("/own", bob)), (200, "own"));
+    for (target, who) in [("/a.txt", bob), ("/own", ada), ("/a.txt", wrong), ("/own", wrong)] {
+        assert_eq!(ask(target, who).status, 401, "{target}");
+    }
+}
+
+#[test]
+fn an_answer_that_does_not_begin_in_time_is_504() {
+    // Listens, and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let folder = Sites::folder();
+    folder.write("www/large.bin", support::pattern(8 << 20));
+    let sites = Sites::start_in(
+        folder,
+        &format!(
+            "[[site]]\ndefault = true\nlimits = {{ time = \"300ms\" }}\nerror_pages = {{ 504 = \"404.html\" }}\n\
+             [[site.route]]\npath = \"/silent\"\nproxy = \"127.0.0.1:{port}\"\n\
+             [[site.route]]\npath = \"/patient\"\nlimits = {{ time = \"1h\" }}\nproxy = \"127.0.0.1:{port}\"\n\
+             [[site.route]]\nfiles = \"www\"\n"
+        ),
+    );
+    assert_eq!(text(&sites.get("x", "/silent")), (504, "<h1>lost</h1>"));
+    // For the head alone: a client may take its time over the body.
+    let mut slow = sites.connect();
+    send(&mut slow, "GET", "x", "/large.bin", &[]);
+    assert_eq!(slow.receive_head().status, 200);
+    let mut patient = sites.connect();
+    send(&mut patient, "GET", "x", "/patient", &[]);
+    assert_eq!(sites.get("x", "/silent").status, 504);
+    patient.stream.set_nonblocking(true).unwrap();
+    let nothing = patient.stream.read(&mut [0]).unwrap_err();
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+    let left = (8 << 20) - slow.take_unread().len();
+    assert_eq!(
+        (&slow.stream).take(left as u64).read_to_end(&mut Vec::new()).unwrap(),
+        left
+    );
+}
+
+#[test]
+fn clients_of_a_unix_socket_have_no_address() {
+    let route = |path: &str, rule: &str| format!("[[site.route]]\npath = \"/{path}\"\n{rule}\nrespond = \"{path}\"\n");
+    let sites = Sites::start(
+        &[
+            "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:o.sock\"\nproxy_protocol = \"unix\"\n\
+             [[listen]]\naddress = \"unix:p.sock\"\n[[site]]\ndefault = true\n"
+                .to_owned(),
+            route("unix", "allow = \"unix\""),
+            route("not-unix", "deny = [\"unix\"]"),
+            route("all-addresses", "allow = [\"0.0.0.0/0\", \"::/0\"]"),
+            route("no-address", "deny = [\"0.0.0.0/0\", \"::/0\"]"),
+            route("both", "allow = [\"unix\", \"127.0.0.1\"]"),
+            route("rated", "rate = { requests = 1, per = \"1h\" }"),
+            "[[site.route]]\nrewrite = { pattern = \"^/who$\", to = \"/unix\", if = [{ of = \"client\", is = \"unix\" }] }\n"
+                .to_owned(),
+            "[[site.route]]\nrespond = \"else\"\n".to_owned(),
+        ]
+        .concat(),
+    );
+    let over = |socket: &str, before: &str, path: &str| {
+        let mut stream = std::os::unix::net::UnixStream::connect(sites.folder.join(socket)).unwrap();
+        stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
+        let request = format!("{before}GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply[9..12].parse::<u16>().unwrap()
+    };
+    let told = "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n";
+    for (path, tcp, unix, through) in [
+        ("unix", 403, 200, 403),
+        ("not-unix", 200, 403, 200),
+        ("all-addresses", 200, 403, 200),
+        ("no-address", 403, 200, 403),
+        ("both", 200, 200, 403),
+        ("who", 200, 200, 200),
+    ] {
+        assert_eq!(sites.get("x", &format!("/{path}")).status, tcp, "{path} over TCP");
+        assert_eq!(over("p.sock", "", path), unix, "{path} over a Unix socket");
+        assert_eq!(over("o.sock", told, path), through, "{path} through a balancer");
+    }
+    // All of them are one client to a rate; whoever a balancer tells is another.
+    assert_eq!((over("p.sock", "", "rated"), over("p.sock", "", "rated")), (200, 429));
+    assert_eq!(
+        (over("o.sock", told, "rated"), sites.get("x", "/rated").status),
+        (200, 200)
+    );
+}
+
+#[test]
+fn rules_look_at_a_posted_form_and_leave_it_to_who_answers() {
+    // Answers with the body that came to it.
+    let application = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = application.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in application.incoming() {
+            let mut client = Client::over(stream.unwrap());
+            std::thread::spawn(move || {
+                while let Some(body) = client.receive_request() {
+                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+                    client.send_raw(head.as_bytes());
+                    client.send_raw(&body);
+                }
+            });
+        }
+    });
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\n\
+         [[site.route]]\npath = \"/small\"\nlimits = {{ body = 4 }}\nrespond = \"small\"\n\
+         [[site.route]]\nrewrite = [\
+           {{ pattern = \"^/form$\", to = \"/echo/$0\", if = [{{ of = \"post\", name = \"step\", is = \"two words\" }}] }},\
+           {{ pattern = \"^/form$\", to = \"/small\", if = [{{ of = \"post\", name = \"small\" }}] }},\
+         ]\n\
+         [[site.route]]\npath = \"/echo\"\nlimits = {{ body = \"1MiB\" }}\nproxy = \"127.0.0.1:{port}\"\n\
+         [[site.route]]\nlimits = {{ body = \"1MiB\" }}\nrespond = \"other\"\n"
+    ));
+    let post = |kind: &str, more: &str, body: &str, chunked: bool| {
+        let mut client = sites.connect();
+        let framing = match chunked {
+            false => format!("Content-Length: {}", body.len()),
+            true => "Transfer-Encoding: chunked".into(),
+        };
+        send(
+            &mut client,
+            "POST",
+            "x",
+            "/form",
+            &[&framing, &format!("Content-Type: {kind}"), more],
+        );
+        if more.starts_with("Expect") {
+            client.send_raw(b"");
+            assert_eq!(client.receive_head().status, 100);
+        }
+        match chunked {
+            false => client.send_raw(body.as_bytes()),
+            true => body.as_bytes().chunks(7).for_each(|piece| {
+                client.send_raw(format!("{:x}\r\n", piece.len()).as_bytes());
+                client.send_raw(piece);
+                client.send_raw(b"\r\n");
+            }),
+        }
+        if chunked {
+            client.send_raw(b"0\r\n\r\n");
+        }
+        let reply = client.receive("POST");
+        // And the connection is where it should be.
+        if reply.field("connection") != Some("close") {
+            send(&mut client, "GET", "x", "/else", &[]);
+            assert_eq!(client.receive("GET").text(), "other");
+        }
+        reply
+    };
+    let form = "application/x-www-form-urlencoded";
+    let right = "a=1&step=two+words&b=%26";
+    for (more, chunked) in [("X: y", false), ("X: y", true), ("Expect: 100-continue", false)] {
+        assert_eq!(
+            text(&post(form, more, right, chunked)),
+            (200, right),
+            "{more} {chunked}"
+        );
+    }
+    assert_eq!(
+        post(&format!("{form}; charset=utf-8"), "X: y", right, false).text(),
+        right
+    );
+    for (kind, body) in [
+        (form, "step=three"),
+        (form, "xstep=two+words"),
+        ("text/plain", right),
+        (form, ""),
+    ] {
+        assert_eq!(post(kind, "X: y", body, false).text(), "other", "{kind} {body}");
+    }
+    // The bound of the route that answers in the end holds for what was looked at, too.
+    assert_eq!(
+        text(&post(form, "X: y", "small", false)),
+        (413, "413 Payload Too Large\n")
+    );
+    assert_eq!(
+        text(&post(form, "X: y", "small", true)),
+        (413, "413 Payload Too Large\n")
+    );
+    assert_eq!(post(form, "X: y", "smal", false).text(), "other");
+    // Larger than a person fills in: no rule looks at it, and it arrives whole all the same.
+    let large = format!("{right}&x={}", "y".repeat(65 << 10));
+    assert_eq!(post(form, "X: y", &large, false).text(), "other");
+    assert_eq!(post(form, "X: y", &large, true).text(), "other");
+}
+
+#[test]
+fn the_built_in_site_as_a_route() {
+    let file = "drain = \"600s\"\n[[site]]\nhost = \"localhost\"\n[[site.route]]\nwelcome = true\n\
+                [[site]]\nhost = \"all.localhost\"\n[[site.route]]\nwelcome = { live_for_all = true }\n\
+                [[site]]\ndefault = true\n[[site.route]]\nfiles = \"www\"\n";
+    let mut sites = Sites::start(file);
+    for (target, part) in [
+        ("/", "Osier is running"),
+        ("/chat", "Chat"),
+        ("/docs/rewrite.md", "# Rewriting"),
+        ("/hello", "hello"),
+    ] {
+        let reply = sites.get("localhost", target);
+        assert!(
+            reply.status == 200 && reply.text().contains(part),
+            "{target}: {reply:?}"
+        );
+    }
+    assert_eq!(sites.get("localhost", "/none").status, 404);
+    assert_eq!(sites.ask("POST", "localhost", "/live/fibers", &[]).status, 405);
+    assert_eq!(text(&sites.get("other", "/")), (200, "the index"));
+    assert!(sites.get("localhost", "/live/fibers").text().contains("fiber"));
+    // For this machine alone, unless that is said.
+    for (host, status) in [("localhost", 403), ("all.localhost", 200)] {
+        let reply = sites.ask("GET", host, "/live/fibers", &["X-Forwarded-For: 203.0.113.7"]);
+        assert_eq!(reply.status, status, "{host}");
+    }
+    // What all listeners do is shown, on this connection and on others.
+    let stream = |sites: &Sites| {
+        let mut viewer = sites.connect();
+        send(&mut viewer, "GET", "localhost", "/live/events", &[]);
+        assert_eq!(viewer.receive_head().status, 200);
+        viewer
+    };
+    let mut viewer = stream(&sites);
+    let mut seen = String::from_utf8(viewer.take_unread()).unwrap();
+    while !seen.contains("\"connections\":1") || !seen.contains("\"requests\":") {
+        let mut piece = [0; 4096];
+        let count = viewer.stream.read(&mut piece).unwrap();
+        assert!(count > 0, "{seen}");
+        seen.push_str(std::str::from_utf8(&piece[..count]).unwrap());
+    }
+    // A reload that leaves it alone does not end the stream; one that takes it away does.
+    assert!(sites.hang_up().contains("reloaded"));
+    assert!(viewer.stream.read(&mut [0; 4096]).unwrap() > 0);
+    assert!(
+        sites
+            .reload(&file.replace(
+                "[[site.route]]\nwelcome = true\n",
+                "[[site.route]]\nrespond = \"gone\"\n"
+            ))
+            .contains("reloaded")
+    );
+    let mut rest = Vec::new();
+    while !rest.ends_with(b"\r\n0\r\n\r\n") && rest != b"0\r\n\r\n" {
+        let mut piece = [0; 4096];
+        let count = viewer.stream.read(&mut piece).unwrap();
+        assert!(count > 0, "{}", String::from_utf8_lossy(&rest));
+        rest.extend_from_slice(&piece[..count]);
+    }
+    assert_eq!(sites.get("localhost", "/").text(), "gone");
+    // Nor does a server that ends wait for its viewers.
+    assert!(sites.reload(file).contains("reloaded"));
+    let mut viewer = stream(&sites);
+    sites.server.signal(support::Signal::TERM);
+    assert!(sites.server.wait().success());
+    assert!(viewer.receive_rest().ends_with(b"0\r\n\r\n"));
+}
+
+#[test]
 fn a_unix_socket() {
     let sites = Sites::start(
         "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:o.sock\"\nmode = \"0600\"\n\

@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
@@ -99,6 +99,35 @@ fn every_route_is_counted_and_a_reload_goes_on_counting() {
     drop(client);
     // The site has none of it.
     assert_eq!(sites.get("b", "/metrics").status, 404);
+}
+
+#[test]
+fn the_admins_listener_comes_moves_and_goes() {
+    let sites = Sites::start(SITE);
+    let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (first, second) = (port(), port());
+    let at = |address: SocketAddr| format!("[admin]\naddress = \"{address}\"\n{SITE}");
+    assert!(TcpStream::connect(first).is_err());
+    let said = sites.reload(&at(first));
+    assert!(
+        said.contains("/health and /metrics are on ") && said.contains("reloaded"),
+        "{said}"
+    );
+    assert_eq!(ask(first, "/health"), (200, "ok\n".into()));
+    sites.get("a.example", "/text");
+    let name = "osier_http_requests_total{site=\"a.example\",route=\"GET /text\",status=\"2xx\"}";
+    wait_for("the count", || metric(first, name) == Some(1.0));
+    // Elsewhere, and it goes on counting.
+    assert!(sites.reload(&at(second)).contains("reloaded"));
+    assert_eq!(metric(second, name), Some(1.0));
+    wait_for("the end of the first", || TcpStream::connect(first).is_err());
+    // An address that is taken leaves everything as it was.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let said = sites.reload(&at(taken.local_addr().unwrap()));
+    assert!(said.contains("the old configuration stays"), "{said}");
+    assert_eq!(ask(second, "/health").0, 200);
+    assert!(sites.reload(SITE).contains("reloaded"));
+    wait_for("the end of the second", || TcpStream::connect(second).is_err());
 }
 
 #[test]
@@ -296,6 +325,112 @@ fn another_root_folder_serves_the_same_files() {
     wait_for("a line", || {
         fs::read_to_string(sites.folder.join("logs/access")).is_ok_and(|log| log.contains("GET /a.txt"))
     });
+}
+
+#[test]
+fn a_reload_in_another_root_folder_finds_what_lies_there() {
+    let Some(sites) = as_nobody("chroot = \"HERE\"\nlandlock = false\n") else {
+        return;
+    };
+    let here = sites.folder.path().display().to_string();
+    let file = |route: &str| {
+        format!(
+            "user = \"65534\"\ngroup = \"65534\"\nchroot = \"{here}\"\nlandlock = false\n[log]\nfile = \"{here}/logs/access\"\n\
+             [[site]]\ndefault = true\n[[site.route]]\npath = \"/new\"\n{route}\n[[site.route]]\nfiles = \"{here}/www\"\n"
+        )
+    };
+    // Named as before: absolute, and from the file's folder.
+    for root in [format!("{here}/other"), "other".into()] {
+        let said = sites.reload(&file(&format!("files = {{ root = \"{root}\", strip = true }}")));
+        assert!(
+            said.contains("osier: reloaded ") && !said.contains("has changed"),
+            "{said}"
+        );
+        assert_eq!(sites.get("x", "/new/").text(), "the other index");
+        assert_eq!(sites.get("x", "/a.txt").text(), "the file a");
+    }
+    // A mistake is told with the name that the user knows.
+    let said = sites.reload(&file("files = \"none\""));
+    assert!(said.contains(&format!("there is no folder '{here}/none'")), "{said}");
+    let said = sites.reload(&file("files = \"/usr\""));
+    let line = format!("'/usr' lies outside of '{here}', the root folder of this process");
+    assert!(said.contains(&line), "{said}");
+    let said = sites.reload(&file("respond = { file = \"404.html\" }"));
+    assert!(said.contains("reloaded"), "{said}");
+    assert_eq!(sites.get("x", "/new").text(), "<h1>lost</h1>");
+    // A socket that comes lies inside, too.
+    fs::set_permissions(sites.folder.join("other"), fs::Permissions::from_mode(0o777)).unwrap();
+    let said = sites.reload(&format!(
+        "{}[[listen]]\naddress = \"unix:other/o.sock\"\nmode = \"0600\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n",
+        file("respond = 204")
+    ));
+    assert!(said.contains("reloaded"), "{said}");
+    let mode = fs::metadata(sites.folder.join("other/o.sock"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_file_outside_of_the_new_root_folder_is_not_read_again() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can give privileges up");
+        return;
+    }
+    let folder = Sites::folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let text = "user = \"65534\"\ngroup = \"65534\"\nchroot = \"www\"\n[[site]]\n[[site.route]]\nfiles = \"www\"\n";
+    let sites = Sites::start_in(folder, text);
+    let (file, root) = (sites.folder.join("site.toml"), sites.folder.join("www"));
+    let outside = format!("'{}' lies outside of '{}'", file.display(), root.display());
+    assert!(sites.said().contains(&outside), "{}", sites.said());
+    let said = sites.hang_up();
+    for part in [
+        "lies outside of",
+        "cannot be read again; restart the server, and keep the file below",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(sites.get("x", "/a.txt").text(), "the file a");
+}
+
+#[test]
+fn landlock_alone_and_none_at_all() {
+    let keys = "landlock = true\n";
+    let folder = Sites::folder();
+    let spool = folder.join("other");
+    // Temporary files may be everywhere in their folder, and these tests are in that of the system.
+    let sites = Sites::start_with(folder, &format!("{keys}{SITE}"), |command| {
+        command.env("TMPDIR", spool);
+    });
+    let said = sites.said();
+    assert!(said.contains("osier: landlock: "), "{said}");
+    assert_eq!(sites.get("a.example", "/a.txt").text(), "the file a");
+    let elsewhere = Sites::folder();
+    let other = format!(
+        "{keys}[[site]]\n[[site.route]]\nfiles = \"{}\"\n",
+        elsewhere.join("other").display()
+    );
+    let said = match said.contains("landlock: ABI") {
+        true => sites.reload(&other),
+        false => return println!("skipped: {said}"),
+    };
+    assert!(said.contains("the old configuration stays"), "{said}");
+    assert!(said.contains("restart it for others ('landlock')"), "{said}");
+
+    // As nobody, and free to read what others may.
+    let Some(sites) = as_nobody("landlock = false\n") else {
+        return;
+    };
+    assert!(!sites.said().contains("landlock"), "{}", sites.said());
+    fs::set_permissions(elsewhere.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let said = sites.reload(&format!(
+        "user = \"65534\"\ngroup = \"65534\"\n{}",
+        other.replace(keys, "landlock = false\n")
+    ));
+    assert!(said.contains("osier: reloaded "), "{said}");
+    assert_eq!(sites.get("x", "/").text(), "the other index");
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! `files = "www"` is `files = { root = "www" }`.
 
 use std::ops::Range;
-use std::path::PathBuf;
 
 use toml::Spanned;
 use toml::de::DeValue;
@@ -19,6 +18,10 @@ const MAX_MESSAGE: u64 = 1 << 20;
 const MAX_KEPT: u64 = 100_000;
 /// The most rooms of a chat.
 const MAX_ROOMS: u64 = 100_000;
+/// What a chat over Redis is called there.
+const CHANNEL: &str = "osier-chat";
+/// Where Redis listens unless somebody says otherwise.
+const REDIS_PORT: u16 = 6379;
 /// The most lines a room remembers.
 const MAX_HISTORY: u64 = 1000;
 
@@ -55,7 +58,8 @@ pub fn read(section: &Section<'_>, matches: &Match) -> Handler {
         "redirect" => redirect(section, value).map(Handler::Redirect),
         "respond" => respond(section, value).map(Handler::Respond),
         "rewrite" => rewrite(section, value).map(Handler::Rewrite),
-        _ => chat(section, value).map(Handler::Chat),
+        "chat" => chat(section, value).map(Handler::Chat),
+        _ => welcome(section, value, matches).map(Handler::Welcome),
     };
     handler.unwrap_or(nothing)
 }
@@ -191,7 +195,14 @@ fn fastcgi<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option
         index: index.map_or_else(|| vec!["index.php".into()], |list| values(Some(list))),
         front: front.map(|front| front.value),
         files: table.boolean("files").unwrap_or(false),
-        application_root: table.string("application_root").map(|path| path.value.into()),
+        application_root: table
+            .string("application_root")
+            .map(|path| path.value.into())
+            .or_else(|| {
+                // The application has not moved with this process.
+                let root = root.as_deref().filter(|_| table.source().is_inside());
+                root.map(|root| table.source().shown(root).into())
+            }),
         internal_root: table.folder("internal_root"),
         params: params.unwrap_or_default(),
         server_name: table.string("server_name").map(|name| name.value),
@@ -278,15 +289,15 @@ fn upstreams(table: &Section<'_>, key: &'static str) -> Vec<Upstream> {
 fn upstream(source: &Source<'_>, text: &str) -> Result<Upstream, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         use std::os::unix::fs::FileTypeExt;
-        let path: PathBuf = source.path(path);
+        let path = source.path(path)?;
+        let shown = source.shown(&path);
         return match path.metadata() {
             Ok(found) if found.file_type().is_socket() => Ok(Upstream::Unix(path)),
-            Ok(_) => Err(format!("'{}' is not a socket", path.display())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(format!(
-                "there is no socket '{}'; start the application first",
-                path.display()
-            )),
-            Err(error) => Err(format!("'{}' cannot be used: {error}", path.display())),
+            Ok(_) => Err(format!("'{shown}' is not a socket")),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(format!("there is no socket '{shown}'; start the application first"))
+            }
+            Err(error) => Err(format!("'{shown}' cannot be used: {error}")),
         };
     }
     let bare = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
@@ -557,7 +568,94 @@ fn chat<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<Ch
         burst: table.integer("burst", 1..=MAX_HISTORY).map(|count| count as u32),
         every: table.duration("every"),
         origins: values(table.parsed_list("origins", super::policy::origin)),
+        redis: redis(&table),
     };
     table.finish();
     Some(chat)
+}
+
+fn redis(table: &Section<'_>) -> Option<Redis> {
+    let channel_at = table.key("channel");
+    let channel = table.parsed("channel", |text| match text {
+        "" => Err("it is empty: name the channel that all servers of this chat share"),
+        _ => Ok(text.to_owned()),
+    });
+    if let (Some(at), None) = (channel_at, table.key("redis")) {
+        let text = "'channel' is for chats over Redis alone: redis = \"redis://127.0.0.1:6379\"";
+        table.source().problem(&at, text);
+    }
+    let url = table.string("redis")?;
+    // Not shown: it may hold a password.
+    let read = redis_url(table.source(), &url.value);
+    let (server, password) = read
+        .map_err(|why| table.source().problem(&url.span, format!("'redis': {why}")))
+        .ok()?;
+    Some(Redis {
+        server,
+        password,
+        channel: channel.map_or_else(|| CHANNEL.into(), |channel| channel.value),
+    })
+}
+
+/// `redis://[:PASSWORD@]HOST[:PORT]`, or `redis+unix:///PATH`.
+fn redis_url(source: &Source<'_>, text: &str) -> Result<(Upstream, Option<String>), String> {
+    const WANTED: &str = "write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH";
+    if let Some(path) = text.strip_prefix("redis+unix://") {
+        let path = match path.starts_with('/') {
+            true => source.path(path)?,
+            false => return Err(WANTED.into()),
+        };
+        return Ok((Upstream::Unix(path), None));
+    }
+    if text.starts_with("rediss://") {
+        return Err(format!("TLS to Redis is not offered; {WANTED}"));
+    }
+    let rest = text.strip_prefix("redis://").ok_or(WANTED)?;
+    let (user, place) = match rest.rsplit_once('@') {
+        Some((user, place)) => (Some(user), place),
+        None => (None, rest),
+    };
+    let password = match user.map(|user| user.split_once(':')) {
+        None => None,
+        Some(Some(("", password))) => {
+            let decoded =
+                osier_web::percent_decode(password.as_bytes()).and_then(|bytes| String::from_utf8(bytes).ok());
+            Some(decoded.ok_or("the password has a '%' that begins no escape")?)
+        }
+        Some(_) => return Err(format!("users of Redis are not offered, its password is; {WANTED}")),
+    };
+    // Messages go through all databases of a server.
+    let (place, database) = place.split_once('/').unwrap_or((place, ""));
+    if !database.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("what follows the port is the number of a database; {WANTED}"));
+    }
+    let is_plain = place
+        .rsplit_once(':')
+        .is_none_or(|(host, _)| host.ends_with(']') && place.ends_with(']'));
+    let place = if is_plain && !place.is_empty() {
+        format!("{place}:{REDIS_PORT}")
+    } else {
+        place.into()
+    };
+    match upstream(source, &place) {
+        Ok(server @ Upstream::Tcp(_)) => Ok((server, password)),
+        _ => Err(WANTED.into()),
+    }
+}
+
+/// `welcome = true`, or a table.
+fn welcome<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Welcome> {
+    if (&matches.path, &matches.globs[..]) != (&None, &[]) {
+        section.source().problem(
+            &value.span(),
+            "'welcome' is a whole site with paths of its own: its route has no 'path' and no 'glob'",
+        );
+    }
+    if let DeValue::Boolean(true) = value.get_ref() {
+        return Some(Welcome::default());
+    }
+    let table = section.as_section("welcome", value, "true, or a table")?;
+    let live_for_all = table.boolean("live_for_all").unwrap_or(false);
+    table.finish();
+    Some(Welcome { live_for_all })
 }

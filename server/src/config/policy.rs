@@ -12,7 +12,7 @@ use crate::{auth, cors, rate};
 
 use super::reader::{At, Section};
 use super::settings::*;
-use super::top::{FORMATS, net, values};
+use super::top::{FORMATS, client, values};
 
 /// The most requests a limit may let through: beyond it there is none to speak of.
 const MAX_RATE: u64 = 1_000_000;
@@ -28,8 +28,8 @@ pub fn read(section: &Section<'_>) -> Policies {
         headers: section.section("headers").map(headers).unwrap_or_default(),
         cors: switch(section, "cors", cors),
         limits: section.section("limits").map(limits).unwrap_or_default(),
-        allow: values(section.parsed_list("allow", net)),
-        deny: values(section.parsed_list("deny", net)),
+        allow: values(section.parsed_list("allow", client)),
+        deny: values(section.parsed_list("deny", client)),
         rate: switch(section, "rate", rate),
         compress: compress(section),
         log: log(section),

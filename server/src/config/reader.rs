@@ -24,7 +24,9 @@ pub struct Source<'s> {
     /// Its text.
     pub text: &'s str,
     /// What relative paths start from: the folder the file lies in.
-    pub base: PathBuf,
+    base: PathBuf,
+    /// The root folder of this process, if it is another than that which the file's paths begin at.
+    root: Option<&'s Path>,
     /// Looks up an environment variable.
     pub variable: &'s dyn Fn(&str) -> Option<String>,
     problems: RefCell<Vec<Problem>>,
@@ -50,10 +52,16 @@ pub struct Section<'s> {
 }
 
 impl<'s> Source<'s> {
-    pub fn new(text: &'s str, base: PathBuf, variable: &'s dyn Fn(&str) -> Option<String>) -> Source<'s> {
+    pub fn new(
+        text: &'s str,
+        base: PathBuf,
+        root: Option<&'s Path>,
+        variable: &'s dyn Fn(&str) -> Option<String>,
+    ) -> Source<'s> {
         Source {
             text,
             base,
+            root,
             variable,
             problems: RefCell::default(),
         }
@@ -76,9 +84,35 @@ impl<'s> Source<'s> {
         self.problems.into_inner()
     }
 
-    /// A path of the file's, made absolute as far as the folder of the file is.
-    pub fn path(&self, text: &str) -> PathBuf {
+    /// A path as the file names it, made absolute as far as the folder of the file is.
+    pub fn named(&self, text: &str) -> PathBuf {
         self.base.join(text)
+    }
+
+    /// The same as this process finds it.
+    pub fn path(&self, text: &str) -> Result<PathBuf, String> {
+        let named = self.named(text);
+        super::inside(self.root, &named).ok_or_else(|| {
+            let root = self.root.unwrap_or(Path::new("/")).display();
+            format!(
+                "'{}' lies outside of '{root}', the root folder of this process",
+                named.display()
+            )
+        })
+    }
+
+    /// Whether the process has another root folder.
+    pub fn is_inside(&self) -> bool {
+        self.root.is_some()
+    }
+
+    /// What users call a path that this process has found.
+    pub fn shown(&self, path: &Path) -> String {
+        let outside = self
+            .root
+            .zip(path.strip_prefix("/").ok())
+            .map(|(root, path)| root.join(path));
+        outside.as_deref().unwrap_or(path).display().to_string()
     }
 }
 
@@ -264,8 +298,8 @@ impl<'s> Section<'s> {
     }
 
     pub fn existing_folder(&self, key: &str, text: &At<String>) -> Option<PathBuf> {
-        let path = self.source.path(&text.value);
-        let shown = path.display();
+        let path = self.path(text)?;
+        let shown = self.source.shown(&path);
         match path.metadata() {
             Ok(found) if found.is_dir() => return Some(path),
             Ok(_) => self
@@ -283,7 +317,7 @@ impl<'s> Section<'s> {
     }
 
     pub fn existing_file(&self, text: &At<String>) -> Option<PathBuf> {
-        let path = self.source.path(&text.value);
+        let path = self.path(text)?;
         match path.metadata() {
             Ok(found) if found.is_file() => match std::fs::File::open(&path) {
                 Ok(_) => return Some(path),
@@ -291,7 +325,7 @@ impl<'s> Section<'s> {
             },
             Ok(_) => self
                 .source
-                .problem(&text.span, format!("'{}' is not a file", path.display())),
+                .problem(&text.span, format!("'{}' is not a file", self.source.shown(&path))),
             Err(error) => self.missing(&text.span, &path, "file", &error),
         }
         None
@@ -300,12 +334,11 @@ impl<'s> Section<'s> {
     /// A file that will be appended to: the folder it lies in must be there.
     pub fn writable(&self, key: &'static str) -> Option<PathBuf> {
         let text = self.string(key)?;
-        let path = self.source.path(&text.value);
+        let path = self.path(&text)?;
         if path.is_dir() {
-            self.source.problem(
-                &text.span,
-                format!("'{}' is a folder; '{key}' wants a file", path.display()),
-            );
+            let shown = self.source.shown(&path);
+            self.source
+                .problem(&text.span, format!("'{shown}' is a folder; '{key}' wants a file"));
             return None;
         }
         let parent = path.parent().unwrap_or(Path::new("/"));
@@ -462,8 +495,13 @@ impl<'s> Section<'s> {
         }
     }
 
+    fn path(&self, text: &At<String>) -> Option<PathBuf> {
+        let path = self.source.path(&text.value);
+        path.map_err(|why| self.source.problem(&text.span, why)).ok()
+    }
+
     fn missing(&self, at: &Range<usize>, path: &Path, what: &str, error: &std::io::Error) {
-        let path = path.display();
+        let path = self.source.shown(path);
         let text = match error.kind() {
             std::io::ErrorKind::NotFound => format!("there is no {what} '{path}'"),
             std::io::ErrorKind::PermissionDenied => format!("this user may not read the {what} '{path}'"),

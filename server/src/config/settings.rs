@@ -1,7 +1,7 @@
 //! What a checked file says. Plain data; `top`, `route`, `handler` and `policy` make it, `site.rs` builds from it.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ pub struct Listener {
     pub name: String,
     pub bind: Bind,
     /// Peers that say in the PROXY protocol whom they speak for; empty when the protocol is not spoken.
-    pub proxy_protocol: Vec<Trusted>,
+    pub proxy_protocol: Vec<Client>,
     pub max_connections: Option<usize>,
     /// Permissions of a Unix socket.
     pub mode: Option<u32>,
@@ -111,12 +111,23 @@ pub struct Listener {
     pub head: Head,
 }
 
-/// Whose word counts in the PROXY protocol.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Trusted {
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Client {
     Net(IpNet),
     /// Whoever can open the Unix socket.
     Unix,
+}
+
+impl Client {
+    /// Whether this is one of them; none has come over a Unix socket.
+    pub fn is(&self, address: Option<IpAddr>) -> bool {
+        match (self, address) {
+            (Client::Net(net), Some(address)) => net.contains(&address.to_canonical()),
+            (Client::Unix, None) => true,
+            _ => false,
+        }
+    }
 }
 
 /// How long a listener waits for its clients; none for the server's default.
@@ -195,11 +206,14 @@ pub enum Handler {
     Respond(Respond),
     Rewrite(Rewrite),
     Chat(Chat),
+    Welcome(Welcome),
 }
 
 impl Handler {
     /// The key that makes it, in the order of the documentation.
-    pub const KEYS: [&str; 7] = ["files", "fastcgi", "proxy", "redirect", "respond", "rewrite", "chat"];
+    pub const KEYS: [&str; 8] = [
+        "files", "fastcgi", "proxy", "redirect", "respond", "rewrite", "chat", "welcome",
+    ];
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -351,6 +365,23 @@ pub struct Chat {
     pub every: Option<Duration>,
     /// Whose pages may connect; `*` for all, empty for those of the site itself.
     pub origins: Vec<String>,
+    pub redis: Option<Redis>,
+}
+
+/// A broker that takes a chat's lines to other processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redis {
+    pub server: Upstream,
+    pub password: Option<String>,
+    /// Chats that name the same one are one.
+    pub channel: String,
+}
+
+/// The built-in site.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Welcome {
+    /// Live data is shown to other machines, too.
+    pub live_for_all: bool,
 }
 
 /// What happens around a handler. A route's own setting replaces its site's; headers add up.
@@ -360,8 +391,8 @@ pub struct Policies {
     pub headers: Headers,
     pub cors: Setting<cors::Settings>,
     pub limits: Limits,
-    pub allow: Vec<IpNet>,
-    pub deny: Vec<IpNet>,
+    pub allow: Vec<Client>,
+    pub deny: Vec<Client>,
     pub rate: Setting<rate::Settings>,
     pub compress: Setting<compress::Settings>,
     pub log: Setting<Log>,

@@ -41,7 +41,11 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let top = Section::new(source, "", table.get_ref(), 0..0);
     let user = top.string("user").map(|user| user.value);
     let group = top.string("group").map(|group| group.value);
-    let chroot = top.folder("chroot");
+    let chroot = match source.is_inside() {
+        false => top.folder("chroot"),
+        // The old one is out of sight, and a new one would need a start.
+        true => top.string("chroot").map(|root| source.named(&root.value)),
+    };
     let landlock = top.boolean("landlock").unwrap_or(user.is_some());
     let workers = top.integer("workers", 1..=1024).map(|workers| workers as usize);
     let drain = top.duration("drain").unwrap_or(DRAIN);
@@ -106,10 +110,7 @@ fn listen(section: Section<'_>) -> ListenAt {
     );
     let name = section.string("name");
     let bind = section.parsed("address", |text| bind(source, text));
-    let proxy_protocol = section.parsed_list("proxy_protocol", |text| match text {
-        "unix" => Ok(Trusted::Unix),
-        _ => net(text).map(Trusted::Net),
-    });
+    let proxy_protocol = section.parsed_list("proxy_protocol", client);
     let max_connections = section.integer("max_connections", 1..=10_000_000);
     let mode_at = section.key("mode");
     let mode = section.parsed("mode", |text| {
@@ -229,15 +230,16 @@ fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
         if path.is_empty() {
             return Err("name the socket, \"unix:/run/osier.sock\" for example".into());
         }
-        let path = source.path(path);
-        if path.as_os_str().len() > LONGEST {
+        let named = source.named(path);
+        if named.as_os_str().len() > LONGEST {
             return Err(format!("the path of a Unix socket has at most {LONGEST} bytes"));
         }
+        let path = source.path(path)?;
         let parent = path.parent().unwrap_or(&path);
         if !parent.is_dir() {
-            return Err(format!("there is no folder '{}'", parent.display()));
+            return Err(format!("there is no folder '{}'", source.shown(parent)));
         }
-        return Ok(Bind::Unix(path));
+        return Ok(Bind::Unix(named));
     }
     if let Some(name) = text.strip_prefix("systemd:") {
         let fine = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
@@ -258,6 +260,16 @@ fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
                 .unwrap_or_default();
             Err(format!("{error}; or \"unix:PATH\", \"systemd:NAME\"{guess}"))
         }
+    }
+}
+
+/// A network, a single address, or `unix`.
+pub fn client(text: &str) -> Result<Client, String> {
+    match text {
+        "unix" => Ok(Client::Unix),
+        _ => net(text)
+            .map(Client::Net)
+            .map_err(|why| why.replace(" for example", ", or \"unix\" for clients of Unix sockets")),
     }
 }
 

@@ -11,6 +11,7 @@ use regex::bytes::{Captures, Regex};
 
 use super::template::{self, Part};
 use super::{Facts, regex};
+use crate::config;
 
 /// One condition, as it was written.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,8 @@ pub enum Subject {
     Cookie(String),
     /// A parameter of the query, decoded.
     Query(String),
+    /// A field of a posted form, decoded.
+    Post(String),
     /// A variable of the server's environment, as it was at the start.
     Environment(String),
     /// What the pattern has captured, by number or name.
@@ -63,10 +66,11 @@ pub enum Subject {
 }
 
 /// The words for subjects in a configuration, and whether each has a name or path with it.
-pub const SUBJECTS: [(&str, bool); 17] = [
+pub const SUBJECTS: [(&str, bool); 18] = [
     ("header", true),
     ("cookie", true),
     ("query", true),
+    ("post", true),
     ("environment", true),
     ("capture", true),
     ("method", false),
@@ -93,6 +97,7 @@ impl Subject {
             "header" => named(Header),
             "cookie" => named(Cookie),
             "query" => named(Query),
+            "post" => named(Post),
             "environment" => named(Environment),
             "capture" => named(Capture),
             "method" => alone(Method),
@@ -152,7 +157,7 @@ enum Expected {
     Present,
     Equal(Vec<Part>),
     Fits(Regex),
-    Within(IpNet),
+    Among(config::Client),
 }
 
 impl Check {
@@ -170,8 +175,8 @@ impl Check {
             File(path) => stat(path, Kind::File)?,
             Folder(path) => stat(path, Kind::Folder)?,
             Exists(path) => stat(path, Kind::Any)?,
-            Header(name) | Cookie(name) | Query(name) if name.is_empty() => {
-                return Err("a condition needs the name of the header, cookie or parameter".into());
+            Header(name) | Cookie(name) | Query(name) | Post(name) if name.is_empty() => {
+                return Err("a condition needs the name of the header, cookie, parameter or field".into());
             }
             other => Look::Of(other.clone()),
         };
@@ -184,12 +189,17 @@ impl Check {
             _ if flag => {
                 return Err("what is true or false is not compared with a value; use 'not' to negate it".into());
             }
-            Test::Equals(text) if condition.of == Client => Expected::Within(network(text)?),
+            Test::Equals(text) if condition.of == Client => Expected::Among(clients(text)?),
             Test::Equals(text) => Expected::Equal(template::parse(text, pattern)?),
             Test::Matches(text) => Expected::Fits(regex(text)?),
         };
         let not = condition.not;
         Ok(Check { look, expected, not })
+    }
+
+    /// Whether it looks at a posted form.
+    pub fn reads_form(&self) -> bool {
+        matches!(&self.look, Look::Of(Subject::Post(_)))
     }
 
     /// # Suspends
@@ -213,12 +223,16 @@ impl Check {
             Subject::Header(name) => self.expects(facts.header(name), captures),
             Subject::Cookie(name) => self.expects(cookie(facts, name), captures),
             Subject::Query(name) => self.expects(parameter(facts.query(), name).as_deref(), captures),
+            Subject::Post(name) => self.expects(parameter(facts.form(), name).as_deref(), captures),
             Subject::Method => self.expects(Some(facts.method().as_bytes()), captures),
             Subject::Host => self.expects(host(facts).as_deref().map(str::as_bytes), captures),
             Subject::Path => self.expects(Some(path), captures),
             Subject::Client => match &self.expected {
-                Expected::Within(network) => network.contains(&facts.client().to_canonical()),
-                _ => self.expects(Some(facts.client().to_canonical().to_string().as_bytes()), captures),
+                Expected::Among(clients) => clients.is(facts.client()),
+                _ => {
+                    let address = facts.client().map(|client| client.to_canonical().to_string());
+                    self.expects(Some(address.as_deref().unwrap_or("unix").as_bytes()), captures)
+                }
             },
             Subject::Encoding => {
                 let accepted = facts.header("accept-encoding").unwrap_or_default();
@@ -245,15 +259,20 @@ impl Check {
             Expected::Present => true,
             Expected::Equal(parts) => template::fill_raw(parts, captures) == value,
             Expected::Fits(regex) => regex.is_match(value),
-            Expected::Within(_) => false,
+            Expected::Among(_) => false,
         }
     }
 }
 
-fn network(text: &str) -> Result<IpNet, String> {
+fn clients(text: &str) -> Result<config::Client, String> {
+    if text == "unix" {
+        return Ok(config::Client::Unix);
+    }
     let address = || text.parse().map(|address: std::net::IpAddr| address.into());
     let network: Result<IpNet, _> = text.parse().or_else(|_| address());
-    network.map_err(|_| format!("{text:?} is neither an address nor a network such as 10.0.0.0/8"))
+    network
+        .map(config::Client::Net)
+        .map_err(|_| format!("{text:?} is neither an address nor a network such as 10.0.0.0/8, nor \"unix\""))
 }
 
 /// On the blocking pool: the disk may be slow, or a network away.

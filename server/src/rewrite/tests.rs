@@ -9,6 +9,7 @@ struct Sent {
     target: String,
     fields: Vec<(&'static str, &'static str)>,
     client: &'static str,
+    form: Option<&'static str>,
     http_10: bool,
     https: bool,
     proxied: bool,
@@ -20,6 +21,7 @@ fn get(target: &str) -> Sent {
         target: target.into(),
         fields: Vec::new(),
         client: "192.0.2.7",
+        form: None,
         http_10: false,
         https: false,
         proxied: false,
@@ -50,8 +52,11 @@ impl Facts for Sent {
     fn host(&self) -> Option<&str> {
         self.header("host").map(|host| std::str::from_utf8(host).unwrap())
     }
-    fn client(&self) -> IpAddr {
-        self.client.parse().unwrap()
+    fn client(&self) -> Option<IpAddr> {
+        (self.client != "unix").then(|| self.client.parse().unwrap())
+    }
+    fn form(&self) -> Option<&str> {
+        self.form
     }
     fn http_10(&self) -> bool {
         self.http_10
@@ -271,6 +276,25 @@ fn every_condition_holds_and_fails() {
             changed(|sent| sent.client = "::1"),
         ),
         (Client, matches("^192"), get("/p"), changed(|sent| sent.client = "::1")),
+        (
+            Client,
+            equals("0.0.0.0/0"),
+            get("/p"),
+            changed(|sent| sent.client = "unix"),
+        ),
+        (Client, equals("unix"), changed(|sent| sent.client = "unix"), get("/p")),
+        (
+            Post("a b".into()),
+            equals("c&d"),
+            changed(|sent| sent.form = Some("x=1&a+b=c%26d&a+b=2")),
+            changed(|sent| sent.form = Some("a+b=d")),
+        ),
+        (
+            Post("a".into()),
+            Test::Present,
+            changed(|sent| sent.form = Some("a")),
+            get("/p?a"),
+        ),
         (
             Encoding,
             equals("br"),

@@ -8,17 +8,18 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use globset::GlobSet;
-use osier_web::Address;
 use osier_web::chat::{self, Chat};
 use osier_web::compress;
 use osier_web::fastcgi::{self, FastCgi};
 use osier_web::files::{CacheLimits, Files, Options};
 use osier_web::proxy::{Host, Proxy};
+use osier_web::pubsub;
 use osier_web::upstream::{Check, Upstream};
 use osier_web::ws::Origins;
+use osier_web::{Address, Connections};
 
 use crate::access::Access;
 use crate::access_log::AccessLog;
@@ -30,6 +31,7 @@ use crate::metrics::Admin;
 use crate::rate::{self, Rate};
 use crate::rewrite::Rewrite;
 use crate::say::Say;
+use crate::welcome::Welcome;
 
 use super::around::{Around, ErrorPage};
 use super::handler::{self, Handler, Mounted, Redirect, Respond};
@@ -55,6 +57,13 @@ type Compress<'a> = Option<&'a compress::Settings>;
 /// Which folder a name stood for: device and inode.
 type Identity = Option<(u64, u64)>;
 
+impl Parts {
+    /// Those that hold something.
+    pub fn handlers(&self) -> impl Iterator<Item = &Arc<Handler>> {
+        self.handlers.iter().map(|part| &part.value)
+    }
+}
+
 struct Part<K, V> {
     place: Place,
     key: K,
@@ -69,14 +78,25 @@ struct Place {
     route: Option<Match>,
 }
 
+/// What the server has for every snapshot.
+#[derive(Clone)]
+pub struct Means {
+    /// Of each route with files.
+    pub cache: CacheLimits,
+    /// Who counts requests, if anybody wants to know.
+    pub admin: Option<Arc<Admin>>,
+    pub workers: usize,
+    /// Of every listener there has been.
+    pub connections: Arc<Mutex<Vec<Connections>>>,
+    pub say: Say,
+}
+
 struct Builder<'o> {
     old: &'o Parts,
     /// Of the old handlers and rates, those that have been taken.
     taken: (Vec<bool>, Vec<bool>),
     new: Parts,
-    cache: CacheLimits,
-    admin: Option<&'o Admin>,
-    say: Say,
+    means: &'o Means,
 }
 
 /// Makes a snapshot. `slots` says which number each listener of the configuration has.
@@ -86,14 +106,7 @@ struct Builder<'o> {
 ///
 /// # Errors
 /// One line: what could not be opened although it was there when the file was checked.
-pub fn build(
-    config: &Config,
-    slots: &[usize],
-    old: Option<&Snapshot>,
-    cache: CacheLimits,
-    admin: Option<&Admin>,
-    say: &Say,
-) -> Result<Snapshot, String> {
+pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &Means) -> Result<Snapshot, String> {
     let nothing = Parts::default();
     let old = old.map_or(&nothing, |old| &old.parts);
     let mut builder = Builder {
@@ -103,9 +116,7 @@ pub fn build(
             next_label: old.next_label,
             ..Parts::default()
         },
-        cache,
-        admin,
-        say: Arc::clone(say),
+        means,
     };
     // The label 0 is that of requests nobody has labelled.
     let default = builder.log(&config.log)?;
@@ -149,9 +160,10 @@ pub fn build(
         listeners,
         sites,
         logs,
-        series: admin.map(Admin::all).unwrap_or_default(),
+        series: means.admin.as_ref().map(|admin| admin.all()).unwrap_or_default(),
+        welcomes: welcomes(&builder.new),
         parts: builder.new,
-        say: Arc::clone(say),
+        say: Arc::clone(&means.say),
     })
 }
 
@@ -224,7 +236,7 @@ impl Builder<'_> {
 
     /// What a route is called in the metrics, as the upper bits of a label.
     fn series(&self, place: &Place) -> u32 {
-        let Some(admin) = self.admin else {
+        let Some(admin) = &self.means.admin else {
             return 0;
         };
         let site = place.site.first().map_or("default".into(), config::Host::to_string);
@@ -330,7 +342,7 @@ impl Builder<'_> {
                     hidden: settings.hidden,
                     precompressed: settings.precompressed,
                     compress: compress.cloned(),
-                    cache: self.cache,
+                    cache: self.means.cache,
                     ..Options::default()
                 };
                 let files = Files::with(&settings.root, options).map_err(|error| cannot(&settings.root, error))?;
@@ -350,7 +362,13 @@ impl Builder<'_> {
                     .map_err(|error| format!("cannot set up a proxy: {error}"))?;
                 Ok(Handler::Gateway(Box::new(handler.handler())))
             }
-            config::Handler::Chat(settings) => Ok(Handler::Chat(Chat::new(chat_options(settings)))),
+            config::Handler::Chat(settings) => Ok(Handler::Chat(self.chat(settings))),
+            config::Handler::Welcome(settings) => {
+                let connections = Arc::clone(&self.means.connections);
+                let welcome = Welcome::new(Vec::new(), settings.live_for_all, self.means.workers, connections);
+                let welcome = welcome.map_err(|error| format!("cannot serve the welcome site: {error}"))?;
+                Ok(Handler::Welcome(welcome))
+            }
             _ => unreachable!("made by Builder::handler"),
         }
     }
@@ -382,7 +400,7 @@ impl Builder<'_> {
         // What the application would run is never sent as it is: a path to a script does not come here.
         let options = Options {
             index: Vec::new(),
-            cache: self.cache,
+            cache: self.means.cache,
             ..Options::default()
         };
         let files = Files::with(&settings.root, options)?;
@@ -391,7 +409,7 @@ impl Builder<'_> {
 
     fn proxy(&self, settings: &config::Proxy) -> io::Result<Proxy> {
         let names: Vec<String> = settings.servers.iter().map(ToString::to_string).collect();
-        let say = Arc::clone(&self.say);
+        let say = Arc::clone(&self.means.say);
         let mut upstream = Upstream::builder(names.join(", "))
             .backends(settings.servers.iter().map(address))
             .on_log(move |line| say(line));
@@ -441,6 +459,20 @@ impl Builder<'_> {
         Ok(proxy)
     }
 
+    fn chat(&self, settings: &config::Chat) -> Chat {
+        let options = chat_options(settings);
+        let Some(redis) = &settings.redis else {
+            return Chat::new(options);
+        };
+        let say = Arc::clone(&self.means.say);
+        let broker = pubsub::Options {
+            password: redis.password.clone(),
+            log: Box::new(move |line| say(line)),
+            ..pubsub::Options::new(address(&redis.server))
+        };
+        Chat::shared(options, broker, &redis.channel)
+    }
+
     fn rate(&mut self, place: &Place, settings: &rate::Settings) -> Arc<Rate> {
         let kept = take(&self.old.rates, &mut self.taken.1, place, settings);
         let value = kept.unwrap_or_else(|| Arc::new(Rate::new(settings)));
@@ -453,7 +485,7 @@ impl Builder<'_> {
     }
 
     fn auth(&self, settings: &crate::auth::Settings) -> Result<Arc<Auth>, String> {
-        Auth::open(settings, Arc::clone(&self.say))
+        Auth::open(settings, Arc::clone(&self.means.say))
             .map(Arc::new)
             .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     }
@@ -473,6 +505,13 @@ impl Builder<'_> {
         self.new.logs.push((settings.clone(), label, log));
         Ok(label)
     }
+}
+
+fn welcomes(parts: &Parts) -> Vec<Arc<Handler>> {
+    let welcomes = parts
+        .handlers()
+        .filter(|handler| matches!(***handler, Handler::Welcome(_)));
+    welcomes.cloned().collect()
 }
 
 fn chat_options(settings: &config::Chat) -> chat::Options {

@@ -12,6 +12,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use crate::config;
 use crate::rewrite::Rewrite;
+use crate::welcome::Welcome;
 
 use super::hosts::without_port;
 
@@ -39,6 +40,7 @@ pub enum Handler {
     /// Asked by `Site::dispatch`, for it may have no answer.
     Rewrite(Rewrite),
     Chat(Chat),
+    Welcome(Welcome),
     /// What speaks with others: it makes its own errors.
     Gateway(Answer),
 }
@@ -85,6 +87,7 @@ impl Handler {
             Handler::Respond(respond) => respond.answer(),
             Handler::Gateway(answer) => answer(request),
             Handler::Chat(chat) => chat.join(request),
+            Handler::Welcome(welcome) => welcome.answer(request),
             Handler::Rewrite(_) => Response::new(StatusCode::NOT_FOUND),
         }
     }

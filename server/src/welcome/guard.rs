@@ -22,7 +22,8 @@ pub fn check(request: &Request<'_>, for_all: bool) -> Result<(), Response> {
         && request.host().is_some_and(is_loopback_name);
     if !for_all && !of_here {
         return Err(refusal(
-            "live data is shown to visitors on the same machine; --live-for-all shows it to everybody\n",
+            "live data is shown to visitors on the same machine; --live-for-all, or live_for_all = true in a \
+             configuration, shows it to everybody\n",
         ));
     }
     if request.header("sec-fetch-site") == Some(b"cross-site") {

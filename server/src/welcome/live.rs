@@ -24,26 +24,27 @@ const RECONNECT: Duration = Duration::from_secs(1);
 /// Streams at once: more viewers than that are no viewers.
 const STREAMS: usize = 64;
 
-/// The label of requests that are not counted: they last as long as somebody looks.
-pub const STREAM: u32 = 1;
+/// Where the counters are; not counted themselves, for they last as long as somebody looks.
+pub const EVENTS: &str = "/live/events";
 
 pub struct Live {
     pub requests: Series,
     for_all: bool,
     began: Instant,
-    connections: Mutex<Vec<Connections>>,
+    connections: Arc<Mutex<Vec<Connections>>>,
     streams: AtomicUsize,
     is_dumping: AtomicBool,
     stopped: Event,
 }
 
 impl Live {
-    pub fn new(for_all: bool, workers: usize) -> Live {
+    /// `connections` are those of all listeners.
+    pub fn new(for_all: bool, workers: usize, connections: Arc<Mutex<Vec<Connections>>>) -> Live {
         Live {
             requests: Series::new(workers),
             for_all,
             began: Instant::now(),
-            connections: Mutex::default(),
+            connections,
             streams: AtomicUsize::new(0),
             is_dumping: AtomicBool::new(false),
             stopped: Event::manual(),
@@ -102,7 +103,6 @@ pub fn events(live: &Arc<Live>, request: &Request<'_>) -> Response {
     let Some(seat) = Seat::take(live) else {
         return later("too many look at this at once; try again\n");
     };
-    request.set_label(STREAM);
     sse::stream(move |sink| {
         sink.send(sse::Event::empty().retry(RECONNECT))?;
         loop {

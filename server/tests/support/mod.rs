@@ -193,7 +193,11 @@ pub struct Client {
 
 impl Client {
     pub fn new(address: SocketAddr) -> Client {
-        let stream = TcpStream::connect(address).unwrap();
+        Client::over(TcpStream::connect(address).unwrap())
+    }
+
+    /// The other end of a connection: also an application behind the server.
+    pub fn over(stream: TcpStream) -> Client {
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
         Client {
@@ -237,6 +241,29 @@ impl Client {
             reply.body = self.unread.drain(..length).collect();
         }
         reply
+    }
+
+    /// Reads one request and gives its body; none at the end of the connection.
+    pub fn receive_request(&mut self) -> Option<Vec<u8>> {
+        let end = loop {
+            if let Some(at) = self.unread.windows(4).position(|window| window == b"\r\n\r\n") {
+                break at + 4;
+            }
+            if self.fill() == 0 {
+                return None;
+            }
+        };
+        let head: Vec<u8> = self.unread.drain(..end).collect();
+        let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+        let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        if field("transfer-encoding:") == Some("chunked") {
+            return Some(self.receive_chunks());
+        }
+        let length = field("content-length:").map_or(0, |length| length.parse().unwrap());
+        while self.unread.len() < length {
+            assert!(self.fill() > 0, "the connection ended inside a body");
+        }
+        Some(self.unread.drain(..length).collect())
     }
 
     /// A chunked body, to its end.
