@@ -200,11 +200,13 @@ fn with_the_upstream_end_its_fiber_and_its_connections() {
         let lease = upstream.lease(None).unwrap();
         ask(&lease, 1);
         lease.keep();
-        osier::sleep(Duration::from_millis(5));
         let named = || osier::dump().to_string().contains("upstream test");
-        assert!(named(), "the fiber runs while something is kept");
-        drop(upstream);
         let start = Instant::now();
+        while !named() {
+            assert!(start.elapsed() < PATIENCE, "the fiber runs while something is kept");
+            osier::sleep(Duration::from_millis(2));
+        }
+        drop(upstream);
         while backend.open() > 0 || named() {
             assert!(start.elapsed() < PATIENCE, "open: {}", backend.open());
             osier::sleep(Duration::from_millis(2));
@@ -311,7 +313,11 @@ fn connecting_has_a_limit_and_a_deadline() {
             Err(Unavailable::Cancelled(_)) => "cancelled",
             _ => "something else",
         });
-        osier::sleep(Duration::from_millis(20));
+        let start = Instant::now();
+        while upstream.stats()[0].leases == 0 {
+            assert!(start.elapsed() < PATIENCE, "it waits for a connection");
+            osier::sleep(Duration::from_millis(2));
+        }
         fiber.cancel();
         assert_eq!(fiber.join().unwrap(), "cancelled");
         assert!(upstream.stats()[0].is_in);

@@ -100,6 +100,28 @@ pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
+/// Waits until the server has read all that was sent to it over IPv4, so that what is sent next comes to it as a piece of its own.
+pub fn taken(client: &TcpStream) {
+    let name = |address: std::io::Result<SocketAddr>| match address.expect("it is connected") {
+        SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_ne_bytes(v4.ip().octets()), v4.port()),
+        SocketAddr::V6(_) => panic!("a test over IPv4"),
+    };
+    let (ours, theirs) = (name(client.local_addr()), name(client.peer_addr()));
+    eventually("the server has read what was sent", || {
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux tells of its sockets");
+        // Of a socket: to whom, the state, and the bytes that were not acknowledged and not read.
+        let queues = |from: &str, to: &str| {
+            table.lines().find_map(|line| {
+                let words: Vec<&str> = line.split_whitespace().take(5).collect();
+                (words.get(1..3)? == [from, to]).then(|| words[4].to_owned())
+            })
+        };
+        let (sent, read) = (queues(&ours, &theirs), queues(&theirs, &ours));
+        sent.is_some_and(|queues| queues.starts_with("00000000:"))
+            && read.is_some_and(|queues| queues.ends_with(":00000000"))
+    });
+}
+
 /// A connection of a test.
 pub struct Client {
     pub stream: TcpStream,
