@@ -4,6 +4,7 @@
 //!   readable, writable, ready    crate::foreign (fiber, future), poll(2) (plain thread)
 //!   Async                        crate::aio::fd: any descriptor to read and write, over the same
 //!   sendfile                     io/sendfile.rs
+//!   splice                       io/splice.rs
 //!   while_connected              io/connected.rs
 //! ```
 //!
@@ -11,6 +12,7 @@
 
 mod connected;
 mod sendfile;
+mod splice;
 
 use std::future::Future;
 use std::io;
@@ -26,6 +28,7 @@ pub use osier_poll::{Interest, Ready};
 pub use crate::aio::fd::Async;
 pub use connected::{Disconnected, HalfClose, while_connected};
 pub use sendfile::{FileSink, sendfile, sendfile_after};
+pub use splice::{Spliced, splice};
 
 use crate::context::{self, Caller};
 use crate::foreign;

@@ -28,7 +28,7 @@ const CHUNK_BYTES: u64 = 1 << 20;
 const PROBE_BYTES: u64 = 512 << 10;
 const PAGE_BYTES: u64 = 4096;
 
-/// A stream of ours that [`sendfile`] can send to. Sealed.
+/// A stream of ours that [`sendfile`] can send to, and [`splice`](super::splice) can take from. Sealed.
 pub trait FileSink: Source {
     #[doc(hidden)]
     fn stream(&self) -> &Stream;
