@@ -6,18 +6,22 @@
 //! curl localhost:8080/visits -X POST
 //! ```
 //!
-//! The `redis` crate's commands and parser over a stream of ours: each call waits for its reply, and meanwhile the worker
-//! serves others.
+//! The `redis` crate's commands and parser over a stream of ours (the file that is included here, for your own program to copy): each
+//! call waits for its reply, and meanwhile the worker serves others.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use osier_web::{Address, IntoResponse, Rejection, Request, Response, Router, Stream, http::StatusCode};
-use redis::{Commands, ConnectionLike, Parser, RedisError, RedisResult, Value};
+use redis::{Commands, ConnectionLike, RedisError, RedisResult};
 
+#[path = "../mixing/src/redis.rs"]
+mod connection;
 mod start;
+
+type Connection = connection::Connection<Stream>;
 
 /// How long the server may take to be connected to, and to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -27,53 +31,6 @@ const VALUE_BYTES: u64 = 1 << 20;
 
 /// Connections that are kept while nobody needs them.
 const IDLE: usize = 16;
-
-/// A connection to a Redis server.
-struct Connection {
-    stream: Stream,
-    /// Keeps what it has read beyond one reply.
-    parser: Parser,
-    /// In the middle of an exchange: after a cancellation or an error it stays so, and the connection is not used again.
-    busy: bool,
-}
-
-impl Connection {
-    fn exchange<T>(&mut self, packed: &[u8], replies: impl FnOnce(&mut Self) -> RedisResult<T>) -> RedisResult<T> {
-        self.busy = true;
-        (&self.stream).write_all(packed)?;
-        let replies = replies(self)?;
-        self.busy = false;
-        Ok(replies)
-    }
-
-    fn reply(&mut self) -> RedisResult<Value> {
-        self.parser.parse_value(&mut &self.stream)
-    }
-}
-
-/// What all of the crate's typed commands stand on.
-impl ConnectionLike for Connection {
-    fn req_packed_command(&mut self, packed: &[u8]) -> RedisResult<Value> {
-        self.exchange(packed, Self::reply)
-    }
-
-    fn req_packed_commands(&mut self, packed: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
-        let all: Vec<Value> = self.exchange(packed, |this| (0..offset + count).map(|_| this.reply()).collect())?;
-        Ok(all.into_iter().skip(offset).collect())
-    }
-
-    fn get_db(&self) -> i64 {
-        0
-    }
-
-    fn check_connection(&mut self) -> bool {
-        redis::cmd("PING").exec(self).is_ok()
-    }
-
-    fn is_open(&self) -> bool {
-        !self.busy
-    }
-}
 
 /// The connections that nobody uses just now. The lock is never held over a wait.
 struct Pool {
@@ -101,11 +58,7 @@ impl Pool {
         let stream = self.address.connect(PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Connection {
-            stream,
-            parser: Parser::new(),
-            busy: false,
-        })
+        Ok(Connection::new(stream))
     }
 }
 

@@ -1,8 +1,10 @@
 //! What a gateway reads and writes: every response vector gets its answer however its bytes are split, and what it sends
 //! itself is understood by the strict parser as it was meant.
 
+mod cut;
 mod reply_table;
 
+use cut::cut;
 use osier_http::{
     BodyDecoder, BodyLength, Head, HeadScanner, HeaderError, LAST_CHUNK, Limits, Method, Reject, Reply, ReplyLength,
     ReplyScanner, RequestWriter, Slots, connection_names, write_chunk,
@@ -259,19 +261,6 @@ fn a_request_frames_itself_and_nothing_else_can() {
         out,
         b"GET / HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n"
     );
-}
-
-fn cut<'b>(mut bytes: &'b [u8], lengths: &[usize]) -> Vec<&'b [u8]> {
-    let mut pieces = Vec::new();
-    for length in lengths.iter().cycle() {
-        if bytes.is_empty() {
-            break;
-        }
-        let (piece, rest) = bytes.split_at((*length).min(bytes.len()));
-        pieces.push(piece);
-        bytes = rest;
-    }
-    pieces
 }
 
 /// Good answers, vectors and noise, one after the other.

@@ -1,9 +1,11 @@
 //! Whatever the pieces in which bytes come, a connection sees the same: requests, bodies and the end.
 
 mod connection;
+mod cut;
 mod table;
 
 use connection::{End, run};
+use cut::cut;
 use osier_http::{LAST_CHUNK, Limits, write_chunk};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -55,19 +57,6 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
         1 => vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(0), Just(b' '), Just(b':'), any::<u8>()], 0..20),
     ];
     vec(part, 1..6).prop_map(|parts| parts.concat())
-}
-
-fn cut<'b>(mut bytes: &'b [u8], lengths: &[usize]) -> Vec<&'b [u8]> {
-    let mut pieces = Vec::new();
-    for length in lengths.iter().cycle() {
-        if bytes.is_empty() {
-            break;
-        }
-        let (piece, rest) = bytes.split_at((*length).min(bytes.len()));
-        pieces.push(piece);
-        bytes = rest;
-    }
-    pieces
 }
 
 /// Small enough that the streams above reach every limit now and then.

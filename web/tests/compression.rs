@@ -88,6 +88,12 @@ fn curl_undoes_every_coding() {
     }
 }
 
+fn ask(client: &mut Client, coding: &str) {
+    client.send(format!(
+        "GET / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n"
+    ));
+}
+
 /// One chunk of a chunked body.
 fn chunk(client: &mut Client) -> Vec<u8> {
     let mut line = Vec::new();
@@ -137,9 +143,7 @@ fn what_is_flushed_and_what_is_written_before_a_wait_goes_out() {
         let site = site(Router::new().get("/", handler));
         for coding in ["gzip", "br", "zstd"] {
             let mut client = site.connect();
-            client.send(format!(
-                "GET / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n"
-            ));
+            ask(&mut client, coding);
             let (_, head) = client.head();
             assert!(head.contains(&format!("content-encoding: {coding}")), "{head}");
             let mut encoded = Vec::new();
@@ -182,9 +186,7 @@ fn a_body_that_fails_does_not_look_complete() {
     let site = site(Router::new().get("/", handler));
     for coding in ["gzip", "br", "zstd"] {
         let mut client = site.connect();
-        client.send(format!(
-            "GET / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n"
-        ));
+        ask(&mut client, coding);
         client.head();
         let rest = client.rest();
         assert!(!rest.ends_with(b"0\r\n\r\n"), "{coding}: an end mark after a failure");

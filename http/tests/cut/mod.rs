@@ -1,0 +1,15 @@
+//! The pieces in which bytes come.
+
+/// Cuts into pieces of these lengths, again and again.
+pub fn cut<'b>(mut bytes: &'b [u8], lengths: &[usize]) -> Vec<&'b [u8]> {
+    let mut pieces = Vec::new();
+    for length in lengths.iter().cycle() {
+        if bytes.is_empty() {
+            break;
+        }
+        let (piece, rest) = bytes.split_at((*length).min(bytes.len()));
+        pieces.push(piece);
+        bytes = rest;
+    }
+    pieces
+}
