@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use crate::RequestBody;
+use crate::output::Outlet;
 use crate::upgrade::Takeover;
 
 /// What follows the head of a response.
@@ -20,9 +21,9 @@ pub struct Body {
     pub(crate) text: Option<bool>,
 }
 
-pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()>>;
+pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Outlet) -> io::Result<()>>;
 
-pub(crate) type Exchanger = Box<dyn FnOnce(&mut RequestBody<'_>, &mut dyn Write) -> io::Result<()>>;
+pub(crate) type Exchanger = Box<dyn FnOnce(&mut RequestBody<'_>, &mut dyn Outlet) -> io::Result<()>>;
 
 /// Several parts of a file, each after bytes of its own, and `tail` after the last.
 pub(crate) struct FileParts {
@@ -130,7 +131,7 @@ impl Body {
     /// What `write` writes; see [`Response::stream`](crate::Response::stream).
     pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'static) -> Self {
         Body {
-            kind: Kind::Stream(Box::new(write), None),
+            kind: Kind::Stream(Box::new(move |out| write(out)), None),
             text: None,
         }
     }
@@ -151,7 +152,7 @@ impl Body {
     /// ```
     pub fn duplex(exchange: impl FnOnce(&mut RequestBody<'_>, &mut dyn Write) -> io::Result<()> + 'static) -> Self {
         Body {
-            kind: Kind::Duplex(Box::new(exchange)),
+            kind: Kind::Duplex(Box::new(move |body, out| exchange(body, out))),
             text: None,
         }
     }

@@ -30,7 +30,7 @@ use self::encoder::{Effort, Encoder};
 use crate::body::Kind;
 pub use crate::negotiate::Coding;
 use crate::negotiate::{Choice, choose};
-use crate::output::copy;
+use crate::output::{Outlet, copy};
 use crate::{Body, Request, Response};
 
 /// Bodies up to this many bytes are encoded on the worker: about as long as the way to another thread and back takes.
@@ -220,7 +220,7 @@ fn encode(body: Body, coding: Coding) -> Result<Body, Body> {
             pipe(out, coding, None, |out| exchange(request, out))
         })),
         Kind::Reader { mut reader, len } => {
-            let produce = move |out: &mut dyn Write| match copy(&mut reader, out, len)? {
+            let produce = move |out: &mut dyn Outlet| match copy(&mut reader, out, len)? {
                 count if len.is_some_and(|len| count < len) => Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
                     "the reader of a response body ended early",
@@ -256,7 +256,7 @@ fn pipe(
     out: &mut dyn Write,
     coding: Coding,
     len: Option<u64>,
-    produce: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    produce: impl FnOnce(&mut dyn Outlet) -> io::Result<()>,
 ) -> io::Result<()> {
     let pipe = RefCell::new(Pipe {
         encoder: Encoder::new(coding, Effort::Once, None)?,
@@ -329,6 +329,8 @@ impl Pipe<'_> {
 
 /// The writer that the handler sees.
 struct Ref<'p, 'o>(&'p RefCell<Pipe<'o>>);
+
+impl Outlet for Ref<'_, '_> {}
 
 impl Write for Ref<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

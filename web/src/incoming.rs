@@ -150,6 +150,12 @@ impl<'a> RequestBody<'a> {
         Ok(())
     }
 
+    /// Where answers go, for an interim one: what is written leaves at the latest when this fiber, the connection's own,
+    /// suspends. The client must have been [invited](RequestBody::invite) before the body is given to another.
+    pub(crate) fn output(&self) -> &'a Output<'a> {
+        self.output
+    }
+
     /// Whether some of it, or perhaps only of its framing, has been received and not been read.
     pub(crate) fn has_received(&self) -> bool {
         self.ahead.is_some() || (!self.unread.is_empty() && !self.is_done())

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::mem;
 
+use osier::net::Stream;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK, Sent, Transfer};
 
 use crate::RequestBody;
@@ -298,6 +299,46 @@ impl State {
             len /= 16;
         }
         self.buffer.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Where a body goes that is produced while it is sent.
+pub(crate) trait Outlet: Write {
+    /// The client's socket, when all that was written before has left: for who passes bytes on without seeing them, and
+    /// says so by [`sent`](Outlet::sent). `None` where somebody has to see them: to frame, encode or keep them.
+    fn direct(&mut self) -> io::Result<Option<&Stream>> {
+        Ok(None)
+    }
+
+    /// So many bytes have gone out over the socket, or the client does not take any more.
+    fn sent(&mut self, sent: io::Result<usize>) -> io::Result<()> {
+        sent.map(drop)
+    }
+}
+
+impl Outlet for BodyWriter<'_, '_> {
+    fn direct(&mut self) -> io::Result<Option<&Stream>> {
+        match self.output.sink {
+            Sink::Stream(stream) if !self.chunked => {
+                let mut state = self.output.state();
+                if state.broken || !state.buffer.is_empty() {
+                    state.flush(self.output.sink, &[])?;
+                }
+                Ok(Some(stream))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn sent(&mut self, sent: io::Result<usize>) -> io::Result<()> {
+        match sent {
+            Ok(count) => self.count += count as u64,
+            Err(error) => {
+                self.output.state().broken = true;
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 }
 

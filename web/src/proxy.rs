@@ -6,7 +6,7 @@
 //!       ▼                                                ▼
 //!   answer: the client's head, made anew ◀── wire: the backend's head and body, read strictly
 //!       ├─ small: read as a whole, the connection given back, then sent
-//!       ├─ else: relay, a fiber that reads ahead of the client by a bounded number of bytes
+//!       ├─ else: relay, spliced as long as the client keeps up, then read ahead of it by a bounded number of bytes
 //!       └─ 101 to who has asked for it: tunnel
 //! ```
 //!
@@ -17,7 +17,7 @@
 //! which nobody keeps then, is closed.
 //!
 //! What never passes: framing, in either direction (Content-Length, Transfer-Encoding and Connection are made anew from what
-//! the strict parsers have understood), fields that Connection names, trailers, and interim responses (1xx).
+//! the strict parsers have understood), fields that Connection names, trailers, and a backend's `100 Continue`.
 
 mod answer;
 mod exchange;
@@ -89,7 +89,8 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 /// | 504 | no connection, or no answer, in time |
 /// | the connection ends | the backend breaks off inside a body of which the client has got some |
 ///
-/// Each with a line in the log that has the request's id. Interim responses of the backend are dropped, and its trailers.
+/// Each with a line in the log that has the request's id. Trailers of the backend are dropped. Its interim
+/// responses (103 Early Hints) are passed on to clients of HTTP/1.1, but for `100 Continue`.
 ///
 /// # Retries
 ///
@@ -117,6 +118,7 @@ struct Settings {
     between: Duration,
     tunnels: bool,
     tunnel_idle: Duration,
+    tunnel_half_closed: Duration,
     read_ahead: usize,
     limits: Limits,
 }
@@ -135,6 +137,7 @@ impl Proxy {
             between: s(60),
             tunnels: true,
             tunnel_idle: s(3600),
+            tunnel_half_closed: s(30),
             read_ahead: 256 << 10,
             limits: Limits {
                 // Backends send more than browsers: long cookies and policies.
@@ -149,7 +152,8 @@ impl Proxy {
         self.set(|settings| settings.host = host)
     }
 
-    /// Takes `prefix` off the path: `/api/x` becomes `/x`, and `/api` becomes `/`. Other paths stay.
+    /// Takes `prefix` off the path: `/api/x` becomes `/x`, and `/api` becomes `/`. Other paths stay. Compared is what the
+    /// two mean, so `/%61pi/x` becomes `/x` too, as routes take it; the rest of the path is passed on as it was written.
     pub fn strip_prefix(self, prefix: &str) -> Self {
         self.replace_prefix(prefix, "")
     }
@@ -191,6 +195,12 @@ impl Proxy {
     /// After how long without a byte in either direction a tunnel is ended. One hour.
     pub fn tunnel_idle_timeout(self, limit: Duration) -> Self {
         self.set(|settings| settings.tunnel_idle = limit)
+    }
+
+    /// The same once one side has sent its last byte, as nobody can tell that from a peer that has left until something is sent
+    /// to it. 30 s.
+    pub fn tunnel_half_closed_timeout(self, limit: Duration) -> Self {
+        self.set(|settings| settings.tunnel_half_closed = limit)
     }
 
     /// How many bytes of an answer are read before the client takes them, rounded up to pieces of 64 KiB. 256 KiB.

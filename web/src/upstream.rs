@@ -209,8 +209,8 @@ impl Builder {
         self
     }
 
-    /// How long the addresses of a name are used before it is looked up again, which also happens after every connection
-    /// that could not be made. When that fails the old ones stay. 30 s.
+    /// How long the addresses of a name are used before it is looked up again. After a connection that could not be made
+    /// they are used for another second at most. When the name is not found the old ones stay. 30 s.
     pub fn resolve_every(mut self, time: Duration) -> Self {
         self.resolve_every = time;
         self

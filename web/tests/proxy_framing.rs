@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::sync::mpsc;
+
 use common::backend::Backend;
 use common::{Client, Site, site};
 use osier_web::Router;
@@ -24,21 +26,98 @@ const LONG: &str = "0123456789abcdef";
 #[test]
 fn every_honest_framing_arrives_and_is_framed_anew() {
     let answers: &[(&str, &[u8], &str, Option<&str>)] = &[
-        ("known", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello", Some("5")),
+        (
+            "known",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+            "hello",
+            Some("5"),
+        ),
         ("empty", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "", Some("0")),
-        ("chunked, all at once", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1\r\n!\r\n0\r\nX-T: 1\r\n\r\n", "hello!", Some("6")),
+        (
+            "chunked, all at once",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1\r\n!\r\n0\r\nX-T: 1\r\n\r\n",
+            "hello!",
+            Some("6"),
+        ),
         ("until the end", b"HTTP/1.1 200 OK\r\n\r\nhello", "hello", None),
         ("1.0 until the end", b"HTTP/1.0 200 OK\r\n\r\nhello", "hello", None),
-        ("1.0 known", b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello", Some("5")),
-        ("interim before", b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", "x", Some("1")),
+        (
+            "1.0 known",
+            b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+            "hello",
+            Some("5"),
+        ),
+        (
+            "interim before",
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx",
+            "x",
+            Some("1"),
+        ),
     ];
     for (name, answer, body, length) in answers {
         let (reply, _site) = passed(answer);
         assert_eq!((reply.status, reply.text()), (200, *body), "{name}");
         assert_eq!(reply.header("content-length"), *length, "{name}: {}", reply.head);
         assert_eq!(reply.header("transfer-encoding").is_some(), length.is_none(), "{name}");
-        assert!(!reply.head.contains("Link") && !reply.head.contains("X-T"), "{name}");
+        assert!(!reply.head.contains("X-T"), "{name}");
     }
+}
+
+#[test]
+fn interim_responses_are_passed_on_when_they_come_but_for_continue_and_for_clients_of_1_0() {
+    const HINTS: &str =
+        "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\nConnection: X-Hop\r\nX-Hop: 1\r\n\r\n";
+    const FINAL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let (seen, go) = mpsc::channel::<()>();
+    let go = std::sync::Mutex::new(go);
+    let backend = Backend::start(move |_, conn| {
+        while conn.head().is_some_and(|asked| {
+            conn.send(format!("HTTP/1.1 100 Continue\r\n\r\n{HINTS}"));
+            // What has to be sent early leaves before the answer is there, and before the request's body is.
+            let _ = go.lock().unwrap().recv();
+            let length = asked
+                .header("content-length")
+                .map_or(0, |length| length.parse().unwrap());
+            conn.take(length).is_some()
+        }) {
+            conn.send(FINAL);
+        }
+    });
+    let site = proxied(&backend);
+    let mut client = site.connect();
+    for (request, body) in [
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", ""),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", "hello"),
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", ""),
+    ] {
+        client.send(request);
+        let (status, head) = client.head();
+        assert_eq!(status, 103, "{head}");
+        assert!(head.contains("Link: </a.css>; rel=preload"), "{head}");
+        for dropped in ["x-hop", "connection", "content-length", "transfer-encoding"] {
+            assert!(!head.to_ascii_lowercase().contains(dropped), "{head}");
+        }
+        seen.send(()).unwrap();
+        client.send(body);
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.text()), (200, "ok"));
+        assert_eq!(reply.header("link"), None);
+    }
+    assert_eq!(backend.accepted(), 1, "and its connection is kept");
+    seen.send(()).unwrap();
+    let mut old = site.connect();
+    old.send("GET / HTTP/1.0\r\n\r\n");
+    assert_eq!(old.head().0, 200);
+
+    let backend = Backend::answering_once(HINTS);
+    let site = proxied(&backend);
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(
+        (client.head().0, client.reply().status),
+        (103, 502),
+        "when nothing follows"
+    );
 }
 
 #[test]
@@ -105,7 +184,7 @@ fn every_framing_lie_is_502_and_its_line_in_the_log_has_the_request_s_number() {
         ("half a head", b"HTTP/1.1 200 OK\r\nA: b\r\n", "inside the head"),
         (
             "only interim",
-            b"HTTP/1.1 103 Early Hints\r\n\r\n",
+            b"HTTP/1.1 100 Continue\r\n\r\n",
             "broke off inside the head",
         ),
     ];
@@ -127,8 +206,12 @@ fn every_framing_lie_is_502_and_its_line_in_the_log_has_the_request_s_number() {
         );
     }
     let endless = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(17);
-    let (reply, site) = passed(format!("{endless}HTTP/1.1 204 No\r\n\r\n").as_bytes());
-    assert_eq!(reply.status, 502);
+    let backend = Backend::answering_once(format!("{endless}HTTP/1.1 204 No\r\n\r\n"));
+    let site = proxied(&backend);
+    let mut client = site.connect();
+    client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+    let statuses: Vec<u16> = (0..17).map(|_| client.head().0).collect();
+    assert_eq!((statuses[0], statuses[15], statuses[16]), (103, 103, 502));
     assert!(site.logged("too many interim responses"));
     let large = format!("HTTP/1.1 200 OK\r\nA: {}\r\n\r\n", "x".repeat(70 << 10));
     let (reply, site) = passed(large.as_bytes());

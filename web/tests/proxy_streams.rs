@@ -677,8 +677,11 @@ fn a_connection_with_half_a_request_on_it_is_not_kept() {
     let mut sending = client.stream.try_clone().unwrap();
     let sender = thread::spawn(move || while sending.write_all(&[b'x'; 65536]).is_ok() {});
     assert_eq!(client.reply().text(), "a");
-    let reply = site.get("/next");
-    assert_eq!((reply.status, reply.text()), (200, "ok"));
+    // Whoever is busy may be too late once, on a connection of its own; the other would never be answered.
+    eventually("the next request is answered", || {
+        let reply = site.get("/next");
+        (reply.status, reply.text()) == (200, "ok")
+    });
     drop(client);
     let rest = rest.recv_timeout(PATIENCE).unwrap();
     assert!(
@@ -734,4 +737,90 @@ fn continue_waits_for_the_answers_before_it() {
         assert_eq!(client.reply().text(), "5");
     }
     assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
+}
+
+/// A backend that sends so many bytes of the pattern, saying that there are `length`, and ends the connection where it sends
+/// fewer.
+fn patterned(length: usize, sent: usize) -> Backend {
+    let body = pattern(sent);
+    Backend::start(move |_, conn| {
+        while conn.request().is_some() {
+            conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
+            conn.send(&body);
+            if sent < length {
+                return;
+            }
+        }
+    })
+}
+
+/// What the client takes at once does not pass through memory of ours, what it does not is read ahead, and then it keeps up again.
+#[test]
+fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place() {
+    let length = 24 * MIB + 4321;
+    let backend = patterned(length, length);
+    let upstream = backend.upstream().build().unwrap();
+    let site = serve(Proxy::new(upstream.clone()).read_ahead(MIB));
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(32 << 10).unwrap();
+    socket.connect(&site.addr.into()).unwrap();
+    let mut client = Client::new(socket.into());
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    let (mut body, mut step) = (Vec::new(), 1);
+    while body.len() < length {
+        // Long enough that what is on the way stops, sometimes.
+        thread::sleep(Duration::from_millis(if step % 3 == 0 { 30 } else { 0 }));
+        body.extend(client.take((step * 123_457).min(length - body.len())));
+        step += 1;
+    }
+    assert!(body == pattern(length), "every byte in its place");
+    assert_eq!(
+        client.get("/").body.len(),
+        length,
+        "and the next answer begins where it should"
+    );
+    eventually("the backend is free", || {
+        let stats = &upstream.stats()[0];
+        (stats.leases, stats.kept, stats.connects) == (0, 1, 1)
+    });
+}
+
+#[test]
+fn what_a_client_that_has_left_did_not_take_is_in_nobody_else_s_answer() {
+    let length = 16 * MIB;
+    let backend = patterned(length, length);
+    let upstream = backend.upstream().build().unwrap();
+    let site = serve(Proxy::new(upstream.clone()));
+    for taken in [0, 1, 100_000, 3 * MIB, 9 * MIB] {
+        let mut leaving = site.connect();
+        leaving.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        leaving.head();
+        leaving.take(taken);
+        leaving.reset();
+        let reply = site.get("/");
+        assert!(
+            reply.body == pattern(length),
+            "after {taken}: {} bytes",
+            reply.body.len()
+        );
+    }
+    eventually("their backends are free", || upstream.stats()[0].leases == 0);
+}
+
+#[test]
+fn a_backend_that_breaks_off_a_long_answer_shows_the_client_that_something_is_missing() {
+    let sent = 5 * MIB + 99;
+    let backend = patterned(8 * MIB, sent);
+    let upstream = backend.upstream().build().unwrap();
+    let site = serve(Proxy::new(upstream.clone()));
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    assert!(client.rest() == pattern(sent), "what has come, and then the end");
+    assert!(site.logged("the response body of GET / failed"), "{:?}", site.log);
+    eventually("nothing is held", || {
+        let stats = &upstream.stats()[0];
+        (stats.leases, stats.kept) == (0, 0)
+    });
 }

@@ -221,3 +221,48 @@ fn a_server_that_shuts_down_lets_a_tunnel_end() {
     );
     assert_eq!(site.ended.recv_timeout(PATIENCE).unwrap(), 0, "nothing had to be cut");
 }
+
+/// Nobody can tell an end of sending from a peer that has left.
+#[test]
+fn a_tunnel_that_is_closed_halfway_and_silent_is_ended_sooner_than_an_idle_one() {
+    let cut = Duration::from_secs(1);
+    let (done, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let (_backend, upstream) = switching(move |conn| {
+        assert_eq!(conn.rest(), b"all of it");
+        // Neither sends nor closes.
+        let _ = wait.lock().unwrap().recv();
+    });
+    let site = serve(Proxy::new(upstream.clone()).tunnel_half_closed_timeout(cut));
+    let mut client = upgraded(&site);
+    client.send("all of it");
+    client.finish_sending();
+    assert_eq!(
+        client.rest(),
+        b"",
+        "the silent direction ends though nobody has ended it"
+    );
+    eventually("the lease ends", || upstream.stats()[0].leases == 0);
+    drop(done);
+
+    // With bytes in the other direction it goes on, for longer than that in all.
+    let (_backend, upstream) = switching(move |conn| {
+        assert!(conn.rest().is_empty());
+        for _ in 0..20 {
+            std::thread::sleep(cut / 10);
+            conn.send(".");
+        }
+    });
+    let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(cut));
+    let mut client = upgraded(&site);
+    client.finish_sending();
+    assert_eq!(client.rest(), b"....................");
+
+    // And while both are open that time is not counted.
+    let (_backend, upstream) = switching(move |conn| {
+        std::thread::sleep(cut + cut / 5);
+        conn.send("late");
+    });
+    let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(cut));
+    assert_eq!(upgraded(&site).rest(), b"late");
+}

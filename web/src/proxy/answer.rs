@@ -4,13 +4,15 @@ use std::io;
 
 use http::StatusCode;
 use osier::Cancelled;
-use osier_http::{FieldLines, Method, Reply, ReplyLength};
+use osier_http::{FieldLines, HeadWriter, Method, Reply, ReplyLength, ResponseBody, Version};
 
 use super::exchange::{Failure, Why};
 use super::sender::Sender;
+use super::tunnel::Idle;
 use super::wire::Wire;
 use super::{SMALL, Settings, forwarded, relay, tunnel};
 use crate::body::Kind;
+use crate::output::{Outlet, Output};
 use crate::upstream::Upstream;
 use crate::{Body, Request, RequestId, Response};
 
@@ -44,12 +46,10 @@ impl Head {
         let mut fields = FieldLines::new();
         fields.reserve(reply.headers().map(|(name, value)| name.len() + value.len() + 4).sum());
         let mut has_date = false;
-        for (name, value) in reply.headers() {
-            if !forwarded::is_of_connection(name) && !reply.connection_names(name) {
-                has_date |= name.eq_ignore_ascii_case("date");
-                // The strict parser has let nothing through that could not be written.
-                let _ = fields.push(name, value);
-            }
+        for (name, value) in passing(reply) {
+            has_date |= name.eq_ignore_ascii_case("date");
+            // The strict parser has let nothing through that could not be written.
+            let _ = fields.push(name, value);
         }
         Ok(Head {
             status,
@@ -60,6 +60,33 @@ impl Head {
             protocol: protocol.map(|protocol| String::from_utf8_lossy(protocol).into_owned()),
         })
     }
+}
+
+/// The fields that are not for the connection to the backend alone.
+fn passing<'r>(reply: &'r Reply<'_>) -> impl Iterator<Item = (&'r str, &'r [u8])> {
+    let of_connection = |name: &str| forwarded::is_of_connection(name) || reply.connection_names(name);
+    reply.headers().filter(move |(name, _)| !of_connection(name))
+}
+
+/// Passes an interim response on (RFC 9110 15.2), 103 Early Hints for example: to who can read it, and but for 100 Continue,
+/// which is answered here. It goes out when the connection's fiber suspends, and that is this one.
+pub(super) fn pass_interim(reply: &Reply<'_>, asked: &osier_http::Head<'_>, output: &Output<'_>) {
+    // With a list that is too long it is not worth reading: an interim response is a hint, which nobody misses.
+    let is_passed = reply.status() != StatusCode::CONTINUE.as_u16()
+        && asked.version() == Version::Http11
+        && !forwarded::lists_too_many(reply.headers());
+    if !is_passed {
+        return;
+    }
+    let mut state = output.state();
+    let Ok(mut head) = HeadWriter::begin(&mut state.buffer, reply.status(), asked.exchange()) else {
+        return;
+    };
+    for (name, value) in passing(reply) {
+        // As above.
+        let _ = head.header(name, value);
+    }
+    head.finish(ResponseBody::Stream);
 }
 
 /// The response. `wire` is at the beginning of the body, and `sender` where it was when the head came.
@@ -96,11 +123,10 @@ pub(super) fn answer(
     } else if is_sending {
         let sender = std::mem::replace(sender, Sender::new(osier_http::BodyLength::None));
         let context = Context::of(settings, request, backend);
-        Body::duplex(move |body, out| {
+        Kind::Duplex(Box::new(move |body, out| {
             let done = exchange(sender, body, wire, bound, out);
             done.map_err(|error| context.explain(error))
-        })
-        .kind
+        }))
     } else if wire.take_received(&mut received).map_err(fail)? {
         Kind::Owned(received)
     } else if let ReplyLength::Known(length @ ..=SMALL) = head.body {
@@ -117,7 +143,7 @@ pub(super) fn answer(
             _ => None,
         };
         let context = Context::of(settings, request, backend);
-        let produce = move |out: &mut dyn io::Write| {
+        let produce = move |out: &mut dyn Outlet| {
             relay::relay(wire, &received, bound, out).map_err(|error| context.explain(error))
         };
         Kind::Stream(Box::new(produce), length)
@@ -146,7 +172,7 @@ fn exchange(
     body: &mut crate::RequestBody<'_>,
     mut wire: Wire,
     bound: usize,
-    out: &mut dyn io::Write,
+    out: &mut dyn Outlet,
 ) -> io::Result<()> {
     let lease = wire.lease().expect("nothing has been read").clone();
     wire.while_sending(sender.over());
@@ -164,7 +190,10 @@ fn exchange(
 }
 
 fn upgrade(settings: &Settings, wire: Wire, protocol: &str, fields: FieldLines, has_date: bool) -> Response {
-    let idle = settings.tunnel_idle;
+    let idle = Idle {
+        both: settings.tunnel_idle,
+        half_closed: settings.tunnel_half_closed,
+    };
     let (lease, received) = wire.into_tunnel().expect("nothing has been read");
     let mut response = Response::upgrade(protocol, move |client| tunnel::run(client, &lease, &received, idle));
     response.fields = fields;

@@ -7,6 +7,7 @@ use std::{fmt, io};
 
 use http::StatusCode;
 use osier::Cancelled;
+use osier_http::Reply;
 
 use super::sender::{Sender, Unsent};
 use super::wire::{NoHead, Wire};
@@ -126,9 +127,13 @@ fn attempt(
     };
     let mut wire = Wire::new(lease);
     let found = match whole {
-        true => wire.read_head(&settings.limits, request.head.method(), |reply| {
-            answer::Head::of(reply, upgrade)
-        }),
+        true => {
+            let (asked, output) = (request.head, request.body.output());
+            let interim = |reply: &Reply<'_>| answer::pass_interim(reply, asked, output);
+            wire.read_head(&settings.limits, asked.method(), interim, |reply| {
+                answer::Head::of(reply, upgrade)
+            })
+        }
         false => send_and_await(settings, request, sender, &mut wire, upgrade)?,
     };
     let lease = wire.lease().expect("the answer's body has not been read");
@@ -170,14 +175,17 @@ fn send_and_await(
     let lease = wire.lease().expect("nothing has been read").clone();
     wire.while_sending(sender.over());
     request.body.invite().map_err(of_client)?;
-    let method = request.head.method();
+    let (asked, output) = (request.head, request.body.output());
     let body = &mut request.body;
     let (found, sent) = osier::scope(|s| {
         let sending = s.spawn_local(|| {
             let lease = lease;
             sender.send(body, &lease)
         });
-        let found = wire.read_head(&settings.limits, method, |reply| answer::Head::of(reply, upgrade));
+        let interim = |reply: &Reply<'_>| answer::pass_interim(reply, asked, output);
+        let found = wire.read_head(&settings.limits, asked.method(), interim, |reply| {
+            answer::Head::of(reply, upgrade)
+        });
         sending.cancel();
         (found, sending.join())
     });

@@ -19,17 +19,41 @@ pub(super) fn target<'r>(settings: &Settings, request: &Request<'r>) -> Option<C
     if leads_up(path) {
         return None;
     }
-    let replaced = settings.prefix.as_ref().and_then(|(prefix, with)| {
-        let rest = path.strip_prefix(prefix.as_str())?;
-        // Both at the end of a segment.
-        (rest.is_empty() || rest.starts_with('/')).then_some((with.as_str(), rest))
-    });
+    let replaced = settings
+        .prefix
+        .as_ref()
+        .and_then(|(prefix, with)| Some((with.as_str(), behind(path, prefix)?)));
     let is_origin = request.head.form() == Form::Origin;
     match replaced {
         None if is_origin => Some(Cow::Borrowed(request.target())),
         None => Some(with_query(path.to_owned(), request.query())),
         Some(("", "")) => Some(with_query("/".to_owned(), request.query())),
         Some((with, rest)) => Some(with_query(format!("{with}{rest}"), request.query())),
+    }
+}
+
+/// What follows `prefix`, where that ends at the end of a segment. Both may be percent-encoded: routes, which have chosen this
+/// handler, compare decoded segments too. An encoded slash is no end of a segment.
+fn behind<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+    let (mut rest, mut prefix) = (path.as_bytes(), prefix.as_bytes());
+    while !prefix.is_empty() {
+        let (wanted, found) = (first(prefix)?, first(rest)?);
+        if wanted != found && (wanted.0 != found.0 || wanted.0 == b'/') {
+            return None;
+        }
+        (prefix, rest) = (&prefix[wanted.1..], &rest[found.1..]);
+    }
+    // Whole characters were taken: an encoded byte is ASCII, and others were equal one by one.
+    let rest = path.get(path.len() - rest.len()..)?;
+    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+}
+
+/// The first byte, decoded, and how many it was written with.
+fn first(path: &[u8]) -> Option<(u8, usize)> {
+    match *path {
+        [b'%', high, low, ..] => Some(decoded(high, low).map_or((b'%', 1), |byte| (byte, 3))),
+        [byte, ..] => Some((byte, 1)),
+        [] => None,
     }
 }
 
@@ -48,11 +72,7 @@ fn leads_up(path: &str) -> bool {
     // Of the segment so far, `None` once there is something else; what its parameters are does not matter.
     let (mut dots, mut in_parameters) = (Some(0), false);
     let mut rest = path.as_bytes();
-    while let [first, ..] = *rest {
-        let (byte, length) = match *rest {
-            [b'%', high, low, ..] => decoded(high, low).map_or((first, 1), |byte| (byte, 3)),
-            _ => (first, 1),
-        };
+    while let Some((byte, length)) = first(rest) {
         rest = &rest[length..];
         match byte {
             b'/' | b'\\' if is_up(dots) => return true,
@@ -118,7 +138,35 @@ pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::leads_up;
+    use super::{behind, leads_up};
+
+    #[test]
+    fn a_prefix_is_known_however_it_is_written() {
+        for (path, prefix, rest) in [
+            ("/api/x", "/api", Some("/x")),
+            ("/api", "/api", Some("")),
+            ("/api/", "/api", Some("/")),
+            ("/%61p%69/%78", "/api", Some("/%78")),
+            ("/api/x", "/%61pi", Some("/x")),
+            ("/a%20b/x", "/a%20b", Some("/x")),
+            ("/a%20b/x", "/a b", Some("/x")),
+            ("/caf%C3%A9/x", "/caf\u{e9}", Some("/x")),
+            ("/x", "", Some("/x")),
+            ("/a/b/x", "/a/b", Some("/x")),
+            // A slash that is encoded is part of a segment.
+            ("/a%2fb/x", "/a/b", None),
+            ("/a/b/x", "/a%2Fb", None),
+            ("/a%2fb/x", "/a%2Fb", Some("/x")),
+            ("/api%2Fx", "/api", None),
+            ("/apis", "/api", None),
+            ("/ap", "/api", None),
+            ("/%61p", "/api", None),
+            ("/ap%", "/ap%", Some("")),
+            ("/API/x", "/api", None),
+        ] {
+            assert_eq!(behind(path, prefix), rest, "{path} {prefix}");
+        }
+    }
 
     #[test]
     fn dot_segments_are_known_however_they_are_written() {

@@ -15,13 +15,22 @@ use crate::{Stream, Upgraded};
 /// Bytes moved at once. Small, as a tunnel is idle most of the time and has two of these.
 const PIECE: usize = 8 << 10;
 
-/// The longest time without a byte once one direction has ended. Also how often the other looks whether it has.
-const HALF_CLOSED: Duration = Duration::from_secs(30);
+/// The longest times without a byte in either direction.
+#[derive(Clone, Copy)]
+pub(super) struct Idle {
+    /// As long as both are open.
+    pub(super) both: Duration,
+    /// Once one has ended, if that is less. Also how often the other looks whether it has, but for [`LOOK`].
+    pub(super) half_closed: Duration,
+}
+
+/// A direction does not look more often than this whether the other has ended.
+const LOOK: Duration = Duration::from_millis(10);
 
 struct Tunnel<'t> {
     client: &'t Stream,
     backend: &'t Stream,
-    idle: Duration,
+    idle: Idle,
     /// When a byte was last moved, in either direction.
     moved: Cell<Instant>,
     half_closed: Cell<bool>,
@@ -32,7 +41,7 @@ struct Tunnel<'t> {
 /// # Suspends
 ///
 /// Always.
-pub(super) fn run(client: &mut Upgraded, lease: &Lease, received: &[u8], idle: Duration) {
+pub(super) fn run(client: &mut Upgraded, lease: &Lease, received: &[u8], idle: Idle) {
     let early = client.buffered().to_vec();
     let tunnel = Tunnel {
         client: client.stream(),
@@ -63,14 +72,14 @@ impl Tunnel<'_> {
         let mut piece = vec![0; PIECE];
         loop {
             let idle = match self.half_closed.get() {
-                true => self.idle.min(HALF_CLOSED),
-                false => self.idle,
+                true => self.idle.both.min(self.idle.half_closed),
+                false => self.idle.both,
             };
             let still = idle.saturating_sub(self.moved.get().elapsed());
             if still.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            from.set_read_timeout(Some(still.min(HALF_CLOSED)))?;
+            from.set_read_timeout(Some(still.min(self.idle.half_closed.max(LOOK))))?;
             match from.read(&mut piece) {
                 Ok(0) => return Ok(()),
                 Ok(count) => {

@@ -9,6 +9,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 
+use osier::io::Spliced;
+use osier::net::Stream;
 use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyScanner, Slots};
 
 use super::sender::Over;
@@ -85,11 +87,12 @@ impl Wire {
         self.lease.take().map(|lease| (lease, received))
     }
 
-    /// Reads the head of the final answer and gives it to `look`.
+    /// Reads the head of the final answer and gives it to `look`, and those of interim ones before it to `interim`.
     pub(super) fn read_head<T>(
         &mut self,
         limits: &Limits,
         asked: Method<'_>,
+        mut interim: impl FnMut(&Reply<'_>),
         look: impl FnOnce(&Reply<'_>) -> T,
     ) -> Result<T, NoHead> {
         let mut begun = false;
@@ -100,6 +103,7 @@ impl Wire {
             let mut slots: Slots = Slots::new();
             let reply = Reply::parse(head, &mut slots, limits, asked).map_err(NoHead::Refused)?;
             if reply.is_interim() {
+                interim(&reply);
                 continue;
             }
             self.decoder = BodyDecoder::of_reply(reply.body(), limits);
@@ -219,6 +223,33 @@ impl Wire {
         Ok(0)
     }
 
+    /// Whether so many bytes of the body come next, and none of them has been received yet.
+    pub(super) fn is_plain_for(&self, count: u64) -> bool {
+        self.unread.is_empty() && self.decoder.plain() >= count
+    }
+
+    /// Passes some of the body, at most `most` bytes, on to `to`, where [`is_plain_for`](Wire::is_plain_for) a byte at least; what that does not take
+    /// at once is appended to `rest`.
+    pub(super) fn splice(&mut self, to: &Stream, most: usize, rest: &mut Vec<u8>) -> io::Result<io::Result<usize>> {
+        debug_assert!(self.is_plain_for(1));
+        let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let most = usize::try_from(self.decoder.plain()).unwrap_or(usize::MAX).min(most);
+        let Spliced { taken, sent } = patiently(&self.sending, || osier::io::splice(lease.stream(), to, most, rest))?;
+        match taken {
+            0 => self.decoder.at_end().map_err(invalid)?,
+            count => self.decoder.advance(count as u64),
+        }
+        if self.decoder.is_done() {
+            self.finish();
+        }
+        Ok(sent)
+    }
+
+    /// Whether the body has ended.
+    pub(super) fn is_done(&self) -> bool {
+        self.decoder.is_done()
+    }
+
     /// The answer has been read: the connection is for the next, unless it says no, or something follows that nobody has
     /// asked for.
     fn finish(&mut self) {
@@ -245,9 +276,13 @@ impl Drop for Wire {
 /// Within the stream's read timeout, which begins when the request has been sent.
 fn read(lease: &Lease, into: &mut [u8], sending: &Option<Over>) -> io::Result<usize> {
     let mut stream = lease.stream();
+    patiently(sending, || stream.read(into))
+}
+
+fn patiently<T>(sending: &Option<Over>, mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         let begun = Instant::now();
-        match stream.read(into) {
+        match receive() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => match sending {
                 // Sent in the meantime, or not even now.
                 Some(over) if over.get().is_none_or(|over| over > begun) => {}

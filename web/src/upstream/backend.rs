@@ -152,6 +152,9 @@ fn within<T>(limit: Duration, call: impl FnOnce() -> io::Result<T>) -> io::Resul
     osier::timeout(limit, call).unwrap_or_else(|elapsed| Err(io::Error::new(io::ErrorKind::TimedOut, elapsed)))
 }
 
+/// How long addresses are used after one that nobody answers at: a lookup for each failure is not worth more.
+const DOUBTED: Duration = Duration::from_secs(1);
+
 /// The addresses of a name, for as long as they may be used.
 struct Names {
     every: Duration,
@@ -194,9 +197,12 @@ impl Names {
         }
     }
 
-    /// Nobody answered there: perhaps the name has moved.
+    /// Nobody answered there: perhaps the name has moved. Not looked up again at once, as a backend that is down would have
+    /// every request do that.
     fn doubt(&self) {
-        self.lock().until = None;
+        let mut known = self.lock();
+        let soon = osier::time::coarse_now().checked_add(DOUBTED);
+        known.until = known.until.min(soon);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
