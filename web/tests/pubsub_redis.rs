@@ -259,7 +259,7 @@ fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
             assert_eq!(room.publish(format!("{n}")), 1);
         }
         assert!(
-            start.elapsed() < Duration::from_secs(1),
+            start.elapsed() < Duration::from_secs(10),
             "nothing waits: {:?}",
             start.elapsed()
         );
