@@ -65,6 +65,11 @@ impl Shared {
         (self.log)(line);
     }
 
+    /// A connection becomes one of worker `index`.
+    pub(crate) fn arrived(&self, index: usize) {
+        self.connections[index].0.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A connection of worker `index` has closed.
     pub(crate) fn left(&self, index: usize) {
         self.connections[index].0.fetch_sub(1, Ordering::Relaxed);
@@ -111,7 +116,7 @@ pub(crate) fn accept(shared: &Arc<Shared>, listener: &Listener) {
         match listener.accept() {
             Ok((stream, peer)) => {
                 let index = shared.place(worker.index);
-                shared.connections[index].0.fetch_add(1, Ordering::Relaxed);
+                shared.arrived(index);
                 if index == worker.index {
                     Conn::open(&worker, stream, peer);
                 } else {

@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use osier::dormant::{Cause, Dormant, Next};
-use osier::net::Stream;
+use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
 use osier_http::proxy_protocol::{self, Told};
 
@@ -53,6 +53,8 @@ enum Stage {
     Idle,
     Head(Box<Partial>),
     Linger(Box<Linger>),
+    /// No longer HTTP from the first wake-up on: its request came from a test.
+    Begins(Box<Takeover>),
     /// No longer HTTP.
     Session(Box<Taken>),
 }
@@ -109,6 +111,19 @@ impl Conn {
                 .server
                 .log(format_args!("cannot watch a connection from {peer}: {error}"));
         }
+    }
+
+    /// What becomes of an upgrade whose request came over no socket: a connection that begins with the new protocol. Its other end.
+    pub(crate) fn begin_with(takeover: Takeover, worker: &Rc<Worker>, peer: SocketAddr) -> io::Result<Stream> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let ours = Stream::from(ours);
+        ours.set_read_timeout(Some(RESTING))?;
+        ours.set_write_timeout(Some(worker.server.timeouts.write))?;
+        worker.server.arrived(worker.index);
+        let link = worker.link(ours, peer);
+        let stage = Stage::Begins(Box::new(takeover));
+        osier::dormant::park_local(Box::new(Conn { link, stage }), Some(osier::time::coarse_now()))?;
+        Ok(theirs.into())
     }
 
     /// Bytes of a balancer's header, and whatever has come behind it.
@@ -340,7 +355,7 @@ impl Conn {
                 ));
                 Next::End
             }
-            Stage::Idle | Stage::Linger(_) | Stage::Session(_) => Next::End,
+            Stage::Begins(_) | Stage::Idle | Stage::Linger(_) | Stage::Session(_) => Next::End,
         }
     }
 }
@@ -363,14 +378,15 @@ impl Dormant for Conn {
         }
         match cause {
             Cause::Shutdown => return Next::End,
-            Cause::Deadline => return self.expire(),
-            Cause::Readable | Cause::Woken => {}
+            Cause::Deadline if !matches!(self.stage, Stage::Begins(_)) => return self.expire(),
+            Cause::Deadline | Cause::Readable | Cause::Woken => {}
         }
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Announced(announced) => self.announced(announced),
             Stage::Idle => self.begin(),
             Stage::Head(partial) => self.go_on(partial),
             Stage::Linger(linger) => self.throw_away(linger),
+            Stage::Begins(takeover) => self.take_over(*takeover, Vec::new()),
             Stage::Session(_) => unreachable!("woken above"),
         }
     }

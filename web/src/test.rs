@@ -18,7 +18,7 @@
 //!
 //! What is different from a connection: one request each; the client never goes away while a handler waits, only at the bound
 //! of [`Ask::leave_after`]; a response is collected as a whole, in memory; and an upgrade is answered by its 101 and
-//! ends there.
+//! ends there, unless it is [asked for](Ask::upgrade).
 
 use std::cell::RefCell;
 use std::fmt;
@@ -33,11 +33,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::accept::Shared;
-use crate::burst::{Burst, Input};
+use crate::burst::{After, Burst, Input};
+use crate::conn::Conn;
 use crate::output::Output;
 use crate::wire::Memory;
 use crate::worker::Worker;
-use crate::{Router, Server};
+use crate::{Router, Server, Stream};
 
 /// Whom handlers see unless the test says otherwise.
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4);
@@ -210,13 +211,65 @@ impl Ask<'_> {
     ///
     /// # Suspends
     ///
-    /// As the handler does. # Blocks the thread when called on a plain one.
+    /// As the handler does.
+    ///
+    /// # Blocks the thread
+    ///
+    /// As long, when called on a plain one.
     ///
     /// # Panics
     ///
     /// When what comes back is no response: the client left before its head was whole. On a plain thread when no runtime can
     /// be had.
     pub fn send(self) -> Reply {
+        self.exchange(false).0
+    }
+
+    /// Asks for another protocol, and waits for the answer. After a 101 the connection comes with it: one end of a pair of sockets of
+    /// this process, for a thread or a fiber, whose other end the handler's code has got. That code runs, where `upgrade` is called on
+    /// a plain thread, as long as the [`Client`] is there.
+    ///
+    /// ```
+    /// use osier_web::{Request, Router, test::Client, ws};
+    /// use std::io::{Read, Write};
+    ///
+    /// let client = Client::new(Router::new().get("/echo", |request: &mut Request<'_>| {
+    ///     ws::upgrade(request, |socket| {
+    ///         while let Some(message) = socket.read()? {
+    ///             socket.send(message)?;
+    ///         }
+    ///         Ok(())
+    ///     })
+    /// }));
+    /// let ask = client.get("/echo").header("sec-websocket-version", 13).header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+    /// let (reply, connection) = ask.upgrade("websocket");
+    /// assert_eq!(reply.status(), 101);
+    /// let mut connection = connection.unwrap();
+    /// connection.write_all(b"\x81\x82\0\0\0\0hi")?; // as a client sends it; a WebSocket library makes such of a stream
+    /// let mut answer = [0; 4];
+    /// connection.read_exact(&mut answer)?;
+    /// assert_eq!(&answer, b"\x81\x02hi");
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// As [`send`](Ask::send).
+    ///
+    /// # Blocks the thread
+    ///
+    /// As [`send`](Ask::send).
+    ///
+    /// # Panics
+    ///
+    /// As [`send`](Ask::send), and without descriptors for the pair.
+    pub fn upgrade(self, protocol: &str) -> (Reply, Option<Stream>) {
+        self.header("connection", "upgrade")
+            .header("upgrade", protocol)
+            .exchange(true)
+    }
+
+    fn exchange(self, goes_on: bool) -> (Reply, Option<Stream>) {
         let Ask {
             client,
             method,
@@ -243,16 +296,17 @@ impl Ask<'_> {
                 Some(Outgoing { reader, len: None }) => Box::new(Chunks::of(reader)),
                 None => Box::new(io::empty()),
             };
-            exchange(&shared, head.into_bytes(), body, peer, bound)
+            exchange(&shared, head.into_bytes(), body, peer, bound, goes_on)
         };
-        let bytes = match osier::fiber::worker() {
+        let (bytes, connection) = match osier::fiber::worker() {
             Some(_) => exchange(),
             None => client.runtime().run(exchange),
         };
-        Reply::read(&bytes, Method::new(&method)).unwrap_or_else(|why| {
+        let reply = Reply::read(&bytes, Method::new(&method)).unwrap_or_else(|why| {
             let text = String::from_utf8_lossy(&bytes);
             panic!("no response ({why}) but {text:?}")
-        })
+        });
+        (reply, connection)
     }
 }
 
@@ -267,8 +321,15 @@ impl Client {
     }
 }
 
-/// Serves one request on this fiber; what a client would have received.
-fn exchange(shared: &Arc<Shared>, head: Vec<u8>, body: Box<dyn Read>, peer: SocketAddr, bound: usize) -> Vec<u8> {
+/// Serves one request on this fiber: what a client would have received, and the connection if it goes on as another protocol.
+fn exchange(
+    shared: &Arc<Shared>,
+    head: Vec<u8>,
+    body: Box<dyn Read>,
+    peer: SocketAddr,
+    bound: usize,
+    goes_on: bool,
+) -> (Vec<u8>, Option<Stream>) {
     let memory = Memory {
         worker: Worker::alone(shared),
         peer,
@@ -283,10 +344,17 @@ fn exchange(shared: &Arc<Shared>, head: Vec<u8>, body: Box<dyn Read>, peer: Sock
         end: head.len(),
         bytes: head.into_boxed_slice(),
     };
-    osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(&mut input));
+    let after = osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(&mut input));
     // A client that has left misses the rest.
     let _ = output.flush();
-    memory.received.into_inner()
+    let connection = match after {
+        After::Taken(takeover) if goes_on => {
+            let connection = Conn::begin_with(takeover, &memory.worker, peer);
+            Some(connection.expect("a pair of sockets can be had"))
+        }
+        _ => None,
+    };
+    (memory.received.into_inner(), connection)
 }
 
 /// What came back.

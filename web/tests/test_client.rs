@@ -341,3 +341,78 @@ fn a_client_that_leaves_at_once_has_no_reply() {
         .leave_after(5)
         .send();
 }
+
+/// Both styles of a WebSocket, spoken to by an independent client over what an upgrade hands over.
+#[test]
+fn an_upgrade_hands_over_both_ends() {
+    use osier_web::{Stream, ws};
+    use tungstenite::protocol::{Role, WebSocket};
+    use tungstenite::{Error, Message};
+
+    struct Echo(Arc<Mutex<Vec<String>>>);
+    impl ws::Handler for Echo {
+        fn on_open(&mut self, sender: &ws::Sender) {
+            sender.send("welcome");
+        }
+        fn on_message(&mut self, message: ws::Message, sender: &ws::Sender) {
+            sender.send(message);
+        }
+        fn on_close(&mut self, close: Option<&ws::Close>) {
+            self.0
+                .lock()
+                .unwrap()
+                .push(format!("{:?}", close.map(|close| close.code)));
+        }
+    }
+    let closed = Arc::new(Mutex::new(Vec::new()));
+    let told = closed.clone();
+    let router = Router::new()
+        .get("/fiber", |request: &mut Request<'_>| {
+            ws::upgrade(request, |socket| {
+                assert_eq!(socket.peer().port(), 99);
+                socket.send("welcome")?;
+                while let Some(message) = socket.read()? {
+                    socket.send(message)?;
+                }
+                Ok(())
+            })
+        })
+        .get("/dormant", move |request: &mut Request<'_>| {
+            ws::Options::default().upgrade_dormant(request, Echo(told.clone()))
+        });
+    let client = Client::new(router);
+    let ask = |path: &str| {
+        let ask = client.get(path).peer(([10, 0, 0, 1], 99).into());
+        ask.header("sec-websocket-version", 13)
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+    };
+    let talk = |path: &str| {
+        let (reply, stream) = ask(path).upgrade("websocket");
+        assert_eq!(
+            (reply.status(), reply.header("upgrade")),
+            (StatusCode::SWITCHING_PROTOCOLS, Some("websocket"))
+        );
+        let stream = stream.expect("a connection");
+        stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
+        let mut socket: WebSocket<Stream> = WebSocket::from_raw_socket(stream, Role::Client, None);
+        assert_eq!(socket.read().unwrap(), Message::text("welcome"));
+        for text in ["one", "two"] {
+            socket.send(Message::text(text)).unwrap();
+            assert_eq!(socket.read().unwrap(), Message::text(text));
+        }
+        socket.close(None).unwrap();
+        while !matches!(socket.read(), Err(Error::ConnectionClosed)) {}
+    };
+    for path in ["/fiber", "/dormant"] {
+        talk(path);
+        osier::run(|| talk(path));
+    }
+    common::eventually("it is told", || *closed.lock().unwrap() == ["Some(1005)", "Some(1005)"]);
+    // What is no upgrade comes back alone, and one that nobody goes on with ends.
+    let (refused, none) = client.get("/fiber").upgrade("websocket");
+    assert_eq!((refused.status(), none.is_none()), (StatusCode::UPGRADE_REQUIRED, true));
+    let alone = ask("/dormant")
+        .header("connection", "upgrade")
+        .header("upgrade", "websocket");
+    assert_eq!(alone.send().status(), StatusCode::SWITCHING_PROTOCOLS);
+}
