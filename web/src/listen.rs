@@ -140,6 +140,10 @@ impl Listener {
     /// Listens on a Unix socket, in place of a file that a dead server has left there. Nobody removes it afterwards, as
     /// [`Server::bind_unix`](crate::Server::bind_unix) does. Needs no runtime.
     ///
+    /// # Blocks the thread
+    ///
+    /// For as long as the file system takes.
+    ///
     /// # Errors
     ///
     /// `AddrInUse` when a server answers there, or the file is no socket; what the system says.

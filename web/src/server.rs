@@ -141,6 +141,10 @@ impl Server {
     /// Listens on `addr`, with a listener for each worker of the runtime. Connections are accepted from
     /// [`Listening::run`] on.
     ///
+    /// # Blocks the thread
+    ///
+    /// While a name is looked up; never for an address.
+    ///
     /// # Errors
     ///
     /// When none of the addresses can be listened on; `AddrInUse` also when the other listener would share the port.

@@ -133,6 +133,10 @@ impl Sink<'_> {
 
     /// Sends a line that clients skip.
     ///
+    /// # Suspends
+    ///
+    /// As [`send`](Sink::send).
+    ///
     /// # Errors
     ///
     /// As [`send`](Sink::send).
