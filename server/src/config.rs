@@ -1,11 +1,11 @@
 //! The configuration file: what it may say, and the way from its text to a [`Config`] that has been checked.
 //!
 //! ```text
-//!   text ─▶ toml ─▶ reader.rs: Section, typed access with places ─▶ top, site, route, handler, policy ─▶ check ─▶ Config
+//!   text ─▶ toml ─▶ reader.rs: Section, typed access with places ─▶ top, site, route, handler, … ─▶ check ─▶ Config
 //!                        └────────── every mistake of every step ─────────────▶ problem.rs: Report
 //! ```
 //!
-//! Called by `main.rs` for `osier check`, by `serve.rs` at the start and by `reload.rs`. Nothing here opens anything to keep
+//! Called by `main.rs` for `osier check` and by `sites.rs` at the start and at each reload. Nothing here opens anything to keep
 //! or changes anything: checking looks at files and folders and forgets them. What two configurations have in common is
 //! found by `==`, hence every part is comparable; places in the file are not part of that.
 
@@ -14,9 +14,11 @@ mod handler;
 mod policy;
 pub mod problem;
 mod reader;
+mod rewrite;
 mod route;
 mod settings;
 mod top;
+mod upstream;
 mod value;
 
 use std::path::{Path, PathBuf};

@@ -18,6 +18,7 @@ mod build;
 mod handler;
 mod hosts;
 pub mod live;
+mod open;
 pub mod path;
 
 use std::ffi::OsStr;

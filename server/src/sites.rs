@@ -70,12 +70,30 @@ struct Asked {
     end: AtomicBool,
 }
 
+/// The file as it was at the start.
+struct Started(Config);
+
+impl Started {
+    /// The keys of a later file that count only from another start on.
+    fn changed(&self, now: &Config) -> impl Iterator<Item = &'static str> {
+        let began = &self.0;
+        let keys = [
+            ("workers", began.workers != now.workers),
+            ("user", began.user != now.user),
+            ("group", began.group != now.group),
+            ("chroot", began.chroot != now.chroot),
+            ("landlock", began.landlock != now.landlock),
+        ];
+        keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key)
+    }
+}
+
 struct Sites {
     file: PathBuf,
     /// The root folder that this process has taken.
     root: Option<PathBuf>,
-    /// The kernel was asked to keep it to what the first file named.
-    landlocked: bool,
+    /// What counts until the end, whatever the file says.
+    started: Started,
     config: Config,
     live: Arc<Live>,
     running: Vec<Running>,
@@ -178,7 +196,7 @@ impl Sites {
             file,
             root,
             slots: slots.len(),
-            landlocked: config.landlock,
+            started: Started(config.clone()),
             config,
             live,
             running: Vec::new(),
@@ -227,7 +245,7 @@ impl Sites {
             Err(Failure::Mistakes(report)) => is_denied(&report.to_string()),
             Ok(()) => false,
         };
-        if self.landlocked && denied {
+        if self.started.0.landlock && denied {
             (self.say)(format_args!(
                 "this process may touch only what the file named when it started; restart it for others ('landlock')"
             ));
@@ -255,18 +273,6 @@ impl Sites {
     }
 
     fn take(&mut self, config: Config) -> Result<(), String> {
-        let (old, new) = (&self.config, &config);
-        for (key, differs) in [
-            ("workers", old.workers != new.workers),
-            ("user", old.user != new.user),
-            ("group", old.group != new.group),
-            ("chroot", old.chroot != new.chroot),
-            ("landlock", old.landlock != new.landlock),
-        ] {
-            if differs {
-                (self.say)(format_args!("'{key}' has changed: that counts from the next start on"));
-            }
-        }
         let root = self.root.as_deref();
         let mut slots = Vec::new();
         let (mut fresh, mut renewed) = (Vec::new(), Vec::new());
@@ -293,6 +299,9 @@ impl Sites {
         let snapshot = snapshot?;
         snapshot.start();
         // Nothing can fail from here on.
+        for key in self.started.changed(&config) {
+            (self.say)(format_args!("'{key}' has changed: that counts from the next start on"));
+        }
         self.live.replace(snapshot);
         self.means = means;
         if self.config.admin != config.admin {
@@ -303,6 +312,9 @@ impl Sites {
             }
         }
         self.slots += fresh.len();
+        for bound in &fresh {
+            (self.say)(format_args!("listening on {}", url(bound)));
+        }
         self.accept(fresh);
         for (bound, keys) in renewed {
             (self.say)(format_args!(
@@ -317,6 +329,9 @@ impl Sites {
         let stays = |running: &Running| config.listeners.iter().any(|settings| settings.bind == *running.bind());
         let (kept, gone): (Vec<_>, Vec<_>) = self.running.drain(..).partition(stays);
         self.running = kept;
+        for running in &gone {
+            (self.say)(format_args!("no longer listening on {}", running.bind()));
+        }
         self.draining.extend(gone.into_iter().flat_map(Running::end));
         self.draining.retain(|fiber| !fiber.is_finished());
         self.config = config;
@@ -395,15 +410,16 @@ fn serve_admin(listening: Listening, say: &Say) -> Serving {
     (listening.handle(), osier::spawn(move || listening.run()))
 }
 
+fn url(bound: &Bound) -> String {
+    match &bound.settings.bind {
+        Bind::Unix(path) => format!("unix:{}", path.display()),
+        _ => format!("http://{}/", bound.listening.local_addr()),
+    }
+}
+
 /// The one line that says where to look. Nobody may be reading it.
 fn announce(sites: &Sites, bound: &[Bound]) {
-    let addresses: Vec<String> = bound
-        .iter()
-        .map(|bound| match &bound.settings.bind {
-            Bind::Unix(path) => format!("unix:{}", path.display()),
-            _ => format!("http://{}/", bound.listening.local_addr()),
-        })
-        .collect();
+    let addresses: Vec<String> = bound.iter().map(url).collect();
     let mut out = io::stdout().lock();
     let (summary, addresses) = (sites.config.summary(), addresses.join(" and "));
     let line = writeln!(

@@ -170,7 +170,8 @@ impl Welcome {
     /// While the fibers are looked at.
     pub fn answer(&self, request: &Request<'_>) -> Response {
         // To everything but that the files say which methods there are.
-        let path = if request.method() == "GET" { request.path() } else { "" };
+        let is_read = matches!(request.method(), "GET" | "HEAD");
+        let path = if is_read { request.path() } else { "" };
         match path {
             live::EVENTS => live::events(&self.live, request),
             "/live/fibers" => self.live.fibers(request),

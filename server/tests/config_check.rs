@@ -119,7 +119,7 @@ fn the_top_of_a_file() {
             "chroot = \"none\"\nlog = \"xml\"\n@site\n@route\n",
             &[
                 "1:10: there is no folder 'DIR/none'",
-                "2:7: 'log' wants one of \"combined\", \"json\", \"off\", not \"xml\"",
+                "2:7: 'log' wants \"combined\", \"json\" or \"off\", or { file = \"access.log\" }, not \"xml\"",
             ],
         ),
         (
@@ -228,6 +228,17 @@ fn listeners() {
 #[test]
 fn sites() {
     run(&[
+        (
+            "[[listen]]\naddress = \"81\"\nuser = \"nobody\"\n@site\nworkers = 2\npath = \"/x\"\n[[site.route]]\n\
+             error_pages = { 404 = \"users\" }\nlog = \"access.log\"\nchat = true\n",
+            &[
+                "3:1: unknown key 'user' in [[listen]]; it belongs to the top of the file, before the first table",
+                "6:1: unknown key 'workers' in [[site]]; it belongs to the top of the file, before the first table",
+                "7:1: unknown key 'path' in [[site]]; it belongs to [[site.route]]",
+                "9:1: unknown key 'error_pages' in [[site.route]]; it belongs to [[site]]",
+                "10:7: 'log' wants \"combined\", \"json\" or \"off\", or { file = \"access.log\" }, not \"access.log\"",
+            ],
+        ),
         (
             "[[site]]\ndefault = false\n@route\n",
             &["1:1: [[site]] answers for nobody: give it host = \"example.org\" or default = true"],

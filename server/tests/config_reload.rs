@@ -148,7 +148,11 @@ fn listeners_come_stay_and_go() {
     send(&mut stays, "GET", "x", "/fixed", &[]);
     assert_eq!(stays.receive("GET").text(), "1");
 
-    assert!(sites.reload(&listeners(&ports, "2")).contains("reloaded"));
+    let said = sites.reload(&listeners(&ports, "2"));
+    assert!(
+        said.contains(&format!("osier: listening on http://127.0.0.1:{second}/")),
+        "{said}"
+    );
     let mut busy = Client::new(address(second));
     send(&mut busy, "GET", "x", "/large.bin", &[]);
     assert_eq!(busy.receive_head().status, 200);
@@ -156,7 +160,11 @@ fn listeners_come_stay_and_go() {
     send(&mut idle, "GET", "x", "/fixed", &[]);
     assert_eq!(idle.receive("GET").text(), "2");
 
-    assert!(sites.reload(&listeners(&[first], "3")).contains("reloaded"));
+    let said = sites.reload(&listeners(&[first], "3"));
+    assert!(
+        said.contains(&format!("osier: no longer listening on 127.0.0.1:{second}")),
+        "{said}"
+    );
     // Nobody new, and who is idle is let go; who is busy is served to the end.
     wait_for("the end of the listener", || {
         TcpStream::connect(address(second)).is_err()
@@ -193,6 +201,17 @@ fn what_only_a_start_can_change_is_said() {
         assert!(said.contains(&line), "{key}: {said}");
     }
     assert_eq!(sites.get("x", "/fixed").text(), "2");
+    // A file that is not used changes nothing, and one that is as it was at the start has not changed.
+    let said = sites.reload(&format!(
+        "{keys}{}[[listen]]\naddress = \"10.255.255.1:1\"\n",
+        routes("3")
+    ));
+    assert!(
+        said.contains("cannot be used") && !said.contains("has changed"),
+        "{said}"
+    );
+    let said = sites.reload(&routes("4"));
+    assert!(said.contains("reloaded") && !said.contains("has changed"), "{said}");
 }
 
 #[test]

@@ -70,6 +70,23 @@ fn live_data_is_for_this_machine() {
 }
 
 #[test]
+fn a_page_may_ask_beforehand_whether_it_may_see() {
+    let server = welcome(&["-l", "127.0.0.1:0"]);
+    for target in LIVE.into_iter().chain(["/hello"]) {
+        for (field, status) in [
+            ("X: y", 200),
+            ("X-Forwarded-For: 127.0.0.1", if target == "/hello" { 200 } else { 403 }),
+        ] {
+            let mut client = server.connect();
+            client.send("HEAD", target, &[field]);
+            assert_eq!(client.receive("HEAD").status, status, "{target} {field}");
+            client.send("GET", "/hello", &[]);
+            assert_eq!(client.receive("GET").text(), "hello\n");
+        }
+    }
+}
+
+#[test]
 fn other_machines_see_it_only_if_that_was_asked_for() {
     let Some(ip) = outer_address() else {
         println!("skipped: this machine has no address but those of the loopback");

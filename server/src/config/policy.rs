@@ -42,7 +42,17 @@ pub fn log(section: &Section<'_>) -> Setting<Log> {
         return Setting::Inherited;
     };
     if let DeValue::String(_) = value.get_ref() {
-        let format = section.choice("log", &FORMATS);
+        let text = section.string("log");
+        let format = text.as_ref().and_then(|text| {
+            let known = FORMATS.iter().find(|(word, _)| *word == text.value);
+            if known.is_none() {
+                let shown = text.value.escape_debug();
+                let wanted = "\"combined\", \"json\" or \"off\"";
+                let problem = format!("'log' wants {wanted}, or {{ file = \"access.log\" }}, not \"{shown}\"");
+                section.source().problem(&text.span, problem);
+            }
+            known.map(|(_, format)| *format)
+        });
         return match format {
             Some(LogFormat::Off) | None => Setting::Off,
             Some(format) => Setting::On(Log { format, file: None }),

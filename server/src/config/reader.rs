@@ -19,6 +19,24 @@ use super::value;
 /// Keys less alike than this are not offered as a guess (Jaro-Winkler, 1 is equal).
 const ALIKE: f64 = 0.75;
 
+/// Keys that are easily put into a wrong table, above all those of the top, which end with the first table.
+const HOMES: [(&str, &[&str]); 4] = [
+    ("", &["workers", "drain", "user", "group", "chroot", "landlock"]),
+    (
+        "[[listen]]",
+        &[
+            "address",
+            "proxy_protocol",
+            "max_connections",
+            "mode",
+            "timeouts",
+            "head",
+        ],
+    ),
+    ("[[site]]", &["host", "default", "error_pages"]),
+    ("[[site.route]]", &["path", "glob", "methods"]),
+];
+
 /// A file being read.
 pub struct Source<'s> {
     /// Its text.
@@ -428,9 +446,14 @@ impl<'s> Section<'s> {
             if asked.contains(&name) {
                 continue;
             }
-            let hint = match nearest(name, asked.iter().copied()) {
-                Some(guess) => format!("; did you mean '{guess}'?"),
-                None => format!("; it knows {}", asked.join(", ")),
+            let home = HOMES
+                .iter()
+                .find(|(home, keys)| *home != self.title && keys.contains(&name));
+            let hint = match (home, nearest(name, asked.iter().copied())) {
+                (Some(("", _)), _) => "; it belongs to the top of the file, before the first table".into(),
+                (Some((home, _)), _) => format!("; it belongs to {home}"),
+                (None, Some(guess)) => format!("; did you mean '{guess}'?"),
+                (None, None) => format!("; it knows {}", asked.join(", ")),
             };
             self.source.problem(
                 &key.span(),

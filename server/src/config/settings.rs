@@ -352,7 +352,7 @@ pub struct Rewrite {
 }
 
 /// None for the handler's own default.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Chat {
     /// Lines a newcomer is shown.
     pub history: Option<usize>,

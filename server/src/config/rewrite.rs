@@ -1,0 +1,105 @@
+//! `rewrite`: rules with their conditions. What a rule means is for `crate::rewrite` to say, which compiles each one for its mistakes.
+//!
+//! Called by `handler.rs`.
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use crate::rewrite::{self, Condition, Query, Rule, SUBJECTS, Subject, Test, To};
+
+use super::handler::redirect_status;
+use super::reader::Section;
+use super::settings::Rewrite;
+
+/// `rewrite = { pattern = …, to = … }`, or a list of such rules.
+pub fn rewrite<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<Rewrite> {
+    let tables: Vec<Section<'s>> = match value.get_ref() {
+        DeValue::Array(_) => section.sections("rewrite"),
+        _ => vec![section.as_section("rewrite", value, "a table, or a list of tables")?],
+    };
+    if tables.is_empty() {
+        section.source().problem(&value.span(), "'rewrite' has no rule");
+    }
+    Some(Rewrite {
+        rules: tables.into_iter().filter_map(rule).collect(),
+    })
+}
+
+fn rule(table: Section<'_>) -> Option<Rule> {
+    table.require(
+        "pattern",
+        "a regular expression for the path, \"^/old/(.*)$\" for example",
+    );
+    table.require("to", "what it becomes, \"/new/$1\" for example");
+    let before = table.source().count();
+    let pattern = table.parsed("pattern", regex);
+    let to = table.string("to");
+    let redirect = redirect_status(&table, "redirect");
+    let query = table.choice("query", &[("keep", Query::Keep), ("drop", Query::Drop)]);
+    let conditions = table.sections("if").into_iter().filter_map(condition).collect();
+    let (source, at) = (table.source(), table.span().clone());
+    table.finish();
+    let (pattern, to) = (pattern?, to?);
+    let rule = Rule {
+        pattern: pattern.value,
+        to: match redirect {
+            Some(status) => To::Redirect(to.value, status),
+            None => To::Path(to.value),
+        },
+        query: query.unwrap_or_default(),
+        conditions,
+    };
+    // What is wrong by itself has been said more exactly.
+    if source.count() == before
+        && let Err(troubles) = rewrite::Rewrite::compile(std::slice::from_ref(&rule))
+    {
+        for (_, what) in troubles {
+            source.problem(&at, what);
+        }
+    }
+    Some(rule)
+}
+
+fn condition(table: Section<'_>) -> Option<Condition> {
+    table.require("of", "what is looked at, \"header\" for example");
+    let words = SUBJECTS.map(|(word, named)| (word, (word, named)));
+    let of = table.choice("of", &words);
+    let name = table.string("name").map(|name| name.value);
+    if let Some((word, named)) = of
+        && named != name.is_some()
+    {
+        table.problem(if named {
+            format!("a condition of \"{word}\" wants a 'name'")
+        } else {
+            format!("a condition of \"{word}\" has no 'name'")
+        });
+    }
+    let equals = table.string("is").map(|text| Test::Equals(text.value));
+    let matches = table.parsed("matches", regex).map(|text| Test::Matches(text.value));
+    if equals.is_some() && matches.is_some() {
+        table.problem("a condition has 'is' or 'matches', not both");
+    }
+    let not = table.boolean("not").unwrap_or(false);
+    table.finish();
+    Some(Condition {
+        of: Subject::by_word(of?.0, name.as_deref())?,
+        is: equals.or(matches).unwrap_or(Test::Present),
+        not,
+    })
+}
+
+fn regex(text: &str) -> Result<String, String> {
+    match regex::Regex::new(text) {
+        Ok(_) => Ok(text.to_string()),
+        // The last line says what is wrong; those before it draw the place, which a single line cannot.
+        Err(error) => {
+            let text = error.to_string();
+            Err(text
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .trim_start_matches("error: ")
+                .to_string())
+        }
+    }
+}
