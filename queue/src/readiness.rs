@@ -21,6 +21,7 @@
 //!   has one too. Whichever comes first: the waiter sees that the direction was moved away and moves it back, or the new
 //!   owner's thread sees the waiter when it dispatches, though it looks at the list without a fence.
 //! - Closed bits are never cleared while the generation lasts.
+//! - A poller is asked for the directions that its worker owns and no others ([`Move::owned`]): each edge wakes a worker.
 //!
 //! # Without edges
 //! A poller that knows only one-shot level triggering is armed by whoever is about to wait, for those directions of its
@@ -124,13 +125,25 @@ impl Snapshot {
         (self.0 / GENERATION) as u16
     }
 
-    /// The bits of the directions that `owner` speaks for, as far as they are not set.
-    fn wanted(self, owner: u16) -> u64 {
-        let wanted = |direction: Direction| match self.owner(direction) == Some(owner) {
-            true => direction.bit() & !self.0,
+    /// The bits of the directions that `owner` speaks for.
+    fn owned(self, owner: u16) -> u64 {
+        let owned = |direction: Direction| match self.owner(direction) == Some(owner) {
+            true => direction.bit(),
             false => 0,
         };
-        wanted(Direction::Read) | wanted(Direction::Write)
+        owned(Direction::Read) | owned(Direction::Write)
+    }
+
+    /// What is to be told to `owner`.
+    fn asking(self, owner: u16, leaves: Option<u16>, again: bool) -> Move {
+        let owned = self.owned(owner);
+        Move {
+            leaves,
+            again,
+            generation: self.generation(),
+            owned,
+            wanted: owned & !self.0,
+        }
     }
 
     fn with_owner(self, direction: Direction, owner: Option<u16>) -> Snapshot {
@@ -150,7 +163,9 @@ pub struct Move {
     pub again: bool,
     /// For the event's token.
     pub generation: u16,
-    /// The bits, of [`READABLE`] and [`WRITABLE`], that it waits to be told of: of its directions, those not set.
+    /// The bits, of [`READABLE`] and [`WRITABLE`], of its directions: what a poller with edges has to tell.
+    pub owned: u64,
+    /// Of these, those not set: what a poller without edges has to tell.
     pub wanted: u64,
 }
 
@@ -286,13 +301,7 @@ impl State {
     /// What `register` says.
     pub fn arm_rest<E>(&self, here: u16, register: impl FnOnce(Move) -> Result<(), E>) -> Result<(), E> {
         let _moving = self.lock();
-        let now = self.snapshot();
-        register(Move {
-            leaves: None,
-            again: true,
-            generation: now.generation(),
-            wanted: now.wanted(here),
-        })
+        register(self.snapshot().asking(here, None, true))
     }
 
     fn take_over<E>(
@@ -306,12 +315,9 @@ impl State {
         // The other side of the fence that linking a waiter ends in.
         fence(Ordering::SeqCst);
         let (old, other) = (former.owner(direction), former.owner(direction.other()));
-        let registered = register(Move {
-            leaves: old.filter(|_| old != other && old != Some(here)),
-            again: other == Some(here) || old == Some(here),
-            generation: former.generation(),
-            wanted: self.snapshot().wanted(here),
-        });
+        let leaves = old.filter(|_| old != other && old != Some(here));
+        let again = other == Some(here) || old == Some(here);
+        let registered = register(self.snapshot().asking(here, leaves, again));
         if registered.is_err() {
             self.set_owner(direction, None);
             drop(moving);
@@ -406,12 +412,13 @@ mod tests {
         moved
     }
 
-    fn how(leaves: Option<u16>, again: bool, wanted: u64) -> Option<Move> {
+    fn how(leaves: Option<u16>, again: bool, owned: u64) -> Option<Move> {
         Some(Move {
             leaves,
             again,
             generation: 0,
-            wanted,
+            owned,
+            wanted: owned,
         })
     }
 
@@ -440,6 +447,15 @@ mod tests {
         assert_eq!(own(&state, Write, 2), how(Some(1), true, READABLE | WRITABLE));
         assert_eq!(own(&state, Write, 0), how(None, false, WRITABLE));
         assert_eq!(own(&state, Write, 3), how(Some(0), false, WRITABLE));
+    }
+
+    #[test]
+    fn a_direction_that_is_ready_is_owned_and_not_wanted() {
+        let state = State::new();
+        own(&state, Read, 1);
+        state.set(0, READABLE);
+        let moved = own(&state, Write, 1).expect("it was nobody's");
+        assert_eq!((moved.owned, moved.wanted), (READABLE | WRITABLE, WRITABLE));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use signal_hook_registry::SigId;
 
 use crate::aio::leaf::{Io, Side};
-use crate::source::{Direction, Moved, Watched};
+use crate::source::{Direction, Moved, ShortRead, Watched};
 
 /// A signal, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -133,7 +133,7 @@ impl Signals {
             registered: Vec::new(),
             shared: Arc::new(Shared {
                 pending: AtomicU64::new(0),
-                event: Watched::new(fd, false),
+                event: Watched::new(fd, ShortRead::SaysNothing),
             }),
         };
         for signal in signals {

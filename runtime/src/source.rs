@@ -122,7 +122,7 @@ pub(crate) fn dispatch(driver: &Remote, event: Event) {
     source.state.wake(concerned);
 }
 
-/// What to ask a poller without edges for, so that it tells of `bits`.
+/// What to ask a poller for, so that it tells of `bits`.
 fn interest_in(bits: u64) -> Interest {
     let wanted = |bit: u64, interest: Interest| if bits & bit != 0 { interest } else { Interest::NONE };
     wanted(READABLE, Interest::READABLE | Interest::PRIORITY) | wanted(WRITABLE, Interest::WRITABLE)
@@ -142,31 +142,42 @@ pub struct Watched {
     /// Another descriptor of the same description may exist (a dup, a borrowed raw fd, a child's): a ghost registration
     /// would outlive the close, so the close must remove it.
     exported: AtomicBool,
-    /// A read shorter than its buffer has emptied the socket (a TCP stream).
-    short_read_drains: bool,
+    short_read: ShortRead,
+}
+
+/// What a read that is shorter than its buffer says of what is left in the socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ShortRead {
+    /// Nothing.
+    SaysNothing,
+    /// Nothing is left: a TCP stream.
+    Drains,
+    /// Nothing is left unless the read has stopped at a passed descriptor, which the kernel then says: a Unix stream.
+    DrainsUnlessPassed,
 }
 
 impl Watched {
     /// Takes a descriptor that is non-blocking already.
-    pub(crate) fn new(fd: OwnedFd, short_read_drains: bool) -> Watched {
+    pub(crate) fn new(fd: OwnedFd, short_read: ShortRead) -> Watched {
         Watched {
             fd: Some(fd),
             source: OnceLock::new(),
             exported: AtomicBool::new(false),
-            short_read_drains,
+            short_read,
         }
     }
 
     /// Takes a descriptor that others may have copies of.
-    pub(crate) fn from_outside(fd: OwnedFd, short_read_drains: bool) -> io::Result<Watched> {
+    pub(crate) fn from_outside(fd: OwnedFd, short_read: ShortRead) -> io::Result<Watched> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        let watched = Watched::new(fd, short_read_drains);
+        let watched = Watched::new(fd, short_read);
         watched.exported.store(true, Ordering::Relaxed);
         Ok(watched)
     }
 
-    pub(crate) fn short_read_drains(&self) -> bool {
-        self.short_read_drains
+    #[inline]
+    pub(crate) fn short_read(&self) -> ShortRead {
+        self.short_read
     }
 
     /// The descriptor for a system call of ours that copies it nowhere.
@@ -193,7 +204,7 @@ impl Watched {
 
     /// Does a call that reads or writes, waiting for readiness in between, at most until `deadline`.
     ///
-    /// `call` gives a value and how many bytes of how many it moved; a would-block error makes it wait.
+    /// `call` gives a value and whether it has emptied the socket; a would-block error makes it wait.
     #[inline]
     pub(crate) fn io<T>(
         &self,
@@ -220,10 +231,9 @@ impl Watched {
             // Where nobody owns the direction, nobody keeps its bit.
             if seen.is_none_or(|(_, seen)| seen.has(direction.bit()) || seen.owner(direction).is_none()) {
                 match call(self.fd()) {
-                    Ok(Moved { value, short }) => {
+                    Ok(Moved { value, drained }) => {
                         if let Some((state, seen)) = seen
-                            && short
-                            && self.short_read_drains
+                            && drained
                             && direction == Direction::Read
                             && !seen.has(CLOSED | PRIORITY)
                         {
@@ -270,6 +280,14 @@ impl Watched {
                 free.1 - 1
             })
         }))
+    }
+
+    /// What this worker's poller has said of reading; `None` where it speaks for nobody, or says less than edges do.
+    pub(crate) fn told_readable(&self) -> Option<bool> {
+        let seen = at(*self.source.get()?).state.snapshot();
+        let here = context::worker(|worker| worker.remote)?;
+        let speaks = here.has_edges() && seen.owner(Direction::Read) == Some(here.id);
+        speaks.then(|| seen.has(READABLE | CLOSED))
     }
 
     /// Makes this thread's worker the owner of what is read, as a connection at rest needs.
@@ -332,12 +350,8 @@ impl Watched {
             let seen = state.snapshot();
             if seen.has(direction.bit()) || seen.owner(direction).is_none() {
                 match call(self.fd()) {
-                    Ok(Moved { value, short }) => {
-                        if short
-                            && self.short_read_drains
-                            && direction == Direction::Read
-                            && !seen.has(CLOSED | PRIORITY)
-                        {
+                    Ok(Moved { value, drained }) => {
+                        if drained && direction == Direction::Read && !seen.has(CLOSED | PRIORITY) {
                             state.clear(seen, READABLE, direction, here.id);
                         }
                         return Poll::Ready(Ok(value));
@@ -403,7 +417,8 @@ impl Watched {
         let index = *self.source.get().expect("source() has made it");
         let token = token(index, how.generation);
         let (interest, mode) = match driver.has_edges() {
-            true => (Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY, Mode::Edge),
+            // No more than that: a Unix stream says that it is writable each time its peer has read, which nobody waits for.
+            true => (interest_in(how.owned), Mode::Edge),
             false => (interest_in(how.wanted), Mode::Oneshot),
         };
         let registered = driver.with_poller(|poller| {
@@ -483,14 +498,14 @@ impl Watched {
 /// What a call moved.
 pub(crate) struct Moved<T> {
     pub(crate) value: T,
-    /// Fewer bytes than there was room for.
-    pub(crate) short: bool,
+    /// Nothing is left, as far as the call can tell.
+    pub(crate) drained: bool,
 }
 
 impl<T> Moved<T> {
     /// A call whose count says nothing about what is left.
     pub(crate) fn all(value: T) -> Moved<T> {
-        Moved { value, short: false }
+        Moved { value, drained: false }
     }
 }
 
@@ -535,7 +550,7 @@ mod tests {
     use super::*;
 
     fn watched() -> (Watched, Token) {
-        let watched = Watched::new(std::io::pipe().unwrap().0.into(), false);
+        let watched = Watched::new(std::io::pipe().unwrap().0.into(), ShortRead::SaysNothing);
         let generation = watched.source().state.snapshot().generation();
         let token = token(*watched.source.get().unwrap(), generation);
         (watched, token)

@@ -113,8 +113,9 @@ impl<S: AsStream> AsyncRead for AsyncStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         let watched = this.stream.as_stream().watched();
-        this.reading
-            .poll_io(watched, Direction::Read, cx, |fd| call::read(fd, buf))
+        this.reading.poll_io(watched, Direction::Read, cx, |fd| {
+            call::read(fd, buf, watched.short_read())
+        })
     }
 
     fn poll_read_vectored(
@@ -124,8 +125,9 @@ impl<S: AsStream> AsyncRead for AsyncStream<S> {
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         let watched = this.stream.as_stream().watched();
-        this.reading
-            .poll_io(watched, Direction::Read, cx, |fd| call::read_vectored(fd, bufs))
+        this.reading.poll_io(watched, Direction::Read, cx, |fd| {
+            call::read_vectored(fd, bufs, watched.short_read())
+        })
     }
 }
 

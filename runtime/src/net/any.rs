@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use super::stream::{self, stream_impls};
 use super::{TcpStream, UnixStream};
+use crate::source::ShortRead;
 
 /// A connected [`TcpStream`] or [`UnixStream`], made from either.
 ///
@@ -29,7 +30,7 @@ use super::{TcpStream, UnixStream};
 pub struct Stream(stream::Stream);
 
 // Read to the end whatever the kernel says: right for every family.
-stream_impls!(Stream, false);
+stream_impls!(Stream, ShortRead::SaysNothing);
 
 impl Stream {
     /// The address of this end of a TCP connection.

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::addr::SocketAddrArg;
-use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
+use rustix::net::{RecvFlags, ReturnFlags, SendFlags, SocketAddrAny};
 use socket2::SockRef;
 
 use super::tcp::FLAGS;
 use crate::aio::leaf::Io;
-use crate::source::{Direction, Moved, Watched};
+use crate::source::{Direction, Moved, ShortRead, Watched};
 
 /// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
 const SLICES_MAX: usize = 1024;
@@ -88,8 +88,8 @@ impl Stream {
     }
 
     /// A socket that others made, and may have copies of.
-    pub(crate) fn from_outside(fd: OwnedFd, short_read_drains: bool) -> Stream {
-        let watched = adopt(fd, short_read_drains);
+    pub(crate) fn from_outside(fd: OwnedFd, short_read: ShortRead) -> Stream {
+        let watched = adopt(fd, short_read);
         let socket = watched.fd();
         let socket = SockRef::from(&socket);
         // What is no socket has no timeouts, and says what it is at the first call.
@@ -105,10 +105,7 @@ impl Stream {
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Stream> {
-        let watched = Watched::from_outside(
-            self.watched.export().try_clone_to_owned()?,
-            self.watched.short_read_drains(),
-        )?;
+        let watched = Watched::from_outside(self.watched.export().try_clone_to_owned()?, self.watched.short_read())?;
         let (read, write) = (self.read_timeout.limit(), self.write_timeout.limit());
         Ok(Stream {
             watched,
@@ -133,11 +130,11 @@ impl Stream {
 
     #[inline]
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.receive(|fd| call::read(fd, buf))
+        self.receive(|fd| call::read(fd, buf, self.watched.short_read()))
     }
 
     pub(crate) fn read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.receive(|fd| call::read_vectored(fd, bufs))
+        self.receive(|fd| call::read_vectored(fd, bufs, self.watched.short_read()))
     }
 
     pub(crate) fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
@@ -197,23 +194,37 @@ pub(crate) mod call {
     use super::*;
 
     #[inline]
-    pub(crate) fn read(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Moved<usize>> {
+    pub(crate) fn read(fd: BorrowedFd<'_>, buf: &mut [u8], short: ShortRead) -> io::Result<Moved<usize>> {
+        if short == ShortRead::DrainsUnlessPassed {
+            return read_vectored(fd, &mut [IoSliceMut::new(buf)], short);
+        }
         let (count, _) = rustix::net::recv(fd, &mut *buf, RecvFlags::DONTWAIT)?;
         Ok(Moved {
             value: count,
-            short: 0 < count && count < buf.len(),
+            drained: short == ShortRead::Drains && 0 < count && count < buf.len(),
         })
     }
 
-    pub(crate) fn read_vectored(fd: BorrowedFd<'_>, bufs: &mut [IoSliceMut<'_>]) -> io::Result<Moved<usize>> {
+    pub(crate) fn read_vectored(
+        fd: BorrowedFd<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        short: ShortRead,
+    ) -> io::Result<Moved<usize>> {
         let slices = bufs.len().min(SLICES_MAX);
         let bufs = &mut bufs[..slices];
         let room: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut control = rustix::net::RecvAncillaryBuffer::default();
-        let count = rustix::net::recvmsg(fd, bufs, &mut control, RecvFlags::DONTWAIT)?.bytes;
+        let message = rustix::net::recvmsg(fd, bufs, &mut control, RecvFlags::DONTWAIT)?;
+        let count = message.bytes;
+        let says_it = match short {
+            ShortRead::SaysNothing => false,
+            ShortRead::Drains => true,
+            // A descriptor, or the sender's identity, for which there was no room. Other kernels than Linux drop it in silence.
+            ShortRead::DrainsUnlessPassed => cfg!(target_os = "linux") && !message.flags.contains(ReturnFlags::CTRUNC),
+        };
         Ok(Moved {
             value: count,
-            short: 0 < count && count < room,
+            drained: says_it && 0 < count && count < room,
         })
     }
 
@@ -269,8 +280,8 @@ pub(crate) mod call {
 }
 
 /// Takes a descriptor that others may have copies of.
-pub(crate) fn adopt(fd: OwnedFd, short_read_drains: bool) -> Watched {
-    let watched = Watched::new(fd, short_read_drains);
+pub(crate) fn adopt(fd: OwnedFd, short_read: ShortRead) -> Watched {
+    let watched = Watched::new(fd, short_read);
     // It fails on what is no socket, pipe or the like; the first call will say so.
     let _ = rustix::io::ioctl_fionbio(watched.export(), true);
     watched
@@ -381,8 +392,8 @@ macro_rules! descriptor_impls {
 
 /// What std's streams implement: `Read` and `Write` for the type and for references to it.
 macro_rules! stream_impls {
-    ($type:ident, $std:ty, $short_read_drains:expr) => {
-        crate::net::stream::stream_impls!($type, $short_read_drains);
+    ($type:ident, $std:ty, $short_read:expr) => {
+        crate::net::stream::stream_impls!($type, $short_read);
 
         /// Makes the socket non-blocking, for everybody who has a copy of it.
         impl From<$std> for $type {
@@ -398,7 +409,7 @@ macro_rules! stream_impls {
             }
         }
     };
-    ($type:ident, $short_read_drains:expr) => {
+    ($type:ident, $short_read:expr) => {
         crate::net::stream::descriptor_impls!($type);
 
         impl crate::io::Source for $type {
@@ -423,7 +434,7 @@ macro_rules! stream_impls {
         /// Makes the socket non-blocking, for everybody who has a copy of it. Timeouts that were set on it hold.
         impl From<std::os::fd::OwnedFd> for $type {
             fn from(fd: std::os::fd::OwnedFd) -> $type {
-                $type(crate::net::stream::Stream::from_outside(fd, $short_read_drains))
+                $type(crate::net::stream::Stream::from_outside(fd, $short_read))
             }
         }
 
@@ -492,6 +503,35 @@ macro_rules! stream_impls {
             /// As `read`: `TimedOut` after the read timeout.
             pub fn peek(&self, buf: &mut [u8]) -> std::io::Result<usize> {
                 self.0.peek(buf)
+            }
+
+            /// Has this worker watch from now on for what is to be read; otherwise the first read that finds nothing begins it.
+            ///
+            /// For those who know that there is nothing yet: who has just sent a request on a new connection saves the read that
+            /// would fail. Does nothing on a plain thread.
+            ///
+            /// # Suspends
+            ///
+            /// Never.
+            ///
+            /// # Errors
+            ///
+            /// What the system says: too little memory, or too many sockets watched.
+            pub fn watch(&self) -> std::io::Result<()> {
+                self.0.watched.own_here().map(drop)
+            }
+
+            /// Whether there was something to be read, or the end, when this worker last asked the kernel what is new; `None`
+            /// where it does not watch the socket ([`watch`](Self::watch)), or has no poller that tells of edges.
+            ///
+            /// Costs no system call. `Some(false)` is as old as the worker's turn; `Some(true)` may be left from what has
+            /// been read already.
+            ///
+            /// # Suspends
+            ///
+            /// Never.
+            pub fn told_readable(&self) -> Option<bool> {
+                self.0.watched.told_readable()
             }
 
             /// [`peek`](Self::peek) as a future; the read timeout does not hold for it.

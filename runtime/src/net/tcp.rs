@@ -15,7 +15,7 @@ use socket2::SockRef;
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
 use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls, zero_timeout};
 use crate::aio::leaf::{Io, Side};
-use crate::source::{Direction, Moved, Watched};
+use crate::source::{Direction, Moved, ShortRead, Watched};
 
 /// As many connections as the system lets wait (`/proc/sys/net/core/somaxconn` bounds it).
 pub(crate) const BACKLOG: i32 = 4096;
@@ -57,7 +57,7 @@ pub(crate) const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::C
 /// not on a fiber, and what the system says.
 pub struct TcpStream(Stream);
 
-stream_impls!(TcpStream, std::net::TcpStream, true);
+stream_impls!(TcpStream, std::net::TcpStream, ShortRead::Drains);
 
 impl TcpStream {
     pub(super) fn into_inner(self) -> Stream {
@@ -94,7 +94,7 @@ impl TcpStream {
     }
 
     fn connect_until(addr: SocketAddr, deadline: Option<Instant>) -> io::Result<TcpStream> {
-        let watched = Watched::new(socket(&addr, SocketType::STREAM)?, true);
+        let watched = Watched::new(socket(&addr, SocketType::STREAM)?, ShortRead::Drains);
         watched.io(Direction::Write, || deadline, |fd| connect(fd, &addr))?;
         Ok(TcpStream(Stream::new(watched)))
     }
@@ -118,7 +118,7 @@ impl TcpStream {
     /// As [`connect`](TcpStream::connect).
     pub fn connect_async<A: ToSocketAddrs>(addr: A) -> impl Future<Output = io::Result<TcpStream>> + Send + use<A> {
         each_addr_async(addr, |addr| async move {
-            let watched = Watched::new(socket(&addr, SocketType::STREAM)?, true);
+            let watched = Watched::new(socket(&addr, SocketType::STREAM)?, ShortRead::Drains);
             Io::new(&watched, Direction::Write, |fd| connect(fd, &addr)).await?;
             Ok(TcpStream(Stream::new(watched)))
         })
@@ -282,7 +282,7 @@ impl TcpListener {
         }
         rustix::net::bind(&fd, &addr)?;
         rustix::net::listen(&fd, BACKLOG)?;
-        Ok(TcpListener(Watched::new(fd, false)))
+        Ok(TcpListener(Watched::new(fd, ShortRead::SaysNothing)))
     }
 
     /// Takes the next connection, and says from where it comes.
@@ -358,7 +358,7 @@ impl TcpListener {
     pub fn try_clone(&self) -> io::Result<TcpListener> {
         Ok(TcpListener(Watched::from_outside(
             self.0.export().try_clone_to_owned()?,
-            false,
+            ShortRead::SaysNothing,
         )?))
     }
 
@@ -399,7 +399,7 @@ impl crate::io::Source for TcpListener {
 /// Makes the socket non-blocking, for everybody who has a copy of it.
 impl From<OwnedFd> for TcpListener {
     fn from(fd: OwnedFd) -> TcpListener {
-        TcpListener(adopt(fd, false))
+        TcpListener(adopt(fd, ShortRead::SaysNothing))
     }
 }
 
@@ -465,7 +465,7 @@ impl fmt::Debug for IncomingAsync<'_> {
 
 fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(TcpStream, SocketAddr)> {
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-    let stream = TcpStream(Stream::new(Watched::new(fd, true)));
+    let stream = TcpStream(Stream::new(Watched::new(fd, ShortRead::Drains)));
     match peer {
         Some(peer) => Ok((stream, peer)),
         None => stream.peer_addr().map(|peer| (stream, peer)),

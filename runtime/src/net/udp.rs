@@ -12,7 +12,7 @@ use socket2::SockRef;
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
 use super::stream::{Stream, call, describe, descriptor_impls};
 use super::tcp::{ip, socket};
-use crate::source::Watched;
+use crate::source::{ShortRead, Watched};
 
 /// A UDP socket; as [`std::net::UdpSocket`].
 ///
@@ -60,7 +60,7 @@ impl UdpSocket {
     fn open(addr: SocketAddr) -> io::Result<UdpSocket> {
         let fd = socket(&addr, SocketType::DGRAM)?;
         rustix::net::bind(&fd, &addr)?;
-        Ok(UdpSocket(Stream::new(Watched::new(fd, false))))
+        Ok(UdpSocket(Stream::new(Watched::new(fd, ShortRead::SaysNothing))))
     }
 
     /// Makes `addr` the peer of [`send`](UdpSocket::send) and [`recv`](UdpSocket::recv); datagrams of others are dropped.
@@ -323,7 +323,7 @@ impl crate::io::Source for UdpSocket {
 /// Makes the socket non-blocking, for everybody who has a copy of it. Timeouts that were set on it hold.
 impl From<OwnedFd> for UdpSocket {
     fn from(fd: OwnedFd) -> UdpSocket {
-        UdpSocket(Stream::from_outside(fd, false))
+        UdpSocket(Stream::from_outside(fd, ShortRead::SaysNothing))
     }
 }
 

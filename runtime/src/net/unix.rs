@@ -17,7 +17,7 @@ use socket2::SockRef;
 use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls};
 use super::tcp::{BACKLOG, FLAGS};
 use crate::aio::leaf::{Io, Side};
-use crate::source::{Direction, Watched};
+use crate::source::{Direction, ShortRead, Watched};
 use crate::time::Sleep;
 use crate::wait::{self, Stop};
 
@@ -42,8 +42,11 @@ pub use std::os::unix::net::SocketAddr as UnixSocketAddr;
 /// Suspension, cancellation and errors are those of [`TcpStream`](super::TcpStream).
 pub struct UnixStream(Stream);
 
-// A read stops at a passed descriptor, so a short one says nothing of what is left.
-stream_impls!(UnixStream, std::os::unix::net::UnixStream, false);
+stream_impls!(
+    UnixStream,
+    std::os::unix::net::UnixStream,
+    ShortRead::DrainsUnlessPassed
+);
 
 impl UnixStream {
     pub(super) fn into_inner(self) -> Stream {
@@ -85,7 +88,7 @@ impl UnixStream {
                 Err(stop) => return Err(stop.into()),
             }
         }
-        Ok(UnixStream(Stream::new(Watched::new(fd, false))))
+        Ok(UnixStream(Stream::new(Watched::new(fd, ShortRead::DrainsUnlessPassed))))
     }
 
     async fn connect_to_async(addr: SocketAddrUnix) -> io::Result<UnixStream> {
@@ -96,7 +99,7 @@ impl UnixStream {
             poll_fn(|cx| timer.poll_elapsed(cx)).await?;
             pause = longer(pause);
         }
-        Ok(UnixStream(Stream::new(Watched::new(fd, false))))
+        Ok(UnixStream(Stream::new(Watched::new(fd, ShortRead::DrainsUnlessPassed))))
     }
 
     /// [`connect`](UnixStream::connect) as a future.
@@ -126,7 +129,7 @@ impl UnixStream {
     /// Too many open files.
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let (one, two) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
-        let stream = |fd| UnixStream(Stream::new(Watched::new(fd, false)));
+        let stream = |fd| UnixStream(Stream::new(Watched::new(fd, ShortRead::DrainsUnlessPassed)));
         Ok((stream(one), stream(two)))
     }
 
@@ -200,7 +203,7 @@ impl UnixListener {
         let fd = socket(SocketType::STREAM)?;
         rustix::net::bind(&fd, addr)?;
         rustix::net::listen(&fd, BACKLOG)?;
-        Ok(UnixListener(Watched::new(fd, false)))
+        Ok(UnixListener(Watched::new(fd, ShortRead::SaysNothing)))
     }
 
     /// Takes the next connection, and says from where it comes.
@@ -263,7 +266,7 @@ impl UnixListener {
     pub fn try_clone(&self) -> io::Result<UnixListener> {
         Ok(UnixListener(Watched::from_outside(
             self.0.export().try_clone_to_owned()?,
-            false,
+            ShortRead::SaysNothing,
         )?))
     }
 
@@ -286,7 +289,7 @@ impl crate::io::Source for UnixListener {
 /// Makes the socket non-blocking, for everybody who has a copy of it.
 impl From<OwnedFd> for UnixListener {
     fn from(fd: OwnedFd) -> UnixListener {
-        UnixListener(adopt(fd, false))
+        UnixListener(adopt(fd, ShortRead::SaysNothing))
     }
 }
 
@@ -351,7 +354,10 @@ impl fmt::Debug for UnixIncomingAsync<'_> {
 }
 
 fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(UnixStream, UnixSocketAddr)> {
-    Ok((UnixStream(Stream::new(Watched::new(fd, false))), from_rustix(peer)?))
+    Ok((
+        UnixStream(Stream::new(Watched::new(fd, ShortRead::DrainsUnlessPassed))),
+        from_rustix(peer)?,
+    ))
 }
 
 /// The pause after the first attempt at a listener whose queue is full; no poller tells when it no longer is.
@@ -394,7 +400,7 @@ descriptor_impls!(UnixDatagram, std::os::unix::net::UnixDatagram);
 
 impl UnixDatagram {
     fn new(fd: OwnedFd) -> UnixDatagram {
-        UnixDatagram(Stream::new(Watched::new(fd, false)))
+        UnixDatagram(Stream::new(Watched::new(fd, ShortRead::SaysNothing)))
     }
 
     /// A socket without a name.
@@ -514,7 +520,7 @@ impl crate::io::Source for UnixDatagram {
 /// Makes the socket non-blocking, for everybody who has a copy of it. Timeouts that were set on it hold.
 impl From<OwnedFd> for UnixDatagram {
     fn from(fd: OwnedFd) -> UnixDatagram {
-        UnixDatagram(Stream::from_outside(fd, false))
+        UnixDatagram(Stream::from_outside(fd, ShortRead::SaysNothing))
     }
 }
 

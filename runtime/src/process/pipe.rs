@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use futures_io::{AsyncRead, AsyncWrite};
 
 use crate::aio::leaf::Side;
-use crate::source::{Direction, Moved, Watched};
+use crate::source::{Direction, Moved, ShortRead, Watched};
 
 /// More slices than this are an error to the kernel.
 const SLICES_MAX: usize = 1024;
@@ -26,7 +26,7 @@ impl Pipe {
         rustix::io::ioctl_fionbio(&fd, true)?;
         Ok(Pipe {
             side: Side::default(),
-            watched: Some(Watched::new(fd, false)),
+            watched: Some(Watched::new(fd, ShortRead::SaysNothing)),
         })
     }
 
