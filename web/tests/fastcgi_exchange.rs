@@ -5,6 +5,7 @@ mod common;
 mod responder;
 
 use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use common::{PATIENCE, eventually};
@@ -314,10 +315,20 @@ fn connections_are_kept_over_tcp_and_on_unix_sockets_when_asked() {
     assert_eq!(three(&Responder::tcp(script), none), ["0 false", "1 false", "2 false"]);
 }
 
+/// The same application at the two kinds of address, and options that keep connections to both.
+fn both(folder: &Folder, script: impl Fn(&mut Conn) + Clone + Send + Sync + 'static) -> ([Responder; 2], Options) {
+    let apps = [Responder::tcp(script.clone()), Responder::unix(folder.path(), script)];
+    let options = Options {
+        keep: Some(8),
+        ..Options::default()
+    };
+    (apps, options)
+}
+
 #[test]
 fn a_connection_with_something_left_on_it_is_not_kept() {
     let folder = folder();
-    let app = Responder::tcp(|conn| {
+    let (apps, options) = both(&folder, |conn| {
         while let Some((told, _)) = conn.request() {
             let mut said = text(&conn.number.to_string());
             match told.get("QUERY_STRING") {
@@ -332,16 +343,43 @@ fn a_connection_with_something_left_on_it_is_not_kept() {
             conn.send(said);
         }
     });
-    let site = serve(&folder, &app, Options::default());
-    for (query, number) in [
-        ("", "0"),
-        ("excess", "0"),
-        ("", "1"),
-        ("padded", "1"),
-        ("", "2"),
-        ("", "2"),
-    ] {
-        assert_eq!(site.get(&format!("/a.php?{query}")).text(), number, "{query}");
+    for app in apps {
+        let site = serve(&folder, &app, options.clone());
+        for (query, number) in [
+            ("", "0"),
+            ("excess", "0"),
+            ("", "1"),
+            ("padded", "1"),
+            ("", "2"),
+            ("", "2"),
+        ] {
+            assert_eq!(site.get(&format!("/a.php?{query}")).text(), number, "{query}");
+        }
+    }
+}
+
+/// Nothing is asked of a kept Unix connection before it is used: the worker has been told.
+#[test]
+fn a_kept_connection_on_which_something_has_come_is_not_used() {
+    let folder = folder();
+    let has_said = Arc::new(AtomicUsize::new(0));
+    let said = has_said.clone();
+    let app = Responder::unix(folder.path(), move |conn| {
+        while conn.request().is_some() {
+            conn.send(text(&conn.number.to_string()));
+            conn.send(stdout(b"of nobody"));
+            said.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let options = Options {
+        keep: Some(8),
+        ..Options::default()
+    };
+    let site = serve(&folder, &app, options);
+    for turn in 0..20 {
+        assert_eq!(site.get("/a.php").text(), turn.to_string());
+        // So the server is told of it before the next request comes.
+        eventually("it has said more", || has_said.load(Ordering::SeqCst) > turn);
     }
 }
 
@@ -349,36 +387,40 @@ fn a_connection_with_something_left_on_it_is_not_kept() {
 fn a_kept_connection_that_was_closed_costs_an_idempotent_request_nothing() {
     let folder = folder();
     // Every connection serves one request and dies when the second has been sent: as late as it can be noticed.
-    let app = Responder::tcp(|conn| {
+    let (apps, options) = both(&folder, |conn| {
         if conn.request().is_some() {
             conn.send(text("ok"));
         }
         conn.opening();
     });
-    let site = serve(&folder, &app, Options::default());
-    for _ in 0..3 {
-        assert_eq!(site.get("/a.php").text(), "ok");
+    for app in apps {
+        let site = serve(&folder, &app, options.clone());
+        for _ in 0..3 {
+            assert_eq!(site.get("/a.php").text(), "ok");
+        }
+        assert_eq!(app.connections(), 3, "the second on a new one, and so on");
+        // What may have been done is not done twice. The kept connection is the one that the last GET has left.
+        assert_eq!(site.ask(&post("/a.php", "x")).status, 502);
+        assert_eq!(app.connections(), 3);
     }
-    assert_eq!(app.connections(), 3, "the second on a new one, and so on");
-    // What may have been done is not done twice. The kept connection is the one that the last GET has left.
-    assert_eq!(site.ask(&post("/a.php", "x")).status, 502);
-    assert_eq!(app.connections(), 3);
 }
 
 #[test]
 fn a_kept_connection_that_has_been_closed_is_not_used() {
     let folder = folder();
-    let app = Responder::tcp(|conn| {
+    let (apps, options) = both(&folder, |conn| {
         if conn.request().is_some() {
             conn.send(text("ok"));
         }
     });
-    let site = serve(&folder, &app, Options::default());
-    for turn in 1..4 {
-        assert_eq!(site.ask(&post("/a.php", "x")).text(), "ok");
-        assert_eq!(app.connections(), turn);
-        // Its end arrives meanwhile, at worst after the whole of this.
-        std::thread::sleep(SHORT);
+    for app in apps {
+        let site = serve(&folder, &app, options.clone());
+        for turn in 1..4 {
+            assert_eq!(site.ask(&post("/a.php", "x")).text(), "ok");
+            assert_eq!(app.connections(), turn);
+            // Its end arrives meanwhile, at worst after the whole of this.
+            std::thread::sleep(SHORT);
+        }
     }
 }
 

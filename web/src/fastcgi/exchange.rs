@@ -151,6 +151,10 @@ impl Exchange {
                 Err(why) => return Err((sent, self.broken(why))),
             }
         }
+        // The answer takes its time: the read is to wait for it at once. An error is met again by that read.
+        if !lease.is_reused() {
+            let _ = stream.watch();
+        }
         Ok(())
     }
 

@@ -58,7 +58,7 @@ impl Backend {
             label: address.to_string(),
             leases: AtomicUsize::new(0),
             health: Health::default(),
-            shelves: Shelves::default(),
+            shelves: Shelves::new(matches!(address, Address::Unix(_))),
             names: Names {
                 every: resolve_every,
                 known: Mutex::default(),

@@ -14,8 +14,9 @@ use crate::Stream;
 /// Workers beyond this many share.
 const SHELVES: usize = 16;
 
-#[derive(Default)]
 pub(super) struct Shelves {
+    /// The backend is a Unix socket: see [`is_quiet`].
+    local: bool,
     shelves: [Mutex<Vec<Idle>>; SHELVES],
     /// Connections on all of them.
     count: AtomicUsize,
@@ -27,6 +28,14 @@ struct Idle {
 }
 
 impl Shelves {
+    pub(super) fn new(local: bool) -> Shelves {
+        Shelves {
+            local,
+            shelves: Default::default(),
+            count: AtomicUsize::new(0),
+        }
+    }
+
     pub(super) fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
@@ -55,7 +64,7 @@ impl Shelves {
         loop {
             let idle = lock(&self.shelves[shelf]).pop()?;
             self.count.fetch_sub(1, Relaxed);
-            if now < idle.until && is_quiet(&idle.stream) {
+            if now < idle.until && is_quiet(&idle.stream, self.local) {
                 return Some(idle.stream);
             }
             stale.fetch_add(1, Relaxed);
@@ -68,7 +77,7 @@ impl Shelves {
             let swept: Vec<Idle> = {
                 let mut shelf = lock(shelf);
                 shelf
-                    .extract_if(.., |idle| idle.until <= now || !is_quiet(&idle.stream))
+                    .extract_if(.., |idle| idle.until <= now || !is_quiet(&idle.stream, self.local))
                     .collect()
             };
             self.count.fetch_sub(swept.len(), Relaxed);
@@ -78,7 +87,13 @@ impl Shelves {
 }
 
 /// Between two requests a backend has nothing to say: bytes, an end or an error there make the connection useless.
-pub(super) fn is_quiet(stream: &Stream) -> bool {
+///
+/// Over a Unix socket it is enough that the worker has not been told of any. An end that it learns of in its next turn is met by the request's
+/// first byte, which the kernel then refuses, so that the request is repeated; over TCP it would be gone.
+pub(super) fn is_quiet(stream: &Stream, local: bool) -> bool {
+    if local && stream.told_readable() == Some(false) {
+        return true;
+    }
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     matches!(
         rustix::net::recv(stream, &mut [0], flags),
