@@ -75,6 +75,30 @@ struct Identity {
     said: String,
 }
 
+/// Whether there are such a user and group: or the key that is wrong, and why.
+pub fn check(user: Option<&str>, group: Option<&str>, chroot: bool) -> Result<(), (&'static str, String)> {
+    let settings = Settings {
+        user: user.map(str::to_owned),
+        group: group.map(str::to_owned),
+        ..Settings::default()
+    };
+    let (passwd, groups) = (read("/etc/passwd"), read("/etc/group"));
+    if chroot && user.is_none() {
+        return Err(("chroot", NEEDS_USER.into()));
+    }
+    match identity(&settings, &passwd, &groups) {
+        Ok(_) => Ok(()),
+        Err(why) if why.starts_with("group") => Err(("group", why)),
+        Err(why) => Err(("user", why)),
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+const NEEDS_USER: &str = "chroot needs user: root is not held by it";
+
 impl Privileges {
     /// Finds the names; changes nothing.
     ///
@@ -82,12 +106,11 @@ impl Privileges {
     ///
     /// One line for each setting that cannot be.
     pub fn prepare(settings: &Settings) -> Result<Privileges, Vec<String>> {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let identity = identity(settings, &read("/etc/passwd"), &read("/etc/group"));
         let mut troubles: Vec<String> = identity.as_ref().err().cloned().into_iter().collect();
         if let Some(folder) = &settings.chroot {
             if settings.user.is_none() {
-                troubles.push("chroot needs user: root is not held by it".into());
+                troubles.push(NEEDS_USER.into());
             }
             if !folder.is_dir() || !folder.is_absolute() {
                 troubles.push(format!(

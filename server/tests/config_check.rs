@@ -95,6 +95,22 @@ fn run(cases: &[Case<'_>]) {
 #[test]
 fn the_top_of_a_file() {
     run(&[
+        (
+            "user = \"no such user\"\nchroot = \"www\"\n@site\n[[site.route]]\npath = \"/x\"\nfiles = \"www\"\n[[site.route]]\n\
+             respond = { file = \"users\" }\n",
+            &[
+                "1:1: user = \"no such user\": /etc/passwd has no such user; name one, or give its number",
+                "9:20: 'DIR/users' is outside of chroot 'DIR/www'",
+            ],
+        ),
+        (
+            "group = \"root\"\nchroot = \"www\"\n@site\n[[site.route]]\nfiles = \"www\"\n",
+            &["2:1: chroot needs user: root is not held by it"],
+        ),
+        (
+            "group = \"root\"\n@site\n@route\n",
+            &["1:1: group needs user: a process of root keeps everything"],
+        ),
         ("", &["1:1: there is no [[site]]: nothing would be served"]),
         (
             "worker = 2\n@site\n@route\n",

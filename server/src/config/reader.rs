@@ -4,7 +4,7 @@
 //! [`Source`] and the answer is then `None`, as for a key that is not there. At its end [`Section::finish`] notes every key
 //! that nobody has asked for, with the nearest of those that somebody has.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::fmt::Display;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,8 @@ pub struct Source<'s> {
     base: PathBuf,
     /// The root folder of this process, if it is another than that which the file's paths begin at.
     root: Option<&'s Path>,
+    /// What the file itself says that the root folder is to become: what is used from then on lies below.
+    pub chroot: OnceCell<PathBuf>,
     /// Looks up an environment variable.
     pub variable: &'s dyn Fn(&str) -> Option<String>,
     problems: RefCell<Vec<Problem>>,
@@ -80,6 +82,7 @@ impl<'s> Source<'s> {
             text,
             base,
             root,
+            chroot: OnceCell::new(),
             variable,
             problems: RefCell::default(),
         }
@@ -110,6 +113,11 @@ impl<'s> Source<'s> {
     /// The same as this process finds it.
     pub fn path(&self, text: &str) -> Result<PathBuf, String> {
         let named = self.named(text);
+        let chroot = self.chroot.get().filter(|chroot| !named.starts_with(chroot));
+        if let (None, Some(chroot)) = (self.root, chroot) {
+            let (named, chroot) = (named.display(), chroot.display());
+            return Err(format!("'{named}' is outside of chroot '{chroot}'"));
+        }
         super::inside(self.root, &named).ok_or_else(|| {
             let root = self.root.unwrap_or(Path::new("/")).display();
             format!(

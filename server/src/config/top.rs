@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use crate::cli::{self, DEFAULT_ADDRESS, LogFormat};
+use crate::privileges;
 
 use super::reader::{At, Section, Source, nearest};
 use super::settings::*;
@@ -46,6 +47,15 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         // The old one is out of sight, and a new one would need a start.
         true => top.string("chroot").map(|root| source.named(&root.value)),
     };
+    if !source.is_inside()
+        && let Err((key, why)) = privileges::check(user.as_deref(), group.as_deref(), chroot.is_some())
+    {
+        let at = top.key(key).unwrap_or(0..0);
+        source.problem(&at, why);
+    }
+    if let Some(chroot) = &chroot {
+        let _ = source.chroot.set(chroot.clone());
+    }
     let landlock = top.boolean("landlock").unwrap_or(user.is_some());
     let workers = top.integer("workers", 1..=1024).map(|workers| workers as usize);
     let drain = top.duration("drain").unwrap_or(DRAIN);
@@ -234,7 +244,12 @@ fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
         if named.as_os_str().len() > LONGEST {
             return Err(format!("the path of a Unix socket has at most {LONGEST} bytes"));
         }
-        let path = source.path(path)?;
+        // Opened before the root folder changes, or in it.
+        let path = if source.is_inside() {
+            source.path(path)?
+        } else {
+            named.clone()
+        };
         let parent = path.parent().unwrap_or(&path);
         if !parent.is_dir() {
             return Err(format!("there is no folder '{}'", source.shown(parent)));
