@@ -12,6 +12,7 @@ use crate::body::Kind;
 use crate::burst::{After, Burst, DRAIN_BYTES};
 use crate::config::{Observer, Served};
 use crate::router::Route;
+use crate::upstream::Broken;
 use crate::{RequestBody, Response};
 
 /// What nginx calls a client that closed before it was answered; only the observer sees it.
@@ -99,8 +100,8 @@ impl Burst<'_> {
         Some(Err(After::Taken(takeover)))
     }
 
-    /// A body that code of the handler produces while it is sent: 500 in its place when that fails before any of it has
-    /// left, else the end of the connection.
+    /// A body that code of the handler produces while it is sent: 500, or what a gateway's error names, in its place when
+    /// that fails before any of it has left, else the end of the connection.
     fn answer_slowly(
         &self,
         response: &mut Response,
@@ -118,7 +119,9 @@ impl Burst<'_> {
             Ok(Ok(bytes)) => (bytes, Ok(sent.keep_alive)),
             Ok(Err(error)) if self.output.is_broken() || Cancelled::is(&error) => (0, Err(After::Gone)),
             failed => {
+                let mut instead = None;
                 if let Ok(Err(error)) = failed {
+                    instead = Broken::status_of(&error).map(plain);
                     let (method, target) = (head.method(), head.target());
                     self.link
                         .worker
@@ -126,7 +129,7 @@ impl Burst<'_> {
                         .log(format_args!("the response body of {method} {target} failed: {error}"));
                 }
                 if self.output.take_back(mark) {
-                    let mut response = internal_error();
+                    let mut response = instead.unwrap_or_else(internal_error);
                     status = response.status;
                     let sent = self.write_head(&response, exchange.closing());
                     (self.output.send(&mut response.body, sent).unwrap_or(0), Ok(false))
@@ -233,6 +236,12 @@ fn asks_for_upgrade(head: &Head<'_>) -> bool {
         .headers()
         .filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
     head.header("upgrade").is_some() && connection.any(|(_, value)| value.split(|&byte| byte == b',').any(is_upgrade))
+}
+
+/// The status in words.
+pub(crate) fn plain(status: StatusCode) -> Response {
+    let reason = status.canonical_reason().unwrap_or("error").to_ascii_lowercase();
+    Response::new(status).body(reason + "\n")
 }
 
 pub(crate) fn internal_error() -> Response {

@@ -28,6 +28,13 @@
 //! Each of the last three has a log line that says why, with the request's number. Once the head of a response is out, a failure
 //! can only end the client's connection.
 //!
+//! A client that leaves ends its request: the connection to the application is closed, by which `php-fpm` and its like learn it when
+//! they next write. A kept one is not used again then. A script that is removed may be passed on for a second more, and is then the
+//! application's to miss, as one that is removed while it is asked for.
+//!
+//! Files that the application names (`X-Sendfile`, `X-Accel-Redirect`) are answered as other files are: with validators, conditions
+//! and ranges, and by 404 where there is none.
+//!
 //! # Layout
 //!
 //! `script` finds the file and `found` remembers it, `params` says what it is told, `spool` keeps a body of unknown length, `sender` sends a body while
@@ -65,7 +72,9 @@ use self::script::{Found, Rules, Script};
 use self::sender::{Sender, Source, while_sending};
 use self::spool::Spool;
 use self::stderr::Stderr;
+use crate::answer::plain;
 use crate::files::root::Root;
+use crate::files::{self, Files};
 use crate::upstream::{Unavailable, Upstream};
 use crate::{Address, IntoResponse, Request, Response};
 
@@ -93,9 +102,11 @@ type Internal = Box<dyn Fn(&Request<'_>, &str) -> Response + Send + Sync>;
 pub struct FastCgi {
     seat: Seat,
     root: Arc<Root>,
+    /// The same, for files that the application names.
+    files: Files,
     /// Where that is for this server, as [`Fixed::root`] is for the application.
     local_root: Vec<u8>,
-    internal_root: Arc<Root>,
+    internal_files: Files,
     rules: Rules,
     front: Option<Script>,
     fixed: Fixed,
@@ -170,15 +181,15 @@ impl FastCgi {
                 info: Vec::new(),
             }),
         };
-        let open = |path: &Path| {
-            let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-            Root::open(path).map(Arc::new).map_err(named)
-        };
+        let named =
+            |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let open = |path: &Path| Files::with(path, as_they_are()).map_err(|error| named(path, error));
         let local = std::path::absolute(root.as_ref())?;
-        let root = open(&local)?;
-        let internal_root = match &options.internal_root {
+        let root = Root::open(&local).map_err(|error| named(&local, error))?;
+        let files = open(&local)?;
+        let internal_files = match &options.internal_root {
             Some(path) => open(path)?,
-            None => root.clone(),
+            None => files.clone(),
         };
         let without_slash = |path: PathBuf| {
             let path = path.into_os_string().into_encoded_bytes();
@@ -187,8 +198,9 @@ impl FastCgi {
         let local_root = without_slash(local);
         Ok(FastCgi {
             seat: Seat::take(),
-            root,
-            internal_root,
+            root: Arc::new(root),
+            files,
+            internal_files,
             rules: Rules {
                 suffixes: options.suffixes,
                 index: options.index,
@@ -230,7 +242,8 @@ impl FastCgi {
 
     /// Answers where the application says `X-Accel-Redirect` or redirects inside the server to what is no script: it is given
     /// the request and the path. Of what the application has said the response gets Content-Type, Content-Disposition,
-    /// Cache-Control, Expires and cookies. Without it, files below [`Options::internal_root`] are sent as a whole.
+    /// Cache-Control, Expires and cookies. Without it, files below [`Options::internal_root`] are sent, as
+    /// [`Files::answer_with`] sends them.
     #[must_use]
     pub fn on_internal(mut self, handler: impl Fn(&Request<'_>, &str) -> Response + Send + Sync + 'static) -> Self {
         self.internal = Some(Box::new(handler));
@@ -441,14 +454,10 @@ impl FastCgi {
 
     /// An answer that is ours, not the application's.
     fn refuse(&self, request: &mut Request<'_>, failure: Failure) -> Response {
-        let status = match failure {
-            Failure::Cancelled(error) | Failure::Client(error) => return error.into_response(),
-            Failure::Spool(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            Failure::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
-            Failure::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::BAD_GATEWAY,
-        };
-        self.fail(request, status, &failure)
+        match failure {
+            Failure::Cancelled(error) | Failure::Client(error) => error.into_response(),
+            failure => self.fail(request, failure.status(), &failure),
+        }
     }
 
     fn fail(&self, request: &mut Request<'_>, status: StatusCode, why: &dyn fmt::Display) -> Response {
@@ -477,17 +486,31 @@ fn origin_form(target: &str) -> &str {
     }
 }
 
-fn plain(status: StatusCode) -> Response {
-    let reason = status.canonical_reason().unwrap_or("error").to_ascii_lowercase();
-    Response::new(status).body(reason + "\n")
+fn stderr_of(request: &mut Request<'_>) -> Stderr {
+    let (method, target) = (cut(request.method()), cut(request.target()));
+    let what = [method, " ", target].concat();
+    Stderr::new(request.body().worker().clone(), request.id(), what)
 }
 
-fn stderr_of(request: &mut Request<'_>) -> Stderr {
-    let mut what = String::with_capacity(64);
-    for part in [request.method(), " ", request.target()] {
-        what.extend(part.chars().take(LABEL));
+/// Files that the application names are its own business: no other forms of them are sent, and nothing is remembered, for it may
+/// have written them just now.
+fn as_they_are() -> files::Options {
+    files::Options {
+        precompressed: false,
+        compress: None,
+        cache: files::CacheLimits {
+            entries: 0,
+            bytes: 0,
+            files: 0,
+            compressed: 0,
+        },
+        ..files::Options::default()
     }
-    Stderr::new(request.body().worker().clone(), request.id(), what)
+}
+
+/// At most the first [`LABEL`] bytes.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(LABEL)]
 }
 
 fn invalid(what: String) -> io::Error {

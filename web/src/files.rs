@@ -216,7 +216,12 @@ impl Files {
     ///
     /// As [`Files::answer`].
     pub fn answer_with(&self, request: &Request<'_>, name: impl AsRef<[u8]>) -> Response {
-        answer::answer_with(&self.site, request, name.as_ref())
+        answer::answer_with(&self.site, request, name.as_ref(), StatusCode::OK)
+    }
+
+    /// The same under another status, such as that of an error page: then neither conditions nor ranges count.
+    pub(crate) fn answer_as(&self, status: StatusCode, request: &Request<'_>, name: &[u8]) -> Response {
+        answer::answer_with(&self.site, request, name, status)
     }
 
     /// A handler for [`Router::mount`] and [`Router::fallback`]: answers by [`Request::rest`].

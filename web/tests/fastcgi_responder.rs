@@ -364,7 +364,7 @@ fn an_answer_that_breaks_off_is_an_error_wherever_it_breaks() {
             assert!(text.contains("transfer-encoding: chunked"), "cut at {at}: {text}");
             assert!(!client.rest().ends_with(b"0\r\n\r\n"), "cut at {at}");
         } else {
-            assert_eq!(status, 500, "cut at {at}: nothing of it was out");
+            assert_eq!(status, 502, "cut at {at}: nothing of it was out");
         }
     }
     assert!(
@@ -673,7 +673,7 @@ fn files_inside_the_root_are_sent_in_the_applications_place() {
         ("climb", 404),
         ("climb-accel", 502),
         ("sibling", 502),
-        ("folder", 502),
+        ("folder", 404),
         ("none", 404),
     ] {
         let reply = site.get(&format!("/a.php?{query}"));
@@ -681,6 +681,7 @@ fn files_inside_the_root_are_sent_in_the_applications_place() {
         assert!(!reply.text().contains("root:"));
     }
     assert!(site.logged("\"/etc/passwd\" is not below the root"));
+    assert!(site.logged("names /files/none.txt, which cannot be sent"));
 
     let handler = FastCgi::open(folder.root(), app.address.clone()).unwrap();
     let handler =
@@ -688,4 +689,71 @@ fn files_inside_the_root_are_sent_in_the_applications_place() {
     let site = common::site(Router::new().fallback(handler.handler()));
     assert_eq!(site.get("/a.php?accel").text(), "GET /files/secret.txt");
     assert_eq!(site.get("/a.php?sendfile").text(), "GET /files/secret.txt");
+}
+
+#[test]
+fn files_of_the_application_are_sent_in_parts_and_only_when_they_have_changed() {
+    let folder = folder();
+    folder.write("big.bin", vec![b'x'; 100_000]);
+    let root = folder.root().display().to_string();
+    let app = Responder::answering(folder.path(), move |told, _| {
+        let (status, file) = match told.get("QUERY_STRING") {
+            "page" => ("Status: 403\n", "files/secret.txt"),
+            "big" => ("", "big.bin"),
+            _ => ("", "files/secret.txt"),
+        };
+        let fields =
+            "Content-Type: text/secret\nContent-Disposition: attachment\nCache-Control: private\nSet-Cookie: a=1\n";
+        answer(format!("{status}{fields}X-Sendfile: {root}/{file}\n\n").as_bytes())
+    });
+    let site = serve(&folder, &app, Options::default());
+    let ask = |query: &str, field: &str| site.ask(&format!("GET /a.php?{query} HTTP/1.1\r\nHost: test\r\n{field}\r\n"));
+
+    let whole = ask("", "");
+    assert_eq!((whole.status, whole.text()), (200, "a secret"));
+    assert_eq!(whole.header("accept-ranges"), Some("bytes"));
+    let (tag, date) = (whole.header("etag").unwrap(), whole.header("last-modified").unwrap());
+
+    let part = ask("", "Range: bytes=2-4\r\n");
+    assert_eq!((part.status, part.text()), (206, "sec"));
+    assert_eq!(part.header("content-range"), Some("bytes 2-4/8"));
+    assert_eq!(part.header("content-type"), Some("text/secret"));
+    let part = ask("big", "Range: bytes=-5\r\n");
+    assert_eq!((part.status, part.text()), (206, "xxxxx"));
+    let parts = ask("big", "Range: bytes=0-0,50000-50002\r\n");
+    assert_eq!(parts.status, 206);
+    assert!(
+        parts
+            .header("content-type")
+            .unwrap()
+            .starts_with("multipart/byteranges")
+    );
+    assert!(parts.text().contains("bytes 50000-50002/100000") && parts.text().contains("\r\nxxx\r\n"));
+    let beyond = ask("", "Range: bytes=99-\r\n");
+    assert_eq!(
+        (beyond.status, beyond.header("content-range")),
+        (416, Some("bytes */8"))
+    );
+    assert_eq!(beyond.header("content-disposition"), None, "that is the file's");
+
+    for field in [
+        format!("If-None-Match: {tag}\r\n"),
+        format!("If-Modified-Since: {date}\r\n"),
+    ] {
+        let same = ask("", &field);
+        assert_eq!((same.status, same.text()), (304, ""), "{field}");
+        assert_eq!(same.header("cache-control"), Some("private"));
+        assert_eq!(same.header("set-cookie"), Some("a=1"));
+    }
+    assert_eq!(ask("", "If-Match: \"other\"\r\n").status, 412);
+
+    // An error page is sent whole, whatever is asked of it.
+    let page = ask("page", &format!("Range: bytes=2-4\r\nIf-None-Match: {tag}\r\n"));
+    assert_eq!((page.status, page.text()), (403, "a secret"));
+
+    // What the application has just written is what is sent.
+    for turn in 0..5 {
+        folder.write("files/secret.txt", format!("secret {turn}"));
+        assert_eq!(ask("", "").text(), format!("secret {turn}"));
+    }
 }

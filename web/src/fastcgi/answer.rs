@@ -9,9 +9,11 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::time::Duration;
 
+use http::StatusCode;
 use osier_http::cgi::{self, Scanner, longest_field};
 
 use super::exchange::{Exchange, Failure, Said};
+use crate::upstream::Broken;
 
 /// What an application may still write and how long it may run when nobody waits for it: after the last byte that it has
 /// announced, and where HTTP has no room for a body.
@@ -167,7 +169,7 @@ impl Read for Announced {
                 "the application ended {} bytes before the Content-Length it had announced",
                 self.left
             );
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+            return Err(Broken::error(StatusCode::BAD_GATEWAY, why));
         }
         Ok(count)
     }
@@ -186,7 +188,7 @@ impl From<Failure> for io::Error {
     fn from(failure: Failure) -> io::Error {
         match failure {
             Failure::Cancelled(error) | Failure::Client(error) => error,
-            other => io::Error::other(other.to_string()),
+            other => Broken::error(other.status(), other),
         }
     }
 }

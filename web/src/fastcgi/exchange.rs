@@ -4,7 +4,9 @@
 //! may go out on another meanwhile (`sender`), whose [`Progress`] tells how long to be patient.
 //!
 //! An exchange that has ended well gives its connection back; any other closes it, by which the application learns that
-//! nobody waits any more.
+//! nobody waits any more. FCGI_ABORT_REQUEST would say the same on a connection that goes on, which only an application that
+//! answers several requests at once reads meanwhile; php-fpm and its like look at the next record when they are done with this
+//! request, and so would keep the connection from everybody until then.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,6 +16,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use http::StatusCode;
 use osier::Cancelled;
 use osier_http::cgi;
 use osier_http::fastcgi::{Decoder, Event, Malformed};
@@ -63,6 +66,18 @@ pub enum Failure {
     Overloaded,
     /// It does not do what every application does: protocol status.
     Unwilling(u8),
+}
+
+impl Failure {
+    /// What a gateway answers.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Failure::Spool(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Failure::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
+            Failure::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_GATEWAY,
+        }
+    }
 }
 
 impl fmt::Display for Failure {

@@ -48,7 +48,8 @@ pub struct Options {
     pub keep: Option<usize>,
     /// The most requests at one backend at a time; more are answered by 503. No bound by default.
     pub max_requests: Option<usize>,
-    /// Asks each backend by itself whether it is well. By default only requests show it.
+    /// Asks each backend by itself whether it is well, by a connection ([`Check::connect`]; one that asks over HTTP gets no
+    /// answer from an application server). By default only requests show it.
     pub check: Option<Check>,
 }
 

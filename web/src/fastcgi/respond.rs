@@ -4,31 +4,27 @@
 //! of the root; or by another script, which is the handler's business.
 
 use std::io;
-use std::sync::Arc;
 
 use http::StatusCode;
 use osier_http::cgi;
 
 use super::answer::{Announced, Answer};
 use super::sender::{Sender, while_sending};
-use super::{FastCgi, Outcome, plain, script, stderr_of};
+use super::{FastCgi, Outcome, script, stderr_of};
 use crate::body::Kind;
-use crate::files::root::{Found, Root};
+use crate::files::Files;
 use crate::{Body, Request, Response};
 
-/// Of what the application has said, what another handler's response gets.
-const OF_APPLICATION: [&str; 5] = [
-    "content-type",
-    "content-disposition",
-    "cache-control",
-    "expires",
-    "set-cookie",
-];
+/// Of what the application has said, what describes the file, and so goes where the file goes.
+const OF_FILE: [&str; 2] = ["content-type", "content-disposition"];
+
+/// And what every response gets that another handler makes in its place.
+const OF_RESPONSE: [&str; 3] = ["cache-control", "expires", "set-cookie"];
 
 /// A file that the application wants sent.
 struct NamedFile<'s> {
-    root: &'s Arc<Root>,
-    /// Below the root, without a leading slash.
+    files: &'s Files,
+    /// Below their root, without a leading slash.
     name: Vec<u8>,
     /// As the application has written it, or as it would.
     path: String,
@@ -52,8 +48,8 @@ impl FastCgi {
             return Outcome::Redirect(to);
         }
         if let Some(file) = self.named_file(&head) {
-            let response = match file.and_then(|file| self.send_file(request, &head, file)) {
-                Ok(response) => response,
+            let response = match file {
+                Ok(file) => self.send_file(request, &head, file),
                 Err(why) => self.fail(request, StatusCode::BAD_GATEWAY, &why),
             };
             answer.forget();
@@ -119,7 +115,7 @@ impl FastCgi {
                 return Some(Err(format!("X-Accel-Redirect {path:?} is no path")));
             };
             return Some(Ok(NamedFile {
-                root: &self.internal_root,
+                files: &self.internal_files,
                 name: parsed.name(),
                 path: path.into_owned(),
             }));
@@ -128,7 +124,7 @@ impl FastCgi {
         let below = |root: &[u8]| file.strip_prefix(root).and_then(|rest| rest.strip_prefix(b"/"));
         Some(match below(&self.fixed.root).or_else(|| below(&self.local_root)) {
             Some(name) => Ok(NamedFile {
-                root: &self.root,
+                files: &self.files,
                 name: name.to_vec(),
                 path: format!("/{}", percent_encoding::percent_encode(name, PATH)),
             }),
@@ -142,34 +138,47 @@ impl FastCgi {
     /// # Suspends
     ///
     /// While a disk is asked, if it has to be.
-    fn send_file(&self, request: &Request<'_>, head: &cgi::Head<'_>, file: NamedFile<'_>) -> Result<Response, String> {
-        let of_application = |mut response: Response| {
-            for (name, value) in head.fields() {
-                if OF_APPLICATION.iter().any(|known| known.eq_ignore_ascii_case(name)) {
-                    response = response.header(name, value);
-                }
-            }
-            response
-        };
+    fn send_file(&self, request: &mut Request<'_>, head: &cgi::Head<'_>, file: NamedFile<'_>) -> Response {
         if let Some(internal) = &self.internal {
-            return Ok(of_application(internal(request, &file.path)));
-        }
-        let (root, name) = (file.root.clone(), file.name);
-        let found = match file.root.find_cached(&name) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => osier::unblock(move || root.find(&name)),
-            found => found,
-        };
-        match found {
-            Ok(Found::File(opened, identity)) => {
-                let status = StatusCode::from_u16(head.status()).unwrap_or(StatusCode::OK);
-                let response = of_application(Response::new(status));
-                Ok(response.body(Body::file(opened, 0, identity.size)))
+            let mut response = internal(request, &file.path);
+            for (name, value) in named(head, &OF_FILE).chain(named(head, &OF_RESPONSE)) {
+                response = response.header(name, value);
             }
-            Ok(_) => Err(format!("{} is no file", file.path)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(plain(StatusCode::NOT_FOUND)),
-            Err(error) => Err(format!("{}: {error}", file.path)),
+            return response;
         }
+        let status = StatusCode::from_u16(head.status()).expect("cgi::Head has checked it");
+        let mut response = file.files.answer_as(status, request, &file.name);
+        let given = response.status();
+        let is_file = given == status || given == StatusCode::PARTIAL_CONTENT;
+        // The parts of several ranges are of one type, their message is of another.
+        let is_in_parts = given == StatusCode::PARTIAL_CONTENT && response.lookup("content-range").is_none();
+        if is_file && !is_in_parts {
+            for (name, value) in named(head, &OF_FILE) {
+                response = response.header(name, value);
+            }
+        }
+        if is_file || given == StatusCode::NOT_MODIFIED {
+            for (name, value) in named(head, &OF_RESPONSE) {
+                response = response.header(name, value);
+            }
+        }
+        if matches!(given, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) && given != status {
+            stderr_of(request).say(format_args!(
+                "{given}: the application names {}, which cannot be sent",
+                file.path
+            ));
+        }
+        response
     }
+}
+
+/// Those fields of the application's head that have one of these names.
+fn named<'h>(
+    head: &cgi::Head<'h>,
+    names: &'static [&'static str],
+) -> impl Iterator<Item = (&'h str, &'h [u8])> + use<'h> {
+    head.fields()
+        .filter(|(name, _)| names.iter().any(|known| known.eq_ignore_ascii_case(name)))
 }
 
 /// A body whose type the application has said, or nobody.

@@ -65,11 +65,11 @@ pub fn answer(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> Response
     response
 }
 
-/// Answers `request` with what lies under `name`, whatever its path and method are.
+/// Answers `request` with what lies under `name`, whatever its path and method are, under `status`.
 ///
 /// # Suspends
 /// as [`answer`].
-pub fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8]) -> Response {
+pub fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status: StatusCode) -> Response {
     // No request's path begins like this.
     let key = [b"\0", name].concat();
     let target = Target {
@@ -91,7 +91,7 @@ pub fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8]) -> Resp
             .map_or(Answer::Missing, |page| Answer::Resource(Arc::clone(page)))),
     };
     let mut response = match found {
-        Ok(Answer::Resource(resource)) => represent(site, &resource, request),
+        Ok(Answer::Resource(resource)) => represent(site, &resource, request, status),
         Ok(Answer::Forbidden) => plain(StatusCode::FORBIDDEN),
         Ok(_) => plain(StatusCode::NOT_FOUND),
         Err(error) => failure(error),
@@ -116,7 +116,7 @@ fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Res
         answer = locate_path(site, request, "/")?;
     }
     Ok(match answer {
-        Answer::Resource(resource) => represent(site, &resource, request),
+        Answer::Resource(resource) => represent(site, &resource, request, StatusCode::OK),
         Answer::Listing(page, form) => Response::new(StatusCode::OK)
             .content_type(match form {
                 Form::Html => "text/html; charset=utf-8",
@@ -288,8 +288,8 @@ impl Asked {
     }
 }
 
-/// The response for a file that exists.
-fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>) -> Response {
+/// The response for a file that exists. Under any other status than 200 there is nothing to choose (RFC 9110 13.2.1, 14.2).
+fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>, status: StatusCode) -> Response {
     let asked = Asked::of(request);
     let mut variant = &resource.plain;
     let form;
@@ -312,7 +312,7 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>) -> Re
         }
     }
     // Of other methods, whose answer a file can be, the fields mean the state before.
-    let is_read = matches!(request.method(), "GET" | "HEAD");
+    let is_read = matches!(request.method(), "GET" | "HEAD") && status == StatusCode::OK;
     if asked.conditions && is_read {
         match conditions(variant, request) {
             Verdict::Proceed => {}
@@ -320,7 +320,11 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>) -> Re
             Verdict::Failed => return plain(StatusCode::PRECONDITION_FAILED),
         }
     }
-    if asked.range && request.method() == "GET" && still_valid(request.header("if-range"), &variant.validators()) {
+    if asked.range
+        && is_read
+        && request.method() == "GET"
+        && still_valid(request.header("if-range"), &variant.validators())
+    {
         let is_encoded = !std::ptr::eq(variant, &resource.plain);
         match select(request.header("range").unwrap_or_default(), variant.length()) {
             Selection::Whole => {}
@@ -338,7 +342,7 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>) -> Re
         Content::Memory(bytes) => Body::shared(Arc::clone(bytes)),
         Content::Disk(file) => Body::file(Arc::clone(file), 0, variant.length()),
     };
-    Response::new(StatusCode::OK).with_fields(&variant.fields).body(body)
+    Response::new(status).with_fields(&variant.fields).body(body)
 }
 
 fn conditions(variant: &Variant, request: &Request<'_>) -> Verdict {
