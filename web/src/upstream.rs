@@ -351,7 +351,13 @@ impl Upstream {
     ///
     /// [`Unavailable`].
     pub fn lease(&self, deadline: Option<Instant>) -> Result<Lease, Unavailable> {
-        self.find(deadline, None, false)
+        self.find(deadline, None, Kept::Asked)
+    }
+
+    /// As [`lease`](Upstream::lease), for a request that can be repeated: then a kept connection costs no system call to see
+    /// whether its backend has closed it, where the worker's loop would have heard of that since it last looked.
+    pub(crate) fn lease_to_repeat(&self, deadline: Option<Instant>) -> Result<Lease, Unavailable> {
+        self.find(deadline, None, Kept::Trusted)
     }
 
     /// As [`lease`](Upstream::lease), but always a new connection, and to `other` ([`Lease::backend`]) only if there is no
@@ -365,7 +371,7 @@ impl Upstream {
     ///
     /// As [`lease`](Upstream::lease).
     pub fn lease_anew(&self, deadline: Option<Instant>, other: Option<usize>) -> Result<Lease, Unavailable> {
-        self.find(deadline, other, true)
+        self.find(deadline, other, Kept::Never)
     }
 
     /// Begins the active checks now rather than with the first lease. Does nothing without any, and outside of a runtime.
@@ -381,7 +387,7 @@ impl Upstream {
         self.0.backends.iter().map(|backend| backend.stats(now)).collect()
     }
 
-    fn find(&self, deadline: Option<Instant>, avoid: Option<usize>, anew: bool) -> Result<Lease, Unavailable> {
+    fn find(&self, deadline: Option<Instant>, avoid: Option<usize>, kept: Kept) -> Result<Lease, Unavailable> {
         let inner = &self.0;
         self.start();
         let mut tried = 0u64;
@@ -393,7 +399,9 @@ impl Upstream {
             };
             tried |= 1 << claim.backend;
             let backend = &inner.backends[claim.backend];
-            if !anew && let Some(stream) = backend.take_kept() {
+            if kept != Kept::Never
+                && let Some(stream) = backend.take_kept(kept == Kept::Trusted)
+            {
                 return Ok(Lease::new(claim, stream, true));
             }
             match backend.dial(inner.connect_timeout, deadline) {
@@ -413,6 +421,16 @@ impl Upstream {
             }
         }
     }
+}
+
+/// Whether a kept connection will do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Never,
+    /// One that is open at this moment.
+    Asked,
+    /// One that was open when the worker's loop last looked.
+    Trusted,
 }
 
 impl fmt::Debug for Upstream {

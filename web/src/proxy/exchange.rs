@@ -51,6 +51,7 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
     let mut failed = None;
     loop {
         let lease = match failed {
+            None if outgoing::is_repeatable(request) => settings.upstream.lease_to_repeat(None),
             None => settings.upstream.lease(None),
             Some(backend) => settings.upstream.lease_anew(None, Some(backend)),
         };

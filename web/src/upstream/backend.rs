@@ -93,8 +93,8 @@ impl Backend {
         }
     }
 
-    pub(super) fn take_kept(&self) -> Option<Stream> {
-        self.shelves.take(osier::time::coarse_now(), &self.stale)
+    pub(super) fn take_kept(&self, trusting: bool) -> Option<Stream> {
+        self.shelves.take(osier::time::coarse_now(), trusting, &self.stale)
     }
 
     /// Closes idle connections that are too old.

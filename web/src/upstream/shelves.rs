@@ -52,19 +52,20 @@ impl Shelves {
 
     /// The connection of this worker that was used last; if there is none, one of another worker. Those that are too old, or
     /// have something to say or an end although nobody has asked, are closed on the way and counted in `stale`.
-    pub(super) fn take(&self, now: Instant, stale: &AtomicUsize) -> Option<Stream> {
+    /// With `trusting` it is enough that the worker has not been told of any, also over TCP: the request can be repeated.
+    pub(super) fn take(&self, now: Instant, trusting: bool, stale: &AtomicUsize) -> Option<Stream> {
         if self.count() == 0 {
             return None;
         }
         let own = own();
-        (own..own + SHELVES).find_map(|shelf| self.take_from(shelf % SHELVES, now, stale))
+        (own..own + SHELVES).find_map(|shelf| self.take_from(shelf % SHELVES, now, trusting, stale))
     }
 
-    fn take_from(&self, shelf: usize, now: Instant, stale: &AtomicUsize) -> Option<Stream> {
+    fn take_from(&self, shelf: usize, now: Instant, trusting: bool, stale: &AtomicUsize) -> Option<Stream> {
         loop {
             let idle = lock(&self.shelves[shelf]).pop()?;
             self.count.fetch_sub(1, Relaxed);
-            if now < idle.until && is_quiet(&idle.stream, self.local) {
+            if now < idle.until && is_quiet(&idle.stream, self.local || trusting) {
                 return Some(idle.stream);
             }
             stale.fetch_add(1, Relaxed);
@@ -90,8 +91,8 @@ impl Shelves {
 ///
 /// Over a Unix socket it is enough that the worker has not been told of any. An end that it learns of in its next turn is met by the request's
 /// first byte, which the kernel then refuses, so that the request is repeated; over TCP it would be gone.
-pub(super) fn is_quiet(stream: &Stream, local: bool) -> bool {
-    if local && stream.told_readable() == Some(false) {
+pub(super) fn is_quiet(stream: &Stream, trusting: bool) -> bool {
+    if trusting && stream.told_readable() == Some(false) {
         return true;
     }
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
