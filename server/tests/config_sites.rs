@@ -701,6 +701,11 @@ fn rules_look_at_a_posted_form_and_leave_it_to_who_answers() {
             "{more} {chunked}"
         );
     }
+    // More than anybody reads in one piece.
+    let wide = format!("{right}&x={}", "y".repeat(60 << 10));
+    for chunked in [false, true] {
+        assert!(post(form, "X: y", &wide, chunked).text() == wide, "{chunked}");
+    }
     assert_eq!(
         post(&format!("{form}; charset=utf-8"), "X: y", right, false).text(),
         right

@@ -104,7 +104,8 @@ fn every_route_is_counted_and_a_reload_goes_on_counting() {
 #[test]
 fn the_admins_listener_comes_moves_and_goes() {
     let sites = Sites::start(SITE);
-    let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Of an address that no client gets its port from.
+    let port = || TcpListener::bind("127.0.0.3:0").unwrap().local_addr().unwrap();
     let (first, second) = (port(), port());
     let at = |address: SocketAddr| format!("[admin]\naddress = \"{address}\"\n{SITE}");
     assert!(TcpStream::connect(first).is_err());
