@@ -1,7 +1,7 @@
 //! Which fields pass, and what a proxy adds to them: `X-Forwarded-*` (as everybody writes them) and `Forwarded` (RFC 7239).
 
-use std::fmt::Write;
-use std::net::SocketAddr;
+use std::fmt::{self, Write};
+use std::net::{IpAddr, SocketAddr};
 
 use osier_http::{HeaderError, Headers, RequestWriter};
 
@@ -75,8 +75,8 @@ pub(super) fn add(
     };
     let has = |name| given(name).next().is_some();
 
-    let mut text = client.map_or("unknown".into(), |client| client.ip().to_canonical().to_string());
-    joined(head, "x-forwarded-for", given("x-forwarded-for"), text.as_bytes())?;
+    let text = Text::of(client.map(|client| client.ip()));
+    joined(head, "x-forwarded-for", given("x-forwarded-for"), &[text.as_bytes()])?;
     if !has("x-forwarded-proto") {
         head.header("x-forwarded-proto", b"http")?;
     }
@@ -84,31 +84,103 @@ pub(super) fn add(
         head.header("x-forwarded-host", host.as_bytes())?;
     }
 
-    // RFC 7239 6: an IPv6 address stands in brackets, and so in quotes; 4: a host with its colon in quotes too.
-    if text.contains(':') {
-        text = format!("\"[{text}]\"");
-    }
-    let mut element = String::with_capacity(text.len() + host.len() + 32);
-    let _ = write!(element, "for={text}");
-    // Hosts are checked when a request is parsed: no quote and no backslash is in one.
-    if !host.is_empty() {
-        let _ = write!(element, ";host=\"{host}\"");
-    }
-    element.push_str(";proto=http");
-    joined(head, "forwarded", given("forwarded"), element.as_bytes())
+    // RFC 7239 6: an IPv6 address stands in brackets, and so in quotes; 4: a host with its colon in quotes too. Hosts are
+    // checked when a request is parsed: no quote and no backslash is in one.
+    let (open, close): (&[u8], &[u8]) = match text.as_bytes().contains(&b':') {
+        true => (b"for=\"[", b"]\""),
+        false => (b"for=", b""),
+    };
+    let (before, after): (&[u8], &[u8]) = match host.is_empty() {
+        true => (b"", b""),
+        false => (b";host=\"", b"\""),
+    };
+    let element = [
+        open,
+        text.as_bytes(),
+        close,
+        before,
+        host.as_bytes(),
+        after,
+        b";proto=http",
+    ];
+    joined(head, "forwarded", given("forwarded"), &element)
 }
 
-/// One field of all values given, and one more at the end.
+/// The longest text of an address, `ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255`.
+const TEXT: usize = 45;
+
+/// The text of an address: two of them are written for each request.
+struct Text {
+    bytes: [u8; TEXT],
+    length: usize,
+}
+
+impl Text {
+    fn of(ip: Option<IpAddr>) -> Text {
+        let mut text = Text {
+            bytes: [0; TEXT],
+            length: 0,
+        };
+        // It fits.
+        let _ = match ip {
+            Some(ip) => write!(text, "{}", ip.to_canonical()),
+            None => text.write_str("unknown"),
+        };
+        text
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.length + text.len();
+        let room = self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}
+
+/// One field of all values given, and one more, of these pieces, at the end.
 fn joined<'v>(
     head: &mut RequestWriter<'_>,
     name: &str,
     given: impl Iterator<Item = &'v [u8]>,
-    last: &[u8],
+    last: &[&'v [u8]],
 ) -> Result<(), HeaderError> {
+    let mut given = given.peekable();
+    if given.peek().is_none() {
+        return head.joined(name, last);
+    }
     let mut pieces: Vec<&[u8]> = Vec::new();
     for value in given {
         pieces.extend([value, b", "]);
     }
-    pieces.push(last);
+    pieces.extend_from_slice(last);
     head.joined(name, &pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Text;
+
+    #[test]
+    fn the_longest_addresses_fit() {
+        for (address, text) in [
+            ("255.255.255.255", "255.255.255.255"),
+            ("::ffff:255.255.255.255", "255.255.255.255"),
+            (
+                "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255",
+                "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+            ),
+            ("2001:db8::1", "2001:db8::1"),
+        ] {
+            let written = Text::of(Some(address.parse().unwrap()));
+            assert_eq!(written.as_bytes(), text.as_bytes());
+        }
+        assert_eq!(Text::of(None).as_bytes(), b"unknown");
+    }
 }
