@@ -8,11 +8,12 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use broker::Scripted;
 use osier::pubsub::{Policy, Subscriber};
+use osier::sync::mpsc;
 use osier_web::pubsub::{Options, Redis, Room};
 use osier_web::{Address, ws};
 
@@ -127,6 +128,7 @@ fn shared(room: &Room<String>) {
 struct Other {
     child: Child,
     input: ChildStdin,
+    /// Waited for by a fiber on whose worker the rooms' fibers may be.
     heard: mpsc::Receiver<String>,
 }
 
@@ -168,7 +170,7 @@ impl Other {
             .spawn()
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let (tell, heard) = mpsc::channel();
+        let (tell, heard) = mpsc::unbounded();
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 if let Some(message) = line.strip_prefix("room: ") {
@@ -177,7 +179,7 @@ impl Other {
             }
         });
         let input = child.stdin.take().unwrap();
-        let other = Other { child, input, heard };
+        let mut other = Other { child, input, heard };
         assert_eq!(other.next(), "ready");
         other
     }
@@ -186,8 +188,8 @@ impl Other {
         writeln!(self.input, "{text}").unwrap();
     }
 
-    fn next(&self) -> String {
-        let heard = &self.heard;
+    fn next(&mut self) -> String {
+        let heard = &mut self.heard;
         heard.recv_timeout(PATIENCE).expect("the other process speaks")
     }
 }
@@ -482,6 +484,27 @@ fn a_broker_that_answers_and_hangs_up_is_asked_ever_more_seldom() {
         let took = times[5] - times[0]; // 50, 100, 200, 400 and 800 ms
         assert!(took > Duration::from_secs(1), "five waits took {took:?}");
         assert!(has(&lines, "is back after") > 0, "it did answer: {lines:?}");
+    });
+}
+
+#[test]
+fn a_broker_that_hangs_up_after_each_message_is_asked_ever_more_seldom_too() {
+    let broker = Scripted::start(|command| match (command.payload(), command.usual()) {
+        (Some(_), broker::Reply::Say(bytes)) => broker::Reply::Last(bytes),
+        (_, usual) => usual,
+    });
+    osier::run(|| {
+        let (redis, _) = connect(broker.address(), 100);
+        let room = redis.room::<String>("lobby");
+        let mut start = None;
+        for n in 1..=6 {
+            room.publish(n.to_string());
+            eventually("it is passed on", || broker.published().len() == n);
+            start.get_or_insert_with(Instant::now);
+        }
+        let took = start.unwrap().elapsed(); // 50, 100, 200, 400 and 800 ms
+        assert!(took > Duration::from_secs(1), "five waits took {took:?}");
+        assert_eq!(broker.published(), ["1", "2", "3", "4", "5", "6"]);
     });
 }
 
