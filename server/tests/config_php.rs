@@ -9,6 +9,8 @@ mod common {
     pub const PATIENCE: std::time::Duration = crate::support::DEADLINE;
 }
 
+use std::os::unix::fs::PermissionsExt;
+
 use php::{Fpm, Listen};
 use support::sites::Sites;
 
@@ -63,4 +65,30 @@ fn an_application_that_is_away_has_an_error_page() {
     fpm.stop();
     let reply = sites.get("x", "/info.php");
     assert_eq!((reply.status, reply.text()), (502, "<h1>lost</h1>"));
+}
+
+#[test]
+fn an_application_outside_of_the_root_folder_is_told_its_own_names() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can change the root folder");
+        return;
+    }
+    let folder = Sites::folder();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    folder.write("app/where.php", "<?php echo __FILE__, ' ', $_SERVER['DOCUMENT_ROOT'];");
+    let settings = "pm.max_children = 2\nlisten.mode = 0666\n";
+    let Some(fpm) = Fpm::start(folder.path(), Listen::Unix, settings) else {
+        return;
+    };
+    let here = folder.path().display().to_string();
+    let keys = format!("user = \"65534\"\ngroup = \"65534\"\nchroot = \"{here}\"\n");
+    let text = keys + &route(&fpm, "files = true");
+    let sites = Sites::start_in(folder, &text);
+    let expected = format!("{here}/app/where.php {here}/app");
+    assert_eq!(sites.get("x", "/where.php").text(), expected);
+    // And the same after a reload, which sees the folder by its name inside.
+    let said = sites.reload(&text.replace('@', "new"));
+    assert!(said.contains("reloaded"), "{said}");
+    assert_eq!(sites.get("x", "/fixed").text(), "new");
+    assert_eq!(sites.get("x", "/where.php").text(), expected);
 }
