@@ -217,22 +217,29 @@ impl<'a> Head<'a> {
 
     /// The first field of that name that is passed on; names compare without regard to case.
     pub fn field(&self, name: &str) -> Option<&'a [u8]> {
-        let mut fields = self.fields();
-        fields
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
+        // Most heads lack what is looked for, so nothing else is made of a line that does not begin with it.
+        let begins = |line: &&[u8]| {
+            let found = line.split_at_checked(name.len());
+            found
+                .is_some_and(|(begin, rest)| rest.first() == Some(&b':') && begin.eq_ignore_ascii_case(name.as_bytes()))
+        };
+        let mut fields = lines(self.lines).filter(begins).filter_map(field);
+        fields.find(|(name, _)| self.passes(name)).map(|(_, value)| value)
     }
 
     /// Every field that is passed on, in order: all but Status, Content-Length and what concerns the connection.
     pub fn fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
         let head = *self;
-        let passed = move |name: &str| match FieldName::of(name) {
-            FieldName::Status | FieldName::ContentLength | FieldName::Connection | FieldName::HopByHop => false,
-            FieldName::Location | FieldName::ContentType | FieldName::Other => !(head.lists && head.is_listed(name)),
-        };
         lines(self.lines)
             .filter_map(field)
-            .filter(move |(name, _)| passed(name))
+            .filter(move |(name, _)| head.passes(name))
+    }
+
+    fn passes(&self, name: &str) -> bool {
+        match FieldName::of(name) {
+            FieldName::Status | FieldName::ContentLength | FieldName::Connection | FieldName::HopByHop => false,
+            FieldName::Location | FieldName::ContentType | FieldName::Other => !(self.lists && self.is_listed(name)),
+        }
     }
 
     fn is_listed(&self, name: &str) -> bool {

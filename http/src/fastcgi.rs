@@ -95,6 +95,15 @@ impl<'o> ParamsWriter<'o> {
 
     /// One name and its value, up to 2 GiB each; neither is looked at.
     pub fn pair(&mut self, name: &[u8], value: &[u8]) {
+        let bytes = 2 + name.len() + value.len();
+        // Nearly all of them: short, with room in the record that is being filled.
+        if name.len() < 128 && value.len() < 128 && bytes <= self.room() {
+            self.output.reserve(bytes);
+            self.output.extend_from_slice(&[name.len() as u8, value.len() as u8]);
+            self.output.extend_from_slice(name);
+            self.output.extend_from_slice(value);
+            return;
+        }
         let (name_length, value_length) = (length(name.len()), length(value.len()));
         for part in [name_length.bytes(), value_length.bytes(), name, value] {
             self.write(part);
@@ -112,8 +121,7 @@ impl<'o> ParamsWriter<'o> {
 
     fn write(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let filled = self.output.len() - self.head - RECORD_HEAD;
-            let room = RECORD_MAX - filled;
+            let room = self.room();
             if room == 0 {
                 self.close();
                 self.head = self.output.len();
@@ -124,6 +132,11 @@ impl<'o> ParamsWriter<'o> {
             self.output.extend_from_slice(now);
             bytes = later;
         }
+    }
+
+    /// How many bytes the record that is being filled still takes.
+    fn room(&self) -> usize {
+        RECORD_MAX - (self.output.len() - self.head - RECORD_HEAD)
     }
 
     /// Writes the length into the head of the record that was filled.

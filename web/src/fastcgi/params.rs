@@ -154,7 +154,7 @@ pub fn write(
     match length {
         // As every server has it; `0` makes some programs wait for it.
         0 if !has_body(asked.method) => params.put("CONTENT_LENGTH", b""),
-        length => params.shown("CONTENT_LENGTH", length),
+        length => params.number("CONTENT_LENGTH", length),
     }
     params.put("GATEWAY_INTERFACE", b"CGI/1.1");
     params.put(
@@ -173,14 +173,14 @@ pub fn write(
     let host = request.host().map(host_name).unwrap_or_default();
     params.put("SERVER_NAME", fixed.server_name.as_deref().unwrap_or(host).as_bytes());
     if let Some(local) = request.local_addr() {
-        params.shown("SERVER_ADDR", plain_ip(local));
-        params.shown("SERVER_PORT", local.port());
+        params.made("SERVER_ADDR", |value| address(value, plain_ip(local)));
+        params.number("SERVER_PORT", local.port().into());
     } else {
         params.put("SERVER_PORT", if fixed.https { b"443" } else { b"80" });
     }
     let peer = request.peer();
-    params.shown("REMOTE_ADDR", plain_ip(peer));
-    params.shown("REMOTE_PORT", peer.port());
+    params.made("REMOTE_ADDR", |value| address(value, plain_ip(peer)));
+    params.number("REMOTE_PORT", peer.port().into());
     // php-cgi runs nothing without it.
     params.put("REDIRECT_STATUS", b"200");
     for (name, value) in &fields.0 {
@@ -211,20 +211,23 @@ impl Params<'_> {
     }
 
     fn joined(&mut self, name: &str, first: &[u8], second: &[u8]) {
+        self.made(name, |value| {
+            value.extend_from_slice(first);
+            value.extend_from_slice(second);
+        });
+    }
+
+    /// A value that `make` appends.
+    fn made(&mut self, name: &str, make: impl FnOnce(&mut Vec<u8>)) {
         let mut value = mem::take(&mut self.scratch);
-        value.extend_from_slice(first);
-        value.extend_from_slice(second);
+        make(&mut value);
         self.put(name, &value);
         value.clear();
         self.scratch = value;
     }
 
-    fn shown(&mut self, name: &str, value: impl fmt::Display) {
-        let mut text = mem::take(&mut self.scratch);
-        write!(text, "{value}").expect("a vector takes it");
-        self.put(name, &text);
-        text.clear();
-        self.scratch = text;
+    fn number(&mut self, name: &str, number: u64) {
+        self.made(name, |value| decimal(value, number));
     }
 
     fn field(&mut self, name: &str, value: &[u8]) {
@@ -237,6 +240,31 @@ impl Params<'_> {
 
     fn is_replaced(&self, name: &[u8]) -> bool {
         self.extra.iter().any(|(extra, _)| extra.as_bytes() == name)
+    }
+}
+
+/// As `Display` writes it, at a tenth of the cost: there are four in each request.
+fn decimal(to: &mut Vec<u8>, mut number: u64) {
+    // u64::MAX has 20 digits.
+    let mut digits = [b'0'; 20];
+    let mut at = digits.len();
+    while at == digits.len() || number > 0 {
+        at -= 1;
+        digits[at] += (number % 10) as u8;
+        number /= 10;
+    }
+    to.extend_from_slice(&digits[at..]);
+}
+
+fn address(to: &mut Vec<u8>, ip: IpAddr) {
+    let IpAddr::V4(ip) = ip else {
+        return write!(to, "{ip}").expect("a vector takes it");
+    };
+    for (at, octet) in ip.octets().into_iter().enumerate() {
+        if at > 0 {
+            to.push(b'.');
+        }
+        decimal(to, octet.into());
     }
 }
 
@@ -336,5 +364,18 @@ mod tests {
             assert_eq!(host_name(host), name);
         }
         assert_eq!(plain_ip("[::ffff:10.0.0.1]:1".parse().unwrap()).to_string(), "10.0.0.1");
+    }
+    #[test]
+    fn numbers_and_addresses_are_written_as_display_writes_them() {
+        for number in [0, 1, 9, 10, 99, 100, 65_535, u64::MAX] {
+            let mut text = Vec::new();
+            decimal(&mut text, number);
+            assert_eq!(String::from_utf8(text).unwrap(), number.to_string());
+        }
+        for ip in ["0.0.0.0", "127.0.0.1", "255.10.100.9", "::", "2001:db8::1"] {
+            let mut text = Vec::new();
+            address(&mut text, ip.parse().unwrap());
+            assert_eq!(String::from_utf8(text).unwrap(), ip);
+        }
     }
 }
