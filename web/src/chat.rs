@@ -31,6 +31,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -265,19 +266,33 @@ impl Shared {
         }
         // Held until the link is there: who comes second finds it.
         let mut broker = lock(&self.broker);
-        let Some(broker) = broker.take() else { return };
+        let Some(mut broker) = broker.take() else { return };
+        let log: Arc<Log> = Arc::from(broker.log);
+        let of_broker = log.clone();
+        broker.log = Box::new(move |line| of_broker(line));
         let channel = broker.connect().room::<Told>(&self.channel);
         let lines = channel.subscribe(RELAYED, Policy::DropOldest);
         let weak = Arc::downgrade(house);
         let relay = osier::fiber::Builder::new().name("chat relay");
-        let relay = relay.spawn(move || relay_lines(&weak, lines));
+        let relay = relay.spawn(move || relay_lines(&weak, lines, &*log));
         let _ = self.link.set(Link { channel, relay });
     }
 }
 
+/// Takes the lines meant for the operator.
+type Log = dyn Fn(fmt::Arguments<'_>) + Send + Sync;
+
 /// The relay's fiber; ends with its house.
-fn relay_lines(house: &Weak<House>, mut lines: Subscriber<Told>) {
+fn relay_lines(house: &Weak<House>, mut lines: Subscriber<Told>, log: &Log) {
+    let mut lost = 0;
     while let Ok(told) = lines.recv() {
+        if lines.dropped() > lost {
+            let more = lines.dropped() - lost;
+            log(format_args!(
+                "chat: up to {more} lines of other servers were not shown here: more than {RELAYED} came at once"
+            ));
+            lost += more;
+        }
         let Some(house) = house.upgrade() else { return };
         let is_ours = house.shared.as_ref().is_some_and(|shared| shared.id == told.from);
         // Without a place for one more room nobody here is in it.
