@@ -15,8 +15,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::FileSink;
 use crate::source::Moved;
 
-/// Room of the pipe, in pages as the kernel counts: a page may hold one packet's bytes or 64 KiB of them. (Measured for 1 MiB
-/// over loopback, with 64 connections.)
+/// Room of the pipe. The kernel counts in places of a page's size, and one may hold a packet's few bytes or many pages. (Measured
+/// for 1 MiB through a proxy over loopback, with 64 connections: 234 us of CPU with 64 KiB, 209 with 256, 217 with 1024.)
 const PIPE_BYTES: usize = 256 << 10;
 
 thread_local! {
