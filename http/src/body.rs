@@ -113,10 +113,7 @@ impl BodyDecoder {
             State::Known { remaining } if *remaining > most => Err(Reject::BodyTooLarge),
             // Only a response ends with its connection, and its reader has another bound.
             State::Known { .. } | State::UntilClose { .. } => Ok(()),
-            State::Chunked(decoder) => {
-                decoder.limit(most);
-                Ok(())
-            }
+            State::Chunked(decoder) => decoder.limit(most),
         }
     }
 

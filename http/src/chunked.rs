@@ -128,10 +128,14 @@ impl ChunkedDecoder {
         })
     }
 
-    /// Bounds the data still to come to `most` bytes, unless it is bounded by less. Of the chunk that has begun, the rest
-    /// does not count.
-    pub fn limit(&mut self, most: u64) {
-        self.body_left = self.body_left.min(most);
+    /// Bounds the data still to come to `most` bytes, unless it is bounded by less.
+    ///
+    /// # Errors
+    /// 413 when the chunk that has begun is larger.
+    pub fn limit(&mut self, most: u64) -> Result<(), Reject> {
+        let later = most.checked_sub(self.plain()).ok_or(Reject::BodyTooLarge)?;
+        self.body_left = self.body_left.min(later);
+        Ok(())
     }
 
     /// How many of the next input bytes are plain data of the chunk that is under way; see

@@ -52,6 +52,40 @@ fn a_chunked_body_is_decoded() {
 }
 
 #[test]
+fn a_bound_that_comes_in_the_middle_of_a_chunk_holds_for_it() {
+    let site = site(
+        Router::new().post("/", |request: &mut Request<'_>| -> io::Result<Vec<u8>> {
+            // Whoever looks ahead stops within a chunk of any size.
+            assert_eq!(request.body().preview(3), None);
+            request.body().limit(1000)?;
+            echo(request)
+        }),
+    );
+    for (sizes, status) in [
+        (&[1000][..], 200),
+        (&[1001], 413),
+        (&[1 << 20], 413),
+        (&[600, 400], 200),
+        (&[600, 401], 413),
+        (&[1, 999], 200),
+        (&[1, 1 << 20], 413),
+    ] {
+        let mut client = site.connect();
+        client.send("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let mut framed = Vec::new();
+        for size in sizes {
+            write!(framed, "{size:x}\r\n").unwrap();
+            framed.extend(pattern(*size));
+            framed.extend(b"\r\n");
+        }
+        framed.extend(b"0\r\n\r\n");
+        // Who is refused may have hung up on the rest.
+        let _ = client.try_send(&framed);
+        assert_eq!(client.reply().status, status, "{sizes:?}");
+    }
+}
+
+#[test]
 fn continue_is_sent_when_the_handler_reads_and_not_before() {
     let router = Router::new()
         .post("/read", echo)

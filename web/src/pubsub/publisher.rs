@@ -99,7 +99,9 @@ impl Publisher<'_> {
             match published {
                 Ok(()) => self.connection = Some(connection),
                 Err(error) => {
-                    self.fatal += u32::from(!is_answered && is_new && count == 1);
+                    // A broker that is slow is not one that will not have the message.
+                    let hung_up = error.kind() != io::ErrorKind::TimedOut;
+                    self.fatal += u32::from(hung_up && !is_answered && is_new && count == 1);
                     if self.fatal == FATAL_MAX
                         && let Some(message) = self.batch.pop_front()
                     {
