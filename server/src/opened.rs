@@ -9,6 +9,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use osier_web::Listener;
+use rustix::fs::{Access, access};
 
 use crate::config::{self, Bind, Body, Config, Handler, Log, Policies, Setting, Upstream};
 use crate::privileges::{Paths, Privileges, Settings};
@@ -65,6 +66,14 @@ pub fn open(file: &Path, config: &mut Config, workers: usize, say: &Say) -> Resu
         }
     }
     if let Some(root) = &root {
+        let temporary = std::env::temp_dir();
+        if let (true, Err(error)) = (spools(config), access(&temporary, Access::WRITE_OK)) {
+            say(format_args!(
+                "request bodies that 'fastcgi' has to put aside will be answered 500: '{}', for temporary files, cannot be written to \
+                 ({error}); make it, for the user of the server, or set TMPDIR to a folder inside of 'chroot'",
+                below(root, &temporary).display()
+            ));
+        }
         move_inside(config, root);
         if config::inside(Some(root), file).is_none() {
             say(format_args!(
@@ -145,8 +154,9 @@ fn privileges(file: &Path, config: &mut Config) -> Result<Option<Privileges>, St
     }
     // The folder: an editor puts another file in the place of the old one.
     paths.read.extend(file.parent().map(Path::to_owned));
-    // Bodies of requests are spooled there.
-    paths.write.push(std::env::temp_dir());
+    // Bodies of requests are spooled there: in that of the new root folder.
+    let root = chroot.as_deref().unwrap_or(Path::new("/"));
+    paths.write.push(below(root, &std::env::temp_dir()));
     let settings = Settings {
         user,
         group,
@@ -158,6 +168,17 @@ fn privileges(file: &Path, config: &mut Config) -> Result<Option<Privileges>, St
         true => Ok(Some(prepared)),
         false => Err(outside.join("; ")),
     }
+}
+
+/// What a process whose root folder is `root` calls `path`, as others call it.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Whether bodies of requests may have to be kept in files.
+fn spools(config: &Config) -> bool {
+    let mut routes = config.sites.iter().flat_map(|site| &site.routes);
+    routes.any(|route| matches!(route.handler, Handler::Fastcgi(_)))
 }
 
 /// What is done with a path of the configuration.

@@ -5,7 +5,7 @@
 //! and password files. Order inside:
 //!
 //! ```text
-//!   names to ids ─▶ open what Landlock is to allow ─▶ chroot, chdir / ─▶ groups ─▶ group ─▶ user ─▶ no new privileges ─▶ Landlock
+//!   names to ids ─▶ chroot, chdir / ─▶ open what Landlock is to allow ─▶ groups ─▶ group ─▶ user ─▶ no new privileges ─▶ Landlock
 //! ```
 //!
 //! Afterwards it makes sure that root does not come back. A reload works with what is left: it cannot bind ports below 1024, and sees paths as they are inside the
@@ -22,10 +22,12 @@ use landlock::{
 use rustix::fs::{Gid, Uid};
 use rustix::thread;
 
+use crate::config::inside;
+
 /// The rights that are asked for: those over files of Linux 6.10. Newer ones (connecting to Unix sockets, for example) stay as they are.
 const RIGHTS: ABI = ABI::V5;
 
-/// Read by the system's resolver, and by libraries it loads.
+/// Read by the system's resolver, and by libraries it loads: those of the new root folder, if there is one.
 const SYSTEM: [&str; 8] = [
     "/etc",
     "/lib",
@@ -152,12 +154,14 @@ impl Privileges {
     /// Of this thread, and of those that it starts from now on.
     fn give_up_here(self) -> Result<Vec<String>, String> {
         let mut lines = Vec::new();
-        let ruleset = self.landlock.as_ref().map(ruleset);
         if let Some(folder) = &self.chroot {
             let moved = rustix::process::chroot(folder).and_then(|()| rustix::process::chdir("/"));
             moved.map_err(|error| format!("cannot make '{}' the root folder: {error}", folder.display()))?;
             lines.push(format!("the root folder is '{}'", folder.display()));
         }
+        // A rule is for what a name leads to: from here on it leads to what is inside. And this user may still go everywhere.
+        let root = self.chroot.as_deref();
+        let ruleset = self.landlock.as_ref().map(|paths| ruleset(paths, root));
         if let Some(identity) = &self.identity {
             identity
                 .take()
@@ -272,26 +276,28 @@ fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Ide
     }))
 }
 
-/// Opens what may be touched. `Err` says why there is no Landlock.
-fn ruleset(paths: &Paths) -> Result<RulesetCreated, String> {
+/// Opens what may be touched, from inside of `root`. `Err` says why there is no Landlock.
+fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String> {
     let text = |error: landlock::RulesetError| error.to_string();
     let all = AccessFs::from_all(RIGHTS);
     let mut rules = Ruleset::default()
         .handle_access(all)
         .and_then(Ruleset::create)
         .map_err(text)?;
+    let named = |path: &PathBuf| inside(root, path);
     let read = SYSTEM
         .iter()
-        .map(Path::new)
-        .chain(paths.read.iter().map(PathBuf::as_path));
+        .map(PathBuf::from)
+        .chain(paths.read.iter().filter_map(named));
     let read = read.map(|path| (path, AccessFs::ReadFile | AccessFs::ReadDir));
     // Nothing that a server writes is ever run.
     let write = paths
         .write
         .iter()
-        .map(|path| (path.as_path(), all & !AccessFs::Execute));
+        .filter_map(named)
+        .map(|path| (path, all & !AccessFs::Execute));
     for (path, access) in read.chain(write) {
-        let Ok(opened) = PathFd::new(path) else {
+        let Ok(opened) = PathFd::new(&path) else {
             continue;
         };
         // Of a file only what files have.

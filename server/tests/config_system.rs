@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -326,6 +327,109 @@ fn another_root_folder_serves_the_same_files() {
     wait_for("a line", || {
         fs::read_to_string(sites.folder.join("logs/access")).is_ok_and(|log| log.contains("GET /a.txt"))
     });
+}
+
+/// A jail as one is made: the file in a folder of its own, /etc and a folder for temporary files inside. Neither of these is below what the
+/// same names mean outside.
+fn jail(spool: &str) -> Option<(Server, support::Folder, TcpListener)> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can give privileges up");
+        return None;
+    }
+    let folder = Sites::folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    folder.write("etc/hosts", "127.0.0.1 backend.test\n");
+    fs::create_dir(folder.join("inner-tmp")).unwrap();
+    fs::set_permissions(folder.join("inner-tmp"), fs::Permissions::from_mode(0o777)).unwrap();
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (here, port) = (folder.path().display(), backend.local_addr().unwrap().port());
+    let text = format!(
+        "workers = 2\nuser = \"65534\"\ngroup = \"65534\"\nchroot = \"{here}\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n[[site]]\n\
+         [[site.route]]\npath = \"/app\"\nfastcgi = {{ to = \"127.0.0.1:{port}\", root = \"{here}/www\", front = \"/a.txt\" }}\n\
+         [[site.route]]\nproxy = \"backend.test:{port}\"\n"
+    );
+    let file = folder.write("conf/site.toml", text);
+    let mut command = osier();
+    command.arg(file).env("TMPDIR", spool);
+    command.stderr(fs::File::create(folder.join("stderr")).unwrap());
+    Some((Server::spawn(command), folder, backend))
+}
+
+/// Reads a FastCGI request to its end and answers with the length of its body.
+fn answer_fastcgi(stream: &mut TcpStream) {
+    let (mut body, mut header) = (0, [0; 8]);
+    loop {
+        stream.read_exact(&mut header).unwrap();
+        let (kind, length) = (header[1], usize::from(u16::from_be_bytes([header[4], header[5]])));
+        let mut content = vec![0; length + usize::from(header[6])];
+        stream.read_exact(&mut content).unwrap();
+        // FCGI_STDIN; its end is an empty one.
+        match (kind, length) {
+            (5, 0) => break,
+            (5, _) => body += length,
+            _ => {}
+        }
+    }
+    let text = format!("Content-Type: text/plain\r\n\r\n{body}");
+    let id = [header[2], header[3]];
+    let record = |kind: u8, content: &[u8]| {
+        let length = u16::try_from(content.len()).unwrap().to_be_bytes();
+        [&[1, kind], &id[..], &length, &[0, 0], content].concat()
+    };
+    // FCGI_STDOUT twice, FCGI_END_REQUEST.
+    let answer = [record(6, text.as_bytes()), record(6, b""), record(3, &[0; 8])].concat();
+    stream.write_all(&answer).unwrap();
+}
+
+#[test]
+fn another_root_folder_has_its_own_hosts_and_temporary_files() {
+    let Some((server, folder, backend)) = jail("/inner-tmp") else {
+        return;
+    };
+    let said = fs::read_to_string(folder.join("stderr")).unwrap();
+    assert!(!said.contains("temporary"), "{said}");
+    let mut client = server.connect();
+    client.send("GET", "/", &[]);
+    backend.set_nonblocking(true).unwrap();
+    let mut stream = None;
+    wait_for("the proxy, or an answer without it", || {
+        stream = backend.accept().ok();
+        stream.is_some() || rustix::io::ioctl_fionread(&client.stream).unwrap() > 0
+    });
+    let Some((mut stream, _)) = stream else {
+        panic!("the backend is not found: {:?}", client.receive("GET"));
+    };
+    stream.set_nonblocking(false).unwrap();
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nfound")
+        .unwrap();
+    assert_eq!(client.receive("GET").text(), "found");
+
+    backend.set_nonblocking(false).unwrap();
+    let application = std::thread::spawn(move || answer_fastcgi(&mut backend.accept().unwrap().0));
+    client.send_raw(b"POST /app HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for _ in 0..16 {
+        client.send_raw(b"10000\r\n");
+        client.send_raw(&[b'x'; 0x10000]);
+        client.send_raw(b"\r\n");
+    }
+    client.send_raw(b"0\r\n\r\n");
+    let reply = client.receive("POST");
+    assert_eq!((reply.status, reply.text()), (200, "1048576"));
+    application.join().unwrap();
+}
+
+#[test]
+fn a_root_folder_without_one_for_temporary_files_is_told_at_the_start() {
+    let Some((_server, folder, _)) = jail("/no-such-tmp") else {
+        return;
+    };
+    let said = fs::read_to_string(folder.join("stderr")).unwrap();
+    let line = format!(
+        "'{}', for temporary files, cannot be written to",
+        folder.join("no-such-tmp").display()
+    );
+    assert!(said.contains(&line), "{said}");
 }
 
 #[test]
