@@ -2,8 +2,10 @@
 
 mod support;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
+use std::time::Duration;
+use support::Client;
 use support::sites::{Sites, send, wait_for};
 
 /// An application that says what it was asked, or echoes when it is asked to upgrade. Ends with the test's process.
@@ -33,6 +35,10 @@ fn serve(mut stream: TcpStream) {
             stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
         let mut reader = stream.try_clone().unwrap();
         let _ = std::io::copy(&mut reader, &mut stream);
+        if head.starts_with("GET /silent ") {
+            // Neither sends nor closes.
+            thread::sleep(Duration::from_secs(600));
+        }
         return;
     }
     let line = head.lines().next().unwrap_or_default();
@@ -74,16 +80,13 @@ fn requests_reach_the_application() {
     assert_eq!((reply.status, reply.text()), (502, "<h1>lost</h1>"));
 }
 
-#[test]
-fn an_upgraded_connection_lives_through_reloads() {
-    let text = file(application(), "");
-    let sites = Sites::start(&text);
+fn upgraded(sites: &Sites, path: &str) -> Client {
     let mut client = sites.connect();
     send(
         &mut client,
         "GET",
         "x",
-        "/socket",
+        path,
         &[
             "Connection: Upgrade",
             "Upgrade: websocket",
@@ -92,6 +95,27 @@ fn an_upgraded_connection_lives_through_reloads() {
         ],
     );
     assert_eq!(client.receive_head().status, 101);
+    client
+}
+
+#[test]
+fn a_tunnel_that_one_side_has_closed_is_cut_when_the_other_is_silent() {
+    let application = application();
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\n[[site.route]]\nproxy = {{ to = \"{application}\", tunnel_half_closed = \"200ms\" }}\n"
+    ));
+    let mut client = upgraded(&sites, "/silent");
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    // Not the 30 s that it would be.
+    client.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn an_upgraded_connection_lives_through_reloads() {
+    let text = file(application(), "");
+    let sites = Sites::start(&text);
+    let mut client = upgraded(&sites, "/socket");
     let mut echo = |text: &str| {
         client.send_raw(text.as_bytes());
         let mut back = vec![0; text.len()];

@@ -197,8 +197,8 @@ impl Proxy {
         self.set(|settings| settings.tunnel_idle = limit)
     }
 
-    /// The same once one side has sent its last byte, as nobody can tell that from a peer that has left until something is sent
-    /// to it. 30 s.
+    /// The same once one side has sent its last byte, and from then on, as nobody can tell that from a peer that has left until
+    /// something is sent to it. 30 s.
     pub fn tunnel_half_closed_timeout(self, limit: Duration) -> Self {
         self.set(|settings| settings.tunnel_half_closed = limit)
     }

@@ -14,6 +14,9 @@ use osier_web::upstream::Upstream;
 const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: ECHO\r\nConnection: upgrade\r\nX-Tunnel: yes\r\n\r\n";
 
+/// A time that has not passed because the machine was busy.
+const LONG: Duration = Duration::from_secs(12);
+
 fn serve(proxy: Proxy) -> Site {
     site(Router::new().fallback(proxy.handler()))
 }
@@ -100,7 +103,7 @@ fn a_failure_of_one_side_ends_both() {
 }
 
 #[test]
-fn a_tunnel_without_a_byte_is_ended_and_one_with_traffic_in_one_direction_is_not() {
+fn a_tunnel_without_a_byte_is_ended() {
     let (_backend, upstream) = switching(|conn| {
         conn.rest();
     });
@@ -108,15 +111,6 @@ fn a_tunnel_without_a_byte_is_ended_and_one_with_traffic_in_one_direction_is_not
     let site = serve(Proxy::new(upstream.clone()).tunnel_idle_timeout(idle));
     upgraded(&site).expect_end();
     eventually("the lease ends", || upstream.stats()[0].leases == 0);
-
-    let (_backend, upstream) = switching(|conn| {
-        for _ in 0..20 {
-            std::thread::sleep(Duration::from_millis(50));
-            conn.send(".");
-        }
-    });
-    let site = serve(Proxy::new(upstream).tunnel_idle_timeout(idle));
-    assert_eq!(upgraded(&site).rest(), b"....................");
 }
 
 #[test]
@@ -245,24 +239,53 @@ fn a_tunnel_that_is_closed_halfway_and_silent_is_ended_sooner_than_an_idle_one()
     eventually("the lease ends", || upstream.stats()[0].leases == 0);
     drop(done);
 
-    // With bytes in the other direction it goes on, for longer than that in all.
-    let (_backend, upstream) = switching(move |conn| {
-        assert!(conn.rest().is_empty());
-        for _ in 0..20 {
-            std::thread::sleep(cut / 10);
-            conn.send(".");
-        }
-    });
-    let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(cut));
-    let mut client = upgraded(&site);
-    client.finish_sending();
-    assert_eq!(client.rest(), b"....................");
-
-    // And while both are open that time is not counted.
+    // While both are open that time is not counted.
     let (_backend, upstream) = switching(move |conn| {
         std::thread::sleep(cut + cut / 5);
         conn.send("late");
     });
     let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(cut));
     assert_eq!(upgraded(&site).rest(), b"late");
+}
+
+/// Bytes in one direction keep a tunnel for longer than its time in all, be the other idle or closed.
+#[test]
+fn a_tunnel_with_bytes_in_one_direction_goes_on() {
+    let dripping = || {
+        switching(move |conn| {
+            for _ in 0..13 {
+                std::thread::sleep(LONG / 12);
+                conn.send(".");
+            }
+        })
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let (_backend, upstream) = dripping();
+            let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(LONG));
+            let mut client = upgraded(&site);
+            client.finish_sending();
+            assert_eq!(client.rest(), b".............", "half-closed");
+        });
+        s.spawn(|| {
+            let (_backend, upstream) = dripping();
+            let site = serve(Proxy::new(upstream).tunnel_idle_timeout(LONG));
+            assert_eq!(upgraded(&site).rest(), b".............", "open");
+        });
+    });
+}
+
+/// The shorter time begins with the half-close: it is how long the other side may take to answer.
+#[test]
+fn silence_before_a_half_close_does_not_count() {
+    let (_backend, upstream) = switching(|conn| {
+        assert!(conn.rest().is_empty());
+        std::thread::sleep(Duration::from_secs(2));
+        conn.send("the answer");
+    });
+    let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(LONG));
+    let mut client = upgraded(&site);
+    std::thread::sleep(LONG - Duration::from_secs(1));
+    client.finish_sending();
+    assert_eq!(client.rest(), b"the answer");
 }

@@ -264,6 +264,8 @@ pub struct Proxy {
     pub timeouts: UpstreamTimeouts,
     /// Of an upgraded connection.
     pub tunnel_idle: Option<Duration>,
+    /// Of one that one side has closed.
+    pub tunnel_half_closed: Option<Duration>,
     pub health: Option<Health>,
     /// Whose X-Forwarded-* fields count.
     pub trust: Vec<IpNet>,

@@ -80,6 +80,7 @@ pub fn proxy<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches
         host: ProxyHost::Client,
         timeouts: UpstreamTimeouts::default(),
         tunnel_idle: None,
+        tunnel_half_closed: None,
         health: None,
         trust: Vec::new(),
         forwarded: true,
@@ -116,6 +117,7 @@ pub fn proxy<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches
     proxy.host = host.map_or(ProxyHost::Client, |host| host.value);
     proxy.timeouts = timeouts(&table);
     proxy.tunnel_idle = table.duration("tunnel_idle");
+    proxy.tunnel_half_closed = table.duration("tunnel_half_closed");
     proxy.health = health(&table, true);
     proxy.trust = values(table.parsed_list("trust", net));
     proxy.forwarded = table.boolean("forwarded").unwrap_or(true);

@@ -146,6 +146,9 @@ fn proxy(settings: &config::Proxy, means: &Means) -> io::Result<Proxy> {
     if let Some(time) = settings.tunnel_idle {
         proxy = proxy.tunnel_idle_timeout(time);
     }
+    if let Some(time) = settings.tunnel_half_closed {
+        proxy = proxy.tunnel_half_closed_timeout(time);
+    }
     if let Some(bytes) = settings.read_ahead {
         proxy = proxy.read_ahead(usize::try_from(bytes).unwrap_or(usize::MAX));
     }

@@ -20,7 +20,7 @@ const PIECE: usize = 8 << 10;
 pub(super) struct Idle {
     /// As long as both are open.
     pub(super) both: Duration,
-    /// Once one has ended, if that is less. Also how often the other looks whether it has, but for [`LOOK`].
+    /// Once one has ended, from then on, if that is less. Also how often the other looks whether it has, but for [`LOOK`].
     pub(super) half_closed: Duration,
 }
 
@@ -31,7 +31,7 @@ struct Tunnel<'t> {
     client: &'t Stream,
     backend: &'t Stream,
     idle: Idle,
-    /// When a byte was last moved, in either direction.
+    /// When a byte, or the end of one direction, was last passed on.
     moved: Cell<Instant>,
     half_closed: Cell<bool>,
 }
@@ -61,6 +61,8 @@ impl Tunnel<'_> {
         if self.copy(from, to, first).is_ok() {
             let _ = to.shutdown(Shutdown::Write);
             self.half_closed.set(true);
+            // The shorter time begins here: earlier silence was within the longer one.
+            self.moved.set(Instant::now());
         } else {
             // The other direction meets the end of both at its next call.
             let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
