@@ -90,7 +90,8 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 /// | the connection ends | the backend breaks off inside a body of which the client has got some |
 ///
 /// Each with a line in the log that has the request's id. Trailers of the backend are dropped. Its interim
-/// responses (103 Early Hints) are passed on to clients of HTTP/1.1, but for `100 Continue`.
+/// responses are passed on to clients of HTTP/1.1, but for `100 Continue`: 103 Early Hints with its `Link` and
+/// `Content-Security-Policy`, others without fields, as layers see the response only that follows.
 ///
 /// # Retries
 ///

@@ -68,6 +68,10 @@ fn passing<'r>(reply: &'r Reply<'_>) -> impl Iterator<Item = (&'r str, &'r [u8])
     reply.headers().filter(move |(name, _)| !of_connection(name))
 }
 
+/// What an early hint may say, RFC 8297 and what browsers read of one. Nothing else, as an interim response does not pass the
+/// layers that set fields and take them off.
+const HINTS: [&str; 2] = ["link", "content-security-policy"];
+
 /// Passes an interim response on (RFC 9110 15.2), 103 Early Hints for example: to who can read it, and but for 100 Continue,
 /// which is answered here. It goes out when the connection's fiber suspends, and that is this one.
 pub(super) fn pass_interim(reply: &Reply<'_>, asked: &osier_http::Head<'_>, output: &Output<'_>) {
@@ -82,7 +86,10 @@ pub(super) fn pass_interim(reply: &Reply<'_>, asked: &osier_http::Head<'_>, outp
     let Ok(mut head) = HeadWriter::begin(&mut state.buffer, reply.status(), asked.exchange()) else {
         return;
     };
-    for (name, value) in passing(reply) {
+    let may_say = |name: &str| {
+        reply.status() == StatusCode::EARLY_HINTS.as_u16() && HINTS.iter().any(|hint| name.eq_ignore_ascii_case(hint))
+    };
+    for (name, value) in passing(reply).filter(|(name, _)| may_say(name)) {
         // As above.
         let _ = head.header(name, value);
     }
