@@ -73,6 +73,14 @@ fn requests_reach_the_application() {
         sites.get("x.example", "/api/v1").text(),
         "GET /v1 HTTP/1.1|host: api.internal"
     );
+    // What the route takes as its path, the prefix takes off.
+    for path in ["/api%2Fv1", "//api/v1", "/%61pi/v1", "/%2f/a%70i%2Fv1"] {
+        assert_eq!(
+            sites.get("x.example", path).text(),
+            "GET /v1 HTTP/1.1|host: api.internal",
+            "{path}"
+        );
+    }
     assert_eq!(sites.get("x.example", "/fixed").text(), "@");
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let sites = Sites::start(&file(nobody, ""));

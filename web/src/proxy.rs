@@ -154,7 +154,8 @@ impl Proxy {
     }
 
     /// Takes `prefix` off the path: `/api/x` becomes `/x`, and `/api` becomes `/`. Other paths stay. Compared is what the
-    /// two mean, so `/%61pi/x` becomes `/x` too, as routes take it; the rest of the path is passed on as it was written.
+    /// two mean: decoded, an encoded slash a slash, and without empty segments. So `/%61pi/x`, `/api%2Fx` and `//api/x` become
+    /// `/x` too; the rest of the path is passed on as it was written.
     pub fn strip_prefix(self, prefix: &str) -> Self {
         self.replace_prefix(prefix, "")
     }

@@ -180,7 +180,13 @@ fn a_prefix_of_the_path_is_replaced_at_whole_segments() {
         ("http://h/api/%2Fx", "/%2Fx"),
         // As routes compare; what is left is passed on as it was written.
         ("/%61p%69/%78?y", "/%78?y"),
-        ("/api%2Fx", "/api%2Fx"),
+        // An encoded slash ends a segment, and empty ones do not count.
+        ("/api%2Fx", "/x"),
+        ("/api%2fx%2Fy?z", "/x%2Fy?z"),
+        ("//api/x", "/x"),
+        ("/%2F/api//x", "//x"),
+        ("/api%2F", "/"),
+        ("//apis/x", "//apis/x"),
     ];
     for (from, to) in stripped {
         assert_eq!(target(&site, from), to, "{from}");

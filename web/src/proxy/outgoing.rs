@@ -27,25 +27,42 @@ pub(super) fn target<'r>(settings: &Settings, request: &Request<'r>) -> Option<C
     match replaced {
         None if is_origin => Some(Cow::Borrowed(request.target())),
         None => Some(with_query(path.to_owned(), request.query())),
-        Some(("", "")) => Some(with_query("/".to_owned(), request.query())),
+        Some(("", rest)) if rest.is_empty() => Some(with_query("/".to_owned(), request.query())),
         Some((with, rest)) => Some(with_query(format!("{with}{rest}"), request.query())),
     }
 }
 
-/// What follows `prefix`, where that ends at the end of a segment. Both may be percent-encoded: routes, which have chosen this
-/// handler, compare decoded segments too. An encoded slash is no end of a segment.
-fn behind<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+/// What follows `prefix`, where that ends at the end of a segment. Read as the server's routes read a path, one of which has
+/// chosen this handler: decoded, an encoded slash a slash, and without empty segments. Were it read otherwise, a request could
+/// reach the backend by one route's rules and with a path of another's.
+fn behind<'p>(path: &'p str, prefix: &str) -> Option<Cow<'p, str>> {
     let (mut rest, mut prefix) = (path.as_bytes(), prefix.as_bytes());
-    while !prefix.is_empty() {
-        let (wanted, found) = (first(prefix)?, first(rest)?);
-        if wanted != found && (wanted.0 != found.0 || wanted.0 == b'/') {
+    while let Some((wanted, length)) = step(prefix) {
+        let (found, taken) = step(rest)?;
+        if wanted != found {
             return None;
         }
-        (prefix, rest) = (&prefix[wanted.1..], &rest[found.1..]);
+        (prefix, rest) = (&prefix[length..], &rest[taken..]);
     }
     // Whole characters were taken: an encoded byte is ASCII, and others were equal one by one.
-    let rest = path.get(path.len() - rest.len()..)?;
-    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+    let text = path.get(path.len() - rest.len()..)?;
+    match first(rest) {
+        None | Some((b'/', 1)) => Some(Cow::Borrowed(text)),
+        // A target begins with a slash that is not encoded.
+        Some((b'/', length)) => Some(Cow::Owned(format!("/{}", &text[length..]))),
+        Some(_) => None,
+    }
+}
+
+/// As [`first`], but for slashes, which count as one as long as they follow each other.
+fn step(path: &[u8]) -> Option<(u8, usize)> {
+    let (byte, mut length) = first(path)?;
+    while byte == b'/'
+        && let Some((b'/', more)) = first(&path[length..])
+    {
+        length += more;
+    }
+    Some((byte, length))
 }
 
 /// The first byte, decoded, and how many it was written with.
@@ -153,18 +170,29 @@ mod tests {
             ("/caf%C3%A9/x", "/caf\u{e9}", Some("/x")),
             ("/x", "", Some("/x")),
             ("/a/b/x", "/a/b", Some("/x")),
-            // A slash that is encoded is part of a segment.
-            ("/a%2fb/x", "/a/b", None),
-            ("/a/b/x", "/a%2Fb", None),
+            // A slash that is encoded is one too, and one after another the same.
+            ("/a%2fb/x", "/a/b", Some("/x")),
+            ("/a/b/x", "/a%2Fb", Some("/x")),
             ("/a%2fb/x", "/a%2Fb", Some("/x")),
-            ("/api%2Fx", "/api", None),
+            ("/api%2Fx", "/api", Some("/x")),
+            ("/api%2F", "/api", Some("/")),
+            ("/api%2F%2fx/", "/api", Some("/%2fx/")),
+            ("/api%2f\u{e9}", "/api", Some("/\u{e9}")),
+            ("//api/x", "/api", Some("/x")),
+            ("/%2F/api//x", "/api", Some("//x")),
+            ("/a//b/x", "/a/b", Some("/x")),
+            ("/a/b/x", "/a//b", Some("/x")),
+            ("//x", "", Some("//x")),
+            ("//x", "/api", None),
+            ("/", "/api", None),
+            ("/%252Fapi/x", "/api", None),
             ("/apis", "/api", None),
             ("/ap", "/api", None),
             ("/%61p", "/api", None),
             ("/ap%", "/ap%", Some("")),
             ("/API/x", "/api", None),
         ] {
-            assert_eq!(behind(path, prefix), rest, "{path} {prefix}");
+            assert_eq!(behind(path, prefix).as_deref(), rest, "{path} {prefix}");
         }
     }
 
