@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Command;
 use std::time::Duration;
 
@@ -475,6 +475,37 @@ fn a_reload_in_another_root_folder_finds_what_lies_there() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn sockets_outside_of_the_new_root_folder_outlive_reloads() {
+    let outside = support::Folder::new();
+    let there = outside.path().display();
+    let listen = format!(
+        "[admin]\naddress = \"unix:{there}/admin.sock\"\n[[listen]]\naddress = \"127.0.0.1:0\"\n\
+         [[listen]]\naddress = \"unix:{there}/web.sock\"\n"
+    );
+    let Some(sites) = as_nobody(&format!("chroot = \"HERE\"\n{listen}")) else {
+        return;
+    };
+    let said = sites.hang_up();
+    assert!(said.contains("osier: reloaded "), "{said}");
+    for name in ["admin.sock", "web.sock"] {
+        let mut stream = UnixStream::connect(outside.join(name)).unwrap();
+        stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
+        stream.write_all(b"GET /health HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let expected = if name == "web.sock" { "404" } else { "200" };
+        assert!(answer.starts_with(&format!("HTTP/1.1 {expected}")), "{name}: {answer}");
+    }
+    // Another one cannot come.
+    let text = fs::read_to_string(sites.folder.join("site.toml")).unwrap();
+    let said = sites.reload(&text.replace("web.sock", "other.sock"));
+    assert!(
+        said.contains("the old configuration stays") && said.contains("other.sock"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -244,11 +244,12 @@ fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
         if named.as_os_str().len() > LONGEST {
             return Err(format!("the path of a Unix socket has at most {LONGEST} bytes"));
         }
-        // Opened before the root folder changes, or in it.
-        let path = if source.is_inside() {
-            source.path(path)?
-        } else {
-            named.clone()
+        // Opened before the root folder changes, or in it. One that was opened outside is out of sight, and stays; a new one will be
+        // refused when it is bound.
+        let path = match source.path(path) {
+            _ if !source.is_inside() => named.clone(),
+            Ok(path) => path,
+            Err(_) => return Ok(Bind::Unix(named)),
         };
         let parent = path.parent().unwrap_or(&path);
         if !parent.is_dir() {
