@@ -105,7 +105,7 @@ pub trait Facts {
     /// The client, as a trusted balancer tells it; none on a Unix socket.
     fn client(&self) -> Option<IpAddr>;
     /// The body, where it is a form whose encoding is that of queries and that is not too large.
-    fn form(&self) -> Option<&str>;
+    fn form(&self) -> Option<&[u8]>;
     /// The protocol is HTTP/1.0.
     fn http_10(&self) -> bool;
     /// The client's side is encrypted.
@@ -119,7 +119,7 @@ pub struct Seen<'s, 'r> {
     /// The request.
     pub request: &'s Request<'r>,
     /// See [`Facts::form`].
-    pub form: Option<String>,
+    pub form: Option<Vec<u8>>,
     /// See [`Facts::https`].
     pub https: bool,
     /// See [`Facts::proxied`].
@@ -145,7 +145,7 @@ impl Facts for Seen<'_, '_> {
     fn client(&self) -> Option<IpAddr> {
         self.request.client_ip()
     }
-    fn form(&self) -> Option<&str> {
+    fn form(&self) -> Option<&[u8]> {
         self.form.as_deref()
     }
     fn http_10(&self) -> bool {
@@ -208,7 +208,7 @@ impl Rewrite {
     /// # Suspends
     ///
     /// Until the body has come.
-    pub fn form(&self, request: &mut Request<'_>, path: &[u8]) -> Option<String> {
+    pub fn form(&self, request: &mut Request<'_>, path: &[u8]) -> Option<Vec<u8>> {
         if !self.reads_forms || request.body().announced() == Some(0) {
             return None;
         }
@@ -218,7 +218,8 @@ impl Rewrite {
         if !is_form || !self.rules.iter().any(is_wanted) {
             return None;
         }
-        String::from_utf8(request.body().preview(FORM_MAX)?).ok()
+        // As it is: bytes that are no text in one field hide none of the others.
+        request.body().preview(FORM_MAX)
     }
 
     /// What becomes of a request.

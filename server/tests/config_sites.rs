@@ -226,6 +226,26 @@ fn fixed_answers() {
 }
 
 #[test]
+fn a_rule_on_a_posted_field_is_not_passed_by_bytes_that_are_no_text() {
+    let sites = Sites::start(
+        "[[site]]\n[[site.route]]\nrewrite = { pattern = \"^/order$\", to = \"/pay\", if = [{ of = \"post\", name = \"step\", is = \"pay\" }] }\n\
+         [[site.route]]\npath = \"/pay\"\nrespond = \"pay\"\n[[site.route]]\nrespond = \"passed\"\n",
+    );
+    let step = |body: &[u8]| {
+        let mut client = sites.connect();
+        let length = format!("Content-Length: {}", body.len());
+        let kind = "Content-Type: application/x-www-form-urlencoded";
+        send(&mut client, "POST", "x", "/order", &[kind, &length]);
+        client.send_raw(body);
+        client.receive("POST").text().to_owned()
+    };
+    assert_eq!(step(b"step=pay&name=cafe"), "pay");
+    assert_eq!(step(b"step=pay&name=caf\xe9"), "pay");
+    assert_eq!(step(b"\xff=\xfe&step=pay"), "pay");
+    assert_eq!(step(b"step=p\xe9y"), "passed");
+}
+
+#[test]
 fn rewrites_go_through_the_routes_again() {
     let sites = Sites::start(
         "[[site]]\ndefault = true\n\

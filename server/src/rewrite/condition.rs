@@ -222,7 +222,9 @@ impl Check {
         match subject {
             Subject::Header(name) => self.expects(facts.header(name), captures),
             Subject::Cookie(name) => self.expects(cookie(facts, name), captures),
-            Subject::Query(name) => self.expects(parameter(facts.query(), name).as_deref(), captures),
+            Subject::Query(name) => {
+                self.expects(parameter(facts.query().map(str::as_bytes), name).as_deref(), captures)
+            }
             Subject::Post(name) => self.expects(parameter(facts.form(), name).as_deref(), captures),
             Subject::Method => self.expects(Some(facts.method().as_bytes()), captures),
             Subject::Host => self.expects(host(facts).as_deref().map(str::as_bytes), captures),
@@ -298,15 +300,22 @@ fn cookie<'f>(facts: &'f dyn Facts, name: &str) -> Option<&'f [u8]> {
 }
 
 /// The first parameter of that name, as forms encode it.
-fn parameter<'q>(query: Option<&'q str>, name: &str) -> Option<Cow<'q, [u8]>> {
-    let decode = |text: &'q str| -> Cow<'q, [u8]> {
-        if text.contains('+') {
-            let spaced = text.replace('+', " ");
-            return Cow::Owned(percent_decode(spaced.as_bytes()).collect());
+fn parameter<'q>(query: Option<&'q [u8]>, name: &str) -> Option<Cow<'q, [u8]>> {
+    let decode = |text: &'q [u8]| -> Cow<'q, [u8]> {
+        if text.contains(&b'+') {
+            let spaced: Vec<u8> = text
+                .iter()
+                .map(|&byte| if byte == b'+' { b' ' } else { byte })
+                .collect();
+            return Cow::Owned(percent_decode(&spaced).collect());
         }
-        percent_decode(text.as_bytes()).into()
+        percent_decode(text).into()
     };
-    let mut pairs = query?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let pair = |pair: &'q [u8]| match pair.iter().position(|&byte| byte == b'=') {
+        Some(at) => (&pair[..at], &pair[at + 1..]),
+        None => (pair, &pair[pair.len()..]),
+    };
+    let mut pairs = query?.split(|&byte| byte == b'&').map(pair);
     pairs
         .find(|(key, _)| *decode(key) == *name.as_bytes())
         .map(|(_, value)| decode(value))

@@ -9,7 +9,7 @@ struct Sent {
     target: String,
     fields: Vec<(&'static str, &'static str)>,
     client: &'static str,
-    form: Option<&'static str>,
+    form: Option<&'static [u8]>,
     http_10: bool,
     https: bool,
     proxied: bool,
@@ -55,7 +55,7 @@ impl Facts for Sent {
     fn client(&self) -> Option<IpAddr> {
         (self.client != "unix").then(|| self.client.parse().unwrap())
     }
-    fn form(&self) -> Option<&str> {
+    fn form(&self) -> Option<&[u8]> {
         self.form
     }
     fn http_10(&self) -> bool {
@@ -286,13 +286,19 @@ fn every_condition_holds_and_fails() {
         (
             Post("a b".into()),
             equals("c&d"),
-            changed(|sent| sent.form = Some("x=1&a+b=c%26d&a+b=2")),
-            changed(|sent| sent.form = Some("a+b=d")),
+            changed(|sent| sent.form = Some(b"x=1&a+b=c%26d&a+b=2")),
+            changed(|sent| sent.form = Some(b"a+b=d")),
+        ),
+        (
+            Post("step".into()),
+            equals("pay"),
+            changed(|sent| sent.form = Some(b"name=caf\xe9&step=pay&\xff=1")),
+            changed(|sent| sent.form = Some(b"name=caf\xe9&step=p\xe9y")),
         ),
         (
             Post("a".into()),
             Test::Present,
-            changed(|sent| sent.form = Some("a")),
+            changed(|sent| sent.form = Some(b"a")),
             get("/p?a"),
         ),
         (
