@@ -76,15 +76,15 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Con
             at: error.span().unwrap_or(0..0),
             text: error.message().to_string(),
         });
-        return Err(Report::new(name, text, problems.collect()));
+        return Err(Report::new(name, text, problems.collect(), &problem::passwords(text)));
     }
     let source = reader::Source::new(text, base.to_path_buf(), root, &variable);
     let config = top::read(&source, &table);
-    let problems = source.into_problems();
+    let (problems, secrets) = source.finish();
     if problems.is_empty() {
         Ok(config)
     } else {
-        Err(Report::new(name, text, problems))
+        Err(Report::new(name, text, problems, &secrets))
     }
 }
 

@@ -579,6 +579,41 @@ fn variables_of_the_environment() {
 }
 
 #[test]
+fn passwords_are_not_shown() {
+    for text in [
+        "chat = { redis = \"redis://:s3cret@host:99999\" }\n",
+        "chat = { redis = \"redis://:s3@cret@host:99999\", channle = \"a\" }\n",
+        "chat = { channle = \"a\", redis = \"redis://:s3cret@host\" }\n",
+        "chat = { redis = \":s3cret@host\" }\n",
+        "chat = { redis = \"redis://:s3cret@host }\n",
+        "respond = 204\nauth = { users = { me = \"s3cret\" } }\n",
+    ] {
+        let (status, printed) = check(&format!("[[site]]\n[[site.route]]\n{text}"));
+        assert_eq!(status, 2, "{printed}");
+        assert!(!printed.contains("s3") && !printed.contains("cret"), "{printed}");
+        assert!(printed.contains("***"), "{printed}");
+    }
+}
+
+#[test]
+fn hints_are_of_the_table_that_a_key_is_in() {
+    run(&[
+        (
+            "@site\nauth = { user = { me = \"x\" }, file = \"users\" }\n@route\n",
+            &["3:10: unknown key 'user' in [site.auth]; did you mean 'users'?"],
+        ),
+        (
+            "@site\n[[site.route]]\nfastcgi = { to = \"127.0.0.1:1\", root = \"www\", health = { path = \"/\" } }\n",
+            &["4:58: unknown key 'path' in [site.route.fastcgi.health]; it knows every, timeout"],
+        ),
+        (
+            "@site\nlog = { file = \"a.log\", workers = 2 }\n@route\n",
+            &["3:25: unknown key 'workers' in [site.log]; it belongs to the top of the file, before the first table"],
+        ),
+    ]);
+}
+
+#[test]
 fn files_that_cannot_be_read() {
     let folder = Folder::new();
     std::fs::write(folder.join("latin1.toml"), b"[[site]]\nhost = \"\xe4\"\n").unwrap();

@@ -286,7 +286,13 @@ fn redis(table: &Section<'_>) -> Option<Redis> {
         table.source().problem(&at, text);
     }
     let url = table.string("redis")?;
-    // Not shown: it may hold a password.
+    let written = &table.source().text[url.span.clone()];
+    if let Some(end) = written.rfind('@') {
+        // The password is before it; the rest of the line may be shown.
+        let start = written.find("//").map_or(1, |slashes| slashes + 2);
+        table.source().secret(url.span.start + start..url.span.start + end);
+    }
+    // Nor is the value told in the message.
     let read = redis_url(table.source(), &url.value);
     let (server, password) = read
         .map_err(|why| table.source().problem(&url.span, format!("'redis': {why}")))

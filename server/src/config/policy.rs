@@ -116,6 +116,8 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
         .map(|table| table.entries())
         .unwrap_or_default();
     for (name, hash) in users {
+        // Or the password itself, where somebody has not read on.
+        source.secret(hash.span.clone());
         let alone = auth::Settings {
             users: vec![(name.value.clone(), hash.value.clone())],
             ..settings.clone()

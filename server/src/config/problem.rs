@@ -52,12 +52,12 @@ impl Report {
         }
     }
 
-    /// Of what was found in `source`.
-    pub fn new(file: &str, source: &str, mut problems: Vec<Problem>) -> Report {
+    /// Of what was found in `source`. Lines are shown without what is `secret` in them.
+    pub fn new(file: &str, source: &str, mut problems: Vec<Problem>, secret: &[Range<usize>]) -> Report {
         problems.sort_by_key(|problem| problem.at.start);
         problems.dedup();
         let entries = problems.into_iter().map(|problem| Entry {
-            place: Some(place(source, problem.at)),
+            place: Some(place(source, problem.at, secret)),
             text: problem.text,
         });
         Report {
@@ -81,7 +81,20 @@ pub fn line_of(source: &str, at: usize) -> usize {
         + 1
 }
 
-fn place(source: &str, at: Range<usize>) -> Place {
+/// Where the passwords of URLs may be in a text that is no TOML: on each line from the first `//` to the last `@`.
+pub fn passwords(source: &str) -> Vec<Range<usize>> {
+    let mut line_start = 0;
+    let mut found = Vec::new();
+    for line in source.split_inclusive('\n') {
+        if let (Some(start), Some(end)) = (line.find("//"), line.rfind('@')) {
+            found.push(line_start + start + 2..line_start + end);
+        }
+        line_start += line.len();
+    }
+    found
+}
+
+fn place(source: &str, at: Range<usize>, secret: &[Range<usize>]) -> Place {
     let floor = |mut at: usize| {
         at = at.min(source.len());
         while !source.is_char_boundary(at) {
@@ -99,10 +112,14 @@ fn place(source: &str, at: Range<usize>) -> Place {
         line: line_of(source, start),
         column: column + 1,
         source: line
-            .chars()
+            .char_indices()
             .take(SHOWN_CHARS)
-            // A tab would move the caret, any other control character the terminal.
-            .map(|char| if char.is_control() { ' ' } else { char })
+            .map(|(at, char)| match char {
+                _ if secret.iter().any(|secret| secret.contains(&(line_start + at))) => '*',
+                // A tab would move the caret, any other control character the terminal.
+                char if char.is_control() => ' ',
+                char => char,
+            })
             .collect(),
         width: width.clamp(1, SHOWN_CHARS.saturating_sub(column).max(1)),
     }
@@ -143,7 +160,7 @@ mod tests {
 
     fn shown(source: &str, at: Range<usize>) -> String {
         let text = "wrong".to_string();
-        Report::new("a.toml", source, vec![Problem { at, text }]).to_string()
+        Report::new("a.toml", source, vec![Problem { at, text }], &[]).to_string()
     }
 
     #[test]
@@ -177,7 +194,12 @@ mod tests {
             at: at..at + 1,
             text: text.into(),
         };
-        let report = Report::new("f", "ab\ncd", vec![problem(3, "b"), problem(0, "a"), problem(3, "b")]);
+        let report = Report::new(
+            "f",
+            "ab\ncd",
+            vec![problem(3, "b"), problem(0, "a"), problem(3, "b")],
+            &[],
+        );
         assert_eq!(report.len(), 2);
         assert_eq!(
             report.to_string(),

@@ -50,6 +50,8 @@ pub struct Source<'s> {
     /// Looks up an environment variable.
     pub variable: &'s dyn Fn(&str) -> Option<String>,
     problems: RefCell<Vec<Problem>>,
+    /// Parts of the text that no message shows: logs are read by more people than this file.
+    secrets: RefCell<Vec<Range<usize>>>,
 }
 
 /// A value and where it stands.
@@ -85,6 +87,7 @@ impl<'s> Source<'s> {
             chroot: OnceCell::new(),
             variable,
             problems: RefCell::default(),
+            secrets: RefCell::default(),
         }
     }
 
@@ -101,8 +104,14 @@ impl<'s> Source<'s> {
         self.problems.borrow().len()
     }
 
-    pub fn into_problems(self) -> Vec<Problem> {
-        self.problems.into_inner()
+    /// Has this part of the text never be shown, whatever is wrong around it.
+    pub fn secret(&self, at: Range<usize>) {
+        self.secrets.borrow_mut().push(at);
+    }
+
+    /// The mistakes, and what is secret.
+    pub fn finish(self) -> (Vec<Problem>, Vec<Range<usize>>) {
+        (self.problems.into_inner(), self.secrets.into_inner())
     }
 
     /// A path as the file names it, made absolute as far as the folder of the file is.
@@ -454,14 +463,17 @@ impl<'s> Section<'s> {
             if asked.contains(&name) {
                 continue;
             }
+            // Of the tables that are listed any key may have slipped into another one; any other table at most swallows those of the top.
+            let is_listed = HOMES.iter().any(|(home, _)| *home == self.title);
             let home = HOMES
                 .iter()
-                .find(|(home, keys)| *home != self.title && keys.contains(&name));
+                .find(|(home, keys)| *home != self.title && keys.contains(&name))
+                .filter(|(home, _)| is_listed || home.is_empty());
             let hint = match (home, nearest(name, asked.iter().copied())) {
+                (home, Some(guess)) if home.is_none() || !is_listed => format!("; did you mean '{guess}'?"),
                 (Some(("", _)), _) => "; it belongs to the top of the file, before the first table".into(),
                 (Some((home, _)), _) => format!("; it belongs to {home}"),
-                (None, Some(guess)) => format!("; did you mean '{guess}'?"),
-                (None, None) => format!("; it knows {}", asked.join(", ")),
+                (None, _) => format!("; it knows {}", asked.join(", ")),
             };
             self.source.problem(
                 &key.span(),
