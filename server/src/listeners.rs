@@ -2,17 +2,20 @@
 //!
 //! Called by `sites.rs` only, on the first fiber. A [`Bound`] has everything but connections: nothing is lost by dropping it. [`Running`] is
 //! one that accepts. A server's settings do not change under its connections: for other ones a second server is bound to clones of the same
-//! sockets, takes whoever comes, and the first is closed, which keeps its connections until they go or the listener does.
+//! sockets, takes whoever comes, and the first is closed, which keeps its connections until they go or the listener does. It is ended by a later
+//! reload: only when its last accept is over is a count of 0 true, and ending it before would drop who has just come.
 
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use osier::JoinHandle;
-use osier_web::{Connections, Limits, Listener, Listening, Request, Router, Server, ShutdownHandle, Timeouts};
+use osier_web::{
+    Connections, Limits, Listener, Listening, Request, Router, Server, ShutdownHandle, SocketFile, Timeouts,
+};
 
 use crate::config::{self, Bind, Config};
 use crate::opened::cannot_listen;
@@ -28,6 +31,9 @@ pub struct Bound {
     live: Arc<OnceLock<Arc<Live>>>,
     pub listening: Listening,
     sockets: Vec<Listener>,
+    file: Option<SocketFile>,
+    /// What the permissions of its file are to become.
+    mode: Option<u32>,
 }
 
 /// A listener that accepts.
@@ -38,6 +44,8 @@ pub struct Running {
     slot: usize,
     /// For a server with other settings.
     sockets: Vec<Listener>,
+    /// Goes with the listener, whichever of its servers accepts.
+    file: Option<SocketFile>,
     /// The last one accepts; those before it keep the connections they have.
     servers: Vec<Serving>,
 }
@@ -48,14 +56,26 @@ struct Serving {
     connections: Connections,
 }
 
+/// A server that ends.
+pub struct Ending {
+    /// How many connections had to be cut.
+    pub fiber: JoinHandle<usize>,
+    /// Those of clients; none are counted of `[admin]`.
+    pub connections: Option<Connections>,
+}
+
+/// Permissions of socket files that are being changed: dropped without [`Modes::keep`], they are again what they were.
+#[derive(Default)]
+pub struct Modes(Vec<(PathBuf, Permissions)>);
+
 /// The sockets a listener begins with.
 pub enum From {
     /// None: they are opened now.
     Nothing,
     /// Those that were opened before privileges were given up.
     Opened(Vec<Listener>),
-    /// Those of the same listener with other settings; and whether the mode of its file is to change.
-    Sockets(Vec<Listener>, bool),
+    /// Those of the same listener with other settings.
+    Sockets(Vec<Listener>),
 }
 
 impl Bound {
@@ -70,23 +90,22 @@ impl Bound {
     ) -> Result<Bound, String> {
         let live: Arc<OnceLock<Arc<Live>>> = Arc::default();
         let server = server(config, settings, slot, &live, say);
-        let sets_mode = matches!(from, From::Nothing | From::Sockets(_, true));
+        let is_new = matches!(from, From::Nothing);
         let file = match &settings.bind {
             Bind::Unix(path) => config::inside(root, path),
             _ => None,
         };
         let listening = match (from, &settings.bind, &file) {
-            (From::Opened(sockets) | From::Sockets(sockets, _), ..) => server.listeners(sockets),
+            (From::Opened(sockets) | From::Sockets(sockets), ..) => server.listeners(sockets),
             (From::Nothing, Bind::Tcp(address), _) => server.bind(address),
             (From::Nothing, Bind::Unix(_), Some(file)) => server.bind_unix(file),
             (From::Nothing, bind, _) => Err(io::Error::other(format!(
                 "{bind} can be taken at the start only: restart the server"
             ))),
         };
-        let listening = listening.map_err(|error| cannot_listen(&error))?;
-        if let (true, Some(file), Some(mode)) = (sets_mode, file, settings.mode) {
-            fs::set_permissions(&file, Permissions::from_mode(mode))
-                .map_err(|error| format!("cannot change the mode of '{}': {error}", file.display()))?;
+        let mut listening = listening.map_err(|error| cannot_listen(&error))?;
+        if let (true, Some(file), Some(mode)) = (is_new, file, settings.mode) {
+            fs::set_permissions(&file, Permissions::from_mode(mode)).map_err(|error| no_mode(&file, &error))?;
         }
         let sockets = clones(listening.listeners(), settings)?;
         Ok(Bound {
@@ -94,9 +113,19 @@ impl Bound {
             slot,
             drain: config.drain,
             live,
+            file: listening.take_file(),
             listening,
             sockets,
+            mode: None,
         })
+    }
+
+    /// Changes the permissions of its file, if they are to be others.
+    pub fn set_mode(&self, root: Option<&Path>, modes: &mut Modes) -> Result<(), String> {
+        match (&self.settings.bind, self.mode) {
+            (Bind::Unix(path), Some(mode)) => modes.change(path, root, mode),
+            _ => Ok(()),
+        }
     }
 
     fn serve(live: &Arc<OnceLock<Arc<Live>>>, listening: Listening, site: &Arc<Live>) -> Serving {
@@ -116,8 +145,42 @@ impl Bound {
             drain: self.drain,
             slot: self.slot,
             sockets: self.sockets,
+            file: self.file,
         }
     }
+}
+
+impl Modes {
+    fn change(&mut self, path: &Path, root: Option<&Path>, mode: u32) -> Result<(), String> {
+        let Some(file) = config::inside(root, path) else {
+            let why = "it lies outside of the root folder of this process";
+            return Err(no_mode(path, &why));
+        };
+        let changed = fs::metadata(&file).and_then(|found| {
+            fs::set_permissions(&file, Permissions::from_mode(mode))?;
+            Ok(found.permissions())
+        });
+        let old = changed.map_err(|error| no_mode(path, &error))?;
+        self.0.push((file, old));
+        Ok(())
+    }
+
+    pub fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Modes {
+    fn drop(&mut self) {
+        for (file, old) in self.0.drain(..) {
+            // It could be changed a moment ago.
+            let _ = fs::set_permissions(file, old);
+        }
+    }
+}
+
+fn no_mode(path: &Path, why: &dyn std::fmt::Display) -> String {
+    format!("cannot change the mode of '{}': {why}", path.display())
 }
 
 fn clones(sockets: &[Listener], settings: &config::Listener) -> Result<Vec<Listener>, String> {
@@ -140,7 +203,7 @@ impl Running {
         let keys = [
             ("proxy_protocol", old.proxy_protocol != settings.proxy_protocol),
             ("max_connections", old.max_connections != settings.max_connections),
-            ("mode", old.mode != settings.mode),
+            ("mode", settings.mode.is_some() && old.mode != settings.mode),
             ("timeouts", old.timeouts != settings.timeouts),
             ("head", old.head != settings.head),
             ("drain", self.drain != config.drain),
@@ -149,6 +212,16 @@ impl Running {
             .filter(|(_, differs)| *differs)
             .map(|(key, _)| key)
             .collect()
+    }
+
+    /// Its file has permissions that `settings` no longer names; what it would have without a name, only the next start will show.
+    pub fn keeps_mode(&self, settings: &config::Listener) -> bool {
+        self.settings.mode.is_some() && settings.mode.is_none()
+    }
+
+    /// Of clients, of all its servers.
+    pub fn connections(&self) -> impl Iterator<Item = Connections> {
+        self.servers.iter().map(|server| server.connections.clone())
     }
 
     /// The same listener with other settings, not accepting yet.
@@ -160,35 +233,42 @@ impl Running {
         say: &Say,
     ) -> Result<Bound, String> {
         let sockets = clones(&self.sockets, settings)?;
-        let from = From::Sockets(sockets, self.settings.mode != settings.mode);
-        Bound::new(config, settings, self.slot, from, root, say)
+        let mut bound = Bound::new(config, settings, self.slot, From::Sockets(sockets), root, say)?;
+        bound.mode = settings.mode.filter(|_| self.settings.mode != settings.mode);
+        bound.settings.mode = settings.mode.or(self.settings.mode);
+        Ok(bound)
     }
 
-    /// Has `renewed` accept from now on. What has ended by that is given back.
-    pub fn renew(&mut self, renewed: Bound, site: &Arc<Live>) -> Vec<JoinHandle<usize>> {
+    /// Has `renewed` accept from now on.
+    pub fn renew(&mut self, renewed: Bound, site: &Arc<Live>) {
         let serving = Bound::serve(&renewed.live, renewed.listening, site);
         (self.settings, self.drain) = (renewed.settings, renewed.drain);
         for server in &self.servers {
             server.stop.close();
         }
-        let mut ended = Vec::new();
-        // The first of a Unix socket removes its file at its end.
-        if !matches!(self.settings.bind, Bind::Unix(_)) {
-            for server in self.servers.extract_if(.., |server| server.connections.count() == 0) {
-                server.stop.shutdown();
-                ended.push(server.fiber);
-            }
-        }
         self.servers.push(serving);
-        ended
     }
 
-    /// Takes nobody new, and lets running requests finish; the fibers say how many had to be cut.
-    pub fn end(self) -> impl Iterator<Item = JoinHandle<usize>> {
-        self.servers.into_iter().map(|server| {
-            server.stop.shutdown();
-            server.fiber
-        })
+    /// Ends the servers that accept no more and have no connection left.
+    pub fn reap(&mut self) -> impl Iterator<Item = Ending> {
+        let is_over = |server: &mut Serving| server.stop.is_closed() && server.connections.count() == 0;
+        self.servers.extract_if(.., is_over).map(Serving::end)
+    }
+
+    /// Takes nobody new, and lets running requests finish.
+    pub fn end(self) -> impl Iterator<Item = Ending> {
+        drop(self.file);
+        self.servers.into_iter().map(Serving::end)
+    }
+}
+
+impl Serving {
+    fn end(self) -> Ending {
+        self.stop.shutdown();
+        Ending {
+            fiber: self.fiber,
+            connections: Some(self.connections),
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::{self, Bind, Config, Report};
-use crate::listeners::{Bound, From as Sockets, Running};
+use crate::listeners::{Bound, Ending, From as Sockets, Modes, Running};
 use crate::metrics::Admin;
 use crate::opened::{self, Opened};
 use crate::say::{self, Say};
@@ -97,8 +97,8 @@ struct Sites {
     config: Config,
     live: Arc<Live>,
     running: Vec<Running>,
-    /// Listeners that are gone, until their last connection is.
-    draining: Vec<JoinHandle<usize>>,
+    /// Servers of listeners that are gone or have other settings, until their last connection is.
+    draining: Vec<Ending>,
     slots: usize,
     means: Means,
     admin: Option<Serving>,
@@ -210,17 +210,18 @@ impl Sites {
     }
 
     fn accept(&mut self, bound: Vec<Bound>) {
-        for bound in bound {
-            self.count(&bound);
-            self.running.push(bound.accept(&self.live));
-        }
+        let running = bound.into_iter().map(|bound| bound.accept(&self.live));
+        self.running.extend(running);
+        self.recount();
     }
 
-    /// Has the connections of a listener counted.
-    fn count(&self, bound: &Bound) {
+    /// Has the connections counted of all servers there are.
+    fn recount(&self) {
         let connections = self.means.connections.lock();
         let mut connections = connections.unwrap_or_else(PoisonError::into_inner);
-        connections.push(bound.listening.connections());
+        connections.clear();
+        connections.extend(self.running.iter().flat_map(Running::connections));
+        connections.extend(self.draining.iter().filter_map(|ending| ending.connections.clone()));
     }
 
     /// Takes the file as it is now, or says why not.
@@ -297,10 +298,24 @@ impl Sites {
             (config, snapshot)
         });
         let snapshot = snapshot?;
+        let mut modes = Modes::default();
+        for (bound, _) in &renewed {
+            bound.set_mode(root, &mut modes)?;
+        }
+        modes.keep();
         snapshot.start();
         // Nothing can fail from here on.
         for key in self.started.changed(&config) {
             (self.say)(format_args!("'{key}' has changed: that counts from the next start on"));
+        }
+        for settings in &config.listeners {
+            let is_it = |running: &&Running| *running.bind() == settings.bind && running.keeps_mode(settings);
+            if let Some(running) = self.running.iter().find(is_it) {
+                (self.say)(format_args!(
+                    "{} has the permissions that 'mode' has given it until the next start",
+                    running.bind()
+                ));
+            }
         }
         self.live.replace(snapshot);
         self.means = means;
@@ -308,7 +323,8 @@ impl Sites {
             let admin = admin.map(|listening| serve_admin(listening, &self.say));
             if let Some((stop, fiber)) = std::mem::replace(&mut self.admin, admin) {
                 stop.shutdown();
-                self.draining.push(fiber);
+                let connections = None;
+                self.draining.push(Ending { fiber, connections });
             }
         }
         self.slots += fresh.len();
@@ -321,10 +337,9 @@ impl Sites {
                 "'{keys}' of listener '{}' counts for the connections that come from now on",
                 bound.settings.name
             ));
-            self.count(&bound);
             let running = self.running.iter_mut().find(|running| running.slot() == bound.slot);
             let running = running.expect("it was found by its address before, and nothing has gone since");
-            self.draining.extend(running.renew(bound, &self.live));
+            running.renew(bound, &self.live);
         }
         let stays = |running: &Running| config.listeners.iter().any(|settings| settings.bind == *running.bind());
         let (kept, gone): (Vec<_>, Vec<_>) = self.running.drain(..).partition(stays);
@@ -333,7 +348,9 @@ impl Sites {
             (self.say)(format_args!("no longer listening on {}", running.bind()));
         }
         self.draining.extend(gone.into_iter().flat_map(Running::end));
-        self.draining.retain(|fiber| !fiber.is_finished());
+        self.draining.extend(self.running.iter_mut().flat_map(Running::reap));
+        self.draining.retain(|ending| !ending.fiber.is_finished());
+        self.recount();
         self.config = config;
         // A worker without requests would hold the old snapshot, and what only that has, until the next one.
         for worker in 0..osier::workers() {
@@ -367,8 +384,8 @@ impl Sites {
         }
         self.live.current().stop();
         let running = self.running.drain(..).flat_map(Running::end);
-        let fibers: Vec<_> = running.chain(self.draining.drain(..)).collect();
-        let cut = fibers.into_iter().map(|fiber| fiber.join().unwrap_or(0)).sum();
+        let endings: Vec<_> = running.chain(self.draining.drain(..)).collect();
+        let cut = endings.into_iter().map(|ending| ending.fiber.join().unwrap_or(0)).sum();
         // Up to here it says that this server drains.
         if let Some((stop, fiber)) = self.admin.take() {
             stop.shutdown();

@@ -1,8 +1,11 @@
 //! SIGHUP: a new configuration takes the place of the old one, and nothing that has not changed notices.
 
 mod support;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use support::Client;
 use support::sites::{Sites, send, wait_for};
 
@@ -260,6 +263,118 @@ fn other_settings_of_a_listener_count_for_who_comes() {
     sites.server.signal(support::Signal::TERM);
     assert!(sites.server.wait().success());
     assert!(old.receive_rest().is_empty() && told.receive_rest().is_empty());
+}
+
+/// The least a listener can have changed.
+fn with_fields(count: usize) -> String {
+    format!(
+        "[[listen]]\naddress = \"127.0.0.1:0\"\nhead = {{ fields = {} }}\n{}",
+        50 + count % 40,
+        routes("x")
+    )
+}
+
+#[test]
+fn nobody_who_comes_is_dropped_while_a_listener_gets_other_settings() {
+    let sites = Sites::start(&with_fields(0));
+    let (address, end) = (sites.addresses[0], AtomicBool::new(false));
+    let unanswered = std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let (mut asked, mut unanswered) = (0, 0);
+            while !end.load(Ordering::Relaxed) {
+                let mut client = Client::new(address);
+                // Accepted by now, and nothing has come from it; a moment without anybody follows its end.
+                std::thread::sleep(Duration::from_millis(1));
+                send(&mut client, "GET", "x", "/fixed", &["Connection: close"]);
+                asked += 1;
+                unanswered += usize::from(client.receive_rest().is_empty());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(asked > 10, "{asked} connections are no test");
+            unanswered
+        });
+        for count in 1..200 {
+            let said = sites.reload(&with_fields(count));
+            assert!(
+                said.contains("'head' of listener") && said.contains("reloaded"),
+                "{said}"
+            );
+        }
+        end.store(true, Ordering::Relaxed);
+        client.join().unwrap()
+    });
+    assert_eq!(unanswered, 0);
+}
+
+#[test]
+fn servers_with_settings_of_before_do_not_pile_up() {
+    let file = |count| {
+        let unix = format!(
+            "[[listen]]\naddress = \"unix:o.sock\"\nmax_connections = {}\n",
+            100 + count
+        );
+        format!("[admin]\naddress = \"127.0.0.1:0\"\n{unix}{}", with_fields(count))
+    };
+    let sites = Sites::start(&file(0));
+    let said = sites.said();
+    let admin = said.split("/health and /metrics are on ").nth(1).unwrap();
+    let admin = admin.lines().next().unwrap().parse().unwrap();
+    let fibers = || {
+        let mut client = Client::new(admin);
+        send(&mut client, "GET", "x", "/metrics", &[]);
+        let reply = client.receive("GET");
+        let lines = reply.text().lines();
+        let counts = lines.filter_map(|line| line.strip_prefix("osier_worker_fibers{")?.split(' ').nth(1));
+        counts.map(|count| count.parse::<usize>().unwrap()).sum::<usize>()
+    };
+    let before = fibers();
+    for count in 1..30 {
+        let said = sites.reload(&file(count));
+        assert!(said.contains("'max_connections' of listener"), "{said}");
+    }
+    // What the last reloads have closed is found by the next one.
+    wait_for("the end of the servers of before", || {
+        sites.hang_up();
+        fibers() < before + 8
+    });
+    let mut stream = UnixStream::connect(sites.folder.join("o.sock")).unwrap();
+    stream.write_all(b"GET /fixed HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    // The listener goes, and its file with it.
+    let said = sites.reload(&with_fields(1));
+    assert!(said.contains("no longer listening on unix:"), "{said}");
+    wait_for("the end of the file", || !sites.folder.join("o.sock").exists());
+}
+
+#[test]
+fn the_mode_of_a_socket_changes_with_a_configuration_that_counts() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let file = |mode: &str, more: &str| {
+        let unix = format!("[[listen]]\nname = \"u\"\naddress = \"unix:o.sock\"\n{mode}");
+        format!("{unix}{more}{}", with_fields(0))
+    };
+    let sites = Sites::start(&file("mode = \"0600\"\n", ""));
+    let path = sites.folder.join("o.sock");
+    let mode = || std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions()) & 0o777;
+    let other = format!("[[listen]]\naddress = \"{}\"\n", taken.local_addr().unwrap());
+    let said = sites.reload(&file("mode = \"0640\"\n", &other));
+    assert!(said.contains("the old configuration stays"), "{said}");
+    assert_eq!(mode(), 0o600);
+    let said = sites.reload(&file("", "max_connections = 7\n"));
+    assert!(
+        said.contains("'max_connections' of listener 'u'") && !said.contains("'mode',"),
+        "{said}"
+    );
+    assert!(
+        said.contains("o.sock has the permissions that 'mode' has given it until the next start"),
+        "{said}"
+    );
+    assert_eq!(mode(), 0o600);
+    let said = sites.reload(&file("mode = \"0640\"\n", "max_connections = 7\n"));
+    assert!(said.contains("'mode' of listener 'u'"), "{said}");
+    assert_eq!(mode(), 0o640);
 }
 
 #[test]

@@ -133,7 +133,7 @@ pub use request::Request;
 pub use request_id::RequestId;
 pub use response::{Fields, Response};
 pub use router::{Route, Router};
-pub use server::{Connections, Listening, Server, ShutdownHandle, serve};
+pub use server::{Connections, Listening, Server, ShutdownHandle, SocketFile, serve};
 pub use upgrade::{Session, Upgraded};
 
 /// The README's programs, compiled.

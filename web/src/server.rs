@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::Poll;
 use std::{fmt, thread};
 
@@ -313,6 +313,11 @@ impl Listening {
         &self.listeners
     }
 
+    /// The file of its Unix socket, which then no longer goes with this server: for a socket that another server will take over.
+    pub fn take_file(&mut self) -> Option<SocketFile> {
+        self.file.take()
+    }
+
     /// What ends [`run`](Listening::run).
     pub fn handle(&self) -> ShutdownHandle {
         self.stop.clone()
@@ -350,6 +355,7 @@ impl Listening {
             .collect();
         stop.wait(CLOSED);
         drop(accepting);
+        stop.0.closed.store(true, Ordering::Release);
         stop.wait(ENDED);
         drop(file);
 
@@ -396,8 +402,9 @@ impl fmt::Debug for Connections {
     }
 }
 
-/// The file of a Unix socket, removed with its listener unless another has taken its place.
-struct SocketFile {
+/// The file of a Unix socket: removed when this is dropped, unless another has taken its place. See [`Listening::take_file`].
+#[derive(Debug)]
+pub struct SocketFile {
     path: PathBuf,
     device_and_inode: (u64, u64),
 }
@@ -446,6 +453,8 @@ pub struct ShutdownHandle(Arc<Stop>);
 struct Stop {
     /// 0, then one of the next, and never less than before.
     asked: AtomicU8,
+    /// Set once the accepting fibers have ended; Release, after all that they have counted.
+    closed: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -462,6 +471,12 @@ impl ShutdownHandle {
     /// Never waits.
     pub fn close(&self) {
         self.ask(CLOSED);
+    }
+
+    /// Whether the server has accepted its last connection, after [`close`](ShutdownHandle::close) or
+    /// [`shutdown`](ShutdownHandle::shutdown): what [`Connections::count`] says from then on only falls.
+    pub fn is_closed(&self) -> bool {
+        self.0.closed.load(Ordering::Acquire)
     }
 
     fn ask(&self, what: u8) {
