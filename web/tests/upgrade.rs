@@ -285,6 +285,51 @@ fn a_unix_socket_serves_and_a_dead_servers_file_is_replaced() {
 }
 
 #[test]
+fn a_unix_socket_may_outlive_the_server_that_has_bound_it() {
+    let dir = std::env::temp_dir().join(format!("osier-handed-over-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("web.sock");
+    let at = path.clone();
+    osier::Runtime::builder().workers(2).build().unwrap().run(move || {
+        let ask = || {
+            let at = at.clone();
+            osier::unblock(move || {
+                let mut stream = UnixStream::connect(at).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.write_all(b"GET / HTTP/1.0\r\nHost: t\r\n\r\n").unwrap();
+                let mut reply = String::new();
+                stream.read_to_string(&mut reply).unwrap();
+                reply
+            })
+        };
+        let server = |answer: &'static str| Server::new(Router::new().get("/", move |_: &mut Request<'_>| answer));
+        let mut first = server("first").bind_unix(&at).unwrap();
+        let file = first.take_file().expect("the file of a socket that it has bound");
+        let sockets = first.listeners().iter().map(osier_web::Listener::try_clone);
+        let second = server("second")
+            .listeners(sockets.collect::<std::io::Result<_>>().unwrap())
+            .unwrap();
+        let (stop, ended) = (first.handle(), osier::spawn(move || first.run()));
+        assert!(ask().ends_with("first") && !stop.is_closed());
+        stop.close();
+        while !stop.is_closed() {
+            osier::sleep(std::time::Duration::from_millis(1));
+        }
+        stop.shutdown();
+        assert_eq!(ended.join().unwrap(), 0);
+        let (stop, ended) = (second.handle(), osier::spawn(move || second.run()));
+        assert!(ask().ends_with("second"));
+        stop.shutdown();
+        ended.join().unwrap();
+        assert!(at.exists() && stop.is_closed());
+        drop(file);
+        assert!(!at.exists());
+    });
+    assert!(!path.exists());
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn a_request_has_one_number() {
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let served = seen.clone();
