@@ -205,7 +205,8 @@ impl Proxy {
         self.set(|settings| settings.tunnel_half_closed = limit)
     }
 
-    /// How many bytes of an answer are read before the client takes them, rounded up to pieces of 64 KiB. 256 KiB.
+    /// How many bytes of an answer are read before the client takes them, rounded up to pieces of 64 KiB, and one piece more.
+    /// 256 KiB.
     pub fn read_ahead(self, bytes: usize) -> Self {
         self.set(|settings| settings.read_ahead = bytes)
     }

@@ -787,6 +787,30 @@ fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place() {
     });
 }
 
+/// What the backend has sent reaches a client that was slow, also when the backend sends nothing more for now.
+#[test]
+fn nothing_is_held_back_while_the_backend_pauses() {
+    const PART: usize = 6 * MIB;
+    let backend = Backend::start(|_, conn| {
+        conn.request();
+        conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 2 * PART));
+        conn.send(pattern(PART));
+        // The rest comes when the client has the first part, and this one does not wait for it.
+        conn.rest();
+    });
+    let site = serve(backend.proxy());
+    // Which bytes come last to whom is chance.
+    for _ in 0..40 {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.connect(&site.addr.into()).unwrap();
+        let mut client = Client::new(socket.into());
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.head().0, 200);
+        assert!(client.take(PART) == pattern(PART), "every byte in its place");
+    }
+}
+
 #[test]
 fn what_a_client_that_has_left_did_not_take_is_in_nobody_else_s_answer() {
     let length = 16 * MIB;

@@ -5,15 +5,16 @@
 //!
 //! ```text
 //!   backend ─▶ pipe of the thread ─▶ client            `splice`: no framing may be in between, nor code that has to see the bytes
-//!                 │ not taken at once: `rest`      ▲
-//!                 ▼                                │ it keeps up, and much of the body is left
-//!   backend ─▶ reader (fiber): fills a piece ─▶ queue, at most `bound` bytes ─▶ writer (the connection's fiber) ─▶ client
+//!                 │ not taken at once: pieces      ▲
+//!                 ▼ of the queue                   │ it keeps up, and much of the body is left
+//!   backend ─▶ reader (fiber): reads a piece ─▶ queue, at most `bound` bytes ─▶ writer (the connection's fiber) ─▶ client
 //!                 ▲                                                              │
 //!                 └──────────────────────── empty pieces ◀───────────────────────┘
 //! ```
 //!
-//! A piece is passed on when it is full, or as soon as the writer has nothing else to do: what drips is not held back. Both
-//! fibers run on one thread; nothing of the queue is borrowed across a suspension.
+//! What has been read is in the queue before the reader waits again, so that the writer can have it: what drips is not held
+//! back. There it is joined with what waits already, so that all pieces but the last are full. Both fibers run on one thread;
+//! nothing of the queue is borrowed across a suspension.
 //!
 //! While the client keeps up and splicing cannot be, reader and writer take turns and one piece goes back and forth, so that it stays in the
 //! processor's cache; pieces come from the worker's own stock for the same reason.
@@ -65,6 +66,17 @@ impl Piece {
         })
     }
 
+    /// What was not taken at once. At most [`SPLICED`] bytes.
+    fn copy(bytes: &[u8]) -> VecDeque<Piece> {
+        let copied = bytes.chunks(PIECE).map(|bytes| {
+            let mut piece = Piece::take();
+            piece.bytes[..bytes.len()].copy_from_slice(bytes);
+            piece.filled = bytes.len();
+            piece
+        });
+        copied.collect()
+    }
+
     fn give(self) {
         PIECES.with_borrow_mut(|pool| {
             if pool.len() < POOLED {
@@ -77,11 +89,37 @@ impl Piece {
 #[derive(Default)]
 struct State {
     full: VecDeque<Piece>,
-    /// Pieces that are being filled, full, or being written.
+    /// Pieces that are being read into, waiting, or being written.
     out: usize,
     /// The writer has nothing to do.
     starving: bool,
     end: Option<io::Result<Turn>>,
+}
+
+impl State {
+    /// How many bytes the last piece can take, or an empty one if that is full or the writer has it.
+    fn room(&self) -> usize {
+        match self.full.back() {
+            Some(last) if last.filled < PIECE => PIECE - last.filled,
+            _ => PIECE,
+        }
+    }
+
+    /// For the writer, which may have nothing else to do at any time: nothing stays with the reader, who waits for more. What fits
+    /// is joined with the last piece, and then `piece` is empty again.
+    fn add(&mut self, piece: Piece) -> Option<Piece> {
+        match self.full.back_mut() {
+            Some(last) if piece.filled <= PIECE - last.filled => {
+                last.bytes[last.filled..last.filled + piece.filled].copy_from_slice(&piece.bytes[..piece.filled]);
+                last.filled += piece.filled;
+                Some(piece)
+            }
+            _ => {
+                self.full.push_back(piece);
+                None
+            }
+        }
+    }
 }
 
 /// Why reading ahead has ended.
@@ -93,26 +131,28 @@ enum Turn {
     KeepsUp,
 }
 
-/// Passes the body on: first `received`, then what `wire` has. The number of bytes that were read ahead of the client is at
-/// most `bound`, and never less than two pieces.
+/// Passes the body on: first `received`, then what `wire` has. What was read ahead of the client lies in pieces, so many as
+/// `bound` bytes fill, and one.
 ///
 /// # Errors
 ///
 /// Of the client, or that the body is not whole.
 pub(super) fn relay(wire: Wire, received: &[u8], bound: usize, out: &mut dyn Outlet) -> io::Result<()> {
     out.write_all(received)?;
-    let pieces = bound.div_ceil(PIECE).max(2);
+    // One more, as the one being written need not be full: what fits the bound is taken at once.
+    let pieces = bound.div_ceil(PIECE).max(1) + 1;
     let mut wire = Some(wire);
     let mut can_splice = true;
-    let mut rest = Vec::new();
     loop {
-        can_splice = can_splice && splice(&mut wire, &mut rest, bound, out)?;
-        if wire.is_none() {
-            return out.write_all(&rest);
+        let mut rest = VecDeque::new();
+        if can_splice {
+            // Not for longer: the pieces are free one by one as the client takes them.
+            let mut bytes = Vec::new();
+            can_splice = splice(&mut wire, &mut bytes, bound, out)?;
+            rest = Piece::copy(&bytes);
         }
-        match read_ahead(&mut wire, &rest, pieces, can_splice, out)? {
-            Turn::Done => return Ok(()),
-            Turn::KeepsUp => rest.clear(),
+        if let Turn::Done = read_ahead(&mut wire, rest, pieces, can_splice, out)? {
+            return Ok(());
         }
     }
 }
@@ -138,23 +178,28 @@ fn splice(wire: &mut Option<Wire>, rest: &mut Vec<u8>, bound: usize, out: &mut d
     Ok(true)
 }
 
-/// Writes `rest`, and what is read meanwhile, until the body ends or the client waits for more of what can be spliced.
+/// Writes `rest`, and what is read meanwhile if `wire` has more, until the body ends or the client waits for more of what can be
+/// spliced.
 fn read_ahead(
     wire: &mut Option<Wire>,
-    rest: &[u8],
+    rest: VecDeque<Piece>,
     pieces: usize,
     can_splice: bool,
     out: &mut dyn Outlet,
 ) -> io::Result<Turn> {
-    let of_rest = rest.len().div_ceil(PIECE);
     let queue = Queue {
         state: RefCell::new(State {
-            out: of_rest,
+            out: rest.len(),
+            full: rest,
             ..State::default()
         }),
         filled: Event::new(),
         emptied: Event::new(),
     };
+    if wire.is_none() {
+        queue.state.borrow_mut().end = Some(Ok(Turn::Done));
+        return queue.drain(out);
+    }
     osier::scope(|s| {
         s.spawn_local(|| {
             let end = match wire.as_mut() {
@@ -168,10 +213,7 @@ fn read_ahead(
             queue.state.borrow_mut().end = Some(end);
             queue.filled.set();
         });
-        let written = out.write_all(rest).and_then(|()| {
-            queue.gone(of_rest);
-            queue.drain(out)
-        });
+        let written = queue.drain(out);
         if written.is_err() {
             s.cancel();
         }
@@ -181,33 +223,36 @@ fn read_ahead(
 
 impl Queue {
     fn fill(&self, wire: &mut Wire, pieces: usize, can_splice: bool) -> io::Result<Turn> {
+        let mut empty = None;
         loop {
-            let mut piece = self.empty_piece(pieces);
-            piece.filled = 0;
-            let end = loop {
-                match wire.read(&mut piece.bytes[piece.filled..]) {
-                    Ok(0) => break Some(Ok(Turn::Done)),
-                    Ok(count) => piece.filled += count,
-                    Err(error) => break Some(Err(error)),
+            let mut piece = empty.take().unwrap_or_else(|| self.empty_piece(pieces));
+            let most = self.state.borrow().room();
+            let end = match wire.read(&mut piece.bytes[..most]) {
+                Ok(0) => Some(Ok(Turn::Done)),
+                Ok(count) => {
+                    piece.filled = count;
+                    None
                 }
-                if piece.filled == PIECE || self.state.borrow().starving {
-                    break None;
-                }
+                Err(error) => Some(Err(error)),
             };
-            let mut starved = false;
-            if piece.filled > 0 {
-                let mut state = self.state.borrow_mut();
-                starved = std::mem::take(&mut state.starving);
-                state.full.push_back(piece);
-                self.filled.set();
-            } else {
+            if let Some(end) = end {
                 piece.give();
+                return end;
             }
-            match end {
-                Some(end) => return end,
-                None if starved && can_splice && wire.is_plain_for(SPLICE_LEAST) => return Ok(Turn::KeepsUp),
-                None if starved => osier::yield_now(),
-                None => {}
+            let starved = {
+                let mut state = self.state.borrow_mut();
+                empty = state.add(piece);
+                std::mem::take(&mut state.starving)
+            };
+            self.filled.set();
+            if starved && can_splice && wire.is_plain_for(SPLICE_LEAST) {
+                if let Some(piece) = empty {
+                    piece.give();
+                }
+                return Ok(Turn::KeepsUp);
+            }
+            if starved {
+                osier::yield_now();
             }
         }
     }
@@ -242,13 +287,8 @@ impl Queue {
             };
             out.write_all(&piece.bytes[..piece.filled])?;
             piece.give();
-            self.gone(1);
+            self.state.borrow_mut().out -= 1;
+            self.emptied.set();
         }
-    }
-
-    /// The client has taken so many pieces.
-    fn gone(&self, count: usize) {
-        self.state.borrow_mut().out -= count;
-        self.emptied.set();
     }
 }
