@@ -2,15 +2,15 @@
 //!
 //! Called by `sites.rs` only, on the first fiber. A [`Bound`] has everything but connections: nothing is lost by dropping it. [`Running`] is
 //! one that accepts. A server's settings do not change under its connections: for other ones a second server is bound to clones of the same
-//! sockets, takes whoever comes, and the first is closed, which keeps its connections until they go or the listener does. It is ended by a later
-//! reload: only when its last accept is over is a count of 0 true, and ending it before would drop who has just come.
+//! sockets, takes whoever comes, and the first is closed, which keeps its connections until they go or the listener does. It is ended by this or a
+//! later reload: only when its last accept is over is a count of 0 true, and ending it before would drop who has just come.
 
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use osier::JoinHandle;
 use osier_web::{
@@ -21,6 +21,12 @@ use crate::config::{self, Bind, Config};
 use crate::opened::cannot_listen;
 use crate::say::Say;
 use crate::site::live::Live;
+
+/// How long a reload waits for a server to accept no more, at most: a worker that somebody keeps busy holds its accepting fiber.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// How often it looks; workers take less.
+const CLOSING_TICK: Duration = Duration::from_millis(1);
 
 /// A listener that is bound and does not accept yet.
 pub struct Bound {
@@ -239,12 +245,20 @@ impl Running {
         Ok(bound)
     }
 
-    /// Has `renewed` accept from now on.
+    /// Has `renewed` accept, and nobody else from now on.
+    ///
+    /// # Suspends
+    ///
+    /// Until the servers of before have accepted their last connections, for [`CLOSING`] at most.
     pub fn renew(&mut self, renewed: Bound, site: &Arc<Live>) {
         let serving = Bound::serve(&renewed.live, renewed.listening, site);
         (self.settings, self.drain) = (renewed.settings, renewed.drain);
         for server in &self.servers {
             server.stop.close();
+        }
+        let asked = Instant::now();
+        while !self.servers.iter().all(|server| server.stop.is_closed()) && asked.elapsed() < CLOSING {
+            osier::sleep(CLOSING_TICK);
         }
         self.servers.push(serving);
     }

@@ -333,13 +333,13 @@ impl Sites {
         }
         self.accept(fresh);
         for (bound, keys) in renewed {
-            (self.say)(format_args!(
-                "'{keys}' of listener '{}' counts for the connections that come from now on",
-                bound.settings.name
-            ));
+            let name = bound.settings.name.clone();
             let running = self.running.iter_mut().find(|running| running.slot() == bound.slot);
             let running = running.expect("it was found by its address before, and nothing has gone since");
             running.renew(bound, &self.live);
+            (self.say)(format_args!(
+                "'{keys}' of listener '{name}' counts for the connections that come from now on"
+            ));
         }
         let stays = |running: &Running| config.listeners.iter().any(|settings| settings.bind == *running.bind());
         let (kept, gone): (Vec<_>, Vec<_>) = self.running.drain(..).partition(stays);
