@@ -108,6 +108,7 @@ const ONCE: &[&str] = &[
     "a_wiki_is_installed_and_written",
     "python_websockets_agrees",
     "npm_ws_agrees",
+    "a_tunnel_with_bytes_in_one_direction_goes_on",
 ];
 
 /// The same driver on poll(2), which the `polling` crate is built for by a flag of its own: no edges, and no kernel that
