@@ -11,10 +11,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 fn main() -> std::io::Result<()> {
-    let port: u16 = std::env::args()
-        .nth(1)
-        .and_then(|text| text.parse().ok())
-        .expect("argument: PORT");
+    let port = measure::argument() as u16;
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     listener.set_nonblocking(true)?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

@@ -19,10 +19,7 @@ const HEAD: usize = 2;
 const MASK: usize = 4;
 
 fn main() -> std::io::Result<()> {
-    let port: u16 = std::env::args()
-        .nth(1)
-        .and_then(|text| text.parse().ok())
-        .expect("argument: PORT");
+    let port = measure::argument() as u16;
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     listener.set_nonblocking(true)?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

@@ -68,12 +68,12 @@ pub struct Spliced {
 ///
 /// The error of a cancelled call; nothing was taken.
 ///
-/// Not promised: that `SIGPIPE` is kept away from a program that has not ignored it, as Rust's do; splice(2) has no flag for that.
-///
 /// # Errors
 ///
 /// Nothing was taken: `Unsupported` where there is no splice(2), no pipe can be made, or `from` cannot be spliced; else what
 /// the system says of `from`.
+///
+/// Not promised: that `SIGPIPE` is kept away from a program that has not ignored it, as Rust's do; splice(2) has no flag for that.
 pub fn splice(
     from: &(impl FileSink + ?Sized),
     to: &(impl FileSink + ?Sized),
