@@ -6,7 +6,6 @@ mod responder;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
 
 use common::{PATIENCE, eventually, site, site_with};
 use osier_web::fastcgi::{FastCgi, Options};
@@ -599,39 +598,6 @@ fn pieces_go_out_when_they_come() {
     go.send(()).unwrap();
     client.take(3);
     assert_eq!(client.chunks(), b"data: 2\n\n");
-}
-
-#[test]
-fn a_client_that_does_not_read_stops_the_application() {
-    let folder = folder();
-    let written = Arc::new(AtomicUsize::new(0));
-    let count = written.clone();
-    const ALL: usize = 64 << 20;
-    let app = Responder::unix(folder.path(), move |conn| {
-        conn.request();
-        conn.send(stdout(b"A: 1\n\n"));
-        let piece = stdout(&[b'x'; 65_535]);
-        while count.load(Ordering::SeqCst) < ALL && conn.send(&piece) {
-            count.fetch_add(65_535, Ordering::SeqCst);
-        }
-        conn.send(end(0, 0));
-    });
-    let site = serve(&folder, &app, Options::default());
-    let mut client = site.connect();
-    client.send("GET /a.php HTTP/1.1\r\nHost: test\r\n\r\n");
-    client.head();
-    // What lies in the sockets' buffers and no more: the number stands still.
-    let mut last = 0;
-    for _ in 0..50 {
-        std::thread::sleep(Duration::from_millis(200));
-        let now = written.load(Ordering::SeqCst);
-        if now == last && now > 0 {
-            break;
-        }
-        last = now;
-    }
-    assert!(last < ALL, "{last} bytes are in buffers");
-    assert!(client.chunks().len() >= ALL, "and all of it comes in the end");
 }
 
 // ---- files that the application names ----

@@ -86,7 +86,7 @@ impl Opening {
 }
 
 impl Conn {
-    fn socket(&mut self) -> &mut dyn ReadWrite {
+    pub fn socket(&mut self) -> &mut dyn ReadWrite {
         match &mut self.socket {
             Socket::Tcp(stream) => stream,
             Socket::Unix(stream) => stream,
@@ -176,6 +176,14 @@ impl Conn {
         while self.record().is_some() {}
     }
 
+    /// Ends both directions now, though this lives on.
+    pub fn close(&mut self) {
+        let _ = match &self.socket {
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+
     pub fn finish(&mut self) {
         let _ = match &self.socket {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
@@ -195,7 +203,7 @@ fn length(stream: &mut &[u8]) -> usize {
     }
 }
 
-trait ReadWrite: Read + Write {}
+pub trait ReadWrite: Read + Write {}
 impl<T: Read + Write> ReadWrite for T {}
 
 /// A request, with its body.
