@@ -22,6 +22,7 @@ mod check;
 mod health;
 mod keeper;
 mod lease;
+mod names;
 mod shelves;
 
 use std::sync::Arc;

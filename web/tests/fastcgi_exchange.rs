@@ -6,11 +6,11 @@ mod responder;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 
 use common::{PATIENCE, eventually};
-use osier_web::Address;
 use osier_web::fastcgi::{FastCgi, Options};
+use osier_web::{Address, Request, Router};
 use responder::*;
 
 // ---- the body ----
@@ -421,6 +421,45 @@ fn a_kept_connection_that_has_been_closed_is_not_used() {
             // Its end arrives meanwhile, at worst after the whole of this.
             std::thread::sleep(SHORT);
         }
+    }
+}
+
+/// The connection's end and the next request come in one turn of the worker's loop, so nobody has told of the end: also what is
+/// not idempotent is sent again then, as not one byte of it was taken.
+#[test]
+fn a_kept_connection_that_ends_unheard_costs_no_request() {
+    let folder = folder();
+    let (close, closed) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (may_close, is_closed) = (close.clone(), closed.clone());
+    let (apps, options) = both(&folder, move |conn| {
+        while conn.request().is_some() {
+            conn.send(text(&conn.number.to_string()));
+            if conn.number == 0 {
+                may_close.wait();
+                conn.close();
+                is_closed.wait();
+                return;
+            }
+        }
+    });
+    for app in apps {
+        let handler = FastCgi::with(folder.root(), [app.address.clone()], options.clone()).unwrap();
+        let (close, closed) = (close.clone(), closed.clone());
+        let site = common::site(Router::new().fallback(move |request: &mut Request<'_>| {
+            // The thread is held, not the fiber: no turn of the loop comes in between.
+            if request.query() == Some("late") {
+                close.wait();
+                closed.wait();
+            }
+            handler.answer(request)
+        }));
+        let mut client = site.connect();
+        assert_eq!(client.get("/a.php").text(), "0");
+        client.send(post("/a.php?late", "what cannot be undone"));
+        assert_eq!(client.reply().text(), "1", "over {}", app.address);
+        assert_eq!(app.connections(), 2);
+        client.send(post("/a.php", "x"));
+        assert_eq!(client.reply().text(), "1", "and that one is kept");
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -627,6 +627,49 @@ fn a_unix_socket_is_a_backend_too() {
     assert_eq!(upstream.stats()[0].reused, 1);
     assert!(served.load(Ordering::SeqCst));
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// The end of a kept connection and the next request come in one turn of the loop, so nobody has told of the end: the request is
+/// sent again whatever it is, as not one byte of it was taken.
+#[test]
+fn a_kept_unix_connection_that_ends_unheard_costs_no_request() {
+    let path = std::env::temp_dir().join(format!("osier-unheard-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let close = Arc::new(Barrier::new(2));
+    let closed = close.clone();
+    thread::spawn(move || {
+        for turn in 1.. {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut buffer = [0; 4096];
+            while let Ok(1..) = stream.read(&mut buffer) {
+                // The answer has to be waited for, so that the loop would be told.
+                thread::sleep(Duration::from_millis(50));
+                write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{turn}").unwrap();
+                if turn == 1 {
+                    close.wait();
+                    break;
+                }
+            }
+            drop(stream);
+            close.wait();
+        }
+    });
+    let address = format!("unix:{}", path.display()).parse().unwrap();
+    let upstream = osier_web::upstream::Upstream::builder("app").backend(address);
+    let proxy = Proxy::new(upstream.build().unwrap());
+    let site = site(Router::new().fallback(move |request: &mut osier_web::Request<'_>| {
+        // The thread is held, not the fiber.
+        for _ in 0..if request.method() == "POST" { 2 } else { 0 } {
+            closed.wait();
+        }
+        proxy.handle(request)
+    }));
+    let mut client = site.connect();
+    assert_eq!(client.get("/").text(), "1");
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+    assert_eq!(client.reply().text(), "2");
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]

@@ -1,14 +1,13 @@
 //! One backend: its address, its kept connections, its health, and how it is connected to.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use osier::net::{TcpStream, ToSocketAddrs, UnixStream};
 
 use super::health::Health;
+use super::names::Names;
 use super::shelves::Shelves;
 use crate::{Address, Stream};
 
@@ -59,10 +58,7 @@ impl Backend {
             leases: AtomicUsize::new(0),
             health: Health::default(),
             shelves: Shelves::new(matches!(address, Address::Unix(_))),
-            names: Names {
-                every: resolve_every,
-                known: Mutex::default(),
-            },
+            names: Names::new(resolve_every),
             total: AtomicU64::new(0),
             reused: AtomicU64::new(0),
             connects: AtomicU64::new(0),
@@ -122,7 +118,8 @@ impl Backend {
     }
 
     fn dial_tcp(&self, host: &str, limit: Duration, began: Instant) -> io::Result<TcpStream> {
-        let addrs = within(limit, || self.names.addrs(host))?;
+        let look_up = || host.to_socket_addrs().map(Iterator::collect);
+        let addrs = within(limit, || self.names.addrs(osier::time::coarse_now(), look_up))?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
         for addr in addrs.iter() {
             let left = limit.saturating_sub(began.elapsed());
@@ -139,7 +136,7 @@ impl Backend {
                 Err(error) => last = error,
             }
         }
-        self.names.doubt();
+        self.names.doubt(osier::time::coarse_now());
         Err(last)
     }
 }
@@ -152,61 +149,24 @@ fn within<T>(limit: Duration, call: impl FnOnce() -> io::Result<T>) -> io::Resul
     osier::timeout(limit, call).unwrap_or_else(|elapsed| Err(io::Error::new(io::ErrorKind::TimedOut, elapsed)))
 }
 
-/// How long addresses are used after one that nobody answers at: a lookup for each failure is not worth more.
-const DOUBTED: Duration = Duration::from_secs(1);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The addresses of a name, for as long as they may be used.
-struct Names {
-    every: Duration,
-    known: Mutex<Known>,
-}
-
-#[derive(Default)]
-struct Known {
-    addrs: Arc<[SocketAddr]>,
-    /// When to look it up again.
-    until: Option<Instant>,
-}
-
-impl Names {
-    /// # Suspends
-    ///
-    /// While the name is looked up. Whoever comes meanwhile uses what was known before, if anything was.
-    fn addrs(&self, host: &str) -> io::Result<Arc<[SocketAddr]>> {
-        let now = osier::time::coarse_now();
-        let old = {
-            let mut known = self.lock();
-            if known.until.is_some_and(|until| now < until) {
-                return Ok(known.addrs.clone());
-            }
-            if !known.addrs.is_empty() {
-                known.until = now.checked_add(self.every);
-            }
-            known.addrs.clone()
-        };
-        match host.to_socket_addrs() {
-            Ok(addrs) => {
-                let addrs: Arc<[SocketAddr]> = addrs.collect();
-                let mut known = self.lock();
-                known.addrs = addrs.clone();
-                known.until = now.checked_add(self.every);
-                Ok(addrs)
-            }
-            Err(error) if osier::Cancelled::is(&error) || old.is_empty() => Err(error),
-            Err(_) => Ok(old),
-        }
-    }
-
-    /// Nobody answered there: perhaps the name has moved. Not looked up again at once, as a backend that is down would have
-    /// every request do that.
-    fn doubt(&self) {
-        let mut known = self.lock();
-        let soon = osier::time::coarse_now().checked_add(DOUBTED);
-        known.until = known.until.min(soon);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
-        // Nothing under the lock panics half way.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    /// No lookup for each request that meets a backend that is down, and no long time with addresses that nobody answers at.
+    #[test]
+    fn addresses_are_doubted_when_nobody_answers_there_and_else_used_for_their_time() {
+        let hour = Duration::from_secs(3600);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let name = format!("localhost:{}", listener.local_addr().unwrap().port());
+        let backend = Backend::new(Address::Tcp(name), hour);
+        let patience = Duration::from_secs(20);
+        let is_known_in = |time: Duration| backend.names.known_at(Instant::now() + time).is_some();
+        assert!(!is_known_in(Duration::ZERO));
+        backend.dial(patience, None).expect("a listener");
+        assert!(is_known_in(hour / 2));
+        drop(listener);
+        backend.dial(patience, None).expect_err("nobody");
+        assert!(!is_known_in(Duration::from_secs(5)));
     }
 }

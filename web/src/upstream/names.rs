@@ -1,0 +1,186 @@
+//! The addresses of a name, for as long as they may be used.
+//!
+//! A dial asks for them and gives the lookup to be made if need be; when nobody answered at any of them it says so
+//! ([`Names::doubt`]). Any worker may ask at any time: the lock is held to read or to replace, never across a lookup.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long addresses are used after one that nobody answers at: a lookup for each failure is not worth more.
+const DOUBTED: Duration = Duration::from_secs(1);
+
+pub(super) struct Names {
+    every: Duration,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    addrs: Arc<[SocketAddr]>,
+    /// When to look it up again.
+    until: Option<Instant>,
+}
+
+impl Names {
+    /// They are used for so long.
+    pub(super) fn new(every: Duration) -> Names {
+        Names {
+            every,
+            known: Mutex::default(),
+        }
+    }
+
+    /// Those that may be used now without another lookup.
+    pub(super) fn known_at(&self, now: Instant) -> Option<Arc<[SocketAddr]>> {
+        let known = self.lock();
+        let is_fresh = known.until.is_some_and(|until| now < until);
+        is_fresh.then(|| known.addrs.clone())
+    }
+
+    /// Those known, or what `look_up` finds; what was known before when it finds nothing.
+    ///
+    /// # Suspends
+    ///
+    /// As `look_up` does. Whoever comes meanwhile uses what was known before, if anything was.
+    pub(super) fn addrs(
+        &self,
+        now: Instant,
+        look_up: impl FnOnce() -> io::Result<Arc<[SocketAddr]>>,
+    ) -> io::Result<Arc<[SocketAddr]>> {
+        if let Some(addrs) = self.known_at(now) {
+            return Ok(addrs);
+        }
+        let old = {
+            let mut known = self.lock();
+            if !known.addrs.is_empty() {
+                known.until = now.checked_add(self.every);
+            }
+            known.addrs.clone()
+        };
+        match look_up() {
+            Ok(addrs) => {
+                let mut known = self.lock();
+                known.addrs = addrs.clone();
+                known.until = now.checked_add(self.every);
+                Ok(addrs)
+            }
+            Err(error) if osier::Cancelled::is(&error) || old.is_empty() => Err(error),
+            Err(_) => Ok(old),
+        }
+    }
+
+    /// Nobody answered there: perhaps the name has moved. Not looked up again at once, as a backend that is down would have
+    /// every request do that.
+    pub(super) fn doubt(&self, now: Instant) {
+        let mut known = self.lock();
+        let soon = now.checked_add(DOUBTED);
+        known.until = known.until.min(soon);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        // Nothing under the lock panics half way.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const EVERY: Duration = Duration::from_secs(30);
+
+    /// Names with a resolver whose answers are scripted, and that counts.
+    struct Scene {
+        names: Names,
+        start: Instant,
+        lookups: Cell<usize>,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            Scene {
+                names: Names::new(EVERY),
+                start: Instant::now(),
+                lookups: Cell::new(0),
+            }
+        }
+
+        fn at(&self, milliseconds: u64) -> Instant {
+            self.start + Duration::from_millis(milliseconds)
+        }
+
+        /// What is used then, if a lookup found `found`: port numbers stand for addresses.
+        fn used(&self, milliseconds: u64, found: Result<u16, io::ErrorKind>) -> Result<u16, io::ErrorKind> {
+            let look_up = || {
+                self.lookups.set(self.lookups.get() + 1);
+                Ok(Arc::from([SocketAddr::from(([127, 0, 0, 1], found?))]))
+            };
+            let addrs = self.names.addrs(self.at(milliseconds), look_up);
+            addrs.map(|addrs| addrs[0].port()).map_err(|error| error.kind())
+        }
+    }
+
+    #[test]
+    fn addresses_are_used_for_their_time_and_no_longer() {
+        let scene = Scene::new();
+        assert_eq!((scene.used(0, Ok(1)), scene.lookups.get()), (Ok(1), 1));
+        assert_eq!((scene.used(29_999, Ok(2)), scene.lookups.get()), (Ok(1), 1));
+        assert_eq!((scene.used(30_000, Ok(2)), scene.lookups.get()), (Ok(2), 2));
+    }
+
+    #[test]
+    fn after_a_failed_dial_they_are_used_for_a_second_and_then_looked_up() {
+        let scene = Scene::new();
+        assert_eq!(scene.used(0, Ok(1)), Ok(1));
+        scene.names.doubt(scene.at(1_000));
+        // The failures of that second share what is known, and do not prolong it.
+        for now in [1_000, 1_500, 1_999] {
+            assert_eq!((scene.used(now, Ok(2)), scene.lookups.get()), (Ok(1), 1));
+            scene.names.doubt(scene.at(now));
+        }
+        assert_eq!((scene.used(2_000, Ok(2)), scene.lookups.get()), (Ok(2), 2));
+        assert_eq!(
+            (scene.used(31_999, Ok(3)), scene.lookups.get()),
+            (Ok(2), 2),
+            "trusted anew"
+        );
+    }
+
+    #[test]
+    fn doubt_at_the_end_of_their_time_gives_them_no_more_of_it() {
+        let scene = Scene::new();
+        assert_eq!(scene.used(0, Ok(1)), Ok(1));
+        scene.names.doubt(scene.at(29_900));
+        assert_eq!(scene.used(30_000, Ok(2)), Ok(2));
+    }
+
+    #[test]
+    fn when_the_name_is_not_found_the_old_addresses_stay() {
+        let scene = Scene::new();
+        let gone = Err(io::ErrorKind::NotFound);
+        assert_eq!(scene.used(0, gone), gone, "there are none");
+        assert_eq!(scene.used(1, Ok(1)), Ok(1), "and that is not remembered");
+        assert_eq!((scene.used(40_000, gone), scene.lookups.get()), (Ok(1), 3));
+        assert_eq!(
+            (scene.used(69_999, Ok(2)), scene.lookups.get()),
+            (Ok(1), 3),
+            "nor asked for again at once"
+        );
+        assert_eq!(scene.used(70_000, Ok(2)), Ok(2));
+    }
+
+    #[test]
+    fn one_looks_up_while_others_use_what_was_known() {
+        let scene = Scene::new();
+        assert_eq!(scene.used(0, Ok(1)), Ok(1));
+        let slow = scene.names.addrs(scene.at(40_000), || {
+            assert_eq!(scene.used(40_000, Ok(2)), Ok(1), "another request");
+            Ok(Arc::from([SocketAddr::from(([127, 0, 0, 1], 3))]))
+        });
+        assert_eq!((slow.unwrap()[0].port(), scene.lookups.get()), (3, 1));
+        assert_eq!(scene.used(40_001, Ok(2)), Ok(3));
+    }
+}
