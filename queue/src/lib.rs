@@ -37,6 +37,7 @@ pub mod request;
 mod sync;
 pub mod topic;
 pub mod waiters;
+mod wakers;
 pub mod wheel;
 
 pub use cancel::Cancellation;

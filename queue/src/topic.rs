@@ -28,6 +28,7 @@ use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, MutexGuard};
+use crate::wakers::{wake_each, wake_each_unwinding};
 
 /// What a feed does with a message for which there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -267,15 +268,18 @@ impl<T> Feed<T> {
 
     /// There is one source less.
     pub fn remove_source(&self) {
+        if let Some(waker) = self.lose_source() {
+            waker.wake();
+        }
+    }
+
+    /// The same; who is to be woken when all locks are released is returned.
+    fn lose_source(&self) -> Option<Waker> {
         let mut state = self.lock();
         state.sources -= 1;
-        let waker = match state.sources {
+        match state.sources {
             0 => state.waker.take(),
             _ => None,
-        };
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
         }
     }
 
@@ -405,10 +409,10 @@ impl<T> Topic<T> {
         let slots = mem::take(&mut state.slots);
         state.free = Vec::new();
         drop(state);
-        for feed in slots.into_iter().flatten() {
+        wake_each(slots.into_iter().flatten().filter_map(|feed| {
             feed.lock().topics.retain(|(joined, _)| !Arc::ptr_eq(joined, self));
-            feed.remove_source();
-        }
+            feed.lose_source()
+        }));
     }
 
     /// How many feeds are subscribed.
@@ -444,7 +448,8 @@ impl<T: Clone> Topic<T> {
     ///
     /// # Panics
     ///
-    /// If `T::clone` does: the feeds before it have the message, and their receivers are woken.
+    /// If `T::clone` does: the feeds before it have the message, and their receivers are woken. If a receiver's waker does: all have
+    /// it, and are woken.
     pub fn publish(&self, value: T) -> usize {
         let mut owed = Owed::default(); // declared before the lock is held, so settled after it is released
         let mut state = self.lock();
@@ -497,11 +502,13 @@ struct Owed<T> {
 
 impl<T> Owed<T> {
     fn settle(&mut self) {
-        for feed in self.ended.drain(..) {
-            feed.remove_source();
-        }
         self.displaced.clear();
-        self.wakers.drain(..).for_each(Waker::wake);
+        wake_each(self.sleepers());
+    }
+
+    fn sleepers(&mut self) -> impl Iterator<Item = Waker> {
+        let ended = self.ended.drain(..).filter_map(|feed| feed.lose_source());
+        self.wakers.drain(..).chain(ended)
     }
 }
 
@@ -517,7 +524,8 @@ impl<T> Default for Owed<T> {
 
 impl<T> Drop for Owed<T> {
     fn drop(&mut self) {
-        self.settle();
+        // There is something when `T::clone` or `T::drop` has panicked.
+        wake_each_unwinding(self.sleepers());
     }
 }
 

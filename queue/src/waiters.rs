@@ -47,6 +47,8 @@
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicPtr, AtomicU8, Ordering, Turn, Turnstile, UnsafeCell, fence, relax};
+use crate::wakers::wake_each;
+use std::iter;
 use std::marker::PhantomPinned;
 use std::pin::Pin;
 use std::ptr::{self, NonNull};
@@ -199,24 +201,29 @@ impl WaitList {
 
     /// Grants to all who wait now, and wakes them; not to those who come meanwhile. Returns how many.
     ///
-    /// A waker that panics leaves the rest waiting.
+    /// When a waker panics the rest are woken all the same, and then the panic goes on.
     pub fn wake_all(&self) -> usize {
         fence(Ordering::SeqCst);
         if self.is_empty() {
             return 0;
         }
-        let (first, end) = {
+        let (first, end, more) = {
             let mut list = self.lock();
-            (list.grant_first(GRANTED_ALL, |_| true), list.next_ticket())
+            let first = list.grant_first(GRANTED_ALL, |_| true);
+            (first, list.next_ticket(), !list.head.is_null())
         };
         let Some(first) = first else { return 0 };
-        first.wake();
-        // Mostly there was one. A node older than `end` was linked before we held the lock, so this load cannot miss it.
-        if self.is_empty() {
-            1
-        } else {
-            1 + self.wake_older_than(end)
+        if !more {
+            first.wake(); // mostly
+            return 1;
         }
+        let rest = Batches::new(|batch| {
+            let mut list = self.lock();
+            for place in batch {
+                *place = list.grant_first(GRANTED_ALL, |ticket| ticket < end);
+            }
+        });
+        wake_each(iter::once(first).chain(rest))
     }
 
     /// Grants to the one who waits longest, and wakes it; if nobody waits, runs `keep` under the lock. `false`: it did.
@@ -245,7 +252,7 @@ impl WaitList {
     /// Runs `change` under the lock, told whether nobody waits, and grants to all who wait at that moment and for whose
     /// words `judge` has a grant, given what `change` returned; wakes them. Returns how many.
     ///
-    /// It judges under the lock, some more than once. A waker that panics leaves the rest waiting.
+    /// It judges under the lock, some more than once. When a waker panics the rest are woken all the same, and then the panic goes on.
     pub(crate) fn wake_where<C: Copy>(
         &self,
         change: impl FnOnce(bool) -> C,
@@ -260,40 +267,14 @@ impl WaitList {
             (changed, end, !list.head.is_null())
         };
         let Some(first) = first else { return 0 };
-        first.wake();
-        let mut count = 1;
-        let mut full = more;
-        while full {
-            let mut batch = [const { None }; BATCH];
-            self.lock().grant_where(end, |word| judge(changed, word), &mut batch);
-            full = batch[BATCH - 1].is_some();
-            for waker in batch.into_iter().flatten() {
-                count += 1;
-                waker.wake();
-            }
+        if !more {
+            first.wake();
+            return 1;
         }
-        count
-    }
-
-    fn wake_older_than(&self, end: u64) -> usize {
-        let mut count = 0;
-        loop {
-            let mut batch = [const { None }; BATCH];
-            {
-                let mut list = self.lock();
-                for place in &mut batch {
-                    *place = list.grant_first(GRANTED_ALL, |ticket| ticket < end);
-                }
-            }
-            let full = batch[BATCH - 1].is_some();
-            for waker in batch.into_iter().flatten() {
-                count += 1;
-                waker.wake();
-            }
-            if !full {
-                return count;
-            }
-        }
+        let rest = Batches::new(|batch| {
+            self.lock().grant_where(end, |word| judge(changed, word), batch);
+        });
+        wake_each(iter::once(first).chain(rest))
     }
 
     fn lock(&self) -> Locked<'_> {
@@ -329,6 +310,37 @@ fn locked(head: *mut Node) -> *mut Node {
 
 fn unlocked(head: *mut Node) -> *mut Node {
     head.map_addr(|address| address & !1)
+}
+
+/// The wakers that `grant` takes out, as many under one hold of the lock as a batch has places, until it does not fill one.
+struct Batches<F> {
+    grant: F,
+    batch: [Option<Waker>; BATCH],
+    next: usize,
+}
+
+impl<F: FnMut(&mut [Option<Waker>; BATCH])> Batches<F> {
+    fn new(grant: F) -> Self {
+        Batches {
+            grant,
+            batch: [const { None }; BATCH],
+            next: BATCH,
+        }
+    }
+}
+
+impl<F: FnMut(&mut [Option<Waker>; BATCH])> Iterator for Batches<F> {
+    type Item = Waker;
+
+    fn next(&mut self) -> Option<Waker> {
+        if self.next == BATCH {
+            (self.grant)(&mut self.batch);
+            self.next = 0;
+        }
+        let waker = self.batch[self.next].take()?;
+        self.next += 1;
+        Some(waker)
+    }
 }
 
 /// The list while its lock is held; dropping it writes the head and with it releases the lock.

@@ -2,9 +2,11 @@
 #![cfg(not(loom))]
 
 use osier_queue::{Event, Waiter};
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 
 /// A waiter that leaves when it is dropped, as every future that holds one does.
@@ -138,4 +140,35 @@ fn sets_that_were_one_show_what_came_before_each() {
             thread::yield_now();
         }
     });
+}
+
+#[test]
+fn a_panicking_waker_costs_nobody_else_the_signal() {
+    struct Bomb;
+    impl Wake for Bomb {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker's own");
+        }
+    }
+    #[derive(Default)]
+    struct Counter(AtomicUsize);
+    impl Wake for Counter {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let counter = Arc::new(Counter::default());
+    let wakers = [Waker::from(Arc::new(Bomb)), Waker::from(counter.clone())];
+    for bombs in [&[0][..], &[20], &[0, 20, 39]] {
+        let event = Event::manual();
+        let mut waits: Vec<_> = (0..40).map(|_| Wait::new(&event)).collect();
+        for (place, wait) in waits.iter_mut().enumerate() {
+            let mut cx = Context::from_waker(&wakers[usize::from(!bombs.contains(&place))]);
+            assert!(event.poll_wait(wait.1.as_mut(), &mut cx).is_pending());
+        }
+        let set = AssertUnwindSafe(|| event.set());
+        std::panic::catch_unwind(set).expect_err("it goes on");
+        assert_eq!(counter.0.swap(0, Ordering::SeqCst), 40 - bombs.len(), "{bombs:?}");
+        assert!(waits.iter_mut().all(Wait::poll));
+    }
 }

@@ -159,3 +159,40 @@ fn a_clone_that_panics_midway_leaves_nobody_asleep_over_a_message() {
     assert_eq!(topic.publish(Rare(Arc::new(AtomicUsize::new(9)))), 3);
     assert_eq!(count.0.load(SeqCst), 3);
 }
+
+#[test]
+fn a_receiver_whose_waker_panics_costs_the_others_nothing() {
+    struct Bomb;
+    impl Wake for Bomb {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker's own");
+        }
+    }
+    let count = Arc::new(Count::default());
+    let (bomb, waker) = (Waker::from(Arc::new(Bomb)), Waker::from(count.clone()));
+    for bombs in [&[0][..], &[1], &[2], &[0, 1]] {
+        let topic = Arc::new(Topic::new());
+        // Its queue is full, so it ends with the publication, and hears that too.
+        let ending = feed(1, Policy::Disconnect, &topic);
+        ending.push(0);
+        let feeds: Vec<_> = (0..3).map(|_| feed(8, Policy::DropOldest, &topic)).collect();
+        let wait = || {
+            for (place, feed) in feeds.iter().enumerate() {
+                let waker = if bombs.contains(&place) { &bomb } else { &waker };
+                assert!(feed.poll_ready(&mut Context::from_waker(waker)).is_pending());
+            }
+            count.0.store(0, SeqCst);
+        };
+        let catch =
+            |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).expect_err("it goes on");
+        wait();
+        catch(&|| assert!(topic.publish(1) > 0));
+        assert_eq!(count.0.load(SeqCst), 3 - bombs.len(), "{bombs:?}");
+        assert!(feeds.iter().all(|feed| drain(feed) == [1]));
+        assert_eq!((ending.ended(), topic.subscribers()), (Some(End::TooSlow), 3));
+        wait();
+        catch(&|| topic.close());
+        assert_eq!(count.0.load(SeqCst), 3 - bombs.len(), "{bombs:?}");
+        assert!(feeds.iter().all(|feed| feed.ended() == Some(End::Closed)));
+    }
+}

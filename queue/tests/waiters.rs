@@ -3,6 +3,7 @@
 
 use osier_queue::{WaitList, Waiter};
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -205,16 +206,21 @@ fn a_waker_may_use_the_list_and_drop_its_neighbours() {
     }
 }
 
+/// Its place may be the first, in a batch, or at the edge of one; and there may be more of its kind.
 #[test]
-fn a_panicking_waker_leaves_the_list_whole() {
-    let list = WaitList::new();
+fn a_panicking_waker_costs_nobody_else_a_wake_up() {
     let bomb = Waker::from(Arc::new(Run(|| panic!("a waker's own"))));
-    let first = waiting(&list, &bomb);
-    let others: Vec<_> = (0..20).map(|_| waiting(&list, Waker::noop())).collect();
-    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| list.wake_all()));
-    assert!(caught.is_err() && first.is_notified());
-    list.wake_all();
-    assert!(list.is_empty() && others.iter().all(|waiter| waiter.is_notified()));
+    let several: &[&[usize]] = &[&[0], &[1], &[7], &[15], &[16], &[17], &[39], &[0, 1, 2, 16, 17, 39]];
+    for places in several {
+        let list = WaitList::new();
+        let (counter, waker) = counting_waker();
+        let waker_of = |place| if places.contains(&place) { &bomb } else { &waker };
+        let waiters: Vec<_> = (0..40).map(|place| waiting(&list, waker_of(place))).collect();
+        let caught = catch_unwind(AssertUnwindSafe(|| list.wake_all())).expect_err("it goes on");
+        assert_eq!(caught.downcast_ref(), Some(&"a waker's own"));
+        assert_eq!(counter.wakes(), 40 - places.len(), "{places:?}");
+        assert!(list.is_empty() && waiters.iter().all(|waiter| waiter.is_notified()));
+    }
 }
 
 /// Wakes a thread that blocks as a plain thread does.
