@@ -64,6 +64,7 @@ struct Serving {
 
 /// A server that ends.
 pub struct Ending {
+    pub stop: ShutdownHandle,
     /// How many connections had to be cut.
     pub fiber: JoinHandle<usize>,
     /// Those of clients; none are counted of `[admin]`.
@@ -80,7 +81,7 @@ pub enum From {
     Nothing,
     /// Those that were opened before privileges were given up.
     Opened(Vec<Listener>),
-    /// Those of the same listener with other settings.
+    /// Those of the same listener with other settings, or of `[admin]`, which has had this address.
     Sockets(Vec<Listener>),
 }
 
@@ -97,6 +98,7 @@ impl Bound {
         let live: Arc<OnceLock<Arc<Live>>> = Arc::default();
         let server = server(config, settings, slot, &live, say);
         let is_new = matches!(from, From::Nothing);
+        let is_taken_over = matches!(from, From::Sockets(_));
         let file = match &settings.bind {
             Bind::Unix(path) => config::inside(root, path),
             _ => None,
@@ -113,7 +115,7 @@ impl Bound {
         if let (true, Some(file), Some(mode)) = (is_new, file, settings.mode) {
             fs::set_permissions(&file, Permissions::from_mode(mode)).map_err(|error| no_mode(&file, &error))?;
         }
-        let sockets = clones(listening.listeners(), settings)?;
+        let sockets = clones(listening.listeners(), &settings.bind)?;
         Ok(Bound {
             settings: settings.clone(),
             slot,
@@ -122,7 +124,7 @@ impl Bound {
             file: listening.take_file(),
             listening,
             sockets,
-            mode: None,
+            mode: settings.mode.filter(|_| is_taken_over),
         })
     }
 
@@ -132,6 +134,11 @@ impl Bound {
             (Bind::Unix(path), Some(mode)) => modes.change(path, root, mode),
             _ => Ok(()),
         }
+    }
+
+    /// Takes over the file of its socket, which somebody else has made.
+    pub fn take_over(&mut self, file: SocketFile) {
+        self.file = Some(file);
     }
 
     fn serve(live: &Arc<OnceLock<Arc<Live>>>, listening: Listening, site: &Arc<Live>) -> Serving {
@@ -189,9 +196,18 @@ fn no_mode(path: &Path, why: &dyn std::fmt::Display) -> String {
     format!("cannot change the mode of '{}': {why}", path.display())
 }
 
-fn clones(sockets: &[Listener], settings: &config::Listener) -> Result<Vec<Listener>, String> {
+/// Other descriptors of the sockets of an address.
+pub fn clones(sockets: &[Listener], bind: &Bind) -> Result<Vec<Listener>, String> {
     let clones = sockets.iter().map(Listener::try_clone).collect::<io::Result<_>>();
-    clones.map_err(|error| format!("cannot copy the sockets of '{}': {error}", settings.name))
+    clones.map_err(|error| format!("cannot copy the sockets of '{bind}': {error}"))
+}
+
+/// Waits until the servers, which have been asked to, accept no more, for [`CLOSING`] at most.
+pub fn wait_closed<'s>(servers: impl Iterator<Item = &'s ShutdownHandle> + Clone) {
+    let asked = Instant::now();
+    while !servers.clone().all(ShutdownHandle::is_closed) && asked.elapsed() < CLOSING {
+        osier::sleep(CLOSING_TICK);
+    }
 }
 
 impl Running {
@@ -238,7 +254,7 @@ impl Running {
         root: Option<&Path>,
         say: &Say,
     ) -> Result<Bound, String> {
-        let sockets = clones(&self.sockets, settings)?;
+        let sockets = self.sockets()?;
         let mut bound = Bound::new(config, settings, self.slot, From::Sockets(sockets), root, say)?;
         bound.mode = settings.mode.filter(|_| self.settings.mode != settings.mode);
         bound.settings.mode = settings.mode.or(self.settings.mode);
@@ -256,10 +272,7 @@ impl Running {
         for server in &self.servers {
             server.stop.close();
         }
-        let asked = Instant::now();
-        while !self.servers.iter().all(|server| server.stop.is_closed()) && asked.elapsed() < CLOSING {
-            osier::sleep(CLOSING_TICK);
-        }
+        wait_closed(self.servers.iter().map(|server| &server.stop));
         self.servers.push(serving);
     }
 
@@ -267,6 +280,15 @@ impl Running {
     pub fn reap(&mut self) -> impl Iterator<Item = Ending> {
         let is_over = |server: &mut Serving| server.stop.is_closed() && server.connections.count() == 0;
         self.servers.extract_if(.., is_over).map(Serving::end)
+    }
+
+    /// Others for the same address.
+    pub fn sockets(&self) -> Result<Vec<Listener>, String> {
+        clones(&self.sockets, &self.settings.bind)
+    }
+
+    pub fn take_file(&mut self) -> Option<SocketFile> {
+        self.file.take()
     }
 
     /// Takes nobody new, and lets running requests finish.
@@ -280,6 +302,7 @@ impl Serving {
     fn end(self) -> Ending {
         self.stop.shutdown();
         Ending {
+            stop: self.stop,
             fiber: self.fiber,
             connections: Some(self.connections),
         }

@@ -10,6 +10,7 @@
 
 mod access;
 mod access_log;
+mod admin;
 mod auth;
 mod cli;
 mod config;

@@ -20,15 +20,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use osier::JoinHandle;
 use osier::sync::Event;
+use osier_web::Connections;
 use osier_web::files::CacheLimits;
-use osier_web::{Connections, Listener, Listening, Server, ShutdownHandle, Timeouts};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::admin;
 use crate::config::{self, Bind, Config, Report};
-use crate::listeners::{Bound, Ending, From as Sockets, Modes, Running};
+use crate::listeners::{Bound, Ending, From as Sockets, Modes, Running, wait_closed};
 use crate::metrics::Admin;
 use crate::opened::{self, Opened};
 use crate::say::{self, Say};
@@ -43,9 +43,6 @@ const CACHE_BYTES: usize = 64 << 20;
 const CACHE_ENTRIES: usize = 8192;
 /// Large files held open by each worker for each route, at most.
 const CACHE_FILES: usize = 256;
-/// What a scrape that is being answered at the end may still take.
-const ADMIN_DRAIN: Duration = Duration::from_secs(1);
-
 /// Why nothing was served.
 pub enum Failure {
     /// The file has mistakes.
@@ -59,9 +56,6 @@ impl From<String> for Failure {
         Failure::Start(why)
     }
 }
-
-/// What ends a server, and its fiber.
-type Serving = (ShutdownHandle, JoinHandle<usize>);
 
 /// What the signals ask for.
 #[derive(Default)]
@@ -101,7 +95,7 @@ struct Sites {
     draining: Vec<Ending>,
     slots: usize,
     means: Means,
-    admin: Option<Serving>,
+    admin: Option<admin::Running>,
     notify: Notify,
     say: Say,
 }
@@ -184,9 +178,9 @@ impl Sites {
             say: Arc::clone(&say),
         };
         let mut serving = None;
-        if let Some(listeners) = opened.admin {
+        if let (Some(settings), Some(listeners)) = (&config.admin, opened.admin) {
             let admin = means.admin.insert(new_admin(&means.connections));
-            serving = Some(serve_admin(admin_server(admin, listeners, &say)?, &say));
+            serving = Some(admin::Bound::new(admin, &settings.bind, listeners, &say)?.accept(None, &say));
         }
         let slots: Vec<usize> = (0..bound.len()).collect();
         let snapshot = build(&config, &slots, None, &means)?;
@@ -281,7 +275,11 @@ impl Sites {
             let known = self.running.iter().find(|running| *running.bind() == settings.bind);
             let Some(running) = known else {
                 let slot = self.slots + fresh.len();
-                fresh.push(Bound::new(&config, settings, slot, Sockets::Nothing, root, &self.say)?);
+                let from = match &self.admin {
+                    Some(admin) if *admin.bind() == settings.bind => Sockets::Sockets(admin.sockets()?),
+                    _ => Sockets::Nothing,
+                };
+                fresh.push(Bound::new(&config, settings, slot, from, root, &self.say)?);
                 slots.push(slot);
                 continue;
             };
@@ -299,7 +297,7 @@ impl Sites {
         });
         let snapshot = snapshot?;
         let mut modes = Modes::default();
-        for (bound, _) in &renewed {
+        for bound in fresh.iter().chain(renewed.iter().map(|(bound, _)| bound)) {
             bound.set_mode(root, &mut modes)?;
         }
         modes.keep();
@@ -319,14 +317,7 @@ impl Sites {
         }
         self.live.replace(snapshot);
         self.means = means;
-        if self.config.admin != config.admin {
-            let admin = admin.map(|listening| serve_admin(listening, &self.say));
-            if let Some((stop, fiber)) = std::mem::replace(&mut self.admin, admin) {
-                stop.shutdown();
-                let connections = None;
-                self.draining.push(Ending { fiber, connections });
-            }
-        }
+        self.end_gone(&config, &mut fresh, admin);
         self.slots += fresh.len();
         for bound in &fresh {
             (self.say)(format_args!("listening on {}", url(bound)));
@@ -341,13 +332,6 @@ impl Sites {
                 "'{keys}' of listener '{name}' counts for the connections that come from now on"
             ));
         }
-        let stays = |running: &Running| config.listeners.iter().any(|settings| settings.bind == *running.bind());
-        let (kept, gone): (Vec<_>, Vec<_>) = self.running.drain(..).partition(stays);
-        self.running = kept;
-        for running in &gone {
-            (self.say)(format_args!("no longer listening on {}", running.bind()));
-        }
-        self.draining.extend(gone.into_iter().flat_map(Running::end));
         self.draining.extend(self.running.iter_mut().flat_map(Running::reap));
         self.draining.retain(|ending| !ending.fiber.is_finished());
         self.recount();
@@ -361,8 +345,60 @@ impl Sites {
         Ok(())
     }
 
+    /// Ends the listeners that `config` has no more, and has its `[admin]` accept. An address of theirs may be somebody else's now, with
+    /// its sockets, on which nobody of before is to accept then, and with its file.
+    ///
+    /// # Suspends
+    ///
+    /// Until those accept no more, for a second at most.
+    fn end_gone(&mut self, config: &Config, fresh: &mut [Bound], admin: Option<admin::Bound>) {
+        let stays = |running: &Running| config.listeners.iter().any(|settings| settings.bind == *running.bind());
+        let (kept, gone): (Vec<_>, Vec<_>) = self.running.drain(..).partition(stays);
+        self.running = kept;
+        let has_moved = |bind: &Bind| {
+            let to_site = fresh.iter().any(|bound| bound.settings.bind == *bind);
+            to_site || admin.as_ref().is_some_and(|admin| admin.bind() == bind)
+        };
+        let (mut moving, mut files) = (Vec::new(), Vec::new());
+        for mut running in gone {
+            (self.say)(format_args!("no longer listening on {}", running.bind()));
+            let bind = running.bind().clone();
+            let file = running.take_file().map(|file| (bind.clone(), file));
+            let endings = running.end();
+            match has_moved(&bind) {
+                true => moving.extend(endings),
+                false => self.draining.extend(endings),
+            }
+            files.extend(file);
+        }
+        let was_admin = self.admin.take_if(|_| self.config.admin != config.admin);
+        if let Some(mut running) = was_admin {
+            let bind = running.bind().clone();
+            files.extend(running.take_file().map(|file| (bind.clone(), file)));
+            match has_moved(&bind) {
+                true => moving.push(running.end()),
+                false => self.draining.push(running.end()),
+            }
+        }
+        wait_closed(moving.iter().map(|ending| &ending.stop));
+        self.draining.extend(moving);
+        let mut file_of = |bind: &Bind| {
+            let at = files.iter().position(|(of, _)| of == bind)?;
+            Some(files.swap_remove(at).1)
+        };
+        for bound in fresh {
+            if let Some(file) = file_of(&bound.settings.bind) {
+                bound.take_over(file);
+            }
+        }
+        if let Some(admin) = admin {
+            let file = file_of(admin.bind());
+            self.admin = Some(admin.accept(file, &self.say));
+        }
+    }
+
     /// What the next snapshot is built with, and what `[admin]` listens on if that is to be something else.
-    fn admin_of(&self, config: &Config) -> Result<(Means, Option<Listening>), String> {
+    fn admin_of(&self, config: &Config) -> Result<(Means, Option<admin::Bound>), String> {
         let mut means = self.means.clone();
         if self.config.admin == config.admin {
             return Ok((means, None));
@@ -371,10 +407,13 @@ impl Sites {
             means.admin = None;
             return Ok((means, None));
         };
-        let listeners = opened::open_now(&settings.bind, self.root.as_deref(), means.workers)?;
+        let listeners = match self.running.iter().find(|running| *running.bind() == settings.bind) {
+            Some(running) => running.sockets()?,
+            None => opened::open_now(&settings.bind, self.root.as_deref(), means.workers)?,
+        };
         let admin = means.admin.get_or_insert_with(|| new_admin(&means.connections));
-        let listening = admin_server(admin, listeners, &self.say)?;
-        Ok((means, Some(listening)))
+        let bound = admin::Bound::new(admin, &settings.bind, listeners, &self.say)?;
+        Ok((means, Some(bound)))
     }
 
     /// How many connections had to be cut.
@@ -387,9 +426,8 @@ impl Sites {
         let endings: Vec<_> = running.chain(self.draining.drain(..)).collect();
         let cut = endings.into_iter().map(|ending| ending.fiber.join().unwrap_or(0)).sum();
         // Up to here it says that this server drains.
-        if let Some((stop, fiber)) = self.admin.take() {
-            stop.shutdown();
-            let _ = fiber.join();
+        if let Some(admin) = self.admin.take() {
+            let _ = admin.end().fiber.join();
         }
         cut
     }
@@ -407,24 +445,6 @@ fn new_admin(connections: &Arc<Mutex<Vec<Connections>>>) -> Arc<Admin> {
         connections.iter().map(Connections::count).sum()
     };
     Arc::new(Admin::new(osier::workers(), count))
-}
-
-/// Is to serve /health and /metrics.
-fn admin_server(admin: &Arc<Admin>, listeners: Vec<Listener>, say: &Say) -> Result<Listening, String> {
-    let log = Arc::clone(say);
-    let drain = Timeouts {
-        drain: ADMIN_DRAIN,
-        ..Timeouts::default()
-    };
-    let server = Server::new(admin.router())
-        .timeouts(drain)
-        .on_log(move |line| log(line));
-    server.listeners(listeners).map_err(|error| error.to_string())
-}
-
-fn serve_admin(listening: Listening, say: &Say) -> Serving {
-    say(format_args!("/health and /metrics are on {}", listening.address()));
-    (listening.handle(), osier::spawn(move || listening.run()))
 }
 
 fn url(bound: &Bound) -> String {

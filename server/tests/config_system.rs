@@ -132,6 +132,74 @@ fn the_admins_listener_comes_moves_and_goes() {
     wait_for("the end of the second", || TcpStream::connect(second).is_err());
 }
 
+/// Its sockets go over, so that nobody has to bind what the other still has; also both ways at once.
+#[test]
+fn an_address_moves_between_sites_and_admin_in_one_reload() {
+    let folder = Sites::folder();
+    let unix = folder.join("o.sock");
+    let port = || TcpListener::bind("127.0.0.3:0").unwrap().local_addr().unwrap();
+    let (first, second) = (port().to_string(), port().to_string());
+    let file = |listen: &[&str], admin: &str| {
+        let listen = listen
+            .iter()
+            .map(|address| format!("[[listen]]\naddress = \"{address}\"\n"));
+        let admin = match admin {
+            "" => String::new(),
+            admin => format!("[admin]\naddress = \"{admin}\"\n"),
+        };
+        let listen = listen.collect::<String>();
+        format!("[[listen]]\naddress = \"127.0.0.1:0\"\n{listen}{admin}{SITE}")
+    };
+    // What /health is there: of [admin], or of the site, which has none.
+    let of = |address: &str| {
+        let stream: Box<dyn ReadWrite> = match address.strip_prefix("unix:") {
+            Some(_) => Box::new(UnixStream::connect(&unix).expect("it listens")),
+            None => Box::new(TcpStream::connect(address).expect("it listens")),
+        };
+        health(stream)
+    };
+    let mut sites = Sites::start_in(folder, &file(&[&first], ""));
+    assert_eq!(of(&first), 404);
+    let (admin, site) = (200, 404);
+    let socket = "unix:o.sock";
+    // [[listen]], [admin], and who is where then.
+    type Step<'s> = (&'s [&'s str], &'s str, &'s [(&'s str, u16)]);
+    let steps: [Step<'_>; 8] = [
+        (&[], &first, &[(&first, admin)]),
+        (&[&first], &second, &[(&first, site), (&second, admin)]),
+        (&[&second], &first, &[(&first, admin), (&second, site)]),
+        (&[&first, &second], "", &[(&first, site), (&second, site)]),
+        (&[&first, socket], "", &[(&first, site), (socket, site)]),
+        (&[&first], socket, &[(&first, site), (socket, admin)]),
+        (&[socket], &first, &[(&first, admin), (socket, site)]),
+        (&[], socket, &[(socket, admin)]),
+    ];
+    for (turn, (listen, of_admin, answers)) in steps.into_iter().enumerate() {
+        let said = sites.reload(&file(listen, of_admin));
+        assert!(said.contains("reloaded"), "{turn}: {said}");
+        for (address, status) in answers {
+            assert_eq!(of(address), *status, "{turn}: {address}: {said}");
+        }
+        assert_eq!(sites.get("a.example", "/text").text(), "hello");
+    }
+    wait_for("the end of the first", || TcpStream::connect(&first).is_err());
+    // The file of the socket goes with who has it last.
+    sites.server.signal(Signal::TERM);
+    assert!(sites.server.wait().success());
+    assert!(!sites.folder.join("o.sock").exists());
+}
+
+trait ReadWrite: Read + Write {}
+impl<T: Read + Write> ReadWrite for T {}
+
+fn health(mut stream: Box<dyn ReadWrite>) -> u16 {
+    let asked = "GET /health HTTP/1.1\r\nHost: nobody\r\nConnection: close\r\n\r\n";
+    stream.write_all(asked.as_bytes()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply[9..12].parse().unwrap()
+}
+
 #[test]
 fn a_server_that_drains_says_so() {
     let file = format!(
