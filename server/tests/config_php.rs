@@ -68,6 +68,15 @@ fn an_application_that_is_away_has_an_error_page() {
 }
 
 #[test]
+fn the_root_may_be_named_by_a_way_that_leads_up() {
+    let folder = Sites::folder();
+    let Some(fpm) = fpm(&folder) else { return };
+    let text = route(&fpm, "").replace("root = \"app\"", "root = \"www/../app\"");
+    let sites = Sites::start_in(folder, &text);
+    assert_eq!(sites.get("x", "/info.php/more").text(), "/info.php /more ");
+}
+
+#[test]
 fn an_application_outside_of_the_root_folder_is_told_its_own_names() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can change the root folder");

@@ -106,6 +106,8 @@ pub struct FastCgi {
     files: Files,
     /// Where that is for this server, as [`Fixed::root`] is for the application.
     local_root: Vec<u8>,
+    /// The same with every link followed, as PHP does for `__DIR__`.
+    real_root: Vec<u8>,
     internal_files: Files,
     rules: Rules,
     front: Option<Script>,
@@ -195,7 +197,11 @@ impl FastCgi {
             let path = path.into_os_string().into_encoded_bytes();
             path.strip_suffix(b"/").unwrap_or(&path).to_vec()
         };
-        let local_root = without_slash(local);
+        let real = std::fs::canonicalize(&local).map_err(|error| named(&local, error))?;
+        // php-fpm runs no script whose name holds `..`.
+        let leads_up = local.components().any(|part| part == std::path::Component::ParentDir);
+        let local_root = without_slash(if leads_up { real.clone() } else { local });
+        let real_root = without_slash(real);
         Ok(FastCgi {
             seat: Seat::take(),
             root: Arc::new(root),
@@ -215,6 +221,7 @@ impl FastCgi {
                 extra: options.params,
             },
             local_root,
+            real_root,
             hide: options.hide,
             patience: Patience {
                 first_byte: options.first_byte,

@@ -53,6 +53,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         "<?php header('X-Accel-Redirect: /data/file.txt'); header('Content-Type: text/data');",
     ),
     ("data/file.txt", "from the file"),
+    ("send.php", "<?php header('X-Sendfile: ' . __DIR__ . '/data/file.txt');"),
     (
         "large.php",
         "<?php for ($i = 0; $i < 400; $i++) echo str_repeat(chr(97 + $i % 26), 10000);",
@@ -121,6 +122,21 @@ fn scripts_run() {
             (reply.status, reply.text(), reply.head.matches("Set-Cookie").count()),
             (200, "long", 12)
         );
+    }
+}
+
+#[test]
+fn a_root_behind_a_link_or_a_way_up_is_the_same_root() {
+    let Some((folder, fpm, _)) = start(Listen::Unix, TWO, Options::default()) else {
+        return;
+    };
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(folder.root(), &link).unwrap();
+    for root in [link, folder.root().join("data/..")] {
+        let site = serve(&root, &fpm, Options::default());
+        assert_eq!(site.get("/hello.php").text(), "hello", "{}", root.display());
+        // PHP follows links for __DIR__.
+        assert_eq!(site.get("/send.php").text(), "from the file", "{}", root.display());
     }
 }
 

@@ -122,7 +122,8 @@ impl FastCgi {
         }
         let file = head.field("x-sendfile")?;
         let below = |root: &[u8]| file.strip_prefix(root).and_then(|rest| rest.strip_prefix(b"/"));
-        Some(match below(&self.fixed.root).or_else(|| below(&self.local_root)) {
+        let roots = [&self.fixed.root, &self.local_root, &self.real_root];
+        Some(match roots.into_iter().find_map(|root| below(root)) {
             Some(name) => Ok(NamedFile {
                 files: &self.files,
                 name: name.to_vec(),
