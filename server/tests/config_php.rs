@@ -68,6 +68,44 @@ fn an_application_that_is_away_has_an_error_page() {
 }
 
 #[test]
+fn what_the_server_says_in_place_of_a_script_has_its_error_page() {
+    let folder = Sites::folder();
+    folder.write("app/own.php", "<?php http_response_code(404); echo 'its own';");
+    folder.write("app/lost.php", "<?php header('X-Accel-Redirect: /none.txt');");
+    folder.write(
+        "app/sent.php",
+        "<?php http_response_code(404); header('X-Accel-Redirect: /style.css');",
+    );
+    let Some(fpm) = fpm(&folder) else { return };
+    let text = route(&fpm, "files = true").replacen(
+        "default = true\n",
+        "default = true\nerror_pages = { 404 = \"404.html\" }\n",
+        1,
+    );
+    let sites = Sites::start_in(folder, &text);
+    for (path, body) in [
+        ("/none.css", "<h1>lost</h1>"),
+        ("/none.php", "<h1>lost</h1>"),
+        ("/.git/none.php", "<h1>lost</h1>"),
+        ("/lost.php", "<h1>lost</h1>"),
+        ("/own.php", "its own"),
+        ("/sent.php", "a{}"),
+    ] {
+        let reply = sites.get("x", path);
+        assert_eq!((reply.status, reply.text()), (404, body), "{path}");
+    }
+    // Without the files beside the scripts too.
+    assert!(
+        sites
+            .reload(&text.replace("files = true", "files = false"))
+            .contains("reloaded")
+    );
+    for path in ["/none.css", "/style.css", "/none.php"] {
+        assert_eq!(sites.get("x", path).text(), "<h1>lost</h1>", "{path}");
+    }
+}
+
+#[test]
 fn the_root_may_be_named_by_a_way_that_leads_up() {
     let folder = Sites::folder();
     let Some(fpm) = fpm(&folder) else { return };

@@ -41,6 +41,14 @@ fn serve(mut stream: TcpStream) {
         }
         return;
     }
+    if head.starts_with("GET /overloaded ") {
+        let fields =
+            "Content-Encoding: br\r\nETag: \"1\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Own: 1\r\n";
+        let answer =
+            format!("HTTP/1.1 502 Bad Gateway\r\n{fields}Content-Length: 2\r\nConnection: close\r\n\r\n\x0b\x02");
+        let _ = stream.write_all(answer.as_bytes());
+        return;
+    }
     let line = head.lines().next().unwrap_or_default();
     let host = head
         .lines()
@@ -86,6 +94,18 @@ fn requests_reach_the_application() {
     let sites = Sites::start(&file(nobody, ""));
     let reply = sites.get("x.example", "/a");
     assert_eq!((reply.status, reply.text()), (502, "<h1>lost</h1>"));
+}
+
+#[test]
+fn an_error_page_is_not_described_as_the_body_that_it_replaces() {
+    let sites = Sites::start(&file(application(), ""));
+    let reply = sites.get("x", "/overloaded");
+    assert_eq!((reply.status, reply.text()), (502, "<h1>lost</h1>"));
+    for name in ["content-encoding", "etag", "last-modified"] {
+        assert_eq!(reply.field(name), None, "{name}");
+    }
+    assert_eq!(reply.field("content-type"), Some("text/html; charset=utf-8"));
+    assert_eq!(reply.field("x-own"), Some("1"));
 }
 
 fn upgraded(sites: &Sites, path: &str) -> Client {

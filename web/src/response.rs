@@ -91,6 +91,7 @@ pub struct Response {
     pub(crate) body: Body,
     pub(crate) close: bool,
     pub(crate) has_date: bool,
+    pub(crate) of_backend: bool,
     /// Why the status is what it is: for the log, never for the client.
     pub(crate) cause: Option<Box<dyn Error>>,
 }
@@ -112,6 +113,7 @@ impl Response {
             body,
             close: false,
             has_date: false,
+            of_backend: false,
             cause: None,
         }
     }
@@ -281,6 +283,12 @@ impl Response {
         self.has_date = fields.has_date;
         self.content_type = ContentType::Unset;
         self
+    }
+
+    /// Whether this is what a backend has answered, of [`Proxy`](crate::proxy::Proxy) or [`FastCgi`](crate::fastcgi::FastCgi);
+    /// what these say in place of one, of a path without a script for example, is not.
+    pub fn is_of_backend(&self) -> bool {
+        self.of_backend
     }
 
     /// The first value of a field; names compare without case. Fields that the server adds are not there yet.

@@ -19,6 +19,21 @@ use crate::rate::Rate;
 use super::handler::Handler;
 use super::plain;
 
+/// Fields that describe the body that an error page takes the place of.
+const OF_BODY: [&str; 11] = [
+    "accept-ranges",
+    "content-digest",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-location",
+    "content-md5",
+    "digest",
+    "etag",
+    "last-modified",
+    "repr-digest",
+];
+
 /// All of it is off by default.
 #[derive(Default)]
 pub struct Around {
@@ -83,7 +98,7 @@ impl Around {
                         .unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT)),
                 };
                 // What another server says in its own words is left to it, but for its not being there.
-                let theirs = matches!(handler, Handler::Gateway(_)) && !matches!(response.status().as_u16(), 502..=504);
+                let theirs = response.is_of_backend() && !matches!(response.status().as_u16(), 502..=504);
                 if theirs {
                     return self.dress(request, response);
                 }
@@ -126,7 +141,9 @@ impl Around {
         let status = response.status().as_u16();
         match self.errors.iter().find(|page| page.status == status) {
             None => response,
-            Some(page) => response
+            Some(page) => OF_BODY
+                .iter()
+                .fold(response, Response::remove)
                 .body(Body::shared(Arc::clone(&page.body)))
                 .header("content-type", &page.content_type),
         }

@@ -57,6 +57,7 @@ impl FastCgi {
         }
         let status = StatusCode::from_u16(head.status()).expect("cgi::Head has checked it");
         let mut response = Response::new(status);
+        response.of_backend = true;
         for (name, value) in head.fields() {
             if !self.is_hidden(name) {
                 response = response.header(name, value);
@@ -151,6 +152,7 @@ impl FastCgi {
         let mut response = file.files.answer_as(status, request, &file.name);
         let given = response.status();
         let is_file = given == status || given == StatusCode::PARTIAL_CONTENT;
+        response.of_backend = is_file;
         // The parts of several ranges are of one type, their message is of another.
         let is_in_parts = given == StatusCode::PARTIAL_CONTENT && response.lookup("content-range").is_none();
         if is_file && !is_in_parts {

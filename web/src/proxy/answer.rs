@@ -158,6 +158,7 @@ pub(super) fn answer(
     let mut response = Response::new(head.status);
     response.fields = head.fields;
     response.has_date = head.has_date;
+    response.of_backend = true;
     response.body = Body { kind, text: None };
     Ok(response)
 }
