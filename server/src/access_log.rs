@@ -14,12 +14,15 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use osier_web::Served;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 
 use crate::cli::LogFormat;
 use osier_web::calendar::Utc;
@@ -211,8 +214,22 @@ impl Drop for AccessLog {
     }
 }
 
+/// Never waits: a pipe that nobody reads is an error.
 fn append(path: &Path) -> io::Result<File> {
-    File::options().append(true).create(true).open(path)
+    let nonblocking = OFlags::NONBLOCK.bits() as i32;
+    let opened = File::options()
+        .append(true)
+        .create(true)
+        .custom_flags(nonblocking)
+        .open(path);
+    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NXIO) => io::Error::new(error.kind(), "it is a pipe that nobody reads; start its reader first"),
+        _ => error,
+    })?;
+    // The writer thread may wait.
+    let flags = fcntl_getfl(&file)?;
+    fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 impl Shared {

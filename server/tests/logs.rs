@@ -1,6 +1,9 @@
 //! The access log as its readers see it: every line parses, whatever the client sent, and none is missing at the end.
 
 mod support;
+use std::io::{BufRead, Read};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 use support::{Folder, Server, Signal};
 
 /// Serves a few requests, ends the server, returns the log.
@@ -176,4 +179,45 @@ fn parse_string(text: &str) -> (String, &str) {
         }
     }
     panic!("unended string: {text}")
+}
+
+#[test]
+fn a_pipe_is_a_log_while_somebody_reads_it() {
+    let folder = Folder::new();
+    folder.write("a.txt", "hello");
+    let pipes = Folder::new();
+    let pipe = pipes.join("pipe");
+    support::make_fifo(&pipe);
+
+    let mut command = support::osier();
+    command
+        .arg(folder.path())
+        .args(["-l", "127.0.0.1:0", "--log-file"])
+        .arg(&pipe);
+    let mut alone = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let give_up = Instant::now() + support::DEADLINE;
+    let status = loop {
+        match alone.try_wait().unwrap() {
+            Some(status) => break Some(status),
+            None if Instant::now() > give_up => break None,
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let _ = alone.kill();
+    assert!(status.is_some_and(|status| !status.success()), "{status:?}");
+    let mut said = String::new();
+    alone.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("a pipe that nobody reads"), "{said}");
+
+    // For both, so that the pipe is never without a reader, and opening it waits for nobody.
+    let reader = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    let mut server = Server::start(&folder, &["--log-file", pipe.to_str().unwrap()]);
+    let mut client = server.connect();
+    client.send("GET", "/a.txt?piped", &[]);
+    client.receive("GET");
+    let mut line = String::new();
+    std::io::BufReader::new(reader).read_line(&mut line).unwrap();
+    assert!(line.contains("\"GET /a.txt?piped HTTP/1.1\" 200"), "{line}");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
 }
