@@ -44,10 +44,11 @@ pub fn load(path: &Path, root: Option<&Path>) -> Result<Config, Report> {
         );
         return Err(Report::unreadable(&name, text));
     };
-    let text = match read(&seen) {
-        Ok(text) => text,
+    let bytes = match read(&seen) {
+        Ok(bytes) => bytes,
         Err(error) => return Err(Report::unreadable(&name, error)),
     };
+    let text = String::from_utf8(bytes).map_err(|error| not_utf8(&name, &error))?;
     let base = path.parent().unwrap_or(Path::new(""));
     // Found again by a reload, whatever the working directory is then; and whole in messages and in what scripts are told.
     let base = if base.is_absolute() {
@@ -88,7 +89,7 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Con
     }
 }
 
-fn read(path: &Path) -> Result<String, String> {
+fn read(path: &Path) -> Result<Vec<u8>, String> {
     let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => "there is no such file".to_string(),
         std::io::ErrorKind::PermissionDenied => "this user may not look for it".to_string(),
@@ -103,16 +104,18 @@ fn read(path: &Path) -> Result<String, String> {
             metadata.len()
         ));
     }
-    let bytes = std::fs::read(path).map_err(|error| match error.kind() {
+    std::fs::read(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => "this user may not read it".to_string(),
         _ => format!("cannot be read: {error}"),
-    })?;
-    String::from_utf8(bytes).map_err(|error| {
-        let line = bytes_line(error.as_bytes(), error.utf8_error().valid_up_to());
-        format!("is not UTF-8 in line {line}")
     })
 }
 
-fn bytes_line(bytes: &[u8], at: usize) -> usize {
-    bytes[..at].iter().filter(|byte| **byte == b'\n').count() + 1
+fn not_utf8(name: &str, error: &std::string::FromUtf8Error) -> Report {
+    let text = String::from_utf8_lossy(error.as_bytes());
+    let at = error.utf8_error().valid_up_to();
+    let problem = problem::Problem {
+        at: at..at + char::REPLACEMENT_CHARACTER.len_utf8(),
+        text: "this is not UTF-8; save the file in that encoding".into(),
+    };
+    Report::new(name, &text, vec![problem], &problem::passwords(&text))
 }

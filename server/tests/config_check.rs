@@ -391,6 +391,15 @@ fn handlers() {
             ],
         ),
         (
+            "@site\n[[site.route]]\nfiles = \"${NO_SUCH_VARIABLE:-}\"\n[[site.route]]\nproxy = { to = [\"a:+1\", \"256.1.1.1:1\", \"[1]:1\", \"[::1]:1\"] }\n",
+            &[
+                "4:9: a path is empty; write \".\" for the folder of this file",
+                "6:17: 'to' cannot be \"a:+1\": '+1' is not a port; write HOST:PORT or unix:PATH",
+                "6:25: 'to' cannot be \"256.1.1.1:1\": '256.1.1.1' is no address; write HOST:PORT or unix:PATH",
+                "6:40: 'to' cannot be \"[1]:1\": '[1]' is no address; write HOST:PORT or unix:PATH",
+            ],
+        ),
+        (
             "@site\n[[site.route]]\nfiles = \"none\"\n[[site.route]]\nfiles = \"users\"\n[[site.route]]\nfiles = 5\n",
             &[
                 "4:9: there is no folder 'DIR/none'",
@@ -620,7 +629,10 @@ fn files_that_cannot_be_read() {
     for (name, expected) in [
         ("none.toml", "none.toml: there is no such file\n"),
         (".", ".: is not a file\n"),
-        ("latin1.toml", "latin1.toml: is not UTF-8 in line 2\n"),
+        (
+            "latin1.toml",
+            "latin1.toml:2:9: this is not UTF-8; save the file in that encoding\n  2 | host = \"\u{fffd}\"\n    |         ^\n",
+        ),
     ] {
         let output = osier()
             .args(["check", name])

@@ -539,6 +539,11 @@ impl<'s> Section<'s> {
     }
 
     fn path(&self, text: &At<String>) -> Option<PathBuf> {
+        if text.value.is_empty() {
+            self.source
+                .problem(&text.span, "a path is empty; write \".\" for the folder of this file");
+            return None;
+        }
         let path = self.source.path(&text.value);
         path.map_err(|why| self.source.problem(&text.span, why)).ok()
     }

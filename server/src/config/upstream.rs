@@ -2,6 +2,8 @@
 //!
 //! Called by `handler.rs`.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -170,8 +172,14 @@ fn upstream(source: &Source<'_>, text: &str) -> Result<Upstream, String> {
     if host.is_empty() || !host.bytes().all(fine) || (host.contains(':') && !host.starts_with('[')) {
         return Err(wanted.into());
     }
+    // Nobody's name: it would be looked up in vain for each request.
+    let is_number = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let ip = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    if (is_number && host.parse::<Ipv4Addr>().is_err()) || ip.is_some_and(|ip| ip.parse::<Ipv6Addr>().is_err()) {
+        return Err(format!("'{host}' is no address; {wanted}"));
+    }
     match port.parse::<u16>() {
-        Ok(1..) => Ok(Upstream::Tcp(format!("{host}:{port}"))),
+        Ok(1..) if !port.starts_with('+') => Ok(Upstream::Tcp(format!("{host}:{port}"))),
         _ => Err(format!("'{port}' is not a port; {wanted}")),
     }
 }
