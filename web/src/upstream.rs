@@ -33,6 +33,7 @@ use std::{error, fmt, io};
 use http::StatusCode;
 use osier::Cancelled;
 use osier::sync::Event;
+use rustix::io::Errno;
 
 use crate::Address;
 use crate::config::Log;
@@ -409,7 +410,10 @@ impl Upstream {
                 Ok(stream) => return Ok(Lease::new(claim, stream, false)),
                 Err(error) if Cancelled::is(&error) => return Err(Unavailable::Cancelled(error)),
                 Err(error) => {
-                    claim.failed(&error);
+                    // What this process lacks is no backend's fault.
+                    if !is_own_lack(&error) {
+                        claim.failed(&error);
+                    }
                     let backend = backend.label.clone();
                     last = Some(match error.kind() {
                         io::ErrorKind::TimedOut => Unavailable::TimedOut { backend },
@@ -422,6 +426,12 @@ impl Upstream {
             }
         }
     }
+}
+
+/// Whether there was no descriptor or memory left for a connection.
+fn is_own_lack(error: &io::Error) -> bool {
+    let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno))
 }
 
 /// Whether a kept connection will do.

@@ -5,13 +5,20 @@ mod common;
 use std::fs::File;
 use std::time::Duration;
 
+use common::backend::{self, Backend};
 use common::{eventually, site};
 use osier_web::Router;
+use osier_web::proxy::Proxy;
 use rustix::process::{Resource, getrlimit, setrlimit};
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
 #[test]
 fn accepting_waits_for_descriptors() {
-    let site = site(Router::new().get("/", |_| "hi"));
+    let backends = [Backend::answering(HELLO), Backend::answering(HELLO)];
+    let upstream = backend::upstream(&backends.each_ref().map(|backend| backend.addr));
+    let proxy = Proxy::new(upstream.keep(0).build().expect("two backends"));
+    let site = site(Router::new().get("/", |_| "hi").get("/proxied", proxy.handler()));
     // Stays open, so that the server frees no descriptor in the middle of the test.
     let mut first = site.connect();
     assert_eq!(first.get("/").text(), "hi");
@@ -31,6 +38,11 @@ fn accepting_waits_for_descriptors() {
     assert_eq!(site.log.lock().unwrap().len(), 1, "it says so once, not at every try");
 
     assert_eq!(first.get("/").text(), "hi");
+    // The backends have done nothing wrong: they are not left alone afterwards.
+    for _ in 0..8 {
+        assert_eq!(first.get("/proxied").status, 502);
+    }
     drop(filling);
+    assert_eq!(first.get("/proxied").text(), "hello");
     assert_eq!(client.reply().text(), "hi");
 }

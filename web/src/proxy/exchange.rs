@@ -256,7 +256,7 @@ impl fmt::Display for Why {
             Why::Broken { error, begun: false } => write!(f, "has not answered: {error}"),
             Why::Broken { error, begun: true } => write!(f, "broke off inside the head of its answer: {error}"),
             Why::Body(error) => write!(f, "broke off inside the body of its answer: {error}"),
-            Why::Malformed(reason) => write!(f, "has answered with {reason}"),
+            Why::Malformed(reason) => write!(f, "has sent an answer that is refused: {reason}"),
             Why::TooLate(limit) => write!(f, "has not answered within {limit:?}"),
         }
     }

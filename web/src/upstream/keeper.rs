@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::backend::Backend;
-use super::{Check, Inner};
+use super::{Check, Inner, is_own_lack};
 
 /// How often idle connections are looked at: four times in their time, within these bounds. One may live so much longer.
 const SWEEP: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
@@ -88,7 +88,10 @@ impl Rounds {
             for (backend, row) in upstream.backends.iter().zip(&mut self.rows) {
                 s.spawn_local(move || {
                     let answer = check.ask(backend);
-                    if answer.as_ref().is_err_and(osier::Cancelled::is) {
+                    if answer
+                        .as_ref()
+                        .is_err_and(|error| osier::Cancelled::is(error) || is_own_lack(error))
+                    {
                         return;
                     }
                     judge(upstream, check, backend, row, answer);
