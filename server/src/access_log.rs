@@ -11,6 +11,7 @@
 //! always well-formed UTF-8. A file is opened for appending and each write ends with a whole line, so that it may be
 //! rotated by copy and truncate, or by renaming it and asking for [`AccessLog::reopen`].
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -37,8 +38,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// What is known of one request when its response has been sent. Absent fields are empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
-    /// The client.
-    pub client: IpAddr,
+    /// The client; `unix` where it has no address.
+    pub client: Option<IpAddr>,
     /// Seconds since 1970.
     pub time: i64,
     /// As sent; empty when the request could not be understood.
@@ -177,7 +178,7 @@ impl AccessLog {
     pub fn record_served(&self, served: &Served<'_>) {
         let field = |name: &str| served.header(name).unwrap_or_default();
         self.record(&Entry {
-            client: served.peer().ip(),
+            client: served.client_ip(),
             time: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs() as i64),
@@ -275,6 +276,18 @@ fn write_out(shared: &Shared, mut out: Box<dyn Write + Send>) {
     }
 }
 
+/// As lists of clients in a configuration name it.
+struct Client(Option<IpAddr>);
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(ip) => ip.fmt(f),
+            None => f.write_str("unix"),
+        }
+    }
+}
+
 /// `client - - [day/Mon/year:h:m:s +0000] "request line" status bytes "referer" "user agent"`
 fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
     let Utc {
@@ -285,7 +298,7 @@ fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
         minute,
         second,
     } = Utc::from_unix(entry.time);
-    let (month, client) = (Utc::MONTHS[usize::from(month) - 1], entry.client);
+    let (month, client) = (Utc::MONTHS[usize::from(month) - 1], Client(entry.client));
     put(
         line,
         format_args!("{client} - - [{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000] \""),
@@ -320,7 +333,7 @@ fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
         line,
         format_args!("{{\"time\":\"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z\""),
     );
-    put(line, format_args!(",\"client\":\"{}\"", entry.client));
+    put(line, format_args!(",\"client\":\"{}\"", Client(entry.client)));
     let texts = [
         ("method", entry.method),
         ("host", entry.host),
@@ -386,7 +399,7 @@ mod tests {
     use std::sync::mpsc;
 
     const ENTRY: Entry<'static> = Entry {
-        client: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
+        client: Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1))),
         time: 784_111_777,
         method: b"GET",
         target: b"/a?b=c",

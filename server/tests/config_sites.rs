@@ -605,7 +605,7 @@ fn clients_of_a_unix_socket_have_no_address() {
     let sites = Sites::start(
         &[
             "[[listen]]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"unix:o.sock\"\nproxy_protocol = \"unix\"\n\
-             [[listen]]\naddress = \"unix:p.sock\"\n[[site]]\ndefault = true\n"
+             [[listen]]\naddress = \"unix:p.sock\"\n[[site]]\ndefault = true\nlog = { file = \"access.log\" }\n"
                 .to_owned(),
             route("unix", "allow = \"unix\""),
             route("not-unix", "deny = [\"unix\"]"),
@@ -641,6 +641,16 @@ fn clients_of_a_unix_socket_have_no_address() {
         assert_eq!(over("p.sock", "", path), unix, "{path} over a Unix socket");
         assert_eq!(over("o.sock", told, path), through, "{path} through a balancer");
     }
+    let logged = || {
+        let log = std::fs::read_to_string(sites.folder.join("access.log")).unwrap_or_default();
+        let lines = log.lines().filter(|line| line.contains("\"GET /both "));
+        let mut clients: Vec<_> = lines.map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+        clients.sort();
+        clients
+    };
+    support::sites::wait_for("the lines of the log", || {
+        logged() == ["127.0.0.1", "192.0.2.1", "unix"]
+    });
     // All of them are one client to a rate; whoever a balancer tells is another.
     assert_eq!((over("p.sock", "", "rated"), over("p.sock", "", "rated")), (200, 429));
     assert_eq!(

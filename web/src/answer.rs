@@ -215,7 +215,7 @@ impl Burst<'_> {
     #[inline(never)]
     fn tell(&self, observer: &Observer, started: Instant, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
-        let (duration, peer) = (started.elapsed(), self.link.peer());
+        let (duration, peer, is_told) = (started.elapsed(), self.link.peer(), self.link.is_told());
         let (id, label) = (self.marks.id.get(), self.marks.label.get());
         observer(&Served {
             head,
@@ -223,6 +223,7 @@ impl Burst<'_> {
             bytes,
             duration,
             peer,
+            is_told,
             id,
             label,
         });

@@ -8,6 +8,7 @@ use http::StatusCode;
 use osier_http::Head;
 
 use crate::RequestId;
+use crate::listen::ip_of_client;
 
 /// How long a server waits for its clients. All of them are on by default; `Duration::MAX` is for ever.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,7 @@ pub struct Served<'a> {
     pub(crate) bytes: u64,
     pub(crate) duration: Duration,
     pub(crate) peer: SocketAddr,
+    pub(crate) is_told: bool,
     pub(crate) id: Option<RequestId>,
     pub(crate) label: u32,
 }
@@ -87,9 +89,14 @@ impl<'a> Served<'a> {
         self.duration
     }
 
-    /// The address of the client.
+    /// The address of the client; `0.0.0.0:0` on a Unix socket.
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// The client's IP address; none on a Unix socket, unless a trusted balancer has told one.
+    pub fn client_ip(&self) -> Option<IpAddr> {
+        ip_of_client(self.peer, self.is_told)
     }
 
     /// The request's number, if anybody has asked for it.

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -15,6 +15,11 @@ use rustix::fs::FlockOperation;
 
 /// The peer of a connection that has no address: of a Unix socket.
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+
+/// The address of a client, if it has one; `is_told`: by a balancer, which may tell any.
+pub(crate) fn ip_of_client(peer: SocketAddr, is_told: bool) -> Option<IpAddr> {
+    (peer != NOWHERE || is_told).then(|| peer.ip())
+}
 
 /// Where a service is: `host:port`, or `unix:/path/of/the/socket`.
 ///

@@ -15,7 +15,7 @@ use osier_http::{Head, Headers};
 use percent_encoding::percent_decode;
 
 use crate::around::Surroundings;
-use crate::listen::NOWHERE;
+use crate::listen::ip_of_client;
 use crate::{Rejection, RequestBody, RequestId};
 
 /// What is left of a request for whoever is told that it was answered.
@@ -192,8 +192,7 @@ impl<'a> Request<'a> {
 
     /// The client's IP address; none on a Unix socket, unless a trusted balancer has told one.
     pub fn client_ip(&self) -> Option<IpAddr> {
-        let peer = self.peer();
-        (peer != NOWHERE || self.is_proxied()).then(|| peer.ip())
+        ip_of_client(self.peer(), self.is_proxied())
     }
 
     /// The address at which the client has reached this server; none on a Unix socket.

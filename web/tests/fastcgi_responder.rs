@@ -4,6 +4,7 @@ mod common;
 #[path = "common/responder.rs"]
 mod responder;
 
+use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -66,6 +67,25 @@ fn the_application_is_told_everything() {
     assert_eq!(names.len(), told.names.len(), "no name twice");
     assert_eq!(body, b"hello");
     assert!(!told.keep, "an idle connection on a Unix socket would pin a worker");
+}
+
+#[test]
+fn a_client_of_a_unix_socket_has_no_address() {
+    let folder = folder();
+    let app = Responder::answering(folder.path(), |_, _| text("ok"));
+    let handler = FastCgi::with(folder.root(), [app.address.clone()], Options::default()).unwrap();
+    let path = folder.path().join("site.sock");
+    let bound = path.clone();
+    let server = Server::new(Router::new().fallback(handler.handler()));
+    let _site = site_with(1, server, |server| server.bind_unix(bound));
+    let mut client = std::os::unix::net::UnixStream::connect(path).unwrap();
+    client
+        .write_all(b"GET /a.php HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    client.read_to_end(&mut Vec::new()).unwrap();
+    let (told, _) = &app.requests()[0];
+    let of_ends = ["REMOTE_ADDR", "REMOTE_PORT", "SERVER_ADDR", "SERVER_PORT"].map(|name| told.get(name));
+    assert_eq!(of_ends, ["unix:", "(unset)", "(unset)", "80"]);
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::io::{Read, Write};
+
 use common::backend::{Asked, Backend};
-use common::{Site, site};
-use osier_web::Router;
+use common::{Site, site, site_with};
 use osier_web::proxy::{Host, Proxy};
+use osier_web::{Router, Server};
 
 /// Answers with what it was asked, as the body.
 fn mirror() -> Backend {
@@ -292,4 +294,30 @@ fn a_path_that_leads_up_is_refused_however_it_is_written() {
             Some(path)
         );
     }
+}
+
+/// RFC 7239 6.2; it is trusted by nobody, and what it says of others does not pass.
+#[test]
+fn a_client_of_a_unix_socket_is_unknown() {
+    let backend = mirror();
+    let folder = common::folder::Folder::new();
+    let path = folder.path().join("site.sock");
+    let proxy = backend.proxy().trust(|_| true).handler();
+    let bound = path.clone();
+    let _site = site_with(1, Server::new(Router::new().fallback(proxy)), |server| {
+        server.bind_unix(bound)
+    });
+    let mut client = std::os::unix::net::UnixStream::connect(path).unwrap();
+    client
+        .write_all(b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).unwrap();
+    let (_, head) = reply.split_once("\r\n\r\n").unwrap();
+    let seen = Asked {
+        head: head.to_owned(),
+        body: Vec::new(),
+    };
+    assert_eq!(seen.header("x-forwarded-for"), Some("unknown"));
+    assert_eq!(seen.header("forwarded"), Some("for=unknown;host=\"a\";proto=http"));
 }

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::Write;
 use std::mem;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use osier_http::fastcgi::ParamsWriter;
 
@@ -173,14 +173,19 @@ pub fn write(
     let host = request.host().map(host_name).unwrap_or_default();
     params.put("SERVER_NAME", fixed.server_name.as_deref().unwrap_or(host).as_bytes());
     if let Some(local) = request.local_addr() {
-        params.made("SERVER_ADDR", |value| address(value, plain_ip(local)));
+        params.made("SERVER_ADDR", |value| address(value, local.ip().to_canonical()));
         params.number("SERVER_PORT", local.port().into());
     } else {
         params.put("SERVER_PORT", if fixed.https { b"443" } else { b"80" });
     }
-    let peer = request.peer();
-    params.made("REMOTE_ADDR", |value| address(value, plain_ip(peer)));
-    params.number("REMOTE_PORT", peer.port().into());
+    match request.client_ip() {
+        Some(ip) => {
+            params.made("REMOTE_ADDR", |value| address(value, ip.to_canonical()));
+            params.number("REMOTE_PORT", request.peer().port().into());
+        }
+        // As nginx has it, so that applications know it; no address, which some rule of theirs might hold, and no port.
+        None => params.put("REMOTE_ADDR", b"unix:"),
+    }
     // php-cgi runs nothing without it.
     params.put("REDIRECT_STATUS", b"200");
     for (name, value) in &fields.0 {
@@ -280,11 +285,6 @@ fn host_name(host: &str) -> &str {
     }
 }
 
-/// An address that IPv4 clients have on an IPv6 socket is the one they know.
-fn plain_ip(addr: SocketAddr) -> IpAddr {
-    addr.ip().to_canonical()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -363,7 +363,6 @@ mod tests {
         ] {
             assert_eq!(host_name(host), name);
         }
-        assert_eq!(plain_ip("[::ffff:10.0.0.1]:1".parse().unwrap()).to_string(), "10.0.0.1");
     }
     #[test]
     fn numbers_and_addresses_are_written_as_display_writes_them() {

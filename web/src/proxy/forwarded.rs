@@ -1,7 +1,7 @@
 //! Which fields pass, and what a proxy adds to them: `X-Forwarded-*` (as everybody writes them) and `Forwarded` (RFC 7239).
 
 use std::fmt::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use osier_http::{HeaderError, Headers, RequestWriter};
 
@@ -66,7 +66,7 @@ pub(super) fn add(
     head: &mut RequestWriter<'_>,
     given: Headers<'_>,
     is_trusted: bool,
-    client: Option<SocketAddr>,
+    client: Option<IpAddr>,
     host: &str,
 ) -> Result<(), HeaderError> {
     let given = |name: &'static str| {
@@ -75,7 +75,7 @@ pub(super) fn add(
     };
     let has = |name| given(name).next().is_some();
 
-    let text = Text::of(client.map(|client| client.ip()));
+    let text = Text::of(client);
     joined(head, "x-forwarded-for", given("x-forwarded-for"), &[text.as_bytes()])?;
     if !has("x-forwarded-proto") {
         head.header("x-forwarded-proto", b"http")?;
@@ -124,6 +124,7 @@ impl Text {
         // It fits.
         let _ = match ip {
             Some(ip) => write!(text, "{}", ip.to_canonical()),
+            // RFC 7239 6.2, for both fields: a client of a Unix socket has no address.
             None => text.write_str("unknown"),
         };
         text

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use osier_http::{BodyLength, Form, HeaderError, RequestWriter, connection_names};
 
 use super::{Host, Settings, forwarded};
-use crate::listen::NOWHERE;
 use crate::upstream::Lease;
 use crate::{Address, Request};
 
@@ -117,9 +116,9 @@ pub(super) fn write_head(
     upgrade: Option<&[u8]>,
     out: &mut Vec<u8>,
 ) -> Result<(), HeaderError> {
-    let client = Some(request.peer()).filter(|peer| *peer != NOWHERE);
+    let client = request.client_ip();
     let is_trusted = match (&settings.trust, client) {
-        (Some(trust), Some(client)) => trust(client.ip()),
+        (Some(trust), Some(client)) => trust(client),
         _ => false,
     };
     let asked = request.host().unwrap_or_default();
