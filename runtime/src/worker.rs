@@ -72,6 +72,8 @@ pub(crate) struct Worker {
     started: Instant,
     /// Read once per turn of the loop.
     now: Cell<Instant>,
+    /// The same as a tick of the wheel.
+    tick: Cell<u64>,
     stacks: stack::Pool,
     /// Where the fibers of connections at rest come from.
     connection: &'static Location<'static>,
@@ -112,6 +114,7 @@ impl Worker {
             timers: RefCell::new(Wheel::new(0)),
             started: now,
             now: Cell::new(now),
+            tick: Cell::new(0),
             stacks: stack::Pool::new(shared.stacks.clone())?,
             connection: Location::caller(),
             completed: Cell::new(0),
@@ -247,6 +250,7 @@ impl Worker {
             self.linger.slept(now.duration_since(asleep_at), rung);
         }
         let began = self.now.replace(now);
+        self.tick.set(tick_at(now.duration_since(self.started)));
         // A turn that does not end in a sleep counts with its look at the poller, which spares it one at the clock.
         desk.turn_begins(asleep_at.unwrap_or(now).duration_since(began));
         match self.trim_at.get() {
@@ -681,7 +685,7 @@ impl Worker {
 
     /// The tick in which this turn of the loop began.
     pub(crate) fn tick(&self) -> u64 {
-        tick_at(self.now.get().duration_since(self.started))
+        self.tick.get()
     }
 
     pub(crate) fn disarm(&self, key: Key) {

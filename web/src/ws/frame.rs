@@ -142,42 +142,50 @@ impl From<Message> for Frame {
 }
 
 /// Frames on their way out. What has been written of the first is remembered, so a write may be given up at any byte and
-/// gone on with later.
+/// gone on with later. A single frame, as mostly, takes no allocation.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    frames: VecDeque<Frame>,
+    first: Option<Frame>,
+    /// Empty without a first one.
+    rest: VecDeque<Frame>,
     /// Of the first frame.
     written: usize,
 }
 
 impl Outbox {
     pub(super) fn push(&mut self, frame: Frame) {
-        self.frames.push_back(frame);
+        match self.first {
+            None => self.first = Some(frame),
+            Some(_) => self.rest.push_back(frame),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+        self.first.is_none()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.frames.len()
+        usize::from(self.first.is_some()) + self.rest.len()
     }
 
     /// Makes one write of what there is, through `write`.
     pub(super) fn write_with<R>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        let mut count = 0;
-        for (slice, frame) in slices.iter_mut().zip(&self.frames) {
-            let skip = if count == 0 { self.written } else { 0 };
-            *slice = IoSlice::new(&frame.as_bytes()[skip..]);
-            count += 1;
+        let Some(first) = &self.first else { return write(&[]) };
+        let first = IoSlice::new(&first.as_bytes()[self.written..]);
+        if self.rest.is_empty() {
+            return write(&[first]);
         }
-        write(&slices[..count])
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        slices[0] = first;
+        for (slice, frame) in slices[1..].iter_mut().zip(&self.rest) {
+            *slice = IoSlice::new(frame.as_bytes());
+        }
+        write(&slices[..self.len().min(SLICES)])
     }
 
     /// So much has been written.
     pub(super) fn advance(&mut self, mut count: usize) {
-        while let Some(first) = self.frames.front() {
+        while let Some(first) = &self.first {
             let left = first.as_bytes().len() - self.written;
             if count < left {
                 self.written += count;
@@ -185,7 +193,7 @@ impl Outbox {
             }
             count -= left;
             self.written = 0;
-            self.frames.pop_front();
+            self.first = self.rest.pop_front();
         }
     }
 
