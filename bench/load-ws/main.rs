@@ -1,22 +1,31 @@
 //! Guests of a chat over WebSockets: some of them speak, all of them listen. Arguments: PORT PATH GUESTS SPEAKERS PAUSE MILLISECONDS.
 //!
-//! Prints `ready` when all are connected. At a line on its standard input the speakers speak: each after PAUSE milliseconds, one after
-//! the other; or, with a PAUSE of 0, the next as soon as everybody has heard the one before. A line holds the time it was said at. After
-//! MILLISECONDS it waits until all has been heard and prints deliveries, seconds, and the 50th and 99th hundredth of the delivery
-//! times in microseconds; it keeps the connections until its standard input ends.
+//! When all are connected they hear out what the room has told them while they came, and say some lines that do not count (`WARM`). Then
+//! `ready` is printed. At a line on its standard input the speakers speak: each after PAUSE milliseconds, one after the other; or, with a
+//! PAUSE of 0, the next as soon as everybody has heard the one before. A line holds the time it was said at. After MILLISECONDS it waits
+//! until all has been heard and prints deliveries, seconds, and the 50th and 99th hundredth of the delivery times in microseconds; it
+//! keeps the connections until its standard input ends.
 #![forbid(unsafe_code)]
 
-use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{BufRead, Read, Write, stdin};
+use std::mem::MaybeUninit;
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// While lines come this looks for the next one before it sleeps: else the server pays, for every few of them, for waking a processor,
 /// which guests on other machines would not make it do.
 const LINGER: Duration = Duration::from_micros(100);
+
+/// Lines before those that count. A receiver acknowledges the first 16 segments of its connection at once, later ones after a while; on
+/// loopback the processor that sends does that for it, so that the first lines of a room take a quarter longer than all later ones.
+const WARM: usize = 20;
+
+/// A room that has told nothing for so long has told all.
+const QUIET: Duration = Duration::from_millis(300);
 
 /// What is not heard by then is lost, and the figure with it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -50,57 +59,119 @@ fn main() -> std::io::Result<()> {
         epoll::add(&epoll, &guest.stream, EventData::new_u64(i as u64), EventFlags::IN)?;
         guests.push(guest);
     }
+    let mut room = Room {
+        epoll,
+        guests,
+        start: Instant::now(),
+        said: 0,
+        times: Vec::new(),
+    };
+    while room.hear(QUIET)? {}
+    for _ in 0..WARM {
+        room.say(speakers)?;
+        while !room.is_all_heard() {
+            if !room.hear(PATIENCE)? {
+                return Err(not_heard());
+            }
+        }
+    }
     println!("ready");
     stdin().lock().read_line(&mut String::new())?;
 
-    let start = Instant::now();
-    let end = start + Duration::from_millis(number(millis));
-    let (mut said, mut times) = (0, Vec::new());
-    let mut due = start;
-    let mut events = Vec::with_capacity(1024);
-    let mut last_heard = None;
-    loop {
-        let now = Instant::now();
-        let all_heard = times.len() >= said * count;
-        if now >= end && all_heard {
-            break;
-        }
-        if now > end + PATIENCE {
-            return Err(std::io::Error::other("not everything was heard"));
-        }
-        if now < end && if pause == 0 { all_heard } else { now >= due } {
-            let text = format!("{{\"text\":\"@{:020}@\"}}", start.elapsed().as_nanos());
-            guests[said % speakers].stream.write_all(&frame(text.as_bytes()))?;
-            said += 1;
-            due += Duration::from_millis(pause) / speakers as u32;
-        }
-        let is_busy = last_heard.is_some_and(|last| now.duration_since(last) < LINGER);
-        let wait = if is_busy {
-            Duration::ZERO
-        } else if pause == 0 || now >= end {
-            Duration::from_millis(100)
-        } else {
-            due.saturating_duration_since(now)
-        };
-        let wait = Timespec {
-            tv_sec: wait.as_secs() as i64,
-            tv_nsec: i64::from(wait.subsec_nanos()),
-        };
-        events.clear();
-        epoll::wait(&epoll, spare_capacity(&mut events), Some(&wait))?;
-        if !events.is_empty() {
-            last_heard = Some(Instant::now());
-        }
-        for event in &events {
-            listen(&mut guests[event.data.u64() as usize], start, &mut times)?;
-        }
-    }
-    let seconds = start.elapsed().as_secs_f64();
+    room.said = 0;
+    room.times.clear();
+    room.start = Instant::now();
+    room.talk(
+        speakers,
+        Duration::from_millis(pause) / speakers as u32,
+        Duration::from_millis(number(millis)),
+    )?;
+    let seconds = room.start.elapsed().as_secs_f64();
+    let times = &mut room.times;
     times.sort_unstable();
     let hundredth = |part: usize| times.get(times.len() * part / 100).copied().unwrap_or(0) as f64 / 1e3;
     println!("{} {seconds:.6} {:.1} {:.1}", times.len(), hundredth(50), hundredth(99));
     stdin().lock().read_to_end(&mut Vec::new())?;
     Ok(())
+}
+
+struct Room {
+    epoll: OwnedFd,
+    guests: Vec<Guest>,
+    /// Lines tell their time from here.
+    start: Instant,
+    said: usize,
+    /// How long each delivery took, in nanoseconds.
+    times: Vec<u64>,
+}
+
+impl Room {
+    fn is_all_heard(&self) -> bool {
+        self.times.len() >= self.said * self.guests.len()
+    }
+
+    /// Says one line, the next speaker does.
+    fn say(&mut self, speakers: usize) -> std::io::Result<()> {
+        let text = format!("{{\"text\":\"@{:020}@\"}}", self.start.elapsed().as_nanos());
+        self.guests[self.said % speakers]
+            .stream
+            .write_all(&frame(text.as_bytes()))?;
+        self.said += 1;
+        Ok(())
+    }
+
+    /// Waits for at most `wait` until guests have something to hear, and says whether they had.
+    fn hear(&mut self, wait: Duration) -> std::io::Result<bool> {
+        let wait = Timespec {
+            tv_sec: wait.as_secs() as i64,
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        };
+        let mut events = [MaybeUninit::uninit(); 1024];
+        let (events, _) = epoll::wait(&self.epoll, &mut events, Some(&wait))?;
+        for event in &*events {
+            listen(&mut self.guests[event.data.u64() as usize], self.start, &mut self.times)?;
+        }
+        Ok(!events.is_empty())
+    }
+
+    /// A line every `pause`, or, if that is nothing, when all have heard the last; until `length` has passed and all is heard.
+    fn talk(&mut self, speakers: usize, pause: Duration, length: Duration) -> std::io::Result<()> {
+        let (mut due, end) = (self.start, self.start + length);
+        let mut last_heard = None;
+        loop {
+            let now = Instant::now();
+            if now >= end && self.is_all_heard() {
+                return Ok(());
+            }
+            if now > end + PATIENCE {
+                return Err(not_heard());
+            }
+            let is_turn = if pause.is_zero() {
+                self.is_all_heard()
+            } else {
+                now >= due
+            };
+            if now < end && is_turn {
+                self.say(speakers)?;
+                due += pause;
+            }
+            let is_busy = last_heard.is_some_and(|last| now.duration_since(last) < LINGER);
+            let wait = if is_busy {
+                Duration::ZERO
+            } else if pause.is_zero() || now >= end {
+                Duration::from_millis(100)
+            } else {
+                due.saturating_duration_since(now)
+            };
+            if self.hear(wait)? {
+                last_heard = Some(Instant::now());
+            }
+        }
+    }
+}
+
+fn not_heard() -> std::io::Error {
+    std::io::Error::other("not everything was heard")
 }
 
 /// Connects and upgrades.
