@@ -279,13 +279,15 @@ impl Part<'_, '_, '_> {
     ///
     /// What the disk says, which is 500 and a log line; as [`Multipart::next_part`].
     pub fn save_to(&mut self, folder: impl AsRef<Path>) -> Result<Saved, Rejection> {
-        let (mut file, mut unfinished) = create(folder.as_ref())?;
+        let folder = folder.as_ref();
+        let (mut file, mut unfinished) = create(folder)?;
         let mut bytes = 0;
         while let Some(data) = self.more()? {
-            file.write_all(&self.form.buffer[data.clone()])?;
+            let written = file.write_all(&self.form.buffer[data.clone()]);
+            written.map_err(|error| cannot_save(folder, error))?;
             bytes += data.len() as u64;
         }
-        file.flush()?;
+        file.flush().map_err(|error| cannot_save(folder, error))?;
         let path = unfinished.0.take().expect("it has not been taken before");
         Ok(Saved { path, bytes })
     }
@@ -349,9 +351,13 @@ fn create(folder: &Path) -> io::Result<(osier::fs::File, Unfinished)> {
     let unfinished = Unfinished(Some(path.clone()));
     let mut options = osier::fs::OpenOptions::new();
     let file = osier::shield(|| options.write(true).create_new(true).mode(0o600).open(&path));
-    let file = file.map_err(|error| {
-        let text = format!("cannot save an upload in {}: {error}", folder.display());
-        io::Error::new(error.kind(), text)
-    })?;
-    Ok((file, unfinished))
+    Ok((file.map_err(|error| cannot_save(folder, error))?, unfinished))
+}
+
+fn cannot_save(folder: &Path, error: io::Error) -> io::Error {
+    if osier::Cancelled::is(&error) {
+        return error;
+    }
+    let text = format!("cannot save an upload in {}: {error}", folder.display());
+    io::Error::new(error.kind(), text)
 }

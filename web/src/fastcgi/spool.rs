@@ -86,7 +86,8 @@ impl Spool {
             let (file, folder) = (spool.file.take(), limits.folder.clone());
             let written = osier::unblock(move || {
                 let file = file.map_or_else(|| nameless(&folder).map(Arc::new), Ok)?;
-                file.write_all_at(&piece[..filled], at)?;
+                let written = file.write_all_at(&piece[..filled], at);
+                written.map_err(|error| in_folder(&folder, &error))?;
                 io::Result::Ok((file, piece))
             });
             let file;
@@ -147,14 +148,16 @@ fn read_full(body: &mut dyn Read, piece: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
+fn in_folder(folder: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!("a temporary file in {}: {error}", folder.display()),
+    )
+}
+
 /// A file that only its descriptor leads to.
 fn nameless(folder: &Path) -> io::Result<File> {
-    let named = |error: io::Error| {
-        io::Error::new(
-            error.kind(),
-            format!("a temporary file in {}: {error}", folder.display()),
-        )
-    };
+    let named = |error: io::Error| in_folder(folder, &error);
     loop {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| named(io::Error::other(error)))?;
