@@ -11,7 +11,7 @@
 //! burst and again when a route wants another policy, so that a request costs nothing for it.
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
@@ -23,8 +23,8 @@ use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Slots};
 use crate::answer::{CLIENT_GONE, internal_error, without_handler};
 use crate::around::Next;
 use crate::output::Output;
-use crate::request::{Marks, Turns};
-use crate::router::{Found, Gone};
+use crate::request::{Marks, Matched, Turns};
+use crate::router::{Found, Gone, Routed};
 use crate::upgrade::Takeover;
 use crate::wire::Wire;
 use crate::{Request, RequestBody};
@@ -169,10 +169,10 @@ impl<'b> Burst<'b> {
             Err(reject) => return Some(self.refuse(reject, None)),
         };
         let head = &head;
-        let mut params = None;
+        let (form, mut params) = (OnceCell::new(), None);
         let found = match head.method() {
             Method::Connect => server.router.nothing(),
-            method => server.router.find(method.as_str(), head.path(), &mut params),
+            method => server.router.find(method.as_str(), head.path(), &form, &mut params),
         };
         let Found { endpoint, route, .. } = found;
         let mut body_limit = None;
@@ -192,7 +192,10 @@ impl<'b> Burst<'b> {
         };
         let expected = head.expect_continue();
         let body = RequestBody::new(self.link, self.output, decoder, rest, received, expected);
-        let params = params.as_ref();
+        let params = params.as_ref().map(|params| Matched {
+            params,
+            routed: form.get().map(|form| Routed::new(head.path(), form)),
+        });
         self.marks.clear();
         let turns = Turns::default();
         let mut request = Request {

@@ -16,6 +16,7 @@ use percent_encoding::percent_decode;
 
 use crate::around::Surroundings;
 use crate::listen::ip_of_client;
+use crate::router::Routed;
 use crate::{Rejection, RequestBody, RequestId};
 
 /// What is left of a request for whoever is told that it was answered.
@@ -44,6 +45,25 @@ struct Turn<'a> {
     next: Turns<'a>,
 }
 
+/// What the parameters of a route have matched.
+#[derive(Clone, Copy)]
+pub(crate) struct Matched<'a> {
+    pub(crate) params: &'a Params<'a, 'a>,
+    /// Of what they are parts, if that is not the path.
+    pub(crate) routed: Option<Routed<'a>>,
+}
+
+impl<'a> Matched<'a> {
+    fn sent(self, part: &'a str) -> &'a str {
+        self.routed.map_or(part, |routed| routed.sent(part))
+    }
+
+    /// Names, and what they have matched as it was sent.
+    pub(crate) fn iter(self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.params.iter().map(move |(name, part)| (name, self.sent(part)))
+    }
+}
+
 /// A request, borrowed from its connection.
 ///
 /// ```
@@ -63,7 +83,7 @@ struct Turn<'a> {
 pub struct Request<'a> {
     pub(crate) head: &'a Head<'a>,
     /// `None` when the route has none.
-    pub(crate) params: Option<&'a Params<'a, 'a>>,
+    pub(crate) params: Option<Matched<'a>>,
     pub(crate) body: RequestBody<'a>,
     pub(crate) marks: &'a Marks,
     pub(crate) extensions: Extensions,
@@ -148,7 +168,8 @@ impl<'a> Request<'a> {
 
     /// What the route's `{name}` matched, as it was sent.
     pub fn param_raw(&self, name: &str) -> Option<&'a str> {
-        self.params?.get(name)
+        let matched = self.params?;
+        matched.params.get(name).map(|part| matched.sent(part))
     }
 
     /// Whom the request addresses: `host` or `host:port`. Only an HTTP/1.0 request may lack it.

@@ -3,16 +3,23 @@
 //! Built once by the application, then shared read-only by every worker; [`Router::find`] is on the hot path and
 //! borrows everything from the router and from the request's target.
 
+mod reading;
+
 use std::any::Any;
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use http::StatusCode;
 use matchit::Params;
 
+use crate::answer::plain;
 use crate::around::{Around, Next, Surroundings};
 use crate::{IntoResponse, Request, Response};
+
+pub(crate) use reading::Routed;
 
 /// A handler after its return type has been erased. It writes its response to where that is needed: returned, and wrapped
 /// by all who pass it on, a response would be copied several times.
@@ -56,8 +63,17 @@ pub(crate) enum Gone {
 ///
 /// A handler is any `Fn(&mut Request) -> impl IntoResponse`, written in the plain blocking style: it runs on a fiber of
 /// its own connection. Path patterns are those of `matchit`: `/users/{id}` matches one segment, `/files/{*rest}` the
-/// rest of the path; a literal segment wins over a parameter. Paths are matched as they were sent, before percent
-/// decoding; [`Request::param`] decodes.
+/// rest of the path; a literal segment wins over a parameter.
+///
+/// # Escapes
+///
+/// A path is matched by what it means: `/%61dmin` is `/admin`, for routes, nested routers and mounts alike. An encoded slash
+/// (`%2F`) separates nothing, and is part of the parameter that it stands in; a backend behind a proxy may see that otherwise. A path with an escape that is none (`%zz`), or
+/// with `%00`, is answered by 400, unless this router is no more than a fallback. Patterns may be written either way. Handlers get
+/// the path as it was sent; [`Request::param`] decodes what a parameter has matched, once. Segments that are empty, `.` or `..`
+/// are segments like others, in every spelling: what a handler makes of them is its own affair.
+///
+/// # Methods
 ///
 /// `HEAD` is answered by the `GET` handler unless the path has its own; `OPTIONS` by the list of methods; a method that
 /// the path lacks by 405 with `Allow`; an unknown path by 404 or the [fallback](Router::fallback).
@@ -301,13 +317,14 @@ impl Router {
         self
     }
 
-    /// The patterns in the order in which they were added.
+    /// The patterns in the order in which they were added, without escapes that are not needed.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.routes.iter().map(|(path, _)| path.as_str())
     }
 
     fn insert(&mut self, path: String, mut route: Route) {
         assert!(path.starts_with('/'), "route {path:?} must begin with '/'");
+        let path = reading::pattern(&path).unwrap_or_else(|| panic!("route {path:?} cannot be added: {NO_ESCAPE}"));
         route.outside.put_inside(&self.around);
         for (_, endpoint) in &mut route.endpoints {
             endpoint.around.put_inside(&self.around);
@@ -328,30 +345,71 @@ impl Router {
 
     fn add_fallback(&mut self, prefix: String, mut endpoint: Endpoint) {
         endpoint.around.put_inside(&self.around);
+        let prefix = reading::form(&prefix).unwrap_or_else(|| panic!("prefix {prefix:?} cannot be: {NO_ESCAPE}"));
         self.fallbacks.retain(|(known, _)| *known != prefix);
         self.fallbacks.push((prefix, endpoint));
         self.fallbacks
             .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
     }
 
-    /// Who answers; the parameters of the path go to `params`, which is left alone when there are none.
+    /// Who answers. The parameters of the path go to `params`, which is left alone when there are none; they are parts of
+    /// `form`, if that is filled.
     #[inline]
     pub(crate) fn find<'r, 'p>(
         &'r self,
         method: &str,
         path: &'p str,
+        form: &'p OnceCell<String>,
         params: &mut Option<Params<'r, 'p>>,
     ) -> Found<'r> {
-        let index = match self.literals.get(path) {
-            Some(index) => *index,
-            None => match self.tree.at(path) {
-                Ok(matched) => {
-                    *params = Some(matched.params);
-                    *matched.value
-                }
-                Err(_) => return self.find_fallback(path),
-            },
+        match self.literals.get(path) {
+            Some(index) => self.found(method, *index),
+            None if path.contains('%') => self.find_escaped(method, path, form, params),
+            None => self.find_form(method, path, params),
+        }
+    }
+
+    /// For a path that is its own form.
+    #[inline]
+    fn find_form<'r, 'p>(&'r self, method: &str, form: &'p str, params: &mut Option<Params<'r, 'p>>) -> Found<'r> {
+        match self.tree.at(form) {
+            Ok(matched) => {
+                *params = Some(matched.params);
+                self.found(method, *matched.value)
+            }
+            Err(_) => self.find_fallback(form),
+        }
+    }
+
+    #[cold]
+    fn find_escaped<'r, 'p>(
+        &'r self,
+        method: &str,
+        path: &'p str,
+        form: &'p OnceCell<String>,
+        params: &mut Option<Params<'r, 'p>>,
+    ) -> Found<'r> {
+        // Nothing to compare it with: whoever answers reads it.
+        if self.routes.is_empty() && self.fallbacks.iter().all(|(prefix, _)| prefix.is_empty()) {
+            return self.find_fallback("");
+        }
+        let Some(read) = reading::form(path) else {
+            return Found {
+                endpoint: Some(&*MALFORMED),
+                route: Some(Route::PLAIN),
+                ..self.nothing()
+            };
         };
+        let form = form.get_or_init(|| read).as_str();
+        let found = self.find_form(method, form, params);
+        Found {
+            mount: Routed::new(path, form).sent_length(found.mount),
+            ..found
+        }
+    }
+
+    #[inline]
+    fn found(&self, method: &str, index: usize) -> Found<'_> {
         let route = &self.routes[index].1;
         let endpoint = route.endpoint(method);
         Found {
@@ -389,6 +447,14 @@ impl Router {
         }
     }
 }
+
+/// What answers a path that cannot be read.
+static MALFORMED: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
+    handler: erase(|_| plain(StatusCode::BAD_REQUEST)),
+    around: Surroundings::NOTHING,
+});
+
+const NO_ESCAPE: &str = "it has a '%' that begins no escape; write %25";
 
 /// A fast hash for the paths of the application's own routes: nobody else can add one, so it need not resist an attack.
 #[derive(Default)]
@@ -589,8 +655,8 @@ mod tests {
     use super::*;
 
     fn outcome(router: &Router, method: &str, path: &str) -> String {
-        let mut params = None;
-        match router.find(method, path, &mut params) {
+        let (form, mut params) = (OnceCell::new(), None);
+        match router.find(method, path, &form, &mut params) {
             Found { endpoint: Some(_), .. } => {
                 let params = params.unwrap_or_default();
                 let params: Vec<String> = params.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -642,9 +708,9 @@ mod tests {
             "/b", "/{a}", "/{{a}}", "/a/c", "/a/b/c", "/a/q/c", "/q/b/c", "/x/y", "/x/y/", "/x/", "/x", "//", "",
         ];
         for path in paths.iter().chain(&asked) {
-            let mut params = None;
+            let (form, mut params) = (OnceCell::new(), None);
             let found = router
-                .find("GET", path, &mut params)
+                .find("GET", path, &form, &mut params)
                 .route
                 .map(|route| &raw const *route);
             let matched = router.tree.at(path).ok();

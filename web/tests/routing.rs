@@ -3,7 +3,7 @@
 mod common;
 
 use common::site;
-use osier_web::{IntoResponse, Request, Response, Route, Router, http::Method, http::StatusCode};
+use osier_web::{IntoResponse, Next, Rejection, Request, Response, Route, Router, http::Method, http::StatusCode};
 
 #[test]
 fn unknown_paths_and_methods() {
@@ -54,6 +54,69 @@ fn parameters_queries_and_fields() {
     let reply = site(router)
         .ask("GET /u/J%C3%BCrgen/a/b%20c?p=1&q=one+two%21 HTTP/1.1\r\nHost: example.org:81\r\nx-thing: t\r\n\r\n");
     assert_eq!(reply.text(), "Jürgen a/b%20c one two! example.org:81 t 127.0.0.1");
+}
+
+/// A path is what it means, so that nothing that is around a route can be passed by in another spelling.
+#[test]
+fn a_path_is_matched_by_what_it_means_and_an_encoded_slash_separates_nothing() {
+    let admin = Router::new()
+        .get("/", |_| "admin")
+        .mount("/files", |request: &mut Request<'_>| {
+            format!("{} below {}", request.rest(), request.mount_point())
+        })
+        .wrap(
+            |request: &mut Request<'_>, next: Next<'_>| match request.cookie("member") {
+                Some(_) => next.run(request),
+                None => StatusCode::FORBIDDEN.into_response(),
+            },
+        );
+    let router = Router::new()
+        .nest("/admin", admin)
+        .get("/u/{name}", |request: &mut Request<'_>| {
+            let typed: String = request.params()?;
+            let (name, sent) = (request.param("name").unwrap(), request.param_raw("name").unwrap());
+            assert_eq!(typed, name);
+            Ok::<_, Rejection>(format!("{name} from {sent}"))
+        })
+        .get("/a%20b/caf\u{e9}", |_| "the cafe")
+        .fallback(|_| "else");
+    let site = site(router);
+    let mut client = site.connect();
+    for (path, status, text) in [
+        ("/admin", 403, ""),
+        ("/%61dmin", 403, ""),
+        ("/adm%69n/%66iles/x", 403, ""),
+        ("/admin%2Ffiles", 200, "else"),
+        ("/u/a%2Fb", 200, "a/b from a%2Fb"),
+        ("/%75/%2561%2f", 200, "%61/ from %2561%2f"),
+        ("/u/%4A%C3%BC", 200, "J\u{fc} from %4A%C3%BC"),
+        ("/u/a/b", 200, "else"),
+        ("/a%20b/caf%c3%a9", 200, "the cafe"),
+        ("/%61%20b/caf%C3%A9", 200, "the cafe"),
+        ("/u/%zz", 400, "bad request\n"),
+        ("/u/%2", 400, "bad request\n"),
+        ("/u/a%00", 400, "bad request\n"),
+        ("/nowhere%", 400, "bad request\n"),
+    ] {
+        let reply = client.get(path);
+        assert_eq!((reply.status, reply.text()), (status, text), "{path}");
+    }
+    client.send("GET /%61dmin/f%69les/x%2Fy/z HTTP/1.1\r\nHost: t\r\nCookie: member=1\r\n\r\n");
+    assert_eq!(client.reply().text(), "/x%2Fy/z below /%61dmin/f%69les");
+}
+
+#[test]
+fn a_router_that_is_only_a_fallback_leaves_the_path_to_it() {
+    let site = site(Router::new().fallback(|request: &mut Request<'_>| request.path().to_owned()));
+    for path in ["/100%", "/%zz/%61"] {
+        assert_eq!(site.get(path).text(), path);
+    }
+}
+
+#[test]
+#[should_panic(expected = "route \"/100%\" cannot be added: it has a '%' that begins no escape")]
+fn a_pattern_with_an_escape_that_is_none_is_named() {
+    let _ = Router::new().get("/100%", |_| ());
 }
 
 #[test]

@@ -8,18 +8,18 @@ use std::borrow::Cow;
 use std::fmt;
 
 use http::StatusCode;
-use matchit::Params;
 use percent_encoding::percent_decode_str;
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
 
 use crate::Rejection;
+use crate::request::Matched;
 
 /// Reads `params`; a route without any has `None`.
-pub(super) fn read<T: DeserializeOwned>(params: Option<&Params<'_, '_>>) -> Result<T, Rejection> {
+pub(super) fn read<T: DeserializeOwned>(params: Option<Matched<'_>>) -> Result<T, Rejection> {
     let decoded: Result<Vec<_>, _> = params
         .into_iter()
-        .flat_map(Params::iter)
+        .flat_map(Matched::iter)
         .map(|(name, raw)| match percent_decode_str(raw).decode_utf8() {
             Ok(text) => Ok(Value { name, text }),
             Err(_) => {
