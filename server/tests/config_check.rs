@@ -343,7 +343,7 @@ fn routes() {
                 "7:8: 'path' cannot be \"/*.php\": it is a pattern; write it as 'glob'",
                 "10:8: 'path' cannot be \"/a/../b\": it has an empty, '.' or '..' segment, which no request is matched with",
                 "13:8: 'path' cannot be \"/a%20b\": it is compared with the decoded path of a request, without query: write \
-                 it without '?', '#' and '%'",
+                 it without '?', '#', '%' and control characters",
             ],
         ),
         (
@@ -620,6 +620,27 @@ fn hints_are_of_the_table_that_a_key_is_in() {
             &["3:25: unknown key 'workers' in [site.log]; it belongs to the top of the file, before the first table"],
         ),
     ]);
+}
+
+#[test]
+fn every_address_of_ipv6_is_every_one_of_ipv4_too() {
+    let only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
+    if only.is_ok_and(|only| only.trim() == "1") {
+        println!("skipped: this system keeps IPv4 out of sockets of IPv6 (net.ipv6.bindv6only)");
+        return;
+    }
+    run(&[
+        (
+            "[[listen]]\naddress = \"[::]:81\"\n[[listen]]\naddress = \":81\"\n@site\n@route\n",
+            &["4:11: '0.0.0.0:81' is listened on already (line 2)"],
+        ),
+        (
+            "[[listen]]\naddress = \"127.0.0.1:81\"\n[[listen]]\naddress = \"[::]:81\"\n@site\n@route\n",
+            &["4:11: '[::]:81' is listened on already (line 2)"],
+        ),
+    ]);
+    let text = format!("[[listen]]\naddress = \":81\"\n[[listen]]\naddress = \"[::1]:81\"\n{SITE}{ROUTE}");
+    assert_eq!(check(&text).0, 0);
 }
 
 #[test]

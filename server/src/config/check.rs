@@ -48,12 +48,21 @@ fn collide(a: &Bind, b: &Bind) -> bool {
         IpAddr::V4(ip) => ip.is_unspecified(),
         IpAddr::V6(ip) => ip.is_unspecified(),
     };
+    // Whether `a` takes all that `b` would.
+    let covers = |a: &SocketAddr, b: &SocketAddr| {
+        any(a) && (a.is_ipv4() == b.is_ipv4() || (a.is_ipv6() && is_ipv4_taken_with_ipv6()))
+    };
     match (a, b) {
         (Bind::Tcp(a), Bind::Tcp(b)) => {
-            a.port() != 0 && a.port() == b.port() && (a == b || (a.is_ipv4() == b.is_ipv4() && (any(a) || any(b))))
+            a.port() != 0 && a.port() == b.port() && (a == b || covers(a, b) || covers(b, a))
         }
         (a, b) => a == b,
     }
+}
+
+/// Whether who listens on `[::]` gets clients over IPv4 as well, as it is unless somebody has changed it.
+fn is_ipv4_taken_with_ipv6() -> bool {
+    std::fs::read("/proc/sys/net/ipv6/bindv6only").map_or(true, |value| value.trim_ascii() != b"1")
 }
 
 /// Finds the listeners of each site, and what is there twice.

@@ -58,7 +58,7 @@ fn path(text: &str) -> Result<Option<String>, String> {
     }
     if text.contains(['?', '#', '%']) || text.chars().any(char::is_control) {
         return Err(
-            "it is compared with the decoded path of a request, without query: write it without '?', '#' and '%'"
+            "it is compared with the decoded path of a request, without query: write it without '?', '#', '%' and control characters"
                 .into(),
         );
     }
