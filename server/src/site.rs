@@ -99,19 +99,26 @@ impl Snapshot {
     #[cold]
     fn again(&self, site: &Site, request: &mut Request<'_>, target: String) -> Response {
         let original = request.target();
-        let mut first = Some(target);
-        follow(original, &self.say, |target| {
+        let (mut first, mut is_routed) = (Some(target), false);
+        let response = follow(original, &self.say, |target| {
             // The turn with the request's own target has been made.
             let Some(target) = target else {
                 return Routed::Again(first.take().unwrap_or_default());
             };
-            match request.retarget(target) {
-                Ok(()) => site.dispatch(request),
-                Err(error) => Routed::Answer(Response::internal_error(format!(
+            if let Err(error) = request.retarget(target) {
+                return Routed::Answer(Response::internal_error(format!(
                     "{original:?} was rewritten to {target:?}, which cannot be asked for: {error}"
-                ))),
+                )));
             }
-        })
+            let routed = site.dispatch(request);
+            is_routed = matches!(routed, Routed::Answer(_));
+            routed
+        });
+        match is_routed {
+            true => response,
+            // No route has made it, so none has dressed it.
+            false => site.around.refuse(request, response),
+        }
     }
 
     /// Starts what a snapshot that is not used must not have started, unless it runs already. On a fiber.

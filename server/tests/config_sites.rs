@@ -248,7 +248,7 @@ fn a_rule_on_a_posted_field_is_not_passed_by_bytes_that_are_no_text() {
 #[test]
 fn rewrites_go_through_the_routes_again() {
     let sites = Sites::start(
-        "[[site]]\ndefault = true\n\
+        "[[site]]\ndefault = true\nheaders = { X-Site = \"1\" }\nerror_pages = { 500 = \"404.html\" }\n\
          [[site.route]]\npath = \"/loop\"\nrewrite = { pattern = \"^/loop$\", to = \"/loop\" }\n\
          [[site.route]]\nrewrite = [\n\
            { pattern = \"^/blog/([a-z]+)$\", to = \"/$1.txt\" },\n\
@@ -269,7 +269,8 @@ fn rewrites_go_through_the_routes_again() {
         "the file a"
     );
     let reply = sites.get("x", "/loop");
-    assert_eq!(reply.status, 500);
+    assert_eq!(text(&reply), (500, "<h1>lost</h1>"));
+    assert_eq!(reply.field("x-site"), Some("1"));
     assert!(sites.said().contains("rewrite loop: \"/loop\""), "{}", sites.said());
 }
 
