@@ -136,6 +136,8 @@ pub struct Head<'a> {
     content_length: Option<u64>,
     /// Whether a Connection field lists names, whose fields end here as well.
     lists: bool,
+    /// How long names are: bit n for one of n bytes, the last for all longer ones. Tells what is not there without a look.
+    lengths: u64,
 }
 
 impl<'a> Head<'a> {
@@ -151,14 +153,20 @@ impl<'a> Head<'a> {
             location: None,
             content_length: None,
             lists: false,
+            lengths: 0,
         };
         let (mut count, mut listed, mut has_type) = (0, 0, false);
         for line in lines(bytes) {
             count += 1;
             let (name, value) = field(line).ok_or(Malformed::Field(count))?;
-            if !value.iter().all(|&byte| is_value(byte)) {
+            if !is_token_as_a_whole(name) {
+                return Err(Malformed::Field(count));
+            }
+            // All of it, without a branch for each byte.
+            if value.iter().fold(false, |bad, &byte| bad | !is_value(byte)) {
                 return Err(Malformed::Value(count));
             }
+            head.lengths |= length_bit(name.len());
             match FieldName::of(name) {
                 FieldName::Status => {
                     let status = status_of(value).filter(|_| head.status.is_none());
@@ -217,14 +225,13 @@ impl<'a> Head<'a> {
 
     /// The first field of that name that is passed on; names compare without regard to case.
     pub fn field(&self, name: &str) -> Option<&'a [u8]> {
-        // Most heads lack what is looked for, so nothing else is made of a line that does not begin with it.
-        let begins = |line: &&[u8]| {
-            let found = line.split_at_checked(name.len());
-            found
-                .is_some_and(|(begin, rest)| rest.first() == Some(&b':') && begin.eq_ignore_ascii_case(name.as_bytes()))
-        };
-        let mut fields = lines(self.lines).filter(begins).filter_map(field);
-        fields.find(|(name, _)| self.passes(name)).map(|(_, value)| value)
+        // Most heads lack what is looked for.
+        if self.lengths & length_bit(name.len()) == 0 {
+            return None;
+        }
+        let mut fields = lines(self.lines).filter_map(field);
+        let found = fields.find(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()) && self.passes(known));
+        found.map(|(_, value)| value)
     }
 
     /// Every field that is passed on, in order: all but Status, Content-Length and what concerns the connection.
@@ -233,20 +240,21 @@ impl<'a> Head<'a> {
         lines(self.lines)
             .filter_map(field)
             .filter(move |(name, _)| head.passes(name))
+            .filter_map(|(name, value)| Some((str::from_utf8(name).ok()?, value)))
     }
 
-    fn passes(&self, name: &str) -> bool {
+    fn passes(&self, name: &[u8]) -> bool {
         match FieldName::of(name) {
             FieldName::Status | FieldName::ContentLength | FieldName::Connection | FieldName::HopByHop => false,
             FieldName::Location | FieldName::ContentType | FieldName::Other => !(self.lists && self.is_listed(name)),
         }
     }
 
-    fn is_listed(&self, name: &str) -> bool {
+    fn is_listed(&self, name: &[u8]) -> bool {
         lines(self.lines)
             .filter_map(field)
             .filter(|(known, _)| FieldName::of(known) == FieldName::Connection)
-            .any(|(_, value)| options(value).any(|option| option.eq_ignore_ascii_case(name.as_bytes())))
+            .any(|(_, value)| options(value).any(|option| option.eq_ignore_ascii_case(name)))
     }
 }
 
@@ -264,40 +272,60 @@ enum FieldName {
 }
 
 impl FieldName {
-    fn of(name: &str) -> FieldName {
-        const NAMES: [(&str, FieldName); 12] = [
-            ("status", FieldName::Status),
-            ("location", FieldName::Location),
-            ("content-type", FieldName::ContentType),
-            ("content-length", FieldName::ContentLength),
-            ("connection", FieldName::Connection),
-            ("transfer-encoding", FieldName::HopByHop),
-            ("keep-alive", FieldName::HopByHop),
-            ("proxy-connection", FieldName::HopByHop),
-            ("te", FieldName::HopByHop),
-            ("trailer", FieldName::HopByHop),
-            ("upgrade", FieldName::HopByHop),
-            ("proxy-authenticate", FieldName::HopByHop),
-        ];
-        let known = NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        known.map_or(FieldName::Other, |(_, field)| *field)
+    fn of(name: &[u8]) -> FieldName {
+        let mut lower = [0; LONGEST_NAME];
+        let Some(lower) = lower.get_mut(..name.len()) else {
+            return FieldName::Other;
+        };
+        lower.copy_from_slice(name);
+        lower.make_ascii_lowercase();
+        match &*lower {
+            b"status" => FieldName::Status,
+            b"location" => FieldName::Location,
+            b"content-type" => FieldName::ContentType,
+            b"content-length" => FieldName::ContentLength,
+            b"connection" => FieldName::Connection,
+            b"transfer-encoding"
+            | b"keep-alive"
+            | b"proxy-connection"
+            | b"te"
+            | b"trailer"
+            | b"upgrade"
+            | b"proxy-authenticate" => FieldName::HopByHop,
+            _ => FieldName::Other,
+        }
     }
 }
 
+/// Of those that mean something here: proxy-authenticate.
+const LONGEST_NAME: usize = 18;
+
 /// The lines up to the empty one, without their ends.
-fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    bytes
-        .split(|&byte| byte == b'\n')
-        .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
-        .take_while(|line| !line.is_empty())
+fn lines(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (line, rest) = match memchr(b'\n', bytes) {
+            Some(end) => (&bytes[..end], &bytes[end + 1..]),
+            None => (bytes, &bytes[..0]),
+        };
+        bytes = rest;
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        (!line.is_empty()).then_some(line)
+    })
 }
 
-/// Name and value of a line. A name is a token, so a line that begins with white space or has some before its colon is none.
-fn field(line: &[u8]) -> Option<(&str, &[u8])> {
+/// Name and value of a line.
+fn field(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let (name, value) = line.split_at(memchr(b':', line)?);
-    let is_name = !name.is_empty() && name.iter().all(|&byte| is_token(byte));
-    let name = is_name.then(|| str::from_utf8(name).ok())??;
     Some((name, trim(&value[1..])))
+}
+
+/// Whether it can be a name. A line that begins with white space or has some before its colon has none.
+fn is_token_as_a_whole(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|&byte| is_token(byte))
+}
+
+fn length_bit(length: usize) -> u64 {
+    1 << length.min(63)
 }
 
 /// Without the white space that HTTP allows around a value.
@@ -323,8 +351,13 @@ fn status_of(value: &[u8]) -> Option<u16> {
 }
 
 fn number(value: &[u8]) -> Option<u64> {
-    let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-    is_number.then(|| str::from_utf8(value).ok()?.parse().ok())?
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
 }
 
 fn reference(value: &[u8]) -> Option<&str> {

@@ -77,6 +77,21 @@ pub fn begin(output: &mut Vec<u8>, keep_connection: bool) {
     output.extend_from_slice(&[0, RESPONDER, flags, 0, 0, 0, 0, 0]);
 }
 
+/// Appends one name and its value, up to 2 GiB each, as parameters have them: for [`ParamsWriter::pairs`], when many requests
+/// are told the same.
+#[inline]
+pub fn pair(to: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    if name.len() < 128 && value.len() < 128 {
+        to.reserve(2 + name.len() + value.len());
+        to.extend_from_slice(&[name.len() as u8, value.len() as u8]);
+    } else {
+        to.extend_from_slice(length(name.len()).bytes());
+        to.extend_from_slice(length(value.len()).bytes());
+    }
+    to.extend_from_slice(name);
+    to.extend_from_slice(value);
+}
+
 /// Writes the request's parameters, in as many records as they need.
 #[must_use = "parameters end with finish"]
 pub struct ParamsWriter<'o> {
@@ -94,20 +109,28 @@ impl<'o> ParamsWriter<'o> {
     }
 
     /// One name and its value, up to 2 GiB each; neither is looked at.
+    #[inline]
     pub fn pair(&mut self, name: &[u8], value: &[u8]) {
         let bytes = 2 + name.len() + value.len();
         // Nearly all of them: short, with room in the record that is being filled.
         if name.len() < 128 && value.len() < 128 && bytes <= self.room() {
-            self.output.reserve(bytes);
-            self.output.extend_from_slice(&[name.len() as u8, value.len() as u8]);
-            self.output.extend_from_slice(name);
-            self.output.extend_from_slice(value);
-            return;
+            pair(self.output, name, value);
+        } else {
+            self.pair_in_parts(name, value);
         }
+    }
+
+    #[cold]
+    fn pair_in_parts(&mut self, name: &[u8], value: &[u8]) {
         let (name_length, value_length) = (length(name.len()), length(value.len()));
         for part in [name_length.bytes(), value_length.bytes(), name, value] {
             self.write(part);
         }
+    }
+
+    /// Pairs that [`pair`](fn@pair) has made before.
+    pub fn pairs(&mut self, made: &[u8]) {
+        self.write(made);
     }
 
     /// Ends the parameters.

@@ -272,3 +272,21 @@ proptest! {
         prop_assert_eq!(decode(&pieces), whole);
     }
 }
+
+#[test]
+fn pairs_made_before_are_as_those_made_on_the_spot() {
+    let long = vec![b'x'; RECORD_MAX - 5];
+    let given: [(&[u8], &[u8]); 4] = [(b"A", b""), (b"LONG", &long), (b"", b"empty"), (b"Z", &long[..200])];
+    let (mut made, mut before, mut on_the_spot) = (Vec::new(), Vec::new(), Vec::new());
+    let mut params = ParamsWriter::new(&mut on_the_spot);
+    for (name, value) in given {
+        fastcgi::pair(&mut made, name, value);
+        params.pair(name, value);
+    }
+    params.finish();
+    let mut params = ParamsWriter::new(&mut before);
+    params.pairs(&made);
+    params.finish();
+    assert!(before == on_the_spot);
+    assert!(before.len() > RECORD_MAX, "more than one record");
+}

@@ -57,7 +57,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -80,6 +79,9 @@ use crate::{Address, IntoResponse, Request, Response};
 
 /// A body of at most so many bytes goes out with the parameters, in one call.
 const SMALL: u64 = 16 << 10;
+
+/// Room for what most requests open with; allocators have a little less than 1 KiB sooner than more.
+const OPENING: usize = 1000;
 
 /// How often one request may be redirected inside the server.
 const REDIRECTS: usize = 5;
@@ -110,7 +112,8 @@ pub struct FastCgi {
     real_root: Vec<u8>,
     internal_files: Files,
     rules: Rules,
-    front: Option<Script>,
+    /// As [`params::of_script`] makes it.
+    front: Option<Arc<[u8]>>,
     fixed: Fixed,
     hide: Vec<String>,
     patience: Patience,
@@ -202,6 +205,14 @@ impl FastCgi {
         let leads_up = local.components().any(|part| part == std::path::Component::ParentDir);
         let local_root = without_slash(if leads_up { real.clone() } else { local });
         let real_root = without_slash(real);
+        let fixed = Fixed {
+            root: options
+                .application_root
+                .map_or_else(|| local_root.clone(), without_slash),
+            server_name: options.server_name,
+            https: options.https,
+            extra: options.params,
+        };
         Ok(FastCgi {
             seat: Seat::take(),
             root: Arc::new(root),
@@ -211,15 +222,8 @@ impl FastCgi {
                 suffixes: options.suffixes,
                 index: options.index,
             },
-            front,
-            fixed: Fixed {
-                root: options
-                    .application_root
-                    .map_or_else(|| local_root.clone(), without_slash),
-                server_name: options.server_name,
-                https: options.https,
-                extra: options.params,
-            },
+            front: front.map(|front| params::of_script(&fixed, &front)),
+            fixed,
             local_root,
             real_root,
             hide: options.hide,
@@ -297,7 +301,7 @@ impl FastCgi {
         for _ in 0..REDIRECTS {
             let (path, query) = next.split_once('?').unwrap_or((&next, ""));
             let script = match script::Path::parse(path).map(|path| self.find(&path)) {
-                Ok(Ok(Found::Script(script))) => script,
+                Ok(Ok(Found::Script(script))) => params::of_script(&self.fixed, &script),
                 Ok(Err(error)) => return Response::internal_error(error),
                 Ok(Ok(_)) | Err(_) => match &self.internal {
                     Some(internal) => return internal(request, &next),
@@ -323,20 +327,24 @@ impl FastCgi {
         )
     }
 
-    /// The script for the path, or the answer where there is none.
-    fn locate(&self, request: &mut Request<'_>) -> Result<Rc<Script>, Box<Response>> {
+    /// What requests for the path's script are told, or the answer where there is none.
+    fn locate(&self, request: &mut Request<'_>) -> Result<Arc<[u8]>, Box<Response>> {
         let Ok(path) = script::Path::parse(request.path()) else {
             return Err(plain(StatusCode::BAD_REQUEST).into());
         };
         match self.find(&path) {
-            Ok(Found::Script(script)) => Ok(self.seat.remember(request.path(), script)),
+            Ok(Found::Script(script)) => {
+                let params = params::of_script(&self.fixed, &script);
+                self.seat.remember(request.path(), params.clone());
+                Ok(params)
+            }
             Ok(Found::FolderWithoutSlash) => {
                 let query = request.query().map(|query| format!("?{query}")).unwrap_or_default();
                 let to = path.folder_url() + &query;
                 Err(Response::redirect(StatusCode::PERMANENT_REDIRECT, &to).into())
             }
             Ok(Found::Nothing) => match &self.front {
-                Some(front) if self.otherwise.is_none() || !self.is_file(&path) => Ok(Rc::new(front.clone())),
+                Some(front) if self.otherwise.is_none() || !self.is_file(&path) => Ok(front.clone()),
                 // One below a dotted folder is not run; shown as a file it would tell what it holds.
                 _ if path.ends_like_a_script(&self.rules) && self.is_file(&path) => {
                     Err(plain(StatusCode::NOT_FOUND).into())
@@ -394,14 +402,14 @@ impl FastCgi {
     }
 
     /// One request to the application, and a second try where that is safe.
-    fn run(&self, request: &mut Request<'_>, asked: &Asked<'_>, script: &Script, mut body: Sender) -> Outcome {
+    fn run(&self, request: &mut Request<'_>, asked: &Asked<'_>, script: &[u8], mut body: Sender) -> Outcome {
         let fields = match Fields::of(request.headers()) {
             Ok(fields) => fields,
             Err(collision) => {
                 return Outcome::Response(self.fail(request, StatusCode::BAD_REQUEST, &collision));
             }
         };
-        let mut opening = Vec::with_capacity(2048);
+        let mut opening = Vec::with_capacity(OPENING);
         fastcgi::begin(&mut opening, self.keep);
         params::write(&mut opening, &self.fixed, request, &fields, (asked, script), body.len());
         if let Err(error) = body.join(&mut opening, SMALL as usize) {
@@ -487,8 +495,11 @@ fn is_idempotent(method: &str) -> bool {
 
 /// Path and query of a target that may name a host before it.
 fn origin_form(target: &str) -> &str {
+    if target.starts_with('/') {
+        return target;
+    }
     match target.split_once("://") {
-        Some((_, rest)) if !target.starts_with('/') => rest.find(['/', '?']).map_or("/", |at| &rest[at..]),
+        Some((_, rest)) => rest.find(['/', '?']).map_or("/", |at| &rest[at..]),
         _ => target,
     }
 }

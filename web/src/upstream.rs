@@ -469,7 +469,6 @@ impl Inner {
 
     /// A place at the backend with the fewest leases, among those that are in and not in `tried`; `avoid` comes last.
     fn claim(self: &Arc<Self>, tried: u64, avoid: Option<usize>) -> Result<Claim, Unavailable> {
-        let now = self.now();
         let count = self.backends.len();
         let begin = if count == 1 { 0 } else { self.turn.fetch_add(1, Relaxed) };
         loop {
@@ -485,10 +484,10 @@ impl Inner {
                     busy = true;
                     continue;
                 }
-                match backend.health.admits(now) {
+                match backend.health.admits(|| self.now()) {
                     Admits::No => continue,
                     // One request is risked, so that somebody finds out.
-                    Admits::Trial => match backend.health.begin_trial(now, &self.policy) {
+                    Admits::Trial => match backend.health.begin_trial(self.now(), &self.policy) {
                         true => {
                             backend.leases.fetch_add(1, Relaxed);
                             return Ok(Claim::new(self, index, true));

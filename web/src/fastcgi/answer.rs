@@ -85,15 +85,22 @@ impl Answer {
         &self.exchange
     }
 
-    /// The body, if all of it has come already.
-    pub fn whole_body(&mut self) -> Result<Option<Vec<u8>>, Failure> {
+    /// Whether all of the body has come already; then [`into_body`](Answer::into_body) is it.
+    pub fn is_whole(&mut self) -> Result<bool, Failure> {
         loop {
             match self.exchange.next_here()? {
                 Some(Said::Piece(piece)) => self.bytes.extend_from_slice(self.exchange.bytes(piece)),
-                Some(Said::End) => return Ok(Some(self.bytes.split_off(self.head))),
-                None => return Ok(None),
+                Some(Said::End) => return Ok(true),
+                None => return Ok(false),
             }
         }
+    }
+
+    /// What has come of the body.
+    pub fn into_body(self) -> Vec<u8> {
+        let mut bytes = self.bytes;
+        bytes.drain(..self.head);
+        bytes
     }
 
     /// Passes all of the body on.

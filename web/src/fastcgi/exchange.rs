@@ -224,7 +224,7 @@ impl Exchange {
             self.stderr.say(format_args!("ended with status {app_status}"));
         }
         // Padding to come, bytes of nobody, or a body that was not wanted: the next request would meet them.
-        let is_clean = self.decoder.is_done() && self.unread.is_empty() && self.sending.done().is_some();
+        let is_clean = self.decoder.is_done() && self.unread.is_empty() && self.sending.is_done();
         self.reusable = self.keep && is_clean;
         Ok(Said::End)
     }
@@ -245,7 +245,7 @@ impl Exchange {
                 true => self.patience.between,
                 false => self.patience.first_byte,
             };
-            let since = self.sending.done();
+            let was_sent = self.sending.is_done();
             let read = stream
                 .set_read_timeout(Some(limit))
                 .and_then(|()| stream.read(&mut self.input));
@@ -264,7 +264,7 @@ impl Exchange {
                 }
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
                 // The body has been on its way, so the answer has all its time yet.
-                Err(why) if why.kind() == io::ErrorKind::TimedOut && since.is_none() => {}
+                Err(why) if why.kind() == io::ErrorKind::TimedOut && !was_sent => {}
                 Err(why) if why.kind() == io::ErrorKind::TimedOut => {
                     let what = if self.answered {
                         "did not go on"
@@ -297,7 +297,7 @@ impl Exchange {
             }
         }
         // It may wait for a body that nobody sends any more.
-        if self.sending.done().is_none() {
+        if !self.sending.is_done() {
             return;
         }
         let until = Instant::now() + time;

@@ -1,15 +1,13 @@
-//! Scripts that were there a moment ago, so that not every request asks the kernel.
+//! Scripts that were there a moment ago, so that not every request asks the kernel, and what requests for them are told alike.
 //!
 //! One table for each worker, for all handlers; asked and filled by the handler. Only scripts that exist are remembered: what
 //! does not exist is looked for each time, or strangers could fill the table with it, and a new script would not be seen.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-use super::script::Script;
 
 /// How long it is believed. A script that is gone by then is the application's to miss.
 const FRESH: Duration = Duration::from_secs(1);
@@ -22,50 +20,50 @@ const PATH: usize = 512;
 
 thread_local! {
     /// By the number of the handler, then by path.
-    static FOUND: RefCell<HashMap<u64, HashMap<Box<str>, Entry>>> = RefCell::default();
+    static FOUND: RefCell<Vec<HashMap<Box<str>, Entry>>> = RefCell::default();
 }
 
 struct Entry {
-    script: Rc<Script>,
-    since: Instant,
+    /// What [`of_script`](super::params::of_script) has made.
+    params: Arc<[u8]>,
+    until: Instant,
 }
 
 /// What tells the scripts of one handler from those of others.
 #[derive(Debug)]
-pub struct Seat(u64);
+pub struct Seat(usize);
 
 impl Seat {
     pub fn take() -> Seat {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
         Seat(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The script that `path` led to less than a second ago.
-    pub fn recall(&self, path: &str) -> Option<Rc<Script>> {
+    /// Of the script that `path` led to less than a second ago.
+    pub fn recall(&self, path: &str) -> Option<Arc<[u8]>> {
         if path.len() > PATH {
             return None;
         }
         let now = osier::time::coarse_now();
         FOUND.with_borrow(|found| {
-            let entry = found.get(&self.0)?.get(path)?;
-            (now.saturating_duration_since(entry.since) < FRESH).then(|| entry.script.clone())
+            let entry = found.get(self.0)?.get(path)?;
+            (now < entry.until).then(|| entry.params.clone())
         })
     }
 
-    pub fn remember(&self, path: &str, script: Script) -> Rc<Script> {
-        let script = Rc::new(script);
-        if path.len() <= PATH {
-            FOUND.with_borrow_mut(|found| {
-                if found.values().map(HashMap::len).sum::<usize>() >= SCRIPTS {
-                    found.clear();
-                }
-                let entry = Entry {
-                    script: script.clone(),
-                    since: osier::time::coarse_now(),
-                };
-                found.entry(self.0).or_default().insert(path.into(), entry);
-            });
+    pub fn remember(&self, path: &str, params: Arc<[u8]>) {
+        if path.len() > PATH {
+            return;
         }
-        script
+        FOUND.with_borrow_mut(|found| {
+            if found.iter().map(HashMap::len).sum::<usize>() >= SCRIPTS {
+                found.clear();
+            }
+            if found.len() <= self.0 {
+                found.resize_with(self.0 + 1, HashMap::new);
+            }
+            let until = osier::time::coarse_now() + FRESH;
+            found[self.0].insert(path.into(), Entry { params, until });
+        });
     }
 }

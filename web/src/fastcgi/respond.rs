@@ -34,8 +34,8 @@ impl FastCgi {
     /// The response of an application that has answered.
     pub(super) fn respond(&self, request: &mut Request<'_>, mut answer: Answer, mut body: Sender) -> Outcome {
         // Before the head is looked at, which borrows it.
-        let whole = match answer.whole_body() {
-            Ok(whole) => whole,
+        let is_whole = match answer.is_whole() {
+            Ok(is_whole) => is_whole,
             Err(failure) => return Outcome::Response(self.refuse(request, failure)),
         };
         let head = match answer.head() {
@@ -71,8 +71,9 @@ impl FastCgi {
                 None => response.body(Body::reader(io::empty())),
             });
         }
-        let response = match (whole, announced) {
-            (Some(mut whole), announced) => {
+        let response = match announced {
+            announced if is_whole => {
+                let mut whole = answer.into_body();
                 let announced = announced.unwrap_or(whole.len() as u64);
                 let excess = whole.len() as u64 > announced;
                 if excess {
@@ -87,11 +88,9 @@ impl FastCgi {
                 }
                 response.body(of_no_type(whole))
             }
-            (None, Some(length)) if body.is_done() => {
-                response.body(Body::sized_reader(Announced::new(answer, length), length))
-            }
-            (None, _) if body.is_done() => response.body(Body::stream(move |out| answer.copy(out))),
-            (None, _) => response.body(Body::duplex(move |client, out| {
+            Some(length) if body.is_done() => response.body(Body::sized_reader(Announced::new(answer, length), length)),
+            None if body.is_done() => response.body(Body::stream(move |out| answer.copy(out))),
+            _ => response.body(Body::duplex(move |client, out| {
                 let lease = answer.exchange().lease();
                 while_sending(&mut body, lease.stream(), client, move || answer.copy(out))
             })),

@@ -11,7 +11,6 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::rc::Rc;
-use std::time::Instant;
 
 use osier::Cancelled;
 use osier_http::fastcgi::{RECORD_HEAD, STDIN_END, stdin_head};
@@ -33,8 +32,8 @@ pub enum Source {
 /// How sending goes, for the side that reads.
 #[derive(Default)]
 pub struct Progress {
-    /// Since when everything has been sent.
-    done: Cell<Option<Instant>>,
+    /// Everything has been sent.
+    done: Cell<bool>,
     failed: RefCell<Option<Failed>>,
 }
 
@@ -49,7 +48,7 @@ pub enum Failed {
 }
 
 impl Progress {
-    pub fn done(&self) -> Option<Instant> {
+    pub fn is_done(&self) -> bool {
         self.done.get()
     }
 
@@ -128,7 +127,7 @@ impl Sender {
     /// The opening that [`join`](Sender::join) has made the whole request is out.
     pub fn opened(&self) {
         if self.is_done() {
-            self.progress.done.set(Some(Instant::now()));
+            self.progress.done.set(true);
         }
     }
 
@@ -149,7 +148,7 @@ impl Sender {
                 Err(Stop::Paused) => return,
                 Err(Stop::Closed) => {
                     // It may have answered all the same, and does not want the rest.
-                    self.progress.done.set(Some(Instant::now()));
+                    self.progress.done.set(true);
                     return;
                 }
                 Err(Stop::Failed(why)) => {
@@ -160,7 +159,7 @@ impl Sender {
                 }
             }
         }
-        self.progress.done.set(Some(Instant::now()));
+        self.progress.done.set(true);
     }
 
     fn write(&mut self, stream: &mut &Stream) -> Result<(), Stop> {

@@ -74,6 +74,9 @@ impl Stderr {
     }
 
     fn flush(&mut self) {
+        if self.line.is_empty() {
+            return;
+        }
         let line = std::mem::take(&mut self.line);
         let text = String::from_utf8_lossy(line.trim_ascii_end());
         if !text.is_empty() {

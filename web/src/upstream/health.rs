@@ -59,11 +59,11 @@ pub(super) struct Health {
 
 impl Health {
     #[inline]
-    pub(super) fn admits(&self, now: u64) -> Admits {
+    pub(super) fn admits(&self, now: impl FnOnce() -> u64) -> Admits {
         match (self.unwell.load(Relaxed), self.trial_at.load(Relaxed)) {
             (true, _) => Admits::No,
             (false, 0) => Admits::Yes,
-            (false, at) if at <= now => Admits::Trial,
+            (false, at) if at <= now() => Admits::Trial,
             _ => Admits::No,
         }
     }
@@ -107,7 +107,7 @@ impl Health {
     }
 
     pub(super) fn is_in(&self, now: u64) -> bool {
-        self.admits(now) == Admits::Yes
+        self.admits(|| now) == Admits::Yes
     }
 }
 
@@ -135,17 +135,17 @@ mod tests {
         assert_eq!(health.failed(false, 11, &POLICY), None, "the answer has ended the row");
         assert_eq!(health.failed(false, 12, &POLICY), Some(ms(100)));
         assert_eq!(health.failed(false, 13, &POLICY), None, "it is out already");
-        assert_eq!(health.admits(111), Admits::No);
-        assert_eq!(health.admits(112), Admits::Trial);
+        assert_eq!(health.admits(|| 111), Admits::No);
+        assert_eq!(health.admits(|| 112), Admits::Trial);
         assert!(health.begin_trial(112, &POLICY));
         assert!(!health.begin_trial(112, &POLICY), "one at a time");
-        assert_eq!(health.admits(150), Admits::No);
+        assert_eq!(health.admits(|| 150), Admits::No);
         assert_eq!(health.failed(true, 150, &POLICY), Some(ms(200)), "twice as long");
         assert!(health.begin_trial(350, &POLICY));
         assert_eq!(health.failed(true, 360, &POLICY), Some(ms(350)), "up to the longest");
         assert!(health.begin_trial(710, &POLICY));
         assert!(health.answered());
-        assert_eq!(health.admits(711), Admits::Yes);
+        assert_eq!(health.admits(|| 711), Admits::Yes);
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
         health.trial_at.store(112, Relaxed);
         assert!(health.begin_trial(112, &POLICY));
         assert!(health.answered(), "the trial has shown that it is in");
-        assert_eq!(health.admits(113), Admits::Yes);
+        assert_eq!(health.admits(|| 113), Admits::Yes);
     }
 
     #[test]
@@ -166,8 +166,8 @@ mod tests {
         health.failed(false, 1, &POLICY);
         health.failed(false, 1, &POLICY);
         assert!(health.begin_trial(101, &POLICY));
-        assert_eq!(health.admits(200), Admits::No);
-        assert_eq!(health.admits(201), Admits::Trial);
+        assert_eq!(health.admits(|| 200), Admits::No);
+        assert_eq!(health.admits(|| 201), Admits::Trial);
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         assert!(!health.found(true), "no news");
         assert!(health.found(false));
         assert!(!health.found(false));
-        assert_eq!(health.admits(1), Admits::No);
+        assert_eq!(health.admits(|| 1), Admits::No);
         assert!(health.found(true));
         assert!(health.is_in(1));
     }
