@@ -29,6 +29,9 @@ pub use self::problem::Report;
 pub use self::route::glob;
 pub use self::settings::*;
 
+/// What the parser says of a key that is there twice, after which it goes on as if it were there once.
+const TWICE: &str = "duplicate key";
+
 /// Files larger than this are not read: a configuration is written by hand.
 const MAX_BYTES: u64 = 4 << 20;
 
@@ -71,17 +74,27 @@ pub fn inside(root: Option<&Path>, path: &Path) -> Option<PathBuf> {
 fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Config, Report> {
     let variable = |name: &str| std::env::var(name).ok();
     let (table, errors) = DeTable::parse_recoverable(text);
-    if !errors.is_empty() {
-        // What follows a broken line is guesswork; mistakes found in it would be, too.
-        let problems = errors.into_iter().map(|error| problem::Problem {
+    let is_read = errors.iter().all(|error| error.message() == TWICE);
+    let mut broken: Vec<problem::Problem> = errors
+        .into_iter()
+        .map(|error| problem::Problem {
             at: error.span().unwrap_or(0..0),
             text: error.message().to_string(),
-        });
-        return Err(Report::new(name, text, problems.collect(), &problem::passwords(text)));
+        })
+        .collect();
+    if !is_read {
+        // What follows a broken line is guesswork; mistakes found in it would be, too.
+        return Err(Report::new(name, text, broken, &problem::passwords(text)));
     }
     let source = reader::Source::new(text, base.to_path_buf(), root, &variable);
     let config = top::read(&source, &table);
-    let (problems, secrets) = source.finish();
+    let (mut problems, mut secrets) = source.finish();
+    if !broken.is_empty() {
+        // The second value has not been looked at: it may be a secret.
+        secrets.extend(problem::passwords(text));
+        secrets.extend(broken.iter().map(|twice| rest_of_line(text, twice.at.end)));
+        problems.append(&mut broken);
+    }
     if problems.is_empty() {
         Ok(config)
     } else {
@@ -108,6 +121,10 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
         std::io::ErrorKind::PermissionDenied => "this user may not read it".to_string(),
         _ => format!("cannot be read: {error}"),
     })
+}
+
+fn rest_of_line(text: &str, at: usize) -> std::ops::Range<usize> {
+    at..text[at..].find('\n').map_or(text.len(), |end| at + end)
 }
 
 fn not_utf8(name: &str, error: &std::string::FromUtf8Error) -> Report {

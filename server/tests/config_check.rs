@@ -175,7 +175,20 @@ fn not_toml_at_all() {
             "x = \"abc\n@site\n@route\n",
             &["1:9: invalid basic string, expected `\"`"],
         ),
+        // A key that is there twice hides no other mistake.
+        (
+            "@site\n[[site.route]]\nfiles = \"www\"\nfiles = \"none\"\nfils = 1\n[[site.route]]\n",
+            &[
+                "5:1: duplicate key",
+                "6:1: unknown key 'fils' in [[site.route]]; did you mean 'files'?",
+                "7:1: [[site.route]] has no handler: give it one of files, fastcgi, proxy, redirect, respond, rewrite, chat, welcome",
+            ],
+        ),
     ]);
+    let twice = "auth = { users = { ada = \"secret\", ada = \"secret\" } }\n";
+    let (status, said) = check(&format!("{SITE}{twice}{ROUTE}"));
+    assert_eq!(status, 2);
+    assert!(said.contains("duplicate key") && !said.contains("secret"), "{said}");
 }
 
 #[test]
