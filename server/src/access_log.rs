@@ -240,11 +240,11 @@ impl Shared {
     }
 }
 
-/// The writer thread. Errors of the output are reported once; later lines are tried all the same, since a full disk may
-/// be emptied.
+/// The writer thread. Errors of the output are reported once, and how many lines they have cost when it can be written again;
+/// later lines are tried all the same, since a full disk may be emptied.
 fn write_out(shared: &Shared, mut out: Box<dyn Write + Send>) {
     let mut lines = Vec::new();
-    let mut reported = false;
+    let (mut reported, mut torn, mut lost) = (false, false, 0);
     loop {
         let pending = shared.lock();
         let (mut pending, _) = shared
@@ -257,13 +257,21 @@ fn write_out(shared: &Shared, mut out: Box<dyn Write + Send>) {
         std::mem::swap(&mut lines, &mut pending.lines);
         let (dropped, closing) = (std::mem::take(&mut pending.dropped), pending.closing);
         if let Some(reopened) = pending.reopened.take() {
-            (out, reported) = (reopened, false);
+            (out, reported, torn) = (reopened, false, false);
         }
         drop(pending);
-        if let Err(error) = out.write_all(&lines).and_then(|()| out.flush())
-            && !std::mem::replace(&mut reported, true)
-        {
-            eprintln!("osier: access log: {error}; requests are served without it until it can be written");
+        match write_lines(&mut *out, &lines, &mut torn) {
+            Err((left, error)) => {
+                lost += left;
+                if !std::mem::replace(&mut reported, true) {
+                    eprintln!("osier: access log: {error}; requests are served without it until it can be written");
+                }
+            }
+            Ok(()) if lost > 0 && !lines.is_empty() => {
+                eprintln!("osier: access log: it can be written again; {lost} lines are missing");
+                (reported, lost) = (false, 0);
+            }
+            Ok(()) => {}
         }
         if dropped > 0 {
             eprintln!(
@@ -286,6 +294,28 @@ impl fmt::Display for Client {
             None => f.write_str("unix"),
         }
     }
+}
+
+/// The error tells how many lines were not written, or not to their end. `torn` is whether one was begun: then the next begins
+/// on a line of its own.
+fn write_lines(out: &mut dyn Write, lines: &[u8], torn: &mut bool) -> Result<(), (u64, io::Error)> {
+    let mut rest = lines;
+    let missing = |rest: &[u8]| rest.iter().filter(|&&byte| byte == b'\n').count() as u64;
+    if *torn && !rest.is_empty() {
+        out.write_all(b"\n").map_err(|error| (missing(rest), error))?;
+        *torn = false;
+    }
+    while !rest.is_empty() {
+        let count = match out.write(rest) {
+            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            written => written,
+        };
+        let count = count.map_err(|error| (missing(rest), error))?;
+        *torn = rest[count - 1] != b'\n';
+        rest = &rest[count..];
+    }
+    out.flush().map_err(|error| (0, error))
 }
 
 /// `client - - [day/Mon/year:h:m:s +0000] "request line" status bytes "referer" "user agent"`
@@ -577,5 +607,42 @@ mod tests {
                 .unwrap()
                 .is_none()
         );
+    }
+
+    #[test]
+    fn after_a_full_disk_lines_are_whole_again() {
+        /// Takes so many bytes.
+        #[derive(Default)]
+        struct Disk {
+            bytes: Vec<u8>,
+            room: usize,
+        }
+        impl Write for Disk {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let count = bytes.len().min(self.room);
+                if count == 0 {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+                self.room -= count;
+                self.bytes.extend_from_slice(&bytes[..count]);
+                Ok(count)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (mut disk, mut torn) = (Disk::default(), false);
+        disk.room = 8;
+        let (lost, error) = write_lines(&mut disk, b"one\ntwo\nthree\nfour\n", &mut torn).unwrap_err();
+        assert_eq!((lost, error.kind(), torn), (2, io::ErrorKind::StorageFull, false));
+        disk.room = 3;
+        assert_eq!(write_lines(&mut disk, b"five\nsix\n", &mut torn).unwrap_err().0, 2);
+        assert!(torn);
+        assert_eq!(write_lines(&mut disk, b"seven\n", &mut torn).unwrap_err().0, 1);
+        disk.room = 100;
+        write_lines(&mut disk, b"", &mut torn).unwrap();
+        write_lines(&mut disk, b"eight\nnine\n", &mut torn).unwrap();
+        assert_eq!(disk.bytes, b"one\ntwo\nfiv\neight\nnine\n");
+        assert!(!torn);
     }
 }
