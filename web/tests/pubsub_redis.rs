@@ -425,8 +425,13 @@ fn a_bridge_that_is_dropped_leaves_the_broker() {
 
 #[test]
 fn a_message_that_the_broker_refuses_is_dropped_and_the_next_goes_on() {
-    let broker = Scripted::start(|command| match command.payload() {
-        Some(b"bad") => b"-ERR not this one\r\n".into(),
+    let refused = Arc::new(AtomicUsize::new(0));
+    let count = refused.clone();
+    let broker = Scripted::start(move |command| match command.payload() {
+        Some(b"bad") => {
+            count.fetch_add(1, Ordering::Relaxed);
+            b"-ERR not this one\r\n".into()
+        }
         _ => command.usual(),
     });
     osier::run(|| {
@@ -441,6 +446,10 @@ fn a_message_that_the_broker_refuses_is_dropped_and_the_next_goes_on() {
         eventually("the log says which, and why", || {
             has(&lines, "is for the room \"lobby\": ") > 0 && has(&lines, "not this one") > 0
         });
+        // An answer that says no is an answer: the message is not said again, and the connection goes on.
+        assert_eq!(refused.load(Ordering::Relaxed), 2, "each once");
+        let connections = broker.connections().len();
+        assert!(connections <= 2, "who publishes, and who listens: {connections}");
     });
 }
 
