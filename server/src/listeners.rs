@@ -225,7 +225,7 @@ impl Running {
         let keys = [
             ("proxy_protocol", old.proxy_protocol != settings.proxy_protocol),
             ("max_connections", old.max_connections != settings.max_connections),
-            ("mode", settings.mode.is_some() && old.mode != settings.mode),
+            ("mode", old.mode != settings.mode),
             ("timeouts", old.timeouts != settings.timeouts),
             ("head", old.head != settings.head),
             ("drain", self.drain != config.drain),
@@ -236,28 +236,23 @@ impl Running {
             .collect()
     }
 
-    /// Its file has permissions that `settings` no longer names; what it would have without a name, only the next start will show.
-    pub fn keeps_mode(&self, settings: &config::Listener) -> bool {
-        self.settings.mode.is_some() && settings.mode.is_none()
-    }
-
     /// Of clients, of all its servers.
     pub fn connections(&self) -> impl Iterator<Item = Connections> {
         self.servers.iter().map(|server| server.connections.clone())
     }
 
-    /// The same listener with other settings, not accepting yet.
+    /// The same listener with other settings, not accepting yet. `made_mode`: the permissions of its file where they name none.
     pub fn renewed(
         &self,
         config: &Config,
         settings: &config::Listener,
+        made_mode: u32,
         root: Option<&Path>,
         say: &Say,
     ) -> Result<Bound, String> {
         let sockets = self.sockets()?;
         let mut bound = Bound::new(config, settings, self.slot, From::Sockets(sockets), root, say)?;
-        bound.mode = settings.mode.filter(|_| self.settings.mode != settings.mode);
-        bound.settings.mode = settings.mode.or(self.settings.mode);
+        bound.mode = (self.settings.mode != settings.mode).then(|| settings.mode.unwrap_or(made_mode));
         Ok(bound)
     }
 

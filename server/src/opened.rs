@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use osier_web::Listener;
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, Mode, access};
 
 use crate::config::{self, Bind, Body, Config, Handler, Log, Policies, Setting, Upstream};
 use crate::privileges::{Paths, Privileges, Settings};
@@ -24,11 +24,17 @@ pub struct Opened {
     pub admin: Option<Vec<Listener>>,
     /// The root folder that this process has taken.
     pub root: Option<PathBuf>,
+    /// The permissions of a Unix socket for which no `mode` is named.
+    pub made_mode: u32,
     pub notify: Notify,
 }
 
 /// Opens everything, or says in a line what cannot be. `file` is read again at a reload.
 pub fn open(file: &Path, config: &mut Config, workers: usize, say: &Say) -> Result<Opened, String> {
+    // It can be read only by being set, which no other thread may see.
+    let umask = rustix::process::umask(Mode::empty());
+    rustix::process::umask(umask);
+    let made_mode = (Mode::from_raw_mode(0o777) - umask).as_raw_mode();
     let notify = Notify::from_env()?;
     let mut sockets = Sockets::take()?;
     let privileges = privileges(file, config)?;
@@ -87,6 +93,7 @@ pub fn open(file: &Path, config: &mut Config, workers: usize, say: &Say) -> Resu
         listeners,
         admin,
         root,
+        made_mode,
         notify,
     })
 }

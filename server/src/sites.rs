@@ -86,6 +86,8 @@ struct Sites {
     file: PathBuf,
     /// The root folder that this process has taken.
     root: Option<PathBuf>,
+    /// The permissions of a Unix socket for which no `mode` is named.
+    made_mode: u32,
     /// What counts until the end, whatever the file says.
     started: Started,
     config: Config,
@@ -189,6 +191,7 @@ impl Sites {
         let sites = Sites {
             file,
             root,
+            made_mode: opened.made_mode,
             slots: slots.len(),
             started: Started(config.clone()),
             config,
@@ -286,7 +289,10 @@ impl Sites {
             slots.push(running.slot());
             let keys = running.changed(&config, settings);
             if !keys.is_empty() {
-                renewed.push((running.renewed(&config, settings, root, &self.say)?, keys.join("', '")));
+                renewed.push((
+                    running.renewed(&config, settings, self.made_mode, root, &self.say)?,
+                    keys.join("', '"),
+                ));
             }
         }
         let (means, admin) = self.admin_of(&config)?;
@@ -305,15 +311,6 @@ impl Sites {
         // Nothing can fail from here on.
         for key in self.started.changed(&config) {
             (self.say)(format_args!("'{key}' has changed: that counts from the next start on"));
-        }
-        for settings in &config.listeners {
-            let is_it = |running: &&Running| *running.bind() == settings.bind && running.keeps_mode(settings);
-            if let Some(running) = self.running.iter().find(is_it) {
-                (self.say)(format_args!(
-                    "{} has the permissions that 'mode' has given it until the next start",
-                    running.bind()
-                ));
-            }
         }
         self.live.replace(snapshot);
         self.means = means;
