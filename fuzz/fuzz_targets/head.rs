@@ -6,12 +6,25 @@
 mod pieces;
 
 use libfuzzer_sys::fuzz_target;
-use osier_http::{BodyLength, Head, HeadScanner, Limits, Method, Reject, Slots, Version};
+use osier_http::{BodyLength, Head, HeadScanner, Limits, Method, Outline, Reject, Slots, Version};
 
 fuzz_target!(|data: &[u8]| {
     let limits = pieces::limits(data);
     let whole = HeadScanner::new().scan(data, &limits);
     assert_eq!(scan_in_pieces(data, &limits), whole);
+    let mut outline = Outline::new();
+    if let Some(end) = outline.find(data, &limits) {
+        assert_eq!(whole, Ok(Some(end)), "the short way takes nothing else");
+        let mut slots: Slots = Slots::new();
+        let expected = Head::parse(&data[..end], &mut slots, &limits);
+        match (Head::outlined(&data[..end], &outline), expected) {
+            (Ok(head), Ok(expected)) => {
+                assert!(head.headers().eq(expected.headers()));
+                assert_eq!(format!("{head:?}"), format!("{expected:?}"));
+            }
+            (head, expected) => assert_eq!(head.err(), expected.err()),
+        }
+    }
     if let Ok(Some(end)) = whole {
         accept(&data[..end], &limits);
     }

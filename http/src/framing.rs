@@ -4,10 +4,8 @@
 //! Every shape by which two parsers could disagree about where a request ends is refused (RFC 9112 6.3 and 11.2).
 //! The names are told apart by length first, so that a field that frames nothing costs one comparison.
 
-use httparse::Header;
-
 use crate::target::check_host;
-use crate::{Reject, Version, byte};
+use crate::{Headers, Reject, Version, byte};
 
 /// How the bytes after a head are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,17 +39,17 @@ pub(crate) struct Framing<'a> {
 
 impl<'a> Framing<'a> {
     #[inline(always)]
-    pub(crate) fn of(fields: &'a [Header<'a>], version: Version) -> Result<Framing<'a>, Reject> {
+    pub(crate) fn of(fields: Headers<'a>, version: Version) -> Result<Framing<'a>, Reject> {
         let mut seen = Seen::default();
-        for field in fields {
-            let is = |name: &str| field.name.eq_ignore_ascii_case(name);
-            match field.name.len() {
-                4 if is("host") => seen.host(field.value)?,
-                6 if is("expect") => seen.expect_continue = expect(field.value)?,
-                7 if is("upgrade") => seen.upgrade = Some(field.value),
-                10 if is("connection") => seen.options |= connection(field.value)?,
-                14 if is("content-length") => seen.length = Some(content_length(field.value, seen.length.is_some())?),
-                17 if is("transfer-encoding") => seen.chunked = transfer_encoding(field.value, seen.chunked)?,
+        for (name, value) in fields {
+            let is = |known: &str| name.eq_ignore_ascii_case(known);
+            match name.len() {
+                4 if is("host") => seen.host(value)?,
+                6 if is("expect") => seen.expect_continue = expect(value)?,
+                7 if is("upgrade") => seen.upgrade = Some(value),
+                10 if is("connection") => seen.options |= connection(value)?,
+                14 if is("content-length") => seen.length = Some(content_length(value, seen.length.is_some())?),
+                17 if is("transfer-encoding") => seen.chunked = transfer_encoding(value, seen.chunked)?,
                 _ => {}
             }
         }

@@ -19,6 +19,7 @@
 //! 1. One [`HeadScanner`] a head. Call [`scan`](HeadScanner::scan) with all bytes of the head so far whenever more
 //!    have come; what has been searched is not searched again. It returns the head's length.
 //! 2. [`Head::parse`] exactly those bytes. The head borrows them, so the server splits its buffer there.
+//!    A server that has the bytes of a usual head at hand goes through both steps at once by [`Outline`].
 //! 3. [`BodyDecoder::new`] from [`Head::body`]: refuse what is too large before answering `100 Continue`
 //!    ([`Head::expect_continue`], [`CONTINUE`]). Feed it what follows until [`Piece::done`]; bytes it has not consumed
 //!    belong to the next request. What a handler leaves unread of a body must be read and dropped, or the
@@ -94,6 +95,7 @@ mod framing;
 mod limits;
 mod method;
 pub mod multipart;
+mod outline;
 mod percent;
 pub mod proxy_protocol;
 mod reject;
@@ -111,6 +113,7 @@ pub use fields::FieldLines;
 pub use framing::BodyLength;
 pub use limits::Limits;
 pub use method::Method;
+pub use outline::Outline;
 pub use percent::percent_decode;
 pub use reject::Reject;
 pub use reply::{Reply, ReplyLength, ReplyScanner, connection_names};

@@ -8,6 +8,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 
 use crate::framing::Framing;
+use crate::outline::{Outline, Place};
 use crate::target::{self, Form, Target};
 use crate::{BodyLength, Exchange, Limits, Method, Reject};
 
@@ -69,7 +70,7 @@ pub struct Head<'a> {
     target: Target<'a>,
     version: Version,
     framing: Framing<'a>,
-    fields: &'a [httparse::Header<'a>],
+    fields: Cut<'a>,
 }
 
 impl<'a> Head<'a> {
@@ -95,12 +96,32 @@ impl<'a> Head<'a> {
         let (Some(method), Some(raw_target), Some(version)) = (request.method, request.path, request.version) else {
             return Err(Reject::RequestLine);
         };
-        let fields: &'a [httparse::Header<'a>] = request.headers;
-
-        let method = Method::new(method);
         let version = if version == 1 { Version::Http11 } else { Version::Http10 };
+        Head::of(method, raw_target, version, Cut::Parsed(request.headers))
+    }
+
+    /// Makes a head of the bytes that `outline` has found, whose length it has said.
+    ///
+    /// # Errors
+    /// As [`Head::parse`].
+    ///
+    /// # Panics
+    /// When they are other bytes.
+    #[inline(always)]
+    pub fn outlined(bytes: &'a [u8], outline: &'a Outline) -> Result<Head<'a>, Reject> {
+        let (method_end, target_end) = (usize::from(outline.method_end), usize::from(outline.target_end));
+        let head = std::str::from_utf8(bytes).expect("an outline takes nothing but ASCII");
+        let (method, target) = (&head[..method_end], &head[method_end + 1..target_end]);
+        let fields = Cut::Outlined(head, outline.places());
+        Head::of(method, target, outline.version, fields)
+    }
+
+    /// Where both ways meet.
+    #[inline(always)]
+    fn of(method: &'a str, raw_target: &'a str, version: Version, fields: Cut<'a>) -> Result<Head<'a>, Reject> {
+        let method = Method::new(method);
         let target = target::parse(method, raw_target)?;
-        let framing = Framing::of(fields, version)?;
+        let framing = Framing::of(Headers(fields), version)?;
         Ok(Head {
             method,
             raw_target,
@@ -204,16 +225,15 @@ impl<'a> Head<'a> {
 
     /// The first field of that name, which is compared without regard to case.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
-        self.fields
-            .iter()
-            .find(|field| field.name.eq_ignore_ascii_case(name))
-            .map(|field| field.value)
+        self.headers()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
     }
 
     /// Every field in the order received, name as sent and value without the white space around it. Values may
     /// hold any byte but controls; names are tokens and may hold an underscore, so `a_b` and `a-b` are two fields.
     pub fn headers(&self) -> Headers<'a> {
-        Headers(self.fields.iter())
+        Headers(self.fields)
     }
 }
 
@@ -233,29 +253,52 @@ impl fmt::Debug for Head<'_> {
 }
 
 /// The fields of a head; see [`Head::headers`].
-#[derive(Clone, Debug)]
-pub struct Headers<'a>(std::slice::Iter<'a, httparse::Header<'a>>);
+#[derive(Clone)]
+pub struct Headers<'a>(Cut<'a>);
+
+/// The fields, or what is left of them, by the way in which the head was taken.
+#[derive(Clone, Copy)]
+enum Cut<'a> {
+    Parsed(&'a [httparse::Header<'a>]),
+    /// In the head's text.
+    Outlined(&'a str, &'a [Place]),
+}
 
 impl<'a> Headers<'a> {
+    #[inline(always)]
     pub(crate) fn new(fields: &'a [httparse::Header<'a>]) -> Headers<'a> {
-        Headers(fields.iter())
+        Headers(Cut::Parsed(fields))
     }
 }
 
 impl<'a> Iterator for Headers<'a> {
     type Item = (&'a str, &'a [u8]);
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|field| (field.name, field.value))
+        match &mut self.0 {
+            Cut::Parsed(fields) => fields.split_off_first().map(|field| (field.name, field.value)),
+            Cut::Outlined(head, places) => places.split_off_first().map(|place| place.cut(head)),
+        }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
+        let left = match self.0 {
+            Cut::Parsed(fields) => fields.len(),
+            Cut::Outlined(_, places) => places.len(),
+        };
+        (left, Some(left))
     }
 }
 
 impl ExactSizeIterator for Headers<'_> {}
+
+impl fmt::Debug for Headers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Field values may be secrets: names only.
+        f.debug_list().entries(self.clone().map(|(name, _)| name)).finish()
+    }
+}
 
 #[cold]
 fn reject_of(error: httparse::Error, bytes: &[u8]) -> Reject {

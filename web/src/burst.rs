@@ -7,6 +7,8 @@
 //!      └───────┴── refused: status, close, linger
 //! ```
 //!
+//! A usual head, whole at once, is taken by an `Outline` instead of the first two, which decide on all others.
+//!
 //! All of it runs under `while_connected`: what waits is cancelled when the client is gone. The frame is entered once per
 //! burst and again when a route wants another policy, so that a request costs nothing for it.
 
@@ -18,7 +20,7 @@ use std::time::Instant;
 use http::Extensions;
 use osier::Cancelled;
 use osier::io::{HalfClose, while_connected};
-use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Slots};
+use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Outline, Slots};
 
 use crate::answer::{CLIENT_GONE, internal_error, without_handler};
 use crate::around::Next;
@@ -137,7 +139,15 @@ impl<'b> Burst<'b> {
 
     fn run_under(&self, gone: Gone, input: &mut Input) -> After {
         let limits = &self.link.worker.server.limits;
+        let mut outline = Outline::new();
         loop {
+            if let Some(len) = outline.find(&input.bytes[input.start..input.end], limits) {
+                input.make_room(len);
+                if let Some(after) = self.serve(gone, input, len, Some(&outline)) {
+                    return after;
+                }
+                continue;
+            }
             let mut scanner = HeadScanner::new();
             if input.start == input.end {
                 return After::Wait(scanner);
@@ -146,7 +156,7 @@ impl<'b> Burst<'b> {
                 Ok(None) => return After::Wait(scanner),
                 Ok(Some(len)) => {
                     input.make_room(len);
-                    if let Some(after) = self.serve(gone, input, len) {
+                    if let Some(after) = self.serve(gone, input, len, None) {
                         return after;
                     }
                 }
@@ -155,16 +165,21 @@ impl<'b> Burst<'b> {
         }
     }
 
-    /// Answers the request whose head is the next `len` bytes; `None` when the connection goes on.
+    /// Answers the request whose head is the next `len` bytes, those of `outline` if there is one; `None` when the connection
+    /// goes on.
     #[inline]
-    fn serve(&self, gone: Gone, input: &mut Input, len: usize) -> Option<After> {
+    fn serve(&self, gone: Gone, input: &mut Input, len: usize, outline: Option<&Outline>) -> Option<After> {
         let server = &*self.link.worker.server;
         let received = input.end - input.start - len;
         let rest_at = input.start + len;
         let (head, rest) = input.bytes[input.start..].split_at_mut(len);
 
         let mut slots: Slots = Slots::new();
-        let head = match Head::parse(head, &mut slots, &server.limits) {
+        let parsed = match outline {
+            Some(outline) => Head::outlined(head, outline),
+            None => Head::parse(head, &mut slots, &server.limits),
+        };
+        let head = match parsed {
             Ok(head) => head,
             Err(reject) => return Some(self.refuse(reject, None)),
         };
@@ -191,7 +206,6 @@ impl<'b> Burst<'b> {
             Err(reject) => return Some(self.refuse(reject, Some(head))),
         };
         let expected = head.expect_continue();
-        let body = RequestBody::new(self.link, self.output, decoder, rest, received, expected);
         let params = params.as_ref().map(|params| Matched {
             params,
             routed: form.get().map(|form| Routed::new(head.path(), form)),
@@ -201,7 +215,7 @@ impl<'b> Burst<'b> {
         let mut request = Request {
             head,
             params,
-            body,
+            body: RequestBody::new(self.link, self.output, decoder, rest, received, expected),
             marks: &self.marks,
             extensions: Extensions::new(),
             turns: &turns,
@@ -225,7 +239,7 @@ impl<'b> Burst<'b> {
         let keep = matches!(done, Ok(true)) && body.drain(DRAIN_BYTES);
 
         let unread = body.unread();
-        let nothing_left = body.is_done() && unread.is_empty();
+        let nothing_left = !keep && body.is_done() && unread.is_empty();
         (input.start, input.end) = (rest_at + unread.start, rest_at + unread.end);
         match done {
             Ok(_) if keep => None,
