@@ -22,7 +22,11 @@ use crate::wire::Sink;
 /// Beyond this many collected bytes they go out.
 pub(crate) const HIGH_WATER: usize = 64 << 10;
 
-/// A body of at least this many bytes is sent from where it is instead of being copied.
+/// A body of at least this many bytes is sent from where it is instead of being copied. (Measured over loopback, against a copy:
+/// 3 % of the CPU of a response at 8 KiB, 5 at 16.)
+const IN_PLACE: usize = 8 << 10;
+
+/// A piece of a streamed body is collected with others below this many bytes, and else sent from where it is.
 const LARGE: usize = 32 << 10;
 
 /// A file of fewer bytes shares its first packet with the head. (Measured for 1 MiB over loopback, with 64 connections: 93 us
@@ -145,7 +149,7 @@ impl<'c> Output<'c> {
             }
             (Some(bytes), _) => {
                 let mut state = self.state();
-                if bytes.len() >= LARGE {
+                if bytes.len() >= IN_PLACE {
                     state.flush(self.sink, bytes)?;
                 } else {
                     state.buffer.extend_from_slice(bytes);
