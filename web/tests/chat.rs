@@ -192,3 +192,27 @@ fn who_comes_in_the_middle_of_a_talk_misses_nothing_and_hears_nothing_twice() {
         }
     });
 }
+
+#[test]
+fn nobody_is_woken_while_nobody_speaks() {
+    let chat = Chat::new(Options::default());
+    let turns = |_: &mut Request<'_>| {
+        let workers = osier::inspect::metrics().expect("a worker asks").workers;
+        workers.iter().map(|worker| worker.turns).sum::<u64>().to_string()
+    };
+    let router = Router::new().get("/turns", turns);
+    let router = router.get("/chat", move |request: &mut Request<'_>| chat.join(request));
+    let site = site_with(2, Server::new(router), |server| server.bind("127.0.0.1:0"));
+    let mut guests: Vec<Peer> = (0..20).map(|_| enter(&site, "quiet", "Ada").0).collect();
+    // Everybody has heard of the last one, and nothing is under way.
+    for guest in &mut guests {
+        while next_of(guest, "here")["count"] != 20 {}
+    }
+    let mut client = site.connect();
+    let mut turns = || client.get("/turns").text().parse::<u64>().unwrap();
+    let before = turns();
+    std::thread::sleep(Duration::from_secs(1));
+    // The second request's own, and the clock's.
+    let woken = turns() - before;
+    assert!(woken < 10, "{woken} turns of the loops in a second without a line");
+}
