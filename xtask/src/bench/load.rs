@@ -185,7 +185,9 @@ pub fn room(
         let mut held = Held::start(plan, "load-ws", &args)?;
         match held.line() == "ready" {
             true => Ok(held),
-            false => Err(format!("load-ws: not every one of {guests} guests could enter and hear")),
+            false => Err(format!(
+                "load-ws: not every one of {guests} guests could enter and hear"
+            )),
         }
     };
     // What the first make the server set up for all does not count: they come and go before.
