@@ -114,6 +114,21 @@ fn chunk(piece: &[u8]) -> Vec<u8> {
     [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()
 }
 
+/// What follows `head` waits with its sender while the client does not read; again after some has been read; and nothing is
+/// lost by it.
+fn is_held_back(gauge: &Gauge, client: &UnixStream, head: &str) {
+    let sent = gauge.standstill();
+    assert!(sent < BOUND, "{sent} bytes are on the way, after {head:?}");
+    read_head(client);
+    assert_eq!(drain(client, 8 * MIB), 8 * MIB);
+    let sent = gauge.standstill();
+    assert!(
+        sent < 8 * MIB + BOUND,
+        "{sent} bytes were sent for 8 MiB, after {head:?}"
+    );
+    assert_eq!(drain(client, ALL - 8 * MIB), ALL - 8 * MIB, "after {head:?}");
+}
+
 /// Neither what is spliced, nor what is read ahead, nor a tunnel.
 #[test]
 fn a_proxied_answer_waits_in_the_backend_for_a_client_that_does_not_read() {
@@ -137,17 +152,7 @@ fn a_proxied_answer_waits_in_the_backend_for_a_client_that_does_not_read() {
         client
             .write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
             .unwrap();
-        let sent = gauge.standstill();
-        assert!(sent < BOUND, "{sent} bytes are on the way, after {head:?}");
-        // The bound holds again after some has been read; and nothing is lost by it.
-        read_head(&client);
-        assert_eq!(drain(&client, 8 * MIB), 8 * MIB);
-        let sent = gauge.standstill();
-        assert!(
-            sent < 8 * MIB + BOUND,
-            "{sent} bytes were sent for 8 MiB, after {head:?}"
-        );
-        assert_eq!(drain(&client, ALL - 8 * MIB), ALL - 8 * MIB, "after {head:?}");
+        is_held_back(&gauge, &client, head);
     }
 }
 
@@ -204,16 +209,7 @@ fn an_answer_over_fastcgi_waits_in_the_application_for_a_client_that_does_not_re
         let app = answering(folder.path(), head, &gauge);
         let (_site, mut client) = fastcgi(&folder, &app);
         client.write_all(b"GET /a.php HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-        let sent = gauge.standstill();
-        assert!(sent < BOUND, "{sent} bytes are on the way, after {head:?}");
-        read_head(&client);
-        assert_eq!(drain(&client, 8 * MIB), 8 * MIB);
-        let sent = gauge.standstill();
-        assert!(
-            sent < 8 * MIB + BOUND,
-            "{sent} bytes were sent for 8 MiB, after {head:?}"
-        );
-        assert_eq!(drain(&client, ALL - 8 * MIB), ALL - 8 * MIB);
+        is_held_back(&gauge, &client, head);
     }
 }
 
