@@ -157,25 +157,29 @@ pub struct Heard {
     pub per_second: f64,
     /// The most it had resident, in bytes.
     pub memory: u64,
-    /// Private bytes of the server for each guest, before anybody spoke.
+    /// Private bytes of the server for each guest, when the first lines have been heard.
     pub guest_bytes: f64,
     /// Delivery times in milliseconds.
     pub median: f64,
     pub p99: f64,
 }
 
-/// `guests` in a room, of whom `speakers` speak, each `pause` after the last time; without a pause as fast as all hear it.
-pub fn room(
-    plan: &Plan,
-    server: &Server,
-    path: &str,
-    guests: usize,
-    speakers: usize,
-    pause: Duration,
-) -> Result<Heard, String> {
-    let millis = plan.load.as_millis().to_string();
+/// A room, and who is in it.
+#[derive(Clone, Copy)]
+pub struct Room {
+    pub guests: usize,
+    pub speakers: usize,
+    /// Between two lines of a speaker; none: as fast as everybody hears them.
+    pub pause: Duration,
+    /// How many times as long as other loads they talk.
+    pub loads: u32,
+}
+
+/// What `room` makes of the server.
+pub fn room(plan: &Plan, server: &Server, path: &str, room: Room) -> Result<Heard, String> {
+    let millis = (plan.load * room.loads).as_millis().to_string();
     let start = |guests: usize| {
-        let numbers = [guests, speakers, pause.as_millis() as usize].map(|number| number.to_string());
+        let numbers = [guests, room.speakers, room.pause.as_millis() as usize].map(|number| number.to_string());
         let args = [
             [server.port.to_string(), path.into()].to_vec(),
             numbers.to_vec(),
@@ -194,9 +198,9 @@ pub fn room(
     drop(start(200)?);
     std::thread::sleep(Duration::from_millis(500));
     let before = server.private_memory();
-    let mut held = start(guests)?;
+    let mut held = start(room.guests)?;
     std::thread::sleep(Duration::from_millis(500));
-    let guest_bytes = server.private_memory().saturating_sub(before) as f64 / guests as f64;
+    let guest_bytes = server.private_memory().saturating_sub(before) as f64 / room.guests as f64;
     let cpu = server.cpu();
     held.go();
     let line = held.line();
