@@ -72,7 +72,7 @@ pub(crate) struct Worker {
     started: Instant,
     /// Read once per turn of the loop.
     now: Cell<Instant>,
-    /// The same as a tick of the wheel.
+    /// The same as a tick of the wheel: each wake-up of a connection at rest asks for it.
     tick: Cell<u64>,
     stacks: stack::Pool,
     /// Where the fibers of connections at rest come from.

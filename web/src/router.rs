@@ -68,10 +68,11 @@ pub(crate) enum Gone {
 /// # Escapes
 ///
 /// A path is matched by what it means: `/%61dmin` is `/admin`, for routes, nested routers and mounts alike. An encoded slash
-/// (`%2F`) separates nothing, and is part of the parameter that it stands in; a backend behind a proxy may see that otherwise. A path with an escape that is none (`%zz`), or
-/// with `%00`, is answered by 400, unless this router is no more than a fallback. Patterns may be written either way. Handlers get
-/// the path as it was sent; [`Request::param`] decodes what a parameter has matched, once. Segments that are empty, `.` or `..`
-/// are segments like others, in every spelling: what a handler makes of them is its own affair.
+/// (`%2F`) separates nothing, and is part of the parameter that it stands in; a backend behind a proxy may see that otherwise. A
+/// path with an escape that is none (`%zz`), or with `%00`, is answered by 400, unless this router is no more than a fallback.
+/// Patterns may be written either way. Handlers get the path as it was sent; [`Request::param`] decodes what a parameter has
+/// matched, once. Segments that are empty, `.` or `..` are segments like others, in every spelling: what a handler makes of them
+/// is its own affair.
 ///
 /// # Methods
 ///
