@@ -1,14 +1,13 @@
-//! The rule about `docs/seeds.md`: every row of the described systems is in it, and every test it names exists.
+//! The rule about `docs/internal/seeds.md`: every row of the described systems is in it, and every test it names exists.
 //!
-//! Called by `tidy.rs`, and as a test. A line of the table is `| row | where | tests | what |`. `where` is a path, or one of
+//! Called by `tidy.rs`, and as a test. A line of the table is `| row | where | tests | what |`. `where` is a crate, or one of
 //! `different`, `later`, `not`; then there need be no test, but the last column gives the reason. Tests that the table of
 //! other suites names exist as well.
 
 use crate::root;
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{HashMap, HashSet};
 
-const TABLE: &str = "docs/seeds.md";
+const TABLE: &str = "docs/internal/seeds.md";
 
 /// Each system's groups of rows, numbered from 1 without a gap.
 const GROUPS: &[(&str, usize)] = &[
@@ -61,6 +60,7 @@ pub fn check() -> (usize, Vec<String>) {
     let Ok(text) = std::fs::read_to_string(root().join(TABLE)) else {
         return (0, vec![format!("{TABLE} is not there")]);
     };
+    let functions = Functions::read();
     let mut wrong = Vec::new();
     let mut seen: HashMap<&str, usize> = HashMap::new();
     for (number, line) in text.lines().enumerate() {
@@ -70,9 +70,9 @@ pub fn check() -> (usize, Vec<String>) {
         }
         let mut complain = |what: String| wrong.push(format!("{TABLE}:{}: {what}", number + 1));
         if !cells.first().is_some_and(|row| is_row(row)) {
-            // In backquotes, among words.
-            let named = line.split('`').filter(|word| word.contains(".rs::"));
-            named.filter_map(missing).for_each(complain);
+            // Between the first and the second backquote is a name, and so on.
+            let named = line.split('`').skip(1).step_by(2).filter(|word| word.contains("::"));
+            named.filter_map(|test| missing(test, &functions)).for_each(complain);
             continue;
         }
         let [row, place, tests, what] = cells[..] else {
@@ -95,7 +95,10 @@ pub fn check() -> (usize, Vec<String>) {
         if tests.is_empty() && !without {
             complain(format!("{row} names no test"));
         }
-        tests.iter().filter_map(|test| missing(test)).for_each(complain);
+        tests
+            .iter()
+            .filter_map(|test| missing(test, &functions))
+            .for_each(complain);
     }
     let mut rows = 0;
     for (group, count) in GROUPS {
@@ -121,16 +124,37 @@ fn is_row(cell: &str) -> bool {
     })
 }
 
-/// What is wrong with `path::function`, if anything is.
-fn missing(test: &str) -> Option<String> {
-    let Some((path, function)) = test.split_once("::") else {
-        return Some(format!("a test is named path::function, not {test}"));
+/// The names of all functions of each crate, by the crate's folder.
+struct Functions(HashMap<String, HashSet<String>>);
+
+impl Functions {
+    fn read() -> Functions {
+        let mut functions: HashMap<String, HashSet<String>> = HashMap::new();
+        for path in crate::tidy::sources() {
+            let Some(folder) = path.components().next() else {
+                continue;
+            };
+            let names = functions
+                .entry(folder.as_os_str().to_string_lossy().into_owned())
+                .or_default();
+            let text = std::fs::read_to_string(root().join(&path)).unwrap_or_default();
+            let declared = text.split("fn ").skip(1);
+            names.extend(declared.map(|rest| rest.split(['(', '<']).next().unwrap_or_default().to_string()));
+        }
+        Functions(functions)
+    }
+}
+
+/// What is wrong with `crate::function`, if anything is.
+fn missing(test: &str, Functions(functions): &Functions) -> Option<String> {
+    let Some((folder, function)) = test.split_once("::") else {
+        return Some(format!("a test is named crate::function, not {test}"));
     };
-    let Ok(text) = std::fs::read_to_string(Path::new(root()).join(path)) else {
-        return Some(format!("{test}: there is no such file"));
-    };
-    let declared = [format!("fn {function}("), format!("fn {function}<")];
-    (!declared.iter().any(|declared| text.contains(declared))).then(|| format!("{test}: the file has no such function"))
+    match functions.get(folder) {
+        None => Some(format!("{test}: there is no crate in {folder}/")),
+        Some(names) if names.contains(function) => None,
+        Some(_) => Some(format!("{test}: the crate has no such function")),
+    }
 }
 
 #[cfg(test)]
@@ -147,12 +171,11 @@ mod tests {
     #[test]
     fn rows_and_missing_tests_are_told() {
         assert!(is_row("DLB-MB-12") && is_row("LWC-1") && !is_row("row") && !is_row("LWC-") && !is_row("a-1"));
-        assert_eq!(missing("xtask/src/seeds.rs::check"), None);
-        assert!(
-            missing("xtask/src/seeds.rs::chuck")
-                .unwrap()
-                .contains("no such function")
-        );
-        assert!(missing("xtask/src/sods.rs::check").unwrap().contains("no such file"));
+        let functions = Functions::read();
+        assert_eq!(missing("xtask::check", &functions), None);
+        let refused = |test| missing(test, &functions).unwrap();
+        assert!(refused("xtask::chuck").contains("no such function"));
+        assert!(refused("xtosk::check").contains("no crate"));
+        assert!(refused("check").contains("crate::function"));
     }
 }
