@@ -14,9 +14,10 @@ mod rows;
 mod server;
 mod table;
 
-use crate::{peers, step, test};
+use crate::{peers, root, step, test};
+use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct Plan {
     pub cores: (usize, usize),
     /// Files to serve, configurations; gone at the end.
     pub scratch: PathBuf,
+    /// Another checkout of this repository: its programs are then the only rivals.
+    pub against: Option<PathBuf>,
 }
 
 pub fn main(args: &[String]) -> ExitCode {
@@ -53,6 +56,7 @@ fn parsed(args: &[String]) -> Result<Plan, String> {
         load: Duration::from_secs(4),
         cores: two_cores()?,
         scratch: std::env::temp_dir().join(format!("osier-bench-{}", std::process::id())),
+        against: None,
     };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -60,7 +64,12 @@ fn parsed(args: &[String]) -> Result<Plan, String> {
             "--all" => plan.all = true,
             "--rows" => plan.rows = Some(args.next().ok_or("--rows needs a PATTERN")?.clone()),
             "--quick" => (plan.rounds, plan.load) = (2, Duration::from_secs(2)),
-            unknown => return Err(format!("{unknown:?}: known are --all, --rows PATTERN and --quick")),
+            "--against" => plan.against = Some(checkout(args.next().ok_or("--against needs a DIR")?)?),
+            unknown => {
+                return Err(format!(
+                    "{unknown:?}: known are --all, --rows PATTERN, --quick and --against DIR"
+                ));
+            }
         }
     }
     Ok(plan)
@@ -72,7 +81,7 @@ fn measured(plan: Plan) -> Result<bool, String> {
     if !missing.is_empty() {
         return Err(missing.join("\nbench: "));
     }
-    build(plan.all)?;
+    build(&plan)?;
     std::fs::create_dir_all(&plan.scratch).map_err(|error| format!("{}: {error}", plan.scratch.display()))?;
     let machine = table::machine(&plan);
     let lines = rows::run(&plan);
@@ -80,59 +89,82 @@ fn measured(plan: Plan) -> Result<bool, String> {
 
     let table = table::rendered(&lines);
     println!("\n{machine}\n{table}");
-    if plan.rows.is_none() && plan.rounds >= 5 {
+    if plan.rows.is_none() && plan.rounds >= 5 && plan.against.is_none() {
         std::fs::write("bench/RESULTS.md", format!("# Results\n\n{machine}\n{table}"))
             .map_err(|error| format!("bench/RESULTS.md: {error}"))?;
         println!("written to bench/RESULTS.md");
     } else {
-        println!("not written to bench/RESULTS.md: a quick run, or only some rows");
+        println!("not written to bench/RESULTS.md: a quick run, only some rows, or another checkout as the rival");
     }
     Ok(!lines.is_empty() && lines.iter().all(|line| line.failure.is_none()))
 }
 
+/// The folder of another checkout, as an absolute path.
+fn checkout(dir: &str) -> Result<PathBuf, String> {
+    let folder = std::fs::canonicalize(dir).map_err(|error| format!("--against {dir}: {error}"))?;
+    match folder.join("bench/osier/Cargo.toml").exists() {
+        true => Ok(folder),
+        false => Err(format!("--against {dir}: no checkout of this repository")),
+    }
+}
+
 /// Builds the server and the programs of `bench/`, each package alone: together, cargo would give every rival the
 /// features that any of them asks for. One that does not build ends the bench, for its last build is still there.
-fn build(all: bool) -> Result<(), String> {
-    let built = |command: &mut Command, package: &str| {
-        let limit = Duration::from_secs(30 * 60);
-        if step::run(command, limit, |_| true) {
-            Ok(())
-        } else {
-            Err(format!("{package} did not build"))
+fn build(plan: &Plan) -> Result<(), String> {
+    build_package("osier-server", root(), &test::target_dir(), "Cargo.toml")?;
+    let packages: Vec<&str> = match &plan.against {
+        Some(other) => {
+            let target = other.join("target");
+            build_package("osier-server", other, &target, "Cargo.toml")?;
+            build_package("bench-osier", other, &target.join("bench"), "bench/Cargo.toml")?;
+            rows::OURS_AND_LOAD.to_vec()
         }
+        None if plan.all => [rows::PACKAGES, &["bench-axum", "bench-actix", "bench-ntex"]].concat(),
+        None => rows::PACKAGES.to_vec(),
     };
-    built(
-        step::cargo().args(["build", "--release", "-p", "osier-server"]),
-        "osier-server",
-    )?;
-    let extra: &[&str] = if all {
-        &["bench-axum", "bench-actix", "bench-ntex"]
-    } else {
-        &[]
-    };
-    for package in rows::PACKAGES.iter().chain(extra) {
-        let mut command = step::cargo();
-        command.args([
-            "build",
-            "--release",
-            "--manifest-path",
-            "bench/Cargo.toml",
-            "-p",
-            package,
-        ]);
-        built(command.env("CARGO_TARGET_DIR", test::bench_target_dir()), package)?;
+    for package in packages {
+        build_package(package, root(), &test::bench_target_dir(), "bench/Cargo.toml")?;
     }
     Ok(())
 }
 
-/// A program of `bench/`.
+/// Builds one package of the checkout in `dir` into `target`.
+fn build_package(package: &str, dir: &Path, target: &Path, manifest: &str) -> Result<(), String> {
+    let mut command = step::cargo();
+    command.args(["build", "--release", "--manifest-path", manifest, "-p", package]);
+    command.current_dir(dir).env("CARGO_TARGET_DIR", target);
+    match step::run(&mut command, Duration::from_secs(30 * 60), |_| true) {
+        true => Ok(()),
+        false => Err(format!("{package} did not build in {}", dir.display())),
+    }
+}
+
+thread_local! {
+    /// The checkout whose programs are started, where it is not this one.
+    static CHECKOUT: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+}
+
+/// Runs `body` with the other checkout's programs in place of ours.
+pub fn with_programs_of<T>(other: &Path, body: impl FnOnce() -> T) -> T {
+    CHECKOUT.set(Some(other.to_path_buf()));
+    let value = body();
+    CHECKOUT.set(None);
+    value
+}
+
+/// A program of `bench/`. The other checkout gives only what measures Osier: load and rivals are always this one's.
 pub fn program(name: &str) -> PathBuf {
-    test::bench_target_dir().join("release").join(name)
+    let target = match CHECKOUT.with_borrow(Clone::clone) {
+        Some(other) if name.starts_with("osier-") => other.join("target/bench"),
+        _ => test::bench_target_dir(),
+    };
+    target.join("release").join(name)
 }
 
 /// The server's own binary.
 pub fn osier() -> PathBuf {
-    test::target_dir().join("release/osier")
+    let target = CHECKOUT.with_borrow(|other| other.as_ref().map(|other| other.join("target")));
+    target.unwrap_or_else(test::target_dir).join("release/osier")
 }
 
 /// The first two cores this process may use.

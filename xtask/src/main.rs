@@ -23,8 +23,9 @@ usage: cargo xtask COMMAND
                    steps: peers tests docs portable poll-backend freebsd bench mixing loom miri valgrind fuzz
   ci               fmt, clippy, rustdoc, tidy and all of `test`
   tidy             what no compiler checks: paths in documents, headers, islands, sorted dependencies
-  bench [--all] [--rows PATTERN] [--quick]
-                   this server and its rivals, in turn, on this machine; writes bench/RESULTS.md";
+  bench [--all] [--rows PATTERN] [--quick] [--against DIR]
+                   this server and its rivals, in turn, on this machine; writes bench/RESULTS.md;
+                   with --against, another checkout of this repository is the only rival";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -13,7 +13,7 @@ mod rooms;
 use super::load::{self, Served};
 use super::server::{self, Server};
 use super::table::{Line, median};
-use super::{Plan, osier, program};
+use super::{Plan, osier, program, with_programs_of};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,13 @@ pub const PACKAGES: &[&str] = &[
     "bench-hold",
 ];
 
+/// What a run against another checkout needs of them.
+pub const OURS_AND_LOAD: &[&str] = &["bench-osier", "bench-load-echo", "bench-load-ws", "bench-hold"];
+
 const HELLO: &[u8] = b"Hello, World!";
+
+/// The goal against another checkout of ours: what two runs of one program differ by.
+const NO_SLOWER: Option<f64> = Some(1.03);
 
 /// The goal against a rival: less than it.
 const BELOW: Option<f64> = Some(1.0);
@@ -88,7 +94,41 @@ pub fn run(plan: &Plan) -> Vec<Line> {
     let wanted = rows
         .into_iter()
         .filter(|row| plan.rows.as_ref().is_none_or(|part| row.name.contains(part.as_str())));
-    wanted.flat_map(measured).collect()
+    match &plan.against {
+        Some(other) => wanted.flat_map(|row| versus_itself(row, other)).collect(),
+        None => wanted.flat_map(measured).collect(),
+    }
+}
+
+/// A row for each of ours, against the same of another checkout.
+fn versus_itself(row: Row, other: &Path) -> Vec<Line> {
+    let Row {
+        name,
+        unit,
+        rounds,
+        ours,
+        ..
+    } = row;
+    let several = ours.len() > 1;
+    let pair = |mine: Contestant| {
+        let Contestant { name: way, run, .. } = mine;
+        let run = std::rc::Rc::new(run);
+        let before = run.clone();
+        measured(Row {
+            name: match several {
+                true => format!("{name}: {way}"),
+                false => name.clone(),
+            },
+            unit,
+            rounds,
+            bound: None,
+            ours: vec![contestant("osier", None, move || run())],
+            rivals: vec![contestant("the other checkout", NO_SLOWER, move || {
+                with_programs_of(other, || before())
+            })],
+        })
+    };
+    ours.into_iter().flat_map(pair).collect()
 }
 
 /// Runs the rounds of one row and makes a line of each rival and of the bound.
