@@ -1,5 +1,6 @@
 //! What a signal handler that runs during a wait does to it, on every back-end.
 
+#[path = "it/common.rs"]
 mod common;
 
 use common::*;

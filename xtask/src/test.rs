@@ -222,24 +222,15 @@ fn miri() -> Outcome {
     step::tests("miri", &mut command, LIMIT)
 }
 
-/// The tests of `coro/` that switch stacks, under valgrind. The other ones touch guard pages and exhaust mappings on
-/// purpose, which valgrind reports or does not survive.
+/// Runs the modules of `coro/tests/it` that switch stacks under valgrind. The other modules touch guard pages and exhaust
+/// mappings on purpose, which valgrind reports or does not survive.
 fn valgrind() -> Outcome {
     if !peers::is_there("valgrind") {
         return Outcome::skipped("valgrind", "valgrind is not installed".into());
     }
     let mut command = cargo();
-    command.args([
-        "test",
-        "-p",
-        "osier-coro",
-        "--test",
-        "coroutine",
-        "--test",
-        "defer",
-        "--no-fail-fast",
-    ]);
-    command.args(["--", "--show-output"]);
+    command.args(["test", "-p", "osier-coro", "--test", "it", "--no-fail-fast"]);
+    command.args(["--", "--show-output", "coroutine::", "defer::"]);
     let runner = format!("CARGO_TARGET_{}_RUNNER", host().to_uppercase().replace(['-', '.'], "_"));
     command.env(runner, "valgrind --quiet --error-exitcode=99");
     step::tests("valgrind", &mut command, LIMIT)

@@ -387,10 +387,11 @@ mod tests {
 
     #[test]
     fn finds_paths_in_prose_in_backquotes_and_in_links() {
-        let text = "See coro/src/stack.rs, `elsewhere/moved.rs` and [this](docs/x.md); `coro/`. Not and/or, not a.b/c.";
+        let text =
+            "See coro/src/stack/mod.rs, `elsewhere/moved.rs` and [this](docs/x.md); `coro/`. Not and/or, not a.b/c.";
         assert_eq!(
             named_paths(text, &tops()),
-            ["coro/src/stack.rs", "elsewhere/moved.rs", "docs/x.md", "coro/"]
+            ["coro/src/stack/mod.rs", "elsewhere/moved.rs", "docs/x.md", "coro/"]
         );
     }
 

@@ -1,5 +1,4 @@
 //! The timer wheel against a sorted list, on any course of inserting, cancelling and turning.
-#![cfg(not(loom))]
 
 use osier_queue::{Key, Wheel};
 use proptest::prelude::*;

@@ -1,11 +1,10 @@
 //! The crate under valgrind: stacks are registered, so memcheck neither warns of switched stacks nor finds errors.
 
+use crate::child;
 use osier_coro::stack::{Config, Guard, Pool};
 use osier_coro::{Coroutine, CoroutineResult, panic_count};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Command, Stdio};
-
-mod child;
 
 const TEST: &str = "memcheck_finds_nothing_to_say";
 

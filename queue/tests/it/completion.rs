@@ -1,5 +1,4 @@
 //! The result cell on one thread and between two. All interleavings: tests/loom/.
-#![cfg(not(loom))]
 
 use osier_queue::Completion;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,4 @@
 //! Sleep flags and the choice of whom to wake, step by step. All interleavings: tests/loom/.
-#![cfg(not(loom))]
 
 use osier_queue::{Idle, Parker};
 

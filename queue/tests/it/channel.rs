@@ -1,5 +1,4 @@
 //! The channel's accounts: places, promises, the order of those who wait, the end. On one thread, step by step.
-#![cfg(not(loom))]
 
 use osier_queue::channel::{Channel, Closed, Drained, Nothing, Refused};
 use osier_queue::{OwnedWaiter, Waiter};

@@ -1,5 +1,4 @@
 //! The topic on one thread: bounds, policies, ends and counts.
-#![cfg(not(loom))]
 
 use std::ops::Deref;
 use std::sync::Arc;

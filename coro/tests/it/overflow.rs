@@ -1,5 +1,6 @@
 //! Stack overflows end in a report; other faults go where they went before. Each in a child process.
 
+use crate::child;
 use osier_coro::stack::{Config, GUARD_BYTES, Guard, MIN_STACK_BYTES, Pool};
 use osier_coro::{Coroutine, Stack, overflow};
 use std::os::unix::process::ExitStatusExt;
@@ -7,8 +8,6 @@ use std::panic::Location;
 use std::process::Output;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-mod child;
 
 /// Runs `test` as a child in `role` and returns its end and what it said on stderr.
 fn end_of(test: &str, role: &str) -> (Option<i32>, String, Output) {

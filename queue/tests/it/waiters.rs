@@ -1,5 +1,4 @@
 //! The wait list on one thread, step by step, and on several under load. All interleavings: tests/loom/.
-#![cfg(not(loom))]
 
 use osier_queue::{WaitList, Waiter};
 use std::cell::RefCell;

@@ -1,10 +1,9 @@
 //! The stack pool: reuse, sizes, guards, limits. What ends or limits a process runs in a child: this binary again.
 
+use crate::child;
 use osier_coro::stack::{Config, Counters, GUARD_BYTES, Guard, MAX_STACK_BYTES, MIN_STACK_BYTES, Pool};
 use osier_coro::{Coroutine, CoroutineResult, Stack};
 use std::io::ErrorKind;
-
-mod child;
 
 fn top(stack: &Stack) -> usize {
     corosensei::stack::Stack::base(stack).get()

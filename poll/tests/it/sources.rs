@@ -1,9 +1,7 @@
 //! What can be registered, on every back-end: sockets of all kinds, pipes, timers, counters, signals, files that change,
 //! terminals, children. And what cannot.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use osier_poll::{Driver, Interest, Mode, Ready};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::inotify;

@@ -1,5 +1,4 @@
 //! The event on one thread, step by step. All interleavings: tests/loom/event.rs.
-#![cfg(not(loom))]
 
 use osier_queue::{Event, Waiter};
 use std::panic::AssertUnwindSafe;

@@ -1,8 +1,6 @@
 //! What every back-end of the poller must do: bytes, edges, arming, closing, errors.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use osier_poll::{Driver, Events, Interest, Mode, Poller, Ready, Token};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::OFlags;

@@ -1,8 +1,6 @@
 //! What every back-end of the poller must do: timeouts, wake-ups, other threads.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use osier_poll::{Driver, Events, Interest, Mode, Poller, Ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

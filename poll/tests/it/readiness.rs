@@ -1,8 +1,6 @@
 //! User-space readiness: it is registered, armed, reported and moved as a descriptor is, on every back-end.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use osier_poll::{Driver, Events, Interest, Mode, Poller, Readiness, Ready, Token};
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;

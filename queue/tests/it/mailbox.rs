@@ -1,5 +1,4 @@
 //! The mailbox on one thread, step by step, and against its definition. All interleavings: tests/loom/mailbox.rs.
-#![cfg(not(loom))]
 
 use osier_queue::{Flags, Mailbox, Waiter};
 use proptest::prelude::*;

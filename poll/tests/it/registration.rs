@@ -1,8 +1,6 @@
 //! Registering, changing and moving descriptors, on every back-end: who hears of what, under which name, on which thread.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use osier_poll::{Driver, Event, Events, Interest, Mode, Poller, Ready, Token};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, UdpSocket};

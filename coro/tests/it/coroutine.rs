@@ -1,5 +1,6 @@
 //! Values, endings, panics, generators: what a coroutine does, seen from outside.
 
+use crate::child;
 use osier_coro::{Coroutine, CoroutineResult, Stack};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
@@ -8,8 +9,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use CoroutineResult::{Return, Yield};
-
-mod child;
 
 const SLOT_BYTES: usize = 256 * 1024;
 

@@ -1,0 +1,9 @@
+//! The tests of osier-coro. A test that ends or limits its process runs itself again in a child.
+
+mod child;
+mod coroutine;
+mod defer;
+mod overflow;
+mod panic_count;
+mod stack;
+mod valgrind;
