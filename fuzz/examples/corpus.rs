@@ -1,9 +1,9 @@
 //! Writes the seeds of every target from the test vectors of `http/` and `web/`: `cargo run --example corpus`, in this directory.
 
-#[path = "../../http/tests/table/mod.rs"]
+#[path = "../../http/tests/it/table.rs"]
 mod table;
 
-#[path = "../../http/tests/reply_table/mod.rs"]
+#[path = "../../http/tests/it/reply_table.rs"]
 mod reply_table;
 
 #[path = "../../web/tests/ws_client/masked.rs"]

@@ -1,7 +1,7 @@
 //! A whole connection: never panics, and sees the same requests and the same end however its bytes are split.
 #![no_main]
 
-#[path = "../../http/tests/connection/mod.rs"]
+#[path = "../../http/tests/it/connection.rs"]
 mod connection;
 #[path = "pieces.rs"]
 mod pieces;

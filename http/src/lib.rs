@@ -29,7 +29,7 @@
 //! 5. After any [`Reject`], [`write_reject`] and close: nobody can say where the next request begins.
 //!
 //! What is refused, and that there is no lenient switch, is the point of the crate: whatever two parsers could read
-//! in two ways (request smuggling) is answered by 400. `tests/table` has the bytes of each case. Every part of a
+//! in two ways (request smuggling) is answered by 400. `tests/it/table.rs` has the bytes of each case. Every part of a
 //! request has a bound in [`Limits`], checked as the bytes come.
 //!
 //! A gateway stands on the other side of a connection as well: [`RequestWriter`] makes the head it sends to its backend,

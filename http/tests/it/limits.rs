@@ -1,9 +1,7 @@
 //! Every limit is exact: a part at its bound is accepted, one byte or field more is refused with the right status,
 //! as soon as the bytes say so.
 
-mod connection;
-
-use connection::{End, run};
+use crate::connection::{End, run};
 use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Reject, Slots};
 
 fn end_of(bytes: &[u8], limits: &Limits) -> End {

@@ -1,7 +1,6 @@
 //! The short way takes what the scanner and the parser take, sees the same in it, and takes what is usual.
 
-mod table;
-
+use crate::table;
 use osier_http::{Head, HeadScanner, Limits, Outline, Slots};
 use proptest::collection::vec;
 use proptest::prelude::*;

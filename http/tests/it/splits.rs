@@ -1,11 +1,8 @@
 //! Whatever the pieces in which bytes come, a connection sees the same: requests, bodies and the end.
 
-mod connection;
-mod cut;
-mod table;
-
-use connection::{End, run};
-use cut::cut;
+use crate::connection::{End, run};
+use crate::cut::cut;
+use crate::table;
 use osier_http::{LAST_CHUNK, Limits, write_chunk};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,11 +1,8 @@
 //! Every HTTP/1 vector gets the answer it must get, however its bytes are split, and the refusals are sent as said.
 
-mod connection;
-mod table;
-
-use connection::{End, Transcript, run};
+use crate::connection::{End, Transcript, run};
+use crate::table::{Expected, VECTORS};
 use osier_http::{DateLine, Limits, Reject, write_reject};
-use table::{Expected, VECTORS};
 
 fn outcome(transcript: &Transcript) -> Expected {
     match (transcript.requests.len(), transcript.end) {

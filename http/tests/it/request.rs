@@ -1,8 +1,6 @@
 //! What a head says about itself: target, host, keep-alive, expectation, upgrade.
 
-mod connection;
-
-use connection::{End, Seen, run};
+use crate::connection::{End, Seen, run};
 use osier_http::{BodyLength, Head, HeadScanner, Limits, Method, Reject, Slots, Version};
 
 fn parse(bytes: &str) -> Seen {

@@ -1,17 +1,14 @@
 //! What a gateway reads and writes: every response vector gets its answer however its bytes are split, and what it sends
 //! itself is understood by the strict parser as it was meant.
 
-mod cut;
-mod reply_table;
-
-use cut::cut;
+use crate::cut::cut;
+use crate::reply_table::{Expected, VECTORS};
 use osier_http::{
     BodyDecoder, BodyLength, Head, HeadScanner, HeaderError, LAST_CHUNK, Limits, Method, Reject, Reply, ReplyLength,
     ReplyScanner, RequestWriter, Slots, connection_names, write_chunk,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
-use reply_table::{Expected, VECTORS};
 
 /// What a gateway sees of one answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
