@@ -13,7 +13,7 @@ use std::{error, fmt};
 
 use memchr::memchr;
 
-use crate::byte::{is_token, is_value};
+use crate::message::byte::{is_token, is_value};
 
 /// How long a head may be unless the gateway says otherwise: twice as long as all that browsers take in cookies for one site.
 pub const HEAD_BYTES: usize = 64 << 10;

@@ -85,41 +85,20 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod backend;
 mod body;
-mod byte;
 pub mod cgi;
-mod chunked;
 pub mod fastcgi;
-mod fields;
-mod framing;
-mod limits;
-mod method;
+mod message;
 pub mod multipart;
-mod outline;
-mod percent;
 pub mod proxy_protocol;
-mod reject;
-mod reply;
 mod request;
-mod request_writer;
 mod response;
-mod scan;
-mod status;
-mod target;
 
-pub use body::BodyDecoder;
-pub use chunked::{CHUNK_END, ChunkHead, ChunkedDecoder, LAST_CHUNK, Piece, write_chunk};
-pub use fields::FieldLines;
-pub use framing::BodyLength;
-pub use limits::Limits;
-pub use method::Method;
-pub use outline::Outline;
-pub use percent::percent_decode;
-pub use reject::Reject;
-pub use reply::{Reply, ReplyLength, ReplyScanner, connection_names};
-pub use request::{Head, Headers, Slots, Version};
-pub use request_writer::RequestWriter;
-pub use response::{CONTINUE, DateLine, Exchange, HeadWriter, HeaderError, ResponseBody, Sent, Transfer, write_reject};
-pub use scan::{HeadScanner, LEADING_EMPTY_LINES};
-pub use status::reason_phrase;
-pub use target::Form;
+pub use backend::{Reply, ReplyLength, ReplyScanner, RequestWriter, connection_names};
+pub use body::{BodyDecoder, CHUNK_END, ChunkHead, ChunkedDecoder, LAST_CHUNK, Piece, write_chunk};
+pub use message::{
+    Exchange, FieldLines, HeaderError, Headers, Limits, Method, Reject, Slots, Version, percent_decode, reason_phrase,
+};
+pub use request::{BodyLength, Form, Head, HeadScanner, LEADING_EMPTY_LINES, Outline};
+pub use response::{CONTINUE, DateLine, HeadWriter, ResponseBody, Sent, Transfer, write_reject};

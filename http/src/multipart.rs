@@ -20,7 +20,7 @@ use std::{error, fmt};
 
 use memchr::{memchr, memmem};
 
-use crate::byte::{is_token, is_value};
+use crate::message::byte::{is_token, is_value};
 
 /// The longest boundary, RFC 2046 5.1.1.
 const BOUNDARY_BYTES: usize = 70;

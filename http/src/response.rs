@@ -7,78 +7,10 @@
 
 use std::fmt;
 
-use crate::byte::{is_token, is_value};
-use crate::status::write_status_line;
-use crate::{FieldLines, Method, Reject, Version};
-
-/// What the response's framing depends on in the request; made by [`Head::exchange`](crate::Head::exchange).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exchange {
-    asked: Asked,
-    version: Version,
-    keep_alive: bool,
-}
-
-/// The methods whose responses are framed in their own way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    Usual,
-    Head,
-    Connect,
-}
-
-impl Exchange {
-    /// The exchange after a request that could not be parsed: HTTP/1.1, closing.
-    pub const REJECTED: Exchange = Exchange {
-        asked: Asked::Usual,
-        version: Version::Http11,
-        keep_alive: false,
-    };
-
-    /// An exchange of that method and version; `keep_alive` as the client wants it.
-    #[inline]
-    pub fn new(method: Method<'_>, version: Version, keep_alive: bool) -> Exchange {
-        let asked = match method {
-            Method::Head => Asked::Head,
-            Method::Connect => Asked::Connect,
-            _ => Asked::Usual,
-        };
-        Exchange {
-            asked,
-            version,
-            keep_alive,
-        }
-    }
-
-    /// The same exchange, closing after the response.
-    #[must_use]
-    pub fn closing(self) -> Exchange {
-        Exchange {
-            keep_alive: false,
-            ..self
-        }
-    }
-
-    /// Whether the connection may live on after the response.
-    pub fn keep_alive(&self) -> bool {
-        self.keep_alive
-    }
-
-    /// Whether a response with that status carries a body. When not, none may be sent, whatever the handler made.
-    pub fn has_body(&self, status: u16) -> bool {
-        !(self.asked == Asked::Head || self.switches(status) || is_bodiless(status))
-    }
-
-    fn switches(&self, status: u16) -> bool {
-        status == 101 || (self.asked == Asked::Connect && (200..300).contains(&status))
-    }
-}
-
-/// RFC 9112 6.3: these end with their head.
-#[inline]
-fn is_bodiless(status: u16) -> bool {
-    matches!(status, 100..=199 | 204 | 304)
-}
+use crate::message::{
+    Asked, Exchange, FieldLines, HeaderError, Reject, UPGRADE_OPTION, Version, check_name, check_value, is_bodiless,
+    write_content_length, write_status_line,
+};
 
 /// What the handler knows of its body's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,33 +45,6 @@ pub struct Sent {
     pub keep_alive: bool,
 }
 
-/// A field or status that must not be written. Nothing of it has been.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HeaderError {
-    /// The name is not a token.
-    Name,
-    /// The value holds CR, LF, NUL or another control: response splitting, or a bug.
-    Value,
-    /// Content-Length, Transfer-Encoding, Connection and Keep-Alive are written by the codec alone.
-    Reserved,
-    /// The status has not three digits.
-    Status,
-}
-
-impl fmt::Display for HeaderError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            HeaderError::Name => "a header name must be a non-empty token (RFC 9110 5.6.2)",
-            HeaderError::Value => "a header value must hold no control character such as CR, LF or NUL",
-            HeaderError::Reserved => "this header frames the message and is written by the server itself",
-            HeaderError::Status => "a status code must lie between 100 and 999",
-        })
-    }
-}
-
-impl std::error::Error for HeaderError {}
-
 /// The Date field of a response as one ready line; the server makes one a second.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DateLine([u8; 37]);
@@ -167,9 +72,6 @@ impl fmt::Debug for DateLine {
         f.write_str(&String::from_utf8_lossy(self.0.trim_ascii_end()))
     }
 }
-
-/// With `close` beside it the option stands in a second Connection field, which is the same list (RFC 9110 5.3).
-pub(crate) const UPGRADE_OPTION: &[u8] = b"connection: upgrade\r\n";
 
 /// What a server sends to a client that waits for it before its body.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -337,55 +239,4 @@ pub fn write_reject(out: &mut Vec<u8>, reject: Reject, date: &DateLine) {
 fn date_and_type(out: &mut Vec<u8>, date: &DateLine) {
     out.extend_from_slice(date.as_bytes());
     out.extend_from_slice(b"content-type: text/plain; charset=utf-8\r\n");
-}
-
-#[inline]
-pub(crate) fn write_content_length(out: &mut Vec<u8>, length: u64) {
-    out.extend_from_slice(b"content-length: ");
-    let digit = |power: u64| b'0' + (length / power % 10) as u8;
-    // A few digits go straight to their place. (A copy of bytes that were just written one by one waits for them.)
-    match length {
-        0..=9 => out.extend_from_slice(&[digit(1), b'\r', b'\n']),
-        10..=99 => out.extend_from_slice(&[digit(10), digit(1), b'\r', b'\n']),
-        100..=999 => out.extend_from_slice(&[digit(100), digit(10), digit(1), b'\r', b'\n']),
-        _ => write_long(out, length),
-    }
-}
-
-#[inline(never)]
-fn write_long(out: &mut Vec<u8>, length: u64) {
-    let mut line = *b"....................\r\n";
-    let mut at = 20;
-    let mut rest = length;
-    while rest > 0 {
-        at -= 1;
-        line[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    out.extend_from_slice(&line[at..]);
-}
-
-/// A token, and none of the fields that frame the message. Told apart by length first.
-#[inline]
-pub(crate) fn check_name(name: &str) -> Result<(), HeaderError> {
-    if name.is_empty() || !name.bytes().all(is_token) {
-        return Err(HeaderError::Name);
-    }
-    let reserved = match name.len() {
-        10 => name.eq_ignore_ascii_case("connection") || name.eq_ignore_ascii_case("keep-alive"),
-        14 => name.eq_ignore_ascii_case("content-length"),
-        17 => name.eq_ignore_ascii_case("transfer-encoding"),
-        _ => false,
-    };
-    if reserved { Err(HeaderError::Reserved) } else { Ok(()) }
-}
-
-#[inline]
-pub(crate) fn check_value(value: &[u8]) -> Result<(), HeaderError> {
-    // A fold without an early exit: it vectorises.
-    if value.iter().fold(true, |good, &b| good & is_value(b)) {
-        Ok(())
-    } else {
-        Err(HeaderError::Value)
-    }
 }

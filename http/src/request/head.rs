@@ -5,48 +5,11 @@
 //! (`framing.rs`), and the target is cut in `target.rs`. Nothing is copied and nothing is allocated.
 
 use std::fmt;
-use std::mem::MaybeUninit;
 
-use crate::framing::Framing;
-use crate::outline::{Outline, Place};
-use crate::target::{self, Form, Target};
-use crate::{BodyLength, Exchange, Limits, Method, Reject};
-
-/// The protocol version of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Version {
-    /// HTTP/1.0: the connection closes after the response unless the client asked to keep it.
-    Http10,
-    /// HTTP/1.1: the connection stays unless either side closes it.
-    Http11,
-}
-
-/// Room for the field slices of one head; costs nothing to make, as it is left uninitialised.
-///
-/// `N` bounds the number of fields together with [`Limits::header_count`]. A slot is 32 bytes of stack.
-pub struct Slots<'b, const N: usize = 100>([MaybeUninit<httparse::Header<'b>>; N]);
-
-impl<const N: usize> Slots<'_, N> {
-    /// Empty slots.
-    #[inline(always)]
-    pub const fn new() -> Self {
-        Slots([const { MaybeUninit::uninit() }; N])
-    }
-}
-
-impl<'b, const N: usize> Slots<'b, N> {
-    /// The first `count` slots, if there are as many.
-    #[inline(always)]
-    pub(crate) fn room(&mut self, count: usize) -> &mut [MaybeUninit<httparse::Header<'b>>] {
-        &mut self.0[..count.min(N)]
-    }
-}
-
-impl<const N: usize> Default for Slots<'_, N> {
-    fn default() -> Self {
-        Slots::new()
-    }
-}
+use super::framing::{BodyLength, Framing};
+use super::outline::Outline;
+use super::target::{self, Form, Target};
+use crate::message::{Exchange, Fields, Headers, Limits, Method, Reject, Slots, Version, check_version};
 
 /// A parsed and checked request head.
 ///
@@ -70,7 +33,7 @@ pub struct Head<'a> {
     target: Target<'a>,
     version: Version,
     framing: Framing<'a>,
-    fields: Cut<'a>,
+    fields: Fields<'a>,
 }
 
 impl<'a> Head<'a> {
@@ -97,7 +60,7 @@ impl<'a> Head<'a> {
             return Err(Reject::RequestLine);
         };
         let version = if version == 1 { Version::Http11 } else { Version::Http10 };
-        Head::of(method, raw_target, version, Cut::Parsed(request.headers))
+        Head::of(method, raw_target, version, Fields::Parsed(request.headers))
     }
 
     /// Makes a head of the bytes that `outline` has found, whose length it has said.
@@ -112,13 +75,13 @@ impl<'a> Head<'a> {
         let (method_end, target_end) = (usize::from(outline.method_end), usize::from(outline.target_end));
         let head = std::str::from_utf8(bytes).expect("an outline takes nothing but ASCII");
         let (method, target) = (&head[..method_end], &head[method_end + 1..target_end]);
-        let fields = Cut::Outlined(head, outline.places());
+        let fields = Fields::Outlined(head, outline.places());
         Head::of(method, target, outline.version, fields)
     }
 
     /// Where both ways meet.
     #[inline(always)]
-    fn of(method: &'a str, raw_target: &'a str, version: Version, fields: Cut<'a>) -> Result<Head<'a>, Reject> {
+    fn of(method: &'a str, raw_target: &'a str, version: Version, fields: Fields<'a>) -> Result<Head<'a>, Reject> {
         let method = Method::new(method);
         let target = target::parse(method, raw_target)?;
         let framing = Framing::of(Headers(fields), version)?;
@@ -252,54 +215,6 @@ impl fmt::Debug for Head<'_> {
     }
 }
 
-/// The fields of a head; see [`Head::headers`].
-#[derive(Clone)]
-pub struct Headers<'a>(Cut<'a>);
-
-/// The fields, or what is left of them, by the way in which the head was taken.
-#[derive(Clone, Copy)]
-enum Cut<'a> {
-    Parsed(&'a [httparse::Header<'a>]),
-    /// In the head's text.
-    Outlined(&'a str, &'a [Place]),
-}
-
-impl<'a> Headers<'a> {
-    #[inline(always)]
-    pub(crate) fn new(fields: &'a [httparse::Header<'a>]) -> Headers<'a> {
-        Headers(Cut::Parsed(fields))
-    }
-}
-
-impl<'a> Iterator for Headers<'a> {
-    type Item = (&'a str, &'a [u8]);
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<Self::Item> {
-        match &mut self.0 {
-            Cut::Parsed(fields) => fields.split_off_first().map(|field| (field.name, field.value)),
-            Cut::Outlined(head, places) => places.split_off_first().map(|place| place.cut(head)),
-        }
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = match self.0 {
-            Cut::Parsed(fields) => fields.len(),
-            Cut::Outlined(_, places) => places.len(),
-        };
-        (left, Some(left))
-    }
-}
-
-impl ExactSizeIterator for Headers<'_> {}
-
-impl fmt::Debug for Headers<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Field values may be secrets: names only.
-        f.debug_list().entries(self.clone().map(|(name, _)| name)).finish()
-    }
-}
-
 #[cold]
 fn reject_of(error: httparse::Error, bytes: &[u8]) -> Reject {
     match error {
@@ -311,27 +226,6 @@ fn reject_of(error: httparse::Error, bytes: &[u8]) -> Reject {
             let line = bytes[start..].split(|&b| b == b'\r').next().unwrap_or_default();
             check_version(line).err().unwrap_or(Reject::RequestLine)
         }
-        _ => Reject::RequestLine,
-    }
-}
-
-/// Looks at the end of a request line (without its CRLF) for a version this crate speaks.
-///
-/// RFC 9112 2.3: `HTTP-version = HTTP-name "/" DIGIT "." DIGIT`. Anything of that shape but 1.0 and 1.1 is 505;
-/// any other end of the line is malformed, HTTP/0.9 and its versionless line included.
-#[inline]
-pub(crate) fn check_version(line: &[u8]) -> Result<(), Reject> {
-    if line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") {
-        Ok(())
-    } else {
-        Err(refused_version(line))
-    }
-}
-
-#[cold]
-fn refused_version(line: &[u8]) -> Reject {
-    match line.last_chunk() {
-        Some([b' ', b'H', b'T', b'T', b'P', b'/', b'1'..=b'9', b'.', b'0'..=b'9']) => Reject::Version,
         _ => Reject::RequestLine,
     }
 }

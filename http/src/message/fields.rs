@@ -8,8 +8,7 @@
 
 use std::fmt;
 
-use crate::HeaderError;
-use crate::response::{UPGRADE_OPTION, check_name, check_value};
+use super::byte::{is_token, is_value};
 
 /// Fields in the form in which they are sent. Empty ones hold no memory.
 ///
@@ -106,6 +105,87 @@ impl fmt::Debug for FieldLines {
         // Field values may be secrets: names only.
         f.debug_list().entries(self.iter().map(|(name, _)| name)).finish()
     }
+}
+
+/// A field or status that must not be written. Nothing of it has been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeaderError {
+    /// The name is not a token.
+    Name,
+    /// The value holds CR, LF, NUL or another control: response splitting, or a bug.
+    Value,
+    /// Content-Length, Transfer-Encoding, Connection and Keep-Alive are written by the codec alone.
+    Reserved,
+    /// The status has not three digits.
+    Status,
+}
+
+impl fmt::Display for HeaderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HeaderError::Name => "a header name must be a non-empty token (RFC 9110 5.6.2)",
+            HeaderError::Value => "a header value must hold no control character such as CR, LF or NUL",
+            HeaderError::Reserved => "this header frames the message and is written by the server itself",
+            HeaderError::Status => "a status code must lie between 100 and 999",
+        })
+    }
+}
+
+impl std::error::Error for HeaderError {}
+
+/// With `close` beside it the option stands in a second Connection field, which is the same list (RFC 9110 5.3).
+pub(crate) const UPGRADE_OPTION: &[u8] = b"connection: upgrade\r\n";
+
+/// A token, and none of the fields that frame the message. Told apart by length first.
+#[inline]
+pub(crate) fn check_name(name: &str) -> Result<(), HeaderError> {
+    if name.is_empty() || !name.bytes().all(is_token) {
+        return Err(HeaderError::Name);
+    }
+    let reserved = match name.len() {
+        10 => name.eq_ignore_ascii_case("connection") || name.eq_ignore_ascii_case("keep-alive"),
+        14 => name.eq_ignore_ascii_case("content-length"),
+        17 => name.eq_ignore_ascii_case("transfer-encoding"),
+        _ => false,
+    };
+    if reserved { Err(HeaderError::Reserved) } else { Ok(()) }
+}
+
+#[inline]
+pub(crate) fn check_value(value: &[u8]) -> Result<(), HeaderError> {
+    // A fold without an early exit: it vectorises.
+    if value.iter().fold(true, |good, &b| good & is_value(b)) {
+        Ok(())
+    } else {
+        Err(HeaderError::Value)
+    }
+}
+
+#[inline]
+pub(crate) fn write_content_length(out: &mut Vec<u8>, length: u64) {
+    out.extend_from_slice(b"content-length: ");
+    let digit = |power: u64| b'0' + (length / power % 10) as u8;
+    // A few digits go straight to their place. (A copy of bytes that were just written one by one waits for them.)
+    match length {
+        0..=9 => out.extend_from_slice(&[digit(1), b'\r', b'\n']),
+        10..=99 => out.extend_from_slice(&[digit(10), digit(1), b'\r', b'\n']),
+        100..=999 => out.extend_from_slice(&[digit(100), digit(10), digit(1), b'\r', b'\n']),
+        _ => write_long(out, length),
+    }
+}
+
+#[inline(never)]
+fn write_long(out: &mut Vec<u8>, length: u64) {
+    let mut line = *b"....................\r\n";
+    let mut at = 20;
+    let mut rest = length;
+    while rest > 0 {
+        at -= 1;
+        line[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    out.extend_from_slice(&line[at..]);
 }
 
 #[cfg(test)]

@@ -19,8 +19,7 @@
 //!
 //! The earliest offence in the bytes decides the answer, so it does not depend on how the bytes were split.
 
-use crate::request::check_version;
-use crate::{Limits, Reject, byte};
+use crate::message::{Limits, Reject, byte, check_version};
 
 /// Empty lines allowed before a request line. RFC 9112 2.2: "a server that is expecting to receive and parse a
 /// request-line SHOULD ignore at least one empty line (CRLF) received prior to the request-line".

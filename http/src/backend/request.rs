@@ -4,9 +4,9 @@
 //! will send. As with [`HeadWriter`](crate::HeadWriter) no caller can write what frames the message, and a head that is
 //! dropped unfinished leaves no byte.
 
-use crate::byte::is_token;
-use crate::response::{check_name, check_value, write_content_length};
-use crate::{BodyLength, FieldLines, HeaderError};
+use crate::message::byte::is_token;
+use crate::message::{FieldLines, HeaderError, check_name, check_value, write_content_length};
+use crate::request::BodyLength;
 
 /// One HTTP/1.1 request head being written at the end of a buffer.
 ///

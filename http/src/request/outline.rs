@@ -14,7 +14,7 @@
 //! The bytes must begin with a head. An outline holds places, not bytes, and is used again for the next head. (Measured: a
 //! head of one field takes 300 instructions less than by the scanner and `httparse`.)
 
-use crate::{Limits, Version, byte};
+use crate::message::{Limits, Place, Version, byte};
 
 /// The most fields that it takes; browsers send about fifteen.
 const FIELDS: usize = 32;
@@ -44,24 +44,6 @@ pub struct Outline {
     places: [Place; FIELDS],
 }
 
-/// Where one field is: its name up to `colon`, its value without the white space around it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    name: u16,
-    colon: u16,
-    value: u16,
-    end: u16,
-}
-
-impl Place {
-    /// The field, in the head it was found in.
-    #[inline(always)]
-    pub(crate) fn cut<'a>(&self, head: &'a str) -> (&'a str, &'a [u8]) {
-        let name = &head[usize::from(self.name)..usize::from(self.colon)];
-        (name, &head.as_bytes()[usize::from(self.value)..usize::from(self.end)])
-    }
-}
-
 impl Default for Outline {
     fn default() -> Self {
         Outline::new()
@@ -71,18 +53,12 @@ impl Default for Outline {
 impl Outline {
     /// Of no head yet.
     pub const fn new() -> Outline {
-        const NOWHERE: Place = Place {
-            name: 0,
-            colon: 0,
-            value: 0,
-            end: 0,
-        };
         Outline {
             method_end: 0,
             target_end: 0,
             version: Version::Http10,
             count: 0,
-            places: [NOWHERE; FIELDS],
+            places: [Place::NOWHERE; FIELDS],
         }
     }
 

@@ -1,6 +1,6 @@
 //! The head of a response as a gateway receives it from a backend: delimited, parsed, and its framing decided.
 //!
-//! As strict as `request.rs`: a backend that two parsers could read in two ways is answered for by 502, and its connection
+//! As strict as `request/head.rs`: a backend that two parsers could read in two ways is answered for by 502, and its connection
 //! is closed. The gateway drives
 //!
 //! ```text
@@ -15,8 +15,8 @@ use std::fmt;
 
 use memchr::memchr;
 
-use crate::framing::{self, CLOSE, KEEP_ALIVE, UPGRADE};
-use crate::{Headers, Limits, Method, Reject, Slots, Version};
+use crate::message::{Headers, Limits, Method, Reject, Slots, Version};
+use crate::request::framing::{self, CLOSE, KEEP_ALIVE, UPGRADE};
 
 /// Finds the end of a response head whose bytes come in any pieces.
 ///
@@ -186,7 +186,7 @@ impl<'a> Reply<'a> {
 
     /// Every field in the order received.
     pub fn headers(&self) -> Headers<'a> {
-        Headers::new(self.fields)
+        Headers::parsed(self.fields)
     }
 
     /// Whether a Connection field lists that name: then the field is for the gateway alone (RFC 9110 7.6.1).

@@ -4,8 +4,8 @@
 //! Every shape by which two parsers could disagree about where a request ends is refused (RFC 9112 6.3 and 11.2).
 //! The names are told apart by length first, so that a field that frames nothing costs one comparison.
 
-use crate::target::check_host;
-use crate::{Headers, Reject, Version, byte};
+use super::target::check_host;
+use crate::message::{Headers, Reject, Version, byte};
 
 /// How the bytes after a head are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

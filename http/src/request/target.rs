@@ -2,8 +2,8 @@
 //!
 //! Called once per request by the head's parser, with bytes that `httparse` has already found to be visible.
 
-use crate::byte::is_host;
-use crate::{Method, Reject};
+use crate::message::byte::is_host;
+use crate::message::{Method, Reject};
 
 /// Which of the four forms of RFC 9112 3.2 a request target has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 //! whole pieces, holds no bytes, and gives the same result however its input is split. Sizes are bare hex digits, every
 //! line ends in CRLF, extensions and trailers are parsed to the letter and dropped, and all of them are bounded.
 
-use crate::byte::{is_token, is_value};
-use crate::{Limits, Reject};
+use crate::message::byte::{is_token, is_value};
+use crate::message::{Limits, Reject};
 
 /// A piece of body, cut out of the connection's bytes by a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

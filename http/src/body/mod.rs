@@ -1,8 +1,13 @@
 //! Turns the connection's bytes into the body bytes of one message, whatever its framing, and finds where the next message
 //! begins.
 
-use crate::chunked::{ChunkedDecoder, Piece};
-use crate::{BodyLength, Limits, Reject, ReplyLength};
+mod chunked;
+
+pub use chunked::{CHUNK_END, ChunkHead, ChunkedDecoder, LAST_CHUNK, Piece, write_chunk};
+
+use crate::backend::ReplyLength;
+use crate::message::{Limits, Reject};
+use crate::request::BodyLength;
 
 /// The decoder of one body.
 ///

@@ -1,0 +1,104 @@
+//! The header fields of a received head, in the order received, borrowed from its bytes.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+
+/// The fields of a head; see [`Head::headers`](crate::Head::headers).
+#[derive(Clone)]
+pub struct Headers<'a>(pub(crate) Fields<'a>);
+
+/// The fields, or what is left of them, by the way in which the head was taken.
+#[derive(Clone, Copy)]
+pub(crate) enum Fields<'a> {
+    Parsed(&'a [httparse::Header<'a>]),
+    /// In the head's text.
+    Outlined(&'a str, &'a [Place]),
+}
+
+impl<'a> Headers<'a> {
+    #[inline(always)]
+    pub(crate) fn parsed(fields: &'a [httparse::Header<'a>]) -> Headers<'a> {
+        Headers(Fields::Parsed(fields))
+    }
+}
+
+impl<'a> Iterator for Headers<'a> {
+    type Item = (&'a str, &'a [u8]);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        match &mut self.0 {
+            Fields::Parsed(fields) => fields.split_off_first().map(|field| (field.name, field.value)),
+            Fields::Outlined(head, places) => places.split_off_first().map(|place| place.cut(head)),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = match self.0 {
+            Fields::Parsed(fields) => fields.len(),
+            Fields::Outlined(_, places) => places.len(),
+        };
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Headers<'_> {}
+
+impl fmt::Debug for Headers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Field values may be secrets: names only.
+        f.debug_list().entries(self.clone().map(|(name, _)| name)).finish()
+    }
+}
+
+/// Where one field is: its name up to `colon`, its value without the white space around it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) name: u16,
+    pub(crate) colon: u16,
+    pub(crate) value: u16,
+    pub(crate) end: u16,
+}
+
+impl Place {
+    pub(crate) const NOWHERE: Place = Place {
+        name: 0,
+        colon: 0,
+        value: 0,
+        end: 0,
+    };
+
+    /// The field, in the head it was found in.
+    #[inline(always)]
+    pub(crate) fn cut<'a>(&self, head: &'a str) -> (&'a str, &'a [u8]) {
+        let name = &head[usize::from(self.name)..usize::from(self.colon)];
+        (name, &head.as_bytes()[usize::from(self.value)..usize::from(self.end)])
+    }
+}
+
+/// Room for the field slices of one head; costs nothing to make, as it is left uninitialised.
+///
+/// `N` bounds the number of fields together with [`Limits::header_count`]. A slot is 32 bytes of stack.
+pub struct Slots<'b, const N: usize = 100>([MaybeUninit<httparse::Header<'b>>; N]);
+
+impl<const N: usize> Slots<'_, N> {
+    /// Empty slots.
+    #[inline(always)]
+    pub const fn new() -> Self {
+        Slots([const { MaybeUninit::uninit() }; N])
+    }
+}
+
+impl<'b, const N: usize> Slots<'b, N> {
+    /// The first `count` slots, if there are as many.
+    #[inline(always)]
+    pub(crate) fn room(&mut self, count: usize) -> &mut [MaybeUninit<httparse::Header<'b>>] {
+        &mut self.0[..count.min(N)]
+    }
+}
+
+impl<const N: usize> Default for Slots<'_, N> {
+    fn default() -> Self {
+        Slots::new()
+    }
+}

@@ -1,0 +1,27 @@
+//! The parts that requests and responses share: methods, versions, fields, bounds and reasons for a refusal.
+
+pub(crate) mod byte;
+mod exchange;
+mod fields;
+mod headers;
+mod limits;
+mod method;
+mod percent;
+mod reject;
+mod status;
+mod version;
+
+pub use exchange::Exchange;
+pub(crate) use exchange::{Asked, is_bodiless};
+pub use fields::{FieldLines, HeaderError};
+pub(crate) use fields::{UPGRADE_OPTION, check_name, check_value, write_content_length};
+pub(crate) use headers::{Fields, Place};
+pub use headers::{Headers, Slots};
+pub use limits::Limits;
+pub use method::Method;
+pub use percent::percent_decode;
+pub use reject::Reject;
+pub use status::reason_phrase;
+pub(crate) use status::write_status_line;
+pub use version::Version;
+pub(crate) use version::check_version;
