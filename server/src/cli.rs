@@ -3,16 +3,15 @@
 //! Called by `main.rs` first of all. Every refusal is one line that names the thing, its value and the remedy.
 
 use std::ffi::OsString;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
+use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
-use clap::{Parser, ValueEnum};
 
-/// Where the server listens when nobody says: reachable from this machine only.
-pub const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
+use crate::config::address::{Address, DEFAULT_ADDRESS};
+use crate::log::access::LogFormat;
+use crate::policy::headers::Field;
 
 /// How long a shutdown may take when nobody says.
 const DRAIN_SECONDS: u64 = 10;
@@ -99,30 +98,6 @@ pub struct Settings {
     pub drain: std::time::Duration,
     /// The welcome site shows its live data to other machines too.
     pub live_for_all: bool,
-}
-
-/// A place to listen on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Address(pub SocketAddr);
-
-/// A header field a user asked for, valid to be sent as it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Field {
-    /// A token.
-    pub name: String,
-    /// Visible characters, spaces and tabs.
-    pub value: String,
-}
-
-/// The forms of the access log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Apache's combined log format.
-    Combined,
-    /// One JSON object per line.
-    Json,
-    /// No access log.
-    Off,
 }
 
 /// A line that is not to be served: text to print, and the status to exit with.
@@ -254,84 +229,6 @@ fn explain(error: &clap::Error) -> Exit {
     mistake(sentence)
 }
 
-impl FromStr for Address {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Address, String> {
-        let tcp = |ip: [u8; 4], port: &str| {
-            port.parse::<u16>()
-                .ok()
-                .map(|port| Address(SocketAddr::from((ip, port))))
-        };
-        let short = match text.strip_prefix(':') {
-            Some(port) => tcp([0, 0, 0, 0], port),
-            None => tcp([127, 0, 0, 1], text),
-        };
-        if let Some(address) = short {
-            return Ok(address);
-        }
-        let wanted = "write HOST:PORT, [IPV6]:PORT, :PORT or PORT";
-        let Some((host, _)) = text
-            .rsplit_once(':')
-            .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-        else {
-            return Err(wanted.into());
-        };
-        match text.to_socket_addrs() {
-            Ok(mut found) => found
-                .next()
-                .map(Address)
-                .ok_or_else(|| format!("no address is known for {host}")),
-            Err(error) => Err(format!("{error}; {wanted}")),
-        }
-    }
-}
-
-impl FromStr for Field {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Field, String> {
-        let (name, value) = text.split_once(':').ok_or("write it as 'Name: value'")?;
-        let value = value.trim_matches([' ', '\t']);
-        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-        if name.is_empty() || !name.bytes().all(token) {
-            return Err(format!("'{}' is not a field name", name.escape_debug()));
-        }
-        if value.chars().any(|char| char.is_control() && char != '\t') {
-            return Err("a value cannot hold control characters".into());
-        }
-        if OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name)) {
-            return Err(format!("{name} is computed for each response and cannot be set"));
-        }
-        Ok(Field {
-            name: name.into(),
-            value: value.into(),
-        })
-    }
-}
-
-/// Fields that describe the very message they stand in: a fixed value would be a lie, or break the framing.
-const OURS: [&str; 18] = [
-    "Accept-Ranges",
-    "Allow",
-    "Connection",
-    "Content-Encoding",
-    "Content-Length",
-    "Content-Range",
-    "Content-Type",
-    "Date",
-    "ETag",
-    "Keep-Alive",
-    "Last-Modified",
-    "Location",
-    "Proxy-Connection",
-    "TE",
-    "Trailer",
-    "Transfer-Encoding",
-    "Upgrade",
-    "Server",
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -453,49 +350,5 @@ mod tests {
         assert!((20..=40).contains(&lines), "{lines} lines:\n{help}");
         assert_eq!(parsed("--help").unwrap_err().status, 0);
         assert_eq!(parsed("--version").unwrap_err().status, 0);
-    }
-
-    #[test]
-    fn addresses() {
-        for (text, expected) in [
-            ("8081", "127.0.0.1:8081"),
-            (":8081", "0.0.0.0:8081"),
-            ("127.0.0.1:0", "127.0.0.1:0"),
-            ("[::1]:80", "[::1]:80"),
-        ] {
-            assert_eq!(text.parse(), Ok(Address(expected.parse().unwrap())), "{text}");
-        }
-        for text in ["", ":", "host", "::1", "127.0.0.1:", "127.0.0.1:http", ":65536", "-1"] {
-            assert!(text.parse::<Address>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn fields() {
-        let field = |text: &str| text.parse::<Field>();
-        assert_eq!(
-            field("X-A:  b c ").unwrap(),
-            Field {
-                name: "X-A".into(),
-                value: "b c".into()
-            }
-        );
-        assert_eq!(field("Empty:").unwrap().value, "");
-        assert_eq!(field("Link: <a:b>").unwrap().value, "<a:b>");
-        for text in [
-            "",
-            "X",
-            ":v",
-            "a b: c",
-            "x : y",
-            "é: y",
-            "X: a\r\nY: b",
-            "X: \0",
-            "content-length: 5",
-            "Date: x",
-            "SERVER: x",
-        ] {
-            assert!(field(text).is_err(), "{text:?}");
-        }
     }
 }

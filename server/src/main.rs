@@ -2,34 +2,23 @@
 //!
 //! # Layout
 //!
-//! `cli` reads the command line. For a folder, `serve` opens everything and runs; [`osier_web::files`] answers. For a
-//! configuration file, `config` reads and checks it, `sites` runs and reloads with its `listeners`, `site` answers, with `access`, `auth`,
-//! `cors`, `headers`, `rate` and `rewrite` around or in place of a handler. `welcome` holds the built-in site, `access_log`
-//! keeps the record, `say` takes the lines for the operator.
+//! `cli` reads the command line. `config` reads and checks a configuration file. `run` opens what is to be served, serves, reloads and
+//! ends. `site` finds the site, the route and the handler of a request, with each `policy` around the handler. `welcome` is the built-in
+//! site. `log` holds the access log and the operator's lines, `metrics` the counters, `process` what the system hands over and what the
+//! process gives up.
 #![forbid(unsafe_code)]
 
-mod access;
-mod access_log;
-mod admin;
-mod auth;
 mod cli;
 mod config;
-mod cors;
-mod headers;
-mod listeners;
+mod log;
 mod metrics;
-mod opened;
-mod privileges;
-mod rate;
-mod rewrite;
-mod say;
+mod policy;
+mod process;
+mod run;
 #[cfg(test)]
 #[path = "../../web/src/files/scratch.rs"]
 mod scratch;
-mod serve;
 mod site;
-mod sites;
-mod sockets;
 mod welcome;
 
 use std::io::Write;
@@ -49,7 +38,7 @@ fn main() -> ExitCode {
         }
     };
     let outcome = match command {
-        cli::Command::Folder(settings) => serve::run(settings),
+        cli::Command::Folder(settings) => run::folder::run(settings),
         cli::Command::Check(file) => match config::load(&file, None) {
             Ok(config) => {
                 let _ = writeln!(std::io::stdout(), "{}: ok ({})", file.display(), config.summary());
@@ -60,12 +49,12 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         },
-        cli::Command::Sites(file) => match sites::run(&file) {
-            Err(sites::Failure::Mistakes(report)) => {
+        cli::Command::Sites(file) => match run::sites::run(&file) {
+            Err(run::sites::Failure::Mistakes(report)) => {
                 eprintln!("{report}");
                 return ExitCode::from(2);
             }
-            Err(sites::Failure::Start(why)) => Err(why),
+            Err(run::sites::Failure::Start(why)) => Err(why),
             Ok(()) => Ok(()),
         },
     };

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use osier_web::compress::{self, Coding};
 use toml::de::DeValue;
 
-use crate::cli::{Field, LogFormat};
-use crate::headers::Headers;
-use crate::{auth, cors, rate};
+use crate::log::access::LogFormat;
+use crate::policy::client::client;
+use crate::policy::headers::{Field, Headers};
+use crate::policy::{auth, cors, rate};
 
 use super::reader::{At, Section};
 use super::settings::*;
-use super::top::{FORMATS, client, values};
+use super::top::{FORMATS, values};
 
 /// The most requests a limit may let through: beyond it there is none to speak of.
 const MAX_RATE: u64 = 1_000_000;

@@ -13,6 +13,8 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::process::root::inside;
+
 use super::problem::Problem;
 use super::value;
 
@@ -127,7 +129,7 @@ impl<'s> Source<'s> {
             let (named, chroot) = (named.display(), chroot.display());
             return Err(format!("'{named}' is outside of chroot '{chroot}'"));
         }
-        super::inside(self.root, &named).ok_or_else(|| {
+        inside(self.root, &named).ok_or_else(|| {
             let root = self.root.unwrap_or(Path::new("/")).display();
             format!(
                 "'{}' lies outside of '{root}', the root folder of this process",

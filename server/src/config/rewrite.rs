@@ -1,11 +1,11 @@
-//! `rewrite`: rules with their conditions. What a rule means is for `crate::rewrite` to say, which compiles each one for its mistakes.
+//! `rewrite`: rules with their conditions. What a rule means is for `crate::policy::rewrite` to say, which compiles each one for its mistakes.
 //!
 //! Called by `handler.rs`.
 
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::rewrite::{self, Condition, Query, Rule, SUBJECTS, Subject, Test, To};
+use crate::policy::rewrite::{self, Condition, Query, Rule, SUBJECTS, Subject, Test, To};
 
 use super::handler::redirect_status;
 use super::reader::Section;

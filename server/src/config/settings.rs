@@ -1,17 +1,18 @@
 //! What a checked file says. Plain data; `top`, `route`, `handler` and `policy` make it, `site.rs` builds from it.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use osier_web::compress;
 
-use crate::cli::LogFormat;
-use crate::headers::Headers;
-use crate::rewrite::Rule;
-use crate::{auth, cors, rate};
+use crate::log::access::LogFormat;
+use crate::policy::client::Client;
+use crate::policy::headers::Headers;
+use crate::policy::rewrite::Rule;
+use crate::policy::{auth, cors, rate};
 
 /// Bytes of a request's body when nobody says.
 pub const BODY_BYTES: u64 = 2 << 20;
@@ -109,25 +110,6 @@ pub struct Listener {
     pub mode: Option<u32>,
     pub timeouts: Timeouts,
     pub head: Head,
-}
-
-/// Who is at the other end of a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Client {
-    Net(IpNet),
-    /// Whoever can open the Unix socket.
-    Unix,
-}
-
-impl Client {
-    /// Whether this is one of them; none has come over a Unix socket.
-    pub fn is(&self, address: Option<IpAddr>) -> bool {
-        match (self, address) {
-            (Client::Net(net), Some(address)) => net.contains(&address.to_canonical()),
-            (Client::Unix, None) => true,
-            _ => false,
-        }
-    }
 }
 
 /// How long a listener waits for its clients; none for the server's default.

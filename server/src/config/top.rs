@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use crate::cli::{self, DEFAULT_ADDRESS, LogFormat};
-use crate::privileges;
+use crate::log::access::LogFormat;
+use crate::policy::client::client;
+use crate::process::privileges;
 
+use super::address::{Address, DEFAULT_ADDRESS};
 use super::reader::{At, Section, Source, nearest};
 use super::settings::*;
 use super::{check, policy, route};
@@ -265,7 +266,7 @@ fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
             Err("name the socket as its unit does (FileDescriptorName=)".into())
         };
     }
-    match text.parse::<cli::Address>() {
+    match text.parse::<Address>() {
         Ok(address) => Ok(Bind::Tcp(address.0)),
         Err(error) => {
             let known = ["unix:", "systemd:"];
@@ -277,37 +278,6 @@ fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
             Err(format!("{error}; or \"unix:PATH\", \"systemd:NAME\"{guess}"))
         }
     }
-}
-
-/// A network, a single address, or `unix`.
-pub fn client(text: &str) -> Result<Client, String> {
-    match text {
-        "unix" => Ok(Client::Unix),
-        _ => net(text)
-            .map(Client::Net)
-            .map_err(|why| why.replace(" for example", ", or \"unix\" for clients of Unix sockets")),
-    }
-}
-
-/// A network, or a single address.
-pub fn net(text: &str) -> Result<IpNet, String> {
-    let net = text
-        .parse::<IpNet>()
-        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
-        .map_err(|_| "write an address or a network, \"10.0.0.0/8\" or \"::1\" for example".to_string())?;
-    if let IpNet::V6(v6) = net
-        && let (Some(v4), Some(prefix)) = (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96))
-    {
-        // Clients are compared as what they are: no one would ever be in it.
-        return Err(format!("it is IPv4 mapped into IPv6; did you mean \"{v4}/{prefix}\"?"));
-    }
-    if net.trunc() != net {
-        return Err(format!(
-            "it has bits behind its prefix; did you mean \"{}\"?",
-            net.trunc()
-        ));
-    }
-    Ok(net)
 }
 
 fn host(text: &str) -> Result<Host, String> {

@@ -10,7 +10,8 @@ use toml::de::DeValue;
 use super::handler::{Form, form, strip};
 use super::reader::{At, Section, Source};
 use super::settings::*;
-use super::top::{net, values};
+use super::top::values;
+use crate::policy::client::net;
 
 /// The most connections or requests of one upstream that can be named.
 const MAX_KEPT: u64 = 100_000;

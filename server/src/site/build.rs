@@ -14,21 +14,21 @@ use osier_web::Connections;
 use osier_web::compress;
 use osier_web::files::CacheLimits;
 
-use crate::access::Access;
-use crate::access_log::AccessLog;
-use crate::auth::Auth;
 use crate::config::{self, Config, Log, Match, Policies, Setting};
-use crate::cors::Cors;
-use crate::headers::Headers;
+use crate::log::access::AccessLog;
+use crate::log::operator::Say;
 use crate::metrics::Admin;
-use crate::rate::{self, Rate};
-use crate::rewrite::Rewrite;
-use crate::say::Say;
+use crate::policy::access::Access;
+use crate::policy::auth::Auth;
+use crate::policy::cors::Cors;
+use crate::policy::headers::Headers;
+use crate::policy::rate::{self, Rate};
+use crate::policy::rewrite::Rewrite;
 
-use super::around::{Around, ErrorPage};
 use super::handler::{self, Handler, Redirect, Respond};
 use super::hosts::Hosts;
 use super::open::open;
+use super::policies::{Around, ErrorPage};
 use super::{LOG_BITS, Route, Site, Snapshot};
 
 /// What a snapshot can hand on to the next.
@@ -335,7 +335,7 @@ impl Builder<'_> {
         value
     }
 
-    fn auth(&self, settings: &crate::auth::Settings) -> Result<Arc<Auth>, String> {
+    fn auth(&self, settings: &crate::policy::auth::Settings) -> Result<Arc<Auth>, String> {
         Auth::open(settings, Arc::clone(&self.means.say))
             .map(Arc::new)
             .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))

@@ -11,7 +11,7 @@ use osier_web::{Body, Request, Response};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use crate::config;
-use crate::rewrite::Rewrite;
+use crate::policy::rewrite::Rewrite;
 use crate::welcome::Welcome;
 
 use super::hosts::without_port;

@@ -1,0 +1,64 @@
+//! Addresses as users write them: with a port alone, a colon and a port, or a host and a port.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+/// Where the server listens when nobody says: reachable from this machine only.
+pub const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
+
+/// A place to listen on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address(pub SocketAddr);
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        let tcp = |ip: [u8; 4], port: &str| {
+            port.parse::<u16>()
+                .ok()
+                .map(|port| Address(SocketAddr::from((ip, port))))
+        };
+        let short = match text.strip_prefix(':') {
+            Some(port) => tcp([0, 0, 0, 0], port),
+            None => tcp([127, 0, 0, 1], text),
+        };
+        if let Some(address) = short {
+            return Ok(address);
+        }
+        let wanted = "write HOST:PORT, [IPV6]:PORT, :PORT or PORT";
+        let Some((host, _)) = text
+            .rsplit_once(':')
+            .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        else {
+            return Err(wanted.into());
+        };
+        match text.to_socket_addrs() {
+            Ok(mut found) => found
+                .next()
+                .map(Address)
+                .ok_or_else(|| format!("no address is known for {host}")),
+            Err(error) => Err(format!("{error}; {wanted}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (text, expected) in [
+            ("8081", "127.0.0.1:8081"),
+            (":8081", "0.0.0.0:8081"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(text.parse(), Ok(Address(expected.parse().unwrap())), "{text}");
+        }
+        for text in ["", ":", "host", "::1", "127.0.0.1:", "127.0.0.1:http", ":65536", "-1"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The configuration file: what it may say, and the way from its text to a [`Config`] that has been checked.
+//!
+//! ```text
+//!   text ─▶ toml ─▶ reader.rs: Section, typed access with places ─▶ top, site, route, handler, … ─▶ check ─▶ Config
+//!                        └────────── every mistake of every step ─────────────▶ problem.rs: Report
+//! ```
+//!
+//! Called by `main.rs` for `osier check` and by `sites.rs` at the start and at each reload. Nothing here opens anything to keep
+//! or changes anything: checking looks at files and folders and forgets them. What two configurations have in common is
+//! found by `==`, hence every part is comparable; places in the file are not part of that.
+
+pub mod address;
+mod check;
+mod handler;
+mod policy;
+pub mod problem;
+mod reader;
+mod rewrite;
+mod route;
+mod settings;
+mod top;
+mod upstream;
+mod value;
+
+use std::path::Path;
+
+use toml::de::DeTable;
+
+use crate::process::root::inside;
+
+pub use self::problem::Report;
+pub use self::route::glob;
+pub use self::settings::*;
+
+/// What the parser says of a key that is there twice, after which it goes on as if it were there once.
+const TWICE: &str = "duplicate key";
+
+/// Files larger than this are not read: a configuration is written by hand.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Reads and checks a file, with the variables of the environment. `root` is the root folder of this process if it has taken
+/// another one: the file, and what it names, are called as they were before, and looked for inside.
+pub fn load(path: &Path, root: Option<&Path>) -> Result<Config, Report> {
+    let name = path.display().to_string();
+    let Some(seen) = inside(root, path) else {
+        let root = root.unwrap_or(Path::new("/")).display();
+        let text = format!(
+            "lies outside of '{root}', the root folder of this process ('chroot'), and cannot be read again; restart the \
+             server, and keep the file below '{root}' to have it reloaded"
+        );
+        return Err(Report::unreadable(&name, text));
+    };
+    let bytes = match read(&seen) {
+        Ok(bytes) => bytes,
+        Err(error) => return Err(Report::unreadable(&name, error)),
+    };
+    let text = String::from_utf8(bytes).map_err(|error| not_utf8(&name, &error))?;
+    let base = path.parent().unwrap_or(Path::new(""));
+    // Found again by a reload, whatever the working directory is then; and whole in messages and in what scripts are told.
+    let base = if base.is_absolute() {
+        base.to_path_buf()
+    } else {
+        std::env::current_dir().unwrap_or_default().join(base)
+    };
+    parse(&name, &text, &base, root)
+}
+
+/// Checks a text; relative paths in it start from `base`.
+fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Config, Report> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let is_read = errors.iter().all(|error| error.message() == TWICE);
+    let mut broken: Vec<problem::Problem> = errors
+        .into_iter()
+        .map(|error| problem::Problem {
+            at: error.span().unwrap_or(0..0),
+            text: error.message().to_string(),
+        })
+        .collect();
+    if !is_read {
+        // What follows a broken line is guesswork; mistakes found in it would be, too.
+        return Err(Report::new(name, text, broken, &problem::passwords(text)));
+    }
+    let source = reader::Source::new(text, base.to_path_buf(), root, &variable);
+    let config = top::read(&source, &table);
+    let (mut problems, mut secrets) = source.finish();
+    if !broken.is_empty() {
+        // The second value has not been looked at: it may be a secret.
+        secrets.extend(problem::passwords(text));
+        secrets.extend(broken.iter().map(|twice| rest_of_line(text, twice.at.end)));
+        problems.append(&mut broken);
+    }
+    if problems.is_empty() {
+        Ok(config)
+    } else {
+        Err(Report::new(name, text, problems, &secrets))
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file".to_string(),
+        std::io::ErrorKind::PermissionDenied => "this user may not look for it".to_string(),
+        _ => format!("cannot be read: {error}"),
+    })?;
+    if !metadata.is_file() {
+        return Err("is not a file".into());
+    }
+    if metadata.len() > MAX_BYTES {
+        return Err(format!(
+            "has {} bytes; a configuration has at most {MAX_BYTES}",
+            metadata.len()
+        ));
+    }
+    std::fs::read(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => "this user may not read it".to_string(),
+        _ => format!("cannot be read: {error}"),
+    })
+}
+
+fn rest_of_line(text: &str, at: usize) -> std::ops::Range<usize> {
+    at..text[at..].find('\n').map_or(text.len(), |end| at + end)
+}
+
+fn not_utf8(name: &str, error: &std::string::FromUtf8Error) -> Report {
+    let text = String::from_utf8_lossy(error.as_bytes());
+    let at = error.utf8_error().valid_up_to();
+    let problem = problem::Problem {
+        at: at..at + char::REPLACEMENT_CHARACTER.len_utf8(),
+        text: "this is not UTF-8; save the file in that encoding".into(),
+    };
+    Report::new(name, &text, vec![problem], &problem::passwords(&text))
+}

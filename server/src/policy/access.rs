@@ -1,0 +1,151 @@
+//! `allow` and `deny`: which clients a route answers, by their addresses.
+//!
+//! The order of the lists means nothing; three sentences do:
+//!
+//! 1. Of all networks of both lists that hold the address, the smallest decides.
+//! 2. If the same network is in both, `deny` decides.
+//! 3. If no network holds the address, it is refused when there is an `allow`, and let in when there is none.
+//!
+//! A client of a Unix socket has no address: no network holds it, and `"unix"` stands for it in a list.
+//!
+//! So `deny = ["10.0.0.0/8"]` with `allow = ["10.1.0.0/16"]` lets in 10.1.2.3 and nobody else; add `"0.0.0.0/0"` and `"::/0"` to `allow` to refuse only the rest of
+//! 10.0.0.0/8. An IPv4 address that comes mapped into IPv6 is taken as IPv4.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use osier_web::Response;
+use osier_web::http::StatusCode;
+
+use crate::policy::client::Client;
+
+/// Who may come in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Networks and whether they may, the smallest first.
+    networks: Vec<(IpNet, bool)>,
+    /// Whoever has come over a Unix socket.
+    unix: bool,
+    /// Whoever is in none of them.
+    others: bool,
+}
+
+impl Access {
+    /// From the two lists, in any order.
+    pub fn new(allow: &[Client], deny: &[Client]) -> Access {
+        let network = |client: &Client| match client {
+            Client::Net(network) => Some(network.trunc()),
+            Client::Unix => None,
+        };
+        let deny_each = deny.iter().filter_map(network).map(|network| (network, false));
+        let allow_each = allow.iter().filter_map(network).map(|network| (network, true));
+        let mut networks: Vec<(IpNet, bool)> = deny_each.chain(allow_each).collect();
+        // Stable: of equals the denied one stays in front.
+        networks.sort_by_key(|(network, _)| std::cmp::Reverse(network.prefix_len()));
+        let others = allow.is_empty();
+        let unix = !deny.contains(&Client::Unix) && (others || allow.contains(&Client::Unix));
+        Access { networks, unix, others }
+    }
+
+    /// Whether this client may; none has come over a Unix socket.
+    pub fn allows(&self, client: Option<IpAddr>) -> bool {
+        let Some(client) = client.map(|client| client.to_canonical()) else {
+            return self.unix;
+        };
+        let found = self.networks.iter().find(|(network, _)| network.contains(&client));
+        found.map_or(self.others, |(_, allowed)| *allowed)
+    }
+
+    /// The answer to whom may not: 403.
+    pub fn check(&self, client: Option<IpAddr>) -> Result<(), Response> {
+        if self.allows(client) {
+            return Ok(());
+        }
+        Err(Response::new(StatusCode::FORBIDDEN).body("403: not from your address\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(allow: &[&str], deny: &[&str]) -> Access {
+        let read = |list: &[&str]| {
+            let client = |text: &&str| match *text {
+                "unix" => Client::Unix,
+                net => Client::Net(net.parse().unwrap()),
+            };
+            list.iter().map(client).collect::<Vec<_>>()
+        };
+        Access::new(&read(allow), &read(deny))
+    }
+
+    #[test]
+    fn the_smallest_network_decides_and_deny_a_draw() {
+        let (in_, out) = (true, false);
+        for (allow, deny, cases) in [
+            (&[][..], &[][..], &[("1.2.3.4", in_), ("::1", in_)][..]),
+            (
+                &["10.0.0.0/8"],
+                &[],
+                &[("10.255.0.1", in_), ("11.0.0.1", out), ("::1", out)],
+            ),
+            (
+                &[],
+                &["10.0.0.0/8"],
+                &[("10.255.0.1", out), ("11.0.0.1", in_), ("::1", in_)],
+            ),
+            (
+                &["10.1.0.0/16"],
+                &["10.0.0.0/8"],
+                &[("10.1.2.3", in_), ("10.2.0.1", out), ("8.8.8.8", out)],
+            ),
+            (
+                &["10.1.0.0/16", "0.0.0.0/0", "::/0"],
+                &["10.0.0.0/8", "10.1.7.0/24"],
+                &[
+                    ("10.1.2.3", in_),
+                    ("10.1.7.1", out),
+                    ("10.2.0.1", out),
+                    ("8.8.8.8", in_),
+                    ("2001:db8::1", in_),
+                ],
+            ),
+            (&["10.0.0.0/8"], &["10.0.0.0/8"], &[("10.0.0.1", out), ("8.8.8.8", out)]),
+            (
+                &["192.0.2.7/32"],
+                &["192.0.2.0/24"],
+                &[("192.0.2.7", in_), ("192.0.2.8", out)],
+            ),
+            (
+                &["2001:db8::/32"],
+                &["2001:db8:bad::/48"],
+                &[("2001:db8::1", in_), ("2001:db8:bad::1", out), ("::1", out)],
+            ),
+            // Host bits that are set do not count, and a mapped address is the IPv4 one.
+            (
+                &["10.9.9.9/8"],
+                &[],
+                &[("10.0.0.1", in_), ("::ffff:10.0.0.1", in_), ("::ffff:11.0.0.1", out)],
+            ),
+            // No network holds who has no address.
+            (&["0.0.0.0/0", "::/0"], &[], &[("0.0.0.0", in_), ("unix", out)]),
+            (&[], &["0.0.0.0/0", "::/0"], &[("0.0.0.0", out), ("unix", in_)]),
+            (&["unix"], &["10.0.0.0/8"], &[("unix", in_), ("11.0.0.1", out)]),
+            (&[], &["unix"], &[("unix", out), ("11.0.0.1", in_)]),
+            (&["unix"], &["unix"], &[("unix", out)]),
+        ] {
+            let access = access(allow, deny);
+            for (client, expected) in cases {
+                let client = client.parse().ok();
+                assert_eq!(
+                    access.allows(client),
+                    *expected,
+                    "{client:?} of allow {allow:?} deny {deny:?}"
+                );
+                let status = access.check(client).err().map(|response| response.status().as_u16());
+                assert_eq!(status, (!expected).then_some(403));
+            }
+        }
+    }
+}

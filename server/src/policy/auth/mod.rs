@@ -1,0 +1,284 @@
+//! HTTP basic authentication (RFC 7617) against a file of hashed passwords.
+//!
+//! `site.rs` makes one [`Auth`] for each route that has `auth`, and asks [`Auth::check`] before the route's handler. Order within a check:
+//! the file, if it may have changed (at most once a second, on the blocking pool); the cache of what has been verified before; the
+//! hash, on the blocking pool, at most [`VERIFYING`] at once in the whole process.
+//!
+//! What a stranger can learn or do:
+//!
+//! - An unknown user costs the same as a known one: the password is compared with the hash of some other user, always the same one.
+//! - The cache holds no password and nothing to try passwords on: its keys are a keyed hash over user, password and the stored hash,
+//!   with a key that is made when the process starts. As the stored hash is part of it, a password that has changed is not found.
+//! - Wrong passwords keep [`VERIFYING`] threads busy and let [`WAITING`] requests wait; beyond that the answer is 503. Who is in the cache
+//!   is not concerned. `rate` on the same route bounds what one client can do.
+//! - Each failure is a line for the operator that fail2ban can match, `authentication failed: client <HOST>, user …`; it never holds what was
+//!   given as a password.
+
+mod credentials;
+mod passwords;
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use osier::sync::Semaphore;
+use osier_web::http::StatusCode;
+use osier_web::{Request, Response};
+
+use crate::log::operator::Say;
+use credentials::Credentials;
+pub use passwords::Trouble;
+use passwords::{Hash, Passwords, Stamp};
+
+/// How many passwords are compared at once, at most: each takes a processor for a good part of a second, and argon2 its memory.
+const VERIFYING: usize = 4;
+/// How many requests wait for their turn, at most.
+const WAITING: usize = 128;
+/// How long a password that was right is taken without asking again.
+const REMEMBERED: Duration = Duration::from_secs(60);
+/// How many of them, at most.
+const REMEMBERED_MAX: usize = 4096;
+/// The file is looked at once in this time, at most.
+const LOOK: Duration = Duration::from_secs(1);
+/// How much of a user name goes to the log.
+const NAME_SHOWN: usize = 64;
+
+/// That of the process.
+static GATE: LazyLock<Arc<Gate>> = LazyLock::new(|| {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    Arc::new(Gate::new(processors.min(VERIFYING)))
+});
+
+/// What a route's `auth` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What the browser shows to who is to log in; 1 to 200 characters, no control character.
+    pub realm: String,
+    /// User and hash.
+    pub users: Vec<(String, String)>,
+    /// Lines `user:hash`; these users are added.
+    pub password_file: Option<PathBuf>,
+}
+
+/// Who may come in.
+pub struct Auth {
+    /// The value of `WWW-Authenticate`.
+    challenge: String,
+    realm: String,
+    /// Those of the configuration itself.
+    named: Passwords,
+    path: Option<PathBuf>,
+    file: Mutex<File>,
+    /// Makes the cache's keys: two, for 128 bits.
+    keys: [RandomState; 2],
+    /// Until when each of them counts.
+    verified: Mutex<HashMap<[u64; 2], Instant>>,
+    gate: Arc<Gate>,
+    say: Say,
+}
+
+/// The password file as it was last read.
+struct File {
+    passwords: Arc<Passwords>,
+    stamp: Option<Stamp>,
+    looked: Instant,
+    /// The last trouble with it that was told, so that it is told once.
+    told: String,
+}
+
+/// A user who has proved to be one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User(pub Arc<str>);
+
+impl Auth {
+    /// Reads the file.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it.
+    pub fn open(settings: &Settings, say: Say) -> Result<Auth, Vec<Trouble>> {
+        let realm = settings.realm.clone();
+        if realm.is_empty() || realm.chars().count() > 200 || realm.contains(char::is_control) {
+            let what = format!("the realm {realm:?} must be of 1 to 200 characters, without control characters");
+            return Err(vec![Trouble::general(None, what)]);
+        }
+        let named = Passwords::named(&settings.users)?;
+        let (passwords, stamp) = match &settings.password_file {
+            Some(path) => {
+                let (passwords, stamp) = passwords::read(path, named.clone())?;
+                (passwords, Some(stamp))
+            }
+            None => (named.clone(), None),
+        };
+        let quoted = realm.replace('\\', "\\\\").replace('"', "\\\"");
+        Ok(Auth {
+            challenge: format!("Basic realm=\"{quoted}\", charset=\"UTF-8\""),
+            realm,
+            named,
+            path: settings.password_file.clone(),
+            file: Mutex::new(File {
+                passwords: Arc::new(passwords),
+                stamp,
+                looked: Instant::now(),
+                told: String::new(),
+            }),
+            keys: [RandomState::new(), RandomState::new()],
+            verified: Mutex::new(HashMap::new()),
+            gate: Arc::clone(&GATE),
+            say,
+        })
+    }
+
+    /// Whether the request is of a user, or what to answer instead: 401, or 503 when too many are asking.
+    ///
+    /// # Suspends
+    ///
+    /// While a password is compared, and while the file is read.
+    pub fn check(&self, request: &Request<'_>) -> Result<User, Response> {
+        self.decide(request.header("authorization"), request.peer().ip())
+    }
+
+    fn decide(&self, field: Option<&[u8]>, client: IpAddr) -> Result<User, Response> {
+        // Browsers ask without credentials first: no failure yet.
+        let field = field.ok_or_else(|| self.unauthorized())?;
+        let Some(credentials) = Credentials::parse(field) else {
+            return Err(self.failed(client, "", "the credentials are not basic or malformed"));
+        };
+        let Credentials { user, password } = &credentials;
+        let passwords = self.passwords();
+        let Some((known, hash)) = passwords.find(user) else {
+            return Err(self.failed(client, user, "there are no users"));
+        };
+        let keyed = |by: &RandomState| by.hash_one((user, password, hash.text()));
+        let key = self.keys.each_ref().map(keyed);
+        let now = Instant::now();
+        if known && locked(&self.verified).get(&key).is_some_and(|until| now < *until) {
+            return Ok(User(user.as_str().into()));
+        }
+        match self.gate.verify(Arc::clone(hash), password.clone()) {
+            None => Err(busy()),
+            Some(true) if known => {
+                self.remember(key, now);
+                Ok(User(user.as_str().into()))
+            }
+            Some(_) if known => Err(self.failed(client, user, "wrong password")),
+            Some(_) => Err(self.failed(client, user, "unknown user")),
+        }
+    }
+
+    fn remember(&self, key: [u64; 2], now: Instant) {
+        let mut verified = locked(&self.verified);
+        if verified.len() >= REMEMBERED_MAX {
+            verified.retain(|_, until| now < *until);
+        }
+        if verified.len() >= REMEMBERED_MAX {
+            verified.clear();
+        }
+        verified.insert(key, now + REMEMBERED);
+    }
+
+    #[cold]
+    fn failed(&self, client: IpAddr, user: &str, why: &str) -> Response {
+        let shown: String = user.chars().take(NAME_SHOWN).collect();
+        let realm = &self.realm;
+        (self.say)(format_args!(
+            "authentication failed: client {client}, user {shown:?}, realm {realm:?}: {why}"
+        ));
+        self.unauthorized()
+    }
+
+    fn unauthorized(&self) -> Response {
+        Response::new(StatusCode::UNAUTHORIZED)
+            .header("www-authenticate", &self.challenge)
+            .body("401: user name and password, please\n")
+    }
+
+    /// As the file says now, or said up to a second ago. A file that has become bad changes nothing.
+    fn passwords(&self) -> Arc<Passwords> {
+        let mut file = locked(&self.file);
+        let (Some(path), Some(stamp)) = (&self.path, file.stamp) else {
+            return Arc::clone(&file.passwords);
+        };
+        if file.looked.elapsed() < LOOK {
+            return Arc::clone(&file.passwords);
+        }
+        // Who comes while this one reads takes what is there.
+        file.looked = Instant::now();
+        drop(file);
+        let (path, named) = (path.clone(), self.named.clone());
+        let news = osier::shield(|| osier::unblock(move || passwords::read_if_changed(&path, stamp, named)));
+        let mut file = locked(&self.file);
+        match news {
+            Ok(None) => file.told.clear(),
+            Ok(Some((passwords, stamp))) => {
+                (file.passwords, file.stamp) = (Arc::new(passwords), Some(stamp));
+                file.told.clear();
+            }
+            Err(troubles) => {
+                let told = troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("; ");
+                if told != file.told {
+                    (self.say)(format_args!("{told}; the passwords stay as they were"));
+                    file.told = told;
+                }
+            }
+        }
+        Arc::clone(&file.passwords)
+    }
+}
+
+fn busy() -> Response {
+    Response::new(StatusCode::SERVICE_UNAVAILABLE)
+        .header("retry-after", "2")
+        .body("503: too many are logging in\n")
+}
+
+/// Nothing here panics while it holds a lock.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bounds the work of the whole process.
+struct Gate {
+    permits: Arc<Semaphore>,
+    waiting: AtomicUsize,
+}
+
+impl Gate {
+    fn new(at_once: usize) -> Gate {
+        Gate {
+            permits: Arc::new(Semaphore::new(at_once)),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Compares on the blocking pool; `None` when too many wait already.
+    fn verify(&self, hash: Arc<Hash>, password: String) -> Option<bool> {
+        struct Leave<'g>(&'g AtomicUsize);
+        impl Drop for Leave<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _leave = Leave(&self.waiting);
+        if before >= WAITING {
+            return None;
+        }
+        let permit = Arc::clone(&self.permits).acquire_owned();
+        // The permit goes with the work: a client that leaves does not make room for the next before the thread is free.
+        Some(osier::unblock(move || {
+            let right = hash.verify(&password);
+            drop(permit);
+            right
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

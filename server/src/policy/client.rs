@@ -1,0 +1,55 @@
+//! Who is at the other end of a connection, as configurations name clients.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Client {
+    Net(IpNet),
+    /// Whoever can open the Unix socket.
+    Unix,
+}
+
+impl Client {
+    /// Whether this is one of them; none has come over a Unix socket.
+    pub fn is(&self, address: Option<IpAddr>) -> bool {
+        match (self, address) {
+            (Client::Net(net), Some(address)) => net.contains(&address.to_canonical()),
+            (Client::Unix, None) => true,
+            _ => false,
+        }
+    }
+}
+
+/// A network, a single address, or `unix`.
+pub fn client(text: &str) -> Result<Client, String> {
+    match text {
+        "unix" => Ok(Client::Unix),
+        _ => net(text)
+            .map(Client::Net)
+            .map_err(|why| why.replace(" for example", ", or \"unix\" for clients of Unix sockets")),
+    }
+}
+
+/// A network, or a single address.
+pub fn net(text: &str) -> Result<IpNet, String> {
+    let net = text
+        .parse::<IpNet>()
+        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
+        .map_err(|_| "write an address or a network, \"10.0.0.0/8\" or \"::1\" for example".to_string())?;
+    if let IpNet::V6(v6) = net
+        && let (Some(v4), Some(prefix)) = (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96))
+    {
+        // Clients are compared as what they are: no one would ever be in it.
+        return Err(format!("it is IPv4 mapped into IPv6; did you mean \"{v4}/{prefix}\"?"));
+    }
+    if net.trunc() != net {
+        return Err(format!(
+            "it has bits behind its prefix; did you mean \"{}\"?",
+            net.trunc()
+        ));
+    }
+    Ok(net)
+}

@@ -1,0 +1,154 @@
+//! `headers`: fields of every answer of a route. First those that are to go are taken away, then those that are set replace what is there; several settings of
+//! one name stay beside each other (two `Set-Cookie`, for example).
+
+use std::str::FromStr;
+
+use osier_web::Response;
+
+/// What is done to the fields of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers {
+    /// Name and value.
+    pub set: Vec<(String, String)>,
+    /// Names.
+    pub remove: Vec<String>,
+}
+
+impl Headers {
+    /// Changes one answer.
+    pub fn apply(&self, mut response: Response) -> Response {
+        for name in self.remove.iter().chain(self.set.iter().map(|(name, _)| name)) {
+            response = response.remove(name);
+        }
+        for (name, value) in &self.set {
+            response = response.header(name, value);
+        }
+        response
+    }
+}
+
+/// A header field a user asked for, valid to be sent as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// A token.
+    pub name: String,
+    /// Visible characters, spaces and tabs.
+    pub value: String,
+}
+
+impl FromStr for Field {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Field, String> {
+        let (name, value) = text.split_once(':').ok_or("write it as 'Name: value'")?;
+        let value = value.trim_matches([' ', '\t']);
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if name.is_empty() || !name.bytes().all(token) {
+            return Err(format!("'{}' is not a field name", name.escape_debug()));
+        }
+        if value.chars().any(|char| char.is_control() && char != '\t') {
+            return Err("a value cannot hold control characters".into());
+        }
+        if OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name)) {
+            return Err(format!("{name} is computed for each response and cannot be set"));
+        }
+        Ok(Field {
+            name: name.into(),
+            value: value.into(),
+        })
+    }
+}
+
+/// Fields that describe the very message they stand in: a fixed value would be a lie, or break the framing.
+const OURS: [&str; 18] = [
+    "Accept-Ranges",
+    "Allow",
+    "Connection",
+    "Content-Encoding",
+    "Content-Length",
+    "Content-Range",
+    "Content-Type",
+    "Date",
+    "ETag",
+    "Keep-Alive",
+    "Last-Modified",
+    "Location",
+    "Proxy-Connection",
+    "TE",
+    "Trailer",
+    "Transfer-Encoding",
+    "Upgrade",
+    "Server",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier_web::http::StatusCode;
+
+    #[test]
+    fn fields_are_taken_away_replaced_and_added() {
+        let pair = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let headers = Headers {
+            set: [
+                ("X-Frame-Options", "DENY"),
+                ("Link", "</a>"),
+                ("link", "</b>"),
+                ("Content-Type", "text/css"),
+            ]
+            .map(pair)
+            .into(),
+            remove: vec!["X-Powered-By".into(), "absent".into()],
+        };
+        let response = Response::new(StatusCode::OK)
+            .header("x-powered-by", "PHP/8")
+            .header("x-frame-options", "ALLOWALL")
+            .header("etag", "\"1\"")
+            .body("x");
+        let response = headers.apply(response);
+        let field = |name| {
+            response
+                .lookup(name)
+                .map(|value| String::from_utf8(value.to_vec()).unwrap())
+        };
+        assert_eq!(field("x-powered-by"), None);
+        assert_eq!(field("x-frame-options").as_deref(), Some("DENY"));
+        assert_eq!(field("etag").as_deref(), Some("\"1\""));
+        assert_eq!(field("content-type").as_deref(), Some("text/css"));
+        assert_eq!(field("link").as_deref(), Some("</a>"));
+        let fields = format!("{response:?}");
+        assert!(
+            fields.contains(r#"["etag", "X-Frame-Options", "Link", "link", "Content-Type"]"#),
+            "{fields}"
+        );
+    }
+
+    #[test]
+    fn fields() {
+        let field = |text: &str| text.parse::<Field>();
+        assert_eq!(
+            field("X-A:  b c ").unwrap(),
+            Field {
+                name: "X-A".into(),
+                value: "b c".into()
+            }
+        );
+        assert_eq!(field("Empty:").unwrap().value, "");
+        assert_eq!(field("Link: <a:b>").unwrap().value, "<a:b>");
+        for text in [
+            "",
+            "X",
+            ":v",
+            "a b: c",
+            "x : y",
+            "é: y",
+            "X: a\r\nY: b",
+            "X: \0",
+            "content-length: 5",
+            "Date: x",
+            "SERVER: x",
+        ] {
+            assert!(field(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! What must hold for a rule besides its pattern.
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use percent_encoding::percent_decode;
+use regex::bytes::{Captures, Regex};
+
+use super::template::{self, Part};
+use super::{Facts, regex};
+use crate::policy::client;
+
+/// One condition, as it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    /// What is looked at.
+    pub of: Subject,
+    /// What it has to be.
+    pub is: Test,
+    /// It holds when the test fails.
+    pub not: bool,
+}
+
+/// What a condition looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A field of the request.
+    Header(String),
+    /// A cookie.
+    Cookie(String),
+    /// A parameter of the query, decoded.
+    Query(String),
+    /// A field of a posted form, decoded.
+    Post(String),
+    /// A variable of the server's environment, as it was at the start.
+    Environment(String),
+    /// What the pattern has captured, by number or name.
+    Capture(String),
+    /// GET.
+    Method,
+    /// As addressed, in lower case, without its port.
+    Host,
+    /// Decoded.
+    Path,
+    /// The client's address; compared with networks.
+    Client,
+    /// The codings that the client accepts; compared with each.
+    Encoding,
+    /// There is a query, if only an empty one.
+    QueryString,
+    /// The protocol is HTTP/1.0.
+    Http10,
+    /// The client's side is encrypted.
+    Https,
+    /// The connection comes through a trusted balancer.
+    Proxied,
+    /// A file at this absolute path; captures are filled in.
+    File(String),
+    /// The same for a folder.
+    Folder(String),
+    /// The same for either, or anything else.
+    Exists(String),
+}
+
+/// The words for subjects in a configuration, and whether each has a name or path with it.
+pub const SUBJECTS: [(&str, bool); 18] = [
+    ("header", true),
+    ("cookie", true),
+    ("query", true),
+    ("post", true),
+    ("environment", true),
+    ("capture", true),
+    ("method", false),
+    ("host", false),
+    ("path", false),
+    ("client", false),
+    ("encoding", false),
+    ("query_string", false),
+    ("http_1.0", false),
+    ("https", false),
+    ("proxied", false),
+    ("file", true),
+    ("folder", true),
+    ("exists", true),
+];
+
+impl Subject {
+    /// By its word in [`SUBJECTS`]; `None` for another word, or a name too many or missing.
+    pub fn by_word(word: &str, name: Option<&str>) -> Option<Subject> {
+        use Subject::*;
+        let named = |subject: fn(String) -> Subject| name.map(|name| subject(name.to_owned()));
+        let alone = |subject: Subject| name.is_none().then_some(subject);
+        match word {
+            "header" => named(Header),
+            "cookie" => named(Cookie),
+            "query" => named(Query),
+            "post" => named(Post),
+            "environment" => named(Environment),
+            "capture" => named(Capture),
+            "method" => alone(Method),
+            "host" => alone(Host),
+            "path" => alone(Path),
+            "client" => alone(Client),
+            "encoding" => alone(Encoding),
+            "query_string" => alone(QueryString),
+            "http_1.0" => alone(Http10),
+            "https" => alone(Https),
+            "proxied" => alone(Proxied),
+            "file" => named(File),
+            "folder" => named(Folder),
+            "exists" => named(Exists),
+            _ => None,
+        }
+    }
+}
+
+/// What a subject has to be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Test {
+    /// There, or true.
+    Present,
+    /// Equal to this, in which captures are filled in. Methods and values compare as they are, codings without case; a client with an address or
+    /// a network.
+    Equals(String),
+    /// It fits this expression.
+    Matches(String),
+}
+
+/// A condition that is ready to be asked.
+#[derive(Debug)]
+pub struct Check {
+    look: Look,
+    expected: Expected,
+    not: bool,
+}
+
+#[derive(Debug)]
+enum Look {
+    Of(Subject),
+    Known(Option<Vec<u8>>),
+    Capture(usize),
+    Stat(Vec<Part>, Kind),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    File,
+    Folder,
+    Any,
+}
+
+#[derive(Debug)]
+enum Expected {
+    Present,
+    Equal(Vec<Part>),
+    Fits(Regex),
+    Among(client::Client),
+}
+
+impl Check {
+    pub fn compile(condition: &Condition, pattern: &Regex) -> Result<Check, String> {
+        use Subject::*;
+        let stat = |path: &String, kind| {
+            if !path.starts_with('/') {
+                return Err(format!("the path {path:?} of a condition must be absolute"));
+            }
+            Ok(Look::Stat(template::parse(path, pattern)?, kind))
+        };
+        let look = match &condition.of {
+            Environment(name) => Look::Known(std::env::var_os(name).map(OsString::into_vec)),
+            Capture(name) => Look::Capture(template::capture(name, pattern)?),
+            File(path) => stat(path, Kind::File)?,
+            Folder(path) => stat(path, Kind::Folder)?,
+            Exists(path) => stat(path, Kind::Any)?,
+            Header(name) | Cookie(name) | Query(name) | Post(name) if name.is_empty() => {
+                return Err("a condition needs the name of the header, cookie, parameter or field".into());
+            }
+            other => Look::Of(other.clone()),
+        };
+        let flag = matches!(
+            condition.of,
+            QueryString | Http10 | Https | Proxied | File(_) | Folder(_) | Exists(_)
+        );
+        let expected = match &condition.is {
+            Test::Present => Expected::Present,
+            _ if flag => {
+                return Err("what is true or false is not compared with a value; use 'not' to negate it".into());
+            }
+            Test::Equals(text) if condition.of == Client => Expected::Among(clients(text)?),
+            Test::Equals(text) => Expected::Equal(template::parse(text, pattern)?),
+            Test::Matches(text) => Expected::Fits(regex(text)?),
+        };
+        let not = condition.not;
+        Ok(Check { look, expected, not })
+    }
+
+    /// Whether it looks at a posted form.
+    pub fn reads_form(&self) -> bool {
+        matches!(&self.look, Look::Of(Subject::Post(_)))
+    }
+
+    /// # Suspends
+    ///
+    /// While the file system is asked, if it is.
+    pub fn holds(&self, facts: &dyn Facts, path: &[u8], captures: &Captures<'_>) -> bool {
+        self.finds(facts, path, captures) != self.not
+    }
+
+    fn finds(&self, facts: &dyn Facts, path: &[u8], captures: &Captures<'_>) -> bool {
+        match &self.look {
+            Look::Known(value) => self.expects(value.as_deref(), captures),
+            Look::Capture(index) => self.expects(captures.get(*index).map(|found| found.as_bytes()), captures),
+            Look::Stat(parts, kind) => exists(template::fill_raw(parts, captures), *kind),
+            Look::Of(subject) => self.finds_in(subject, facts, path, captures),
+        }
+    }
+
+    fn finds_in(&self, subject: &Subject, facts: &dyn Facts, path: &[u8], captures: &Captures<'_>) -> bool {
+        match subject {
+            Subject::Header(name) => self.expects(facts.header(name), captures),
+            Subject::Cookie(name) => self.expects(cookie(facts, name), captures),
+            Subject::Query(name) => {
+                self.expects(parameter(facts.query().map(str::as_bytes), name).as_deref(), captures)
+            }
+            Subject::Post(name) => self.expects(parameter(facts.form(), name).as_deref(), captures),
+            Subject::Method => self.expects(Some(facts.method().as_bytes()), captures),
+            Subject::Host => self.expects(host(facts).as_deref().map(str::as_bytes), captures),
+            Subject::Path => self.expects(Some(path), captures),
+            Subject::Client => match &self.expected {
+                Expected::Among(clients) => clients.is(facts.client()),
+                _ => {
+                    let address = facts.client().map(|client| client.to_canonical().to_string());
+                    self.expects(Some(address.as_deref().unwrap_or("unix").as_bytes()), captures)
+                }
+            },
+            Subject::Encoding => {
+                let accepted = facts.header("accept-encoding").unwrap_or_default();
+                codings(accepted).any(|coding| self.expects(Some(&coding.to_ascii_lowercase()), captures))
+            }
+            Subject::QueryString => facts.query().is_some(),
+            Subject::Http10 => facts.http_10(),
+            Subject::Https => facts.https(),
+            Subject::Proxied => facts.proxied(),
+            // Compiled to other looks.
+            Subject::Environment(_)
+            | Subject::Capture(_)
+            | Subject::File(_)
+            | Subject::Folder(_)
+            | Subject::Exists(_) => false,
+        }
+    }
+
+    fn expects(&self, value: Option<&[u8]>, captures: &Captures<'_>) -> bool {
+        let Some(value) = value else {
+            return false;
+        };
+        match &self.expected {
+            Expected::Present => true,
+            Expected::Equal(parts) => template::fill_raw(parts, captures) == value,
+            Expected::Fits(regex) => regex.is_match(value),
+            Expected::Among(_) => false,
+        }
+    }
+}
+
+fn clients(text: &str) -> Result<client::Client, String> {
+    if text == "unix" {
+        return Ok(client::Client::Unix);
+    }
+    let address = || text.parse().map(|address: std::net::IpAddr| address.into());
+    let network: Result<IpNet, _> = text.parse().or_else(|_| address());
+    network
+        .map(client::Client::Net)
+        .map_err(|_| format!("{text:?} is neither an address nor a network such as 10.0.0.0/8, nor \"unix\""))
+}
+
+/// On the blocking pool: the disk may be slow, or a network away.
+fn exists(path: Vec<u8>, kind: Kind) -> bool {
+    if path.contains(&0) {
+        return false;
+    }
+    let path = PathBuf::from(OsString::from_vec(path));
+    let metadata = osier::shield(|| osier::unblock(move || path.metadata()));
+    metadata.is_ok_and(|metadata| match kind {
+        Kind::File => metadata.is_file(),
+        Kind::Folder => metadata.is_dir(),
+        Kind::Any => true,
+    })
+}
+
+/// The first cookie of that name (RFC 6265 says nothing of a second one's meaning).
+fn cookie<'f>(facts: &'f dyn Facts, name: &str) -> Option<&'f [u8]> {
+    let pairs = facts.header("cookie")?.split(|&byte| byte == b';');
+    pairs
+        .map(<[u8]>::trim_ascii)
+        .find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+/// The first parameter of that name, as forms encode it.
+fn parameter<'q>(query: Option<&'q [u8]>, name: &str) -> Option<Cow<'q, [u8]>> {
+    let decode = |text: &'q [u8]| -> Cow<'q, [u8]> {
+        if text.contains(&b'+') {
+            let spaced: Vec<u8> = text
+                .iter()
+                .map(|&byte| if byte == b'+' { b' ' } else { byte })
+                .collect();
+            return Cow::Owned(percent_decode(&spaced).collect());
+        }
+        percent_decode(text).into()
+    };
+    let pair = |pair: &'q [u8]| match pair.iter().position(|&byte| byte == b'=') {
+        Some(at) => (&pair[..at], &pair[at + 1..]),
+        None => (pair, &pair[pair.len()..]),
+    };
+    let mut pairs = query?.split(|&byte| byte == b'&').map(pair);
+    pairs
+        .find(|(key, _)| *decode(key) == *name.as_bytes())
+        .map(|(_, value)| decode(value))
+}
+
+/// `[::1]:80` is `[::1]`.
+fn host(facts: &dyn Facts) -> Option<String> {
+    let host = facts.host()?;
+    let end = host
+        .rfind(':')
+        .filter(|&colon| !host[colon..].contains(']'))
+        .unwrap_or(host.len());
+    Some(host[..end].to_ascii_lowercase())
+}
+
+/// What `Accept-Encoding` lists with a weight above zero.
+fn codings(field: &[u8]) -> impl Iterator<Item = &[u8]> {
+    field.split(|&byte| byte == b',').filter_map(|item| {
+        let mut parts = item.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+        let coding = parts.next().filter(|coding| !coding.is_empty())?;
+        let refused = |part: &[u8]| {
+            let (name, weight) = part.split_at_checked(2).unwrap_or_default();
+            name.eq_ignore_ascii_case(b"q=") && str::from_utf8(weight).is_ok_and(|weight| weight.parse() == Ok(0.0_f32))
+        };
+        (!parts.any(refused)).then_some(coding)
+    })
+}

@@ -1,0 +1,332 @@
+//! `user`, `group`, `chroot`: what the process gives away once its sockets and logs are open; Landlock on top, where the kernel has it.
+//!
+//! Credentials and Landlock domains belong to threads on Linux, and threads inherit them: [`Privileges::give_up`] is called once, by the first thread, **before any other
+//! thread exists** (it checks that), so before the runtime is built and before anybody watches signals. What needs root is done earlier: binding, and opening logs
+//! and password files. Order inside:
+//!
+//! ```text
+//!   names to ids ─▶ chroot, chdir / ─▶ open what Landlock is to allow ─▶ groups ─▶ group ─▶ user ─▶ no new privileges ─▶ Landlock
+//! ```
+//!
+//! Afterwards it makes sure that root does not come back. A reload works with what is left: it cannot bind ports below 1024, and sees paths as they are inside the
+//! new root and within what Landlock allows. Users and groups are those of `/etc/passwd` and `/etc/group`, or numbers; who is in neither file has to be given by
+//! number.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
+    RulesetCreatedAttr, RulesetStatus,
+};
+use rustix::fs::{Gid, Uid};
+use rustix::thread;
+
+use crate::process::root::inside;
+
+/// The rights that are asked for: those over files of Linux 6.10. Newer ones (connecting to Unix sockets, for example) stay as they are.
+const RIGHTS: ABI = ABI::V5;
+
+/// Read by the system's resolver, and by libraries it loads: those of the new root folder, if there is one.
+const SYSTEM: [&str; 8] = [
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/usr",
+    "/run/systemd/resolve",
+    "/dev/null",
+    "/dev/urandom",
+    "/proc",
+];
+
+/// What is given up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// A name, or a number.
+    pub user: Option<String>,
+    /// A name, or a number; the user's own if it is not said.
+    pub group: Option<String>,
+    /// Becomes the root folder. Needs `user`: root is not held by it.
+    pub chroot: Option<PathBuf>,
+    /// What may still be touched; `None` leaves Landlock alone.
+    pub landlock: Option<Paths>,
+}
+
+/// Folders and files, as they are named before the change of the root. What does not exist is passed over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// Read, with all below: roots of sites, password files.
+    pub read: Vec<PathBuf>,
+    /// Read and written, with all below: folders of logs, of Unix sockets, for temporary files.
+    pub write: Vec<PathBuf>,
+}
+
+/// Settings whose names have been found.
+pub struct Privileges {
+    identity: Option<Identity>,
+    chroot: Option<PathBuf>,
+    landlock: Option<Paths>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Identity {
+    user: u32,
+    group: u32,
+    /// Besides `group`.
+    groups: Vec<u32>,
+    said: String,
+}
+
+/// Whether there are such a user and group: or the key that is wrong, and why.
+pub fn check(user: Option<&str>, group: Option<&str>, chroot: bool) -> Result<(), (&'static str, String)> {
+    let settings = Settings {
+        user: user.map(str::to_owned),
+        group: group.map(str::to_owned),
+        ..Settings::default()
+    };
+    let (passwd, groups) = (read("/etc/passwd"), read("/etc/group"));
+    if chroot && user.is_none() {
+        return Err(("chroot", NEEDS_USER.into()));
+    }
+    match identity(&settings, &passwd, &groups) {
+        Ok(_) => Ok(()),
+        Err(why) if why.starts_with("group") => Err(("group", why)),
+        Err(why) => Err(("user", why)),
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+const NEEDS_USER: &str = "chroot needs user: root is not held by it";
+
+impl Privileges {
+    /// Finds the names; changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// One line for each setting that cannot be.
+    pub fn prepare(settings: &Settings) -> Result<Privileges, Vec<String>> {
+        let identity = identity(settings, &read("/etc/passwd"), &read("/etc/group"));
+        let mut troubles: Vec<String> = identity.as_ref().err().cloned().into_iter().collect();
+        if let Some(folder) = &settings.chroot {
+            if settings.user.is_none() {
+                troubles.push(NEEDS_USER.into());
+            }
+            if !folder.is_dir() || !folder.is_absolute() {
+                troubles.push(format!(
+                    "chroot = '{}': there is no such folder; name it from the root",
+                    folder.display()
+                ));
+            }
+        }
+        if (settings.user.is_some() || settings.chroot.is_some()) && !rustix::process::geteuid().is_root() {
+            troubles.push("user, group and chroot need a start as root; leave them out, or start with sudo".into());
+        }
+        match identity {
+            Ok(identity) if troubles.is_empty() => Ok(Privileges {
+                identity,
+                chroot: settings.chroot.clone(),
+                landlock: settings.landlock.clone(),
+            }),
+            _ => Err(troubles),
+        }
+    }
+
+    /// The numbers of the user and the group, if there is one to become.
+    pub fn ids(&self) -> Option<(u32, u32)> {
+        self.identity.as_ref().map(|identity| (identity.user, identity.group))
+    }
+
+    /// Gives everything up; what holds from now on, a line each.
+    ///
+    /// # Errors
+    ///
+    /// A line. The process may then have given up a part, and must end.
+    pub fn give_up(self) -> Result<Vec<String>, String> {
+        if threads() != Some(1) {
+            return Err("privileges can be dropped only while there is one thread".into());
+        }
+        self.give_up_here()
+    }
+
+    /// Of this thread, and of those that it starts from now on.
+    fn give_up_here(self) -> Result<Vec<String>, String> {
+        let mut lines = Vec::new();
+        if let Some(folder) = &self.chroot {
+            let moved = rustix::process::chroot(folder).and_then(|()| rustix::process::chdir("/"));
+            moved.map_err(|error| format!("cannot make '{}' the root folder: {error}", folder.display()))?;
+            lines.push(format!("the root folder is '{}'", folder.display()));
+        }
+        // A rule is for what a name leads to: from here on it leads to what is inside. And this user may still go everywhere.
+        let root = self.chroot.as_deref();
+        let ruleset = self.landlock.as_ref().map(|paths| ruleset(paths, root));
+        if let Some(identity) = &self.identity {
+            identity
+                .take()
+                .map_err(|error| format!("cannot become {}: {error}", identity.said))?;
+            lines.push(format!("running as {}", identity.said));
+        }
+        if let Some(ruleset) = ruleset {
+            // Also where there is no Landlock: a program that were started from here would get nothing back.
+            thread::set_no_new_privs(true).map_err(|error| format!("cannot refuse new privileges: {error}"))?;
+            lines.push(restrict(ruleset));
+        }
+        Ok(lines)
+    }
+}
+
+impl Identity {
+    fn take(&self) -> Result<(), String> {
+        let (user, group) = (Uid::from_raw(self.user), Gid::from_raw(self.group));
+        let groups: Vec<Gid> = [self.group]
+            .iter()
+            .chain(&self.groups)
+            .copied()
+            .map(Gid::from_raw)
+            .collect();
+        let changed = thread::set_thread_groups(&groups)
+            .and_then(|()| thread::set_thread_res_gid(group, group, group))
+            .and_then(|()| thread::set_thread_res_uid(user, user, user));
+        changed.map_err(|error| error.to_string())?;
+        let is = (
+            rustix::process::getuid(),
+            rustix::process::geteuid(),
+            rustix::process::getegid(),
+        );
+        let root_again = !user.is_root() && thread::set_thread_uid(Uid::ROOT).is_ok();
+        if is != (user, user, group) || root_again {
+            return Err("the system let root come back".into());
+        }
+        Ok(())
+    }
+}
+
+/// Of this process; `None` without /proc.
+fn threads() -> Option<usize> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Threads:"))?;
+    line.trim().parse().ok()
+}
+
+fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Identity>, String> {
+    let Some(user) = &settings.user else {
+        return match &settings.group {
+            Some(_) => Err("group needs user: a process of root keeps everything".into()),
+            None => Ok(None),
+        };
+    };
+    // name:password:uid:gid:…
+    let known = |line: &&str| {
+        let mut fields = line.split(':');
+        fields.next() == Some(user) || fields.nth(1) == Some(user)
+    };
+    let entry: Option<Vec<&str>> = passwd.lines().find(known).map(|line| line.split(':').collect());
+    let number = |text: &str| text.parse::<u32>().ok();
+    let (name, uid, own) = match entry.as_deref() {
+        Some([name, _, uid, gid, ..]) => (*name, number(uid), number(gid)),
+        _ => ("", number(user), None),
+    };
+    let uid =
+        uid.ok_or_else(|| format!("user = {user:?}: /etc/passwd has no such user; name one, or give its number"))?;
+    let gid = match &settings.group {
+        None => own.ok_or_else(|| format!("user = {user:?} is not in /etc/passwd: say its group too"))?,
+        Some(wanted) => {
+            let named = group.lines().find(|line| line.split(':').next() == Some(wanted));
+            named
+                .and_then(|line| number(line.split(':').nth(2)?))
+                .or_else(|| number(wanted))
+                .ok_or_else(|| {
+                    format!("group = {wanted:?}: /etc/group has no such group; name one, or give its number")
+                })?
+        }
+    };
+    // name:password:gid:member,member
+    let member = |line: &&str| {
+        !name.is_empty()
+            && line
+                .split(':')
+                .nth(3)
+                .is_some_and(|list| list.split(',').any(|one| one == name))
+    };
+    let of = |line: &str| line.split(':').nth(2).and_then(number);
+    let groups: Vec<u32> = group
+        .lines()
+        .filter(member)
+        .filter_map(of)
+        .filter(|other| *other != gid)
+        .collect();
+    let shown = if name.is_empty() {
+        String::new()
+    } else {
+        format!("{name}, ")
+    };
+    let more = if groups.is_empty() {
+        String::new()
+    } else {
+        format!(", and {} more groups", groups.len())
+    };
+    let said = format!("{shown}user {uid}, group {gid}{more}");
+    Ok(Some(Identity {
+        user: uid,
+        group: gid,
+        groups,
+        said,
+    }))
+}
+
+/// Opens what may be touched, from inside of `root`. `Err` says why there is no Landlock.
+fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String> {
+    let text = |error: landlock::RulesetError| error.to_string();
+    let all = AccessFs::from_all(RIGHTS);
+    let mut rules = Ruleset::default()
+        .handle_access(all)
+        .and_then(Ruleset::create)
+        .map_err(text)?;
+    let named = |path: &PathBuf| inside(root, path);
+    let read = SYSTEM
+        .iter()
+        .map(PathBuf::from)
+        .chain(paths.read.iter().filter_map(named));
+    let read = read.map(|path| (path, AccessFs::ReadFile | AccessFs::ReadDir));
+    // Nothing that a server writes is ever run.
+    let write = paths
+        .write
+        .iter()
+        .filter_map(named)
+        .map(|path| (path, all & !AccessFs::Execute));
+    for (path, access) in read.chain(write) {
+        let Ok(opened) = PathFd::new(&path) else {
+            continue;
+        };
+        // Of a file only what files have.
+        let access = if path.is_dir() {
+            access
+        } else {
+            access & AccessFs::from_file(RIGHTS)
+        };
+        rules = rules.add_rule(PathBeneath::new(opened, access)).map_err(text)?;
+    }
+    Ok(rules)
+}
+
+fn restrict(ruleset: Result<RulesetCreated, String>) -> String {
+    let status = match ruleset.map(|rules| rules.restrict_self().map_err(|error| error.to_string())) {
+        Ok(Ok(status)) => status,
+        Ok(Err(why)) | Err(why) => return format!("landlock: not available ({why})"),
+    };
+    let abi = match status.landlock {
+        LandlockStatus::Available { effective_abi, .. } => effective_abi as i32,
+        LandlockStatus::NotEnabled => return "landlock: not available (not enabled when the system started)".into(),
+        LandlockStatus::NotImplemented => return "landlock: not available (not in this kernel)".into(),
+    };
+    match status.ruleset {
+        RulesetStatus::FullyEnforced => format!("landlock: ABI {abi}, full"),
+        RulesetStatus::PartiallyEnforced => format!("landlock: ABI {abi}, partial"),
+        _ => format!("landlock: ABI {abi}, not enforced"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! Names, refusals, and in child processes what is left once privileges are given up.
+
+use super::*;
+use crate::scratch::Scratch;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nwww:x:33:34:www:/var/www:/bin/false\nbroken\n";
+const GROUP: &str = "root:x:0:\nwww:x:34:\nlogs:x:4:syslog,www\ncerts:x:110:www\nother:x:111:wwwx\n";
+
+fn wanted(user: Option<&str>, group: Option<&str>) -> Settings {
+    Settings {
+        user: user.map(String::from),
+        group: group.map(String::from),
+        ..Settings::default()
+    }
+}
+
+#[test]
+fn names_and_numbers_become_ids() {
+    let found = |user, group| identity(&wanted(user, group), PASSWD, GROUP);
+    let ids = |user, group| {
+        found(user, group)
+            .unwrap()
+            .map(|identity| (identity.user, identity.group, identity.groups))
+    };
+    assert_eq!(ids(None, None), None);
+    assert_eq!(ids(Some("www"), None), Some((33, 34, vec![4, 110])));
+    assert_eq!(ids(Some("33"), None), Some((33, 34, vec![4, 110])));
+    assert_eq!(ids(Some("www"), Some("certs")), Some((33, 110, vec![4])));
+    assert_eq!(ids(Some("www"), Some("7")), Some((33, 7, vec![4, 110])));
+    assert_eq!(ids(Some("5000"), Some("www")), Some((5000, 34, vec![])));
+    assert_eq!(
+        found(Some("www"), None).unwrap().unwrap().said,
+        "www, user 33, group 34, and 2 more groups"
+    );
+    for (user, group, expected) in [
+        (Some("nobody"), None, "user = \"nobody\": /etc/passwd has no such user"),
+        (Some("5000"), None, "say its group too"),
+        (
+            Some("www"),
+            Some("none"),
+            "group = \"none\": /etc/group has no such group",
+        ),
+        (None, Some("www"), "group needs user"),
+        (Some("-1"), Some("0"), "no such user"),
+    ] {
+        let why = found(user, group).unwrap_err();
+        assert!(why.contains(expected), "{why}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_said_before_anything_changes() {
+    let mut settings = wanted(Some("no such user"), None);
+    settings.chroot = Some("/no/such/folder".into());
+    let troubles = Privileges::prepare(&settings).err().unwrap().join("\n");
+    assert!(
+        troubles.contains("no such user") && troubles.contains("no such folder"),
+        "{troubles}"
+    );
+    settings = wanted(None, None);
+    settings.chroot = Some("/".into());
+    let troubles = Privileges::prepare(&settings).err().unwrap().join("\n");
+    assert!(troubles.contains("chroot needs user"), "{troubles}");
+}
+
+#[test]
+fn a_process_with_threads_is_refused() {
+    std::thread::scope(|scope| {
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || held.recv());
+        let refused = Privileges::prepare(&Settings::default())
+            .ok()
+            .unwrap()
+            .give_up()
+            .unwrap_err();
+        assert!(refused.contains("one thread"), "{refused}");
+        drop(hold);
+    });
+}
+
+/// Runs [`child`] in a process of its own, and gives what it has said.
+fn in_a_child(scratch: &Scratch, chroot: bool) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can give privileges up");
+        return None;
+    }
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    scratch.write("site/page", "page");
+    scratch.write("other/page", "other");
+    scratch.write("logs/log", "");
+    fs::set_permissions(scratch.path().join("logs"), fs::Permissions::from_mode(0o777)).unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "process::privileges::tests::child",
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env("OSIER_PRIVILEGES", scratch.path())
+        .env("OSIER_CHROOT", if chroot { "1" } else { "" })
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Some(said)
+}
+
+#[test]
+#[ignore = "run in a child process by others"]
+fn child() {
+    let folder = PathBuf::from(std::env::var_os("OSIER_PRIVILEGES").unwrap());
+    let chroot = std::env::var("OSIER_CHROOT").unwrap() == "1";
+    // Opened before: it stays open.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let settings = Settings {
+        user: Some("65534".into()),
+        group: Some("65534".into()),
+        chroot: chroot.then(|| folder.clone()),
+        landlock: Some(Paths {
+            read: vec![folder.join("site"), folder.join("missing")],
+            write: vec![folder.join("logs")],
+        }),
+    };
+    for line in Privileges::prepare(&settings).ok().unwrap().give_up_here().unwrap() {
+        println!("said: {line}");
+    }
+    let root = if chroot { PathBuf::from("/") } else { folder };
+    // A thread that is started now has no more than the first.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            println!("uid: {}", rustix::process::getuid().as_raw());
+            println!("root again: {}", thread::set_thread_uid(Uid::ROOT).is_ok());
+            println!("shadow: {}", fs::read("/etc/shadow").is_ok());
+            println!("passwd: {}", fs::read("/etc/passwd").is_ok());
+            println!("site: {}", fs::read(root.join("site/page")).is_ok());
+            println!("other: {}", fs::read(root.join("other/page")).is_ok());
+            println!("write log: {}", fs::write(root.join("logs/new"), "x").is_ok());
+            println!("write site: {}", fs::write(root.join("site/new"), "x").is_ok());
+            println!(
+                "connect: {}",
+                std::net::TcpStream::connect(listener.local_addr().unwrap()).is_ok()
+            );
+            println!("accept: {}", listener.accept().is_ok());
+        });
+    });
+}
+
+#[test]
+fn what_is_given_up_does_not_come_back() {
+    let scratch = Scratch::new();
+    let Some(said) = in_a_child(&scratch, false) else {
+        return;
+    };
+    let expect = |line: &str| assert!(said.lines().any(|known| known.ends_with(line)), "{line}\n{said}");
+    expect("uid: 65534");
+    expect("root again: false");
+    expect("shadow: false");
+    expect("passwd: true");
+    expect("site: true");
+    expect("write log: true");
+    expect("write site: false");
+    expect("connect: true");
+    expect("accept: true");
+    let landlock = said
+        .lines()
+        .find_map(|line| line.strip_prefix("said: landlock: "))
+        .unwrap();
+    if landlock.ends_with("full") || landlock.ends_with("partial") {
+        expect("other: false");
+    } else {
+        println!("skipped: landlock is {landlock}");
+        expect("other: true");
+    }
+}
+
+#[test]
+fn outside_of_the_root_folder_there_is_nothing() {
+    let scratch = Scratch::new();
+    let Some(said) = in_a_child(&scratch, true) else { return };
+    let expect = |line: &str| assert!(said.lines().any(|known| known.ends_with(line)), "{line}\n{said}");
+    expect(&format!("said: the root folder is '{}'", scratch.path().display()));
+    expect("uid: 65534");
+    expect("root again: false");
+    expect("passwd: false");
+    expect("site: true");
+    expect("write log: true");
+    expect("connect: true");
+    expect("accept: true");
+}

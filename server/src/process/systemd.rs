@@ -1,0 +1,335 @@
+//! Sockets that systemd has opened, by name, and what systemd is told in return (sd_listen_fds(3), sd_notify(3)).
+//!
+//! `serve.rs` takes [`Sockets`] once, before it binds anything itself, and hands out each by the name that `[[listen]]` asks for. [`Notify`] is made at the same time,
+//! before a change of the root folder puts its socket out of sight; it is connected then and works on.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::{env, io};
+
+use osier::net::{Inherited, TcpListener, UnixListener};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::time::{ClockId, clock_gettime};
+
+/// What systemd has opened and nobody has asked for yet.
+#[derive(Debug, Default)]
+pub struct Sockets(Vec<Inherited>);
+
+/// A socket that listens.
+#[derive(Debug)]
+pub enum Socket {
+    /// `ListenStream=` with a port.
+    Tcp(TcpListener),
+    /// `ListenStream=` with a path.
+    Unix(UnixListener),
+}
+
+impl Sockets {
+    /// Takes all of them.
+    ///
+    /// # Errors
+    ///
+    /// A line, when the environment names descriptors that are not there.
+    pub fn take() -> Result<Sockets, String> {
+        let taken = osier::net::inherited();
+        taken
+            .map(Sockets)
+            .map_err(|error| format!("cannot take the sockets of systemd: {error}"))
+    }
+
+    /// The sockets of that name: a unit may have several addresses.
+    ///
+    /// # Errors
+    ///
+    /// A line, when there is none of that name, or one does not listen.
+    pub fn named(&mut self, name: &str) -> Result<Vec<Socket>, String> {
+        let mut found = Vec::new();
+        for socket in self.0.extract_if(.., |socket| socket.name == name) {
+            found.push(listening(socket.fd).map_err(|why| format!("systemd:{name} {why}"))?);
+        }
+        if found.is_empty() {
+            let others: Vec<&str> = self.0.iter().map(|socket| socket.name.as_str()).collect();
+            let there = match others.as_slice() {
+                [] => "systemd has opened none for this process: start it by its socket unit".into(),
+                others => format!(
+                    "there are {}: see FileDescriptorName= of the socket unit",
+                    others.join(", ")
+                ),
+            };
+            return Err(format!("systemd:{name} is no socket of this process; {there}"));
+        }
+        Ok(found)
+    }
+
+    /// The names that nobody has asked for; their clients would wait for ever.
+    pub fn unused(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|socket| socket.name.as_str())
+    }
+}
+
+fn listening(fd: OwnedFd) -> Result<Socket, String> {
+    let not = |_| "is no socket".to_owned();
+    let stream = sockopt::socket_type(&fd).map_err(not)? == SocketType::STREAM;
+    if !stream || !sockopt::socket_acceptconn(&fd).map_err(not)? {
+        return Err("does not listen: its unit needs ListenStream= and Accept=no".into());
+    }
+    match sockopt::socket_domain(fd.as_fd()).map_err(not)? {
+        AddressFamily::INET | AddressFamily::INET6 => Ok(Socket::Tcp(fd.into())),
+        AddressFamily::UNIX => Ok(Socket::Unix(fd.into())),
+        family => Err(format!(
+            "is of the address family {}, which is not served",
+            family.as_raw()
+        )),
+    }
+}
+
+/// Tells the service manager how things are; does nothing where there is none.
+#[derive(Debug, Default)]
+pub struct Notify(Option<UnixDatagram>);
+
+impl Notify {
+    /// Connects to `NOTIFY_SOCKET`.
+    ///
+    /// # Errors
+    ///
+    /// A line, when there is one named that cannot be reached.
+    pub fn from_env() -> Result<Notify, String> {
+        let Some(name) = env::var_os("NOTIFY_SOCKET") else {
+            return Ok(Notify(None));
+        };
+        connect(name.as_bytes())
+            .map(|socket| Notify(Some(socket)))
+            .map_err(|error| format!("cannot reach NOTIFY_SOCKET={}: {error}", name.display()))
+    }
+
+    /// Everything listens.
+    pub fn ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={}", line(status)));
+    }
+
+    /// The configuration is being read again; [`ready`](Notify::ready) ends that.
+    pub fn reloading(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+    }
+
+    /// The end has begun.
+    pub fn stopping(&self, status: &str) {
+        self.send(&format!("STOPPING=1\nSTATUS={}", line(status)));
+    }
+
+    /// A manager that does not listen is not waited for: the socket does not block.
+    fn send(&self, message: &str) {
+        if let Some(socket) = &self.0 {
+            let _ = socket.send(message.as_bytes());
+        }
+    }
+}
+
+fn connect(name: &[u8]) -> io::Result<UnixDatagram> {
+    let address = match name {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        [b'/', ..] => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(name))?,
+        _ => {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it begins with neither '/' nor '@'",
+            ));
+        }
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// A second line would be another assignment.
+fn line(status: &str) -> String {
+    status.replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    /// A process that has the sockets at 3 and on, as systemd starts one. A shell puts them there.
+    fn start(fds: &[&dyn AsFd], pid: &str, names: Option<&str>) -> (bool, String) {
+        // Copies without close-on-exec, at numbers that do not collide with their places.
+        let copies: Vec<OwnedFd> = fds
+            .iter()
+            .map(|fd| rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), 100).unwrap())
+            .collect();
+        for copy in &copies {
+            rustix::io::fcntl_setfd(copy, rustix::io::FdFlags::empty()).unwrap();
+        }
+        let places: String = copies
+            .iter()
+            .enumerate()
+            .map(|(at, fd)| format!("{}<&{} ", at + 3, fd.as_raw_fd()))
+            .collect();
+        let test = "--exact process::systemd::tests::child --ignored --nocapture --test-threads=1";
+        let script = format!("export LISTEN_PID={pid}; exec {places}; exec \"$0\" {test}");
+        let mut command = Command::new("bash");
+        command
+            .arg0("bash")
+            .arg("-c")
+            .arg(script)
+            .arg(std::env::current_exe().unwrap());
+        command
+            .env("LISTEN_FDS", fds.len().to_string())
+            .env_remove("LISTEN_FDNAMES");
+        if let Some(names) = names {
+            command.env("LISTEN_FDNAMES", names);
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.success(), said)
+    }
+
+    #[test]
+    #[ignore = "run in a child process by others"]
+    fn child() {
+        let mut sockets = match Sockets::take() {
+            Ok(sockets) => sockets,
+            Err(why) => return println!("said: {why}"),
+        };
+        for name in ["web", "local", "missing"] {
+            match sockets.named(name) {
+                Ok(found) => {
+                    for socket in found {
+                        let _ = match socket {
+                            Socket::Tcp(listener) => listener.accept().map(|(mut stream, _)| stream.write_all(b"tcp")),
+                            Socket::Unix(listener) => {
+                                listener.accept().map(|(mut stream, _)| stream.write_all(b"unix"))
+                            }
+                        };
+                        println!("said: served {name}");
+                    }
+                }
+                Err(why) => println!("said: {why}"),
+            }
+        }
+        println!("said: unused {:?}", sockets.unused().collect::<Vec<_>>());
+        println!("said: again {}", Sockets::take().unwrap().unused().count());
+    }
+
+    fn said(output: &str) -> Vec<&str> {
+        output
+            .lines()
+            .filter_map(|line| Some(line.split_once("said: ")?.1))
+            .collect()
+    }
+
+    #[test]
+    fn sockets_of_systemd_are_served_by_their_names() {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("socket");
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let unix = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let spare = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut to_tcp = std::net::TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
+        let mut to_unix = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let (ended, output) = start(&[&tcp, &unix, &spare], "$$", Some("web:local:spare"));
+        assert!(ended, "{output}");
+        let expected = [
+            "served web",
+            "served local",
+            "systemd:missing is no socket of this process; there are spare: see FileDescriptorName= of the socket unit",
+            r#"unused ["spare"]"#,
+            "again 0",
+        ];
+        assert_eq!(said(&output), expected, "{output}");
+        let (mut one, mut two) = (String::new(), String::new());
+        to_tcp.read_to_string(&mut one).unwrap();
+        to_unix.read_to_string(&mut two).unwrap();
+        assert_eq!((one.as_str(), two.as_str()), ("tcp", "unix"));
+    }
+
+    #[test]
+    fn what_is_not_meant_for_this_process_or_no_listener_is_not_served() {
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let none = "systemd:web is no socket of this process; systemd has opened none for this process: start it by its socket unit";
+        for (fds, pid, names, expected) in [
+            (&[&tcp as &dyn AsFd][..], "1", Some("web"), none),
+            (&[], "$$", None, none),
+            (&[&file], "$$", Some("web"), "systemd:web is no socket"),
+            (
+                &[&udp],
+                "$$",
+                Some("web"),
+                "systemd:web does not listen: its unit needs ListenStream= and Accept=no",
+            ),
+            (
+                &[&tcp],
+                "$$",
+                None,
+                "systemd:web is no socket of this process; there are unknown: see FileDescriptorName= of the socket unit",
+            ),
+            (
+                &[&tcp],
+                "$$",
+                Some("a:b"),
+                "cannot take the sockets of systemd: LISTEN_FDNAMES has 2 names for 1 descriptors",
+            ),
+            (
+                &[&tcp],
+                "x",
+                None,
+                "cannot take the sockets of systemd: LISTEN_PID is not a number",
+            ),
+        ] {
+            let (ended, output) = start(fds, pid, names);
+            assert!(ended, "{output}");
+            assert_eq!(said(&output)[0], expected);
+        }
+    }
+
+    #[test]
+    fn the_manager_is_told() {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let notify = Notify(Some(connect(path.as_os_str().as_bytes()).unwrap()));
+        let heard = || {
+            let mut buffer = [0; 500];
+            let count = manager.recv(&mut buffer).unwrap();
+            String::from_utf8(buffer[..count].to_vec()).unwrap()
+        };
+        notify.ready("serving 2 sites\nREADY=0");
+        assert_eq!(heard(), "READY=1\nSTATUS=serving 2 sites READY=0");
+        notify.reloading();
+        let reloading = heard();
+        let micros: u64 = reloading
+            .strip_prefix("RELOADING=1\nMONOTONIC_USEC=")
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(micros > 0);
+        notify.stopping("");
+        assert_eq!(heard(), "STOPPING=1\nSTATUS=");
+        // A manager that does not read stops nobody.
+        (0..10_000).for_each(|_| notify.ready("more"));
+    }
+
+    #[test]
+    fn names_of_the_managers_socket() {
+        let name = format!("osier-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+        let manager = UnixDatagram::bind_addr(&address).unwrap();
+        Notify(Some(connect(format!("@{name}").as_bytes()).unwrap())).ready("x");
+        assert_eq!(manager.recv(&mut [0; 100]).unwrap(), 16);
+        assert!(connect(b"vsock:2:1234").is_err() && connect(b"").is_err() && connect(b"/no/such/socket").is_err());
+        // Without a manager nothing happens.
+        Notify(None).ready("x");
+    }
+}

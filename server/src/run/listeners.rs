@@ -1,0 +1,357 @@
+//! The listeners of sites: bound, accepting, given other settings, gone.
+//!
+//! Called by `sites.rs` only, on the first fiber. A [`Bound`] has everything but connections: nothing is lost by dropping it. [`Running`] is
+//! one that accepts. A server's settings do not change under its connections: for other ones a second server is bound to clones of the same
+//! sockets, takes whoever comes, and the first is closed, which keeps its connections until they go or the listener does. It is ended by this or a
+//! later reload: only when its last accept is over is a count of 0 true, and ending it before would drop who has just come.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use osier::JoinHandle;
+use osier_web::{
+    Connections, Limits, Listener, Listening, Request, Router, Server, ShutdownHandle, SocketFile, Timeouts,
+};
+
+use crate::config::{self, Bind, Config};
+use crate::log::operator::Say;
+use crate::process::root::inside;
+use crate::run::startup::cannot_listen;
+use crate::site::live::Live;
+
+/// How long a reload waits for a server to accept no more, at most: a worker that somebody keeps busy holds its accepting fiber.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// How often it looks; workers take less.
+const CLOSING_TICK: Duration = Duration::from_millis(1);
+
+/// A listener that is bound and does not accept yet.
+pub struct Bound {
+    pub settings: config::Listener,
+    pub slot: usize,
+    drain: Duration,
+    /// Filled before it accepts.
+    live: Arc<OnceLock<Arc<Live>>>,
+    pub listening: Listening,
+    sockets: Vec<Listener>,
+    file: Option<SocketFile>,
+    /// What the permissions of its file are to become.
+    mode: Option<u32>,
+}
+
+/// A listener that accepts.
+pub struct Running {
+    settings: config::Listener,
+    drain: Duration,
+    /// Its number in snapshots: never used again.
+    slot: usize,
+    /// For a server with other settings.
+    sockets: Vec<Listener>,
+    /// Goes with the listener, whichever of its servers accepts.
+    file: Option<SocketFile>,
+    /// The last one accepts; those before it keep the connections they have.
+    servers: Vec<Serving>,
+}
+
+struct Serving {
+    stop: ShutdownHandle,
+    fiber: JoinHandle<usize>,
+    connections: Connections,
+}
+
+/// A server that ends.
+pub struct Ending {
+    pub stop: ShutdownHandle,
+    /// How many connections had to be cut.
+    pub fiber: JoinHandle<usize>,
+    /// Those of clients; none are counted of `[admin]`.
+    pub connections: Option<Connections>,
+}
+
+/// Permissions of socket files that are being changed: dropped without [`Modes::keep`], they are again what they were.
+#[derive(Default)]
+pub struct Modes(Vec<(PathBuf, Permissions)>);
+
+/// The sockets a listener begins with.
+pub enum From {
+    /// None: they are opened now.
+    Nothing,
+    /// Those that were opened before privileges were given up.
+    Opened(Vec<Listener>),
+    /// Those of the same listener with other settings, or of `[admin]`, which has had this address.
+    Sockets(Vec<Listener>),
+}
+
+impl Bound {
+    /// Binds a listener. `root` is the root folder that this process has taken.
+    pub fn new(
+        config: &Config,
+        settings: &config::Listener,
+        slot: usize,
+        from: From,
+        root: Option<&Path>,
+        say: &Say,
+    ) -> Result<Bound, String> {
+        let live: Arc<OnceLock<Arc<Live>>> = Arc::default();
+        let server = server(config, settings, slot, &live, say);
+        let is_new = matches!(from, From::Nothing);
+        let is_taken_over = matches!(from, From::Sockets(_));
+        let file = match &settings.bind {
+            Bind::Unix(path) => inside(root, path),
+            _ => None,
+        };
+        let listening = match (from, &settings.bind, &file) {
+            (From::Opened(sockets) | From::Sockets(sockets), ..) => server.listeners(sockets),
+            (From::Nothing, Bind::Tcp(address), _) => server.bind(address),
+            (From::Nothing, Bind::Unix(_), Some(file)) => server.bind_unix(file),
+            (From::Nothing, bind, _) => Err(io::Error::other(format!(
+                "{bind} can be taken at the start only: restart the server"
+            ))),
+        };
+        let mut listening = listening.map_err(|error| cannot_listen(&error))?;
+        if let (true, Some(file), Some(mode)) = (is_new, file, settings.mode) {
+            fs::set_permissions(&file, Permissions::from_mode(mode)).map_err(|error| no_mode(&file, &error))?;
+        }
+        let sockets = clones(listening.listeners(), &settings.bind)?;
+        Ok(Bound {
+            settings: settings.clone(),
+            slot,
+            drain: config.drain,
+            live,
+            file: listening.take_file(),
+            listening,
+            sockets,
+            mode: settings.mode.filter(|_| is_taken_over),
+        })
+    }
+
+    /// Changes the permissions of its file, if they are to be others.
+    pub fn set_mode(&self, root: Option<&Path>, modes: &mut Modes) -> Result<(), String> {
+        match (&self.settings.bind, self.mode) {
+            (Bind::Unix(path), Some(mode)) => modes.change(path, root, mode),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes over the file of its socket, which somebody else has made.
+    pub fn take_over(&mut self, file: SocketFile) {
+        self.file = Some(file);
+    }
+
+    fn serve(live: &Arc<OnceLock<Arc<Live>>>, listening: Listening, site: &Arc<Live>) -> Serving {
+        let _ = live.set(Arc::clone(site));
+        Serving {
+            stop: listening.handle(),
+            connections: listening.connections(),
+            fiber: osier::spawn(move || listening.run()),
+        }
+    }
+
+    /// Begins to accept.
+    pub fn accept(self, site: &Arc<Live>) -> Running {
+        Running {
+            servers: vec![Bound::serve(&self.live, self.listening, site)],
+            settings: self.settings,
+            drain: self.drain,
+            slot: self.slot,
+            sockets: self.sockets,
+            file: self.file,
+        }
+    }
+}
+
+impl Modes {
+    fn change(&mut self, path: &Path, root: Option<&Path>, mode: u32) -> Result<(), String> {
+        let Some(file) = inside(root, path) else {
+            let why = "it lies outside of the root folder of this process";
+            return Err(no_mode(path, &why));
+        };
+        let changed = fs::metadata(&file).and_then(|found| {
+            fs::set_permissions(&file, Permissions::from_mode(mode))?;
+            Ok(found.permissions())
+        });
+        let old = changed.map_err(|error| no_mode(path, &error))?;
+        self.0.push((file, old));
+        Ok(())
+    }
+
+    pub fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Modes {
+    fn drop(&mut self) {
+        for (file, old) in self.0.drain(..) {
+            // It could be changed a moment ago.
+            let _ = fs::set_permissions(file, old);
+        }
+    }
+}
+
+fn no_mode(path: &Path, why: &dyn std::fmt::Display) -> String {
+    format!("cannot change the mode of '{}': {why}", path.display())
+}
+
+/// Other descriptors of the sockets of an address.
+pub fn clones(sockets: &[Listener], bind: &Bind) -> Result<Vec<Listener>, String> {
+    let clones = sockets.iter().map(Listener::try_clone).collect::<io::Result<_>>();
+    clones.map_err(|error| format!("cannot copy the sockets of '{bind}': {error}"))
+}
+
+/// Waits until the servers, which have been asked to, accept no more, for [`CLOSING`] at most.
+pub fn wait_closed<'s>(servers: impl Iterator<Item = &'s ShutdownHandle> + Clone) {
+    let asked = Instant::now();
+    while !servers.clone().all(ShutdownHandle::is_closed) && asked.elapsed() < CLOSING {
+        osier::sleep(CLOSING_TICK);
+    }
+}
+
+impl Running {
+    pub fn bind(&self) -> &Bind {
+        &self.settings.bind
+    }
+
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// The keys whose values are others than those this listener has.
+    pub fn changed(&self, config: &Config, settings: &config::Listener) -> Vec<&'static str> {
+        let old = &self.settings;
+        let keys = [
+            ("proxy_protocol", old.proxy_protocol != settings.proxy_protocol),
+            ("max_connections", old.max_connections != settings.max_connections),
+            ("mode", old.mode != settings.mode),
+            ("timeouts", old.timeouts != settings.timeouts),
+            ("head", old.head != settings.head),
+            ("drain", self.drain != config.drain),
+        ];
+        keys.into_iter()
+            .filter(|(_, differs)| *differs)
+            .map(|(key, _)| key)
+            .collect()
+    }
+
+    /// Of clients, of all its servers.
+    pub fn connections(&self) -> impl Iterator<Item = Connections> {
+        self.servers.iter().map(|server| server.connections.clone())
+    }
+
+    /// The same listener with other settings, not accepting yet. `made_mode`: the permissions of its file where they name none.
+    pub fn renewed(
+        &self,
+        config: &Config,
+        settings: &config::Listener,
+        made_mode: u32,
+        root: Option<&Path>,
+        say: &Say,
+    ) -> Result<Bound, String> {
+        let sockets = self.sockets()?;
+        let mut bound = Bound::new(config, settings, self.slot, From::Sockets(sockets), root, say)?;
+        bound.mode = (self.settings.mode != settings.mode).then(|| settings.mode.unwrap_or(made_mode));
+        Ok(bound)
+    }
+
+    /// Has `renewed` accept, and nobody else from now on.
+    ///
+    /// # Suspends
+    ///
+    /// Until the servers of before have accepted their last connections, for [`CLOSING`] at most.
+    pub fn renew(&mut self, renewed: Bound, site: &Arc<Live>) {
+        let serving = Bound::serve(&renewed.live, renewed.listening, site);
+        (self.settings, self.drain) = (renewed.settings, renewed.drain);
+        for server in &self.servers {
+            server.stop.close();
+        }
+        wait_closed(self.servers.iter().map(|server| &server.stop));
+        self.servers.push(serving);
+    }
+
+    /// Ends the servers that accept no more and have no connection left.
+    pub fn reap(&mut self) -> impl Iterator<Item = Ending> {
+        let is_over = |server: &mut Serving| server.stop.is_closed() && server.connections.count() == 0;
+        self.servers.extract_if(.., is_over).map(Serving::end)
+    }
+
+    /// Others for the same address.
+    pub fn sockets(&self) -> Result<Vec<Listener>, String> {
+        clones(&self.sockets, &self.settings.bind)
+    }
+
+    pub fn take_file(&mut self) -> Option<SocketFile> {
+        self.file.take()
+    }
+
+    /// Takes nobody new, and lets running requests finish.
+    pub fn end(self) -> impl Iterator<Item = Ending> {
+        drop(self.file);
+        self.servers.into_iter().map(Serving::end)
+    }
+}
+
+impl Serving {
+    fn end(self) -> Ending {
+        self.stop.shutdown();
+        Ending {
+            stop: self.stop,
+            fiber: self.fiber,
+            connections: Some(self.connections),
+        }
+    }
+}
+
+fn server(
+    config: &Config,
+    settings: &config::Listener,
+    slot: usize,
+    live: &Arc<OnceLock<Arc<Live>>>,
+    say: &Say,
+) -> Server {
+    let (answering, recording) = (Arc::clone(live), Arc::clone(live));
+    let router = Router::new().fallback(move |request: &mut Request<'_>| {
+        // Set before the first connection is accepted.
+        let live = answering.get().expect("a listener accepts after Bound::serve");
+        live.answer(slot, request)
+    });
+    let default = Timeouts::default();
+    let timeouts = Timeouts {
+        header: settings.timeouts.header.unwrap_or(default.header),
+        body: settings.timeouts.body.unwrap_or(default.body),
+        idle: settings.timeouts.idle.unwrap_or(default.idle),
+        write: settings.timeouts.write.unwrap_or(default.write),
+        drain: config.drain,
+    };
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let default = Limits::default();
+    let limits = Limits {
+        request_line: settings.head.request_line.map_or(default.request_line, size),
+        head_bytes: settings.head.bytes.map_or(default.head_bytes, size),
+        header_count: settings.head.fields.map_or(default.header_count, size),
+        // Each route has its own.
+        body: u64::MAX,
+        ..default
+    };
+    let log = Arc::clone(say);
+    let mut server = Server::new(router)
+        .timeouts(timeouts)
+        .limits(limits)
+        .on_log(move |line| log(line))
+        .on_request(move |served| {
+            if let Some(live) = recording.get() {
+                live.record(served);
+            }
+        });
+    if !settings.proxy_protocol.is_empty() {
+        let trusted = settings.proxy_protocol.clone();
+        server = server.proxy_protocol(move |peer| trusted.iter().any(|trusted| trusted.is(peer)));
+    }
+    if let Some(count) = settings.max_connections {
+        server = server.max_connections(count);
+    }
+    server
+}

@@ -1,0 +1,273 @@
+//! What is opened by the first thread, before there is another: listeners, the sockets of systemd, its manager; then privileges are given up.
+//!
+//! Called by `sites.rs` once, before the runtime is built; `privileges.rs` says why before. After [`open`] the process is what it will be: paths of the
+//! configuration are then as they are inside of the new root folder.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use osier_web::Listener;
+use rustix::fs::{Access, Mode, access};
+
+use crate::config::{Bind, Body, Config, Handler, Log, Policies, Setting, Upstream};
+use crate::log::operator::Say;
+use crate::process::privileges::{Paths, Privileges, Settings};
+use crate::process::root::{inside, outside};
+use crate::process::systemd::{Notify, Socket, Sockets};
+
+/// What the rest of the server goes on with.
+pub struct Opened {
+    /// For each `[[listen]]`, in their order; none for one that can be bound later.
+    pub listeners: Vec<Option<Vec<Listener>>>,
+    /// Of `[admin]`.
+    pub admin: Option<Vec<Listener>>,
+    /// The root folder that this process has taken.
+    pub root: Option<PathBuf>,
+    /// The permissions of a Unix socket for which no `mode` is named.
+    pub made_mode: u32,
+    pub notify: Notify,
+}
+
+/// Opens everything, or says in a line what cannot be. `file` is read again at a reload.
+pub fn open(file: &Path, config: &mut Config, workers: usize, say: &Say) -> Result<Opened, String> {
+    // It can be read only by being set, which no other thread may see.
+    let umask = rustix::process::umask(Mode::empty());
+    rustix::process::umask(umask);
+    let made_mode = (Mode::from_raw_mode(0o777) - umask).as_raw_mode();
+    let notify = Notify::from_env()?;
+    let mut sockets = Sockets::take()?;
+    let privileges = privileges(file, config)?;
+    let mut listeners = Vec::new();
+    for listener in &config.listeners {
+        listeners.push(match &listener.bind {
+            // The server removes its file at the end, which takes the rights it was made with.
+            Bind::Unix(_) if privileges.is_none() => None,
+            Bind::Unix(path) => {
+                let opened = one(&listener.bind, workers, &mut sockets)?;
+                let mode = listener
+                    .mode
+                    .map_or(Ok(()), |mode| fs::set_permissions(path, Permissions::from_mode(mode)));
+                mode.map_err(|error| format!("cannot change the mode of '{}': {error}", path.display()))?;
+                Some(opened)
+            }
+            bind => Some(one(bind, workers, &mut sockets)?),
+        });
+    }
+    let admin = config
+        .admin
+        .as_ref()
+        .map(|admin| one(&admin.bind, workers, &mut sockets));
+    let admin = admin.transpose()?;
+    for name in sockets.unused() {
+        say(format_args!(
+            "the socket '{name}' of systemd is not used: no address is \"systemd:{name}\""
+        ));
+    }
+    let root = config.chroot.clone();
+    if let Some(privileges) = privileges {
+        logs_belong_to(config, privileges.ids());
+        for line in privileges.give_up()? {
+            say(format_args!("{line}"));
+        }
+    }
+    if let Some(root) = &root {
+        let temporary = std::env::temp_dir();
+        if let (true, Err(error)) = (spools(config), access(&temporary, Access::WRITE_OK)) {
+            say(format_args!(
+                "request bodies that 'fastcgi' has to put aside will be answered 500: '{}', for temporary files, cannot be written to \
+                 ({error}); make it, for the user of the server, or set TMPDIR to a folder inside of 'chroot'",
+                outside(root, &temporary).display()
+            ));
+        }
+        move_inside(config, root);
+        if inside(Some(root), file).is_none() {
+            say(format_args!(
+                "'{}' lies outside of '{}': it cannot be read again, and changes count from the next start on",
+                file.display(),
+                root.display()
+            ));
+        }
+    }
+    Ok(Opened {
+        listeners,
+        admin,
+        root,
+        made_mode,
+        notify,
+    })
+}
+
+fn one(bind: &Bind, workers: usize, sockets: &mut Sockets) -> Result<Vec<Listener>, String> {
+    if let Bind::Systemd(name) = bind {
+        let named = sockets.named(name)?.into_iter().map(|socket| match socket {
+            Socket::Tcp(listener) => listener.into(),
+            Socket::Unix(listener) => listener.into(),
+        });
+        return Ok(named.collect());
+    }
+    open_now(bind, None, workers)
+}
+
+/// The sockets of an address that a reload has brought, in a process whose root folder is `root`.
+pub fn open_now(bind: &Bind, root: Option<&Path>, workers: usize) -> Result<Vec<Listener>, String> {
+    let opened = match bind {
+        Bind::Tcp(address) => Listener::bind(*address, workers),
+        Bind::Unix(path) => match inside(root, path) {
+            Some(path) => Listener::bind_unix(path).map(|listener| vec![listener]),
+            None => Err(io::Error::other("it lies outside of the root folder of this process")),
+        },
+        Bind::Systemd(_) => Err(io::Error::other(
+            "it can be taken at the start only: restart the server",
+        )),
+    };
+    opened.map_err(|error| {
+        cannot_listen(&io::Error::new(
+            error.kind(),
+            format!("cannot listen on {bind}: {error}"),
+        ))
+    })
+}
+
+/// The line for a listener that cannot be.
+pub fn cannot_listen(error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::AddrInUse => "stop the other server, or give [[listen]] another 'address'",
+        io::ErrorKind::PermissionDenied => "give [[listen]] a port above 1023, or start as root with 'user'",
+        io::ErrorKind::AddrNotAvailable => "give [[listen]] an 'address' of this machine",
+        _ => "give [[listen]] another 'address'",
+    };
+    format!("{error}; {remedy}")
+}
+
+/// None when nothing is to be given up.
+fn privileges(file: &Path, config: &mut Config) -> Result<Option<Privileges>, String> {
+    let (user, group, chroot) = (config.user.clone(), config.group.clone(), config.chroot.clone());
+    if user.is_none() && group.is_none() && chroot.is_none() && !config.landlock {
+        return Ok(None);
+    }
+    let mut paths = Paths::default();
+    let mut strays = Vec::new();
+    for (touch, path) in touched(config) {
+        if chroot.as_ref().is_some_and(|root| !path.starts_with(root)) {
+            strays.push(format!("'{}' is outside of chroot", path.display()));
+        }
+        match touch {
+            Touch::Read => paths.read.push(path.clone()),
+            // A log is opened anew after it was moved away: its folder has to be written to.
+            Touch::Write => paths.write.extend(path.parent().map(Path::to_owned)),
+            Touch::Connect => {}
+        }
+    }
+    // The folder: an editor puts another file in the place of the old one.
+    paths.read.extend(file.parent().map(Path::to_owned));
+    // Bodies of requests are spooled there: in that of the new root folder.
+    let root = chroot.as_deref().unwrap_or(Path::new("/"));
+    paths.write.push(outside(root, &std::env::temp_dir()));
+    let settings = Settings {
+        user,
+        group,
+        landlock: config.landlock.then_some(paths),
+        chroot,
+    };
+    let prepared = Privileges::prepare(&settings).map_err(|troubles| troubles.join("; "))?;
+    match strays.is_empty() {
+        true => Ok(Some(prepared)),
+        false => Err(strays.join("; ")),
+    }
+}
+
+/// Whether bodies of requests may have to be kept in files.
+fn spools(config: &Config) -> bool {
+    let mut routes = config.sites.iter().flat_map(|site| &site.routes);
+    routes.any(|route| matches!(route.handler, Handler::Fastcgi(_)))
+}
+
+/// What is done with a path of the configuration.
+#[derive(Clone, Copy)]
+enum Touch {
+    Read,
+    Write,
+    Connect,
+}
+
+/// Every path of the configuration that is touched after the start, but for those of listeners.
+fn touched(config: &mut Config) -> Vec<(Touch, &mut PathBuf)> {
+    let mut paths = Vec::new();
+    log(&mut config.log, &mut paths);
+    for site in &mut config.sites {
+        paths.extend(site.error_pages.iter_mut().map(|(_, page)| (Touch::Read, page)));
+        policies(&mut site.policies, &mut paths);
+        for route in &mut site.routes {
+            policies(&mut route.policies, &mut paths);
+            let mut servers: &mut [Upstream] = &mut [];
+            match &mut route.handler {
+                Handler::Files(files) => paths.push((Touch::Read, &mut files.root)),
+                Handler::Fastcgi(fastcgi) => {
+                    paths.push((Touch::Read, &mut fastcgi.root));
+                    paths.extend(fastcgi.internal_root.as_mut().map(|root| (Touch::Read, root)));
+                    servers = &mut fastcgi.servers;
+                }
+                Handler::Proxy(proxy) => servers = &mut proxy.servers,
+                Handler::Respond(respond) => {
+                    if let Body::File(file) = &mut respond.body {
+                        paths.push((Touch::Read, file));
+                    }
+                }
+                Handler::Chat(chat) => {
+                    servers = chat
+                        .redis
+                        .as_mut()
+                        .map_or(&mut [], |redis| std::slice::from_mut(&mut redis.server));
+                }
+                Handler::Redirect(_) | Handler::Rewrite(_) | Handler::Welcome(_) => {}
+            }
+            paths.extend(servers.iter_mut().filter_map(|server| match server {
+                Upstream::Unix(path) => Some((Touch::Connect, path)),
+                Upstream::Tcp(_) => None,
+            }));
+        }
+    }
+    paths
+}
+
+fn policies<'c>(policies: &'c mut Policies, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
+    if let Setting::On(auth) = &mut policies.auth {
+        paths.extend(auth.password_file.as_mut().map(|file| (Touch::Read, file)));
+    }
+    if let Setting::On(own) = &mut policies.log {
+        log(own, paths);
+    }
+}
+
+fn log<'c>(log: &'c mut Log, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
+    paths.extend(log.file.as_mut().map(|file| (Touch::Write, file)));
+}
+
+/// Logs are made now, so that they can be written by whom this process becomes. What fails shows when they are opened.
+fn logs_belong_to(config: &mut Config, ids: Option<(u32, u32)>) {
+    let Some((user, group)) = ids else {
+        return;
+    };
+    for (touch, path) in touched(config) {
+        if matches!(touch, Touch::Write) && fs::File::options().append(true).create(true).open(&*path).is_ok() {
+            let _ = chown(path, Some(user), Some(group));
+        }
+    }
+}
+
+/// Paths as they are called once `root` is the root folder.
+fn move_inside(config: &mut Config, root: &Path) {
+    for route in config.sites.iter_mut().flat_map(|site| &mut site.routes) {
+        if let Handler::Fastcgi(fastcgi) = &mut route.handler {
+            // The application is outside.
+            fastcgi.application_root.get_or_insert_with(|| fastcgi.root.clone());
+        }
+    }
+    for (_, path) in touched(config) {
+        if let Some(inside) = inside(Some(root), path) {
+            *path = inside;
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Who answers a request: its host's site, there the first route that fits, around its handler what the route asks for.
+//!
+//! ```text
+//!   request ─▶ hosts.rs: site ─▶ path.rs: one reading of the path ─▶ first Route that takes it
+//!                                                                         │
+//!        response ◀─ fields, cors, error pages ◀─ handler ◀─ body, auth, rate, address, preflight
+//! ```
+//!
+//! A [`Snapshot`] is what one configuration says, immutable and shared by all workers; `live.rs` says which one counts. Made by
+//! `build.rs`. A plain route (a handler and nothing around it) costs a look-up by host, a comparison with each route before it,
+//! and the handler: nothing is allocated and no lock taken.
+//!
+//! A request keeps the route that began with it, and what that holds, until its response has been sent: that is how one
+//! configuration can take the place of another at any time.
+
+mod build;
+mod handler;
+mod hosts;
+pub mod live;
+mod open;
+mod policies;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use globset::GlobSet;
+use osier_web::http::StatusCode;
+use osier_web::{Request, Response};
+
+use crate::log::access::AccessLog;
+use crate::log::operator::Say;
+use crate::metrics::Series;
+use crate::policy::path;
+use crate::policy::rewrite::{Routed, Seen, Verdict, follow};
+use crate::welcome::Welcome;
+
+pub use self::build::{Means, Parts, build};
+use self::handler::Handler;
+use self::hosts::Hosts;
+use self::policies::Around;
+
+/// The lower bits of a label name a log, the upper ones the series of a route.
+const LOG_BITS: u32 = 16;
+
+/// One configuration, ready to answer.
+pub struct Snapshot {
+    /// By the number of the listener; none for a listener that is no more.
+    listeners: Vec<Option<Hosts>>,
+    sites: Vec<Site>,
+    /// What each log is called in [`Request::set_label`], and the log. The first is that of requests nobody answers for.
+    logs: Vec<(u32, Option<Arc<AccessLog>>)>,
+    /// By the upper half of a label; empty when nobody asks for metrics.
+    series: Vec<Arc<Series>>,
+    /// The built-in sites, which count requests for their pages.
+    welcomes: Vec<Arc<Handler>>,
+    /// What the next configuration may go on with.
+    parts: Parts,
+    say: Say,
+}
+
+struct Site {
+    routes: Vec<Route>,
+    /// For what no route takes.
+    around: Around,
+}
+
+struct Route {
+    path: Option<Box<str>>,
+    globs: Option<GlobSet>,
+    /// Empty for all.
+    methods: Box<[Box<str>]>,
+    handler: Arc<Handler>,
+    around: Around,
+}
+
+impl Snapshot {
+    /// Answers a request that has come to a listener.
+    ///
+    /// # Suspends
+    /// as the handler does.
+    pub fn answer(&self, listener: usize, request: &mut Request<'_>) -> Response {
+        let hosts = self.listeners.get(listener).and_then(Option::as_ref);
+        let Some(site) = hosts.and_then(|hosts| hosts.find(request.host())) else {
+            return plain(StatusCode::MISDIRECTED_REQUEST);
+        };
+        let site = &self.sites[site];
+        if request.path() == "*" {
+            // OPTIONS of the server as a whole (RFC 9110 9.3.7): there is nothing to say.
+            return Response::new(StatusCode::NO_CONTENT);
+        }
+        match site.dispatch(request) {
+            Routed::Answer(response) => response,
+            Routed::Again(target) => self.again(site, request, target),
+        }
+    }
+
+    #[cold]
+    fn again(&self, site: &Site, request: &mut Request<'_>, target: String) -> Response {
+        let original = request.target();
+        let (mut first, mut is_routed) = (Some(target), false);
+        let response = follow(original, &self.say, |target| {
+            // The turn with the request's own target has been made.
+            let Some(target) = target else {
+                return Routed::Again(first.take().unwrap_or_default());
+            };
+            if let Err(error) = request.retarget(target) {
+                return Routed::Answer(Response::internal_error(format!(
+                    "{original:?} was rewritten to {target:?}, which cannot be asked for: {error}"
+                )));
+            }
+            let routed = site.dispatch(request);
+            is_routed = matches!(routed, Routed::Answer(_));
+            routed
+        });
+        match is_routed {
+            true => response,
+            // No route has made it, so none has dressed it.
+            false => site.around.refuse(request, response),
+        }
+    }
+
+    /// Starts what a snapshot that is not used must not have started, unless it runs already. On a fiber.
+    pub fn start(&self) {
+        self.parts.handlers().for_each(|handler| {
+            if let Handler::Chat(chat) = &**handler {
+                chat.start();
+            }
+        });
+    }
+
+    /// Ends the answers that have no end by themselves.
+    pub fn stop(&self) {
+        self.welcomes().for_each(Welcome::stop);
+    }
+
+    pub fn welcomes(&self) -> impl Iterator<Item = &Welcome> {
+        self.welcomes.iter().filter_map(|handler| match &**handler {
+            Handler::Welcome(welcome) => Some(welcome),
+            _ => None,
+        })
+    }
+
+    /// The series that a label of [`Request::set_label`] means.
+    pub fn series(&self, label: u32) -> Option<&Series> {
+        self.series.get((label >> LOG_BITS) as usize).map(|series| &**series)
+    }
+
+    /// The log that a label of [`Request::set_label`] means.
+    pub fn log(&self, label: u32) -> Option<&Arc<AccessLog>> {
+        let label = label & ((1 << LOG_BITS) - 1);
+        self.logs.iter().find(|(known, _)| *known == label)?.1.as_ref()
+    }
+
+    pub fn logs(&self) -> impl Iterator<Item = &Arc<AccessLog>> {
+        self.logs.iter().filter_map(|(_, log)| log.as_ref())
+    }
+}
+
+impl Site {
+    #[inline]
+    fn dispatch(&self, request: &mut Request<'_>) -> Routed {
+        let Some(path) = path::plain(request.path()) else {
+            return Routed::Answer(self.around.refuse(request, plain(StatusCode::BAD_REQUEST)));
+        };
+        for route in &self.routes {
+            if !route.takes(request.method(), &path) {
+                continue;
+            }
+            if let Handler::Rewrite(rules) = &*route.handler {
+                let seen = Seen {
+                    form: rules.form(request, &path),
+                    request,
+                    https: false,
+                    proxied: request.is_proxied(),
+                };
+                match rules.apply(&seen) {
+                    Verdict::Nothing => continue,
+                    Verdict::Again(target) => return Routed::Again(target),
+                    Verdict::Redirect(location, status) => {
+                        let response = Verdict::redirect(&location, status);
+                        return Routed::Answer(self.around.refuse(request, response));
+                    }
+                }
+            }
+            return Routed::Answer(route.around.answer(&route.handler, request, &path));
+        }
+        Routed::Answer(self.nobody(request, &path))
+    }
+
+    /// 405 when only the method is wrong, 404 otherwise.
+    #[cold]
+    fn nobody(&self, request: &Request<'_>, path: &[u8]) -> Response {
+        let fitting = self.routes.iter().filter(|route| route.fits(path));
+        let mut methods: Vec<&str> = fitting
+            .flat_map(|route| route.methods.iter().map(|method| &**method))
+            .collect();
+        methods.sort_unstable();
+        methods.dedup();
+        let response = match methods.is_empty() {
+            true => plain(StatusCode::NOT_FOUND),
+            false => plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", methods.join(", ")),
+        };
+        self.around.refuse(request, response)
+    }
+}
+
+impl Route {
+    #[inline]
+    fn takes(&self, method: &str, path: &[u8]) -> bool {
+        let known = |known: &str| known == method || (method == "HEAD" && known == "GET");
+        (self.methods.is_empty() || self.methods.iter().any(|method| known(method))) && self.fits(path)
+    }
+
+    #[inline]
+    fn fits(&self, path: &[u8]) -> bool {
+        let below = self.path.as_ref().is_none_or(|prefix| path::is_below(path, prefix));
+        below
+            && self
+                .globs
+                .as_ref()
+                .is_none_or(|globs| globs.is_match(Path::new(OsStr::from_bytes(path))))
+    }
+}
+
+/// A short answer: the status in words.
+fn plain(status: StatusCode) -> Response {
+    Response::new(status).body(format!("{status}\n"))
+}

@@ -1,0 +1,166 @@
+//! What happens around the handler of a route: who may come in, how much may be sent, and what every answer gets.
+//!
+//! The order is fixed. A browser's question about other origins first (it comes without credentials), then the address, the
+//! rate, who it is (the dearest to find out), the size of the body; then the handler. Refusals go the way of answers: they get
+//! error pages and fields too, and a page of another origin may read them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use osier_web::http::StatusCode;
+use osier_web::{Body, Request, Response, compress};
+
+use crate::policy::access::Access;
+use crate::policy::auth::Auth;
+use crate::policy::cors::Cors;
+use crate::policy::headers::Headers;
+use crate::policy::rate::Rate;
+
+use super::handler::Handler;
+use super::plain;
+
+/// Fields that describe the body that an error page takes the place of.
+const OF_BODY: [&str; 11] = [
+    "accept-ranges",
+    "content-digest",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-location",
+    "content-md5",
+    "digest",
+    "etag",
+    "last-modified",
+    "repr-digest",
+];
+
+/// All of it is off by default.
+#[derive(Default)]
+pub struct Around {
+    pub access: Option<Access>,
+    pub rate: Option<Arc<Rate>>,
+    pub auth: Option<Arc<Auth>>,
+    pub cors: Option<Cors>,
+    /// Bytes of a request's body.
+    pub body: u64,
+    /// For the head of the answer.
+    pub time: Option<Duration>,
+    /// Text is compressed for who asks for it; files do that themselves.
+    pub compress: Option<compress::Settings>,
+    pub headers: Headers,
+    pub errors: Arc<[ErrorPage]>,
+    /// Of the log.
+    pub label: u32,
+    /// None of the above but the label and the bound of the body.
+    pub bare: bool,
+}
+
+/// What a status looks like.
+pub struct ErrorPage {
+    pub status: u16,
+    pub content_type: String,
+    pub body: Arc<Vec<u8>>,
+}
+
+impl Around {
+    /// Notes whether there is anything to do.
+    pub fn settle(mut self) -> Around {
+        let admits = self.access.is_some() || self.rate.is_some() || self.auth.is_some();
+        let changes = self.compress.is_some()
+            || self.cors.is_some()
+            || self.headers != Headers::default()
+            || !self.errors.is_empty();
+        self.bare = !admits && !changes && self.time.is_none();
+        self
+    }
+
+    /// # Suspends
+    /// as the handler does, and while a password is compared.
+    #[inline]
+    pub fn answer(&self, handler: &Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
+        request.set_label(self.label);
+        if self.bare && request.body().limit(self.body).is_ok() {
+            return handler.answer(request, path);
+        }
+        self.answer_slowly(handler, request, path)
+    }
+
+    fn answer_slowly(&self, handler: &Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
+        if let Some(answer) = self.cors.as_ref().and_then(|cors| cors.preflight(request)) {
+            return self.headers.apply(answer);
+        }
+        let response = match self.admit(request) {
+            Err(refusal) => refusal,
+            Ok(()) => {
+                let response = match self.time {
+                    None => handler.answer(request, path),
+                    Some(time) => osier::timeout(time, || handler.answer(request, path))
+                        .unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT)),
+                };
+                // What another server says in its own words is left to it, but for its not being there.
+                let theirs = response.is_of_backend() && !matches!(response.status().as_u16(), 502..=504);
+                if theirs {
+                    return self.dress(request, response);
+                }
+                response
+            }
+        };
+        self.dress(request, self.page(response))
+    }
+
+    /// Finishes an answer that no handler has made.
+    #[cold]
+    pub fn refuse(&self, request: &Request<'_>, response: Response) -> Response {
+        request.set_label(self.label);
+        self.dress(request, self.page(response))
+    }
+
+    fn admit(&self, request: &mut Request<'_>) -> Result<(), Response> {
+        if let Some(access) = &self.access {
+            access.check(request.client_ip())?;
+        }
+        if let Some(rate) = &self.rate {
+            // All clients of Unix sockets are one.
+            let permit = rate.check(request.peer().ip())?;
+            if permit.is_counted() {
+                // The request outlives the handler: until the last byte of its answer has been sent.
+                request.extensions_mut().insert(Arc::new(permit));
+            }
+        }
+        if let Some(auth) = &self.auth {
+            auth.check(request)?;
+        }
+        let bounded = request.body().limit(self.body);
+        bounded.map_err(|_| plain(StatusCode::PAYLOAD_TOO_LARGE).close())
+    }
+
+    fn page(&self, response: Response) -> Response {
+        if self.errors.is_empty() {
+            return response;
+        }
+        let status = response.status().as_u16();
+        match self.errors.iter().find(|page| page.status == status) {
+            None => response,
+            Some(page) => OF_BODY
+                .iter()
+                .fold(response, Response::remove)
+                .body(Body::shared(Arc::clone(&page.body)))
+                .header("content-type", &page.content_type),
+        }
+    }
+
+    fn dress(&self, request: &Request<'_>, mut response: Response) -> Response {
+        // A connection that becomes something else is no answer for a page to read.
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return response;
+        }
+        if let Some(cors) = &self.cors {
+            response = cors.allow(request.header("origin"), response);
+        }
+        response = self.headers.apply(response);
+        if let Some(settings) = &self.compress {
+            response = settings.filter(request, response);
+        }
+        response
+    }
+}

@@ -1,0 +1,281 @@
+//! The site that is served when no folder is named: what Osier is, a chat, the runtime at work, and the documents, all of it
+//! inside the binary.
+//!
+//! `serve.rs` makes one [`Welcome`], takes a router from it for each listener, tells it of those listeners and of each answered
+//! request, and stops it before they drain. `site/build.rs` makes one for each route that has it.
+//!
+//! # Layout
+//!
+//! `guard` says who may see live data, `live` sends it. The pages lie in `welcome/`: each is what stands in `frame.html`. They ask nobody but this server, and their policy makes
+//! sure of it.
+
+mod guard;
+mod live;
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use osier_web::chat::{self, Chat};
+use osier_web::files::{Files, Options};
+use osier_web::{Connections, IntoResponse, Listening, Request, Response, Router, Served};
+
+use self::live::Live;
+
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// A line of the chat: what its field takes, 1,000 characters, in the longest encoding.
+const LINE_BYTES: usize = 4000;
+
+const FRAME: &str = include_str!("frame.html");
+
+struct Page {
+    path: &'static str,
+    title: &'static str,
+    script: &'static str,
+    main: &'static str,
+}
+
+const PAGES: [Page; 3] = [
+    Page {
+        path: "/",
+        title: "Osier is running",
+        script: "",
+        main: include_str!("index.html"),
+    },
+    Page {
+        path: "/chat",
+        title: "Chat · Osier",
+        script: "/chat.js",
+        main: include_str!("chat.html"),
+    },
+    Page {
+        path: "/runtime",
+        title: "Runtime · Osier",
+        script: "/runtime.js",
+        main: include_str!("runtime.html"),
+    },
+];
+
+/// Path, content type, content.
+const ASSETS: [(&str, &str, &str); 5] = [
+    ("/style.css", "text/css; charset=utf-8", include_str!("style.css")),
+    ("/chat.js", "text/javascript; charset=utf-8", include_str!("chat.js")),
+    (
+        "/runtime.js",
+        "text/javascript; charset=utf-8",
+        include_str!("runtime.js"),
+    ),
+    ("/icon.svg", "image/svg+xml", include_str!("icon.svg")),
+    // Asked for by browsers that show a text.
+    ("/favicon.ico", "image/svg+xml", include_str!("icon.svg")),
+];
+
+/// Name, what it is about, text.
+const DOCS: [(&str, &str, &str); 6] = [
+    (
+        "README.md",
+        "what Osier is, and how to start",
+        include_str!("../../../README.md"),
+    ),
+    (
+        "ARCHITECTURE.md",
+        "the crates, the life of one request, the invariants: on one screen",
+        include_str!("../../../ARCHITECTURE.md"),
+    ),
+    (
+        "configuration.md",
+        "every key of a configuration file",
+        include_str!("../../../docs/configuration.md"),
+    ),
+    (
+        "mixing.md",
+        "Osier together with other libraries and other runtimes",
+        include_str!("../../../docs/mixing.md"),
+    ),
+    (
+        "rewrite.md",
+        "the rewrite rules of a site",
+        include_str!("../../../docs/rewrite.md"),
+    ),
+    (
+        "CHANGELOG.md",
+        "what has changed",
+        include_str!("../../../CHANGELOG.md"),
+    ),
+];
+
+/// The built-in site, for all listeners.
+pub struct Welcome {
+    files: Files,
+    live: Arc<Live>,
+    chat: Chat,
+}
+
+impl Welcome {
+    /// The site, with further fields for every page; `live_for_all` shows live data to other machines too.
+    ///
+    /// # Errors
+    /// For a field that HTTP does not allow.
+    pub fn new(
+        mut headers: Vec<(String, String)>,
+        live_for_all: bool,
+        workers: usize,
+        connections: Arc<Mutex<Vec<Connections>>>,
+    ) -> io::Result<Welcome> {
+        headers.push(("content-security-policy".into(), POLICY.into()));
+        headers.push(("x-content-type-options".into(), "nosniff".into()));
+        headers.push(("referrer-policy".into(), "no-referrer".into()));
+        let mut pages: Vec<(String, &str, String)> = Vec::new();
+        for page in &PAGES {
+            pages.push((page.path.into(), "text/html; charset=utf-8", framed(page)));
+        }
+        let start = pages[0].2.clone();
+        pages.push(("/index.html".into(), "text/html; charset=utf-8", start));
+        pages.push(("/docs".into(), "text/html; charset=utf-8", table_of_docs()));
+        for (path, mime, text) in ASSETS {
+            pages.push((path.into(), mime, text.into()));
+        }
+        for (name, _, text) in DOCS {
+            pages.push((format!("/docs/{name}"), "text/plain; charset=utf-8", text.into()));
+        }
+        let options = Options {
+            headers,
+            ..Options::default()
+        };
+        let pages = pages
+            .iter()
+            .map(|(path, mime, text)| (path.as_str(), *mime, text.as_bytes()));
+        Ok(Welcome {
+            files: Files::embedded_with(pages, options)?,
+            live: Arc::new(Live::new(live_for_all, workers, connections)),
+            chat: Chat::new(chat::Options {
+                line_bytes: LINE_BYTES,
+                ..chat::Options::default()
+            }),
+        })
+    }
+
+    /// What answers.
+    pub fn router(self: &Arc<Self>) -> Router {
+        let welcome = Arc::clone(self);
+        Router::new().fallback(move |request: &mut Request<'_>| welcome.answer(request))
+    }
+
+    /// # Suspends
+    /// While the fibers are looked at.
+    pub fn answer(&self, request: &Request<'_>) -> Response {
+        // To everything but that the files say which methods there are.
+        let is_read = matches!(request.method(), "GET" | "HEAD");
+        let path = if is_read { request.path() } else { "" };
+        match path {
+            live::EVENTS => live::events(&self.live, request),
+            "/live/fibers" => self.live.fibers(request),
+            "/chat/socket" => self.chat.join(request),
+            "/hello" => "hello\n".into_response(),
+            _ => self.files.answer(request),
+        }
+    }
+
+    /// Counts an answered request. On the fiber that has answered it.
+    pub fn record(&self, served: &Served<'_>) {
+        if served.target() != live::EVENTS {
+            let live = &self.live;
+            live.requests
+                .record(served.status().as_u16(), served.bytes(), served.duration());
+        }
+    }
+
+    /// Counts the connections of a listener.
+    pub fn watch(&self, listening: &Listening) {
+        self.live.watch(listening.connections());
+    }
+
+    /// Ends the streams, which would have no end by themselves.
+    pub fn stop(&self) {
+        self.live.stop();
+    }
+}
+
+/// A reload has taken it away.
+impl Drop for Welcome {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn framed(page: &Page) -> String {
+    let mut html = FRAME
+        .replace("{title}", page.title)
+        .replace("{script}", &script(page.script))
+        .replace(&format!("{{here:{}}}", page.path), " aria-current=\"page\"");
+    for path in ["/", "/chat", "/runtime", "/docs"] {
+        html = html.replace(&format!("{{here:{path}}}"), "");
+    }
+    // The last, since a page may hold braces.
+    html.replace("{main}", page.main)
+}
+
+fn script(path: &str) -> String {
+    match path {
+        "" => String::new(),
+        path => format!("<script type=\"module\" src=\"{path}\"></script>"),
+    }
+}
+
+fn table_of_docs() -> String {
+    let entries: String = DOCS
+        .iter()
+        .map(|(name, about, _)| format!("<dt><a href=\"/docs/{name}\">{name}</a></dt><dd>{about}</dd>\n"))
+        .collect();
+    framed(&Page {
+        path: "/docs",
+        title: "Docs · Osier",
+        script: "",
+        main: "{docs}",
+    })
+    .replace(
+        "{docs}",
+        &format!(
+            "<div class=\"page\">\n<h1>Docs</h1>\n<p class=\"lead\">As they lie in the repository, of the version that is \
+             running: {}.</p>\n<dl class=\"docs\">\n{entries}</dl>\n</div>",
+            env!("CARGO_PKG_VERSION")
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_stand_alone() {
+        let mut pages: Vec<String> = PAGES.iter().map(framed).collect();
+        pages.push(table_of_docs());
+        for page in &pages {
+            assert!(page.len() < 16 * 1024, "{} bytes", page.len());
+            for outside in [
+                "http://", "https://", "<iframe", "style=\"", "onclick", "{here", "{main}", "<script>",
+            ] {
+                assert!(!page.contains(outside), "{outside} in {page}");
+            }
+            for needed in ["<meta name=\"viewport\"", "<html lang=", "color-scheme", "<h1>"] {
+                assert!(page.contains(needed), "{needed} is not in {page}");
+            }
+            assert_eq!(page.matches("aria-current").count(), 1, "{page}");
+        }
+        for (path, _, text) in ASSETS {
+            assert!(!text.contains("url(") && !text.contains("@import"), "{path}");
+            assert!(
+                !text.replace("http://www.w3.org/2000/svg", "").contains("//www"),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_none_is_refused() {
+        assert!(Welcome::new(vec![("x y".into(), "".into())], false, 1, Arc::default()).is_err());
+        assert!(Welcome::new(Vec::new(), false, 1, Arc::default()).is_ok());
+    }
+}

@@ -1,0 +1,337 @@
+//! The built-in site in a real browser: two tabs chat, the charts move under load, every fiber is shown, nothing complains and
+//! nothing is asked of anybody else, on a desktop and on a phone, light and dark.
+//!
+//! The screenshots are kept in `target/screenshots/`.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::chromium::{Browser, Tab};
+use crate::support::{Client, Server};
+use serde_json::{Value, json};
+
+/// One browser at a time: they are heavy.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn welcome(listen: &str) -> Server {
+    let mut command = crate::support::osier();
+    command.args(["-w", "2", "-l", listen]);
+    Server::spawn(command)
+}
+
+fn origin(server: &Server) -> String {
+    format!("http://{}", server.address)
+}
+
+/// What the other tab has said, and is shown.
+fn shows(who: &str, text: &str) -> String {
+    format!(
+        "[...document.querySelectorAll('#lines li')].some(li => li.querySelector('b')?.textContent === {} \
+         && li.querySelector('p').textContent === {})",
+        json!(who),
+        json!(text)
+    )
+}
+
+fn is_open() -> &'static str {
+    "document.querySelector('#status').dataset.state === 'open'"
+}
+
+#[test]
+fn two_tabs_chat() {
+    let _alone = alone();
+    let Some(browser) = Browser::start() else { return };
+    let server = welcome("127.0.0.1:0");
+    let url = format!("{}/chat", origin(&server));
+    let (ada, bob) = (browser.open(&url), browser.open(&url));
+    for (tab, name) in [(&ada, "Ada"), (&bob, "Bob")] {
+        tab.until(is_open());
+        tab.enter("#name", name);
+        tab.until("document.querySelector('#status').textContent === '2 are here'");
+    }
+    ada.enter("#text", "Hello, Bob <b>&amp;</b> \u{1f33f}");
+    for tab in [&ada, &bob] {
+        tab.until(&shows("Ada", "Hello, Bob <b>&amp;</b> \u{1f33f}"));
+    }
+    bob.enter("#text", "Hello, Ada");
+    for tab in [&ada, &bob] {
+        tab.until(&shows("Bob", "Hello, Ada"));
+    }
+    assert_eq!(ada.eval("document.querySelector('#text').value"), "");
+    assert_eq!(ada.eval("document.querySelectorAll('#lines .own').length"), 1);
+
+    ada.size(1280, 860, false);
+    ada.eval("scrollTo(0, 0)");
+    ada.screenshot("chat-two-tabs");
+
+    // Another room hears nothing of it; who comes back reads what was said.
+    bob.enter("#room", "Quiet Place!");
+    bob.until("document.querySelector('#status').textContent === 'only you are here'");
+    assert_eq!(bob.eval("document.querySelector('#room').value"), "quiet-place-");
+    assert_eq!(bob.eval("document.querySelectorAll('#lines li').length"), 0);
+    ada.until("document.querySelector('#status').textContent === 'only you are here'");
+    bob.enter("#room", "lobby");
+    bob.until(&shows("Ada", "Hello, Bob <b>&amp;</b> \u{1f33f}"));
+    assert_eq!(bob.eval("document.querySelectorAll('#lines li').length"), 2);
+
+    // Who goes to another page is gone, and is back with "back".
+    bob.go(&format!("{}/docs", origin(&server)));
+    ada.until("document.querySelector('#status').textContent === 'only you are here'");
+    bob.eval("history.back()");
+    ada.until("document.querySelector('#status').textContent === '2 are here'");
+    bob.until(is_open());
+    bob.until(&shows("Bob", "Hello, Ada"));
+
+    // Who talks without end is told so, and nobody hears it.
+    bob.eval("for (let i = 0; i < 30; i++) { text.value = `line ${i}`; compose.requestSubmit(); }");
+    bob.until("[...document.querySelectorAll('#lines .notice')].some(li => li.textContent.includes('Not so fast'))");
+    for tab in [&ada, &bob] {
+        assert_eq!(tab.complaints(&origin(&server)), [""; 0]);
+        assert!(tab.requests() > 0);
+    }
+    // The server goes and comes back: so do the tabs.
+    let listen = server.address.to_string();
+    drop(server);
+    for tab in [&ada, &bob] {
+        tab.until("document.querySelector('#status').dataset.state === 'closed'");
+    }
+    let _server = welcome(&listen);
+    for tab in [&ada, &bob] {
+        tab.until(is_open());
+    }
+    ada.enter("#text", "And again");
+    bob.until(&shows("Ada", "And again"));
+}
+
+#[test]
+fn charts_move_and_fibers_are_shown() {
+    let _alone = alone();
+    let Some(browser) = Browser::start() else { return };
+    let server = welcome("127.0.0.1:0");
+    let tab = browser.open(&format!("{}/runtime", origin(&server)));
+    tab.size(1280, 1000, false);
+    tab.until(is_open());
+    tab.until("document.querySelectorAll('section.worker').length === 2");
+    // Drawn twice, so at rest too: the grid moves with the time.
+    tab.until("Number(document.querySelector('#connections').textContent) >= 1");
+    let pictures = "[...document.querySelectorAll('section.worker canvas')].map(canvas => canvas.toDataURL())";
+    let idle_ink = ink(&tab);
+    let idle = tab.eval(&format!("window.idle = {pictures}"));
+    assert_eq!(
+        idle.as_array().unwrap().len(),
+        10,
+        "five charts for each of two workers"
+    );
+
+    let load = Load::start(&server);
+    tab.until("parseFloat(document.querySelector('#rate').textContent) >= 10");
+    for key in ["requests", "turns", "latency"] {
+        // Both workers.
+        tab.until(&format!(
+            "[...document.querySelectorAll('figure[data-key={key}] b')].filter(b => /[1-9]/.test(b.textContent)).length === 2"
+        ));
+    }
+    assert!(tab.text("#p50").ends_with('s'), "{}", tab.text("#p50"));
+    // No chart stands still; each is drawn anew when the browser gets to it.
+    tab.until(&format!("{pictures}.every((picture, i) => picture !== window.idle[i])"));
+    // And it is the load that shows: the area below the curve grows.
+    tab.until(&format!("({INK})('requests') > {} * 1.5", idle_ink["requests"]));
+    tab.until(&format!("({INK})('latency') > {}", idle_ink["latency"]));
+
+    tab.click("#show");
+    tab.until("!document.querySelector('#dump').hidden");
+    let dump = tab.text("#dump");
+    for part in [
+        "worker 'osier-0'",
+        "worker 'osier-1'",
+        "fiber ",
+        "welcome::live",
+        "bytes of stack",
+    ] {
+        assert!(dump.contains(part), "{part} is missing in {dump}");
+    }
+    assert_eq!(tab.eval("document.activeElement.id"), "dump");
+    load.end();
+
+    // A visitor without a load generator has a button.
+    tab.until("parseFloat(document.querySelector('#rate').textContent) < 10");
+    tab.click("#load");
+    tab.until("parseFloat(document.querySelector('#rate').textContent) >= 10");
+    assert_eq!(tab.complaints(&origin(&server)), [""; 0]);
+    assert!(tab.requests() > 0);
+
+    // Who wants no motion gets a picture twice a second, with all that is in it.
+    tab.prefer("prefers-reduced-motion", "reduce");
+    tab.go(&format!("{}/runtime", origin(&server)));
+    tab.until(is_open());
+    tab.until(&format!("({INK})('fibers') > 0"));
+    assert_eq!(tab.complaints(&origin(&server)), [""; 0]);
+}
+
+/// How many pixels of the charts of one kind are painted.
+const INK: &str = "key => [...document.querySelectorAll(`figure[data-key=${key}] canvas`)].map(canvas => { \
+                   const bytes = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data; \
+                   let ink = 0; for (let i = 3; i < bytes.length; i += 4) ink += bytes[i] > 0; return ink; \
+                   }).reduce((sum, ink) => sum + ink, 0)";
+
+fn ink(tab: &Tab<'_>) -> Value {
+    tab.eval(&format!(
+        "(ink => ({{ requests: ink('requests'), latency: ink('latency') }}))({INK})"
+    ))
+}
+
+#[test]
+fn every_page_fits_a_phone_and_a_desktop_in_light_and_dark() {
+    let _alone = alone();
+    let Some(browser) = Browser::start() else { return };
+    let server = welcome("127.0.0.1:0");
+    let load = Load::start(&server);
+    let tab = browser.open(&origin(&server));
+    let mut papers = Vec::new();
+    for scheme in ["light", "dark"] {
+        tab.prefer("prefers-color-scheme", scheme);
+        for (path, name) in [
+            ("/", "about"),
+            ("/chat", "chat"),
+            ("/runtime", "runtime"),
+            ("/docs", "docs"),
+        ] {
+            tab.size(1280, 1000, false);
+            tab.go(&format!("{}{path}", origin(&server)));
+            for (width, height) in [(1280, 1000), (768, 1024), (375, 812), (320, 640)] {
+                tab.size(width, height, width < 700);
+                let wide = tab.eval(TOO_WIDE);
+                assert_eq!(wide, json!([]), "{path} at {width} in {scheme}");
+                if width == 1280 && path == "/runtime" {
+                    tab.until(is_open());
+                    // Long enough for curves to be seen in the picture.
+                    thread::sleep(Duration::from_secs(12));
+                }
+                match width {
+                    1280 => drop(tab.screenshot(&format!("{name}-{scheme}"))),
+                    375 => drop(tab.screenshot(&format!("{name}-phone-{scheme}"))),
+                    _ => {}
+                }
+            }
+            let faint = tab.eval(FAINT);
+            assert_eq!(faint, json!([]), "{path} in {scheme}: text that is hard to read");
+            let unnamed = "[...document.querySelectorAll('input')].filter(input => !input.labels.length).length";
+            assert_eq!(tab.eval(unnamed), 0, "{path}: inputs without a label");
+        }
+        papers.push(tab.eval("getComputedStyle(document.body).backgroundColor"));
+    }
+    assert_ne!(papers[0], papers[1], "light and dark are the same");
+    load.end();
+    for name in ["README.md", "ARCHITECTURE.md"] {
+        tab.go(&format!("{}/docs/{name}", origin(&server)));
+        tab.until("document.body.innerText.includes('# ')");
+        assert_eq!(tab.eval("document.contentType"), "text/plain");
+    }
+    assert_eq!(tab.complaints(&origin(&server)), [""; 0]);
+}
+
+/// What sticks out on the right, unless something around it scrolls or hides it.
+const TOO_WIDE: &str = "(() => { const width = document.documentElement.clientWidth;
+    if (document.documentElement.scrollWidth <= width) return [];
+    return ['page ' + document.documentElement.scrollWidth, ...[...document.querySelectorAll('body *')]
+        .filter(e => e.getBoundingClientRect().right > width + 0.5).map(e => e.tagName + '#' + e.id + '.' + e.className)]; })()";
+
+/// Texts whose contrast to what is behind them is below 4.5, as WCAG counts it.
+const FAINT: &str = "(() => {
+    const parse = colour => colour.match(/[\\d.]+/g).map(Number);
+    const light = ([r, g, b]) => { const [x, y, z] = [r, g, b].map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * x + 0.7152 * y + 0.0722 * z; };
+    const behind = e => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
+        if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+    const faint = [];
+    for (const e of document.querySelectorAll('body *')) {
+        const says = [...e.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+        if (!says || !e.getClientRects().length || e.disabled) continue;
+        const [a, b] = [light(parse(getComputedStyle(e).color)), light(behind(e))];
+        const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (contrast < 4.5) faint.push(`${e.tagName} ${e.textContent.slice(0, 20)} ${contrast.toFixed(2)}`);
+    }
+    return faint; })()";
+
+#[test]
+fn who_may_not_see_is_told_so() {
+    let _alone = alone();
+    let Some(browser) = Browser::start() else { return };
+    let server = welcome("127.0.0.1:0");
+    let tab = browser.open("about:blank");
+    // As through a proxy on this machine.
+    tab.call(
+        "Network.setExtraHTTPHeaders",
+        json!({ "headers": { "X-Forwarded-For": "127.0.0.1" } }),
+    );
+    tab.go(&format!("{}/runtime", origin(&server)));
+    tab.until("!document.querySelector('#blocked').hidden && document.querySelector('#show').disabled");
+    assert_eq!(tab.text("#status"), "not shown here");
+    assert_eq!(tab.eval("document.querySelectorAll('section.worker').length"), 0);
+}
+
+/// Requests without a pause, by `wrk` where there is one.
+enum Load {
+    Wrk(Child),
+    Threads(Arc<AtomicBool>, Vec<JoinHandle<()>>),
+}
+
+impl Load {
+    fn start(server: &Server) -> Load {
+        let wrk = Command::new("wrk")
+            .args(["-t1", "-c16", "-d600s"])
+            .arg(format!("http://{}/hello", server.address))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        if let Ok(child) = wrk {
+            return Load::Wrk(child);
+        }
+        println!("no wrk: threads of this program ask instead");
+        let stop = Arc::new(AtomicBool::new(false));
+        let address = server.address;
+        let ask = || {
+            let stop = stop.clone();
+            thread::spawn(move || {
+                let mut client = Client::new(address);
+                while !stop.load(Ordering::Relaxed) {
+                    client.send("GET", "/hello", &[]);
+                    client.receive("GET");
+                }
+            })
+        };
+        let threads = (0..8).map(|_| ask()).collect();
+        Load::Threads(stop, threads)
+    }
+
+    fn end(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        match self {
+            Load::Wrk(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Load::Threads(stop, threads) => {
+                stop.store(true, Ordering::Relaxed);
+                threads.drain(..).for_each(|thread| drop(thread.join()));
+            }
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

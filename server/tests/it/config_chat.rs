@@ -1,0 +1,218 @@
+//! The chat as a route of the configuration file: guests of the binary hear each other, of one process and of two over a real Redis
+//! server, and a reload leaves them alone.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::support::sites::{Sites, wait_for};
+use crate::support::{DEADLINE, Folder};
+
+const CHAT: &str =
+    "[[site]]\ndefault = true\n[[site.route]]\npath = \"/chat\"\nchat = { history = 2, message = 100 }\n";
+
+/// A guest: its connection, what came of the next frames, and all that came.
+struct Guest(TcpStream, Vec<u8>, Vec<u8>);
+
+impl Guest {
+    fn enter(addr: SocketAddr, query: &str, origin: &str) -> Result<Guest, String> {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        let head = format!(
+            "GET /chat?{query} HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            answer.extend(byte);
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        match answer.starts_with("HTTP/1.1 101 ") {
+            true => Ok(Guest(stream, Vec::new(), Vec::new())),
+            false => Err(answer),
+        }
+    }
+
+    fn say(&mut self, text: &str) {
+        let json = format!("{{\"text\": \"{text}\"}}");
+        // A mask of zeros leaves the bytes as they are.
+        let mut frame = vec![0x81, 0x80 | u8::try_from(json.len()).expect("a short line"), 0, 0, 0, 0];
+        frame.extend_from_slice(json.as_bytes());
+        self.0.write_all(&frame).unwrap();
+    }
+
+    /// Reads until this has come.
+    fn expect(&mut self, text: &str) {
+        let mut piece = [0; 4096];
+        loop {
+            let got = String::from_utf8_lossy(&self.1).into_owned();
+            if let Some(at) = got.find(text) {
+                self.1 = got.as_bytes()[at + text.len()..].to_vec();
+                return;
+            }
+            let count = self.0.read(&mut piece).unwrap_or(0);
+            assert!(count > 0, "{text} has not come: {got:?}");
+            self.1.extend_from_slice(&piece[..count]);
+            self.2.extend_from_slice(&piece[..count]);
+        }
+    }
+}
+
+#[test]
+fn guests_of_a_route_hear_each_other_and_stay_over_a_reload() {
+    let sites = Sites::start(CHAT);
+    let addr = sites.addresses[0];
+    let enter = |query: &str| Guest::enter(addr, query, "http://x").expect("a guest may come");
+    let (mut ada, mut bob) = (enter("name=Ada"), enter("name=Bob"));
+    ada.expect("\"count\":2");
+    ada.say("hello");
+    bob.expect("\"text\":\"hello\"");
+    let said = sites.reload(&format!("{CHAT}[[site.route]]\npath = \"/new\"\nrespond = \"new\"\n"));
+    assert!(said.contains("reloaded"), "{said}");
+    assert_eq!(sites.get("x", "/new").text(), "new");
+    bob.say("still here");
+    ada.expect("\"text\":\"still here\"");
+    let mut late = enter("name=Late");
+    late.expect("\"lines\":[");
+    late.expect("\"text\":\"hello\"");
+    late.expect("\"text\":\"still here\"");
+    late.say(&"x".repeat(101));
+    late.expect("at most 100 bytes");
+    let refused = Guest::enter(addr, "", "http://elsewhere")
+        .err()
+        .expect("another site's page");
+    assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
+}
+
+/// A Redis server of the test's own, on a Unix socket; killed when dropped.
+struct Broker {
+    folder: Folder,
+    child: Child,
+}
+
+impl Broker {
+    /// `None`, and it says why, where there is no server.
+    fn start() -> Option<Broker> {
+        let folder = Folder::new();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]);
+        command.arg(folder.join("redis.sock")).arg("--dir").arg(folder.path());
+        match command.stdout(Stdio::null()).spawn() {
+            Ok(child) => {
+                let broker = Broker { folder, child };
+                wait_for("redis", || UnixStream::connect(broker.socket()).is_ok());
+                Some(broker)
+            }
+            Err(error) => {
+                println!("skipped: redis-server cannot be started: {error}");
+                None
+            }
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("redis.sock")
+    }
+
+    /// What it answers to a command of plain words.
+    fn ask(&self, command: &str) -> String {
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn wait_for_listeners(&self, channel: &str, count: usize) {
+        wait_for("the servers at the broker", || {
+            self.ask(&format!("PUBSUB NUMSUB {channel}"))
+                .contains(&format!(":{count}\r\n"))
+        });
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = (self.child.kill(), self.child.wait());
+    }
+}
+
+#[test]
+fn two_servers_are_one_house_over_redis() {
+    let Some(broker) = Broker::start() else { return };
+    let file = |more: &str| {
+        let socket = broker.socket();
+        format!(
+            "[[site]]\ndefault = true\n[[site.route]]\npath = \"/chat\"\n\
+             chat = {{ burst = 100, redis = \"redis+unix://{}\", channel = \"house\" }}\n{more}",
+            socket.display()
+        )
+    };
+    let (one, two) = (Sites::start(&file("")), Sites::start(&file("")));
+    // Before there is a guest: what others say is remembered for those who come.
+    broker.wait_for_listeners("house", 2);
+    let enter =
+        |sites: &Sites, query: &str| Guest::enter(sites.addresses[0], query, "http://x").expect("a guest may come");
+    let mut ada = enter(&one, "room=hall&name=Ada");
+    ada.say("is anybody there?");
+    ada.expect("is anybody there?");
+    let mut bob = loop {
+        let mut bob = enter(&two, "room=hall&name=Bob");
+        bob.expect("\"lines\":[");
+        bob.expect("]}");
+        if String::from_utf8_lossy(&bob.2).contains("is anybody there?") {
+            break bob;
+        }
+    };
+    bob.say("I am");
+    ada.expect("\"name\":\"Bob\"");
+    ada.expect("\"text\":\"I am\"");
+    // A reload that leaves the route alone leaves the house alone.
+    assert!(
+        one.reload(&file("[[site.route]]\nrespond = \"new\"\n"))
+            .contains("reloaded")
+    );
+    bob.say("still here?");
+    ada.expect("\"text\":\"still here?\"");
+    ada.say("yes");
+    bob.expect("\"text\":\"yes\"");
+    // Each line once: nobody hears an echo of the own ones.
+    ada.say("the end");
+    ada.expect("the end");
+    bob.say("over");
+    ada.expect("over");
+    assert_eq!(String::from_utf8_lossy(&ada.2).matches("\"the end\"").count(), 1);
+    // What is no line of a chat is dropped, with a word to the operator.
+    broker.ask("PUBLISH house nonsense");
+    wait_for("the word", || {
+        one.said().contains("in \"house\" is none of this room's")
+    });
+    // The route is gone: so is the listener at the broker, when the last guest is.
+    assert!(
+        two.reload("[[site]]\ndefault = true\n[[site.route]]\nrespond = \"x\"\n")
+            .contains("reloaded")
+    );
+    bob.say("not yet gone");
+    ada.expect("not yet gone");
+    drop(bob);
+    broker.wait_for_listeners("house", 1);
+}
+
+#[test]
+fn a_chat_goes_on_without_its_broker() {
+    let sites = Sites::start(&CHAT.replace("history = 2", "history = 2, redis = \"redis://127.0.0.1:1\""));
+    let enter = |query: &str| Guest::enter(sites.addresses[0], query, "http://x").expect("a guest may come");
+    let (mut ada, mut bob) = (enter("name=Ada"), enter("name=Bob"));
+    ada.expect("\"count\":2");
+    ada.say("hello");
+    bob.expect("\"text\":\"hello\"");
+    wait_for("the line", || {
+        sites.said().contains("osier: redis 127.0.0.1:1 is not there")
+    });
+}

@@ -1,0 +1,678 @@
+//! `osier check`: every mistake of a file at once, each with its place, what was expected and the nearest word; status 2.
+
+use crate::support::{Folder, make_fifo, osier};
+use std::process::Command;
+
+/// What `osier check site.toml` says in a folder with `www/`, `users` and `404.html`: status, and everything printed.
+fn check_with(text: &str, prepare: impl FnOnce(&mut Command)) -> (i32, String) {
+    let folder = Folder::new();
+    folder.write("www/index.html", "hi");
+    folder.write("users", "");
+    folder.write("404.html", "gone");
+    make_fifo(&folder.join("fifo"));
+    folder.write("site.toml", text);
+    let mut command = osier();
+    command.args(["check", "site.toml"]).current_dir(folder.path());
+    prepare(&mut command);
+    let output = command.output().unwrap();
+    let (stdout, stderr) = (output.stdout, output.stderr);
+    let printed = String::from_utf8(if stderr.is_empty() { stdout } else { stderr }).unwrap();
+    // The temporary folder may be reached by a link: both names are the test's.
+    let real = folder.path().canonicalize().unwrap();
+    let printed = printed.replace(real.to_str().unwrap(), "DIR");
+    let printed = printed.replace(folder.path().to_str().unwrap(), "DIR");
+    (output.status.code().unwrap(), printed)
+}
+
+fn check(text: &str) -> (i32, String) {
+    check_with(text, |_| {})
+}
+
+/// The first lines of each mistake, without `site.toml:`.
+fn mistakes(text: &str) -> Vec<String> {
+    let (status, printed) = check(text);
+    assert_eq!(status, 2, "{text}\n{printed}");
+    let lines = printed.lines().filter_map(|line| line.strip_prefix("site.toml:"));
+    lines.map(str::to_string).collect()
+}
+
+const SITE: &str = "[[site]]\ndefault = true\n";
+const ROUTE: &str = "[[site.route]]\nfiles = \"www\"\n";
+
+#[test]
+fn a_good_file_is_counted() {
+    for (text, summary) in [
+        (format!("{SITE}{ROUTE}"), "1 site, 1 route, 1 listener"),
+        (
+            format!(
+                "[[listen]]\naddress = \"127.0.0.1:1\"\n[[listen]]\naddress = \"unix:x.sock\"\n{SITE}\
+                 [[site.route]]\npath = \"/a\"\nrespond = 404\n{ROUTE}[[site]]\nhost = \"example.org\"\n{ROUTE}"
+            ),
+            "2 sites, 3 routes, 2 listeners",
+        ),
+    ] {
+        assert_eq!(check(&text), (0, format!("site.toml: ok ({summary})\n")), "{text}");
+    }
+}
+
+#[test]
+fn a_small_site_is_six_lines() {
+    let text = "[[site]]\ndefault = true\n\n[[site.route]]\nfiles = \"www\"\n";
+    assert!(text.lines().count() <= 6);
+    assert_eq!(check(text).0, 0);
+}
+
+#[test]
+fn the_form_of_a_message() {
+    let text = format!("{SITE}{ROUTE}[[site.route]]\n  pat = \"/api\"\n  methods = \"POST\"\n");
+    let expected = "site.toml:5:1: [[site.route]] has no handler: give it one of files, fastcgi, proxy, redirect, respond, \
+                    rewrite, chat, welcome\n  \
+                    5 | [[site.route]]\n    \
+                    | ^^^^^^^^^^^^^^\n\
+                    site.toml:6:3: unknown key 'pat' in [[site.route]]; did you mean 'path'?\n  \
+                    6 |   pat = \"/api\"\n    \
+                    |   ^^^\n";
+    assert_eq!(check(&text), (2, expected.to_string()));
+}
+
+/// A bad file, and the messages it gets, in order and none beside them.
+type Case<'a> = (&'a str, &'a [&'a str]);
+
+/// `@site` and `@route` stand for a site and a route with nothing wrong, on two lines each.
+fn run(cases: &[Case<'_>]) {
+    let mut wrong = String::new();
+    for (text, expected) in cases {
+        let text = text.replace("@site\n", SITE).replace("@route\n", ROUTE);
+        let found = mistakes(&text);
+        if found != *expected {
+            wrong.push_str(&format!("{text}\nfound    {found:#?}\nexpected {expected:#?}\n\n"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn the_top_of_a_file() {
+    run(&[
+        (
+            "user = \"no such user\"\nchroot = \"www\"\n@site\n[[site.route]]\npath = \"/x\"\nfiles = \"www\"\n[[site.route]]\n\
+             respond = { file = \"users\" }\n",
+            &[
+                "1:1: user = \"no such user\": /etc/passwd has no such user; name one, or give its number",
+                "9:20: 'DIR/users' is outside of chroot 'DIR/www'",
+            ],
+        ),
+        (
+            "group = \"root\"\nchroot = \"www\"\n@site\n[[site.route]]\nfiles = \"www\"\n",
+            &["2:1: chroot needs user: root is not held by it"],
+        ),
+        (
+            "group = \"root\"\n@site\n@route\n",
+            &["1:1: group needs user: a process of root keeps everything"],
+        ),
+        ("", &["1:1: there is no [[site]]: nothing would be served"]),
+        (
+            "worker = 2\n@site\n@route\n",
+            &["1:1: unknown key 'worker' in the file; did you mean 'workers'?"],
+        ),
+        (
+            "workers = 0\n@site\n@route\n",
+            &["1:11: 'workers' wants a whole number from 1 to 1024, not the number 0"],
+        ),
+        (
+            "workers = \"2\"\n@site\n@route\n",
+            &["1:11: 'workers' wants a whole number from 1 to 1024, not \"2\""],
+        ),
+        (
+            "user = 5\ndrain = \"10\"\n@site\n@route\n",
+            &[
+                "1:8: 'user' wants a string, not the number 5",
+                "2:9: 'drain' wants a duration like \"10s\", \"1m30s\" or \"500ms\", not \"10\"",
+            ],
+        ),
+        (
+            "chroot = \"none\"\nlog = \"xml\"\n@site\n@route\n",
+            &[
+                "1:10: there is no folder 'DIR/none'",
+                "2:7: 'log' wants \"combined\", \"json\" or \"off\", or { file = \"access.log\" }, not \"xml\"",
+            ],
+        ),
+        (
+            "[log]\nfile = \"none/access.log\"\nformat = \"jsn\"\n@site\n@route\n",
+            &[
+                "2:8: there is no folder 'DIR/none'",
+                "3:10: 'format' wants one of \"combined\", \"json\", \"off\", not \"jsn\"; did you mean \"json\"?",
+            ],
+        ),
+        (
+            "[admin]\n@site\n@route\n",
+            &["1:1: [admin] lacks 'address': where /health and /metrics are answered, \"127.0.0.1:9090\" for example"],
+        ),
+        (
+            "[listen]\naddress = \"127.0.0.1:1\"\n@site\n@route\n",
+            &["1:1: [listen] must be written [[listen]]: there may be several"],
+        ),
+        (
+            "site = 1\n",
+            &["1:8: 'site' wants tables, each begun by [[site]], not the number 1"],
+        ),
+    ]);
+}
+
+#[test]
+fn not_toml_at_all() {
+    run(&[
+        (
+            "a = \n[s]\nb = 1\nb = 2\n[[site]\n",
+            &[
+                "1:5: string values must be quoted, expected literal string",
+                "4:1: duplicate key",
+                "5:8: unclosed array table, expected `]`",
+            ],
+        ),
+        (
+            "x = \"abc\n@site\n@route\n",
+            &["1:9: invalid basic string, expected `\"`"],
+        ),
+        // A key that is there twice hides no other mistake.
+        (
+            "@site\n[[site.route]]\nfiles = \"www\"\nfiles = \"none\"\nfils = 1\n[[site.route]]\n",
+            &[
+                "5:1: duplicate key",
+                "6:1: unknown key 'fils' in [[site.route]]; did you mean 'files'?",
+                "7:1: [[site.route]] has no handler: give it one of files, fastcgi, proxy, redirect, respond, rewrite, chat, welcome",
+            ],
+        ),
+    ]);
+    let twice = "auth = { users = { ada = \"secret\", ada = \"secret\" } }\n";
+    let (status, said) = check(&format!("{SITE}{twice}{ROUTE}"));
+    assert_eq!(status, 2);
+    assert!(said.contains("duplicate key") && !said.contains("secret"), "{said}");
+}
+
+#[test]
+fn listeners() {
+    run(&[
+        (
+            "[[listen]]\nadress = \"127.0.0.1:1\"\n@site\n@route\n",
+            &[
+                "1:1: [[listen]] lacks 'address': \"127.0.0.1:8080\", \"unix:/run/osier.sock\" or \"systemd:NAME\"",
+                "2:1: unknown key 'adress' in [[listen]]; did you mean 'address'?",
+            ],
+        ),
+        (
+            "[[listen]]\naddress = \"127.0.0.1:70000\"\n[[listen]]\naddress = \"unix:/nowhere/x\"\n@site\n@route\n",
+            &[
+                "2:11: 'address' cannot be \"127.0.0.1:70000\": write HOST:PORT, [IPV6]:PORT, :PORT or PORT; or \
+                 \"unix:PATH\", \"systemd:NAME\"",
+                "4:11: 'address' cannot be \"unix:/nowhere/x\": there is no folder '/nowhere'",
+            ],
+        ),
+        (
+            "[[listen]]\naddress = \"unx:/run/x\"\n[[listen]]\naddress = \"systemd:\"\n@site\n@route\n",
+            &[
+                "2:11: 'address' cannot be \"unx:/run/x\": write HOST:PORT, [IPV6]:PORT, :PORT or PORT; or \"unix:PATH\", \
+                 \"systemd:NAME\"; did you mean \"unix:\"?",
+                "4:11: 'address' cannot be \"systemd:\": name the socket as its unit does (FileDescriptorName=)",
+            ],
+        ),
+        (
+            "[[listen]]\naddress = \"127.0.0.1:81\"\n[[listen]]\naddress = \":81\"\n@site\n@route\n",
+            &["4:11: '0.0.0.0:81' is listened on already (line 2)"],
+        ),
+        (
+            "[[listen]]\nname = \"a\"\naddress = \"unix:x\"\n[[listen]]\naddress = \"unix:x\"\n[[listen]]\nname = \"a\"\n\
+             address = \"81\"\n@site\n@route\n",
+            &[
+                "5:11: 'unix:DIR/x' is listened on already (line 3)",
+                "8:11: another [[listen]] is named 'a' (line 3)",
+            ],
+        ),
+        (
+            "[admin]\naddress = \"81\"\n[[listen]]\naddress = \"127.0.0.1:81\"\n@site\n@route\n",
+            &["2:11: [admin] wants a listener of its own: '127.0.0.1:81' is one of [[listen]]"],
+        ),
+        (
+            "[[listen]]\naddress = \"81\"\nmode = \"0660\"\nproxy_protocol = [\"10.0.0.1/8\", \"me\"]\nmax_connections = 0\n\
+             timeouts = { idle = \"0s\", heder = \"1s\" }\nhead = { fields = 1000 }\n@site\n@route\n",
+            &[
+                "3:1: 'mode' is for Unix sockets alone (address = \"unix:…\")",
+                "4:19: 'proxy_protocol' cannot be \"10.0.0.1/8\": it has bits behind its prefix; did you mean \
+                 \"10.0.0.0/8\"?",
+                "4:33: 'proxy_protocol' cannot be \"me\": write an address or a network, \"10.0.0.0/8\" or \"::1\", or \"unix\" for clients of Unix sockets",
+                "5:19: 'max_connections' wants a whole number from 1 to 10000000, not the number 0",
+                "6:21: 'idle' must be longer than 0s",
+                "6:27: unknown key 'heder' in [listen.timeouts]; did you mean 'header'?",
+                "7:19: 'fields' wants a whole number from 1 to 100, not the number 1000",
+            ],
+        ),
+        (
+            "[[listen]]\nname = \"inner\"\naddress = \"81\"\n[[listen]]\naddress = \"82\"\n@site\nlisten = \"inner\"\n@route\n",
+            &["5:11: no site answers on '127.0.0.1:82': name it in the 'listen' of one"],
+        ),
+    ]);
+}
+
+#[test]
+fn sites() {
+    run(&[
+        (
+            "[[listen]]\naddress = \"81\"\nuser = \"nobody\"\n@site\nworkers = 2\npath = \"/x\"\n[[site.route]]\n\
+             error_pages = { 404 = \"users\" }\nlog = \"access.log\"\nchat = true\n",
+            &[
+                "3:1: unknown key 'user' in [[listen]]; it belongs to the top of the file, before the first table",
+                "6:1: unknown key 'workers' in [[site]]; it belongs to the top of the file, before the first table",
+                "7:1: unknown key 'path' in [[site]]; it belongs to [[site.route]]",
+                "9:1: unknown key 'error_pages' in [[site.route]]; it belongs to [[site]]",
+                "10:7: 'log' wants \"combined\", \"json\" or \"off\", or { file = \"access.log\" }, not \"access.log\"",
+            ],
+        ),
+        (
+            "[[site]]\ndefault = false\n@route\n",
+            &["1:1: [[site]] answers for nobody: give it host = \"example.org\" or default = true"],
+        ),
+        (
+            "[[site]]\n@route\n[[site]]\n@route\n",
+            &[
+                "1:1: [[site]] answers for nobody: give it host = \"example.org\" or default = true",
+                "4:1: [[site]] answers for nobody: give it host = \"example.org\" or default = true",
+            ],
+        ),
+        (
+            "[[site]]\nhosts = \"example.org\"\n@route\n",
+            &["2:1: unknown key 'hosts' in [[site]]; did you mean 'host'?"],
+        ),
+        (
+            "@site\n",
+            &["1:1: [[site]] has no [[site.route]]: it would answer nothing but 404"],
+        ),
+        (
+            "@site\n@route\n@site\n@route\n",
+            &["6:1: there is a default site already (line 2)"],
+        ),
+        (
+            "[[site]]\nhost = [\"Example.org\", \"*.example.org\"]\n@route\n[[site]]\nhost = [\"example.org\"]\n@route\n",
+            &["6:9: host 'example.org' has a site already (line 2)"],
+        ),
+        (
+            "[[site]]\nhost = [\"a.*.org\", \"http://x\", \"a b\", \"*\", \"[::1\", \"ü.de\", 5]\n@route\n",
+            &[
+                "2:9: 'host' cannot be \"a.*.org\": a '*' stands for whole labels in front: \"*.example.org\"",
+                "2:20: 'host' cannot be \"http://x\": a host is a name alone, without port or scheme",
+                "2:32: 'host' cannot be \"a b\": it is not a host name (write international names in their ASCII form, \
+                 \"xn--…\")",
+                "2:39: 'host' cannot be \"*\": for every host write default = true",
+                "2:44: 'host' cannot be \"[::1\": a host is a name alone, without port or scheme",
+                "2:52: 'host' cannot be \"ü.de\": it is not a host name (write international names in their ASCII form, \
+                 \"xn--…\")",
+                "2:60: 'host' wants a string or a list of strings, not the number 5",
+            ],
+        ),
+        (
+            "[[listen]]\nname = \"inner\"\naddress = \"81\"\n@site\nlisten = [\"iner\", \"inner\", \"www\"]\n@route\n",
+            &[
+                "6:11: no [[listen]] is called 'iner'; did you mean 'inner'?",
+                "6:28: no [[listen]] is called 'www'; give one that name: [[listen]] name = \"…\"",
+            ],
+        ),
+        (
+            "@site\nheaders = { \"X A\" = \"1\", Date = \"x\", X-B = \"\\n\", X-C = 1 }\n\
+             error_pages = { 200 = \"404.html\", 404 = \"none.html\", 500 = \"www\" }\n@route\n",
+            &[
+                "3:13: 'X A' is not a field name",
+                "3:26: Date is computed for each response and cannot be set",
+                "3:38: a value cannot hold control characters",
+                "3:56: 'X-C' wants a string, a list of strings, or false, not the number 1",
+                "4:17: '200' is not a status from 400 to 599",
+                "4:41: there is no file 'DIR/none.html'",
+                "4:60: 'DIR/www' is not a file",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn routes() {
+    let none = "[[site.route]] has no handler: give it one of files, fastcgi, proxy, redirect, respond, rewrite, chat, welcome";
+    run(&[
+        ("@site\n[[site.route]]\n", &[&format!("3:1: {none}")]),
+        (
+            "@site\n[[site.route]]\nfils = \"www\"\n",
+            &[
+                &format!("3:1: {none}"),
+                "4:1: unknown key 'fils' in [[site.route]]; did you mean 'files'?",
+            ],
+        ),
+        (
+            "@site\n@route\nproxy = \"127.0.0.1:3000\"\n",
+            &["5:1: 'proxy' beside 'files': a route has one handler; make two routes"],
+        ),
+        (
+            "@site\n[[site.route]]\npath = \"api\"\nrespond = 404\n[[site.route]]\npath = \"/*.php\"\nrespond = 404\n\
+             [[site.route]]\npath = \"/a/../b\"\nrespond = 404\n[[site.route]]\npath = \"/a%20b\"\nrespond = 404\n",
+            &[
+                "4:8: 'path' cannot be \"api\": a path begins with '/'; did you mean \"/api\"?",
+                "7:8: 'path' cannot be \"/*.php\": it is a pattern; write it as 'glob'",
+                "10:8: 'path' cannot be \"/a/../b\": it has an empty, '.' or '..' segment, which no request is matched with",
+                "13:8: 'path' cannot be \"/a%20b\": it is compared with the decoded path of a request, without query: write \
+                 it without '?', '#', '%' and control characters",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nglob = [\"[a\", \"\"]\nmethods = [\"get\", \"G T\"]\nrespond = 404\n",
+            &[
+                "4:9: 'glob' cannot be \"[a\": unclosed character class; missing ']'",
+                "4:15: 'glob' cannot be \"\": it is empty",
+                "5:12: 'methods' cannot be \"get\": methods are case-sensitive; did you mean \"GET\"?",
+                "5:19: 'methods' cannot be \"G T\": it is not a name that HTTP allows",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\npath = \"/a/\"\nmethods = [\"GET\", \"POST\"]\nrespond = 404\n\
+             [[site.route]]\npath = \"/a\"\nmethods = [\"POST\", \"GET\"]\nfiles = \"www\"\n",
+            &["7:1: duplicate route: the one in line 3 takes the same requests, and the first wins"],
+        ),
+        (
+            "@site\n@route\n[[site.route]]\npath = \"/a\"\nrespond = 404\n",
+            &["5:1: this route is never reached: the one in line 3 takes all of its requests; put this one first"],
+        ),
+    ]);
+}
+
+#[test]
+fn what_is_no_duplicate() {
+    for routes in [
+        "[[site.route]]\npath = \"/a\"\nrespond = 404\n[[site.route]]\npath = \"/ab\"\nrespond = 404\n",
+        "[[site.route]]\npath = \"/a\"\nmethods = \"GET\"\nrespond = 404\n[[site.route]]\npath = \"/a\"\nrespond = 404\n",
+        "[[site.route]]\nglob = \"*.php\"\nrespond = 404\n[[site.route]]\nfiles = \"www\"\n",
+        "[[site.route]]\nrewrite = { pattern = \"^/x$\", to = \"/y\" }\n[[site.route]]\nfiles = \"www\"\n",
+    ] {
+        let (status, printed) = check(&format!("{SITE}{routes}"));
+        assert_eq!(status, 0, "{routes}\n{printed}");
+    }
+}
+
+#[test]
+fn handlers() {
+    run(&[
+        (
+            "@site\n[[site.route]]\nfiles = { rot = \"www\" }\n",
+            &[
+                "4:9: [site.route.files] lacks 'root': the folder that is served",
+                "4:11: unknown key 'rot' in [site.route.files]; did you mean 'root'?",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nfiles = \"${NO_SUCH_VARIABLE:-}\"\n[[site.route]]\nproxy = { to = [\"a:+1\", \"256.1.1.1:1\", \"[1]:1\", \"[::1]:1\"] }\n",
+            &[
+                "4:9: a path is empty; write \".\" for the folder of this file",
+                "6:17: 'to' cannot be \"a:+1\": '+1' is not a port; write HOST:PORT or unix:PATH",
+                "6:25: 'to' cannot be \"256.1.1.1:1\": '256.1.1.1' is no address; write HOST:PORT or unix:PATH",
+                "6:40: 'to' cannot be \"[1]:1\": '[1]' is no address; write HOST:PORT or unix:PATH",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nfiles = \"none\"\n[[site.route]]\nfiles = \"users\"\n[[site.route]]\nfiles = 5\n",
+            &[
+                "4:9: there is no folder 'DIR/none'",
+                "6:9: 'DIR/users' is not a folder; 'files' wants one",
+                "8:9: 'files' wants a table, or the folder alone, not the number 5",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nfiles = { root = \"www\", index = \"a/b\", strip = true, listing = \"yes\" }\n",
+            &[
+                "4:33: 'index' cannot be \"a/b\": it is not the name of a file in the folder that is asked for",
+                "4:48: 'strip' = true cuts the 'path' of the route, and it has none",
+                "4:64: 'listing' wants true or false, not \"yes\"",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nfastcgi = { to = [\"unix:none.sock\", \"unix:fifo\", \"1\"], root = \"none\", keep = true }\n",
+            &[
+                "4:19: 'to' cannot be \"unix:none.sock\": there is no socket 'DIR/none.sock'; start the application first",
+                "4:37: 'to' cannot be \"unix:fifo\": 'DIR/fifo' is not a socket",
+                "4:50: 'to' cannot be \"1\": write HOST:PORT or unix:PATH",
+                "4:63: there is no folder 'DIR/none'",
+                "4:78: 'keep' wants a whole number from 0 to 100000, not true",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nproxy = \"https://127.0.0.1:443\"\n[[site.route]]\n\
+             proxy = { to = [\"a:1\", \"a:1\", \"a:0\"], timeouts = { conect = \"1s\" }, health = { evry = \"1s\" } }\n",
+            &[
+                "4:9: 'proxy' cannot be \"https://127.0.0.1:443\": TLS to an upstream is not offered; write HOST:PORT or \
+                 unix:PATH",
+                "6:24: 'a:1' is named twice",
+                "6:31: 'to' cannot be \"a:0\": '0' is not a port; write HOST:PORT or unix:PATH",
+                "6:52: unknown key 'conect' in [site.route.proxy.timeouts]; did you mean 'connect'?",
+                "6:80: unknown key 'evry' in [site.route.proxy.health]; did you mean 'every'?",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nredirect = { to = \"https://x/{pth}\", status = 200 }\n[[site.route]]\n\
+             redirect = \"example.org\"\n[[site.route]]\nredirect = { to = \"/x\", status = 304 }\n",
+            &[
+                "4:19: 'to' cannot be \"https://x/{pth}\": '{pth}' is unknown; there are {host}, {path}, {rest}, {query}",
+                "4:47: 'status' wants a whole number from 300 to 399, not the number 200",
+                "6:12: 'redirect' cannot be \"example.org\": it begins with '/', \"http://\" or \"https://\"",
+                "8:34: 'status' wants 301, 302, 303, 307 or 308, not 304",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nrespond = 99\n[[site.route]]\nrespond = { body = \"x\", file = \"users\" }\n\
+             [[site.route]]\nrespond = { file = \"none\", content_type = \"html\" }\n",
+            &[
+                "4:11: 'respond' wants a whole number from 200 to 599, not the number 99",
+                "6:25: 'file' beside 'body': an answer has one body",
+                "8:20: there is no file 'DIR/none'",
+                "8:43: 'content_type' cannot be \"html\": it is not a media type, \"text/html; charset=utf-8\" for example",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nrewrite = [{ pattern = \"(\", to = \"/\" }, { pattern = \"x\" }]\n@route\n",
+            &[
+                "4:24: 'pattern' cannot be \"(\": unclosed group",
+                "4:41: [[site.route.rewrite]] lacks 'to': what it becomes, \"/new/$1\" for example",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nrewrite = { pattern = \"x\", to = \"/\", if = [{ of = \"heder\" }, { of = \"query\" }] }\n\
+             @route\n",
+            &[
+                "4:51: 'of' wants one of \"header\", \"cookie\", \"query\", \"post\", \"environment\", \"capture\", \"method\", \"host\", \
+                 \"path\", \"client\", \"encoding\", \"query_string\", \"http_1.0\", \"https\", \"proxied\", \"file\", \"folder\", \
+                 \"exists\", not \"heder\"; did you mean \"header\"?",
+                "4:62: a condition of \"query\" wants a 'name'",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\nchat = { history = 5000 }\n",
+            &["4:20: 'history' wants a whole number from 0 to 1000, not the number 5000"],
+        ),
+        (
+            "@site\n[[site.route]]\nchat = { redis = \"127.0.0.1:6379\" }\n[[site.route]]\npath = \"/b\"\n\
+             chat = { redis = \"rediss://a\", channel = \"\" }\n",
+            &[
+                "4:18: 'redis': write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "7:18: 'redis': TLS to Redis is not offered; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "7:42: 'channel' cannot be \"\": it is empty: name the channel that all servers of this chat share",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\npath = \"/a\"\nchat = { redis = \"redis://me:secret@a:1\" }\n[[site.route]]\npath = \"/b\"\n\
+             chat = { redis = \"redis://:%zz@a\" }\n[[site.route]]\npath = \"/c\"\nchat = { redis = \"redis://a:0/0\" }\n\
+             [[site.route]]\nchat = { channel = \"x\" }\n",
+            &[
+                "5:18: 'redis': users of Redis are not offered, its password is; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "8:18: 'redis': the password has a '%' that begins no escape",
+                "11:18: 'redis': write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "13:10: 'channel' is for chats over Redis alone: redis = \"redis://127.0.0.1:6379\"",
+            ],
+        ),
+        (
+            "@site\n[[site.route]]\npath = \"/a\"\nwelcome = true\n[[site.route]]\nwelcome = { live_for = 1 }\n",
+            &[
+                "5:11: 'welcome' is a whole site with paths of its own: its route has no 'path' and no 'glob'",
+                "7:13: unknown key 'live_for' in [site.route.welcome]; did you mean 'live_for_all'?",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn policies() {
+    run(&[
+        (
+            "@site\nauth = { realm = \"a\\\"b\", users = { bob = \"secret\", \"a:b\" = \"x\" } }\n@route\nauth = {}\n",
+            &[
+                "3:42: user \"bob\": the password is not hashed with bcrypt or argon2id; make the line with 'htpasswd -B -C 12'",
+                "3:60: the user has no name, or one with a colon or control characters",
+                "6:8: [site.route.auth] names nobody: give it users = { NAME = \"HASH\" } or file = \"FILE\" with lines of \
+                 NAME:HASH",
+            ],
+        ),
+        (
+            "@site\n@route\nauth = true\nrate = { requests = 0, per = \"1\" }\nlimits = { body = \"2M\", tim = \"1s\" }\n",
+            &[
+                "5:8: 'auth' wants a table or false, not true",
+                "6:21: 'requests' wants a whole number from 1 to 1000000, not the number 0",
+                "6:30: 'per' wants a duration like \"10s\", \"1m30s\" or \"500ms\", not \"1\"",
+                "7:19: 'body' wants a size like \"64KiB\", \"10MiB\" or 4096 (bytes), not \"2M\"",
+                "7:25: unknown key 'tim' in [site.route.limits]; did you mean 'time'?",
+            ],
+        ),
+        (
+            "@site\n@route\ncors = { origins = \"*\", credentials = true }\nallow = \"10.0.0.0/33\"\ndeny = []\n\
+             compress = \"gzip\"\nlog = 1\n",
+            &[
+                "5:8: cors: credentials = true needs named origins: browsers refuse \"*\" with it",
+                "6:9: 'allow' cannot be \"10.0.0.0/33\": write an address or a network, \"10.0.0.0/8\" or \"::1\", or \"unix\" for clients of Unix sockets",
+                "7:8: 'deny' is an empty list; leave it out, or name something",
+                "8:12: 'compress' wants true, false or a table, not \"gzip\"",
+                "9:7: 'log' wants a table or false, not the number 1",
+            ],
+        ),
+        (
+            "@site\ncors = { origins = [\"example.org\", \"https://a/b\"] }\n@route\n",
+            &[
+                "3:21: 'origins' cannot be \"example.org\": write an origin as \"https://example.org\", without a path, or \
+                 \"*\"",
+                "3:36: 'origins' cannot be \"https://a/b\": write an origin as \"https://example.org\", without a path, or \
+                 \"*\"",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn variables_of_the_environment() {
+    let text = "workers = \"${OSIER_TEST_WORKERS:-2}\"\n[[site]]\nhost = \"${OSIER_TEST_HOST}\"\n[[site.route]]\n\
+                files = \"${OSIER_TEST_ROOT:-www}\"\n";
+    let (status, printed) = check_with(text, |command| {
+        command
+            .env("OSIER_TEST_HOST", "example.org")
+            .env_remove("OSIER_TEST_ROOT");
+    });
+    assert_eq!(status, 0, "{printed}");
+    let (status, printed) = check_with(text, |command| {
+        command
+            .env_remove("OSIER_TEST_HOST")
+            .env("OSIER_TEST_ROOT", "none")
+            .env("OSIER_TEST_WORKERS", "many");
+    });
+    assert_eq!(status, 2);
+    for line in [
+        "site.toml:1:11: 'workers' wants a whole number from 1 to 1024, not \"${OSIER_TEST_WORKERS:-2}\"",
+        "site.toml:3:8: 'host': environment variable 'OSIER_TEST_HOST' is not set; set it, or write \
+         ${OSIER_TEST_HOST:-default}",
+        "site.toml:5:9: there is no folder 'DIR/none'",
+    ] {
+        assert!(printed.lines().any(|shown| shown == line), "{line}\n{printed}");
+    }
+    let (status, printed) = check("[[site]]\nhost = \"$${x}\"\n[[site.route]]\nrespond = \"costs $$5 or $5\"\n");
+    assert_eq!((status, printed.contains("cannot be \"${x}\"")), (2, true), "{printed}");
+    let (_, printed) = check("user = \"${\"\n[[site]]\ndefault = true\n[[site.route]]\nrespond = 404\n");
+    assert!(
+        printed.starts_with("site.toml:1:8: 'user': '${' without '}'"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn passwords_are_not_shown() {
+    for text in [
+        "chat = { redis = \"redis://:s3cret@host:99999\" }\n",
+        "chat = { redis = \"redis://:s3@cret@host:99999\", channle = \"a\" }\n",
+        "chat = { channle = \"a\", redis = \"redis://:s3cret@host\" }\n",
+        "chat = { redis = \":s3cret@host\" }\n",
+        "chat = { redis = \"redis://:s3cret@host }\n",
+        "respond = 204\nauth = { users = { me = \"s3cret\" } }\n",
+    ] {
+        let (status, printed) = check(&format!("[[site]]\n[[site.route]]\n{text}"));
+        assert_eq!(status, 2, "{printed}");
+        assert!(!printed.contains("s3") && !printed.contains("cret"), "{printed}");
+        assert!(printed.contains("***"), "{printed}");
+    }
+}
+
+#[test]
+fn hints_are_of_the_table_that_a_key_is_in() {
+    run(&[
+        (
+            "@site\nauth = { user = { me = \"x\" }, file = \"users\" }\n@route\n",
+            &["3:10: unknown key 'user' in [site.auth]; did you mean 'users'?"],
+        ),
+        (
+            "@site\n[[site.route]]\nfastcgi = { to = \"127.0.0.1:1\", root = \"www\", health = { path = \"/\" } }\n",
+            &["4:58: unknown key 'path' in [site.route.fastcgi.health]; it knows every, timeout"],
+        ),
+        (
+            "@site\nlog = { file = \"a.log\", workers = 2 }\n@route\n",
+            &["3:25: unknown key 'workers' in [site.log]; it belongs to the top of the file, before the first table"],
+        ),
+    ]);
+}
+
+#[test]
+fn every_address_of_ipv6_is_every_one_of_ipv4_too() {
+    let only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
+    if only.is_ok_and(|only| only.trim() == "1") {
+        println!("skipped: this system keeps IPv4 out of sockets of IPv6 (net.ipv6.bindv6only)");
+        return;
+    }
+    run(&[
+        (
+            "[[listen]]\naddress = \"[::]:81\"\n[[listen]]\naddress = \":81\"\n@site\n@route\n",
+            &["4:11: '0.0.0.0:81' is listened on already (line 2)"],
+        ),
+        (
+            "[[listen]]\naddress = \"127.0.0.1:81\"\n[[listen]]\naddress = \"[::]:81\"\n@site\n@route\n",
+            &["4:11: '[::]:81' is listened on already (line 2)"],
+        ),
+    ]);
+    let text = format!("[[listen]]\naddress = \":81\"\n[[listen]]\naddress = \"[::1]:81\"\n{SITE}{ROUTE}");
+    assert_eq!(check(&text).0, 0);
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let folder = Folder::new();
+    std::fs::write(folder.join("latin1.toml"), b"[[site]]\nhost = \"\xe4\"\n").unwrap();
+    for (name, expected) in [
+        ("none.toml", "none.toml: there is no such file\n"),
+        (".", ".: is not a file\n"),
+        (
+            "latin1.toml",
+            "latin1.toml:2:9: this is not UTF-8; save the file in that encoding\n  2 | host = \"\u{fffd}\"\n    |         ^\n",
+        ),
+    ] {
+        let output = osier()
+            .args(["check", name])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);
+    }
+}

@@ -1,0 +1,92 @@
+//! Every configuration that a document shows is one.
+
+use crate::support::{Folder, osier};
+use std::path::Path;
+
+fn check(folder: &Folder, name: &str) -> Result<(), String> {
+    let output = osier()
+        .args(["check", name])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8(output.stderr).unwrap())
+}
+
+fn project() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+#[test]
+fn the_examples_of_the_documentation() {
+    let text = std::fs::read_to_string(project().join("docs/configuration.md")).unwrap();
+    let folder = Folder::new();
+    folder.write("www/index.html", "");
+    folder.write("404.html", "");
+    let blocks: Vec<&str> = text
+        .split("```toml\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    assert!(blocks.len() >= 8, "{}", blocks.len());
+    for block in blocks {
+        folder.write("block.toml", block);
+        check(&folder, "block.toml").unwrap_or_else(|why| panic!("{block}\n{why}"));
+    }
+}
+
+#[test]
+fn every_key_that_the_checker_knows_is_documented() {
+    let text = std::fs::read_to_string(project().join("docs/configuration.md")).unwrap();
+    let folder = Folder::new();
+    // Asked for a key that it does not know and that is like none, each table says which it knows.
+    let odd = "zzzzzzzz = 1\n";
+    let site = "[[site]]\ndefault = true\n";
+    let route = format!("{site}[[site.route]]\n");
+    let tables = [
+        odd.to_string() + site,
+        format!("[[listen]]\naddress = \"81\"\n{odd}{site}"),
+        format!("{site}{odd}"),
+        format!("{route}{odd}"),
+    ];
+    let inner = [
+        "files", "fastcgi", "proxy", "redirect", "respond", "chat", "welcome", "rate", "auth", "cors", "limits",
+    ];
+    let inner = inner.map(|key| format!("{route}{key} = {{ zzzzzzzz = 1 }}\n"));
+    let (mut known, mut missing) = (0, Vec::new());
+    for table in tables.iter().chain(&inner) {
+        folder.write("t.toml", table);
+        let said = check(&folder, "t.toml").unwrap_err();
+        let list = said.lines().find_map(|line| line.split("it knows ").nth(1));
+        for key in list.unwrap_or_else(|| panic!("{table}\n{said}")).split(", ") {
+            known += 1;
+            let places = [
+                format!("`{key}`"),
+                format!("`{key}."),
+                format!(".{key}`"),
+                format!("{key} = "),
+                format!("[{key}]"),
+                format!(".{key}]"),
+                format!("{key}, "),
+                format!(", {key}"),
+            ];
+            if !places.iter().any(|place| text.contains(place.as_str())) {
+                missing.push(format!("{key} of\n{table}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "not documented: {}", missing.join("\n"));
+    assert!(known > 80, "{known}");
+}
+
+#[test]
+fn the_sample() {
+    let folder = Folder::new();
+    folder.write(
+        "site.toml",
+        std::fs::read(project().join("examples/site.toml")).unwrap(),
+    );
+    check(&folder, "site.toml").unwrap();
+}

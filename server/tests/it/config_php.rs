@@ -1,0 +1,132 @@
+//! A `fastcgi` route: scripts, the files beside them, a front controller; and that a reload keeps the application's place.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::php::{Fpm, Listen};
+use crate::support::sites::Sites;
+
+fn fpm(folder: &crate::support::Folder) -> Option<Fpm> {
+    folder.write("app/index.php", "<?php echo 'front ', $_SERVER['REQUEST_URI'];");
+    folder.write(
+        "app/info.php",
+        "<?php echo $_SERVER['SCRIPT_NAME'], ' ', $_SERVER['PATH_INFO'] ?? '', ' ', getenv('MODE');",
+    );
+    folder.write("app/style.css", "a{}");
+    Fpm::start(folder.path(), Listen::Unix, "pm = static\npm.max_children = 2\n")
+}
+
+fn route(fpm: &Fpm, more: &str) -> String {
+    format!(
+        "[[site]]\ndefault = true\n[[site.route]]\npath = \"/fixed\"\nrespond = \"@\"\n\
+         [[site.route]]\nfastcgi = {{ to = \"{}\", root = \"app\", {more} }}\n",
+        fpm.address
+    )
+}
+
+#[test]
+fn scripts_files_and_a_front_controller() {
+    let folder = Sites::folder();
+    let Some(fpm) = fpm(&folder) else { return };
+    let text = route(
+        &fpm,
+        "files = true, front = \"/index.php\", params = { MODE = \"test\" }",
+    );
+    let sites = Sites::start_in(folder, &text);
+    assert_eq!(sites.get("x", "/info.php/more").text(), "/info.php /more test");
+    assert_eq!(sites.get("x", "/style.css").text(), "a{}");
+    assert_eq!(sites.get("x", "/any/page?q=1").text(), "front /any/page?q=1");
+    assert_eq!(sites.get("x", "/").text(), "front /");
+    // The same over a reload that changes another route.
+    assert!(sites.reload(&text.replace('@', "new")).contains("reloaded"));
+    assert_eq!(sites.get("x", "/fixed").text(), "new");
+    assert_eq!(sites.get("x", "/info.php").text(), "/info.php  test");
+}
+
+#[test]
+fn an_application_that_is_away_has_an_error_page() {
+    let folder = Sites::folder();
+    let Some(mut fpm) = fpm(&folder) else { return };
+    let text = route(&fpm, "files = true").replacen(
+        "default = true\n",
+        "default = true\nerror_pages = { 502 = \"404.html\", 404 = \"404.html\" }\n",
+        1,
+    );
+    let sites = Sites::start_in(folder, &text);
+    assert_eq!(sites.get("x", "/info.php").status, 200);
+    fpm.stop();
+    let reply = sites.get("x", "/info.php");
+    assert_eq!((reply.status, reply.text()), (502, "<h1>lost</h1>"));
+}
+
+#[test]
+fn what_the_server_says_in_place_of_a_script_has_its_error_page() {
+    let folder = Sites::folder();
+    folder.write("app/own.php", "<?php http_response_code(404); echo 'its own';");
+    folder.write("app/lost.php", "<?php header('X-Accel-Redirect: /none.txt');");
+    folder.write(
+        "app/sent.php",
+        "<?php http_response_code(404); header('X-Accel-Redirect: /style.css');",
+    );
+    let Some(fpm) = fpm(&folder) else { return };
+    let text = route(&fpm, "files = true").replacen(
+        "default = true\n",
+        "default = true\nerror_pages = { 404 = \"404.html\" }\n",
+        1,
+    );
+    let sites = Sites::start_in(folder, &text);
+    for (path, body) in [
+        ("/none.css", "<h1>lost</h1>"),
+        ("/none.php", "<h1>lost</h1>"),
+        ("/.git/none.php", "<h1>lost</h1>"),
+        ("/lost.php", "<h1>lost</h1>"),
+        ("/own.php", "its own"),
+        ("/sent.php", "a{}"),
+    ] {
+        let reply = sites.get("x", path);
+        assert_eq!((reply.status, reply.text()), (404, body), "{path}");
+    }
+    // Without the files beside the scripts too.
+    assert!(
+        sites
+            .reload(&text.replace("files = true", "files = false"))
+            .contains("reloaded")
+    );
+    for path in ["/none.css", "/style.css", "/none.php"] {
+        assert_eq!(sites.get("x", path).text(), "<h1>lost</h1>", "{path}");
+    }
+}
+
+#[test]
+fn the_root_may_be_named_by_a_way_that_leads_up() {
+    let folder = Sites::folder();
+    let Some(fpm) = fpm(&folder) else { return };
+    let text = route(&fpm, "").replace("root = \"app\"", "root = \"www/../app\"");
+    let sites = Sites::start_in(folder, &text);
+    assert_eq!(sites.get("x", "/info.php/more").text(), "/info.php /more ");
+}
+
+#[test]
+fn an_application_outside_of_the_root_folder_is_told_its_own_names() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can change the root folder");
+        return;
+    }
+    let folder = Sites::folder();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    folder.write("app/where.php", "<?php echo __FILE__, ' ', $_SERVER['DOCUMENT_ROOT'];");
+    let settings = "pm.max_children = 2\nlisten.mode = 0666\n";
+    let Some(fpm) = Fpm::start(folder.path(), Listen::Unix, settings) else {
+        return;
+    };
+    let here = folder.path().display().to_string();
+    let keys = format!("user = \"65534\"\ngroup = \"65534\"\nchroot = \"{here}\"\n");
+    let text = keys + &route(&fpm, "files = true");
+    let sites = Sites::start_in(folder, &text);
+    let expected = format!("{here}/app/where.php {here}/app");
+    assert_eq!(sites.get("x", "/where.php").text(), expected);
+    // And the same after a reload, which sees the folder by its name inside.
+    let said = sites.reload(&text.replace('@', "new"));
+    assert!(said.contains("reloaded"), "{said}");
+    assert_eq!(sites.get("x", "/fixed").text(), "new");
+    assert_eq!(sites.get("x", "/where.php").text(), expected);
+}

@@ -1,0 +1,164 @@
+//! A `proxy` route: requests reach the application, and an upgraded connection lives through reloads of other routes.
+
+use crate::support::Client;
+use crate::support::sites::{Sites, send, wait_for};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+/// An application that says what it was asked, or echoes when it is asked to upgrade. Ends with the test's process.
+fn application() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+fn serve(mut stream: TcpStream) {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return,
+        }
+    }
+    let head = String::from_utf8(head).unwrap();
+    if head.to_ascii_lowercase().contains("upgrade: websocket") {
+        let _ =
+            stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+        let mut reader = stream.try_clone().unwrap();
+        let _ = std::io::copy(&mut reader, &mut stream);
+        if head.starts_with("GET /silent ") {
+            // Neither sends nor closes.
+            thread::sleep(Duration::from_secs(600));
+        }
+        return;
+    }
+    if head.starts_with("GET /overloaded ") {
+        let fields =
+            "Content-Encoding: br\r\nETag: \"1\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Own: 1\r\n";
+        let answer =
+            format!("HTTP/1.1 502 Bad Gateway\r\n{fields}Content-Length: 2\r\nConnection: close\r\n\r\n\x0b\x02");
+        let _ = stream.write_all(answer.as_bytes());
+        return;
+    }
+    let line = head.lines().next().unwrap_or_default();
+    let host = head
+        .lines()
+        .find(|line| line.to_ascii_lowercase().starts_with("host:"))
+        .unwrap_or_default();
+    let body = format!("{line}|{host}");
+    let _ = write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+}
+
+fn file(application: SocketAddr, more: &str) -> String {
+    format!(
+        "[[site]]\ndefault = true\nerror_pages = {{ 502 = \"404.html\" }}\n[[site.route]]\npath = \"/fixed\"\nrespond = \"@\"\n\
+         [[site.route]]\npath = \"/api\"\nproxy = {{ to = \"{application}\", strip = true, host = \"api.internal\" }}\n\
+         [[site.route]]\nproxy = \"{application}\"\n{more}"
+    )
+}
+
+#[test]
+fn requests_reach_the_application() {
+    let sites = Sites::start(&file(application(), ""));
+    assert_eq!(
+        sites.get("x.example", "/a?b").text(),
+        "GET /a?b HTTP/1.1|host: x.example"
+    );
+    assert_eq!(
+        sites.get("x.example", "/api/v1").text(),
+        "GET /v1 HTTP/1.1|host: api.internal"
+    );
+    // What the route takes as its path, the prefix takes off.
+    for path in ["/api%2Fv1", "//api/v1", "/%61pi/v1", "/%2f/a%70i%2Fv1"] {
+        assert_eq!(
+            sites.get("x.example", path).text(),
+            "GET /v1 HTTP/1.1|host: api.internal",
+            "{path}"
+        );
+    }
+    assert_eq!(sites.get("x.example", "/fixed").text(), "@");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let sites = Sites::start(&file(nobody, ""));
+    let reply = sites.get("x.example", "/a");
+    assert_eq!((reply.status, reply.text()), (502, "<h1>lost</h1>"));
+}
+
+#[test]
+fn an_error_page_is_not_described_as_the_body_that_it_replaces() {
+    let sites = Sites::start(&file(application(), ""));
+    let reply = sites.get("x", "/overloaded");
+    assert_eq!((reply.status, reply.text()), (502, "<h1>lost</h1>"));
+    for name in ["content-encoding", "etag", "last-modified"] {
+        assert_eq!(reply.field(name), None, "{name}");
+    }
+    assert_eq!(reply.field("content-type"), Some("text/html; charset=utf-8"));
+    assert_eq!(reply.field("x-own"), Some("1"));
+}
+
+fn upgraded(sites: &Sites, path: &str) -> Client {
+    let mut client = sites.connect();
+    send(
+        &mut client,
+        "GET",
+        "x",
+        path,
+        &[
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        ],
+    );
+    assert_eq!(client.receive_head().status, 101);
+    client
+}
+
+#[test]
+fn a_tunnel_that_one_side_has_closed_is_cut_when_the_other_is_silent() {
+    let application = application();
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\n[[site.route]]\nproxy = {{ to = \"{application}\", tunnel_half_closed = \"200ms\" }}\n"
+    ));
+    let mut client = upgraded(&sites, "/silent");
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    // Not the 30 s that it would be.
+    client.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn an_upgraded_connection_lives_through_reloads() {
+    let text = file(application(), "");
+    let sites = Sites::start(&text);
+    let mut client = upgraded(&sites, "/socket");
+    let mut echo = |text: &str| {
+        client.send_raw(text.as_bytes());
+        let mut back = vec![0; text.len()];
+        client.stream.read_exact(&mut back).unwrap();
+        assert_eq!(back, text.as_bytes());
+    };
+    echo("before");
+    assert!(sites.reload(&text.replace('@', "other")).contains("reloaded"));
+    wait_for("the new route", || sites.get("x", "/fixed").text() == "other");
+    echo("after a reload of another route");
+    // Even of its own: who has been connected stays.
+    assert!(
+        sites
+            .reload("[[site]]\ndefault = true\n[[site.route]]\nrespond = 404\n")
+            .contains("reloaded")
+    );
+    assert_eq!(sites.get("x", "/socket").status, 404);
+    echo("after its route has gone");
+}

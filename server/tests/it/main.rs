@@ -1,0 +1,33 @@
+//! The binary `osier` from outside: what a user types, what a client gets, what an operator sees.
+//!
+//! A module for each capability. Every test starts a server process of its own, so all of them can run at the same time.
+
+mod chromium;
+#[path = "../../../web/tests/common/php.rs"]
+mod php;
+mod support;
+
+mod browser;
+mod conditional;
+mod config_chat;
+mod config_check;
+mod config_docs;
+mod config_php;
+mod config_proxy;
+mod config_reload;
+mod config_sites;
+mod config_system;
+mod curl;
+mod hostile;
+mod logs;
+mod precompressed;
+mod ranges;
+mod shutdown;
+mod startup;
+mod static_files;
+mod welcome;
+
+/// The deadline that `php.rs` waits by.
+mod common {
+    pub const PATIENCE: std::time::Duration = crate::support::DEADLINE;
+}

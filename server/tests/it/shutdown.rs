@@ -1,0 +1,86 @@
+//! SIGTERM and SIGINT: transfers finish, idle connections close, the wait is bounded, a second signal ends at once.
+
+use crate::support::{DEADLINE, Folder, Server, Signal, pattern};
+use std::io::Read;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const LARGE: usize = 64 << 20;
+
+/// A client in the middle of a large download, of which it has read the head.
+fn downloading(server: &Server) -> crate::support::Client {
+    let mut client = server.connect();
+    client.send("GET", "/large.bin", &[]);
+    assert_eq!(client.receive_head().status, 200);
+    client
+}
+
+/// Waits until no new connection is taken.
+fn await_closed_door(server: &Server) {
+    let give_up = Instant::now() + DEADLINE;
+    while TcpStream::connect(server.address).is_ok() {
+        assert!(Instant::now() < give_up, "it still accepts");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_download_in_flight_finishes_and_the_status_is_0() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let folder = Folder::new();
+        let whole = pattern(LARGE);
+        folder.write("large.bin", &whole);
+        let mut server = Server::start(&folder, &["--drain", "60"]);
+        let mut idle = server.connect();
+        idle.send("GET", "/missing", &[]);
+        assert_eq!(idle.receive("GET").status, 404);
+        let mut busy = downloading(&server);
+        server.signal(signal);
+        await_closed_door(&server);
+        assert!(
+            idle.receive_rest().is_empty(),
+            "{signal:?}: the idle connection is closed without a word"
+        );
+        assert!(server.is_running(), "{signal:?}: it waits for the download");
+        assert!(busy.receive_rest() == whole, "{signal:?}: the download is complete");
+        assert_eq!(server.wait().code(), Some(0), "{signal:?}");
+    }
+}
+
+#[test]
+fn the_wait_is_bounded() {
+    let folder = Folder::new();
+    folder.write("large.bin", pattern(LARGE));
+    let mut server = Server::start(&folder, &["--drain", "1"]);
+    let mut stuck = downloading(&server);
+    server.signal(Signal::TERM);
+    // The client reads nothing for as long as the server lives.
+    assert_eq!(server.wait().code(), Some(0));
+    let mut received = 0;
+    let mut piece = vec![0; 1 << 20];
+    while let Ok(count @ 1..) = stuck.stream.read(&mut piece) {
+        received += count;
+    }
+    assert!(received < LARGE, "{received} bytes");
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let folder = Folder::new();
+    folder.write("large.bin", pattern(LARGE));
+    let mut server = Server::start(&folder, &["--drain", "86400"]);
+    let _stuck = downloading(&server);
+    server.signal(Signal::TERM);
+    await_closed_door(&server);
+    assert!(server.is_running());
+    server.signal(Signal::INT);
+    assert_eq!(server.wait().code(), Some(128 + 2));
+}
+
+#[test]
+fn with_nothing_to_do_it_ends_by_itself() {
+    let folder = Folder::new();
+    let mut server = Server::start(&folder, &[]);
+    server.signal(Signal::INT);
+    assert_eq!(server.wait().code(), Some(0));
+}

@@ -1,0 +1,188 @@
+//! How it starts, and how it refuses to: one line that names the thing, the value and the remedy, status 2, nothing
+//! served.
+
+use crate::support::{Folder, Server, lock, osier};
+use std::net::TcpListener;
+use std::process::{Command, Output};
+
+fn refused(mut command: Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "{command:?}: {text}");
+    assert!(
+        stdout.is_empty(),
+        "{command:?} printed {:?}",
+        String::from_utf8_lossy(&stdout)
+    );
+    assert_eq!(text.lines().count(), 1, "{command:?}: {text}");
+    assert!(text.starts_with("osier: "), "{command:?}: {text}");
+    text
+}
+
+#[test]
+fn mistakes_in_the_line() {
+    for (arguments, parts) in [
+        (&["--unknown"][..], &["'--unknown'", "--help"][..]),
+        (&["a", "b"], &["'b'", "one folder"]),
+        (&["-w", "0"], &["'0'", "--workers"]),
+        (&["-w", "many"], &["'many'", "--workers"]),
+        (&["-l", "nonsense"], &["'nonsense'", "HOST:PORT"]),
+        (&["-l", "127.0.0.1:70000"], &["70000"]),
+        (&["--header", "no-colon"], &["'no-colon'", "Name: value"]),
+        (&["--header", "X: a\r\nY: b"], &["control"]),
+        (&["--header", "Content-Length: 5"], &["Content-Length", "cannot be set"]),
+        (&["--log", "xml"], &["'xml'"]),
+    ] {
+        let mut command = osier();
+        command.args(arguments);
+        let text = refused(command);
+        for part in parts {
+            assert!(text.contains(part), "{arguments:?}: {part} is missing in {text}");
+        }
+    }
+}
+
+#[test]
+fn folders_that_cannot_be_served() {
+    let folder = Folder::new();
+    let file = folder.write("file.txt", "");
+    for (path, part) in [(folder.join("missing"), "no such folder"), (file, "not a folder")] {
+        let mut command = osier();
+        command.arg(&path).args(["-l", "127.0.0.1:0"]);
+        let text = refused(command);
+        assert!(text.contains(path.to_str().unwrap()) && text.contains(part), "{text}");
+    }
+    let locked = folder.join("locked");
+    std::fs::create_dir(&locked).unwrap();
+    lock(&locked);
+    if std::fs::read_dir(&locked).is_ok() {
+        println!("skipped: this user reads every folder, whatever its mode (root)");
+    } else {
+        let mut command = osier();
+        command.arg(&locked).args(["-l", "127.0.0.1:0"]);
+        assert!(refused(command).contains("may not read"));
+    }
+}
+
+#[test]
+fn a_log_file_that_cannot_be_written() {
+    let folder = Folder::new();
+    let path = folder.join("missing/access.log");
+    let mut command = osier();
+    command
+        .arg(folder.path())
+        .args(["-l", "127.0.0.1:0", "--log-file"])
+        .arg(&path);
+    let text = refused(command);
+    assert!(text.contains(path.to_str().unwrap()), "{text}");
+}
+
+#[test]
+fn a_port_in_use_is_named_and_nothing_is_served_on_the_others() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (taken_at, free_at) = (taken.local_addr().unwrap(), free.local_addr().unwrap());
+    drop(free);
+    let mut command = osier();
+    command.args(["-l", "127.0.0.1:0", "-l", &taken_at.to_string()]);
+    let text = refused(command);
+    assert!(text.contains(&taken_at.to_string()) && text.contains("-l"), "{text}");
+
+    // Another osier of the same user counts as well, although both ask to share the port among their workers.
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let mut command = osier();
+    command.args(["-l", &server.address.to_string()]);
+    assert!(refused(command).contains(&server.address.to_string()));
+    // And an address that is named twice.
+    let mut command = osier();
+    command.args(["-l", &free_at.to_string(), "-l", &free_at.to_string()]);
+    assert!(refused(command).contains(&free_at.to_string()));
+}
+
+#[test]
+fn an_address_of_another_machine() {
+    let mut command = osier();
+    command.args(["-l", "192.0.2.1:8080"]);
+    let text = refused(command);
+    assert!(text.contains("192.0.2.1:8080") && text.contains("-l"), "{text}");
+}
+
+#[test]
+fn help_and_version() {
+    for argument in ["--help", "-h"] {
+        let output = osier().arg(argument).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(
+            (20..=40).contains(&text.lines().count()),
+            "{} lines:\n{text}",
+            text.lines().count()
+        );
+        for option in [
+            "DIR",
+            "--listen",
+            "--workers",
+            "--spa",
+            "--no-listing",
+            "--header",
+            "--log",
+            "--log-file",
+            "8080",
+        ] {
+            assert!(text.contains(option), "{option} is missing:\n{text}");
+        }
+    }
+    let output = osier().arg("--version").output().unwrap();
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        format!("osier {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn several_addresses_and_the_word_serve() {
+    let folder = Folder::new();
+    folder.write("a.txt", "a");
+    let mut command = osier();
+    command
+        .arg("serve")
+        .arg(folder.path())
+        .args(["-l", "127.0.0.1:0", "-l", "127.0.0.1:0", "-w", "3"]);
+    let server = Server::spawn(command);
+    let addresses: Vec<_> = server
+        .ready_line
+        .split("http://")
+        .skip(1)
+        .map(|rest| rest.split('/').next().unwrap())
+        .collect();
+    assert_eq!(addresses.len(), 2, "{}", server.ready_line);
+    for address in addresses {
+        let mut client = crate::support::Client::new(address.parse().unwrap());
+        client.send("GET", "/a.txt", &[]);
+        assert_eq!(client.receive("GET").text(), "a");
+    }
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+    const CONNECTIONS: u64 = 100;
+    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    if hard.is_some_and(|hard| hard < 3 * CONNECTIONS) {
+        return println!("skipped: no more than {hard:?} files may be open here");
+    }
+    let folder = Folder::new();
+    folder.write("a.txt", "a");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -Sn 64 && exec \"$0\" \"$@\""]);
+    command
+        .arg(osier().get_program())
+        .arg(folder.path())
+        .args(["-l", "127.0.0.1:0", "-w", "1"]);
+    let server = Server::spawn(command);
+    let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send("GET", "/a.txt", &[]);
+        assert_eq!(client.receive("GET").text(), "a");
+    }
+}
