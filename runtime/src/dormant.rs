@@ -16,13 +16,13 @@ use std::time::Instant;
 
 use osier_queue::Key;
 
-use crate::context;
 use crate::fiber::no_runtime;
 use crate::io::Source as Pollable;
-use crate::isolate::isolate;
-use crate::source::Source;
-use crate::waker::Word;
+use crate::wait::socket::Source;
 use crate::worker::Worker;
+use crate::worker::context;
+use crate::worker::isolate::isolate;
+use crate::worker::waker::Word;
 
 /// Why a dormant connection was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

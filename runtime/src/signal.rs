@@ -26,7 +26,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use signal_hook_registry::SigId;
 
 use crate::aio::leaf::{Io, Side};
-use crate::source::{Direction, Moved, ShortRead, Watched};
+use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
 /// A signal, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

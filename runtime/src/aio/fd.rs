@@ -1,7 +1,7 @@
 //! `io::Async`: any descriptor that can be polled, as something to read and write in every colour.
 //!
 //! The descriptor stays its owner's, who may have given copies of it away; so nothing is remembered of its readiness: each
-//! wait arms it anew (`crate::foreign`).
+//! wait arms it anew (`crate::wait::descriptor`).
 //!
 //! # Protocol
 //! A [`Place`] is left before the descriptor can be closed: by `Drop`, and before `into_inner` and `get_mut` hand it out.
@@ -15,10 +15,10 @@ use std::task::{Context, Poll, ready};
 use futures_io::{AsyncRead, AsyncWrite};
 use osier_poll::Interest;
 
-use crate::context::{self, Caller};
-use crate::foreign::{Place, Waiting};
 use crate::io::{WhenReady, always_ready};
 use crate::wait;
+use crate::wait::descriptor::{Place, Waiting};
+use crate::worker::context::{self, Caller};
 
 /// A descriptor of somebody else's type that joins: blocking calls on it suspend the fiber, and it has `futures_io`'s
 /// traits if it has std's.

@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 use osier_queue::Waiter;
 use pin_project_lite::pin_project;
 
-use crate::source::{Direction, Moved, Watched};
+use crate::wait::socket::{Direction, Moved, Watched};
 
 pin_project! {
     /// The future of one call. After it has completed it may be polled again, and calls again.

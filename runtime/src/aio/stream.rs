@@ -14,7 +14,7 @@ use rustix::net::SendFlags;
 use super::leaf::Side;
 use crate::io::{FileSink, Sealed, Source as _};
 use crate::net::stream::call;
-use crate::source::Direction;
+use crate::wait::socket::Direction;
 
 /// What leads to a stream of ours: one itself, a reference, an `Arc` or an `Rc`. Sealed.
 pub trait AsStream: Sealed {

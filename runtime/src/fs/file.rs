@@ -26,8 +26,8 @@ use std::{fmt, fs};
 use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
 
 use super::{Metadata, Operation, Permissions};
-use crate::context::{self, Caller};
 use crate::wait::{self, Stop};
+use crate::worker::context::{self, Caller};
 
 /// What one operation moves at most.
 const CHUNK_BYTES: usize = 256 << 10;

@@ -6,8 +6,8 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-use crate::context::{self, Caller};
 use crate::wait::{self, Stop};
+use crate::worker::context::{self, Caller};
 
 /// The future of a call of [`fs`](super). It does nothing until it is polled.
 ///

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::isolate::isolate;
+use crate::worker::isolate::isolate;
 
 /// Values by the address of their key.
 pub(crate) type Locals = Vec<(usize, Box<dyn Any + Send>)>;

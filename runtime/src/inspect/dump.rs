@@ -25,11 +25,11 @@ use osier_coro::stack::{self, Extent};
 use super::watchdog;
 pub use super::watchdog::Work;
 use super::{Socket, Waits};
-use crate::context::{self, Caller};
 use crate::fiber::Fiber;
-use crate::isolate::isolate;
-use crate::remote::{self, Remote};
-use crate::source::Direction;
+use crate::wait::socket::Direction;
+use crate::worker::context::{self, Caller};
+use crate::worker::isolate::isolate;
+use crate::worker::remote::{self, Remote};
 use crate::{shield, unblock};
 
 /// How long a worker has to hear the question.
@@ -257,7 +257,7 @@ pub struct Frame {
 ///
 /// Each worker stops for it, for some microseconds per fiber; a fiber that waits goes on waiting. The unwinder touches up to a few
 /// pages of each fiber's stack that may not have been touched before.
-/// A worker that does not answer within a second is shown with what it runs, and so is an [embedded](crate::embed) one
+/// A worker that does not answer within a second is shown with what it runs, and so is an [embedded](crate::runtime::embed) one
 /// whose host does not turn it.
 ///
 /// ```
@@ -363,7 +363,7 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
 /// The tasks that were spawned on a worker, of which some may run on others.
 fn tasks(remote: &Remote, works: &[Work]) -> Vec<DumpedTask> {
     let now = Instant::now();
-    let dumped = |(info, polled): (crate::executor::Info, Option<Instant>)| DumpedTask {
+    let dumped = |(info, polled): (crate::worker::executor::Info, Option<Instant>)| DumpedTask {
         future: info.future,
         waited: polled.map(|polled| now.saturating_duration_since(polled)),
         state: match works.contains(&Work::Task { id: info.id }) {
@@ -418,7 +418,7 @@ fn of_leaf(leaf: &str, frames: &[Frame]) -> Option<Wait> {
     let called = frames.iter().take_while(runtimes).last();
     Some(match &*function {
         name if name.starts_with("osier::time::") => Wait::Timer,
-        name if name.starts_with("osier::task::") && name.ends_with("::join") => Wait::Join,
+        name if name.starts_with("osier::fiber::packet::") && name.ends_with("::join") => Wait::Join,
         _ => Wait::Other(called.map_or(function, |frame| frame.function.clone())),
     })
 }
@@ -462,7 +462,12 @@ fn between_ends(mut frames: Vec<Frame>) -> Vec<Frame> {
     let core = |frame: &Frame| frame.function.starts_with("osier::fiber::Core");
     let ends = |frame: &Frame, name| core(frame) && frame.function.ends_with(name);
     if let Some(last) = frames.iter().rposition(|frame| ends(frame, "::suspend")) {
-        let waiting = |frame: &&Frame| frame.function.starts_with("osier::wait::");
+        // The functions of `wait/mod.rs` itself, not those of its children.
+        let children = ["block_on::", "descriptor::", "driver::", "socket::"];
+        let waiting = |frame: &&Frame| {
+            let waits = frame.function.strip_prefix("osier::wait::");
+            waits.is_some_and(|name| !children.iter().any(|child| name.starts_with(child)))
+        };
         let waits = frames[last + 1..].iter().take_while(waiting).count();
         frames.drain(..=last + waits);
     }
@@ -472,9 +477,8 @@ fn between_ends(mut frames: Vec<Frame>) -> Vec<Frame> {
     {
         frames.truncate(first);
         let inner = [
-            "osier::task::",
+            "osier::fiber::packet::",
             "osier::worker::",
-            "osier::isolate::",
             "std::panicking::",
             "std::panic::",
             "core::panic::",
@@ -621,7 +625,7 @@ mod tests {
     fn a_closure_names_the_function_that_waits() {
         for (leaf, wait) in [
             ("osier::time::sleep::{{closure}}", Wait::Timer),
-            ("osier::task::Handle<T>::join::{{closure}}", Wait::Join),
+            ("osier::fiber::packet::Handle<T>::join::{{closure}}", Wait::Join),
             ("a::B<C<D>>::e::{{closure}}::{{closure}}", Wait::Other("a::B::e".into())),
         ] {
             assert_eq!(of_leaf(leaf, &[]), Some(wait));

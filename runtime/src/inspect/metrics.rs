@@ -5,8 +5,8 @@ use std::panic::Location;
 use std::time::Duration;
 
 use super::{BUCKETS, Desk};
-use crate::context;
-use crate::remote::Remote;
+use crate::worker::context;
+use crate::worker::remote::Remote;
 
 /// The numbers of a runtime, from [`Runtime::metrics`](crate::Runtime::metrics).
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Desk, NOTHING, TASK};
-use crate::remote::Remote;
+use crate::worker::remote::Remote;
 
 /// How many looks in a row must find a worker in the same turn.
 const LOOKS: u32 = 4;

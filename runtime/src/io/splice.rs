@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::os::fd::OwnedFd;
 
 use super::FileSink;
-use crate::source::Moved;
+use crate::wait::socket::Moved;
 
 /// Room of the pipe. The kernel counts in places of a page's size, and one may hold a packet's few bytes or many pages. (Measured
 /// for 1 MiB through a proxy over loopback, with 64 connections: 234 us of CPU with 64 KiB, 209 with 256, 217 with 1024.)

@@ -26,13 +26,14 @@ use slab::Slab;
 use super::request::{Awaiting, Request};
 use super::run_queue::{Run, RunQueue, Task, Tasks};
 use super::{CancelHandle, Refused, Status};
-use crate::context::{self, Caller};
-use crate::driver::each;
-use crate::remote::Remote;
 use crate::runtime::Claim;
 use crate::sync::Mailbox;
+use crate::time;
 use crate::wait::Stop;
-use crate::{source, time};
+use crate::wait::driver::each;
+use crate::wait::socket;
+use crate::worker::context::{self, Caller};
+use crate::worker::remote::Remote;
 
 /// How many events one iteration takes at most.
 const EVENTS_MAX: usize = 256;
@@ -398,7 +399,7 @@ impl IoQueue {
         let mut events = EVENTS.take().unwrap_or_else(|| Events::with_capacity(EVENTS_MAX));
         let polled = self.poller.wait(&mut events, timeout);
         self.claim.0.parker.unprepare();
-        each(events.iter(), |event| source::dispatch(self.claim.0, event));
+        each(events.iter(), |event| socket::dispatch(self.claim.0, event));
         EVENTS.set(Some(events));
         polled.map(drop)
     }
@@ -424,7 +425,7 @@ impl IoQueue {
             let mut events = Events::with_capacity(EVENTS_MAX);
             let polled = poller.wait(&mut events, timeout);
             // Here, since nobody may be left to hand them to.
-            each(events.iter(), |event| source::dispatch(remote, event));
+            each(events.iter(), |event| socket::dispatch(remote, event));
             polled.map(drop)
         })
     }

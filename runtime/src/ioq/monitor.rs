@@ -1,4 +1,4 @@
-//! A descriptor monitor: the leaf of `foreign.rs` with a callback.
+//! A descriptor monitor: the leaf of `wait/descriptor.rs` with a callback.
 
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use osier_poll::{Interest, Ready};
 use super::io_queue::Handle;
 use super::request::{CancelHandle, Request, Work};
 use super::{Refused, Status};
-use crate::foreign::Place;
+use crate::wait::descriptor::Place;
 
 /// Calls back when a descriptor is ready.
 ///

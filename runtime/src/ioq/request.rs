@@ -25,8 +25,8 @@ use pin_project_lite::pin_project;
 use super::io_queue::Shared;
 use super::run_queue::{Run, Task};
 use super::{Reason, Refused, Status};
-use crate::context;
-use crate::isolate::{discard, isolate};
+use crate::worker::context;
+use crate::worker::isolate::{discard, isolate};
 
 /// What a request waits for and whom it tells. `P` is what can be changed meanwhile.
 pub(super) trait Work<P>: Send {

@@ -12,9 +12,9 @@ use std::thread::{self, JoinHandle};
 use std::{fmt, io};
 
 use super::{Reason, Refused, Status};
-use crate::context::{self, Caller};
-use crate::isolate::isolate;
-use crate::remote::Remote;
+use crate::worker::context::{self, Caller};
+use crate::worker::isolate::isolate;
+use crate::worker::remote::Remote;
 
 /// A request in the run queue.
 pub(super) trait Run: Send + Sync {

@@ -1,4 +1,4 @@
-//! A timer: the leaf of `time.rs` with a callback.
+//! A timer: the leaf of `time/` with a callback.
 
 use std::fmt;
 use std::pin::Pin;

@@ -13,8 +13,8 @@ use std::{io, option, slice, vec};
 
 use osier_queue::WaitList;
 
-use crate::context::{self, Caller};
 use crate::wait::{self, Stop};
+use crate::worker::context::{self, Caller};
 
 /// How many names are looked up at a time.
 const LOOKUPS: usize = 64;

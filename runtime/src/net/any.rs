@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use super::stream::{self, stream_impls};
 use super::{TcpStream, UnixStream};
-use crate::source::ShortRead;
+use crate::wait::socket::ShortRead;
 
 /// A connected [`TcpStream`] or [`UnixStream`], made from either.
 ///

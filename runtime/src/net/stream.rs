@@ -17,7 +17,7 @@ use socket2::SockRef;
 
 use super::tcp::FLAGS;
 use crate::aio::leaf::Io;
-use crate::source::{Direction, Moved, ShortRead, Watched};
+use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
 /// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
 const SLICES_MAX: usize = 1024;
@@ -361,7 +361,10 @@ macro_rules! descriptor_impls {
             ///
             /// As any call of the socket: cancelled, or in the wrong place.
             pub fn readable(&self) -> std::io::Result<()> {
-                crate::net::stream::ready(crate::io::Source::watched(self), crate::source::Direction::Read)
+                crate::net::stream::ready(
+                    crate::io::Source::watched(self),
+                    crate::wait::socket::Direction::Read,
+                )
             }
 
             /// Waits until there is room to send, or an error to be met. As `readable`.
@@ -374,17 +377,26 @@ macro_rules! descriptor_impls {
             ///
             /// As any call of the socket: cancelled, or in the wrong place.
             pub fn writable(&self) -> std::io::Result<()> {
-                crate::net::stream::ready(crate::io::Source::watched(self), crate::source::Direction::Write)
+                crate::net::stream::ready(
+                    crate::io::Source::watched(self),
+                    crate::wait::socket::Direction::Write,
+                )
             }
 
             /// `readable` as a future.
             pub fn readable_async(&self) -> impl Future<Output = std::io::Result<()>> + Send {
-                crate::net::stream::ready_async(crate::io::Source::watched(self), crate::source::Direction::Read)
+                crate::net::stream::ready_async(
+                    crate::io::Source::watched(self),
+                    crate::wait::socket::Direction::Read,
+                )
             }
 
             /// `writable` as a future.
             pub fn writable_async(&self) -> impl Future<Output = std::io::Result<()>> + Send {
-                crate::net::stream::ready_async(crate::io::Source::watched(self), crate::source::Direction::Write)
+                crate::net::stream::ready_async(
+                    crate::io::Source::watched(self),
+                    crate::wait::socket::Direction::Write,
+                )
             }
         }
     };
@@ -413,7 +425,7 @@ macro_rules! stream_impls {
         crate::net::stream::descriptor_impls!($type);
 
         impl crate::io::Source for $type {
-            fn watched(&self) -> &crate::source::Watched {
+            fn watched(&self) -> &crate::wait::socket::Watched {
                 &self.0.watched
             }
         }

@@ -12,7 +12,7 @@ use socket2::SockRef;
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
 use super::stream::{Stream, call, describe, descriptor_impls};
 use super::tcp::{ip, socket};
-use crate::source::{ShortRead, Watched};
+use crate::wait::socket::{ShortRead, Watched};
 
 /// A UDP socket; as [`std::net::UdpSocket`].
 ///

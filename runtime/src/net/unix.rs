@@ -17,8 +17,8 @@ use socket2::SockRef;
 use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls};
 use super::tcp::{BACKLOG, FLAGS};
 use crate::aio::leaf::{Io, Side};
-use crate::source::{Direction, ShortRead, Watched};
 use crate::time::Sleep;
+use crate::wait::socket::{Direction, ShortRead, Watched};
 use crate::wait::{self, Stop};
 
 /// The address of a Unix socket: std's own type, under another name because [`SocketAddr`](super::SocketAddr) is taken.

@@ -7,8 +7,8 @@ use std::process::Child;
 
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
-use crate::context::{self, Caller};
 use crate::wait::{self, Stop};
+use crate::worker::context::{self, Caller};
 
 /// What tells of the end of a child.
 pub(super) enum Exit {

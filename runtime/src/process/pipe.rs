@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use futures_io::{AsyncRead, AsyncWrite};
 
 use crate::aio::leaf::Side;
-use crate::source::{Direction, Moved, ShortRead, Watched};
+use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
 /// More slices than this are an error to the kernel.
 const SLICES_MAX: usize = 1024;

@@ -19,9 +19,9 @@ use std::task::{Context, Poll, Waker};
 use osier_poll::{Interest, Mode, Poller, Ready, Token};
 use smallvec::SmallVec;
 
-use crate::driver::{self, wake_each};
-use crate::remote::Remote;
-use crate::source::FOREIGN;
+use crate::wait::driver::{self, wake_each};
+use crate::wait::socket::FOREIGN;
+use crate::worker::remote::Remote;
 
 #[derive(Default)]
 pub(crate) struct Table {
@@ -68,15 +68,15 @@ impl Place {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<Ready>> {
         let entered = self.0;
-        let known = entered.and_then(|(driver, number)| driver.foreign.poll(driver, fd, number, cx.waker()));
+        let known = entered.and_then(|(driver, number)| driver.descriptors.poll(driver, fd, number, cx.waker()));
         let seen = match known {
             Some(seen) => seen,
             // At first; or its driver has ended since.
             None => {
                 let driver = driver::current()?;
-                let number = driver.foreign.number();
+                let number = driver.descriptors.number();
                 self.0 = Some((driver, number));
-                driver.foreign.enter(driver, fd, interest, number, cx.waker())
+                driver.descriptors.enter(driver, fd, interest, number, cx.waker())
             }
         };
         match seen.transpose() {
@@ -90,7 +90,7 @@ impl Place {
 
     pub(crate) fn leave(&mut self, fd: BorrowedFd<'_>) {
         if let Some((driver, number)) = self.0.take() {
-            driver.foreign.leave(driver, fd, number);
+            driver.descriptors.leave(driver, fd, number);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Child processes with std's names; waiting for one suspends the fiber.
 //!
 //! ```text
-//!   process.rs            Command and Child
+//!   process/mod.rs        Command and Child
 //!   process/pipe.rs       ChildStdin, ChildStdout, ChildStderr
 //!   process/exit.rs       waiting for the end: a pidfd, or the pool for blocking work where there is none
 //!   process/reaper.rs     children that were dropped before they ended

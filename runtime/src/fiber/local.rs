@@ -3,9 +3,9 @@
 use std::any::Any;
 use std::cell::RefCell;
 
-use crate::context;
 use crate::fiber::Extra;
-use crate::isolate::isolate;
+use crate::worker::context;
+use crate::worker::isolate::isolate;
 
 /// A key of a fiber-local; made by [`fiber_local!`](crate::fiber_local).
 pub struct LocalKey<T: 'static> {

@@ -7,7 +7,7 @@
 //! └────────────┴────────────────────┴────────────────────────┘
 //! ```
 //!
-//! Clone and drop are free and waking is a table look-up ([`crate::remote`]). A stale word (the slot was freed, its
+//! Clone and drop are free and waking is a table look-up ([`crate::worker::remote`]). A stale word (the slot was freed, its
 //! generation moved on, the worker is gone) wakes nothing, or, after 2²⁸ reuses of one slot, wakes the wrong one
 //! spuriously; every leaf tolerates a spurious wake-up.
 //!
@@ -84,8 +84,8 @@ impl Word {
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(
     |data| raw(Word::from_bits(data.addr() as u64)),
-    |data| crate::remote::wake(Word::from_bits(data.addr() as u64)),
-    |data| crate::remote::wake(Word::from_bits(data.addr() as u64)),
+    |data| crate::worker::remote::wake(Word::from_bits(data.addr() as u64)),
+    |data| crate::worker::remote::wake(Word::from_bits(data.addr() as u64)),
     |_| {},
 );
 

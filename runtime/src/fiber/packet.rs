@@ -27,11 +27,11 @@ use std::{fmt, thread};
 
 use osier_queue::Completion;
 
-use crate::cancel::{self, Cancelled};
 use crate::fiber::Header;
-use crate::isolate::isolate;
+use crate::fiber::cancel::{self, Cancelled};
 use crate::wait;
-use crate::waker::Word;
+use crate::worker::isolate::isolate;
+use crate::worker::waker::Word;
 
 type Payload = Box<dyn Any + Send>;
 

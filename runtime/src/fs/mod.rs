@@ -18,7 +18,7 @@
 //! ```
 //!
 //! ```text
-//!   fs.rs                the functions on paths
+//!   fs/mod.rs            the functions on paths
 //!   fs/operation.rs      one call as a future, begun at its first poll
 //!   fs/file.rs           File and OpenOptions        fs/dir.rs   ReadDir, DirEntry
 //! ```

@@ -9,7 +9,9 @@
 //! | `seats[i].arrivals` | anybody, for worker i | worker i |
 //! | `seats[i].stealer` | worker i, which spawns | worker i, and others that have nothing to do |
 //!
-//! Those of tasks are in [`crate::executor`].
+//! Those of tasks are in [`crate::worker::executor`].
+
+pub mod embed;
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -25,19 +27,19 @@ use osier_coro::stack;
 use osier_poll::Poller;
 use osier_queue::Idle;
 
-use crate::context;
-use crate::embed::Local;
-use crate::executor::{self, Runnable};
 use crate::fiber::Header;
+use crate::fiber::packet::{self, Job, JoinHandle};
+use crate::fiber::scope;
 use crate::future::Task;
 use crate::inspect::{self, Dump, Metrics, Seat as Named, watchdog};
-use crate::isolate::isolate;
-use crate::remote::Remote;
-use crate::scope;
-use crate::source;
-use crate::task::{self, Job, JoinHandle};
+use crate::runtime::embed::Local;
 use crate::wait;
+use crate::wait::socket;
 use crate::worker::Worker;
+use crate::worker::context;
+use crate::worker::executor::{self, Runnable};
+use crate::worker::isolate::isolate;
+use crate::worker::remote::Remote;
 
 /// What the workers of a runtime share.
 pub(crate) struct Shared {
@@ -236,7 +238,7 @@ impl Runtime {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let (job, handle) = task::packet(Header::new(panic::Location::caller()), body);
+        let (job, handle) = packet::packet(Header::new(panic::Location::caller()), body);
         self.shared.inject(job);
         handle
     }
@@ -501,7 +503,7 @@ impl Builder {
             let name = vacancy.name.clone();
             let thread = thread::Builder::new().name(name).spawn(move || {
                 if pin {
-                    crate::sys::pin_thread(index);
+                    crate::worker::affinity::pin_thread(index);
                 }
                 match vacancy.fill(index, shared) {
                     Ok((worker, claim)) => {
@@ -631,7 +633,7 @@ pub(crate) struct Claim(pub(crate) &'static Remote);
 impl Drop for Claim {
     fn drop(&mut self) {
         self.0.desk.close();
-        source::forget_worker(self.0.id);
+        socket::forget_worker(self.0.id);
         self.0.release();
     }
 }

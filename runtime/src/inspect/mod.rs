@@ -27,8 +27,8 @@ pub use dump::{Dump, DumpedFiber, DumpedTask, DumpedWorker, Frame, State, Wait, 
 pub use metrics::{LatencyHistogram, Metrics, StackDepth, WorkerMetrics, metrics};
 pub use sigquit::dump_on_sigquit;
 
-use crate::remote::Remote;
-use crate::source::{Direction, Source};
+use crate::wait::socket::{Direction, Source};
+use crate::worker::remote::Remote;
 
 /// A number for a new runtime.
 pub(crate) fn next_runtime() -> u64 {

@@ -14,6 +14,16 @@
 //! A slot holds a fiber, or a connection at rest which becomes a fiber when it is woken and keeps its word ([`Word`]).
 //! It is queued at most once; a wake-up of a running fiber queues it, so that it is resumed once more.
 
+pub(crate) mod affinity;
+pub(crate) mod context;
+pub(crate) mod executor;
+pub(crate) mod isolate;
+pub(crate) mod linger;
+pub(crate) mod remote;
+pub(crate) mod slots;
+pub(crate) mod table;
+pub(crate) mod waker;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -27,21 +37,19 @@ use osier_coro::{Coroutine, stack};
 use osier_poll::{Events, Poller};
 use osier_queue::{Key, Wheel, tick_after, tick_at};
 
-use crate::cancel::Cancelled;
-use crate::context;
 use crate::dormant::{Cause, Next, Resting};
-use crate::driver;
-use crate::executor;
+use crate::fiber::cancel::Cancelled;
+use crate::fiber::packet::Job;
 use crate::fiber::{self, Core, Header};
 use crate::inspect::{self, Load, Waits};
-use crate::isolate::isolate;
-use crate::linger::Linger;
-use crate::remote::Remote;
 use crate::runtime::Shared;
-use crate::slots::{Slot, Slots, State};
-use crate::source;
-use crate::task::Job;
-use crate::waker::{SLOTS_MAX, Word};
+use crate::wait::driver;
+use crate::wait::socket;
+use crate::worker::isolate::isolate;
+use crate::worker::linger::Linger;
+use crate::worker::remote::Remote;
+use crate::worker::slots::{Slot, Slots, State};
+use crate::worker::waker::{SLOTS_MAX, Word};
 
 /// How many fibers are resumed between two looks at the poller.
 const BUDGET: u32 = 256;
@@ -261,7 +269,7 @@ impl Worker {
             _ => {}
         }
         desk.events.add(polled? as u64);
-        driver::each(events.iter(), |event| source::dispatch(self.remote, event));
+        driver::each(events.iter(), |event| socket::dispatch(self.remote, event));
         Ok(())
     }
 
@@ -402,7 +410,7 @@ impl Worker {
         self.completed.set(0);
         self.remote.desk.run_fiber(slot.index());
         let ended = self.slots.resume(slot);
-        crate::context::leave_fiber();
+        crate::worker::context::leave_fiber();
         if let Some(exit) = ended {
             let mut stack = slot.take_ended().into_stack();
             if self.shared.measure_stacks {

@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::driver::Armed;
-use crate::{context, wait};
+use crate::wait;
+use crate::wait::driver::Armed;
+use crate::worker::context;
 
 mod interval;
 mod until;

@@ -56,10 +56,10 @@
 //!
 //! # Parts
 //! ```text
-//!   io_queue.rs    IoQueue, Handle: a driver (driver.rs) with a poller of its own, what is outstanding, how it ends
+//!   io_queue.rs    IoQueue, Handle: a driver (wait/driver.rs) with a poller of its own, what is outstanding, how it ends
 //!      │  run_queue.rs   RunQueue: the order of callbacks, the threads that run them
 //!      │  request.rs     a leaf, its callback and osier_queue::request, the word that decides; CancelHandle
-//!      └─ timer.rs  monitor.rs  file.rs  socket.rs  resolver.rs     the leaves of time.rs, foreign.rs and net/, nothing of their own
+//!      └─ timer.rs  monitor.rs  file.rs  socket.rs  resolver.rs     the leaves of time/, wait/descriptor.rs and net/, nothing of their own
 //! ```
 
 mod file;

@@ -9,6 +9,11 @@
 //!               Pending ─▶ hooks, checkpoint, arm timers ─▶ suspend ─▶ poll ─▶ checkpoint ─▶ deadline ─▶ again
 //! ```
 
+pub(crate) mod block_on;
+pub(crate) mod descriptor;
+pub(crate) mod driver;
+pub(crate) mod socket;
+
 use std::future;
 use std::io;
 use std::pin::pin;
@@ -17,11 +22,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-use crate::cancel::{Cancelled, Waiting};
-use crate::context::{self, Caller, Frame};
 use crate::fiber::Core;
+use crate::fiber::cancel::{Cancelled, Waiting};
 use crate::inspect::{Socket, Waits};
 use crate::worker::Worker;
+use crate::worker::context::{self, Caller, Frame};
 
 /// Why a wait ended without its leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

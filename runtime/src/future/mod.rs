@@ -14,10 +14,10 @@ use std::{fmt, thread};
 
 use async_task::FallibleTask;
 
-use crate::cancel::Cancelled;
-use crate::context;
-use crate::executor::{Ended, Home};
+use crate::fiber::cancel::Cancelled;
 use crate::fiber::no_runtime;
+use crate::worker::context;
+use crate::worker::executor::{Ended, Home};
 
 pub use local::{Current, LocalKey, NoTask, current};
 

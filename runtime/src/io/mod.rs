@@ -1,7 +1,7 @@
 //! Waiting for any descriptor, sending file bytes, and tying work to the life of a connection.
 //!
 //! ```text
-//!   readable, writable, ready    crate::foreign (fiber, future), poll(2) (plain thread)
+//!   readable, writable, ready    crate::wait::descriptor (fiber, future), poll(2) (plain thread)
 //!   Async                        crate::aio::fd: any descriptor to read and write, over the same
 //!   sendfile                     io/sendfile.rs
 //!   splice                       io/splice.rs
@@ -30,10 +30,10 @@ pub use connected::{Disconnected, HalfClose, while_connected};
 pub use sendfile::{FileSink, sendfile, sendfile_after};
 pub use splice::{Spliced, splice};
 
-use crate::context::{self, Caller};
-use crate::foreign;
-use crate::source::{Watched, block_thread};
+use crate::wait::descriptor;
+use crate::wait::socket::{Watched, block_thread};
 use crate::wait::{self, Stop};
+use crate::worker::context::{self, Caller};
 
 mod sealed {
     pub trait Sealed {}
@@ -139,7 +139,7 @@ pub fn ready(fd: impl AsFd, interest: Interest, deadline: Option<Instant>) -> io
     })?;
     match flags {
         None => {
-            let mut leaf = pin!(foreign::Waiting::new(fd, interest));
+            let mut leaf = pin!(descriptor::Waiting::new(fd, interest));
             wait::wait(deadline, None, |cx| leaf.as_mut().poll(cx))?
         }
         Some(flags) => Ok(readiness(flags)),
@@ -170,7 +170,7 @@ pub fn ready(fd: impl AsFd, interest: Interest, deadline: Option<Instant>) -> io
 ///
 /// As [`ready`], but for the deadline's.
 pub fn ready_async<F: AsFd + ?Sized>(fd: &F, interest: Interest) -> WhenReady<'_> {
-    WhenReady(foreign::Waiting::new(fd.as_fd(), interest))
+    WhenReady(descriptor::Waiting::new(fd.as_fd(), interest))
 }
 
 /// [`readable`] as a future.
@@ -185,7 +185,7 @@ pub fn writable_async<F: AsFd + ?Sized>(fd: &F) -> WhenReady<'_> {
 
 /// The future of [`ready_async`]. After it has completed it may be polled again, and waits again.
 #[must_use = "a future does nothing until it is polled"]
-pub struct WhenReady<'fd>(foreign::Waiting<'fd>);
+pub struct WhenReady<'fd>(descriptor::Waiting<'fd>);
 
 impl Future for WhenReady<'_> {
     type Output = io::Result<Ready>;

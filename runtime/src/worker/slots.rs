@@ -25,9 +25,9 @@ use osier_coro::stack::Label;
 use osier_coro::{Coroutine, CoroutineResult};
 
 use crate::dormant::Resting;
-use crate::remote::{Remote, RemoteSlot};
-use crate::table::Table;
-use crate::waker::{SLOTS_MAX, next_generation};
+use crate::worker::remote::{Remote, RemoteSlot};
+use crate::worker::table::Table;
+use crate::worker::waker::{SLOTS_MAX, next_generation};
 
 pub(crate) type Fiber = Coroutine<Resume, (), Exit>;
 

@@ -4,6 +4,12 @@
 //! keeps only the coroutine. Only the fiber itself looks into its core; other threads reach a fiber through its
 //! `Header` (cancel) and its word (wake).
 
+pub(crate) mod cancel;
+pub(crate) mod hook;
+pub(crate) mod local;
+pub(crate) mod packet;
+pub(crate) mod scope;
+
 use std::cell::{OnceCell, RefCell};
 use std::panic::Location;
 use std::sync::Arc;
@@ -12,20 +18,19 @@ use std::{fmt, io, thread};
 use osier_coro::{Yielder, panic_count};
 use osier_queue::Cancellation;
 
-pub use crate::hook::before_suspend;
-pub use crate::local::LocalKey;
+pub use crate::fiber::hook::before_suspend;
+pub use crate::fiber::local::LocalKey;
 
-use crate::cancel::{Frames, Waiting};
-use crate::context::{self, Caller, Frame};
-use crate::hook::Hooks;
+use crate::fiber::cancel::{Frames, Waiting};
+use crate::fiber::hook::Hooks;
+use crate::fiber::packet::JoinHandle;
+use crate::fiber::scope::Ticket;
 use crate::inspect::{self, Waits};
-use crate::scope::Ticket;
-use crate::slots::Resume;
-use crate::task::{self, JoinHandle};
 use crate::wait::{NOT_HERE, Stop};
-use crate::waker::Word;
 use crate::worker::Worker;
-use crate::{local, scope};
+use crate::worker::context::{self, Caller, Frame};
+use crate::worker::slots::Resume;
+use crate::worker::waker::Word;
 
 /// What everybody may know of a fiber, from before its start until its handle is gone.
 pub(crate) struct Header {
@@ -54,7 +59,7 @@ impl Header {
     /// Asks the fiber to end. Any thread.
     pub(crate) fn cancel(&self) {
         if let Some(word) = self.cancellation.request() {
-            crate::remote::wake(Word::from_bits(word));
+            crate::worker::remote::wake(Word::from_bits(word));
         }
     }
 
@@ -355,7 +360,7 @@ impl Builder {
         T: Send + 'static,
     {
         let worker = self.worker;
-        let (job, handle) = task::packet(self.header(), body);
+        let (job, handle) = packet::packet(self.header(), body);
         let index = context::worker(|here| match worker {
             None => here.spawn(job),
             Some(index) => here.shared.spawn_on(index, job),
@@ -376,7 +381,7 @@ impl Builder {
         T: 'static,
     {
         let worker = self.worker;
-        let (job, handle) = task::packet_local(self.header(), body);
+        let (job, handle) = packet::packet_local(self.header(), body);
         let spawned = context::worker(|here| {
             assert!(
                 worker.is_none_or(|index| index == here.index),

@@ -23,13 +23,14 @@ use osier_queue::readiness::{CLOSED, ERROR, HUP, Move, PRIORITY, READ_CLOSED, RE
 use osier_queue::{WaitList, Waiter};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::cancel::Waiting;
-use crate::context::{self, Caller, Frame};
+use crate::fiber::cancel::Waiting;
 use crate::inspect::Socket;
-use crate::remote::Remote;
-use crate::table::Table;
-use crate::waker::Word;
-use crate::{remote, wait};
+use crate::wait;
+use crate::worker::context::{self, Caller, Frame};
+use crate::worker::remote;
+use crate::worker::remote::Remote;
+use crate::worker::table::Table;
+use crate::worker::waker::Word;
 
 /// One slot of the table.
 #[derive(Default)]
@@ -101,7 +102,7 @@ pub(crate) fn dispatch(driver: &Remote, event: Event) {
         readiness,
     } = event;
     if token & FOREIGN != 0 {
-        return driver.foreign.dispatch(token & !FOREIGN, readiness);
+        return driver.descriptors.dispatch(token & !FOREIGN, readiness);
     }
     let has = |flag: Ready, bits: u64| if readiness.contains(flag) { bits } else { 0 };
     let bits = has(Ready::READABLE, READABLE)
@@ -381,7 +382,7 @@ impl Watched {
         mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
     ) -> Poll<io::Result<T>> {
         let state = &self.source().state;
-        let driver = crate::driver::current()?;
+        let driver = crate::wait::driver::current()?;
         loop {
             match call(self.fd()) {
                 Ok(moved) => return Poll::Ready(Ok(moved.value)),
@@ -428,7 +429,7 @@ impl Watched {
             let add = || poller.add(self.fd(), token, interest, mode);
             add().or_else(|error| match error.kind() {
                 // Somebody waits here for this socket as for a foreign descriptor.
-                io::ErrorKind::AlreadyExists => driver.foreign.give_way(poller, self.fd()).and_then(|()| add()),
+                io::ErrorKind::AlreadyExists => driver.descriptors.give_way(poller, self.fd()).and_then(|()| add()),
                 _ => Err(error),
             })
         });

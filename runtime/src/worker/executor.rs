@@ -31,15 +31,15 @@ use crossbeam_deque::{Steal, Stealer, Worker as Deque};
 use pin_project_lite::pin_project;
 use slab::Slab;
 
-use crate::context;
 use crate::future::local::{Entered, Locals};
 use crate::future::{Builder, Task};
-use crate::isolate::isolate;
-use crate::remote::Remote;
 use crate::runtime::Shared;
-use crate::table::Table;
 use crate::time::coarse_now;
-use crate::waker::SLOTS_MAX;
+use crate::worker::context;
+use crate::worker::isolate::isolate;
+use crate::worker::remote::Remote;
+use crate::worker::table::Table;
+use crate::worker::waker::SLOTS_MAX;
 
 /// A task to be polled once. Where it belongs is with it, so that its way to the queues captures nothing: `async-task`
 /// would protect what is captured with a waker for the length of the call, two atomic operations each time.

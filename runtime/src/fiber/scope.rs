@@ -28,14 +28,15 @@ use std::thread;
 
 use osier_queue::Group;
 
-use crate::context::{self, Caller};
+use crate::fiber::hook::without_hooks;
+use crate::fiber::packet::{self, Handle, Job};
 use crate::fiber::{Header, no_runtime};
-use crate::hook::without_hooks;
-use crate::isolate::isolate;
-use crate::task::{self, Handle, Job};
+use crate::shield;
 use crate::wait::{self, NOT_HERE, Stop};
-use crate::waker::Word;
-use crate::{remote, shield};
+use crate::worker::context::{self, Caller};
+use crate::worker::isolate::isolate;
+use crate::worker::remote;
+use crate::worker::waker::Word;
 
 /// What a scope shares with its children.
 #[derive(Default)]
@@ -205,10 +206,10 @@ impl<'scope> Scope<'scope, '_> {
         T: 'scope,
     {
         let header = Header::new(Location::caller()).in_scope(Arc::clone(&self.shared));
-        let (job, handle) = task::packet_unbounded(header, body);
+        let (job, handle) = packet::packet_unbounded(header, body);
         // SAFETY: only the lifetime of what the job borrows changes. The job holds a ticket, which it gives up after all
         // of that is dropped, and `scope` does not return before every ticket is given up; 'scope outlives that call.
-        let job = unsafe { mem::transmute::<task::ScopedJob<'_>, Job>(job) };
+        let job = unsafe { mem::transmute::<packet::ScopedJob<'_>, Job>(job) };
         (job, ScopedJoinHandle(handle))
     }
 }
@@ -261,9 +262,9 @@ impl<T> fmt::Debug for ScopedJoinHandle<'_, T> {
 pub(crate) fn run<T: Send>(body: impl FnOnce() -> T + Send, inject: impl FnOnce(Job)) -> T {
     let shared: Arc<Shared> = Arc::default();
     let header = Header::new(Location::caller()).in_scope(Arc::clone(&shared));
-    let (job, handle) = task::packet_unbounded(header, body);
+    let (job, handle) = packet::packet_unbounded(header, body);
     // SAFETY: as in `Scope::packet`: the wait below ends only when the job has given up its ticket.
-    inject(unsafe { mem::transmute::<task::ScopedJob<'_>, Job>(job) });
+    inject(unsafe { mem::transmute::<packet::ScopedJob<'_>, Job>(job) });
     while shared.group.children() != 0 {
         let _: Result<(), Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(|| {
             shared

@@ -1,9 +1,9 @@
 //! What other threads may touch of a worker: its inbox of wake-ups, its parker, the doorbell of its poller, and what leaves
-//! register with (`driver.rs`).
+//! register with (`wait/driver.rs`).
 //!
 //! A [`Remote`] is never freed: when its runtime ends it goes to a free list and serves a later worker. So a waker, which
 //! is only a number, can look it up at any time without a reference count, and the worst a late one does is wake a
-//! stranger spuriously. The table below is the one process-wide static of the runtime's scheduling; `source.rs` has the one of its sockets.
+//! stranger spuriously. The table below is the one process-wide static of the runtime's scheduling; `wait/socket.rs` has the one of its sockets.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -12,10 +12,10 @@
 //! | `parker` | `osier_queue::parker` | `osier_queue::parker` |
 //! | `poller` | start and end of a worker, under the lock | whoever rings |
 //! | `slots[i].{fiber, stack}` | owner thread | any thread (relaxed: for reports, which may be out of date) |
-//! | `desk` | `inspect.rs` | `inspect.rs` |
+//! | `desk` | `inspect/` | `inspect/` |
 //! | `edges`, `forgets_closed` | start of a worker | any thread (before it has a registration here) |
-//! | `timers` | any thread, see `driver.rs` | its driver |
-//! | `foreign` | any thread under its lock, after that of `poller` if it needs both | its driver |
+//! | `timers` | any thread, see `wait/driver.rs` | its driver |
+//! | `descriptors` | any thread under its lock, after that of `poller` if it needs both | its driver |
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -24,12 +24,13 @@ use osier_coro::stack::Label;
 use osier_poll::Poller;
 use osier_queue::{Inbox, Link, Links, Parker};
 
-use crate::context;
-use crate::driver::Timers;
 use crate::inspect::Desk;
-use crate::table::Table;
-use crate::waker::{WORKERS_MAX, Word};
-use crate::{executor, foreign};
+use crate::wait::descriptor;
+use crate::wait::driver::Timers;
+use crate::worker::context;
+use crate::worker::executor;
+use crate::worker::table::Table;
+use crate::worker::waker::{WORKERS_MAX, Word};
 
 static TABLE: [OnceLock<&'static Remote>; WORKERS_MAX] = [const { OnceLock::new() }; WORKERS_MAX];
 static FREE: Mutex<Free> = Mutex::new(Free {
@@ -54,7 +55,7 @@ pub(crate) struct Remote {
     /// Its poller forgets a descriptor that is closed.
     forgets_closed: AtomicBool,
     pub(crate) timers: Timers,
-    pub(crate) foreign: foreign::Table,
+    pub(crate) descriptors: descriptor::Table,
     /// The tasks that were spawned here.
     pub(crate) tasks: executor::Registry,
     pub(crate) desk: Desk,
@@ -101,7 +102,7 @@ impl Remote {
                 edges: AtomicBool::new(true),
                 forgets_closed: AtomicBool::new(true),
                 timers: Timers::new(),
-                foreign: foreign::Table::default(),
+                descriptors: descriptor::Table::default(),
                 tasks: executor::Registry::new(),
                 desk: Desk::new(),
                 slots: Table::new(),
@@ -119,7 +120,7 @@ impl Remote {
         *self.doorbell() = None;
         // Who waits here for time or for a foreign descriptor goes elsewhere.
         self.timers.forget_all();
-        self.foreign.forget_all();
+        self.descriptors.forget_all();
         self.tasks.reopen();
         FREE.lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())

@@ -18,9 +18,9 @@ use std::{error, fmt, io, ptr, thread};
 use osier_queue::Key;
 use smallvec::SmallVec;
 
-use crate::context::{self, Caller};
-use crate::source::Source;
+use crate::wait::socket::Source;
 use crate::worker::Worker;
+use crate::worker::context::{self, Caller};
 
 /// How long the blocking calls of a cancelled fiber go on working while it unwinds.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -317,7 +317,7 @@ impl Frames {
     }
 
     /// Arms the timers of the frames: done before the fiber suspends, so that a body that never waits pays nothing.
-    pub(crate) fn arm(&self, word: crate::waker::Word, worker: &Worker) {
+    pub(crate) fn arm(&self, word: crate::worker::waker::Word, worker: &Worker) {
         for frame in self.inner.borrow_mut().iter_mut() {
             if let Kind::Timeout {
                 deadline,

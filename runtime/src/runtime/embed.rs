@@ -24,15 +24,16 @@ use osier_coro::panic_count;
 use osier_poll::{Events, Interest, Mode, Token};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::context;
+use crate::fiber::Header;
+use crate::fiber::packet::{self, JoinHandle};
 use crate::inspect::watchdog::{self, Watch};
 use crate::inspect::{Dump, Metrics, dump, metrics};
 use crate::runtime::{Builder, Claim};
-use crate::source::FOREIGN;
-use crate::task::{self, JoinHandle};
-use crate::waker::Word;
+use crate::wait;
+use crate::wait::socket::FOREIGN;
 use crate::worker::Worker;
-use crate::{fiber::Header, wait};
+use crate::worker::context;
+use crate::worker::waker::Word;
 
 /// How many events one turn takes at most.
 const EVENTS: usize = 256;
@@ -122,7 +123,7 @@ impl Local {
         F: FnOnce() -> T + 'static,
         T: 'static,
     {
-        let (job, handle) = task::packet_local(Header::new(Location::caller()), body);
+        let (job, handle) = packet::packet_local(Header::new(Location::caller()), body);
         self.worker.spawn_local(job);
         self.worker.remote.ring();
         handle

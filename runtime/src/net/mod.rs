@@ -5,7 +5,7 @@
 //!       └──────┼──────────┘
 //!          stream.rs                 reading, writing and their timeouts, the same for TCP and Unix
 //!              │
-//!   crate::source::Watched           readiness: try the call, wait where it would block, try again
+//!   crate::wait::socket::Watched           readiness: try the call, wait where it would block, try again
 //!
 //!   addr.rs                          ToSocketAddrs; names are looked up on the pool for blocking work
 //! ```

@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::ptr;
 
-use crate::context;
+use crate::worker::context;
 
 /// The hooks of one fiber.
 pub(crate) struct Hooks {

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 use osier_queue::{Key, Wheel, tick_after, tick_at};
 use smallvec::SmallVec;
 
-use crate::context;
-use crate::isolate::isolate;
-use crate::remote::Remote;
 use crate::runtime::Runtime;
+use crate::worker::context;
+use crate::worker::isolate::isolate;
+use crate::worker::remote::Remote;
 
 /// How many wakers are taken out under one hold of the lock.
 const BATCH: usize = 32;

@@ -20,9 +20,9 @@ use std::cell::Cell;
 use std::ptr;
 
 use crate::fiber::Core;
-use crate::remote::Remote;
-use crate::waker::Word;
 use crate::worker::Worker;
+use crate::worker::remote::Remote;
+use crate::worker::waker::Word;
 
 struct Here {
     worker: Cell<*const Worker>,
