@@ -1,5 +1,5 @@
 //! A WebSocket client's bytes: never panics, does not depend on the pieces, and what is encoded is decoded. The decoder is no public
-//! part of its crate, so its files stand here as they do in `web/src/ws.rs`.
+//! part of its crate, so its files stand here as they do in `web/src/ws/mod.rs`.
 #![no_main]
 #![allow(dead_code)] // what a connection needs besides
 

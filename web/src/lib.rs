@@ -72,69 +72,57 @@
 //!
 //! # Layout
 //!
-//! From the socket to the handler: `accept` places it on a worker, `conn` waits without a stack, `burst` takes the requests
-//! that have come, `router` finds the handler and what is `around` it, `incoming` is the request's body, `answer` and `output` make the bytes that
-//! go back, `upgrade` is what becomes of a connection after a 101. On top lie the handlers: `files`, and `proxy`, which takes
-//! its connections from an `upstream`; and `ws`, `sse` and `chat`, which live on topics, with `pubsub` between processes.
-//! `extract`, `cookies` and `multipart` read a request by type; `wire` is what a connection and a test have in common.
+//! | room | idea |
+//! |---|---|
+//! | `listen` | addresses and listening sockets |
+//! | `conn` | a connection: idle without a stack, its output buffer, its upgrade after a 101 |
+//! | `body` | the body of a request, the body of a response |
+//! | `response`, `request` | what a handler returns, and what it is given: fields, cookies, forms, typed extraction |
+//! | `router`, `wrap` | the handler of a path, and the functions around it |
+//! | `server` | accepting, bursts of requests, their responses, graceful shutdown |
+//! | `files`, `compress` | a folder as a handler; content codings |
+//! | `upstream`, `proxy`, `fastcgi` | groups of backends, and the handlers that pass requests to them |
+//! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
+//! | `test` | a client without a socket |
 #![forbid(unsafe_code)]
 
-mod accept;
-mod answer;
-mod around;
 mod body;
-mod burst;
-pub mod calendar;
 pub mod chat;
 pub mod compress;
-mod config;
 mod conn;
-mod cookies;
-mod date;
-mod extract;
 pub mod fastcgi;
 pub mod files;
-mod incoming;
-mod into_response;
 mod listen;
-pub mod multipart;
-mod negotiate;
-mod output;
 pub mod proxy;
 pub mod pubsub;
-mod rejection;
 mod request;
-mod request_id;
 mod response;
 mod router;
 mod server;
 pub mod sse;
 pub mod test;
-mod upgrade;
 pub mod upstream;
-mod wire;
-mod worker;
 pub mod wrap;
 pub mod ws;
 
-pub use around::Next;
-pub use body::Body;
-pub use config::{Served, Timeouts};
+pub use body::incoming::RequestBody;
+pub use body::outgoing::Body;
+pub use conn::settings::{Served, Timeouts};
+pub use conn::upgrade::{Session, Upgraded};
 pub use cookie;
-pub use extract::Json;
 pub use http;
-pub use incoming::RequestBody;
-pub use into_response::IntoResponse;
 pub use listen::{Address, Listener};
 pub use osier::net::Stream;
 pub use osier_http::{Limits, percent_decode};
-pub use rejection::Rejection;
-pub use request::Request;
-pub use request_id::RequestId;
+pub use request::extract::Json;
+pub use request::id::RequestId;
+pub use request::{Request, multipart};
+pub use response::into_response::IntoResponse;
+pub use response::rejection::Rejection;
 pub use response::{Fields, Response};
+pub use router::next::Next;
 pub use router::{Route, Router};
 pub use server::{Connections, Listening, Server, ShutdownHandle, SocketFile, serve};
-pub use upgrade::{Session, Upgraded};
 
 /// The README's programs, compiled.
 #[cfg(doctest)]

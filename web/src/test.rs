@@ -32,12 +32,12 @@ use osier_http::{BodyDecoder, Limits, Method, ReplyScanner, Slots};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::accept::Shared;
-use crate::burst::{After, Burst, Input};
 use crate::conn::Conn;
-use crate::output::Output;
-use crate::wire::Memory;
-use crate::worker::Worker;
+use crate::conn::output::Output;
+use crate::conn::peer::Memory;
+use crate::conn::worker::Worker;
+use crate::server::accept::Shared;
+use crate::server::burst::{After, Burst, Input};
 use crate::{Router, Server, Stream};
 
 /// Whom handlers see unless the test says otherwise.

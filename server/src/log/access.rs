@@ -25,7 +25,7 @@ use osier_web::Served;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use osier_web::calendar::Utc;
+use osier_web::files::calendar::Utc;
 
 /// The forms of the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 use zstd::stream::raw::CParameter;
 use zstd::stream::write::Encoder as ZstdEncoder;
 
-use crate::negotiate::Coding;
+use crate::compress::negotiate::Coding;
 
 /// How much time a byte is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

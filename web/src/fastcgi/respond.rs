@@ -11,7 +11,7 @@ use osier_http::cgi;
 use super::answer::{Announced, Answer};
 use super::sender::{Sender, while_sending};
 use super::{FastCgi, Outcome, script, stderr_of};
-use crate::body::Kind;
+use crate::body::outgoing::Kind;
 use crate::files::Files;
 use crate::{Body, Request, Response};
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use crate::RequestId;
-use crate::worker::Worker;
+use crate::conn::worker::Worker;
 
 /// A longer line is cut into several.
 const LINE: usize = 4 << 10;

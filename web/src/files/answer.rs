@@ -20,7 +20,7 @@ use super::resource::{Access, Content, Forms, Loaded, Resource, Variant, load};
 use super::root::Found;
 use super::target::{Refusal, Target};
 use super::{Site, Source};
-use crate::negotiate::{Choice, choose, weighted};
+use crate::compress::negotiate::{Choice, choose, weighted};
 use crate::{Body, Request, RequestId, Response};
 
 /// How long an answer is given without asking the file system again.

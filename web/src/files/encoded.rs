@@ -23,7 +23,7 @@ use super::resource::{Content, Resource, Variant};
 use super::root::Identity;
 use crate::compress::INLINE;
 use crate::compress::encoder::{Effort, Encoder};
-use crate::negotiate::Coding;
+use crate::compress::negotiate::Coding;
 
 /// Larger files are sent as they are: they and their encoded form are in memory while it is made.
 const MOST: u64 = 8 << 20;

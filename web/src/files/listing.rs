@@ -12,7 +12,7 @@ use rustix::fs::{Dir, FileType};
 
 use super::root::Root;
 use super::target::{SEGMENT, Target};
-use crate::calendar::Utc;
+use crate::files::calendar::Utc;
 
 /// Names shown of one folder; the page says so when there are more.
 pub const MAX_ENTRIES: usize = 10_000;

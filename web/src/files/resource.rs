@@ -24,7 +24,7 @@ use super::encoded::{Known, is_in_bounds};
 use super::mime::content_type;
 use super::root::{Found, Identity, Root};
 use crate::compress::is_compressible;
-use crate::negotiate::Coding;
+use crate::compress::negotiate::Coding;
 
 /// Files up to this many bytes are kept in memory; larger ones are sent from the page cache.
 pub const SMALL: u64 = 32 * 1024;

@@ -11,8 +11,8 @@ use super::sender::Sender;
 use super::tunnel::Idle;
 use super::wire::Wire;
 use super::{SMALL, Settings, forwarded, relay, tunnel};
-use crate::body::Kind;
-use crate::output::{Outlet, Output};
+use crate::body::outgoing::Kind;
+use crate::conn::output::{Outlet, Output};
 use crate::upstream::Upstream;
 use crate::{Body, Request, RequestId, Response};
 

@@ -26,7 +26,7 @@ use std::io;
 use osier::sync::Event;
 
 use super::wire::Wire;
-use crate::output::Outlet;
+use crate::conn::output::Outlet;
 
 /// One read of a connection that is busy.
 const PIECE: usize = 64 << 10;

@@ -3,6 +3,7 @@
 //! Built once by the application, then shared read-only by every worker; [`Router::find`] is on the hot path and
 //! borrows everything from the router and from the request's target.
 
+pub(crate) mod next;
 mod reading;
 
 use std::any::Any;
@@ -15,8 +16,8 @@ use std::sync::{Arc, LazyLock};
 use http::StatusCode;
 use matchit::Params;
 
-use crate::answer::plain;
-use crate::around::{Around, Next, Surroundings};
+use crate::router::next::{Around, Next, Surroundings};
+use crate::server::answer::plain;
 use crate::{IntoResponse, Request, Response};
 
 pub(crate) use reading::Routed;

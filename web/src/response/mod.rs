@@ -3,6 +3,9 @@
 //! A response is built by the handler and consumed by `answer` on the same fiber. Its fields are kept as lines that are
 //! ready to go out, so that a response without fields of its own allocates nothing.
 
+pub(crate) mod into_response;
+pub(crate) mod rejection;
+
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};
@@ -12,8 +15,8 @@ use http::StatusCode;
 use osier_http::{FieldLines, HeadWriter, HeaderError};
 
 use crate::Body;
-use crate::body::Kind;
-use crate::upgrade::{Session, Takeover, Upgraded};
+use crate::body::outgoing::Kind;
+use crate::conn::upgrade::{Session, Takeover, Upgraded};
 
 /// What a bare text is sent with, and bare bytes.
 const TEXT: &str = "text/plain; charset=utf-8";

@@ -2,6 +2,11 @@
 //!
 //! Made by `exchange` for each request; nothing in it is copied until it is asked for.
 
+mod cookies;
+pub(crate) mod extract;
+pub(crate) mod id;
+pub mod multipart;
+
 use std::any::{Any, type_name};
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
@@ -14,9 +19,9 @@ use matchit::Params;
 use osier_http::{Head, Headers};
 use percent_encoding::percent_decode;
 
-use crate::around::Surroundings;
 use crate::listen::ip_of_client;
 use crate::router::Routed;
+use crate::router::next::Surroundings;
 use crate::{Rejection, RequestBody, RequestId};
 
 /// What is left of a request for whoever is told that it was answered.

@@ -35,7 +35,7 @@ use osier_http::multipart::{self as codec, Event, Malformed};
 
 pub use osier_http::multipart::Limits;
 
-use crate::extract::too_large;
+use crate::request::extract::too_large;
 use crate::{Rejection, Request, RequestBody};
 
 /// What is held of a form at once: as much as a visit to the disk moves, and more than any head of a part.

@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use osier::dormant::{Cause, Next};
 use osier::net::Stream;
 
-use crate::worker::Link;
+use crate::conn::worker::Link;
 
 /// What takes a connection over.
 pub(crate) enum Takeover {

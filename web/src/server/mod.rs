@@ -1,5 +1,9 @@
 //! A server as its owner sees it: configured, listening, running, shut down. The work is done in `accept`.
 
+pub(crate) mod accept;
+pub(crate) mod answer;
+pub(crate) mod burst;
+
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -14,10 +18,10 @@ use atomic_waker::AtomicWaker;
 use osier::JoinHandle;
 use osier_http::Limits;
 
-use crate::accept::{Padded, Shared, accept, drain, on_worker};
-use crate::config::{Log, Observer, Served, Timeouts, Trusted};
+use crate::conn::settings::{Log, Observer, Served, Timeouts, Trusted};
 use crate::listen::{Address, Listener, NOWHERE, bind_unix};
 use crate::router::Router;
+use crate::server::accept::{Padded, Shared, accept, drain, on_worker};
 
 /// Serves `router` on `addr` with the defaults of [`Server`], until the fiber is cancelled.
 ///

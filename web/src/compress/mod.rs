@@ -19,6 +19,7 @@
 //! ```
 
 pub(crate) mod encoder;
+pub(crate) mod negotiate;
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -27,10 +28,10 @@ use std::sync::{Arc, LazyLock};
 use http::StatusCode;
 
 use self::encoder::{Effort, Encoder};
-use crate::body::Kind;
-pub use crate::negotiate::Coding;
-use crate::negotiate::{Choice, choose};
-use crate::output::{Outlet, copy};
+use crate::body::outgoing::Kind;
+pub use crate::compress::negotiate::Coding;
+use crate::compress::negotiate::{Choice, choose};
+use crate::conn::output::{Outlet, copy};
 use crate::{Body, Request, Response};
 
 /// Bodies up to this many bytes are encoded on the worker: about as long as the way to another thread and back takes.

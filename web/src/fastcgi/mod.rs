@@ -71,9 +71,9 @@ use self::script::{Found, Rules, Script};
 use self::sender::{Sender, Source, while_sending};
 use self::spool::Spool;
 use self::stderr::Stderr;
-use crate::answer::plain;
 use crate::files::root::Root;
 use crate::files::{self, Files};
+use crate::server::answer::plain;
 use crate::upstream::{Unavailable, Upstream};
 use crate::{Address, IntoResponse, Request, Response};
 

@@ -13,9 +13,9 @@ use std::{fmt, ops};
 use http::StatusCode;
 use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 
-use crate::output::Output;
-use crate::wire::Wire;
-use crate::worker::Worker;
+use crate::conn::output::Output;
+use crate::conn::peer::Wire;
+use crate::conn::worker::Worker;
 
 /// The body of a request as a [`Read`].
 ///

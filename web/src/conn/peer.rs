@@ -13,7 +13,7 @@ use std::rc::Rc;
 use osier::net::Stream;
 
 use crate::conn::RESTING;
-use crate::worker::{Link, Worker};
+use crate::conn::worker::{Link, Worker};
 
 /// A client, and the worker that serves it.
 #[derive(Clone, Copy)]

@@ -22,13 +22,13 @@ use osier::Cancelled;
 use osier::io::{HalfClose, while_connected};
 use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Outline, Slots};
 
-use crate::answer::{CLIENT_GONE, internal_error, without_handler};
-use crate::around::Next;
-use crate::output::Output;
+use crate::conn::output::Output;
+use crate::conn::peer::Wire;
+use crate::conn::upgrade::Takeover;
 use crate::request::{Marks, Matched, Turns};
+use crate::router::next::Next;
 use crate::router::{Found, Gone, Routed};
-use crate::upgrade::Takeover;
-use crate::wire::Wire;
+use crate::server::answer::{CLIENT_GONE, internal_error, without_handler};
 use crate::{Request, RequestBody};
 
 /// A body that does not lie in the buffer as a whole has at least this much room there.

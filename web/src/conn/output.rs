@@ -16,8 +16,8 @@ use osier::net::Stream;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK, Sent, Transfer};
 
 use crate::RequestBody;
-use crate::body::{Body, FilePart, FileParts, Kind};
-use crate::wire::Sink;
+use crate::body::outgoing::{Body, FilePart, FileParts, Kind};
+use crate::conn::peer::Sink;
 
 /// Beyond this many collected bytes they go out.
 pub(crate) const HIGH_WATER: usize = 64 << 10;

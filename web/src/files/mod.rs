@@ -25,6 +25,7 @@
 mod answer;
 mod cache;
 mod caches;
+pub mod calendar;
 mod conditional;
 mod encoded;
 mod listing;

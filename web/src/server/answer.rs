@@ -8,10 +8,10 @@ use http::StatusCode;
 use osier::Cancelled;
 use osier_http::{Exchange, Head, HeadWriter, Method, Reject, ResponseBody, Sent, write_reject};
 
-use crate::body::Kind;
-use crate::burst::{After, Burst, DRAIN_BYTES};
-use crate::config::{Observer, Served};
+use crate::body::outgoing::Kind;
+use crate::conn::settings::{Observer, Served};
 use crate::router::Route;
+use crate::server::burst::{After, Burst, DRAIN_BYTES};
 use crate::upstream::Broken;
 use crate::{RequestBody, Response};
 

@@ -6,7 +6,7 @@ use std::io;
 
 use http::StatusCode;
 
-use crate::incoming::BodyError;
+use crate::body::incoming::BodyError;
 use crate::{Body, Rejection, Response};
 
 /// What a handler may return.

@@ -20,11 +20,11 @@ use osier::net::Stream;
 use osier::{Cancelled, JoinHandle};
 use osier_http::Limits;
 
-use crate::config::{Log, Observer, Timeouts, Trusted};
 use crate::conn::Conn;
+use crate::conn::settings::{Log, Observer, Timeouts, Trusted};
+use crate::conn::worker::Worker;
 use crate::listen::Listener;
 use crate::router::Router;
-use crate::worker::Worker;
 
 /// How much above the mean a worker's connections may be before fresh ones go elsewhere, at least.
 const UNEVEN: usize = 8;

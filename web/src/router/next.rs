@@ -6,8 +6,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::answer::without_handler;
 use crate::router::{Endpoint, Found, Route};
+use crate::server::answer::without_handler;
 use crate::{Request, Response};
 
 /// A function around a handler, after its return type has been erased.

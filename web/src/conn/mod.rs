@@ -13,6 +13,13 @@
 //! The runtime calls [`Dormant::wake`] on a fiber of the connection's worker and never twice at once, so handlers of one
 //! connection do not overlap. What `wake` returns says how long the box sleeps next.
 
+pub(crate) mod date;
+pub(crate) mod output;
+pub(crate) mod peer;
+pub(crate) mod settings;
+pub(crate) mod upgrade;
+pub(crate) mod worker;
+
 use std::io::{self, Read};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::rc::Rc;
@@ -24,11 +31,11 @@ use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
 use osier_http::proxy_protocol::{self, Told};
 
-use crate::burst::{After, Burst, Input};
+use crate::conn::output::Output;
+use crate::conn::upgrade::{Session, Takeover, Upgraded};
+use crate::conn::worker::{Buffers, INPUT_BYTES, Link, Worker};
 use crate::listen::NOWHERE;
-use crate::output::Output;
-use crate::upgrade::{Session, Takeover, Upgraded};
-use crate::worker::{Buffers, INPUT_BYTES, Link, Worker};
+use crate::server::burst::{After, Burst, Input};
 
 /// After the last answer the client's bytes are read and thrown away, so that no reset overtakes the answer: for this
 /// long and this many bytes (RFC 9112 §9.6).

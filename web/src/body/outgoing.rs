@@ -9,8 +9,8 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use crate::RequestBody;
-use crate::output::Outlet;
-use crate::upgrade::Takeover;
+use crate::conn::output::Outlet;
+use crate::conn::upgrade::Takeover;
 
 /// What follows the head of a response.
 ///

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use osier::net::Stream;
 
-use crate::accept::Shared;
-use crate::date::DateCache;
+use crate::conn::date::DateCache;
+use crate::server::accept::Shared;
 
 /// Bytes that a burst reads at once. A larger head gets a buffer of its own.
 pub(crate) const INPUT_BYTES: usize = 16 << 10;

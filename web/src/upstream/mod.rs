@@ -36,7 +36,7 @@ use osier::sync::Event;
 use rustix::io::Errno;
 
 use crate::Address;
-use crate::config::Log;
+use crate::conn::settings::Log;
 use backend::Backend;
 use health::{Admits, Policy};
 

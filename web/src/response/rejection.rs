@@ -8,7 +8,7 @@ use std::io;
 
 use http::StatusCode;
 
-use crate::incoming::BodyError;
+use crate::body::incoming::BodyError;
 use crate::{IntoResponse, Response};
 
 /// A request that cannot be answered as it is, and what its client is told: one line of text, with a status.
