@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use osier::ioq::{IoQueue, Status, Timer};
+use osier::callbacks::{IoQueue, Status, Timer};
 use osier::sync::Mailbox;
 
 const DONE: u32 = 1;

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::OnceLock;
 
-use osier::ioq::IoQueue;
+use osier::callbacks::IoQueue;
 use osier::sync::Mailbox;
 
 const EVENS: u32 = 1;

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use osier::ioq::{Handle, IoQueue, Status};
+use osier::callbacks::{Handle, IoQueue, Status};
 use osier::sync::Mailbox;
 
 const READY: u32 = 1;

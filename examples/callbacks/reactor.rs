@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use osier::ioq::{CancelHandle, Handle, IoQueue, Socket, Status, Timer};
+use osier::callbacks::{CancelHandle, Handle, IoQueue, Socket, Status, Timer};
 use osier::sync::Mailbox;
 
 const RECEIVED: u32 = 1;

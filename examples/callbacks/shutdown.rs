@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use osier::ioq::{IoQueue, Status, Timer};
+use osier::callbacks::{IoQueue, Status, Timer};
 
 fn main() -> io::Result<()> {
     let queue = IoQueue::new(2)?;

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::sync::mpsc;
 
-use osier::ioq::{IoQueue, Socket};
+use osier::callbacks::{IoQueue, Socket};
 
 /// Receives a line, bit by bit, then answers in capitals.
 fn receive(socket: Socket, mut line: Vec<u8>, done: mpsc::Sender<io::Result<usize>>) {

@@ -165,7 +165,7 @@ fn frames_with_a_length_are_framed_by_a_codec_in_both_directions_at_once() {
         });
         // One stream, two adapters: one task writes while another reads.
         let stream = std::sync::Arc::new(TcpStream::connect(address).unwrap());
-        let adapter = || osier::aio::Compat::new(osier::aio::AsyncStream::new(stream.clone()));
+        let adapter = || osier::adapters::Compat::new(osier::adapters::AsyncStream::new(stream.clone()));
         let mut writer = FramedWrite::new(adapter(), codec());
         let mut reader = FramedRead::new(adapter(), codec());
         let lengths = [0, 1, 300_000, 7, 65_536];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use osier::aio::tokio::with_tokio;
+use osier::adapters::tokio::with_tokio;
 use osier_mixing::{run, run_on, serve};
 use osier_web::{Request, Router};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

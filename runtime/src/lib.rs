@@ -64,14 +64,14 @@ compile_error!("osier cancels fibers by unwinding: build with panic = \"unwind\"
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("osier packs its wakers into 64-bit pointers");
 
-pub mod aio;
+pub mod adapters;
+pub mod callbacks;
 pub mod dormant;
 pub mod fiber;
 pub mod fs;
 pub mod future;
 pub mod inspect;
 pub mod io;
-pub mod ioq;
 pub mod net;
 pub mod process;
 pub mod pubsub;

@@ -23,7 +23,7 @@
 //! # Waiting
 //!
 //! A subscriber is a leaf: [`recv`](Subscriber::recv) on a fiber or thread, [`recv_async`](Subscriber::recv_async) in a future, in
-//! `select!` or in [`Handle::when`](crate::ioq::Handle::when) for a callback, and [`with_fd`](Subscriber::with_fd) for a loop of
+//! `select!` or in [`Handle::when`](crate::callbacks::Handle::when) for a callback, and [`with_fd`](Subscriber::with_fd) for a loop of
 //! somebody else's that polls descriptors. It has one owner, so nothing is handed on: whoever stops waiting leaves the
 //! messages where they are.
 

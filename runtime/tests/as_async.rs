@@ -13,7 +13,7 @@ use std::time::Duration;
 use colours::{Count, in_every_colour, poll_by_hand, poll_once};
 use futures_lite::future::zip;
 use futures_lite::{AsyncReadExt, AsyncWriteExt, Stream, StreamExt};
-use osier::aio::AsyncStream;
+use osier::adapters::AsyncStream;
 use osier::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixSocketAddr, UnixStream};
 use std::os::linux::net::SocketAddrExt;
 

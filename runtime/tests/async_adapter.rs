@@ -295,7 +295,10 @@ fn tokios_traits_work_on_our_streams_pipes_and_files() {
         assert!(bytes.iter().all(|&byte| byte == 9));
         let file = osier::fs::File::open_async("/proc/self/comm").await.unwrap();
         let mut text = String::new();
-        osier::aio::Compat::new(file).read_to_string(&mut text).await.unwrap();
+        osier::adapters::Compat::new(file)
+            .read_to_string(&mut text)
+            .await
+            .unwrap();
         assert!(text.ends_with('\n'));
     });
 }
@@ -337,7 +340,7 @@ fn hypers_traits_fill_no_more_than_the_buffer_and_know_the_end() {
 fn hypers_timer_sleeps_and_is_reset() {
     use hyper::rt::Timer as _;
     use std::time::Instant;
-    let timer = osier::aio::hyper::Timer;
+    let timer = osier::adapters::hyper::Timer;
     let start = Instant::now();
     poll_by_hand(timer.sleep(Duration::from_millis(10)));
     poll_by_hand(timer.sleep_until(start + Duration::from_millis(20)));
@@ -354,7 +357,7 @@ fn hypers_executor_spawns_on_the_runtime() {
     use hyper::rt::Executor as _;
     let (tell, told) = std::sync::mpsc::channel();
     osier::run(move || {
-        osier::aio::hyper::Executor.execute(async move { tell.send(osier::workers()).unwrap() });
+        osier::adapters::hyper::Executor.execute(async move { tell.send(osier::workers()).unwrap() });
         osier::unblock(move || told.recv_timeout(Duration::from_secs(20))).unwrap()
     });
 }
@@ -362,7 +365,7 @@ fn hypers_executor_spawns_on_the_runtime() {
 #[cfg(feature = "tokio-rt")]
 #[test]
 fn tokio_is_entered_for_each_poll_and_never_between() {
-    use osier::aio::tokio::with_tokio;
+    use osier::adapters::tokio::with_tokio;
     use tokio::runtime::{Builder, Handle};
     let tokio = Builder::new_multi_thread()
         .worker_threads(1)

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use callbacks::{LONG, until};
-use osier::ioq::{CancelHandle, Handle, IoQueue, RunQueue, Status, Timer};
+use osier::callbacks::{CancelHandle, Handle, IoQueue, RunQueue, Status, Timer};
 use osier::sync::Mailbox;
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use callbacks::{LONG, until};
+use osier::callbacks::{CancelHandle, FdMonitor, Handle, IoQueue, Status, Timer};
 use osier::io::Interest;
-use osier::ioq::{CancelHandle, FdMonitor, Handle, IoQueue, Status, Timer};
 use osier::sync::Mailbox;
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use callbacks::until;
+use osier::callbacks::{CancelHandle, FdMonitor, File, Handle, IoQueue, Resolver, Socket, Status};
 use osier::io::{Interest, Ready};
-use osier::ioq::{CancelHandle, FdMonitor, File, Handle, IoQueue, Resolver, Socket, Status};
 use osier::sync::Mailbox;
 
 const MS: Duration = Duration::from_millis(1);
@@ -506,12 +506,12 @@ fn a_handle_and_its_objects_go_to_other_threads() {
     fn sent<T: Send>() {}
     shared::<IoQueue>();
     shared::<Handle>();
-    shared::<osier::ioq::RunQueue>();
+    shared::<osier::callbacks::RunQueue>();
     shared::<CancelHandle>();
     shared::<CancelHandle<Interest>>();
     shared::<Socket>();
     shared::<File<fs::File>>();
     shared::<Resolver>();
-    sent::<osier::ioq::Timer>();
+    sent::<osier::callbacks::Timer>();
     sent::<FdMonitor<PipeReader>>();
 }

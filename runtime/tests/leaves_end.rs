@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use osier::Runtime;
+use osier::callbacks::{FdMonitor, IoQueue};
 use osier::io::Interest;
-use osier::ioq::{FdMonitor, IoQueue};
 use osier::time::Sleep;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -128,7 +128,7 @@ fn callbacks_run_at_once_where_there_are_threads_for_them() {
     let (sender, receiver) = mpsc::channel();
     let (done, is_done) = mpsc::channel();
     std::thread::scope(|scope| {
-        let handle: osier::ioq::Handle = osier::ioq::Handle::clone(&queue);
+        let handle: osier::callbacks::Handle = osier::callbacks::Handle::clone(&queue);
         scope.spawn(move || {
             // Both sleep by now: the thread of the pool and the one that iterates.
             std::thread::sleep(Duration::from_millis(50));

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use osier::Runtime;
-use osier::ioq::{IoQueue, Status};
+use osier::callbacks::{IoQueue, Status};
 use osier::pubsub::{Policy, Pushed, RecvError, Subscriber, Topic, TryRecvError};
 use osier::sync::Event;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -338,7 +338,7 @@ fn several_futures_read_one_stream_through_clones_of_its_arc() {
         let (near, far) = UnixStream::pair().unwrap();
         let near = Arc::new(near);
         let mut readers: Vec<_> = (0..3)
-            .map(|_| osier::aio::AsyncStream::new(Arc::clone(&near)))
+            .map(|_| osier::adapters::AsyncStream::new(Arc::clone(&near)))
             .collect();
         far.as_async().write_all(b"123").await.unwrap();
         for (reader, expected) in readers.iter_mut().zip(b"123") {

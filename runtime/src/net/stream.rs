@@ -16,7 +16,7 @@ use rustix::net::{RecvFlags, ReturnFlags, SendFlags, SocketAddrAny};
 use socket2::SockRef;
 
 use super::tcp::FLAGS;
-use crate::aio::leaf::Io;
+use crate::adapters::leaf::Io;
 use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
 /// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
@@ -436,7 +436,7 @@ macro_rules! stream_impls {
             }
         }
 
-        impl crate::aio::AsStream for $type {
+        impl crate::adapters::AsStream for $type {
             type Stream = $type;
             fn as_stream(&self) -> &$type {
                 self
@@ -552,18 +552,18 @@ macro_rules! stream_impls {
             }
 
             /// The stream with `futures_io`'s `AsyncRead` and `AsyncWrite`. Costs nothing; each task that uses the stream may have its own.
-            pub fn as_async(&self) -> crate::aio::AsyncStream<&Self> {
-                crate::aio::AsyncStream::new(self)
+            pub fn as_async(&self) -> crate::adapters::AsyncStream<&Self> {
+                crate::adapters::AsyncStream::new(self)
             }
 
             /// As [`as_async`](Self::as_async), and takes the stream along.
-            pub fn into_async(self) -> crate::aio::AsyncStream<Self> {
-                crate::aio::AsyncStream::new(self)
+            pub fn into_async(self) -> crate::adapters::AsyncStream<Self> {
+                crate::adapters::AsyncStream::new(self)
             }
 
             /// The stream with the traits of hyper (feature `hyper`) and tokio (feature `tokio-io`).
             #[cfg(any(feature = "hyper", feature = "tokio-io"))]
-            pub fn compat(self) -> crate::aio::Compat<crate::aio::AsyncStream<Self>> {
+            pub fn compat(self) -> crate::adapters::Compat<crate::adapters::AsyncStream<Self>> {
                 self.into_async().compat()
             }
 

@@ -16,7 +16,7 @@ use socket2::SockRef;
 
 use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls};
 use super::tcp::{BACKLOG, FLAGS};
-use crate::aio::leaf::{Io, Side};
+use crate::adapters::leaf::{Io, Side};
 use crate::time::Sleep;
 use crate::wait::socket::{Direction, ShortRead, Watched};
 use crate::wait::{self, Stop};

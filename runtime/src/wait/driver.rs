@@ -1,7 +1,7 @@
 //! What drives leaves that are polled with any waker: timers that any thread may set, and where they are set.
 //!
 //! A leaf registers with the *driver* of whoever polls it: the worker of this thread; in a callback of an
-//! [`IoQueue`](crate::ioq) that queue's; anywhere else a runtime of one worker that is started at the first need, runs no
+//! [`IoQueue`](crate::callbacks) that queue's; anywhere else a runtime of one worker that is started at the first need, runs no
 //! fiber, and stays. A driver is a [`Remote`]: a poller, foreign descriptors, and the timers below. Whose thread polls it does not
 //! matter to the leaf.
 //!

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use osier::ioq::IoQueue;
+use osier::callbacks::IoQueue;
 use osier::time::Sleep;
 
 /// Far more than anything here takes.

@@ -17,7 +17,7 @@ use crate::time::Sleep;
 /// may ask for the next time.
 ///
 /// ```
-/// use osier::ioq::{IoQueue, Status, Timer};
+/// use osier::callbacks::{IoQueue, Status, Timer};
 /// use std::sync::mpsc;
 /// use std::time::Duration;
 ///

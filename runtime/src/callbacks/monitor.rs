@@ -20,7 +20,7 @@ use crate::wait::descriptor::Place;
 ///
 /// ```
 /// use osier::io::Interest;
-/// use osier::ioq::{FdMonitor, IoQueue, Status};
+/// use osier::callbacks::{FdMonitor, IoQueue, Status};
 /// use std::io::Write;
 /// use std::sync::mpsc;
 ///

@@ -204,7 +204,7 @@ impl Tasks {
 /// Work for the threads of a pool, first in, first out: the simplest thing to ask for a callback.
 ///
 /// ```
-/// use osier::ioq::RunQueue;
+/// use osier::callbacks::RunQueue;
 /// use std::sync::mpsc;
 ///
 /// let queue = RunQueue::new(0)?; // no threads: whoever dispatches runs the callbacks
@@ -311,7 +311,7 @@ impl fmt::Debug for RunQueue {
 
 fn spawn(index: usize, tasks: Arc<Tasks>) -> io::Result<JoinHandle<()>> {
     thread::Builder::new()
-        .name(format!("osier-ioq-{index}"))
+        .name(format!("osier-queue-{index}"))
         .spawn(move || tasks.work())
 }
 

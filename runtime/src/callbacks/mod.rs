@@ -1,7 +1,7 @@
 //! The callback face: requests whose callbacks run on the threads of a pool, and on whichever thread iterates their queue.
 //!
 //! ```
-//! use osier::ioq::{IoQueue, Status, Timer};
+//! use osier::callbacks::{IoQueue, Status, Timer};
 //! use osier::sync::Mailbox;
 //! use std::sync::Arc;
 //! use std::time::Duration;

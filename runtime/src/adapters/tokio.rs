@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 /// current-thread one only while somebody is in its `block_on`.
 ///
 /// ```
-/// use osier::aio::tokio::with_tokio;
+/// use osier::adapters::tokio::with_tokio;
 /// let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
 /// let handle = tokio.handle().clone();
 /// let answer = osier::run(|| {

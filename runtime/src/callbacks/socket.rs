@@ -25,7 +25,7 @@ const BACKLOG: i32 = 4096;
 /// not in the state for it calls back with an error. Clones are the same socket.
 ///
 /// ```
-/// use osier::ioq::{IoQueue, Socket};
+/// use osier::callbacks::{IoQueue, Socket};
 /// use std::io::Write;
 /// use std::sync::mpsc;
 ///

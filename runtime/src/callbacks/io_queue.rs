@@ -123,7 +123,7 @@ impl Handle {
     /// [`Status::Cancelled`]. As in a task it must await, not block: on a worker a blocking call in it panics.
     ///
     /// ```
-    /// use osier::ioq::{IoQueue, Status};
+    /// use osier::callbacks::{IoQueue, Status};
     /// use osier::sync::Event;
     /// use std::sync::{Arc, mpsc};
     ///
@@ -257,7 +257,7 @@ impl IoQueue {
     /// task it must await, not block: on a worker a blocking call in it panics.
     ///
     /// ```
-    /// use osier::ioq::IoQueue;
+    /// use osier::callbacks::IoQueue;
     /// use osier::sync::Mailbox;
     ///
     /// let (queue, stop) = (IoQueue::new(1)?, Mailbox::new());

@@ -12,7 +12,7 @@ use crate::net::ToSocketAddrs;
 /// The system's resolver blocks; it runs on the process-wide pool for blocking work, for at most 64 names at a time.
 ///
 /// ```
-/// use osier::ioq::{IoQueue, Resolver};
+/// use osier::callbacks::{IoQueue, Resolver};
 /// use std::sync::mpsc;
 ///
 /// let queue = IoQueue::new(0)?;

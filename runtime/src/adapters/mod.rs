@@ -11,10 +11,10 @@
 //! | [`io::Async`](crate::io::Async) | the same for any descriptor that can be polled | |
 //! | [`fs::File`](crate::fs::File), [`process::ChildStdin`](crate::process::ChildStdin) and the others | the same, on the type itself | |
 //! | `incoming_async`, [`signal::Signals`](crate::signal::Signals), [`fs::read_dir_async`](crate::fs::read_dir_async) | [`futures_core`]'s `Stream` | |
-//! | `TcpStream::compat`, `aio::Compat::new` around any `AsyncRead` or `AsyncWrite` | hyper's `rt::Read` and `rt::Write` | `hyper` |
+//! | `TcpStream::compat`, `adapters::Compat::new` around any `AsyncRead` or `AsyncWrite` | hyper's `rt::Read` and `rt::Write` | `hyper` |
 //! | the same | tokio's `AsyncRead` and `AsyncWrite` | `tokio-io` |
-//! | `aio::hyper::{Executor, Timer}` | what hyper spawns and sleeps with | `hyper` |
-//! | `aio::tokio::with_tokio` | a future that needs a tokio runtime, on any executor | `tokio-rt` |
+//! | `adapters::hyper::{Executor, Timer}` | what hyper spawns and sleeps with | `hyper` |
+//! | `adapters::tokio::with_tokio` | a future that needs a tokio runtime, on any executor | `tokio-rt` |
 //!
 //! ```
 //! use futures_lite::{AsyncReadExt, AsyncWriteExt};

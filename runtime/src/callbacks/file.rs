@@ -28,7 +28,7 @@ type Call = Box<dyn FnMut(BorrowedFd<'_>, &mut [u8]) -> io::Result<usize> + Send
 /// keeps it: then an empty one comes). Reading fills it from its beginning up to its length.
 ///
 /// ```
-/// use osier::ioq::{File, IoQueue};
+/// use osier::callbacks::{File, IoQueue};
 /// use std::sync::mpsc;
 ///
 /// let queue = IoQueue::new(0)?;
