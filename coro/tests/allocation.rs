@@ -2,41 +2,20 @@
 
 use osier_coro::stack::{Config, Pool};
 use osier_coro::{Coroutine, CoroutineResult, Defers};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: it hands every call to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
+use testkit::allocations::{Counting, allocations};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn allocations(f: impl FnOnce()) -> usize {
-    let before = ALLOCATIONS.get();
+fn counted(f: impl FnOnce()) -> usize {
+    let before = allocations();
     f();
-    ALLOCATIONS.get() - before
+    allocations() - before
 }
 
 #[test]
 fn the_counter_counts() {
-    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
+    assert_eq!(counted(|| drop(std::hint::black_box(Box::new(1)))), 1);
 }
 
 #[test]
@@ -44,7 +23,7 @@ fn reset_and_run_does_not_allocate() {
     let pool = Pool::new(Config::default()).unwrap();
     let mut coroutine = Coroutine::new(pool.take(None).unwrap(), |_, n: usize| n);
     coroutine.resume(0);
-    let counted = allocations(|| {
+    let count = counted(|| {
         for n in 0..1000 {
             let captured = [n; 64];
             coroutine.reset(move |y, input| y.suspend(captured[7]) + input);
@@ -52,14 +31,14 @@ fn reset_and_run_does_not_allocate() {
             assert_eq!(coroutine.resume(2), CoroutineResult::Return(3));
         }
     });
-    assert_eq!(counted, 0);
+    assert_eq!(count, 0);
 }
 
 #[test]
 fn a_coroutine_on_a_warm_stack_does_not_allocate() {
     let pool = Pool::new(Config::default()).unwrap();
     pool.give(pool.take(None).unwrap());
-    let counted = allocations(|| {
+    let count = counted(|| {
         for n in 0..1000u64 {
             let stack = pool.take(None).unwrap();
             stack.label(std::panic::Location::caller(), Some("counted"));
@@ -72,10 +51,10 @@ fn a_coroutine_on_a_warm_stack_does_not_allocate() {
             pool.give(coroutine.into_stack());
         }
     });
-    assert_eq!(counted, 0);
+    assert_eq!(count, 0);
 }
 
 #[test]
 fn unused_defers_own_no_memory() {
-    assert_eq!(allocations(|| drop(Defers::new())), 0);
+    assert_eq!(counted(|| drop(Defers::new())), 0);
 }

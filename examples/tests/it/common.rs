@@ -1,5 +1,4 @@
 //! An example that runs, and connections to it.
-#![allow(dead_code)] // each test file uses its part
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;

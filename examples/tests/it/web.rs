@@ -1,43 +1,16 @@
 //! Each web example, started as a reader would start it, and asked as its own text says.
 
+use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
 
 use serde_json::{Value, json};
+use testkit::{Folder, Redis, php};
 use tungstenite::Message;
 
-mod common;
-use common::{Running, connect};
-
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A folder that goes with its value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("osier-examples-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use crate::common::{Running, connect};
 
 /// One request on a connection of its own: status, head, body.
 fn ask(addr: &str, method: &str, path: &str, kind: &str, body: &str) -> (u16, String, String) {
@@ -64,7 +37,12 @@ fn get(addr: &str, path: &str) -> (u16, String) {
 #[test]
 fn todos_live_in_sqlite() {
     let folder = Folder::new();
-    let start = || Running::start(env!("CARGO_BIN_EXE_todo"), &["127.0.0.1:0", &folder.path("todo.db")]);
+    let start = || {
+        Running::start(
+            env!("CARGO_BIN_EXE_todo"),
+            &["127.0.0.1:0", &folder.join("todo.db").display().to_string()],
+        )
+    };
     let mut todo = start();
     let addr = todo.addr("todo on http://");
     let json = |method: &str, path: &str, body: Value| {
@@ -103,7 +81,10 @@ fn todos_live_in_sqlite() {
 #[test]
 fn uploads_are_files_afterwards() {
     let folder = Folder::new();
-    let mut upload = Running::start(env!("CARGO_BIN_EXE_upload"), &["127.0.0.1:0", &folder.path("uploads")]);
+    let mut upload = Running::start(
+        env!("CARGO_BIN_EXE_upload"),
+        &["127.0.0.1:0", &folder.join("uploads").display().to_string()],
+    );
     let addr = upload.addr("upload on http://");
     assert!(get(&addr, "/").1.contains("multipart/form-data"));
     let content = "0123456789".repeat(100_000);
@@ -117,7 +98,7 @@ fn uploads_are_files_afterwards() {
     let file = &said[1]["file"];
     assert_eq!((&file["name"], &file["bytes"]), (&json!("../n.txt"), &json!(1_000_000)));
     let saved = Path::new(file["saved_as"].as_str().unwrap());
-    assert_eq!(saved.parent(), Some(folder.0.join("uploads").as_path()));
+    assert_eq!(saved.parent(), Some(folder.join("uploads").as_path()));
     assert!(fs::read_to_string(saved).unwrap() == content);
 }
 
@@ -163,19 +144,14 @@ fn the_proxy_stands_in_front_of_another_example() {
 
 #[test]
 fn php_answers_beside_files() {
-    let names = fs::read_dir("/usr/sbin").into_iter().flatten().flatten();
-    if !names
-        .into_iter()
-        .any(|entry| entry.file_name().to_string_lossy().starts_with("php-fpm"))
-    {
-        println!("skipped: php-fpm is not installed (package php-fpm)");
+    if php::program().is_none() {
         return;
     }
     let folder = Folder::new();
     let mut command = Command::new(env!("CARGO_BIN_EXE_php_site"));
     command
         .arg("127.0.0.1:0")
-        .env("TMPDIR", &folder.0)
+        .env("TMPDIR", folder.path())
         .stdout(Stdio::piped());
     let mut site = Running(command.spawn().unwrap());
     let addr = site.addr("php_site on http://");
@@ -195,46 +171,17 @@ fn php_answers_beside_files() {
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert!(site.0.wait().unwrap().success());
     assert_eq!(
-        fs::read_dir(&folder.0).unwrap().count(),
+        fs::read_dir(folder.path()).unwrap().count(),
         0,
         "the socket and its folder are gone"
     );
 }
 
-/// A real server on a port that was free a moment ago; `None` where there is none.
-fn redis_server() -> Option<(Server, String)> {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let folder = Folder::new();
-    let mut command = Command::new("redis-server");
-    command.args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string()]);
-    let spawned = command.current_dir(&folder.0).stdout(Stdio::null()).spawn();
-    let child = match spawned {
-        Ok(child) => child,
-        Err(error) => {
-            println!("skipped: redis-server: {error}");
-            return None;
-        }
-    };
-    let server = Server { child, _folder: folder };
-    let addr = format!("127.0.0.1:{port}");
-    let start = Instant::now();
-    while std::net::TcpStream::connect(&addr).is_err() {
-        assert!(start.elapsed() < PATIENCE, "redis-server does not listen");
-        thread::sleep(Duration::from_millis(20));
-    }
-    Some((server, addr))
-}
-
-struct Server {
-    child: Child,
-    _folder: Folder,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A Redis server that listens on TCP too, and that address; `None` where there is none.
+fn redis_server() -> Option<(Redis, String)> {
+    let port = testkit::free_port();
+    let redis = Redis::start(&["--bind", "127.0.0.1", "--port", &port.to_string()])?;
+    Some((redis, format!("127.0.0.1:{port}")))
 }
 
 #[test]

@@ -3,8 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
-mod common;
-use common::{Running, connect};
+use crate::common::{Running, connect};
 
 #[test]
 fn echo_echoes() {

@@ -1,0 +1,6 @@
+//! The examples, started as a reader would start them.
+
+mod callbacks;
+mod common;
+mod smoke;
+mod web;

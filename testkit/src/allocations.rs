@@ -1,0 +1,49 @@
+//! Counts allocations by thread, so that no other thread of the process is in the figure.
+//!
+//! # Safety
+//!
+//! The allocator hands every call to [`System`] as it came. Its counter has no destructor and is made at compile time, so
+//! counting does not allocate.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// The system's allocator with a counter. A test that counts is a binary of its own and has a
+/// `#[global_allocator] static ALLOCATOR: Counting = Counting;`.
+#[derive(Debug)]
+pub struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How often this thread has allocated, or made an allocation larger.
+pub fn allocations() -> usize {
+    ALLOCATIONS.get()
+}
+
+fn count() {
+    // A thread that ends may allocate after its variables are gone.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: every call goes to `System` as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}

@@ -1,0 +1,27 @@
+//! What the tests of several crates share: folders, waiting, programs to talk to, counted allocations.
+//!
+//! A crate depends on it by path only and as a dev-dependency, so packaging leaves it out. It depends on no crate of the
+//! workspace: each of them may use it.
+//!
+//! Every wait ends after [`DEADLINE`], far beyond what a loaded machine needs. A test measures nothing by it.
+
+pub mod allocations;
+mod folder;
+pub mod php;
+mod program;
+mod redis;
+mod wait;
+pub mod websocket;
+
+pub use folder::Folder;
+pub use program::{Program, find, free_port};
+pub use redis::Redis;
+pub use rustix::process::Signal;
+pub use wait::{DEADLINE, eventually, wait_for};
+
+use std::fmt::Display;
+
+/// Says why a test, or a part of it, cannot run here. `cargo xtask test` counts and lists these lines.
+pub fn skip(why: impl Display) {
+    println!("skipped: {why}");
+}

@@ -1,0 +1,181 @@
+//! A program that a test talks to: found, started, stopped by its process id.
+
+use std::io;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{DEADLINE, skip};
+
+/// A running program. Dropping it ends it by SIGTERM, so that its own children end too, and by SIGKILL if that does not
+/// help.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+}
+
+impl Program {
+    /// Starts it with an empty standard input, or says "skipped" and that it cannot be started.
+    pub fn start(command: &mut Command) -> Option<Program> {
+        match Program::try_start(command) {
+            Ok(program) => Some(program),
+            Err(error) => {
+                skip(format_args!(
+                    "{} cannot be started: {error}",
+                    command.get_program().display()
+                ));
+                None
+            }
+        }
+    }
+
+    /// Starts it with an empty standard input.
+    ///
+    /// # Errors
+    /// Returns the system's reason, mostly that it is not installed.
+    pub fn try_start(command: &mut Command) -> io::Result<Program> {
+        let child = command.stdin(Stdio::null()).spawn()?;
+        Ok(Program { child })
+    }
+
+    /// Waits until `ready` holds.
+    ///
+    /// # Panics
+    /// Panics with `state` if the program ends before, or is not ready within [`DEADLINE`]. A program that is there and does
+    /// not work is no reason to skip.
+    #[track_caller]
+    pub fn wait_until(&mut self, ready: impl Fn() -> bool, state: impl Fn() -> String) {
+        let start = Instant::now();
+        while !ready() {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("it has ended, {status}: {}", state());
+            }
+            assert!(start.elapsed() < DEADLINE, "not ready: {}", state());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The child process, for its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Panics
+    /// Panics if it has not within [`DEADLINE`].
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        self.ended_within(DEADLINE).expect("the program ends")
+    }
+
+    /// Sends SIGTERM and waits for the end; SIGKILL after [`DEADLINE`].
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    /// Ends it at once by SIGKILL. Its children stay.
+    pub fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn end(&mut self) {
+        // A process that has been waited for has no id any more: `try_wait` keeps its status.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal(Signal::TERM);
+        }
+        if self.ended_within(DEADLINE).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    fn ended_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            if start.elapsed() >= limit {
+                return None;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Where `program` is: in the search path, or where programs for administrators are.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let administrators = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path)
+        .chain(administrators)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+/// A TCP port of the loopback interface that was free a moment ago. A program that can listen on a Unix socket or choose
+/// its port should: another process may take this one.
+///
+/// # Panics
+/// Panics if no port is free.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("a bound socket").port()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_program_is_ended_with_its_value() {
+        let program = Program::start(Command::new("sleep").arg("1000")).expect("sleep is everywhere");
+        let id = program.id();
+        let pid = Pid::from_child(&program.child);
+        drop(program);
+        assert!(rustix::process::test_kill_process(pid).is_err(), "{id} still runs");
+    }
+
+    #[test]
+    fn its_end_is_told() {
+        let mut program = Program::start(Command::new("sleep").arg("1000")).expect("sleep is everywhere");
+        program.signal(Signal::INT);
+        assert_eq!(program.wait().signal(), Some(Signal::INT.as_raw()));
+    }
+
+    #[test]
+    #[should_panic(expected = "it has ended")]
+    fn one_that_ends_is_not_waited_for() {
+        let mut program = Program::start(&mut Command::new("true")).expect("true is everywhere");
+        program.wait_until(|| false, String::new);
+    }
+
+    #[test]
+    fn what_is_not_there_is_skipped() {
+        assert!(Program::start(&mut Command::new("/none/of/that/name")).is_none());
+        assert!(find("sh").is_some() && find("none-of-that-name").is_none());
+    }
+}

@@ -1,0 +1,56 @@
+//! Waiting for another thread or process by asking again and again.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longer than anything in a test takes, short enough to fail a run that hangs.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long to sleep between two looks at what gives no notice of its changes.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Waits until `condition` holds.
+///
+/// # Blocks the thread
+/// Between two calls of `condition`, also on a fiber.
+///
+/// # Panics
+/// Panics with `what` if the condition does not hold within [`DEADLINE`].
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_for(what, || condition().then_some(()));
+}
+
+/// Waits until `look` finds something.
+///
+/// # Blocks the thread
+/// Between two calls of `look`, also on a fiber.
+///
+/// # Panics
+/// Panics with `what` if nothing is found within [`DEADLINE`].
+#[track_caller]
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
+        thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_until_it_finds() {
+        let mut looks = 0;
+        let found = wait_for("the third look", || {
+            looks += 1;
+            (looks == 3).then_some("it")
+        });
+        assert_eq!((found, looks), ("it", 3));
+    }
+}
