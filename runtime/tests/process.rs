@@ -1,5 +1,6 @@
 //! Child processes: what they write, how they end, and that none is left behind.
 
+#[path = "it/colours.rs"]
 mod colours;
 
 use std::io::ErrorKind;

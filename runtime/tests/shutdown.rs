@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use osier::net::{TcpListener, TcpStream, UdpSocket};
@@ -196,4 +196,28 @@ fn an_overflow_names_the_fiber() {
         text.contains("deep one") && text.contains("tests/shutdown.rs"),
         "{text}"
     );
+}
+
+#[test]
+fn a_shutdown_that_waits_does_not_burn_its_worker() {
+    let _alone = ALONE.lock();
+    fn spent() -> Duration {
+        let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+    }
+    let burnt = Arc::new(Mutex::new(None));
+    let theirs = Arc::clone(&burnt);
+    Runtime::builder().workers(2).build().unwrap().run(move || {
+        drop(osier::spawn_local(move || {
+            osier::shield(|| {
+                osier::sleep(Duration::from_millis(20));
+                let before = spent();
+                osier::sleep(Duration::from_millis(300));
+                *theirs.lock().unwrap() = Some(spent() - before);
+            });
+        }));
+        osier::yield_now();
+    });
+    let burnt = burnt.lock().unwrap().unwrap();
+    assert!(burnt < Duration::from_millis(100), "{burnt:?} of 300 ms");
 }

@@ -1,5 +1,6 @@
 //! Signals, sent to this very process. Each test has a signal of its own: they run at the same time.
 
+#[path = "it/colours.rs"]
 mod colours;
 
 use std::io::ErrorKind;

@@ -1,0 +1,7 @@
+//! What a wait, a publication and a task allocate, counted by the allocator on the thread of the one worker.
+
+mod channels;
+mod counting;
+mod pubsub;
+mod select;
+mod tasks;

@@ -1,0 +1,204 @@
+//! Connections at rest: woken by their socket or by a leaf in their box, panicking, and ended with their runtime.
+
+use std::io::{self, Read, Write};
+use std::panic::panic_any;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::given::{on, pair};
+use osier::dormant::{Cause, Dormant, Next, park_local};
+use osier::io::Source;
+use osier::net::{TcpStream, UdpSocket};
+use osier::sync::Event;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Waits {
+    stream: TcpStream,
+    event: Arc<Event>,
+    wait: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    panics: bool,
+}
+
+impl Dormant for Waits {
+    fn source(&self) -> &dyn Source {
+        &self.stream
+    }
+
+    fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let event = self.event.clone();
+        let wait = self
+            .wait
+            .get_or_insert_with(|| Box::pin(async move { event.wait_async().await }));
+        let polled = wait.as_mut().poll(cx);
+        assert!(!(self.panics && polled.is_ready()), "as the test wants it");
+        polled
+    }
+
+    fn wake(&mut self, cause: Cause) -> Next {
+        match cause {
+            // It is not asked: it would go on for ever.
+            Cause::Woken if self.panics => {}
+            Cause::Woken => {
+                self.wait = None;
+                self.stream.write_all(b"w").expect("the client reads");
+            }
+            Cause::Readable => {
+                // A read that fills its buffer would leave the next wake-up to a socket that may be empty.
+                match self.stream.read(&mut [0; 64]) {
+                    Ok(1) => self.stream.write_all(b"r").expect("the client reads"),
+                    _ => return Next::End,
+                }
+            }
+            Cause::Deadline | Cause::Shutdown => return Next::End,
+        }
+        Next::Sleep(None)
+    }
+}
+
+fn rested(panics: bool) -> (TcpStream, Arc<Event>) {
+    let (client, stream) = pair();
+    let event = Arc::new(Event::new());
+    let connection = Waits {
+        stream,
+        event: event.clone(),
+        wait: None,
+        panics,
+    };
+    park_local(Box::new(connection), None).unwrap();
+    (client, event)
+}
+
+#[test]
+fn a_leaf_in_the_box_wakes_it_from_any_thread() {
+    osier::run(|| {
+        let (mut client, event) = rested(false);
+        let mut byte = [0];
+        for _ in 0..100 {
+            event.set();
+            client.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, *b"w");
+            let other = event.clone();
+            std::thread::spawn(move || other.set()).join().unwrap();
+            client.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, *b"w");
+            client.write_all(b"x").unwrap();
+            client.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, *b"r");
+        }
+    });
+}
+
+#[test]
+fn a_poll_that_panics_ends_the_connection_and_nothing_else() {
+    osier::run(|| {
+        let (mut client, event) = rested(true);
+        client.set_read_timeout(Some(LIMIT)).unwrap();
+        event.set();
+        assert_eq!(client.read(&mut [0]).expect("the connection ends"), 0);
+    });
+}
+
+struct Conn<F>(TcpStream, F);
+
+impl<F: FnMut(&mut TcpStream, Cause) -> Next + 'static> Dormant for Conn<F> {
+    fn source(&self) -> &dyn osier::io::Source {
+        &self.0
+    }
+    fn wake(&mut self, cause: Cause) -> Next {
+        (self.1)(&mut self.0, cause)
+    }
+}
+
+/// A panic's payload that panics again when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("a payload panics when it is dropped");
+        }
+    }
+}
+
+#[test]
+fn a_dormant_connection_that_panics_harms_nobody() {
+    on(1).run(|| {
+        for bomb in [false, true] {
+            let (mut client, server) = pair();
+            let wake = move |_: &mut TcpStream, _| -> Next {
+                match bomb {
+                    true => panic_any(Bomb),
+                    false => panic!("a connection panics"),
+                }
+            };
+            park_local(Box::new(Conn(server, wake)), None).unwrap();
+            client.write_all(b"x").unwrap();
+            let _ = client.set_read_timeout(Some(LIMIT));
+            assert!(!matches!(client.read(&mut [0]), Ok(1..)), "its socket is closed");
+        }
+    });
+}
+
+#[test]
+fn a_dormant_connection_whose_destructor_blocks_at_shutdown_does_so_on_a_fiber() {
+    struct Slow(Arc<AtomicUsize>, Arc<AtomicUsize>);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            osier::shield(|| osier::sleep(Duration::from_millis(1)));
+            self.1.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let (begun, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let causes = Arc::new(AtomicUsize::new(0));
+    let clients = on(1).run(|| {
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let (client, server) = pair();
+            let slow = Slow(Arc::clone(&begun), Arc::clone(&done));
+            let causes = Arc::clone(&causes);
+            let wake = move |_: &mut TcpStream, cause| {
+                let _slow = &slow;
+                causes.fetch_add(usize::from(cause == Cause::Shutdown), Ordering::SeqCst);
+                Next::Sleep(None)
+            };
+            park_local(Box::new(Conn(server, wake)), None).unwrap();
+            clients.push(client);
+        }
+        clients
+    });
+    assert_eq!(causes.load(Ordering::SeqCst), 3);
+    assert_eq!((begun.load(Ordering::SeqCst), done.load(Ordering::SeqCst)), (3, 3));
+    drop(clients);
+}
+
+#[test]
+fn a_dormant_socket_rests_after_its_error_was_taken() {
+    struct Probe(UdpSocket, Arc<AtomicUsize>);
+    impl Dormant for Probe {
+        fn source(&self) -> &dyn Source {
+            &self.0
+        }
+        fn wake(&mut self, _: Cause) -> Next {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            self.0.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            while !matches!(self.0.recv(&mut [0]), Err(error) if error.kind() == io::ErrorKind::TimedOut) {}
+            Next::Sleep(None)
+        }
+    }
+    on(1).run(|| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        socket.connect(nobody).unwrap();
+        let wakes = Arc::new(AtomicUsize::new(0));
+        socket.send(b"x").unwrap();
+        park_local(Box::new(Probe(socket, Arc::clone(&wakes))), None).unwrap();
+        osier::sleep(Duration::from_millis(200));
+        let wakes = wakes.load(Ordering::SeqCst);
+        assert!((1..10).contains(&wakes), "{wakes} wake-ups for one error");
+    });
+}

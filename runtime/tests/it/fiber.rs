@@ -1,0 +1,452 @@
+//! Fibers: spawn, join, yield, names, locals, panics, fairness.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::given::on;
+use osier::{Runtime, fiber};
+
+#[test]
+fn run_gives_the_value_of_its_body_which_may_borrow() {
+    let text = String::from("borrowed");
+    assert_eq!(osier::run(|| text.len()), 8);
+    let mut count = 0;
+    on(1).run(|| count += 1);
+    assert_eq!(count, 1);
+}
+
+#[test]
+fn run_panics_with_what_its_body_panics_with() {
+    let outcome = std::panic::catch_unwind(|| osier::run(|| panic!("boom {}", std::process::id())));
+    let expected = format!("boom {}", std::process::id());
+    assert_eq!(outcome.unwrap_err().downcast_ref::<String>(), Some(&expected));
+}
+
+#[test]
+fn join_gives_value_or_panic() {
+    on(2).run(|| {
+        assert_eq!(osier::spawn(|| 5).join().unwrap(), 5);
+        let failed = osier::spawn(|| panic!("only me")).join();
+        assert_eq!(failed.unwrap_err().downcast_ref::<&str>(), Some(&"only me"));
+        assert_eq!(osier::spawn_local(|| 6).join().unwrap(), 6);
+    });
+}
+
+#[test]
+fn a_handle_dropped_lets_its_fiber_run_on() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    on(1).run(|| {
+        drop(osier::spawn(|| {
+            osier::sleep(Duration::from_millis(5));
+            DONE.store(true, Ordering::SeqCst);
+        }));
+        let start = Instant::now();
+        while !DONE.load(Ordering::SeqCst) && start.elapsed() < Duration::from_secs(30) {
+            osier::yield_now();
+        }
+    });
+    assert!(DONE.load(Ordering::SeqCst));
+}
+
+#[test]
+fn handles_are_joined_from_plain_threads_and_other_runtimes() {
+    let runtime = on(1);
+    let handle = runtime.spawn(|| {
+        osier::sleep(Duration::from_millis(5));
+        "slept"
+    });
+    assert_eq!(handle.join().unwrap(), "slept");
+    let handle = runtime.spawn(|| {
+        osier::sleep(Duration::from_millis(5));
+        3
+    });
+    assert_eq!(on(1).run(|| handle.join().unwrap()), 3);
+}
+
+#[test]
+fn fibers_take_turns() {
+    on(1).run(|| {
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let started = Rc::new(Cell::new(0));
+        let handles: Vec<_> = (0..3)
+            .map(|id| {
+                let order = Rc::clone(&order);
+                let started = Rc::clone(&started);
+                osier::spawn_local(move || {
+                    started.set(started.get() + 1);
+                    while started.get() < 3 {
+                        osier::yield_now();
+                    }
+                    for round in 0..3 {
+                        order.borrow_mut().push((round, id));
+                        osier::yield_now();
+                    }
+                })
+            })
+            .collect();
+        handles.into_iter().for_each(|handle| handle.join().unwrap());
+        // Whoever is in a round, nobody is two ahead.
+        let order = order.borrow();
+        for (at, (round, _)) in order.iter().enumerate() {
+            assert!(order[..at].iter().all(|(before, _)| *before <= round + 1), "{order:?}");
+        }
+    });
+}
+
+#[test]
+fn rc_and_refcell_live_across_suspensions() {
+    on(2).run(|| {
+        let shared = Rc::new(RefCell::new(0));
+        let handles: Vec<_> = (0..100)
+            .map(|_| {
+                let shared = Rc::clone(&shared);
+                osier::spawn_local(move || {
+                    osier::sleep(Duration::from_millis(1));
+                    *shared.borrow_mut() += 1;
+                })
+            })
+            .collect();
+        handles.into_iter().for_each(|handle| handle.join().unwrap());
+        assert_eq!(*shared.borrow(), 100);
+    });
+}
+
+#[test]
+fn a_started_fiber_stays_on_its_thread() {
+    on(2).run(|| {
+        let handles: Vec<_> = (0..50)
+            .map(|_| {
+                osier::spawn(|| {
+                    let home = std::thread::current().id();
+                    for _ in 0..20 {
+                        osier::yield_now();
+                        assert_eq!(std::thread::current().id(), home);
+                        osier::sleep(Duration::from_micros(100));
+                        assert_eq!(std::thread::current().id(), home);
+                    }
+                })
+            })
+            .collect();
+        handles.into_iter().for_each(|handle| handle.join().unwrap());
+    });
+}
+
+#[test]
+fn spawned_work_reaches_the_other_worker() {
+    on(2).run(|| {
+        let seen = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+        let start = Instant::now();
+        while seen.iter().any(|count| count.load(Ordering::SeqCst) == 0) {
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "only one worker ever started a fiber: {seen:?}"
+            );
+            let handles: Vec<_> = (0..8)
+                .map(|_| {
+                    let seen = Arc::clone(&seen);
+                    osier::spawn(move || {
+                        seen[fiber::worker().unwrap()].fetch_add(1, Ordering::SeqCst);
+                        // Busy, so that there is something to steal.
+                        let until = Instant::now() + Duration::from_millis(1);
+                        while Instant::now() < until {}
+                    })
+                })
+                .collect();
+            handles.into_iter().for_each(|handle| handle.join().unwrap());
+        }
+    });
+}
+
+#[test]
+fn a_builder_names_places_and_sizes_a_fiber() {
+    on(2).run(|| {
+        for index in 0..2 {
+            let builder = fiber::Builder::new()
+                .name(format!("on {index}"))
+                .worker(index)
+                .stack_bytes(1 << 20);
+            let seen = builder
+                .spawn(|| (fiber::worker().unwrap(), fiber::current().unwrap()))
+                .join()
+                .unwrap();
+            assert_eq!((seen.0, seen.1.name()), (index, Some(format!("on {index}").as_str())));
+        }
+        fn deep(n: u32) -> u32 {
+            let frame = std::hint::black_box([n; 1024]);
+            if n == 0 {
+                frame[7]
+            } else {
+                deep(n - 1) + std::hint::black_box(frame)[3]
+            }
+        }
+        // About 1.6 MB of frames: more than the default stack.
+        assert_eq!(
+            fiber::Builder::new()
+                .stack_bytes(8 << 20)
+                .spawn(|| deep(200))
+                .join()
+                .unwrap(),
+            200 * 201 / 2
+        );
+        assert_eq!(osier::workers(), 2);
+    });
+}
+
+#[test]
+fn ids_are_never_given_twice() {
+    on(2).run(|| {
+        let handles: Vec<_> = (0..200)
+            .map(|_| osier::spawn(|| fiber::current().unwrap().id()))
+            .collect();
+        let mut ids: Vec<_> = handles.into_iter().map(|handle| handle.join().unwrap()).collect();
+        ids.push(fiber::current().unwrap().id());
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), 201);
+    });
+}
+
+#[test]
+fn fiber_locals_are_dropped_on_the_fiber_and_may_block() {
+    struct Loud(Rc<Cell<u32>>);
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            osier::sleep(Duration::from_millis(1));
+            assert!(fiber::current().is_some());
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    osier::fiber_local! {
+        static LOUD: RefCell<Option<Loud>> = RefCell::new(None);
+    }
+    on(1).run(|| {
+        let drops = Rc::new(Cell::new(0));
+        let theirs = Rc::clone(&drops);
+        osier::spawn_local(move || LOUD.with(|loud| *loud.borrow_mut() = Some(Loud(theirs))))
+            .join()
+            .unwrap();
+        osier::sleep(Duration::from_millis(20));
+        assert_eq!(drops.get(), 1);
+        assert!(LOUD.with(|loud| loud.borrow().is_none()));
+    });
+}
+
+#[test]
+fn a_yield_loop_lets_others_run() {
+    on(1).run(|| {
+        let stop = Rc::new(Cell::new(false));
+        let theirs = Rc::clone(&stop);
+        let spinner = osier::spawn_local(move || {
+            let mut turns = 0u64;
+            while !theirs.get() {
+                turns += 1;
+                osier::yield_now();
+            }
+            turns
+        });
+        osier::sleep(Duration::from_millis(20));
+        assert_eq!(osier::spawn(|| 1).join().unwrap(), 1);
+        stop.set(true);
+        assert!(spinner.join().unwrap() > 0);
+    });
+}
+
+#[test]
+fn sleeps_are_never_early_and_end_in_order() {
+    on(1).run(|| {
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let handles: Vec<_> = [30u64, 10, 20]
+            .into_iter()
+            .map(|ms| {
+                let order = Rc::clone(&order);
+                osier::spawn_local(move || {
+                    let start = Instant::now();
+                    osier::sleep(Duration::from_millis(ms));
+                    assert!(start.elapsed() >= Duration::from_millis(ms));
+                    order.borrow_mut().push(ms);
+                })
+            })
+            .collect();
+        handles.into_iter().for_each(|handle| handle.join().unwrap());
+        assert_eq!(*order.borrow(), [10, 20, 30]);
+    });
+}
+
+#[test]
+fn free_functions_say_that_there_is_no_runtime() {
+    for (what, call) in [
+        ("osier::spawn outside", (|| drop(osier::spawn(|| ()))) as fn()),
+        ("osier::spawn_local outside", || drop(osier::spawn_local(|| ()))),
+        ("osier::workers outside", || {
+            osier::workers();
+        }),
+        ("osier::timeout outside", || {
+            let _ = osier::timeout(Duration::ZERO, || ());
+        }),
+    ] {
+        let payload = std::panic::catch_unwind(call).unwrap_err();
+        let text = payload.downcast_ref::<String>().cloned();
+        let text = text
+            .or_else(|| payload.downcast_ref::<&str>().map(|text| text.to_string()))
+            .unwrap();
+        assert!(text.starts_with(what), "{text}");
+    }
+    // These do what std's do.
+    osier::yield_now();
+    osier::sleep(Duration::from_millis(1));
+    assert_eq!(osier::block_on(async { 4 }), 4);
+    assert_eq!(osier::unblock(|| 5), 5);
+    assert_eq!(osier::shield(|| 6), 6);
+}
+
+#[test]
+fn a_runtime_run_on_a_worker_says_what_to_do_instead() {
+    let outer = on(1);
+    let inner = Arc::new(on(1));
+    let theirs = Arc::clone(&inner);
+    let outcome = outer.spawn(move || theirs.run(|| ())).join();
+    assert!(
+        outcome
+            .unwrap_err()
+            .downcast_ref::<&str>()
+            .unwrap()
+            .contains("Runtime::run on a worker")
+    );
+    assert_eq!(inner.run(|| 1), 1);
+}
+
+#[test]
+fn block_on_waits_for_any_future() {
+    use std::future::poll_fn;
+    use std::sync::Mutex;
+    use std::task::{Poll, Waker};
+    for workers in [1, 2] {
+        on(workers).run(|| {
+            let slot: Arc<Mutex<(bool, Option<Waker>)>> = Arc::default();
+            let theirs = Arc::clone(&slot);
+            let thread = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(10));
+                let mut slot = theirs.lock().unwrap();
+                slot.0 = true;
+                if let Some(waker) = slot.1.take() {
+                    waker.wake();
+                }
+            });
+            osier::block_on(poll_fn(|cx| {
+                let mut slot = slot.lock().unwrap();
+                if slot.0 {
+                    return Poll::Ready(());
+                }
+                slot.1 = Some(cx.waker().clone());
+                Poll::Pending
+            }));
+            thread.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_blocking_call_between_fibers_fails_instead_of_stopping_the_worker() {
+    use std::sync::Mutex;
+    static TOLD: Mutex<Option<String>> = Mutex::new(None);
+    /// Sleeps when it is dropped.
+    struct Sleeper;
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let outcome = std::panic::catch_unwind(|| osier::sleep(Duration::from_secs(60)));
+            *TOLD.lock().unwrap() = outcome.unwrap_err().downcast_ref::<String>().cloned();
+        }
+    }
+    /// Spawns when it is dropped: at the shutdown, when nothing is started any more, so that the worker itself drops
+    /// what was captured.
+    struct Spawner;
+    impl Drop for Spawner {
+        fn drop(&mut self) {
+            let sleeper = Sleeper;
+            drop(osier::spawn_local(move || drop(sleeper)));
+        }
+    }
+    on(1).run(|| {
+        drop(osier::spawn(|| {
+            let _spawner = Spawner;
+            osier::sleep(Duration::from_secs(60));
+        }));
+        osier::sleep(Duration::from_millis(5));
+    });
+    let told = TOLD.lock().unwrap().take();
+    assert!(
+        told.as_deref()
+            .unwrap()
+            .starts_with("blocking call inside a future or callback"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn hooks_run_before_each_suspension_from_the_inside_out() {
+    on(1).run(|| {
+        let seen = RefCell::new(Vec::new());
+        fiber::before_suspend(&|| seen.borrow_mut().push("outer"), || {
+            fiber::before_suspend(
+                &|| {
+                    // A hook may suspend; hooks do not run for that.
+                    osier::yield_now();
+                    seen.borrow_mut().push("inner");
+                },
+                || osier::sleep(Duration::from_millis(1)),
+            );
+            osier::yield_now();
+        });
+        osier::yield_now();
+        assert_eq!(*seen.borrow(), ["inner", "outer", "outer"]);
+    });
+}
+
+#[test]
+fn thousands_of_fibers_sleep_and_wake() {
+    on(2).run(|| {
+        let handles: Vec<_> = (0..20_000u64)
+            .map(|n| {
+                osier::spawn(move || {
+                    osier::sleep(Duration::from_millis(n % 50));
+                    n
+                })
+            })
+            .collect();
+        let sum: u64 = handles.into_iter().map(|handle| handle.join().unwrap()).sum();
+        assert_eq!(sum, 20_000 * 19_999 / 2);
+    });
+}
+
+#[test]
+fn pinned_workers_have_a_processor_each() {
+    let allowed = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed_list:"))
+            .unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    let ours = allowed();
+    let runtime = Runtime::builder().workers(2).pin(true).build().unwrap();
+    let seen = runtime.run(|| [0, 1].map(|index| fiber::Builder::new().worker(index).spawn(allowed).join().unwrap()));
+    assert!(
+        seen.iter().all(|cpu| cpu.parse::<u32>().is_ok()),
+        "not one processor each: {seen:?}"
+    );
+    if ours.parse::<u32>().is_err() {
+        assert_ne!(seen[0], seen[1], "of {ours}");
+    }
+}
+
+#[test]
+fn ids_of_later_runtimes_are_new() {
+    let mut ids: Vec<_> = (0..8).map(|_| on(1).run(|| fiber::current().unwrap().id())).collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 8);
+}

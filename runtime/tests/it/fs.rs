@@ -1,0 +1,343 @@
+//! Files and directories, as std has them, from fibers, threads and futures.
+
+use std::io::{BufRead, BufReader, ErrorKind, Result, SeekFrom};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::colours::{in_every_colour, poll_by_hand, poll_once};
+use futures_lite::StreamExt;
+use osier::fs::{self, File};
+
+/// A directory of the test's own, removed at its end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Dir {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("osier-fs-test-{}-{number}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        Dir(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn every_function_does_what_stds_does() {
+    let all = || {
+        let dir = Dir::new();
+        let (one, two, deep) = (dir.path("one"), dir.path("two"), dir.path("a/b/c"));
+        fs::write(&one, "hello")?;
+        assert_eq!(
+            (fs::read(&one)?, fs::read_to_string(&one)?),
+            (b"hello".to_vec(), "hello".into())
+        );
+        assert_eq!(fs::copy(&one, &two)?, 5);
+        fs::rename(&two, dir.path("three"))?;
+        assert!(fs::exists(dir.path("three"))? && !fs::exists(&two)?);
+        fs::hard_link(&one, &two)?;
+        assert_eq!(fs::metadata(&two)?.len(), 5);
+        std::os::unix::fs::symlink(&one, dir.path("link"))?;
+        assert!(fs::symlink_metadata(dir.path("link"))?.is_symlink() && fs::metadata(dir.path("link"))?.is_file());
+        assert_eq!(fs::read_link(dir.path("link"))?, one);
+        assert_eq!(fs::canonicalize(dir.path("link"))?, std::fs::canonicalize(&one)?);
+        let mut permissions = fs::metadata(&one)?.permissions();
+        permissions.set_readonly(true);
+        fs::set_permissions(&one, permissions)?;
+        assert!(fs::metadata(&one)?.permissions().readonly());
+        fs::create_dir_all(&deep)?;
+        fs::create_dir(deep.join("d"))?;
+        fs::remove_dir(deep.join("d"))?;
+        fs::remove_dir_all(dir.path("a"))?;
+        fs::remove_file(&one)?;
+        let mut names: Vec<_> = fs::read_dir(&dir.0)?.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["link", "three", "two"]);
+        assert_eq!(fs::read(&one).unwrap_err().kind(), ErrorKind::NotFound);
+        Result::Ok(())
+    };
+    all().unwrap();
+    osier::run(all).unwrap();
+}
+
+#[test]
+fn the_same_as_futures() {
+    in_every_colour(|| async {
+        let dir = Dir::new();
+        let (one, two) = (dir.path("one"), dir.path("two"));
+        fs::write_async(&one, "hello").await.unwrap();
+        fs::rename_async(&one, &two).await.unwrap();
+        assert_eq!(fs::read_to_string_async(&two).await.unwrap(), "hello");
+        assert_eq!(fs::metadata_async(&two).await.unwrap().len(), 5);
+        assert_eq!(fs::read_async(&one).await.unwrap_err().kind(), ErrorKind::NotFound);
+        let mut entries = fs::read_dir_async(&dir.0).await.unwrap();
+        let entry = entries.next().await.unwrap().unwrap();
+        assert_eq!((entry.path(), entry.file_name()), (two, "two".into()));
+        assert!(entry.file_type_async().await.unwrap().is_file());
+        assert_eq!(entry.metadata_async().await.unwrap().len(), 5);
+        assert!(entries.next().await.is_none());
+        assert!(entries.next().await.is_none(), "asked again");
+    });
+}
+
+#[test]
+fn a_directory_of_many_files_is_read_in_pieces() {
+    let dir = Dir::new();
+    for number in 0..500 {
+        std::fs::write(dir.path(&number.to_string()), "").unwrap();
+    }
+    let count = || {
+        let names = fs::read_dir(&dir.0).unwrap().map(|entry| entry.unwrap().file_name());
+        names.collect::<std::collections::BTreeSet<_>>().len()
+    };
+    assert_eq!(count(), 500);
+    assert_eq!(osier::run(count), 500);
+}
+
+#[test]
+fn a_file_is_read_written_and_sought_in() {
+    use std::io::{Read as _, Seek as _, Write as _};
+    let all = || {
+        let dir = Dir::new();
+        let path = dir.path("file");
+        let mut file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        file.write_all(b"0123456789")?;
+        assert_eq!(
+            std::fs::read(&path)?,
+            b"0123456789",
+            "what a write returned from is in the file"
+        );
+        assert_eq!(file.seek(SeekFrom::Start(2))?, 2);
+        let mut two = [0; 2];
+        file.read_exact(&mut two)?;
+        assert_eq!(&two, b"23");
+        assert_eq!(file.stream_position()?, 4);
+        file.write_all(b"__")?;
+        assert_eq!(file.seek(SeekFrom::End(-1))?, 9);
+        file.read_exact(&mut two[..1])?;
+        assert_eq!((two[0], file.read(&mut two)?), (b'9', 0));
+        file.set_len(6)?;
+        file.sync_all()?;
+        file.sync_data()?;
+        assert_eq!(file.metadata()?.len(), 6);
+        let mut clone = file.try_clone()?;
+        clone.rewind()?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        assert_eq!(text, "0123__");
+        let mut std = file.into_std()?;
+        assert_eq!(std.stream_position()?, 6);
+        let mut appending = File::options().append(true).open(&path)?;
+        appending.write_all(b"!")?;
+        assert_eq!(fs::read(&path)?, b"0123__!");
+        assert_eq!(File::create_new_error(&path), ErrorKind::AlreadyExists);
+        assert_eq!(File::create(&path)?.metadata()?.len(), 0);
+        Result::Ok(())
+    };
+    all().unwrap();
+    osier::run(all).unwrap();
+}
+
+trait CreateNewError {
+    fn create_new_error(path: &std::path::Path) -> ErrorKind;
+}
+
+impl CreateNewError for File {
+    fn create_new_error(path: &std::path::Path) -> ErrorKind {
+        let opened = File::options().write(true).create_new(true).open(path);
+        opened.unwrap_err().kind()
+    }
+}
+
+#[test]
+fn a_file_is_read_written_and_sought_in_by_futures() {
+    use futures_lite::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
+    in_every_colour(|| async {
+        let dir = Dir::new();
+        let mut options = File::options();
+        let file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .open_async(dir.path("file"))
+            .await;
+        let mut file = file.unwrap();
+        for number in 0..100_u8 {
+            file.write_all(&[number; 1000]).await.unwrap();
+        }
+        file.flush().await.unwrap();
+        assert_eq!(file.metadata_async().await.unwrap().len(), 100_000);
+        file.seek(SeekFrom::Start(50_000)).await.unwrap();
+        let mut thousand = [0; 1000];
+        file.read_exact(&mut thousand).await.unwrap();
+        assert_eq!(thousand, [50; 1000]);
+        file.write_all(&[200; 1000]).await.unwrap();
+        file.set_len_async(60_000).await.unwrap();
+        file.seek(SeekFrom::Start(51_500)).await.unwrap();
+        let mut rest = Vec::new();
+        file.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest.len(), 8_500);
+        assert!(rest[..500].iter().all(|&byte| byte == 200) && rest[500..1500].iter().all(|&byte| byte == 52));
+        file.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_write_that_fails_behind_is_told_by_the_next_call() {
+    use futures_lite::AsyncWriteExt as _;
+    let dir = Dir::new();
+    std::fs::write(dir.path("file"), "x").unwrap();
+    let mut read_only = File::open(dir.path("file")).unwrap();
+    poll_by_hand(async {
+        read_only.write_all(b"y").await.unwrap();
+        let error = read_only.flush().await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(9), "{error}");
+        read_only.flush().await.unwrap();
+    });
+    // The blocking face waits for it.
+    assert_eq!(
+        std::io::Write::write(&mut read_only, b"y").unwrap_err().raw_os_error(),
+        Some(9)
+    );
+    assert_eq!(
+        osier::run(|| std::io::Write::write(&mut read_only, b"y"))
+            .unwrap_err()
+            .raw_os_error(),
+        Some(9)
+    );
+}
+
+#[test]
+fn what_was_written_is_in_the_file_although_the_future_and_the_file_are_gone() {
+    use futures_lite::AsyncWriteExt as _;
+    let dir = Dir::new();
+    let mut file = File::create(dir.path("file")).unwrap();
+    poll_by_hand(file.write_all(&[7; 10_000])).unwrap();
+    drop(file);
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while std::fs::metadata(dir.path("file")).unwrap().len() < 10_000 {
+        assert!(std::time::Instant::now() < deadline, "the bytes never came");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_read_that_is_dropped_leaves_its_bytes_to_the_next() {
+    use futures_lite::AsyncReadExt as _;
+    // A FIFO makes reads wait as long as we like, with no bytes in memory before.
+    let dir = Dir::new();
+    let path = dir.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    let writing = std::thread::spawn({
+        let path = path.clone();
+        move || std::fs::File::options().write(true).open(path).unwrap()
+    });
+    let mut file = File::open(&path).unwrap();
+    let mut writer = writing.join().unwrap();
+    {
+        let mut buf = [0; 16];
+        let mut reading = pin!(file.read(&mut buf));
+        assert!(poll_once(reading.as_mut()).is_pending());
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    osier::run(|| {
+        osier::scope(|scope| {
+            let file = &file;
+            let reading = scope.spawn(move || {
+                let mut buf = [0; 16];
+                let cancelled = std::io::Read::read(&mut &*file, &mut buf).unwrap_err();
+                tell.send(osier::Cancelled::is(&cancelled)).unwrap();
+            });
+            osier::sleep(Duration::from_millis(10));
+            reading.cancel();
+            let _ = reading.join();
+        });
+    });
+    assert!(told.recv().unwrap());
+    std::io::Write::write_all(&mut writer, b"hello").unwrap();
+    drop(writer);
+    let mut text = String::new();
+    poll_by_hand(file.read_to_string(&mut text)).unwrap();
+    assert_eq!(text, "hello");
+}
+
+#[test]
+fn an_operation_that_was_never_polled_does_nothing() {
+    let dir = Dir::new();
+    drop(fs::write_async(dir.path("file"), "x"));
+    drop(File::create_async(dir.path("file")));
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!fs::exists(dir.path("file")).unwrap());
+}
+
+#[test]
+fn other_fibers_run_while_one_waits_for_a_file() {
+    let dir = Dir::new();
+    let path = dir.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    let runtime = osier::Runtime::builder().workers(1).build().unwrap();
+    let reading = runtime.spawn({
+        let path = path.clone();
+        // It waits in open(2) for the one that writes.
+        move || fs::read(path)
+    });
+    let writing = runtime.spawn(move || fs::write(path, "through"));
+    writing.join().unwrap().unwrap();
+    assert_eq!(reading.join().unwrap().unwrap(), b"through");
+}
+
+#[test]
+fn lines_of_a_large_file_come_in_order() {
+    let dir = Dir::new();
+    let lines: String = (0..50_000).map(|number| format!("line {number}\n")).collect();
+    fs::write(dir.path("file"), &lines).unwrap();
+    osier::run(|| {
+        let file = BufReader::new(File::open(dir.path("file")).unwrap());
+        let mut count = 0;
+        for (number, line) in file.lines().enumerate() {
+            assert_eq!(line.unwrap(), format!("line {number}"));
+            count += 1;
+        }
+        assert_eq!(count, 50_000);
+    });
+}
+
+#[test]
+fn a_blocking_call_in_a_callback_on_a_worker_is_refused_before_it_begins() {
+    use std::sync::{Arc, mpsc};
+    use std::task::{Wake, Waker};
+    struct Callback(mpsc::Sender<(ErrorKind, ErrorKind)>, PathBuf);
+    impl Wake for Callback {
+        fn wake(self: Arc<Self>) {
+            let write = fs::write(&self.1, "x").unwrap_err().kind();
+            let _ = self.0.send((write, fs::remove_file(&self.1).unwrap_err().kind()));
+        }
+    }
+    let dir = Dir::new();
+    let (tell, told) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Callback(tell, dir.path("file"))));
+    let kinds = osier::run(move || {
+        let mut sleep = pin!(osier::time::Sleep::new(Duration::from_millis(5)));
+        assert!(
+            sleep
+                .as_mut()
+                .poll(&mut std::task::Context::from_waker(&waker))
+                .is_pending()
+        );
+        osier::sleep(Duration::from_millis(30));
+        told.recv_timeout(Duration::from_secs(20)).unwrap()
+    });
+    assert_eq!(kinds, (ErrorKind::WouldBlock, ErrorKind::WouldBlock));
+    assert!(!fs::exists(dir.path("file")).unwrap());
+}

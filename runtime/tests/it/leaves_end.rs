@@ -1,0 +1,261 @@
+//! Leaves at the edges: forgotten, left behind by their runtime, with wakers and outputs that panic.
+
+use std::future::Future;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use crate::given::on;
+use osier::Runtime;
+use osier::callbacks::{FdMonitor, IoQueue};
+use osier::io::Interest;
+use osier::time::Sleep;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn a_forgotten_wait_does_not_stand_for_the_next_descriptor_of_its_number() {
+    on(1).run(|| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let number = reader.as_raw_fd();
+        let mut forgotten = Box::pin(osier::io::readable_async(&reader));
+        assert!(poll_once(forgotten.as_mut()).is_pending());
+        std::mem::forget(forgotten);
+        drop((reader, writer));
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut reader = OwnedFd::from(reader);
+        if reader.as_raw_fd() != number {
+            reader = rustix::io::fcntl_dupfd_cloexec(&reader, number).unwrap();
+        }
+        if reader.as_raw_fd() != number {
+            println!("skipped: another thread has taken descriptor {number}");
+            return;
+        }
+        osier::spawn(move || {
+            osier::sleep(Duration::from_millis(10));
+            writer.write_all(b"x").unwrap();
+        });
+        osier::io::readable(&reader, Some(Instant::now() + LIMIT / 3)).expect("what was written is seen");
+    });
+}
+
+#[test]
+fn a_wait_for_a_descriptor_outlives_the_runtime_where_it_began() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut wait = Box::pin(osier::io::readable_async(&reader));
+    let runtime = on(1);
+    assert!(runtime.run(|| poll_once(wait.as_mut())).is_pending());
+    drop(runtime);
+    writer.write_all(b"x").unwrap();
+    osier::block_on(wait).unwrap();
+}
+
+/// Panics when it wakes.
+struct Alarm;
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker panics");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_takes_no_wake_up_from_others() {
+    let runtime = on(1);
+    let (sender, receiver) = mpsc::channel();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    runtime.spawn(move || {
+        let waker = Waker::from(Arc::new(Alarm));
+        let mut cx = Context::from_waker(&waker);
+        let due = Instant::now() + Duration::from_millis(5);
+        let mut alarmed = Sleep::until(due);
+        let mut after = Sleep::until(due);
+        assert!(Pin::new(&mut alarmed).poll(&mut cx).is_pending());
+        osier::block_on(std::future::poll_fn(|cx| Pin::new(&mut after).poll(cx)));
+        sender.send("a timer").unwrap();
+        let mut alarmed = Box::pin(osier::io::readable_async(&reader));
+        assert!(alarmed.as_mut().poll(&mut cx).is_pending());
+        osier::spawn(move || writer.write_all(b"x").unwrap());
+        osier::io::readable(&reader, None).unwrap();
+        sender.send("a descriptor").unwrap();
+    });
+    assert_eq!(receiver.recv_timeout(LIMIT), Ok("a timer"));
+    assert_eq!(receiver.recv_timeout(LIMIT), Ok("a descriptor"));
+}
+
+/// A value that panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("a value panics when it is dropped");
+        }
+    }
+}
+
+#[test]
+fn an_output_that_nobody_takes_may_panic_when_it_is_dropped() {
+    on(1).run(|| {
+        drop(osier::spawn_future(async { Bomb }));
+        drop(osier::spawn_future(async {
+            if true {
+                std::panic::panic_any(Bomb);
+            }
+        }));
+        drop(osier::spawn_future_local(async { Bomb }));
+        let after = osier::spawn_future(async { 7 });
+        assert_eq!(after.join().unwrap(), 7);
+    });
+}
+
+#[test]
+fn callbacks_run_at_once_where_there_are_threads_for_them() {
+    let queue = IoQueue::new(1).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let (done, is_done) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let handle: osier::callbacks::Handle = osier::callbacks::Handle::clone(&queue);
+        scope.spawn(move || {
+            // Both sleep by now: the thread of the pool and the one that iterates.
+            std::thread::sleep(Duration::from_millis(50));
+            let closing = handle.clone();
+            handle
+                .submit(move |_| {
+                    done.send(receiver.recv_timeout(LIMIT / 3)).unwrap();
+                    closing.notify();
+                })
+                .unwrap();
+            handle.submit(move |_| sender.send(()).unwrap()).unwrap();
+        });
+        loop {
+            queue.iterate().unwrap();
+            if let Ok(heard) = is_done.try_recv() {
+                assert_eq!(heard, Ok(()), "the second had no thread, although one slept");
+                return;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_panic_hook_may_dump_on_a_fiber() {
+    on(1).run(|| {
+        let sleeper = osier::spawn(|| osier::sleep(Duration::from_secs(3600)));
+        osier::yield_now();
+        let (sender, receiver) = mpsc::channel();
+        let before = std::panic::take_hook();
+        let here = std::thread::current().id();
+        std::panic::set_hook(Box::new(move |info| {
+            if std::thread::current().id() == here && info.to_string().contains("of which a dump is made") {
+                sender.send(osier::dump()).unwrap();
+            } else {
+                before(info);
+            }
+        }));
+        let panics = osier::spawn_local(|| panic!("of which a dump is made"));
+        assert!(panics.join().is_err());
+        let dump = receiver.try_recv().unwrap();
+        assert!(dump.workers.iter().any(|worker| !worker.fibers.is_empty()), "{dump}");
+        sleeper.cancel();
+    });
+}
+
+#[test]
+fn a_future_that_an_io_queue_polls_on_a_fiber_does_not_suspend_it() {
+    on(1).run(|| {
+        let queue = IoQueue::new(0).unwrap();
+        let event = Arc::new(osier::sync::Event::new());
+        let other = osier::spawn({
+            let event = Arc::clone(&event);
+            move || {
+                osier::block_on(Sleep::new(Duration::from_millis(10)));
+                event.set();
+            }
+        });
+        // It would be suspended as the queue's driver, and so would be whoever runs meanwhile.
+        let blocks = async { event.wait_timeout(LIMIT / 3) };
+        let outcome = catch_unwind(AssertUnwindSafe(|| queue.run_until(blocks)));
+        let message = outcome.expect_err("a blocking call inside a future on a worker panics");
+        let message = message.downcast::<String>().unwrap();
+        assert!(message.starts_with("blocking call inside a future"), "{message}");
+        other.join().unwrap();
+        assert!(event.is_set());
+    });
+}
+
+#[test]
+fn a_task_that_did_not_end_in_time_keeps_no_later_runtime() {
+    let runtime = Runtime::builder()
+        .workers(2)
+        .shutdown_timeout(Duration::from_millis(50));
+    let runtime = runtime.build().unwrap();
+    let (release, wait) = mpsc::channel::<()>();
+    let (begun, is_begun) = mpsc::channel();
+    runtime
+        .spawn(move || {
+            osier::spawn_future(async move {
+                begun.send(()).unwrap();
+                // On whichever worker took it: the other one has its end to itself.
+                let _ = wait.recv_timeout(LIMIT);
+            });
+            // The worker that has it in its registry is not the one that polls it.
+            is_begun.recv().unwrap();
+        })
+        .join()
+        .unwrap();
+    drop(runtime);
+    let started = Instant::now();
+    for _ in 0..2 {
+        let next = Runtime::builder().workers(2).shutdown_timeout(LIMIT).build().unwrap();
+        assert!(
+            next.dump().workers.iter().all(|worker| worker.tasks.is_empty()),
+            "{}",
+            next.dump()
+        );
+        drop(next);
+    }
+    assert!(started.elapsed() < LIMIT / 2, "it waited for a task of another runtime");
+    drop(release);
+}
+
+/// A descriptor that cannot be told any more.
+struct Lost(OwnedFd, Arc<AtomicBool>);
+
+impl AsFd for Lost {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        assert!(!self.1.load(Ordering::SeqCst), "a descriptor is lost");
+        self.0.as_fd()
+    }
+}
+
+#[test]
+fn a_leaf_of_a_callback_that_panics_does_not_keep_its_queue() {
+    for lost_at_once in [true, false] {
+        let (ended, has_ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let queue = IoQueue::new(0).unwrap();
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            let lost = Arc::new(AtomicBool::new(lost_at_once));
+            let monitor = FdMonitor::new(&queue, Lost(reader.into(), Arc::clone(&lost)));
+            drop(monitor.wait(Interest::READABLE, |_, _, _| ()));
+            lost.store(true, Ordering::SeqCst);
+            writer.write_all(b"x").unwrap();
+            queue.iterate().unwrap();
+            let pending = queue.pending();
+            drop(queue);
+            ended.send(pending).unwrap();
+        });
+        assert_eq!(has_ended.recv_timeout(LIMIT / 3), Ok(0));
+    }
+}

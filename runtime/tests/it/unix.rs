@@ -1,0 +1,272 @@
+//! Unix sockets: streams, listeners, datagrams, their addresses.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net as plain;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::given::on;
+use osier::net::{UnixDatagram, UnixListener, UnixSocketAddr, UnixStream};
+
+const GENEROUS: Duration = Duration::from_secs(30);
+
+/// A name of a socket file, removed when dropped.
+struct Name(PathBuf);
+
+impl Name {
+    fn new(name: &str) -> Name {
+        let name = Name(std::env::temp_dir().join(format!("osier-{name}-{}", std::process::id())));
+        let _ = std::fs::remove_file(&name.0);
+        name
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn connect_accept_and_echo() {
+    let name = Name::new("echo");
+    on(2).run(|| {
+        let listener = UnixListener::bind(&name.0).unwrap();
+        assert_eq!(listener.local_addr().unwrap().as_pathname(), Some(name.0.as_path()));
+        assert_eq!(UnixListener::bind(&name.0).unwrap_err().kind(), ErrorKind::AddrInUse);
+        osier::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                osier::spawn(move || std::io::copy(&mut stream.try_clone().unwrap(), &mut stream));
+            }
+        });
+        let clients: Vec<_> = (0..50u8)
+            .map(|number| {
+                let path = name.0.clone();
+                osier::spawn(move || {
+                    let mut client = UnixStream::connect(&path).unwrap();
+                    assert_eq!(client.peer_addr().unwrap().as_pathname(), Some(path.as_path()));
+                    client.write_all(&[number; 100]).unwrap();
+                    client.shutdown(Shutdown::Write).unwrap();
+                    let mut reply = Vec::new();
+                    client.read_to_end(&mut reply).unwrap();
+                    assert_eq!(reply, [number; 100]);
+                })
+            })
+            .collect();
+        for client in clients {
+            client.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn names_of_all_kinds() {
+    let (path, other) = (Name::new("named"), Name::new("client"));
+    on(1).run(|| {
+        let listener = UnixListener::bind(&path.0).unwrap();
+        let _unnamed = UnixStream::connect(&path.0).unwrap();
+        assert!(listener.accept().unwrap().1.is_unnamed());
+
+        // A client that has bound itself first.
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&socket2::SockAddr::unix(&other.0).unwrap()).unwrap();
+        socket.connect(&socket2::SockAddr::unix(&path.0).unwrap()).unwrap();
+        assert_eq!(listener.accept().unwrap().1.as_pathname(), Some(other.0.as_path()));
+
+        // One whose name leaves no room for a NUL.
+        let longest = format!("{}{}", other.0.display(), "x".repeat(108 - other.0.as_os_str().len()));
+        let longest = Name(longest.into());
+        let socket =
+            rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(&longest.0).unwrap()).unwrap();
+        rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(&path.0).unwrap()).unwrap();
+        listener.accept().unwrap();
+
+        let addr = UnixSocketAddr::from_abstract_name(format!("osier-names-{}", std::process::id())).unwrap();
+        let listener = UnixListener::bind_addr(&addr).unwrap();
+        assert_eq!(
+            listener.local_addr().unwrap().as_abstract_name(),
+            addr.as_abstract_name()
+        );
+        let client = UnixStream::connect_addr(&addr).unwrap();
+        assert_eq!(client.peer_addr().unwrap().as_abstract_name(), addr.as_abstract_name());
+
+        assert_eq!(
+            UnixStream::connect("/nowhere/at/all").unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+        let long = "x".repeat(200);
+        assert!(UnixStream::connect(&long).is_err());
+        assert!(UnixListener::bind(&long).is_err());
+    });
+}
+
+#[test]
+fn a_full_queue_makes_a_client_wait() {
+    let name = Name::new("queue");
+    on(2).run(|| {
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&socket2::SockAddr::unix(&name.0).unwrap()).unwrap();
+        socket.listen(0).unwrap();
+        let listener = UnixListener::from(std::os::fd::OwnedFd::from(socket));
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                let path = name.0.clone();
+                osier::spawn(move || UnixStream::connect(path).map(drop))
+            })
+            .collect();
+        osier::sleep(Duration::from_millis(10));
+        for _ in 0..8 {
+            listener.accept().unwrap();
+        }
+        for client in clients {
+            client.join().unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_worker_has_been_told_whether_there_is_something_to_read() {
+    on(1).run(|| {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        assert_eq!(ours.told_readable(), None, "nobody watches it yet");
+        ours.watch().unwrap();
+        if ours.told_readable().is_none() {
+            println!("skipped: this poller tells of no edges");
+            return;
+        }
+        assert_eq!(ours.told_readable(), Some(false));
+        let told = |ours: &UnixStream| {
+            let start = Instant::now();
+            while ours.told_readable() == Some(false) {
+                assert!(start.elapsed() < GENEROUS);
+                osier::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(ours.told_readable(), Some(true));
+        };
+        for round in [b"one", b"two"] {
+            theirs.write_all(round).unwrap();
+            told(&ours);
+            let mut buf = [0; 8];
+            assert_eq!((ours.read(&mut buf).unwrap(), &buf[..3]), (3, &round[..]));
+            if cfg!(target_os = "linux") {
+                assert_eq!(ours.told_readable(), Some(false), "a short read has emptied it");
+            }
+        }
+        drop(theirs);
+        told(&ours);
+        assert_eq!(ours.read(&mut [0; 8]).unwrap(), 0);
+        assert_eq!(ours.told_readable(), Some(true), "the end stays");
+        let elsewhere = std::thread::scope(|s| s.spawn(|| ours.told_readable()).join().unwrap());
+        assert_eq!(elsewhere, None);
+    });
+}
+
+#[test]
+fn timeouts_and_threads() {
+    let check = || {
+        let (mut one, mut two) = UnixStream::pair().unwrap();
+        let limit = Duration::from_millis(20);
+        one.set_read_timeout(Some(limit)).unwrap();
+        let begin = Instant::now();
+        assert_eq!(one.read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert!(begin.elapsed() >= limit);
+        one.set_read_timeout(Some(GENEROUS)).unwrap();
+        two.write_all(b"xy").unwrap();
+        assert_eq!(one.peek(&mut [0; 8]).unwrap(), 2);
+        assert_eq!(one.read(&mut [0; 8]).unwrap(), 2);
+        drop(two);
+        assert_eq!(one.read(&mut [0; 8]).unwrap(), 0);
+        assert_eq!(one.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    };
+    on(1).run(check);
+    check();
+}
+
+#[test]
+fn std_types_and_back() {
+    let (theirs, mut other) = plain::UnixStream::pair().unwrap();
+    let theirs = on(1).run(move || {
+        let mut ours = UnixStream::from(theirs);
+        let reading = osier::spawn(move || ours.read_exact(&mut [0; 2]).map(|()| ours));
+        osier::sleep(Duration::from_millis(5));
+        other.write_all(b"ab").unwrap();
+        let ours = reading.join().unwrap().unwrap();
+        (plain::UnixStream::from(ours), other)
+    });
+    let (mut theirs, other) = theirs;
+    theirs.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    // A blocking socket: it waits, and says so in std's way.
+    assert_eq!(theirs.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    drop(other);
+}
+
+#[test]
+fn datagrams() {
+    let (one_name, two_name) = (Name::new("one"), Name::new("two"));
+    on(2).run(|| {
+        let one = UnixDatagram::bind(&one_name.0).unwrap();
+        let two = UnixDatagram::bind(&two_name.0).unwrap();
+        let path = one_name.0.clone();
+        let answering = osier::spawn(move || {
+            let mut buf = [0; 16];
+            let (count, from) = two.recv_from(&mut buf).unwrap();
+            assert_eq!(from.as_pathname(), Some(path.as_path()));
+            two.send_to(&buf[..count], from.as_pathname().unwrap()).unwrap();
+        });
+        osier::sleep(Duration::from_millis(5));
+        one.connect(&two_name.0).unwrap();
+        one.send(b"ping").unwrap();
+        let mut buf = [0; 16];
+        assert_eq!(one.recv(&mut buf).unwrap(), 4);
+        assert_eq!(&buf[..4], b"ping");
+        answering.join().unwrap();
+
+        // A full queue makes the sender wait.
+        let (sender, receiver) = UnixDatagram::pair().unwrap();
+        let sending = osier::spawn(move || {
+            for number in 0..2000u32 {
+                sender.send(&number.to_be_bytes()).unwrap();
+            }
+        });
+        for number in 0..2000u32 {
+            let mut buf = [0; 4];
+            assert_eq!(receiver.recv(&mut buf).unwrap(), 4);
+            assert_eq!(u32::from_be_bytes(buf), number);
+        }
+        sending.join().unwrap();
+        let nobody = UnixDatagram::unbound().unwrap();
+        nobody.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+        assert_eq!(nobody.recv(&mut buf).unwrap_err().kind(), ErrorKind::TimedOut);
+    });
+}
+
+#[test]
+fn a_datagram_waits_for_room_at_a_receiver_that_it_is_not_connected_to() {
+    on(1).run(|| {
+        let path = std::env::temp_dir().join(format!("osier-datagram-room-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let receiver = UnixDatagram::bind(&path).unwrap();
+        let sender = UnixDatagram::unbound().unwrap();
+        sender.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        let to = path.clone();
+        let sending = osier::spawn_local(move || {
+            for n in 0..2000u32 {
+                sender.send_to(&n.to_le_bytes(), &to)?;
+            }
+            std::io::Result::Ok(())
+        });
+        osier::sleep(Duration::from_millis(20));
+        receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        for n in 0..2000u32 {
+            let mut buf = [0; 4];
+            receiver.recv(&mut buf).unwrap();
+            assert_eq!(u32::from_le_bytes(buf), n);
+        }
+        sending.join().unwrap().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    });
+}
