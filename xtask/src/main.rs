@@ -8,7 +8,6 @@
 mod bench;
 mod ci;
 mod peers;
-mod seeds;
 mod step;
 mod test;
 mod tidy;

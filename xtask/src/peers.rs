@@ -1,6 +1,6 @@
 //! The programs that tests and benches talk to, and how this machine gets them.
 //!
-//! Called by `test.rs` and `bench.rs` before they start. Installs through `apt-get`, and only where that needs no
+//! Installs through `apt-get`, and only where that needs no
 //! question answered: as root, or with a sudo that asks for no password. Elsewhere each missing program is a reason
 //! printed as "skipped: why", and the tests that need it say the same.
 

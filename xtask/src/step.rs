@@ -1,6 +1,6 @@
 //! A step: one command run to its end, its output shown and counted.
 //!
-//! Called by `test.rs`, `ci.rs` and `tidy.rs`. Protocol: a step ends in an [`Outcome`]; [`report`] prints all of them as
+//! A step ends in an [`Outcome`]; [`report`] prints all of them as
 //! a table and makes them the exit status. A step that checked nothing has failed, so that a filter that matches no
 //! test, or a file that moved, cannot pass in silence. A step that could not run is a skip with its reason.
 //!

@@ -1,6 +1,6 @@
 //! Load on a server: `wrk` for requests, `load-echo` for echoes, `hold` for idle connections; and runs of micro programs.
 //!
-//! Called by `rows.rs`; everything here runs to its end before it returns.
+//! Everything here runs to its end before it returns.
 
 use super::server::Server;
 use super::{Plan, pinned, pinned_to, program};

@@ -1,6 +1,6 @@
 //! One running server: started pinned, checked, measured from outside, ended.
 //!
-//! Called by `rows.rs`. All figures come from `/proc`, summed over the process and its children (nginx has one).
+//! All figures come from `/proc`, summed over the process and its children (nginx has one).
 
 use super::{Plan, pinned};
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! The rows about primitives in a loop: each figure is what a program of `bench/` prints under a name.
 //!
-//! Called by `rows.rs`. On one worker the unit is CPU time and the program is pinned to the core of the servers; what takes
+//! On one worker the unit is CPU time and the program is pinned to the core of the servers; what takes
 //! two workers may use both cores, its unit is time that passes, and its row says so.
 
 use super::{BELOW, Contestant, Row, contestant, figure_on};

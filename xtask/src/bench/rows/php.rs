@@ -1,6 +1,6 @@
 //! The rows about scripts: the same php-fpm behind ours and behind nginx, with and without kept connections.
 //!
-//! Called by `rows.rs`. php-fpm runs on the core of the load, so that the figure is what the server in front of it costs. It has a
+//! php-fpm runs on the core of the load, so that the figure is what the server in front of it costs. It has a
 //! process for each connection of the load: with fewer, kept connections would starve the others.
 
 use super::{Contestant, HELLO, Row, Sample, contestant, sample, site};

@@ -1,6 +1,6 @@
 //! The rows about the reverse proxy: ours and nginx in front of the same backend, an nginx with files.
 //!
-//! Called by `rows.rs`. The backend runs on the core of the load and is not measured; both proxies keep up to 64 connections
+//! The backend runs on the core of the load and is not measured; both proxies keep up to 64 connections
 //! to it.
 
 use std::rc::Rc;

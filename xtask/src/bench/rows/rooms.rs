@@ -1,6 +1,4 @@
 //! The rows about WebSockets: how late a chat is, what a broadcast costs, and what a guest does.
-//!
-//! Called by `rows.rs`.
 
 use super::{BELOW, Contestant, Row, Sample, contestant, on_port};
 use crate::bench::Plan;

@@ -1,9 +1,10 @@
 //! The rule about `docs/internal/seeds.md`: every row of the described systems is in it, and every test it names exists.
 //!
-//! Called by `tidy.rs`, and as a test. A line of the table is `| row | where | tests | what |`. `where` is a crate, or one of
+//! It also runs as a test. A line of the table is `| row | where | tests | what |`. `where` is a crate, or one of
 //! `different`, `later`, `not`; then there need be no test, but the last column gives the reason. Tests that the table of
 //! other suites names exist as well.
 
+use super::Verdict;
 use crate::root;
 use std::collections::{HashMap, HashSet};
 
@@ -55,10 +56,9 @@ const GROUPS: &[(&str, usize)] = &[
 /// Where a row is that has no test.
 const WITHOUT_TEST: &[&str] = &["different", "later", "not"];
 
-/// How many rows there are, and what is wrong, one line each.
-pub fn check() -> (usize, Vec<String>) {
+pub fn check() -> Verdict {
     let Ok(text) = std::fs::read_to_string(root().join(TABLE)) else {
-        return (0, vec![format!("{TABLE} is not there")]);
+        return Verdict::new(0, vec![format!("{TABLE} is not there")]);
     };
     let functions = Functions::read();
     let mut wrong = Vec::new();
@@ -112,7 +112,7 @@ pub fn check() -> (usize, Vec<String>) {
         }
     }
     wrong.extend(seen.keys().map(|row| format!("{TABLE}: there is no row {row}")));
-    (rows, wrong)
+    Verdict::new(rows, wrong)
 }
 
 /// Whether a cell is the name of a row: capitals, then a number.
@@ -163,7 +163,9 @@ mod tests {
 
     #[test]
     fn the_table_has_every_row_and_its_tests_exist() {
-        let (rows, wrong) = check();
+        let Verdict {
+            looked_at: rows, wrong, ..
+        } = check();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         assert_eq!(rows, 297 + 44 + 10 + 37);
     }
