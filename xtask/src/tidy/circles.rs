@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 
 /// A crate, and how many of its modules and of its rooms may be in a circle. The numbers only go down.
 const CIRCLES: &[(&str, usize, usize)] = &[
-    ("runtime", 31, 27),
-    ("web", 22, 16),
-    ("server", 14, 5),
-    ("http", 5, 5),
+    ("runtime", 20, 12),
+    ("web", 17, 7),
+    ("server", 9, 0),
+    ("http", 0, 0),
     ("coro", 2, 2),
     ("poll", 0, 0),
     ("queue", 0, 0),
