@@ -29,6 +29,7 @@ mod inherited;
 pub(crate) mod stream;
 mod tcp;
 mod udp;
+mod unacknowledged;
 mod unix;
 
 pub use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};

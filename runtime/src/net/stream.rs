@@ -16,6 +16,7 @@ use rustix::net::{RecvFlags, ReturnFlags, SendFlags, SocketAddrAny};
 use socket2::SockRef;
 
 use super::tcp::FLAGS;
+use super::unacknowledged::unacknowledged;
 use crate::adapters::leaf::Io;
 use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
@@ -167,11 +168,30 @@ impl Stream {
         self.watched.io(Direction::Read, || self.read_timeout.deadline(), call)
     }
 
-    /// Does a call that sends.
+    /// Does a call that sends. The write timeout strikes when the peer has acknowledged nothing for as long.
     #[inline]
-    pub(crate) fn send<T>(&self, call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
-        self.watched
-            .io(Direction::Write, || self.write_timeout.deadline(), call)
+    pub(crate) fn send<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
+        loop {
+            // Asked at the first wait only: a call that need not wait costs nothing more.
+            let mut before = None;
+            let deadline = || {
+                let deadline = self.write_timeout.deadline()?;
+                before = unacknowledged(self.watched.fd());
+                Some(deadline)
+            };
+            match self.watched.io(Direction::Write, deadline, &mut call) {
+                Err(error) if self.made_progress(&error, before) => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Whether a wait that timed out saw the peer take something of the `before` unacknowledged bytes.
+    #[cold]
+    fn made_progress(&self, error: &io::Error, before: Option<i32>) -> bool {
+        // The kernel's own ETIMEDOUT is the end of the connection.
+        let is_ours = error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none();
+        is_ours && before.is_some() && unacknowledged(self.watched.fd()) < before
     }
 
     pub(crate) fn receive_async<T>(
@@ -619,7 +639,11 @@ macro_rules! stream_impls {
                 self.0.read_timeout.set(limit)
             }
 
-            /// How long a call that writes may take; `None` is for ever, as at first. It holds for calls that begin later.
+            /// How long a call that writes waits for a peer that takes nothing; `None` is for ever, as at first. It holds for
+            /// calls that begin later.
+            ///
+            /// On Linux a slow peer that acknowledges a byte in that time is waited for once more: a call may take longer than
+            /// the limit, but not against a peer that stands still. Elsewhere the limit holds for each wait for room.
             ///
             /// # Errors
             ///

@@ -35,6 +35,7 @@ mod pubsub;
 mod scope;
 mod select;
 mod select_sources;
+mod slow_reader;
 mod sockets;
 mod splice;
 mod task_lifecycle;

@@ -1,0 +1,54 @@
+//! A write timeout strikes a peer that stands still, and no peer that reads slowly.
+
+use osier::net::{TcpListener, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::thread;
+use std::time::Duration;
+
+/// Shorter than Linux takes to report a full send buffer as writable again at the pace of [`read_steadily`].
+const LIMIT: Duration = Duration::from_millis(400);
+
+/// Sends `count` bytes to `client`, which gets the address of the server and runs on a thread of its own.
+fn send<T: Send + 'static>(
+    count: usize,
+    client: impl FnOnce(std::net::TcpStream) -> T + Send + 'static,
+) -> (std::io::Result<()>, T) {
+    osier::run(move || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = thread::spawn(move || client(std::net::TcpStream::connect(address).unwrap()));
+        let (mut stream, _): (TcpStream, _) = listener.accept().unwrap();
+        stream.set_write_timeout(Some(LIMIT)).unwrap();
+        let sent = stream.write_all(&vec![b'x'; count]);
+        drop(stream);
+        (sent, osier::unblock(move || client.join().unwrap()))
+    })
+}
+
+/// 1.6 MB/s in small pieces, to the end; how many bytes it was.
+fn read_steadily(mut stream: std::net::TcpStream) -> usize {
+    let (mut piece, mut count) = ([0; 16 << 10], 0);
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) | Err(_) => return count,
+            Ok(read) => count += read,
+        }
+        // The pace is what is tested.
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_slow_but_steady_reader_gets_everything() {
+    const COUNT: usize = 5 << 20;
+    let (sent, read) = send(COUNT, read_steadily);
+    sent.expect("the reader takes something all the time");
+    assert_eq!(read, COUNT);
+}
+
+#[test]
+fn a_reader_that_stands_still_is_given_up() {
+    // Its socket stays open until the writer has given up.
+    let (sent, _silent) = send(64 << 20, |stream| stream);
+    assert_eq!(sent.unwrap_err().kind(), ErrorKind::TimedOut);
+}
