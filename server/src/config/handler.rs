@@ -182,9 +182,15 @@ fn target(text: &str) -> Result<String, String> {
     if !(text.starts_with('/')
         || text.starts_with("http://")
         || text.starts_with("https://")
-        || text.starts_with("{path}"))
+        || text.starts_with("{path}")
+        || text.starts_with("{rest}"))
     {
-        return Err("it begins with '/', \"http://\" or \"https://\"".into());
+        return Err("it begins with '/', \"http://\", \"https://\", {path} or {rest}".into());
+    }
+    if text.starts_with("//") || text.starts_with("/\\") {
+        return Err(
+            "a target that begins with two slashes names another server: write its scheme, \"https://\"".into(),
+        );
     }
     if text.bytes().any(|byte| !byte.is_ascii_graphic()) {
         return Err("it is written as it is sent: percent-encode spaces and letters beyond ASCII".into());

@@ -58,6 +58,8 @@ pub struct Redirect {
     parts: Vec<Part>,
     /// The path of the route.
     prefix: String,
+    /// The target names no host of its own.
+    stays_here: bool,
 }
 
 enum Part {
@@ -130,6 +132,7 @@ impl Redirect {
             status: StatusCode::from_u16(settings.status).unwrap_or(StatusCode::PERMANENT_REDIRECT),
             parts,
             prefix: prefix.unwrap_or_default().into(),
+            stays_here: settings.to.starts_with(['/', '{']),
         }
     }
 
@@ -149,8 +152,17 @@ impl Redirect {
                 }
             }
         }
+        if self.stays_here {
+            keep_here(&mut to);
+        }
         Response::redirect(self.status, &to)
     }
+}
+
+/// Leaves one slash in front: a browser reads "//host" and "/\host" as the address of another server.
+fn keep_here(to: &mut String) {
+    let slashes = to.len() - to.trim_start_matches(['/', '\\']).len();
+    to.replace_range(..slashes, "/");
 }
 
 /// Encoded anew from what routes see: so it has one slash in front, never two, and cannot be read as another host.

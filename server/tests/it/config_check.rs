@@ -455,7 +455,7 @@ fn handlers() {
             &[
                 "4:19: 'to' cannot be \"https://x/{pth}\": '{pth}' is unknown; there are {host}, {path}, {rest}, {query}",
                 "4:47: 'status' wants a whole number from 300 to 399, not the number 200",
-                "6:12: 'redirect' cannot be \"example.org\": it begins with '/', \"http://\" or \"https://\"",
+                "6:12: 'redirect' cannot be \"example.org\": it begins with '/', \"http://\", \"https://\", {path} or {rest}",
                 "8:34: 'status' wants 301, 302, 303, 307 or 308, not 304",
             ],
         ),

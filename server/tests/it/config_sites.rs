@@ -182,6 +182,8 @@ fn redirects() {
          [[site.route]]\npath = \"/old\"\nredirect = { to = \"https://new.example{rest}{query}\", status = 301 }\n\
          [[site.route]]\npath = \"/host\"\nredirect = { to = \"https://{host}{path}\", status = 302 }\n\
          [[site.route]]\npath = \"/fixed\"\nredirect = \"/elsewhere\"\n\
+         [[site.route]]\npath = \"/slash\"\nredirect = \"/{rest}{query}\"\n\
+         [[site.route]]\npath = \"/rest\"\nredirect = \"{rest}{query}\"\n\
          [[site.route]]\nredirect = { to = \"{path}\", status = 307 }\n",
     );
     for (target, status, location) in [
@@ -190,6 +192,12 @@ fn redirects() {
         ("/host/x", 302, "https://h.example/host/x"),
         ("/fixed/any?q", 308, "/elsewhere"),
         // Never another host, whatever the path looks like.
+        ("/slash/evil.example?q", 308, "/evil.example?q"),
+        ("/slash//evil.example", 308, "/evil.example"),
+        ("/slash/%2F%2Fevil.example", 308, "/evil.example"),
+        ("/slash", 308, "/"),
+        ("/rest/evil.example?q", 308, "/evil.example?q"),
+        ("/rest?q", 308, "/?q"),
         ("//evil.example/x", 307, "/evil.example/x"),
         ("/%2Fevil.example", 307, "/evil.example"),
         ("/%5cevil.example", 307, "/%5Cevil.example"),
