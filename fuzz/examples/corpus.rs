@@ -6,11 +6,11 @@ mod table;
 #[path = "../../http/tests/it/reply_table.rs"]
 mod reply_table;
 
-#[path = "../../web/tests/ws_client/masked.rs"]
+#[path = "../../web/tests/it/ws_client/masked.rs"]
 #[allow(dead_code)] // the seeds have one mask
 mod masked;
 
-#[path = "../../web/tests/ws_table/mod.rs"]
+#[path = "../../web/tests/it/ws_table/mod.rs"]
 #[allow(dead_code)] // what must come back
 mod ws_table;
 

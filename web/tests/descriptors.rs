@@ -1,5 +1,6 @@
 //! Out of descriptors: accepting backs off, says so, and goes on. Alone in its process, whose limit it lowers.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::fs::File;

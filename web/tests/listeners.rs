@@ -1,5 +1,6 @@
 //! Listeners that are opened before there is a runtime. Alone in its process: it counts threads.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use common::{eventually, site_with};

@@ -2,7 +2,9 @@
 //!
 //! Alone in its process, so that nothing else is in the figure.
 
+#[path = "it/common/mod.rs"]
 mod common;
+#[path = "it/ws_client/mod.rs"]
 mod ws_client;
 
 use std::io::{Read, Write};

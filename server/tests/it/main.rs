@@ -3,7 +3,7 @@
 //! A module for each capability. Every test starts a server process of its own, so all of them can run at the same time.
 
 mod chromium;
-#[path = "../../../web/tests/common/php.rs"]
+#[path = "../../../web/tests/it/php.rs"]
 mod php;
 mod support;
 

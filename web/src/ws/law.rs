@@ -4,7 +4,7 @@
 use super::decode::{Decoder, Event, Failure, Sizes};
 use super::{Close, Frame, Message};
 
-#[path = "../../tests/ws_client/masked.rs"]
+#[path = "../../tests/it/ws_client/masked.rs"]
 #[allow(dead_code)] // each who includes it uses its part
 pub(super) mod masked;
 

@@ -1,0 +1,224 @@
+//! Compressed answers of handlers: they decode to what the handler wrote, and nothing waits in the encoder.
+
+use std::io::Read;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+
+use crate::common::folder::{decoded, prose};
+use crate::common::{Client, PATIENCE, site};
+use osier::sync::Event;
+use osier_web::http::StatusCode;
+use osier_web::{Body, Request, Response, Router, compress};
+
+/// Handlers of every kind of body, behind the filter.
+fn router() -> Router {
+    let kinds = |request: &mut Request<'_>| {
+        let text = prose(150_000);
+        let response = match request.param("kind").as_deref() {
+            Some("string") => Response::new(StatusCode::OK).body(String::from_utf8(text).unwrap()),
+            Some("shared") => Response::new(StatusCode::OK).body(Body::shared(Arc::new(text))),
+            Some("stream") => Response::stream(move |out| text.chunks(777).try_for_each(|piece| out.write_all(piece))),
+            Some("reader") => Response::new(StatusCode::OK).body(Body::reader(std::io::Cursor::new(text))),
+            Some("sized") => {
+                Response::new(StatusCode::OK).body(Body::sized_reader(std::io::Cursor::new(text), 150_000))
+            }
+            _ => return Response::new(StatusCode::NOT_FOUND),
+        };
+        compress::filter(
+            request,
+            response
+                .content_type("text/html; charset=utf-8")
+                .header("etag", "\"1\""),
+        )
+    };
+    Router::new().get("/{kind}", kinds)
+}
+
+const KINDS: [&str; 5] = ["string", "shared", "stream", "reader", "sized"];
+
+#[test]
+fn every_kind_of_body_in_every_coding() {
+    let site = site(router());
+    for kind in KINDS {
+        for coding in [None, Some("gzip"), Some("br"), Some("zstd")] {
+            let accept = coding.unwrap_or("identity");
+            let request = |method| format!("{method} /{kind} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {accept}\r\n\r\n");
+            let reply = site.ask(&request("GET"));
+            assert_eq!(reply.header("content-encoding"), coding, "{kind}");
+            assert_eq!(reply.header("vary"), Some("accept-encoding"), "{kind}");
+            let tag = if coding.is_some() { "W/\"1\"" } else { "\"1\"" };
+            assert_eq!(reply.header("etag"), Some(tag), "{kind}");
+            assert!(decoded(coding, &reply.body) == prose(150_000), "{kind} {accept}");
+            assert!(coding.is_none() || reply.body.len() < 100_000, "{kind} {accept}");
+            let mut client = site.connect();
+            client.send(request("HEAD"));
+            let (_, head) = client.head();
+            let fields = |head: &str| -> Vec<String> {
+                // Chunks are said only where there are any.
+                let varying = |line: &&str| line.starts_with("date:") || line.starts_with("transfer-encoding:");
+                let lines = head.lines().filter(|line| !varying(line));
+                lines.map(str::to_owned).collect()
+            };
+            assert_eq!(fields(&head), fields(&reply.head), "{kind} {accept}");
+        }
+    }
+}
+
+#[test]
+fn curl_undoes_every_coding() {
+    let site = site(router());
+    for kind in KINDS {
+        for coding in ["gzip", "br", "zstd"] {
+            let curl = Command::new("curl")
+                .args(["--silent", "--show-error", "--max-time", "20", "--noproxy", "*"])
+                .args(["--compressed", "-H", &format!("Accept-Encoding: {coding}")])
+                .arg(format!("http://{}/{kind}", site.addr))
+                .output();
+            let output = match curl {
+                Ok(output) => output,
+                Err(error) => return println!("skipped: curl cannot be started: {error}"),
+            };
+            assert!(output.status.success(), "{kind} {coding}: {}", output.status);
+            assert!(output.stdout == prose(150_000), "{kind} {coding}");
+        }
+    }
+}
+
+fn ask(client: &mut Client, coding: &str) {
+    client.send(format!(
+        "GET / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n"
+    ));
+}
+
+/// One chunk of a chunked body.
+fn chunk(client: &mut Client) -> Vec<u8> {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        line.extend(client.take(1));
+    }
+    let length = usize::from_str_radix(std::str::from_utf8(&line).unwrap().trim(), 16).unwrap();
+    let mut data = client.take(length + 2);
+    data.truncate(length);
+    data
+}
+
+/// As much as can be decoded so far.
+fn decoded_so_far(coding: &str, bytes: &[u8]) -> String {
+    let mut reader: Box<dyn Read> = match coding {
+        "br" => Box::new(brotli::Decompressor::new(bytes, 4096)),
+        "zstd" => Box::new(zstd::stream::read::Decoder::new(bytes).unwrap()),
+        _ => Box::new(flate2::read::GzDecoder::new(bytes)),
+    };
+    let mut text = Vec::new();
+    let mut piece = [0; 1024];
+    while let Ok(count @ 1..) = reader.read(&mut piece) {
+        text.extend_from_slice(&piece[..count]);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn what_is_flushed_and_what_is_written_before_a_wait_goes_out() {
+    for flushes in [true, false] {
+        let go_on = Arc::new(Event::new());
+        let theirs = Arc::clone(&go_on);
+        let handler = move |request: &mut Request<'_>| {
+            let go_on = Arc::clone(&theirs);
+            let response = Response::stream(move |out| {
+                for round in 0..3 {
+                    write!(out, "round {round};")?;
+                    if flushes {
+                        out.flush()?;
+                    }
+                    go_on.wait();
+                }
+                write!(out, "end")
+            });
+            compress::filter(request, response.content_type("text/plain"))
+        };
+        let site = site(Router::new().get("/", handler));
+        for coding in ["gzip", "br", "zstd"] {
+            let mut client = site.connect();
+            ask(&mut client, coding);
+            let (_, head) = client.head();
+            assert!(head.contains(&format!("content-encoding: {coding}")), "{head}");
+            let mut encoded = Vec::new();
+            let mut expected = String::new();
+            for round in 0..3 {
+                expected += &format!("round {round};");
+                while decoded_so_far(coding, &encoded) != expected {
+                    encoded.extend(chunk(&mut client));
+                }
+                go_on.set();
+            }
+            encoded.extend(client.chunks());
+            assert_eq!(decoded(Some(coding), &encoded), format!("{expected}end").into_bytes());
+        }
+    }
+}
+
+#[test]
+fn events_are_not_compressed() {
+    let handler = |request: &mut Request<'_>| {
+        let response = Response::stream(|out| write!(out, "data: {}\n\n", "x".repeat(4000)));
+        compress::filter(request, response.content_type("text/event-stream"))
+    };
+    let site = site(Router::new().get("/", handler));
+    let reply = site.ask("GET / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n");
+    assert_eq!((reply.header("content-encoding"), reply.header("vary")), (None, None));
+    assert!(reply.body.starts_with(b"data: xxx"));
+}
+
+#[test]
+fn a_body_that_fails_does_not_look_complete() {
+    let handler = |request: &mut Request<'_>| {
+        let response = Response::stream(|out| {
+            out.write_all(&prose(300_000))?;
+            out.flush()?;
+            Err(std::io::Error::other("the source broke"))
+        });
+        compress::filter(request, response.content_type("text/plain"))
+    };
+    let site = site(Router::new().get("/", handler));
+    for coding in ["gzip", "br", "zstd"] {
+        let mut client = site.connect();
+        ask(&mut client, coding);
+        client.head();
+        let rest = client.rest();
+        assert!(!rest.ends_with(b"0\r\n\r\n"), "{coding}: an end mark after a failure");
+    }
+    assert!(site.logged("the source broke"));
+}
+
+#[test]
+fn a_long_stream_leaves_room_for_others_on_its_worker() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (begin, begun) = mpsc::channel();
+    let (theirs, piece) = (Arc::clone(&stop), prose(64 << 10));
+    let handler = move |request: &mut Request<'_>| {
+        let (begin, stop, piece) = (begin.clone(), Arc::clone(&theirs), piece.clone());
+        let response = Response::stream(move |out| {
+            let start = Instant::now();
+            // Repeats itself, so that it compresses to less than the kernel's buffers hold: it never waits for its client.
+            while !stop.load(Ordering::Relaxed) {
+                assert!(start.elapsed() < PATIENCE, "nobody else has been answered");
+                out.write_all(&piece)?;
+                let _ = begin.send(());
+            }
+            Ok(())
+        });
+        compress::filter(request, response.content_type("text/plain"))
+    };
+    let site = site(Router::new().get("/long", handler).get("/", |_| "short"));
+    let mut long = site.connect();
+    long.send("GET /long HTTP/1.1\r\nHost: x\r\nAccept-Encoding: br\r\n\r\n");
+    begun.recv().unwrap();
+    assert_eq!(site.get("/").text(), "short");
+    stop.store(true, Ordering::Relaxed);
+    let (_, head) = long.head();
+    assert!(head.contains("content-encoding: br"));
+    let text = decoded(Some("br"), &long.chunks());
+    assert!(text.chunks(64 << 10).all(|piece| piece == prose(64 << 10)));
+}

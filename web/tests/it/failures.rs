@@ -1,0 +1,216 @@
+//! Handlers that fail, and clients that are gone while a handler works.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use crate::common::{PATIENCE, eventually, site};
+use osier_web::{Request, Response, Route, Router};
+
+#[test]
+fn a_panic_is_a_500_and_a_log_line_and_the_connection_lives() {
+    let router = Router::new()
+        .get("/panic", |_| -> &str { panic!("on purpose") })
+        .get("/", |_| "fine");
+    let site = site(router);
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\nGET /panic HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(client.reply().text(), "fine");
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.text()), (500, "internal server error\n"));
+    assert_eq!(client.get("/").text(), "fine");
+    assert!(site.logged("the handler of GET /panic panicked: on purpose"));
+}
+
+#[test]
+fn a_panic_in_a_stream_is_a_500_only_before_the_head_has_gone() {
+    let router = Router::new()
+        .get("/before", |_| Response::stream(|_| panic!("on purpose")))
+        .get("/after", |_| {
+            Response::stream(|out| {
+                out.write_all(b"some")?;
+                out.flush()?;
+                panic!("on purpose")
+            })
+        })
+        .get("/error", |_| Response::stream(|_| Err(io::Error::other("no data"))));
+    let site = site(router);
+    for path in ["/before", "/error"] {
+        let mut client = site.connect();
+        let reply = client.get(path);
+        assert_eq!((reply.status, reply.header("connection")), (500, Some("close")));
+        client.expect_end();
+    }
+    let mut client = site.connect();
+    client.send("GET /after HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    assert_eq!(client.rest(), b"0004\r\nsome\r\n");
+    assert!(site.logged("no data"));
+}
+
+#[test]
+fn an_io_error_is_a_500_whose_cause_is_logged_and_not_sent() {
+    let site = site(Router::new().get("/", |_| Err::<(), _>(io::Error::other("secret detail"))));
+    let reply = site.get("/");
+    assert_eq!((reply.status, reply.text()), (500, "internal server error\n"));
+    assert!(site.logged("GET / failed: secret detail"));
+}
+
+#[test]
+fn a_header_from_input_cannot_split_the_response() {
+    let site = site(Router::new().get("/", |request: &mut Request<'_>| {
+        Response::new(osier_web::http::StatusCode::OK).header("x-echo", request.query_param("v").unwrap().as_bytes())
+    }));
+    let reply = site.get("/?v=a%0d%0aset-cookie:%20b");
+    assert_eq!((reply.status, reply.header("set-cookie")), (500, None));
+}
+
+#[test]
+fn a_final_status_is_needed() {
+    let site = site(Router::new().get("/", |_| osier_web::http::StatusCode::CONTINUE));
+    assert_eq!(site.get("/").status, 500);
+}
+
+/// Says in `Drop` that the handler has been left, and how.
+struct Left(mpsc::Sender<&'static str>, bool);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let _ = self.0.send(if self.1 { "finished" } else { "cancelled" });
+    }
+}
+
+/// A handler that says when it has begun, waits for a time and returns.
+fn waiting(
+    time: Duration,
+) -> (
+    impl Fn(&mut Request<'_>) -> &'static str + Send + Sync + Clone + 'static,
+    mpsc::Receiver<&'static str>,
+) {
+    let (tell, told) = mpsc::channel();
+    let tell = Arc::new(Mutex::new(tell));
+    let handler = move |_: &mut Request<'_>| {
+        let tell = tell.lock().unwrap().clone();
+        tell.send("begun").unwrap();
+        let mut left = Left(tell, false);
+        osier::sleep(time);
+        left.1 = true;
+        "waited"
+    };
+    (handler, told)
+}
+
+const LONG: Duration = Duration::from_secs(600);
+const SHORT: Duration = Duration::from_millis(100);
+const GET: &str = "GET / HTTP/1.1\r\nHost: t\r\n\r\n";
+
+#[test]
+fn a_reset_cancels_the_handler_without_a_log_line() {
+    let (handler, told) = waiting(LONG);
+    let site = site(Router::new().get("/", handler));
+    let mut client = site.connect();
+    client.send(GET);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("begun"));
+    client.reset();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("cancelled"));
+    assert!(site.log.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_fin_cancels_a_sleeping_handler_after_the_earlier_responses() {
+    let (handler, told) = waiting(LONG);
+    let site = site(Router::new().get("/", handler).get("/first", |_| "first"));
+    let mut client = site.connect();
+    client.send("GET /first HTTP/1.1\r\nHost: t\r\n\r\n");
+    client.send(GET);
+    client.finish_sending();
+    assert_eq!(client.reply().text(), "first");
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("begun"));
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("cancelled"));
+    client.expect_end();
+}
+
+#[test]
+fn a_stream_that_waits_is_cancelled_too() {
+    let (tell, told) = mpsc::channel();
+    let tell = Arc::new(Mutex::new(tell));
+    let site = site(Router::new().get("/", move |_: &mut Request<'_>| {
+        let tell = tell.lock().unwrap().clone();
+        Response::stream(move |out| {
+            out.write_all(b"begun")?;
+            let _left = Left(tell, false);
+            osier::sleep(LONG);
+            Ok(())
+        })
+    }));
+    let mut client = site.connect();
+    client.send(GET);
+    client.head();
+    client.take(10);
+    client.reset();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("cancelled"));
+}
+
+#[test]
+fn a_route_may_finish_although_the_client_is_gone() {
+    let (handler, told) = waiting(SHORT);
+    let site = site(Router::new().route("/", Route::new().get(handler).finish_when_gone()));
+    let mut client = site.connect();
+    client.send(GET);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("begun"));
+    client.reset();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("finished"));
+}
+
+#[test]
+fn a_route_may_allow_half_close() {
+    let (handler, told) = waiting(SHORT);
+    let site = site(Router::new().route("/", Route::new().get(handler).allow_half_close()));
+    let mut client = site.connect();
+    client.send(GET);
+    client.finish_sending();
+    assert_eq!(client.reply().text(), "waited");
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("begun"));
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("finished"));
+
+    let (handler, told) = waiting(LONG);
+    let site = self::site(Router::new().route("/", Route::new().get(handler).allow_half_close()));
+    let mut client = site.connect();
+    client.send(GET);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("begun"));
+    client.reset();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("cancelled"));
+}
+
+#[test]
+fn a_client_that_stays_cancels_nothing() {
+    let (handler, _told) = waiting(SHORT);
+    let site = site(Router::new().get("/", handler));
+    let mut client = site.connect();
+    for _ in 0..3 {
+        assert_eq!(client.get("/").text(), "waited");
+    }
+}
+
+#[test]
+fn what_a_cancelled_handler_held_is_dropped() {
+    struct Held(Arc<AtomicUsize>);
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    let live = Arc::new(AtomicUsize::new(0));
+    let count = live.clone();
+    let site = site(Router::new().get("/", move |_: &mut Request<'_>| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let _held = Held(count.clone());
+        osier::sleep(LONG);
+    }));
+    let mut clients: Vec<_> = (0..50).map(|_| site.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send(GET));
+    eventually("all handlers run", || live.load(Ordering::SeqCst) == 50);
+    clients.into_iter().for_each(crate::common::Client::reset);
+    eventually("all handlers are gone", || live.load(Ordering::SeqCst) == 0);
+}

@@ -1,0 +1,577 @@
+//! The FastCGI handler's sending, waiting and connections, against an application that reads late, never, or dies.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+
+use crate::common::{PATIENCE, eventually};
+use crate::responder::*;
+use osier_web::fastcgi::{FastCgi, Options};
+use osier_web::{Address, Request, Router};
+
+// ---- the body ----
+
+#[test]
+fn a_body_of_unknown_length_gets_one() {
+    let folder = folder();
+    let app = Responder::answering(folder.path(), |told, body| {
+        text(&format!("{} {}", told.get("CONTENT_LENGTH"), body.len()))
+    });
+    let options = Options {
+        spool_memory: 10_000,
+        spool_total: 1_000_000,
+        spool_folder: folder.path().to_owned(),
+        ..Options::default()
+    };
+    let site = serve(&folder, &app, options);
+    for len in [0, 5, 9_999, 10_000, 10_001, 700_000] {
+        let body: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+        let mut client = site.connect();
+        client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n");
+        for chunk in body.chunks(1013) {
+            client.send(format!("{:x}\r\n", chunk.len()));
+            client.send(chunk);
+            client.send("\r\n");
+        }
+        client.send("0\r\n\r\n");
+        assert_eq!(client.reply().text(), format!("{len} {len}"));
+        assert!(app.requests().last().unwrap().1 == body);
+        assert_eq!(client.get("/a.php").status, 200, "the connection lives");
+    }
+    let mut client = site.connect();
+    client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\nF4241\r\n");
+    client.try_send(vec![b'x'; 1_000_001]);
+    assert_eq!(client.reply().status, 413);
+    let mut client = site.connect();
+    client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX");
+    assert_eq!(client.reply().status, 400);
+    let names: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert!(
+        !names.iter().any(|name| name.to_string_lossy().contains("body")),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn a_body_of_known_length_is_passed_on_while_it_comes() {
+    let folder = folder();
+    let (said, heard) = mpsc::channel();
+    let said = Mutex::new(said);
+    let app = Responder::unix(folder.path(), move |conn| {
+        let Some(told) = conn.opening() else { return };
+        assert_eq!(told.get("CONTENT_LENGTH"), "100000");
+        let mut all = Vec::new();
+        while let Some((STDIN, piece)) = conn.record() {
+            if piece.is_empty() {
+                conn.send(text(&all.len().to_string()));
+                return;
+            }
+            all.extend(piece);
+            said.lock().unwrap().send(all.len()).unwrap();
+        }
+    });
+    let site = serve(&folder, &app, Options::default());
+    let mut client = site.connect();
+    client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(client.head().0, 100);
+    client.send([b'x'; 10]);
+    assert_eq!(heard.recv_timeout(PATIENCE), Ok(10), "before the rest is there");
+    client.send([b'x'; 99_990]);
+    assert_eq!(client.reply().text(), "100000");
+    assert_eq!(client.get("/photo.jpg").status, 404, "the connection lives");
+}
+
+#[test]
+fn an_application_may_answer_before_it_has_read_or_piece_by_piece() {
+    let folder = folder();
+    const LEN: usize = 6 << 20;
+    let app = Responder::unix(folder.path(), |conn| {
+        let Some(told) = conn.opening() else { return };
+        match told.get("QUERY_STRING") {
+            // Reads nothing, answers, ends.
+            "early" => {
+                conn.send(answer(b"Status: 413 Too Large\n\ntoo large"));
+                conn.finish();
+                conn.wait_for_end();
+            }
+            // Writes more than fits in any buffer before it reads.
+            "first" => {
+                conn.send(stdout(b"A: 1\n\n"));
+                conn.send(stdout(&vec![b'y'; LEN]));
+                let body = conn.body().unwrap();
+                conn.send([stdout(body.len().to_string().as_bytes()), end(0, 0)].concat());
+            }
+            // Echoes.
+            _ => {
+                conn.send(stdout(b"A: 1\n\n"));
+                while let Some((STDIN, piece)) = conn.record() {
+                    if piece.is_empty() {
+                        conn.send(end(0, 0));
+                        return;
+                    }
+                    conn.send(stdout(&piece));
+                }
+            }
+        }
+    });
+    let site = serve(&folder, &app, Options::default());
+    let body: Vec<u8> = (0..LEN).map(|i| (i % 253) as u8).collect();
+    for query in ["echo", "first", "early"] {
+        let mut client = site.connect();
+        client.send(format!(
+            "POST /a.php?{query} HTTP/1.1\r\nHost: test\r\nContent-Length: {LEN}\r\n\r\n"
+        ));
+        // The client sends all of it while it reads nothing of the answer, in a second thread as the buffers are finite.
+        let mut writer = client.stream.try_clone().unwrap();
+        let all = body.clone();
+        let sending = std::thread::spawn(move || writer.write_all(&all).is_ok());
+        let reply = client.reply();
+        match query {
+            "echo" => assert!(reply.status == 200 && reply.body == body, "{}", reply.body.len()),
+            "first" => assert!(
+                reply.body.len() == LEN + LEN.to_string().len() && reply.body.ends_with(LEN.to_string().as_bytes())
+            ),
+            _ => assert_eq!((reply.status, reply.text()), (413, "too large")),
+        }
+        drop(client);
+        let _ = sending.join();
+    }
+}
+
+#[test]
+fn a_client_that_breaks_its_body_off_ends_the_request() {
+    let folder = folder();
+    let (said, heard) = mpsc::channel();
+    let said = Mutex::new(said);
+    let app = Responder::unix(folder.path(), move |conn| {
+        conn.opening();
+        conn.wait_for_end();
+        said.lock().unwrap().send(()).unwrap();
+    });
+    let site = serve(&folder, &app, Options::default());
+    let mut client = site.connect();
+    client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nhello");
+    eventually("the application is asked", || app.connections() == 1);
+    drop(client);
+    heard.recv_timeout(PATIENCE).expect("its connection ends");
+    assert_eq!(site.get("/photo.jpg").status, 404, "the server lives");
+}
+
+#[test]
+fn an_application_that_waits_for_a_body_nobody_sends_is_freed() {
+    let folder = folder();
+    let (said, heard) = mpsc::channel();
+    let said = Mutex::new(said);
+    let app = Responder::unix(folder.path(), move |conn| {
+        conn.opening();
+        conn.send(stdout(b"Status: 204\n\n"));
+        conn.wait_for_end();
+        said.lock().unwrap().send(()).unwrap();
+    });
+    let site = serve(&folder, &app, impatient());
+    let mut client = site.connect();
+    client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nhello");
+    assert_eq!(client.reply().status, 204);
+    drop(client);
+    heard.recv_timeout(PATIENCE / 2).expect("its connection ends");
+}
+
+// ---- time ----
+
+#[test]
+fn a_client_that_leaves_ends_the_request() {
+    let folder = folder();
+    let (said, heard) = mpsc::channel();
+    let said = Mutex::new(said);
+    let app = Responder::unix(folder.path(), move |conn| {
+        let Some((told, _)) = conn.request() else { return };
+        if told.get("QUERY_STRING") == "streaming" {
+            conn.send(stdout(b"A: 1\n\nhello"));
+        }
+        conn.wait_for_end();
+        said.lock().unwrap().send(()).unwrap();
+    });
+    let site = serve(&folder, &app, Options::default());
+    for query in ["waiting", "streaming"] {
+        let mut client = site.connect();
+        client.send(format!("GET /a.php?{query} HTTP/1.1\r\nHost: test\r\n\r\n"));
+        if query == "streaming" {
+            client.head();
+        } else {
+            eventually("it is asked", || app.connections() == 1);
+        }
+        client.reset();
+        heard.recv_timeout(PATIENCE).expect(query);
+    }
+}
+
+#[test]
+fn what_takes_too_long_is_a_gateway_timeout() {
+    let folder = folder();
+    let app = Responder::unix(folder.path(), |conn| {
+        let Some(told) = conn.opening() else { return };
+        match told.get("QUERY_STRING") {
+            "silent" => drop(conn.body()),
+            "half" => drop((conn.body(), conn.send(stdout(b"A: 1\n")))),
+            "body" => drop((conn.body(), conn.send(stdout(b"A: 1\n\nhello")))),
+            "unread" => {}
+            _ => {}
+        }
+        std::thread::sleep(PATIENCE / 4);
+    });
+    let site = serve(&folder, &app, impatient());
+    assert_eq!(site.get("/a.php?silent").status, 504);
+    assert!(site.logged("did not answer in time"));
+    assert_eq!(site.get("/a.php?half").status, 504);
+    assert!(site.logged("did not go on in time"));
+    assert_eq!(site.ask(&post("/a.php?silent", &"x".repeat(50_000))).status, 504);
+    let mut client = site.connect();
+    client.try_send(post("/a.php?unread", &"x".repeat(4 << 20)));
+    assert_eq!(client.reply().status, 504);
+    assert!(site.logged("did not take the request's body"), "{:?}", site.log);
+    let mut client = site.connect();
+    client.send("GET /a.php?body HTTP/1.1\r\nHost: test\r\n\r\n");
+    let (status, _) = client.head();
+    assert_eq!(status, 200);
+    assert!(!client.rest().ends_with(b"0\r\n\r\n"), "it ends without an end mark");
+    assert_eq!(app.connections(), 5, "none of them is asked for twice");
+}
+
+#[test]
+fn a_slow_body_does_not_use_up_the_applications_time() {
+    let folder = folder();
+    let app = Responder::answering(folder.path(), |_, body| text(&body.len().to_string()));
+    let site = serve(&folder, &app, impatient());
+    let mut client = site.connect();
+    client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 30000\r\n\r\n");
+    for _ in 0..3 {
+        std::thread::sleep(SHORT * 2);
+        client.send([b'x'; 10_000]);
+    }
+    assert_eq!(client.reply().text(), "30000");
+}
+
+// ---- connections ----
+
+#[test]
+fn no_application_is_a_bad_gateway() {
+    let folder = folder();
+    let nobody = Address::Unix(folder.path().join("nobody.sock"));
+    let site = serve_all(&folder, [nobody], Options::default());
+    for _ in 0..5 {
+        assert_eq!(site.get("/a.php").status, 502);
+    }
+    assert!(site.logged("nobody.sock"));
+    assert_eq!(site.get("/none.php").status, 404);
+    let error = FastCgi::with(folder.root(), [], Options::default()).unwrap_err();
+    assert!(error.to_string().contains("0 backends"), "{error}");
+    let error = FastCgi::open(folder.path().join("none"), "unix:/x".parse().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("none"), "{error}");
+}
+
+#[test]
+fn connections_are_kept_over_tcp_and_on_unix_sockets_when_asked() {
+    let folder = folder();
+    let script = |conn: &mut Conn| {
+        while let Some((told, _)) = conn.request() {
+            conn.send(text(&format!("{} {}", conn.number, told.keep)));
+            if !told.keep {
+                return;
+            }
+        }
+    };
+    let three = |app: &Responder, options: Options| {
+        let site = serve(&folder, app, options);
+        let ask = |_| site.get("/a.php").text().to_owned();
+        (0..3).map(ask).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        three(&Responder::tcp(script), Options::default()),
+        ["0 true", "0 true", "0 true"]
+    );
+    assert_eq!(
+        three(&Responder::unix(folder.path(), script), Options::default()),
+        ["0 false", "1 false", "2 false"]
+    );
+    let kept = || Options {
+        keep: Some(2),
+        ..Options::default()
+    };
+    assert_eq!(
+        three(&Responder::unix(folder.path(), script), kept()),
+        ["0 true", "0 true", "0 true"]
+    );
+    let none = Options {
+        keep: Some(0),
+        ..Options::default()
+    };
+    assert_eq!(three(&Responder::tcp(script), none), ["0 false", "1 false", "2 false"]);
+}
+
+/// The same application at the two kinds of address, and options that keep connections to both.
+fn both(folder: &Folder, script: impl Fn(&mut Conn) + Clone + Send + Sync + 'static) -> ([Responder; 2], Options) {
+    let apps = [Responder::tcp(script.clone()), Responder::unix(folder.path(), script)];
+    let options = Options {
+        keep: Some(8),
+        ..Options::default()
+    };
+    (apps, options)
+}
+
+#[test]
+fn a_connection_with_something_left_on_it_is_not_kept() {
+    let folder = folder();
+    let (apps, options) = both(&folder, |conn| {
+        while let Some((told, _)) = conn.request() {
+            let mut said = text(&conn.number.to_string());
+            match told.get("QUERY_STRING") {
+                "excess" => said.extend(stdout(b"of nobody")),
+                "padded" => {
+                    said.truncate(said.len() - 16);
+                    said.extend(record(END, 1, &[0; 8], 200));
+                    said.truncate(said.len() - 100);
+                }
+                _ => {}
+            }
+            conn.send(said);
+        }
+    });
+    for app in apps {
+        let site = serve(&folder, &app, options.clone());
+        for (query, number) in [
+            ("", "0"),
+            ("excess", "0"),
+            ("", "1"),
+            ("padded", "1"),
+            ("", "2"),
+            ("", "2"),
+        ] {
+            assert_eq!(site.get(&format!("/a.php?{query}")).text(), number, "{query}");
+        }
+    }
+}
+
+/// Nothing is asked of a kept Unix connection before it is used: the worker has been told.
+#[test]
+fn a_kept_connection_on_which_something_has_come_is_not_used() {
+    let folder = folder();
+    let has_said = Arc::new(AtomicUsize::new(0));
+    let said = has_said.clone();
+    let app = Responder::unix(folder.path(), move |conn| {
+        while conn.request().is_some() {
+            conn.send(text(&conn.number.to_string()));
+            conn.send(stdout(b"of nobody"));
+            said.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let options = Options {
+        keep: Some(8),
+        ..Options::default()
+    };
+    let site = serve(&folder, &app, options);
+    for turn in 0..20 {
+        assert_eq!(site.get("/a.php").text(), turn.to_string());
+        // So the server is told of it before the next request comes.
+        eventually("it has said more", || has_said.load(Ordering::SeqCst) > turn);
+    }
+}
+
+#[test]
+fn a_kept_connection_that_was_closed_costs_an_idempotent_request_nothing() {
+    let folder = folder();
+    // Every connection serves one request and dies when the second has been sent: as late as it can be noticed.
+    let (apps, options) = both(&folder, |conn| {
+        if conn.request().is_some() {
+            conn.send(text("ok"));
+        }
+        conn.opening();
+    });
+    for app in apps {
+        let site = serve(&folder, &app, options.clone());
+        for _ in 0..3 {
+            assert_eq!(site.get("/a.php").text(), "ok");
+        }
+        assert_eq!(app.connections(), 3, "the second on a new one, and so on");
+        // What may have been done is not done twice. The kept connection is the one that the last GET has left.
+        assert_eq!(site.ask(&post("/a.php", "x")).status, 502);
+        assert_eq!(app.connections(), 3);
+    }
+}
+
+#[test]
+fn a_kept_connection_that_has_been_closed_is_not_used() {
+    let folder = folder();
+    let (apps, options) = both(&folder, |conn| {
+        if conn.request().is_some() {
+            conn.send(text("ok"));
+        }
+    });
+    for app in apps {
+        let site = serve(&folder, &app, options.clone());
+        for turn in 1..4 {
+            assert_eq!(site.ask(&post("/a.php", "x")).text(), "ok");
+            assert_eq!(app.connections(), turn);
+            // Its end arrives meanwhile, at worst after the whole of this.
+            std::thread::sleep(SHORT);
+        }
+    }
+}
+
+/// The connection's end and the next request come in one turn of the worker's loop, so nobody has told of the end: also what is
+/// not idempotent is sent again then, as not one byte of it was taken.
+#[test]
+fn a_kept_connection_that_ends_unheard_costs_no_request() {
+    let folder = folder();
+    let (close, closed) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (may_close, is_closed) = (close.clone(), closed.clone());
+    let (apps, options) = both(&folder, move |conn| {
+        while conn.request().is_some() {
+            conn.send(text(&conn.number.to_string()));
+            if conn.number == 0 {
+                may_close.wait();
+                conn.close();
+                is_closed.wait();
+                return;
+            }
+        }
+    });
+    for app in apps {
+        let handler = FastCgi::with(folder.root(), [app.address.clone()], options.clone()).unwrap();
+        let (close, closed) = (close.clone(), closed.clone());
+        let site = crate::common::site(Router::new().fallback(move |request: &mut Request<'_>| {
+            // The thread is held, not the fiber: no turn of the loop comes in between.
+            if request.query() == Some("late") {
+                close.wait();
+                closed.wait();
+            }
+            handler.answer(request)
+        }));
+        let mut client = site.connect();
+        assert_eq!(client.get("/a.php").text(), "0");
+        client.send(post("/a.php?late", "what cannot be undone"));
+        assert_eq!(client.reply().text(), "1", "over {}", app.address);
+        assert_eq!(app.connections(), 2);
+        client.send(post("/a.php", "x"));
+        assert_eq!(client.reply().text(), "1", "and that one is kept");
+    }
+}
+
+#[test]
+fn a_backend_that_takes_no_connection_is_a_gateway_timeout() {
+    use socket2::{Domain, SockAddr, Socket, Type};
+    let folder = folder();
+    let path = folder.path().join("full.sock");
+    let full = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+    full.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+    full.listen(0).unwrap();
+    let _waits = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let options = Options {
+        connect: SHORT,
+        ..Options::default()
+    };
+    let site = serve_all(&folder, [Address::Unix(path)], options);
+    assert_eq!(site.get("/a.php").status, 504);
+    assert!(site.logged("full.sock in time"), "{:?}", site.log);
+}
+
+#[test]
+fn checks_find_a_backend_that_is_down() {
+    let folder = folder();
+    let app = Responder::answering(folder.path(), |_, _| text("ok"));
+    let nobody = Address::Unix(folder.path().join("nobody.sock"));
+    let check = osier_web::upstream::Check::connect().every(SHORT).fall(1);
+    let options = Options {
+        check: Some(check),
+        ..Options::default()
+    };
+    let handler = Arc::new(FastCgi::with(folder.root(), [nobody, app.address.clone()], options).unwrap());
+    let asked = handler.clone();
+    let site = crate::common::site(
+        osier_web::Router::new().fallback(move |request: &mut osier_web::Request<'_>| asked.answer(request)),
+    );
+    assert_eq!(site.get("/a.php").text(), "ok");
+    eventually("the check has found it", || !handler.upstream().stats()[0].is_in);
+    assert_eq!(site.get("/a.php").text(), "ok");
+}
+
+#[test]
+fn a_request_is_tried_twice_and_no_more() {
+    let folder = folder();
+    let app = Responder::unix(folder.path(), |conn| drop(conn.request()));
+    let site = serve(&folder, &app, Options::default());
+    assert_eq!(site.get("/a.php").status, 502);
+    assert_eq!(app.connections(), 2);
+    let mut put = post("/a.php", &"x".repeat(100_000));
+    put.replace_range(..4, "PUT");
+    assert_eq!(site.ask(&put).status, 502);
+    assert_eq!(
+        app.connections(),
+        3,
+        "a body that has been passed on cannot be sent again"
+    );
+    let mut put = post("/a.php", "short");
+    put.replace_range(..4, "PUT");
+    assert_eq!(site.ask(&put).status, 502);
+    assert_eq!(app.connections(), 5, "one that was kept can");
+}
+
+#[test]
+fn several_applications_share_the_work() {
+    let folder = folder();
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Arc::new(Mutex::new(wait));
+    let named = |name: &'static str| {
+        let wait = wait.clone();
+        Responder::unix(folder.path(), move |conn| {
+            let Some((told, _)) = conn.request() else { return };
+            if told.get("QUERY_STRING") == "slow" {
+                wait.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+            }
+            conn.send(text(name));
+        })
+    };
+    let (a, b) = (named("a"), named("b"));
+    let nobody = Address::Unix(folder.path().join("nobody.sock"));
+    let site = serve_all(
+        &folder,
+        [nobody, a.address.clone(), b.address.clone()],
+        Options::default(),
+    );
+    for _ in 0..6 {
+        assert!(
+            ["a", "b"].contains(&site.get("/a.php").text()),
+            "one that is down is passed over"
+        );
+    }
+    let mut slow = site.connect();
+    let before = (a.connections(), b.connections());
+    slow.send("GET /a.php?slow HTTP/1.1\r\nHost: test\r\n\r\n");
+    eventually("one is busy", || (a.connections(), b.connections()) != before);
+    let idle = if a.connections() > before.0 { "b" } else { "a" };
+    for _ in 0..4 {
+        assert_eq!(site.get("/a.php").text(), idle, "the one with fewer requests");
+    }
+    go.send(()).unwrap();
+    assert_ne!(slow.reply().text(), idle);
+}
+
+#[test]
+fn more_requests_than_an_application_may_have_are_refused() {
+    let folder = folder();
+    let app = Responder::unix(folder.path(), |conn| {
+        conn.request();
+        conn.wait_for_end();
+    });
+    let options = Options {
+        max_requests: Some(1),
+        ..Options::default()
+    };
+    let site = serve(&folder, &app, options);
+    let mut first = site.connect();
+    first.send("GET /a.php HTTP/1.1\r\nHost: test\r\n\r\n");
+    eventually("it is asked", || app.connections() == 1);
+    assert_eq!(site.get("/a.php").status, 503);
+}

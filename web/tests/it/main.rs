@@ -1,0 +1,48 @@
+//! The web framework from outside: bytes over real sockets, and what an application sees.
+//!
+//! A module for each capability. The tests share a process: each has its own server, port and folder. What needs a process
+//! of its own (limits of descriptors, threads and memory that are counted) is a file beside this folder.
+
+mod broker;
+mod common;
+mod php;
+mod responder;
+mod ws_client;
+mod ws_table;
+use ws_client::masked;
+
+mod bodies;
+mod chat;
+mod compression;
+mod curl;
+mod disk_full;
+mod extract;
+mod failures;
+mod fastcgi_dokuwiki;
+mod fastcgi_exchange;
+mod fastcgi_php;
+mod fastcgi_responder;
+mod files_encoded;
+mod files_ranges;
+mod keepalive;
+mod lifecycle;
+mod middleware;
+mod multipart;
+mod proxy_fields;
+mod proxy_framing;
+mod proxy_peers;
+mod proxy_protocol;
+mod proxy_streams;
+mod proxy_tunnel;
+mod pubsub_redis;
+mod routing;
+mod slow_peers;
+mod sse;
+mod strictness;
+mod test_client;
+mod timeouts;
+mod upgrade;
+mod upstream;
+mod ws_peers;
+mod ws_protocol;
+mod ws_styles;

@@ -1,0 +1,253 @@
+//! Functions around handlers: their order, what they may do, and what they are around.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use osier_web::test::Client;
+use osier_web::{Next, Rejection, Request, Response, Route, Router, http::StatusCode, wrap};
+
+use crate::common::site;
+
+/// Appends `mark` on the way in to what the request carries, and on the way out to a field.
+fn mark(mark: &'static str) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+    move |request, next| {
+        request
+            .extensions_mut()
+            .get_or_insert_default::<Trail>()
+            .0
+            .push_str(mark);
+        let response = next.run(request);
+        let out = response
+            .lookup("out")
+            .map(|out| String::from_utf8_lossy(out).into_owned());
+        response.remove("out").header("out", out.unwrap_or_default() + mark)
+    }
+}
+
+#[derive(Clone, Default)]
+struct Trail(String);
+
+fn trail(request: &mut Request<'_>) -> String {
+    request
+        .extensions()
+        .get::<Trail>()
+        .map(|trail| trail.0.clone())
+        .unwrap_or_default()
+}
+
+#[test]
+fn the_first_added_is_the_outermost_and_routers_are_outside_of_what_they_hold() {
+    let inner = Router::new()
+        .wrap(mark("c"))
+        .route(
+            "/route",
+            Route::new().get(trail).wrap(mark("e")).wrap(mark("f")).post(trail),
+        )
+        .get("/plain", trail)
+        .wrap(mark("d"))
+        .fallback(trail);
+    let router = Router::new()
+        .wrap(mark("a"))
+        .get("/top", trail)
+        .nest("/inner", inner)
+        .wrap(mark("b"));
+    let client = Client::new(router);
+    for (method, path, order) in [
+        ("GET", "/top", "ab"),
+        ("GET", "/inner/plain", "abcd"),
+        ("GET", "/inner/route", "abcdef"),
+        ("POST", "/inner/route", "abcdef"),
+        ("GET", "/inner/anything", "abcd"),
+    ] {
+        let reply = client.request(method, path).send();
+        assert_eq!(reply.text(), order, "{path} on the way in");
+        let backwards: String = order.chars().rev().collect();
+        assert_eq!(reply.header("out"), Some(backwards.as_str()), "{path} on the way out");
+    }
+}
+
+#[test]
+fn what_no_handler_answers_is_answered_inside_too() {
+    let router = Router::new()
+        .nest("/inner", Router::new().get("/x", trail).wrap(mark("b")))
+        .wrap(mark("a"));
+    let client = Client::new(router);
+    for (method, path, status, out) in [
+        ("GET", "/none", 404, "a"),
+        ("GET", "/inner/none", 404, "a"),
+        ("DELETE", "/inner/x", 405, "ba"),
+        ("OPTIONS", "/inner/x", 204, "ba"),
+        ("HEAD", "/inner/x", 200, "ba"),
+    ] {
+        let reply = client.request(method, path).send();
+        assert_eq!(
+            (reply.status().as_u16(), reply.header("out")),
+            (status, Some(out)),
+            "{method} {path}"
+        );
+    }
+    assert_eq!(
+        client.delete("/inner/x").send().header("allow"),
+        Some("GET, HEAD, OPTIONS")
+    );
+}
+
+#[test]
+fn a_wrap_may_answer_itself_and_read_the_body() {
+    let called = Arc::new(AtomicUsize::new(0));
+    let counted = called.clone();
+    let handler = move |request: &mut Request<'_>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        request.bytes(100)
+    };
+    fn guard(request: &mut Request<'_>, next: Next<'_>) -> Result<Response, Rejection> {
+        if request.cookie("pass").is_none() {
+            return Err(Rejection::new(StatusCode::FORBIDDEN, "no pass"));
+        }
+        if request.query_param("eat").is_some() {
+            let eaten = request.bytes(100)?.len();
+            return Ok(next.run(request).header("eaten", eaten.to_string()));
+        }
+        Ok(next.run(request))
+    }
+    let client = Client::new(Router::new().post("/", handler).wrap(guard));
+    let reply = client.post("/").body("hello").send();
+    assert_eq!((reply.status().as_u16(), reply.text()), (403, "no pass\n"));
+    assert_eq!(called.load(Ordering::Relaxed), 0);
+    let reply = client.post("/").header("cookie", "pass=1").body("hello").send();
+    assert_eq!(reply.text(), "hello");
+    let reply = client.post("/?eat").header("cookie", "pass=1").body("hello").send();
+    assert_eq!((reply.text(), reply.header("eaten")), ("", Some("5")));
+}
+
+/// Routes of one path from two places keep what is around each.
+#[test]
+fn merged_routes_keep_their_own() {
+    let router = Router::new()
+        .route("/x", Route::new().get(trail).wrap(mark("g")))
+        .route("/x", Route::new().post(trail).wrap(mark("p")))
+        .put("/x", trail);
+    let client = Client::new(router);
+    for (method, order) in [("GET", "g"), ("POST", "p"), ("PUT", "")] {
+        assert_eq!(client.request(method, "/x").send().text(), order, "{method}");
+    }
+}
+
+#[test]
+fn a_panic_passes_through_and_is_answered() {
+    let router = Router::new()
+        .get("/handler", |_| -> () { panic!("in the handler") })
+        .get("/wrap", |_| "never")
+        .wrap(|request: &mut Request<'_>, next: Next<'_>| {
+            assert_ne!(request.path(), "/wrap", "in the wrap");
+            next.run(request)
+        });
+    let site = site(router);
+    for path in ["/handler", "/wrap"] {
+        assert_eq!(site.get(path).status, 500, "{path}");
+    }
+    assert!(
+        site.logged("in the handler") && site.logged("in the wrap"),
+        "{:?}",
+        site.log
+    );
+}
+
+/// Around a handler that suspends, on a kept connection, pipelined.
+#[test]
+fn wraps_hold_over_a_connection() {
+    let slow = |_: &mut Request<'_>| {
+        osier::sleep(std::time::Duration::from_millis(5));
+        "slow"
+    };
+    let router = Router::new()
+        .get("/slow", slow)
+        .get("/fast", |_| "fast")
+        .wrap(mark("a"));
+    let site = site(router);
+    let mut client = site.connect();
+    let ask = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
+    client.send([ask("/slow"), ask("/fast"), ask("/none")].concat());
+    for (status, text) in [(200, "slow"), (200, "fast"), (404, "not found\n")] {
+        let reply = client.reply();
+        assert_eq!(
+            (reply.status, reply.text(), reply.header("out")),
+            (status, text, Some("a"))
+        );
+    }
+}
+
+#[test]
+fn ready_wraps_add_the_number_and_the_fields() {
+    let ids = |request: &mut Request<'_>| request.id().to_string();
+    let router = Router::new()
+        .get("/", ids)
+        .get("/own", |_: &mut Request<'_>| {
+            Response::new(StatusCode::OK).header("X-Frame-Options", "SAMEORIGIN")
+        })
+        .wrap(wrap::request_id("x-request-id"))
+        .wrap(wrap::headers([
+            ("x-frame-options", "DENY"),
+            ("x-content-type-options", "nosniff"),
+        ]));
+    let client = Client::new(router);
+    let reply = client.get("/").send();
+    assert_eq!(reply.header("x-request-id"), Some(reply.text()));
+    assert_eq!(reply.header("x-frame-options"), Some("DENY"));
+    let ids: HashSet<String> = (0..20).map(|_| client.get("/").send().text().to_owned()).collect();
+    assert!(ids.len() == 20 && ids.iter().all(|id| id.len() == 16), "{ids:?}");
+    let own = client.get("/own").send();
+    assert_eq!(own.header("x-frame-options"), Some("SAMEORIGIN"));
+    assert_eq!(own.headers().get_all("x-frame-options").iter().count(), 1);
+    assert_eq!(
+        client.get("/none").send().header("x-content-type-options"),
+        Some("nosniff")
+    );
+}
+
+#[test]
+fn mounted_handlers_see_the_rest_of_the_path() {
+    let show = |request: &mut Request<'_>| format!("{}|{}", request.mount_point(), request.rest());
+    let docs = Router::new().mount("/docs/", show).get("/docs/index", show);
+    let router = Router::new()
+        .mount("/a", show)
+        .mount("/a/b", show)
+        .nest("/v2", docs)
+        .fallback(show);
+    let client = Client::new(router);
+    for (path, seen) in [
+        ("/a", "/a|"),
+        ("/a/", "/a|/"),
+        ("/a/x/y", "/a|/x/y"),
+        ("/a/b/c%2Fd?q", "/a/b|/c%2Fd"),
+        ("/ab", "|/ab"),
+        ("/v2/docs/x", "/v2/docs|/x"),
+        ("/v2/docs/index", "|/v2/docs/index"),
+        ("/", "|/"),
+    ] {
+        assert_eq!(client.get(path).send().text(), seen, "{path}");
+    }
+}
+
+#[test]
+fn files_are_mounted_like_any_handler() {
+    let files = osier_web::files::Files::embedded([
+        ("/", "text/html", b"<p>hi</p>".as_slice()),
+        ("/a.css", "text/css", b"a{}"),
+    ]);
+    let router = Router::new()
+        .nest("/site", Router::new().mount("/files", files.clone().handler()))
+        .nest("/other", files.clone().below("/b"))
+        .fallback(files.handler());
+    let client = Client::new(router);
+    for path in ["/site/files/a.css", "/other/b/a.css", "/a.css"] {
+        assert_eq!(client.get(path).send().text(), "a{}", "{path}");
+    }
+    let bare = client.get("/site/files").send();
+    assert_eq!(
+        (bare.status().as_u16(), bare.header("location")),
+        (301, Some("/site/files/"))
+    );
+    assert_eq!(client.get("/site/files/none").send().status(), 404);
+}

@@ -1,0 +1,321 @@
+//! Which fields a proxy passes on in each direction, and what it adds.
+
+use std::io::{Read, Write};
+
+use crate::common::backend::{Asked, Backend};
+use crate::common::{Site, site, site_with};
+use osier_web::proxy::{Host, Proxy};
+use osier_web::{Router, Server};
+
+/// Answers with what it was asked, as the body.
+fn mirror() -> Backend {
+    Backend::start(|_, conn| {
+        while let Some(asked) = conn.request() {
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}",
+                asked.head.len(),
+                asked.head
+            ));
+        }
+    })
+}
+
+fn asked(site: &Site, request: &str) -> Asked {
+    let reply = site.ask(request);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    Asked {
+        head: reply.text().to_owned(),
+        body: Vec::new(),
+    }
+}
+
+fn through(configure: impl FnOnce(Proxy) -> Proxy) -> (Site, Backend) {
+    let backend = mirror();
+    let proxy = configure(backend.proxy());
+    (site(Router::new().fallback(proxy.handler())), backend)
+}
+
+#[test]
+fn fields_of_the_connection_stay_here_and_all_others_pass() {
+    let (site, _backend) = through(|proxy| proxy);
+    let seen = asked(
+        &site,
+        "GET /a?b HTTP/1.1\r\nHost: example.org:81\r\nAccept: */*\r\nCookie: a=1\r\nCookie: b=2\r\nConnection: keep-alive, X-Hop\r\n\
+         X-Hop: secret\r\nx-hop: again\r\nKeep-Alive: timeout=5\r\nTE: trailers\r\nTrailer: X\r\nProxy-Connection: close\r\n\
+         Proxy-Authorization: Basic x\r\nProxy: http://evil\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\nX-Last: caf\u{e9}\r\n\r\n",
+    );
+    assert!(
+        seen.head.starts_with("GET /a?b HTTP/1.1\r\nhost: example.org:81\r\n"),
+        "{}",
+        seen.head
+    );
+    assert_eq!(seen.all("cookie").collect::<Vec<_>>(), ["a=1", "b=2"]);
+    assert_eq!(
+        (seen.header("accept"), seen.header("x-last")),
+        (Some("*/*"), Some("caf\u{e9}"))
+    );
+    for gone in [
+        "connection",
+        "x-hop",
+        "keep-alive",
+        "te",
+        "trailer",
+        "proxy-connection",
+        "proxy-authorization",
+        "proxy",
+        "upgrade",
+        "http2-settings",
+        "transfer-encoding",
+        "content-length",
+    ] {
+        assert_eq!(seen.header(gone), None, "{gone}: {}", seen.head);
+    }
+}
+
+#[test]
+fn what_a_stranger_says_of_itself_is_replaced() {
+    let (site, _backend) = through(|proxy| proxy);
+    let seen = asked(
+        &site,
+        "GET / HTTP/1.1\r\nHost: a.example\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\n\
+         X-Forwarded-Port: 1\r\nForwarded: for=1.2.3.4\r\nX-Real-IP: 1.2.3.4\r\n\r\n",
+    );
+    assert_eq!(seen.header("x-forwarded-for"), Some("127.0.0.1"));
+    assert_eq!(seen.header("x-forwarded-proto"), Some("http"));
+    assert_eq!(seen.header("x-forwarded-host"), Some("a.example"));
+    assert_eq!(
+        seen.header("forwarded"),
+        Some("for=127.0.0.1;host=\"a.example\";proto=http")
+    );
+    assert_eq!(
+        (seen.header("x-real-ip"), seen.header("x-forwarded-port")),
+        (None, None)
+    );
+}
+
+#[test]
+fn a_stranger_s_word_passes_under_no_other_spelling() {
+    // Applications behind CGI, WSGI and Rack have one name for `-` and `_`.
+    let (site, _backend) = through(|proxy| proxy);
+    let seen = asked(
+        &site,
+        "GET / HTTP/1.1\r\nHost: a\r\nX_Forwarded_For: 1.2.3.4\r\nX-Forwarded_Proto: https\r\nX_Real_IP: 1.2.3.4\r\n\
+         Content_Length: 7\r\nTransfer_Encoding: chunked\r\nX-Forwarded-Ssl: on\r\nX-Forwarded-Protocol: https\r\n\
+         X_Mine: 1\r\n\r\n",
+    );
+    for gone in [
+        "x_forwarded_for",
+        "x-forwarded_proto",
+        "x_real_ip",
+        "content_length",
+        "transfer_encoding",
+        "x-forwarded-ssl",
+        "x-forwarded-protocol",
+    ] {
+        assert_eq!(seen.header(gone), None, "{gone}: {}", seen.head);
+    }
+    assert_eq!(seen.header("x_mine"), Some("1"));
+}
+
+#[test]
+fn what_a_trusted_proxy_says_is_added_to() {
+    let (site, _backend) = through(|proxy| proxy.trust(|ip| ip.is_loopback()));
+    let seen = asked(
+        &site,
+        "GET / HTTP/1.1\r\nHost: inner\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 5.6.7.8\r\nX-Forwarded-Proto: https\r\n\
+         X-Forwarded-Host: outer\r\nForwarded: for=1.2.3.4\r\nX-Real-IP: 1.2.3.4\r\n\r\n",
+    );
+    assert_eq!(seen.header("x-forwarded-for"), Some("1.2.3.4, 5.6.7.8, 127.0.0.1"));
+    assert_eq!(seen.header("x-forwarded-proto"), Some("https"));
+    assert_eq!(seen.header("x-forwarded-host"), Some("outer"));
+    assert_eq!(
+        seen.header("forwarded"),
+        Some("for=1.2.3.4, for=127.0.0.1;host=\"inner\";proto=http")
+    );
+    assert_eq!(seen.header("x-real-ip"), Some("1.2.3.4"));
+
+    let (site, _backend) = through(|proxy| proxy.trust(|_| false).forwarded(false));
+    let seen = asked(
+        &site,
+        "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.4\r\nForwarded: for=x\r\n\r\n",
+    );
+    assert_eq!((seen.header("x-forwarded-for"), seen.header("forwarded")), (None, None));
+}
+
+#[test]
+fn host_is_kept_or_the_backend_s_or_fixed() {
+    let ask = |site: &Site| {
+        asked(site, "GET / HTTP/1.1\r\nHost: asked\r\n\r\n")
+            .header("host")
+            .map(str::to_owned)
+    };
+    let (site, _backend) = through(|proxy| proxy);
+    assert_eq!(ask(&site).as_deref(), Some("asked"));
+    let (site, backend) = through(|proxy| proxy.host(Host::Backend));
+    assert_eq!(ask(&site), Some(backend.addr.to_string()));
+    let (site, _backend) = through(|proxy| proxy.host(Host::Fixed("fixed.example".into())));
+    assert_eq!(ask(&site).as_deref(), Some("fixed.example"));
+    // HTTP/1.0 may have none.
+    let (site, _backend) = through(|proxy| proxy);
+    assert_eq!(
+        asked(&site, "GET / HTTP/1.0\r\n\r\n").head.lines().nth(1),
+        Some("host: ")
+    );
+}
+
+#[test]
+fn a_prefix_of_the_path_is_replaced_at_whole_segments() {
+    let target = |site: &Site, target: &str| {
+        let seen = asked(site, &format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        seen.head.split(' ').nth(1).unwrap().to_owned()
+    };
+    let (site, _backend) = through(|proxy| proxy.strip_prefix("/api/"));
+    let stripped = [
+        ("/api/x?y=/api", "/x?y=/api"),
+        ("/api", "/"),
+        ("/api/", "/"),
+        ("/api?q", "/?q"),
+        ("/apis/x", "/apis/x"),
+        ("/x", "/x"),
+        ("http://h/api/%2Fx", "/%2Fx"),
+        // As routes compare; what is left is passed on as it was written.
+        ("/%61p%69/%78?y", "/%78?y"),
+        // An encoded slash ends a segment, and empty ones do not count.
+        ("/api%2Fx", "/x"),
+        ("/api%2fx%2Fy?z", "/x%2Fy?z"),
+        ("//api/x", "/x"),
+        ("/%2F/api//x", "//x"),
+        ("/api%2F", "/"),
+        ("//apis/x", "//apis/x"),
+    ];
+    for (from, to) in stripped {
+        assert_eq!(target(&site, from), to, "{from}");
+    }
+    let (site, _backend) = through(|proxy| proxy.replace_prefix("/api", "/v1/"));
+    for (from, to) in [
+        ("/api/x", "/v1/x"),
+        ("/api", "/v1"),
+        ("/api/", "/v1/"),
+        ("/other", "/other"),
+    ] {
+        assert_eq!(target(&site, from), to, "{from}");
+    }
+    let (site, _backend) = through(|proxy| proxy.replace_prefix("/", "/all"));
+    assert_eq!(target(&site, "/x"), "/all/x");
+}
+
+#[test]
+fn of_an_answer_pass_all_fields_but_those_of_the_connection() {
+    let backend = Backend::answering(
+        "HTTP/1.1 418 Teapot\r\nServer: b\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nConnection: X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n\
+         Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nTrailer: X\r\nUpgrade: h2c\r\nProxy-Authenticate: x\r\nLocation: /there\r\nContent-Length: 0\r\n\r\n",
+    );
+    let site = site(Router::new().fallback(backend.proxy().handler()));
+    let reply = site.get("/");
+    assert_eq!(reply.status, 418);
+    let all = |name: &str| {
+        let lines = reply.head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        lines
+            .filter(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(all("set-cookie"), ["a=1", "b=2"]);
+    assert_eq!(all("date"), ["Sun, 06 Nov 1994 08:49:37 GMT"], "the backend's, once");
+    assert_eq!((all("server"), all("location")), (vec!["b"], vec!["/there"]));
+    assert!(all("content-type").is_empty(), "none is made up");
+    for gone in [
+        "connection",
+        "x-hop",
+        "keep-alive",
+        "trailer",
+        "upgrade",
+        "proxy-authenticate",
+    ] {
+        assert!(all(gone).is_empty(), "{gone}: {}", reply.head);
+    }
+}
+
+#[test]
+fn a_connection_field_of_many_names_is_refused() {
+    // Each name is compared with each field: a head full of them would cost a thousand heads.
+    let (site, backend) = through(|proxy| proxy);
+    let names = vec!["a"; 14_000].join(",");
+    let reply = site.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {names}\r\n\r\n"));
+    assert_eq!(reply.status, 400, "{}", reply.text());
+    let lines = "Connection: a\r\n".repeat(40);
+    assert_eq!(
+        site.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n")).status,
+        400
+    );
+    assert_eq!(backend.accepted(), 0);
+
+    let backend = Backend::answering(format!("HTTP/1.1 204 None\r\nConnection: {names}\r\n\r\n"));
+    let site = crate::common::site(osier_web::Router::new().fallback(backend.proxy().handler()));
+    assert_eq!(site.get("/").status, 502);
+}
+
+#[test]
+fn a_path_that_leads_up_is_refused_however_it_is_written() {
+    let (site, backend) = through(|proxy| proxy);
+    for path in [
+        "/a/../b",
+        "/a/%2E%2e/b",
+        "/a/..%2fb",
+        "/a%2F..%2Fb",
+        "/a%5c..%5Cb",
+        "/a\\..\\b",
+        "/a/..;/b",
+        "/a/.;x=1/b",
+        "/a/..;",
+        "/..",
+    ] {
+        assert_eq!(site.get(path).status, 400, "{path}");
+    }
+    assert_eq!(backend.accepted(), 0);
+    for path in [
+        "/a;x=..",
+        "/a..;/b",
+        "/...",
+        "/;/..a",
+        "/a%2fb",
+        "/%2e%2e%2e",
+        "/a?../b",
+        "/%",
+        "/%2",
+    ] {
+        assert_eq!(
+            asked(&site, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
+                .head
+                .split(' ')
+                .nth(1),
+            Some(path)
+        );
+    }
+}
+
+/// RFC 7239 6.2; it is trusted by nobody, and what it says of others does not pass.
+#[test]
+fn a_client_of_a_unix_socket_is_unknown() {
+    let backend = mirror();
+    let folder = crate::common::folder::Folder::new();
+    let path = folder.path().join("site.sock");
+    let proxy = backend.proxy().trust(|_| true).handler();
+    let bound = path.clone();
+    let _site = site_with(1, Server::new(Router::new().fallback(proxy)), |server| {
+        server.bind_unix(bound)
+    });
+    let mut client = std::os::unix::net::UnixStream::connect(path).unwrap();
+    client
+        .write_all(b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).unwrap();
+    let (_, head) = reply.split_once("\r\n\r\n").unwrap();
+    let seen = Asked {
+        head: head.to_owned(),
+        body: Vec::new(),
+    };
+    assert_eq!(seen.header("x-forwarded-for"), Some("unknown"));
+    assert_eq!(seen.header("forwarded"), Some("for=unknown;host=\"a\";proto=http"));
+}

@@ -1,0 +1,892 @@
+//! Bodies through a proxy, in both directions and at the same time; timeouts, retries, clients that leave, clients that are
+//! slow.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::backend::{self, Backend};
+use crate::common::{Client, PATIENCE, Site, eventually, site, site_with};
+use osier_web::proxy::Proxy;
+use osier_web::{Limits, Route, Router, Server, Timeouts};
+
+const MIB: usize = 1 << 20;
+
+fn serve(proxy: Proxy) -> Site {
+    site(Router::new().fallback(proxy.handler()))
+}
+
+/// With bodies of any length.
+fn serve_large(proxy: Proxy) -> Site {
+    let limits = Limits {
+        body: u64::MAX,
+        ..Limits::default()
+    };
+    let server = Server::new(Router::new().fallback(proxy.handler())).limits(limits);
+    site_with(1, server, |server| server.bind("127.0.0.1:0"))
+}
+
+/// Bytes that show where they belong.
+fn pattern(count: usize) -> Vec<u8> {
+    (0..count)
+        .map(|i| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7])
+        .collect()
+}
+
+/// Sends back what comes, while it comes.
+fn echo() -> Backend {
+    Backend::start(|_, conn| {
+        let Some(asked) = conn.head() else { return };
+        conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let mut left = asked
+            .header("content-length")
+            .map(|length| length.parse::<usize>().unwrap());
+        loop {
+            let data = match &mut left {
+                Some(0) => Vec::new(),
+                Some(left) => {
+                    let data = conn.take((*left).min(20_000)).expect("the body comes");
+                    *left -= data.len();
+                    data
+                }
+                None => {
+                    let length = usize::from_str_radix(&conn.line().expect("a chunk"), 16).unwrap();
+                    let data = conn.take(length).unwrap();
+                    assert_eq!(conn.line().as_deref(), Some(""));
+                    data
+                }
+            };
+            if data.is_empty() {
+                conn.send("0\r\n\r\n");
+                return;
+            }
+            if !conn.send(format!("{:x}\r\n", data.len())) {
+                return;
+            }
+            conn.send(&data);
+            conn.send("\r\n");
+        }
+    })
+}
+
+#[test]
+fn a_full_duplex_echo_of_64_mib_does_not_deadlock() {
+    let backend = echo();
+    let site = serve_large(backend.proxy());
+    for chunked in [false, true] {
+        let mut client = site.connect();
+        let mut sending = client.stream.try_clone().unwrap();
+        let body = Arc::new(pattern(64 * MIB));
+        let sent = body.clone();
+        let sender = thread::spawn(move || {
+            match chunked {
+                false => write!(
+                    sending,
+                    "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+                    sent.len()
+                )
+                .unwrap(),
+                true => write!(
+                    sending,
+                    "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                )
+                .unwrap(),
+            }
+            for piece in sent.chunks(100_000) {
+                if chunked {
+                    write!(sending, "{:x}\r\n", piece.len()).unwrap();
+                }
+                sending.write_all(piece).unwrap();
+                if chunked {
+                    sending.write_all(b"\r\n").unwrap();
+                }
+            }
+            if chunked {
+                sending.write_all(b"0\r\n\r\n").unwrap();
+            }
+        });
+        let reply = client.reply();
+        assert_eq!(reply.status, 200);
+        assert!(
+            reply.body == *body,
+            "every byte in its place: {} bytes",
+            reply.body.len()
+        );
+        sender.join().unwrap();
+    }
+}
+
+#[test]
+fn an_upload_streams_and_the_backend_sees_its_length_or_its_chunks() {
+    let backend = Backend::start(|_, conn| {
+        while let Some(asked) = conn.request() {
+            let whole = asked.body == pattern(asked.body.len());
+            let text = format!("{} {whole}", asked.body.len());
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}",
+                text.len()
+            ));
+        }
+    });
+    let site = serve_large(backend.proxy());
+    let mut client = site.connect();
+    for length in [1, 10_000, 100_000, 5 * MIB] {
+        client.send(format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
+        client.send(pattern(length));
+        assert_eq!(client.reply().text(), format!("{length} true"));
+        client.send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        for piece in pattern(length).chunks(7777) {
+            client.send(format!("{:x}\r\n", piece.len()));
+            client.send(piece);
+            client.send("\r\n");
+        }
+        client.send("0\r\nX-Trailer: dropped\r\n\r\n");
+        assert_eq!(client.reply().text(), format!("{length} true"));
+    }
+    assert_eq!(backend.accepted(), 1, "uploads keep the connection");
+    let heads = backend.heads.lock().unwrap();
+    assert!(heads[0].ends_with("content-length: 1") && heads[1].ends_with("transfer-encoding: chunked"));
+}
+
+#[test]
+fn a_request_reaches_the_backend_before_its_body_has_ended() {
+    let (seen, first) = mpsc::channel();
+    let backend = Backend::start(move |_, conn| {
+        conn.head();
+        seen.send(conn.take(5).unwrap()).unwrap();
+        seen.send(conn.take(5).unwrap()).unwrap();
+        conn.send("HTTP/1.1 204 No Content\r\n\r\n");
+    });
+    let site = serve(backend.proxy());
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
+    assert_eq!(first.recv_timeout(PATIENCE).unwrap(), b"hello");
+    client.send("world");
+    assert_eq!(first.recv_timeout(PATIENCE).unwrap(), b"world");
+    assert_eq!(client.reply().status, 204);
+}
+
+#[test]
+fn what_drips_is_passed_on_as_it_comes() {
+    let (go, gone) = mpsc::channel::<()>();
+    let gone = std::sync::Mutex::new(gone);
+    let backend = Backend::start(move |_, conn| {
+        conn.request();
+        conn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+        while gone.lock().unwrap().recv().is_ok() {
+            conn.send("6\r\nevent\n\r\n");
+        }
+        conn.send("0\r\n\r\n");
+    });
+    let site = serve(backend.proxy());
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    for _ in 0..3 {
+        go.send(()).unwrap();
+        assert_eq!(client.take(11), b"0006\r\nevent\n"[..11]);
+        client.take(3);
+    }
+    drop(go);
+    assert_eq!(client.take(5), b"0\r\n\r\n");
+}
+
+#[test]
+fn an_answer_may_come_before_the_request_has_ended() {
+    // A backend that does not want the body answers and closes.
+    let backend = Backend::start(|_, conn| {
+        conn.head();
+        conn.send("HTTP/1.1 413 Too Large\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large");
+    });
+    let site = serve_large(backend.proxy());
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\nsome");
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.text()), (413, "too large"));
+
+    // One that reads on is given the rest.
+    let (all, body) = mpsc::channel();
+    let backend = Backend::start(move |_, conn| {
+        conn.head();
+        conn.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
+        all.send(conn.take(8).unwrap()).unwrap();
+        conn.send("world");
+    });
+    let site = serve(backend.proxy());
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\nhalf");
+    assert_eq!(client.head().0, 200);
+    client.send("half");
+    assert_eq!(body.recv_timeout(PATIENCE).unwrap(), b"halfhalf");
+    assert_eq!(client.chunks(), b"helloworld");
+    assert_eq!(site.log.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn continue_is_answered_here_once_there_is_a_backend() {
+    let backend = Backend::start(|_, conn| {
+        while let Some(asked) = conn.request() {
+            assert_eq!(asked.header("expect"), None);
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{}",
+                asked.body.len()
+            ));
+        }
+    });
+    let site = serve(backend.proxy());
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    assert_eq!(client.head().0, 100);
+    client.send("hello");
+    assert_eq!(client.reply().text(), "5");
+
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let site = serve(Proxy::new(backend::upstream(&[nobody]).build().unwrap()));
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    assert_eq!(client.head().0, 502, "and not before");
+}
+
+#[test]
+fn a_download_of_64_mib_is_whole_in_every_framing() {
+    let body = Arc::new(pattern(64 * MIB));
+    for framing in ["length", "chunked", "until the end"] {
+        let sent = body.clone();
+        let backend = Backend::start(move |_, conn| {
+            conn.request();
+            match framing {
+                "length" => conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", sent.len())),
+                "chunked" => conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
+                _ => conn.send("HTTP/1.1 200 OK\r\n\r\n"),
+            };
+            for piece in sent.chunks(123_456) {
+                if framing == "chunked" {
+                    conn.send(format!("{:x}\r\n", piece.len()));
+                }
+                conn.send(piece);
+                if framing == "chunked" {
+                    conn.send("\r\n");
+                }
+            }
+            if framing == "chunked" {
+                conn.send("0\r\n\r\n");
+            }
+        });
+        let site = serve(backend.proxy());
+        let reply = site.get("/");
+        assert!(reply.body == *body, "{framing}: {} bytes", reply.body.len());
+        assert_eq!(reply.header("content-length").is_some(), framing == "length");
+        assert!(site.log.lock().unwrap().is_empty());
+    }
+}
+
+/// What a client does not read waits at the backend, beyond a bound; what fits in it is taken from the backend at once.
+#[test]
+fn a_slow_client_holds_the_backend_only_for_what_is_beyond_the_bound() {
+    let backend = Backend::start(|_, conn| {
+        while let Some(asked) = conn.request() {
+            let length: usize = asked.head.split(['/', ' ']).nth(2).unwrap().parse().unwrap();
+            conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
+            conn.send(vec![b'x'; length]);
+        }
+    });
+    let upstream = backend.upstream().build().unwrap();
+    let site = serve(Proxy::new(upstream.clone()).read_ahead(2 * MIB));
+    // A small receive buffer, so that the kernel does not take it all.
+    let slow = |length: usize| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.connect(&site.addr.into()).unwrap();
+        let mut client = Client::new(socket.into());
+        client.send(format!("GET /{length} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        client
+    };
+    let mut fits = slow(2 * MIB);
+    eventually("the backend is free again, though nothing was read", || {
+        let stats = &upstream.stats()[0];
+        stats.leases == 0 && stats.kept == 1
+    });
+    let mut beyond = slow(64 * MIB);
+    eventually("it is asked", || backend.heads.lock().unwrap().len() == 2);
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(
+        upstream.stats()[0].leases,
+        1,
+        "64 MiB are not read for a client that does not"
+    );
+    assert_eq!(fits.reply().body.len(), 2 * MIB);
+    assert_eq!(beyond.reply().body.len(), 64 * MIB);
+    eventually("then it is free", || upstream.stats()[0].leases == 0);
+}
+
+#[test]
+fn each_timeout_has_its_status() {
+    let ms = Duration::from_millis;
+    // The first byte.
+    let backend = Backend::start(|_, conn| {
+        conn.request();
+        assert!(conn.is_ended(), "the proxy gives up");
+    });
+    let site = serve(backend.proxy().first_byte_timeout(ms(100)));
+    let reply = site.get("/x");
+    assert_eq!((reply.status, reply.text()), (504, "gateway timeout\n"));
+    assert!(site.logged("has not answered within 100ms"), "{:?}", site.log);
+    eventually("its connection is closed", || backend.open() == 0);
+    assert_eq!(backend.accepted(), 1, "no second attempt");
+
+    // Between the bytes of a small body: nothing has been sent yet.
+    let stalls = |length: usize| {
+        Backend::start(move |_, conn| {
+            conn.request();
+            conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\nhalf"));
+            conn.is_ended();
+        })
+    };
+    let backend = stalls(8);
+    let site = serve(backend.proxy().between_bytes_timeout(ms(100)));
+    assert_eq!(site.get("/x").status, 504);
+    // And of a large one: the client sees that something is missing.
+    let backend = stalls(1_000_000);
+    let site = serve(backend.proxy().between_bytes_timeout(ms(100)));
+    let mut client = site.connect();
+    client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    assert_eq!(client.rest(), b"half");
+}
+
+#[test]
+fn the_time_for_an_answer_begins_when_the_request_has_ended() {
+    let backend = Backend::start(|_, conn| {
+        if let Some(asked) = conn.request() {
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{}",
+                asked.body.len()
+            ));
+            conn.is_ended();
+        }
+    });
+    let site = serve(backend.proxy().first_byte_timeout(Duration::from_millis(150)));
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n");
+    for _ in 0..9 {
+        thread::sleep(Duration::from_millis(50));
+        client.send("x");
+    }
+    assert_eq!(client.reply().text(), "9", "longer than the limit in all");
+
+    let silent = Backend::start(|_, conn| {
+        conn.request();
+        conn.is_ended();
+    });
+    let site = serve(silent.proxy().first_byte_timeout(Duration::from_millis(150)));
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n");
+    thread::sleep(Duration::from_millis(50));
+    client.send("x");
+    thread::sleep(Duration::from_millis(50));
+    client.send("x");
+    assert_eq!(client.reply().status, 504);
+}
+
+#[test]
+fn a_client_that_stops_sending_is_told_and_the_backend_is_freed() {
+    let backend = Backend::start(|_, conn| {
+        conn.head();
+        conn.rest();
+    });
+    let timeouts = Timeouts {
+        body: Duration::from_millis(100),
+        ..Timeouts::default()
+    };
+    let server = Server::new(Router::new().fallback(backend.proxy().handler())).timeouts(timeouts);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhal");
+    assert_eq!(client.reply().status, 408);
+    eventually("its connection is closed", || backend.open() == 0);
+
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhal\r\nxyz\r\n");
+    assert_eq!(client.reply().status, 400, "what is malformed later, too");
+    eventually("its connection is closed", || backend.open() == 0);
+}
+
+#[test]
+fn a_client_that_leaves_cancels_its_request() {
+    let ended = Arc::new(AtomicUsize::new(0));
+    let count = ended.clone();
+    let backend = Backend::start(move |_, conn| {
+        let asked = conn.head().unwrap();
+        if asked.head.starts_with("GET /stream") {
+            conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            while conn.send("4\r\nmore\r\n") {
+                thread::sleep(Duration::from_millis(5));
+            }
+        } else {
+            conn.rest();
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    let upstream = backend.upstream().build().unwrap();
+    let site = serve(Proxy::new(upstream.clone()));
+    let requests = [
+        "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n",
+        "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nsome",
+    ];
+    for (number, request) in requests.iter().enumerate() {
+        let mut client = site.connect();
+        client.send(request);
+        eventually("it is asked", || backend.heads.lock().unwrap().len() == number + 1);
+        match number {
+            0 => drop(client),
+            _ => client.reset(),
+        }
+        eventually("the backend is told", || ended.load(Ordering::SeqCst) == number + 1);
+        eventually("the place is free", || upstream.stats()[0].leases == 0);
+        assert_eq!(upstream.stats()[0].kept, 0);
+        assert!(upstream.stats()[0].is_in, "and it is nobody's failure");
+    }
+}
+
+/// A backend whose connections are closed by it after the first answer, at the moment of the second request.
+fn forgetful() -> Backend {
+    Backend::start(|number, conn| {
+        conn.request();
+        conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{number}"));
+        // The second request is read, and the connection ends without an answer.
+        conn.head();
+    })
+}
+
+#[test]
+fn what_is_safe_to_repeat_is_repeated_once_on_a_new_connection() {
+    let backend = forgetful();
+    let site = serve(backend.proxy());
+    assert_eq!(site.get("/").text(), "0");
+    assert_eq!(
+        site.get("/").text(),
+        "1",
+        "the kept connection had ended, and nobody noticed"
+    );
+    for method in ["PUT", "DELETE"] {
+        let reply = site.ask(&format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
+        assert_eq!(reply.status, 200, "{method}");
+    }
+    let heads = backend.heads.lock().unwrap().len();
+    // Once taken by the backend, these may have been carried out.
+    for request in [
+        "POST / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx",
+        "BREW / HTTP/1.1\r\nHost: a\r\n\r\n",
+    ] {
+        assert_eq!(site.get("/").status, 200);
+        assert_eq!(site.ask(request).status, 502, "{request}");
+    }
+    let more = backend.heads.lock().unwrap().len() - heads;
+    // Each of the three comes once, behind a GET; the first GET twice, as it finds a kept connection.
+    assert_eq!(more, 7);
+    assert!(site.logged("POST / failed: ["));
+}
+
+#[test]
+fn an_answer_that_has_begun_is_never_repeated_and_no_request_more_than_once() {
+    let begun = Backend::answering_once("HTTP/1.1 200 OK\r\nX: ");
+    let site = serve(begun.proxy());
+    assert_eq!(site.get("/").status, 502);
+    assert_eq!(begun.heads.lock().unwrap().len(), 1);
+
+    let silent = Backend::answering_once("");
+    let site = serve(silent.proxy());
+    assert_eq!(site.get("/").status, 502);
+    assert_eq!(silent.heads.lock().unwrap().len(), 2, "two attempts, no more");
+}
+
+#[test]
+fn the_second_attempt_goes_to_another_backend() {
+    let broken = Backend::answering_once("");
+    let well = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwell");
+    let upstream = backend::upstream(&[broken.addr, well.addr])
+        .failures(1000)
+        .build()
+        .unwrap();
+    let site = serve(Proxy::new(upstream));
+    for _ in 0..20 {
+        assert_eq!(site.get("/").text(), "well");
+    }
+    let tried = broken.heads.lock().unwrap().len();
+    assert!((5..=20).contains(&tried), "{tried}");
+}
+
+#[test]
+fn a_backend_that_keeps_failing_is_out_and_all_out_is_503() {
+    let silent = Backend::answering_once("");
+    let upstream = silent
+        .upstream()
+        .failures(4)
+        .backoff(PATIENCE, PATIENCE)
+        .build()
+        .unwrap();
+    let site = serve(Proxy::new(upstream));
+    let statuses: Vec<u16> = (0..4).map(|_| site.get("/").status).collect();
+    assert_eq!(statuses, [502, 502, 503, 503], "two attempts each, until it is out");
+    assert_eq!(silent.heads.lock().unwrap().len(), 4);
+    assert!(site.logged("every backend is out"));
+}
+
+#[test]
+fn kept_connections_are_shared_by_all_clients_and_requests_are_spread() {
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let backends = [Backend::answering(answer), Backend::answering(answer)];
+    let upstream = backend::upstream(&[backends[0].addr, backends[1].addr])
+        .build()
+        .unwrap();
+    let server = Server::new(Router::new().fallback(Proxy::new(upstream.clone()).handler()));
+    let site = site_with(2, server, |server| server.bind("127.0.0.1:0"));
+    let addr = site.addr;
+    thread::scope(|s| {
+        for _ in 0..8 {
+            s.spawn(move || {
+                for _ in 0..5 {
+                    let mut client = Client::new(std::net::TcpStream::connect(addr).unwrap());
+                    for _ in 0..10 {
+                        assert_eq!(client.get("/").text(), "ok");
+                    }
+                }
+            });
+        }
+    });
+    let asked = backends.each_ref().map(|backend| backend.heads.lock().unwrap().len());
+    let connections: usize = backends.iter().map(Backend::accepted).sum();
+    assert_eq!(asked[0] + asked[1], 400);
+    // Not evenly: a backend that the machine lets wait has its leases longer, and gets fewer.
+    assert!(asked.iter().all(|asked| *asked > 20), "{asked:?}");
+    assert!(
+        connections <= 24,
+        "400 requests of 40 clients over {connections} connections"
+    );
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let backend = Backend::start(|_, conn| {
+        while let Some(asked) = conn.request() {
+            let path = asked.head.split(' ').nth(1).unwrap().to_owned();
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}",
+                path.len()
+            ));
+        }
+    });
+    let site = serve(backend.proxy());
+    let mut client = site.connect();
+    client.send(
+        (0..20)
+            .map(|i| format!("GET /{i} HTTP/1.1\r\nHost: a\r\n\r\n"))
+            .collect::<String>(),
+    );
+    for i in 0..20 {
+        assert_eq!(client.reply().text(), format!("/{i}"));
+    }
+    assert_eq!(backend.accepted(), 1);
+}
+
+#[test]
+fn a_unix_socket_is_a_backend_too() {
+    let dir = std::env::temp_dir().join(format!("osier-proxy-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("app.sock");
+    let _ = std::fs::remove_file(&path);
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let served = Arc::new(AtomicBool::new(false));
+    let seen = served.clone();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            assert!(buffer[..count].starts_with(b"GET / HTTP/1.1\r\nhost: localhost\r\n"));
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nunix")
+                .unwrap();
+            seen.store(true, Ordering::SeqCst);
+        }
+    });
+    let address = format!("unix:{}", path.display()).parse().unwrap();
+    let upstream = osier_web::upstream::Upstream::builder("app")
+        .backend(address)
+        .build()
+        .unwrap();
+    let site = serve(Proxy::new(upstream.clone()).host(osier_web::proxy::Host::Backend));
+    assert_eq!(site.get("/").text(), "unix");
+    assert_eq!(site.get("/").text(), "unix");
+    assert_eq!(upstream.stats()[0].reused, 1);
+    assert!(served.load(Ordering::SeqCst));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// The end of a kept connection and the next request come in one turn of the loop, so nobody has told of the end: the request is
+/// sent again whatever it is, as not one byte of it was taken.
+#[test]
+fn a_kept_unix_connection_that_ends_unheard_costs_no_request() {
+    let path = std::env::temp_dir().join(format!("osier-unheard-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let close = Arc::new(Barrier::new(2));
+    let closed = close.clone();
+    thread::spawn(move || {
+        for turn in 1.. {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut buffer = [0; 4096];
+            while let Ok(1..) = stream.read(&mut buffer) {
+                // The answer has to be waited for, so that the loop would be told.
+                thread::sleep(Duration::from_millis(50));
+                write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{turn}").unwrap();
+                if turn == 1 {
+                    close.wait();
+                    break;
+                }
+            }
+            drop(stream);
+            close.wait();
+        }
+    });
+    let address = format!("unix:{}", path.display()).parse().unwrap();
+    let upstream = osier_web::upstream::Upstream::builder("app").backend(address);
+    let proxy = Proxy::new(upstream.build().unwrap());
+    let site = site(Router::new().fallback(move |request: &mut osier_web::Request<'_>| {
+        // The thread is held, not the fiber.
+        for _ in 0..if request.method() == "POST" { 2 } else { 0 } {
+            closed.wait();
+        }
+        proxy.handle(request)
+    }));
+    let mut client = site.connect();
+    assert_eq!(client.get("/").text(), "1");
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+    assert_eq!(client.reply().text(), "2");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_route_may_let_the_backend_finish_for_a_client_that_has_left() {
+    let (ended, end) = mpsc::channel();
+    let backend = Backend::start(move |_, conn| {
+        conn.request();
+        thread::sleep(Duration::from_millis(100));
+        ended
+            .send(conn.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
+            .unwrap();
+    });
+    let upstream = backend.upstream().build().unwrap();
+    let route = Route::new()
+        .post(Proxy::new(upstream.clone()).handler())
+        .finish_when_gone();
+    let site = site(Router::new().route("/", route));
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\n\r\n");
+    eventually("it is asked", || backend.heads.lock().unwrap().len() == 1);
+    client.reset();
+    assert!(end.recv_timeout(PATIENCE).unwrap());
+    eventually("the answer is read, and the connection good for another", || {
+        // Until it is seen that the backend has closed it since.
+        upstream.stats()[0].kept + upstream.stats()[0].stale == 1
+    });
+}
+
+#[test]
+fn a_connection_with_half_a_request_on_it_is_not_kept() {
+    // Answers without reading, ends the answer when the proxy has given up sending, and only then reads what there is.
+    let (next, rest) = mpsc::channel();
+    let backend = Backend::start(move |number, conn| {
+        if number > 0 {
+            while conn.request().is_some() {
+                conn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            }
+            return;
+        }
+        conn.head();
+        conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n");
+        thread::sleep(Duration::from_millis(600));
+        conn.send("0\r\n\r\n");
+        next.send(conn.rest()).unwrap();
+    });
+    let site = serve_large(backend.proxy().first_byte_timeout(Duration::from_millis(150)));
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n");
+    let mut sending = client.stream.try_clone().unwrap();
+    let sender = thread::spawn(move || while sending.write_all(&[b'x'; 65536]).is_ok() {});
+    assert_eq!(client.reply().text(), "a");
+    // Whoever is busy may be too late once, on a connection of its own; the other would never be answered.
+    eventually("the next request is answered", || {
+        let reply = site.get("/next");
+        (reply.status, reply.text()) == (200, "ok")
+    });
+    drop(client);
+    let rest = rest.recv_timeout(PATIENCE).unwrap();
+    assert!(
+        rest.iter().all(|&byte| byte == b'x'),
+        "the next request was taken for a body"
+    );
+    sender.join().unwrap();
+}
+
+#[test]
+fn continue_waits_for_the_answers_before_it() {
+    let backend = Backend::start(|_, conn| {
+        while let Some(asked) = conn.request() {
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{}",
+                asked.body.len()
+            ));
+        }
+    });
+    // Little room on the way to the client, so that a few answers it does not read are too many.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_send_buffer_size(16 << 10).unwrap();
+    socket
+        .bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into())
+        .unwrap();
+    socket.listen(64).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let router = Router::new()
+        .get("/piece", |_: &mut osier_web::Request<'_>| vec![b'x'; 31 << 10])
+        .fallback(backend.proxy().handler());
+    let site = site_with(1, Server::new(router), move |server| {
+        server.listener(osier::net::TcpListener::from(std::os::fd::OwnedFd::from(socket)))
+    });
+    assert_eq!(
+        site.get("/warm").status,
+        200,
+        "a connection is kept, so that nothing waits before the body does"
+    );
+    for pieces in 1..12 {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(8 << 10).unwrap();
+        socket.connect(&site.addr.into()).unwrap();
+        let mut client = crate::common::Client::new(socket.into());
+        let mut requests = "GET /piece HTTP/1.1\r\nHost: a\r\n\r\n".repeat(pieces);
+        requests.push_str("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+        client.send(requests);
+        thread::sleep(Duration::from_millis(50));
+        for _ in 0..pieces {
+            assert_eq!(client.reply().body.len(), 31 << 10);
+        }
+        assert_eq!(client.head().0, 100, "after {pieces}");
+        client.send("hello");
+        assert_eq!(client.reply().text(), "5");
+    }
+    assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
+}
+
+/// A backend that sends so many bytes of the pattern, saying that there are `length`, and ends the connection where it sends
+/// fewer.
+fn patterned(length: usize, sent: usize) -> Backend {
+    let body = pattern(sent);
+    Backend::start(move |_, conn| {
+        while conn.request().is_some() {
+            conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
+            conn.send(&body);
+            if sent < length {
+                return;
+            }
+        }
+    })
+}
+
+/// What the client takes at once does not pass through memory of ours, what it does not is read ahead, and then it keeps up again.
+#[test]
+fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place() {
+    let length = 24 * MIB + 4321;
+    let backend = patterned(length, length);
+    let upstream = backend.upstream().build().unwrap();
+    let site = serve(Proxy::new(upstream.clone()).read_ahead(MIB));
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(32 << 10).unwrap();
+    socket.connect(&site.addr.into()).unwrap();
+    let mut client = Client::new(socket.into());
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    let (mut body, mut step) = (Vec::new(), 1);
+    while body.len() < length {
+        // Long enough that what is on the way stops, sometimes.
+        thread::sleep(Duration::from_millis(if step % 3 == 0 { 30 } else { 0 }));
+        body.extend(client.take((step * 123_457).min(length - body.len())));
+        step += 1;
+    }
+    assert!(body == pattern(length), "every byte in its place");
+    assert_eq!(
+        client.get("/").body.len(),
+        length,
+        "and the next answer begins where it should"
+    );
+    eventually("the backend is free", || {
+        let stats = &upstream.stats()[0];
+        (stats.leases, stats.kept, stats.connects) == (0, 1, 1)
+    });
+}
+
+/// What the backend has sent reaches a client that was slow, also when the backend sends nothing more for now.
+#[test]
+fn nothing_is_held_back_while_the_backend_pauses() {
+    const PART: usize = 6 * MIB;
+    let backend = Backend::start(|_, conn| {
+        conn.request();
+        conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 2 * PART));
+        conn.send(pattern(PART));
+        // The rest comes when the client has the first part, and this one does not wait for it.
+        conn.rest();
+    });
+    let site = serve(backend.proxy());
+    // Which bytes come last to whom is chance.
+    for _ in 0..40 {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.connect(&site.addr.into()).unwrap();
+        let mut client = Client::new(socket.into());
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.head().0, 200);
+        assert!(client.take(PART) == pattern(PART), "every byte in its place");
+    }
+}
+
+#[test]
+fn what_a_client_that_has_left_did_not_take_is_in_nobody_else_s_answer() {
+    let length = 16 * MIB;
+    let backend = patterned(length, length);
+    let upstream = backend.upstream().build().unwrap();
+    let site = serve(Proxy::new(upstream.clone()));
+    for taken in [0, 1, 100_000, 3 * MIB, 9 * MIB] {
+        let mut leaving = site.connect();
+        leaving.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        leaving.head();
+        leaving.take(taken);
+        leaving.reset();
+        let reply = site.get("/");
+        assert!(
+            reply.body == pattern(length),
+            "after {taken}: {} bytes",
+            reply.body.len()
+        );
+    }
+    eventually("their backends are free", || upstream.stats()[0].leases == 0);
+}
+
+#[test]
+fn a_backend_that_breaks_off_a_long_answer_shows_the_client_that_something_is_missing() {
+    let sent = 5 * MIB + 99;
+    let backend = patterned(8 * MIB, sent);
+    let upstream = backend.upstream().build().unwrap();
+    let site = serve(Proxy::new(upstream.clone()));
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    assert!(client.rest() == pattern(sent), "what has come, and then the end");
+    assert!(site.logged("the response body of GET / failed"), "{:?}", site.log);
+    eventually("nothing is held", || {
+        let stats = &upstream.stats()[0];
+        (stats.leases, stats.kept) == (0, 0)
+    });
+}

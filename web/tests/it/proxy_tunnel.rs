@@ -1,0 +1,289 @@
+//! Connections that leave HTTP through a proxy: only when the backend has agreed, and until both directions have ended.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::common::backend::{Backend, Conn};
+use crate::common::{Client, PATIENCE, Site, eventually, site};
+use osier_web::Router;
+use osier_web::proxy::Proxy;
+use osier_web::upstream::Upstream;
+
+const SWITCH: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: ECHO\r\nConnection: upgrade\r\nX-Tunnel: yes\r\n\r\n";
+
+/// A time that has not passed because the machine was busy.
+const LONG: Duration = Duration::from_secs(12);
+
+fn serve(proxy: Proxy) -> Site {
+    site(Router::new().fallback(proxy.handler()))
+}
+
+/// Answers the first request by a switch and gives the connection to `then`.
+fn switching(then: impl Fn(&mut Conn) + Send + Sync + 'static) -> (Backend, Upstream) {
+    let backend = Backend::start(move |_, conn| {
+        let asked = conn.head().expect("a request");
+        assert_eq!(
+            (asked.header("upgrade"), asked.header("connection")),
+            (Some("echo"), Some("upgrade"))
+        );
+        conn.send(SWITCH);
+        then(conn);
+    });
+    let upstream = backend.upstream().build().unwrap();
+    (backend, upstream)
+}
+
+fn upgraded(site: &Site) -> Client {
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+    let (status, head) = client.head();
+    assert_eq!(status, 101, "{head}");
+    assert!(
+        head.contains("upgrade: ECHO\n") && head.contains("X-Tunnel: yes\n"),
+        "{head}"
+    );
+    assert!(
+        !head.contains("content-length") && !head.contains("transfer-encoding"),
+        "{head}"
+    );
+    client
+}
+
+#[test]
+fn the_end_of_one_direction_is_passed_on_and_the_other_goes_on() {
+    // The client ends first.
+    let (_backend, upstream) = switching(|conn| {
+        assert_eq!(conn.rest(), b"all of it");
+        conn.send("thanks");
+    });
+    let site = serve(Proxy::new(upstream.clone()));
+    let mut client = upgraded(&site);
+    client.send("all of it");
+    client.finish_sending();
+    assert_eq!(client.rest(), b"thanks");
+    eventually("the lease ends", || upstream.stats()[0].leases == 0);
+
+    // The backend ends first.
+    let (all, received) = mpsc::channel();
+    let (_backend, upstream) = switching(move |conn| {
+        conn.send("that is all");
+        conn.finish_sending();
+        all.send(conn.rest()).unwrap();
+    });
+    let site = serve(Proxy::new(upstream.clone()));
+    let mut client = upgraded(&site);
+    assert_eq!(client.rest(), b"that is all");
+    client.send("more");
+    client.finish_sending();
+    assert_eq!(received.recv_timeout(PATIENCE).unwrap(), b"more");
+    eventually("the lease ends", || upstream.stats()[0].leases == 0);
+    assert_eq!(upstream.stats()[0].kept, 0, "never kept");
+}
+
+#[test]
+fn a_failure_of_one_side_ends_both() {
+    let (ended, end) = mpsc::channel();
+    let (_backend, upstream) = switching(move |conn| {
+        conn.rest();
+        ended.send(()).unwrap();
+    });
+    let site = serve(Proxy::new(upstream.clone()));
+    let mut client = upgraded(&site);
+    client.send("x");
+    client.reset();
+    end.recv_timeout(PATIENCE).expect("the backend is told");
+
+    let (_backend, upstream) = switching(|conn| conn.reset());
+    let site = serve(Proxy::new(upstream.clone()));
+    upgraded(&site).rest();
+    eventually("the lease ends", || upstream.stats()[0].leases == 0);
+}
+
+#[test]
+fn a_tunnel_without_a_byte_is_ended() {
+    let (_backend, upstream) = switching(|conn| {
+        conn.rest();
+    });
+    let idle = Duration::from_millis(300);
+    let site = serve(Proxy::new(upstream.clone()).tunnel_idle_timeout(idle));
+    upgraded(&site).expect_end();
+    eventually("the lease ends", || upstream.stats()[0].leases == 0);
+}
+
+#[test]
+fn bytes_right_behind_the_switch_arrive_in_both_directions() {
+    let backend = Backend::start(|_, conn| {
+        conn.head();
+        conn.send(format!("{SWITCH}first words"));
+        assert_eq!(conn.take(10).unwrap(), b"more words");
+    });
+    let site = serve(backend.proxy());
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nmore words");
+    assert_eq!(client.head().0, 101);
+    assert_eq!(client.rest(), b"first words");
+    eventually("the backend has them", || backend.open() == 0);
+}
+
+/// Without a 101 the bytes behind an upgrade are the next request, parsed as strictly as any.
+#[test]
+fn nothing_is_tunnelled_before_the_backend_has_agreed() {
+    let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno");
+    let site = serve(backend.proxy());
+    let mut client = site.connect();
+    client.send(
+        "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n\
+         GET /2 HTTP/1.1\r\nHost: a\r\nConnection: X-Forwarded-For\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n\
+         GET /3\nHost: evil\n\n",
+    );
+    let statuses = [client.reply().status, client.reply().status, client.reply().status];
+    assert_eq!(statuses, [200, 200, 400]);
+    client.expect_end();
+    let heads = backend.heads.lock().unwrap();
+    assert_eq!(heads.len(), 2);
+    assert!(heads[1].starts_with("GET /2 HTTP/1.1\r\nhost: a\r\n") && heads[1].contains("x-forwarded-for: 127.0.0.1"));
+}
+
+#[test]
+fn a_switch_to_what_nobody_has_asked_for_is_502() {
+    for (upgrade, answer) in [
+        ("", SWITCH),
+        ("Connection: Upgrade\r\nUpgrade: other\r\n", SWITCH),
+        (
+            "Connection: Upgrade\r\nUpgrade: echo\r\n",
+            "HTTP/1.1 101 Switching\r\nConnection: upgrade\r\n\r\n",
+        ),
+        (
+            "Connection: Upgrade\r\nUpgrade: echo\r\n",
+            "HTTP/1.1 101 Switching\r\nUpgrade: echo\r\n\r\n",
+        ),
+        ("Upgrade: echo\r\n", SWITCH),
+    ] {
+        let backend = Backend::answering_once(answer);
+        let site = serve(backend.proxy());
+        let reply = site.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\n{upgrade}\r\n"));
+        assert_eq!(reply.status, 502, "{upgrade:?} {answer:?}");
+        assert!(site.logged("a change of protocol that was not asked for"));
+        assert_eq!(backend.accepted(), 1);
+    }
+}
+
+#[test]
+fn what_would_carry_more_requests_is_not_switched_to() {
+    // Rules for paths, addresses and users would not see them.
+    for protocol in ["h2c", "H2C", "h2c, websocket", "HTTP/2.0", "TLS/1.2"] {
+        let backend = Backend::answering(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{protocol}",
+            protocol.len()
+        ));
+        let site = serve(backend.proxy());
+        let reply = site.ask(&format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
+        ));
+        assert_eq!((reply.status, reply.text()), (200, protocol));
+        let heads = backend.heads.lock().unwrap();
+        assert!(!heads[0].to_lowercase().contains("upgrade"), "{}", heads[0]);
+    }
+}
+
+#[test]
+fn tunnels_can_be_switched_off() {
+    let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let site = serve(backend.proxy().tunnels(false));
+    let reply = site.ask("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+    assert_eq!(reply.status, 200);
+    let heads = backend.heads.lock().unwrap();
+    assert!(!heads[0].to_lowercase().contains("upgrade"), "{}", heads[0]);
+}
+
+#[test]
+fn a_server_that_shuts_down_lets_a_tunnel_end() {
+    let (_backend, upstream) = switching(|conn| {
+        assert!(conn.rest().is_empty());
+        conn.send("bye");
+    });
+    let site = serve(Proxy::new(upstream));
+    let mut client = upgraded(&site);
+    site.stop.shutdown();
+    assert_eq!(
+        client.rest(),
+        b"bye",
+        "the end of reading is passed on, and what comes then too"
+    );
+    assert_eq!(site.ended.recv_timeout(PATIENCE).unwrap(), 0, "nothing had to be cut");
+}
+
+/// Nobody can tell an end of sending from a peer that has left.
+#[test]
+fn a_tunnel_that_is_closed_halfway_and_silent_is_ended_sooner_than_an_idle_one() {
+    let cut = Duration::from_secs(1);
+    let (done, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let (_backend, upstream) = switching(move |conn| {
+        assert_eq!(conn.rest(), b"all of it");
+        // Neither sends nor closes.
+        let _ = wait.lock().unwrap().recv();
+    });
+    let site = serve(Proxy::new(upstream.clone()).tunnel_half_closed_timeout(cut));
+    let mut client = upgraded(&site);
+    client.send("all of it");
+    client.finish_sending();
+    assert_eq!(
+        client.rest(),
+        b"",
+        "the silent direction ends though nobody has ended it"
+    );
+    eventually("the lease ends", || upstream.stats()[0].leases == 0);
+    drop(done);
+
+    // While both are open that time is not counted.
+    let (_backend, upstream) = switching(move |conn| {
+        std::thread::sleep(cut + cut / 5);
+        conn.send("late");
+    });
+    let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(cut));
+    assert_eq!(upgraded(&site).rest(), b"late");
+}
+
+/// Bytes in one direction keep a tunnel for longer than its time in all, be the other idle or closed.
+#[test]
+fn a_tunnel_with_bytes_in_one_direction_goes_on() {
+    let dripping = || {
+        switching(move |conn| {
+            for _ in 0..13 {
+                std::thread::sleep(LONG / 12);
+                conn.send(".");
+            }
+        })
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let (_backend, upstream) = dripping();
+            let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(LONG));
+            let mut client = upgraded(&site);
+            client.finish_sending();
+            assert_eq!(client.rest(), b".............", "half-closed");
+        });
+        s.spawn(|| {
+            let (_backend, upstream) = dripping();
+            let site = serve(Proxy::new(upstream).tunnel_idle_timeout(LONG));
+            assert_eq!(upgraded(&site).rest(), b".............", "open");
+        });
+    });
+}
+
+/// The shorter time begins with the half-close: it is how long the other side may take to answer.
+#[test]
+fn silence_before_a_half_close_does_not_count() {
+    let (_backend, upstream) = switching(|conn| {
+        assert!(conn.rest().is_empty());
+        std::thread::sleep(Duration::from_secs(2));
+        conn.send("the answer");
+    });
+    let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(LONG));
+    let mut client = upgraded(&site);
+    std::thread::sleep(LONG - Duration::from_secs(1));
+    client.finish_sending();
+    assert_eq!(client.rest(), b"the answer");
+}

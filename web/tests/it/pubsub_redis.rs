@@ -1,0 +1,543 @@
+//! Rooms over a real Redis server: several processes, a broker that dies and comes back, and what nobody may notice of it. What a
+//! real one does not do on demand, a scripted one does.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::broker::Scripted;
+use osier::pubsub::{Policy, Subscriber};
+use osier::sync::mpsc;
+use osier_web::pubsub::{Options, Redis, Room};
+use osier_web::{Address, ws};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server of the test's own, on a Unix socket; killed when dropped.
+struct Broker {
+    dir: PathBuf,
+    args: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Broker {
+    /// `None`, and it says why, where there is no server.
+    fn start(args: &[&str]) -> Option<Broker> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("osier-redis-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory of our own");
+        let mut broker = Broker {
+            dir,
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            child: None,
+        };
+        match broker.spawn() {
+            Ok(()) => Some(broker),
+            Err(error) => {
+                println!("skipped: redis-server cannot be started: {error}");
+                None
+            }
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.join("redis.sock")
+    }
+
+    fn address(&self) -> Address {
+        Address::Unix(self.socket())
+    }
+
+    fn spawn(&mut self) -> std::io::Result<()> {
+        let _ = std::fs::remove_file(self.socket());
+        let child = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+            .arg(self.socket())
+            .arg("--dir")
+            .arg(&self.dir)
+            .args(&self.args)
+            .stdout(Stdio::null())
+            .spawn()?;
+        self.child = Some(child);
+        let socket = self.socket();
+        eventually("redis listens", || {
+            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        });
+        Ok(())
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("it runs");
+            child.wait().expect("it ends");
+        }
+        let _ = std::fs::remove_file(self.socket());
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = (child.kill(), child.wait());
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
+        osier::sleep(Duration::from_millis(5));
+    }
+}
+
+type Lines = Arc<Mutex<Vec<String>>>;
+
+fn connect(address: Address, queue: usize) -> (Redis, Lines) {
+    let lines = Lines::default();
+    let log = lines.clone();
+    let options = Options {
+        queue,
+        log: Box::new(move |line| log.lock().unwrap().push(line.to_string())),
+        ..Options::new(address)
+    };
+    (options.connect(), lines)
+}
+
+fn has(lines: &Lines, text: &str) -> usize {
+    lines.lock().unwrap().iter().filter(|line| line.contains(text)).count()
+}
+
+fn drain(subscriber: &mut Subscriber<String>) -> Vec<String> {
+    std::iter::from_fn(|| subscriber.try_recv().ok()).collect()
+}
+
+fn shared(room: &Room<String>) {
+    eventually("the broker tells of the room", || room.is_shared());
+}
+
+/// Another process: publishes each line it reads, and prints each message it gets. It is this very program, run again.
+struct Other {
+    child: Child,
+    input: ChildStdin,
+    /// Waited for by a fiber on whose worker the rooms' fibers may be.
+    heard: mpsc::Receiver<String>,
+}
+
+const ROOM_OF_CHILD: &str = "OSIER_TEST_ROOM_OF_CHILD";
+
+/// No test, but what [`Other`] runs; without its variable it does nothing.
+#[test]
+fn child_process() {
+    let Ok(socket) = std::env::var(ROOM_OF_CHILD) else {
+        return;
+    };
+    osier::run(|| {
+        let redis = Redis::connect(Address::Unix(socket.into()));
+        let room = redis.room::<String>("lobby");
+        let mut subscriber = room.subscribe(10_000, Policy::DropOldest);
+        shared(&room);
+        println!("\nroom: ready");
+        let printing = osier::spawn(move || {
+            while let Ok(message) = subscriber.recv() {
+                println!("\nroom: {message}");
+            }
+        });
+        osier::unblock(move || {
+            std::io::stdin().lines().map_while(Result::ok).for_each(|line| {
+                room.publish(line);
+            });
+        });
+        printing.cancel();
+    });
+}
+
+impl Other {
+    fn start(broker: &Broker) -> Other {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "pubsub_redis::child_process", "--nocapture"])
+            .env(ROOM_OF_CHILD, broker.socket())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (tell, heard) = mpsc::unbounded();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if let Some(message) = line.strip_prefix("room: ") {
+                    let _ = tell.send(message.to_owned());
+                }
+            }
+        });
+        let input = child.stdin.take().unwrap();
+        let mut other = Other { child, input, heard };
+        assert_eq!(other.next(), "ready");
+        other
+    }
+
+    fn say(&mut self, text: &str) {
+        writeln!(self.input, "{text}").unwrap();
+    }
+
+    fn next(&mut self) -> String {
+        let heard = &mut self.heard;
+        heard.recv_timeout(PATIENCE).expect("the other process speaks")
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = (self.child.kill(), self.child.wait());
+    }
+}
+
+#[test]
+fn two_processes_share_a_room() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    let mut other = Other::start(&broker);
+    osier::run(|| {
+        let (redis, _) = connect(broker.address(), 1000);
+        let room = redis.room::<String>("lobby");
+        let mut here = room.subscribe(10_000, Policy::DropOldest);
+        shared(&room);
+        for n in 0..200 {
+            room.publish(format!("ours {n}"));
+            assert_eq!(
+                here.try_recv(),
+                Ok(format!("ours {n}")),
+                "at once, and not by way of the broker"
+            );
+            other.say(&format!("theirs {n}"));
+        }
+        let theirs: Vec<String> = (0..200)
+            .map(|_| here.recv_timeout(PATIENCE).unwrap().expect("theirs"))
+            .collect();
+        assert_eq!(theirs, (0..200).map(|n| format!("theirs {n}")).collect::<Vec<_>>());
+        let heard: Vec<String> = (0..400).map(|_| other.next()).collect();
+        for whose in ["ours", "theirs"] {
+            let of: Vec<_> = heard.iter().filter(|line| line.starts_with(whose)).cloned().collect();
+            assert_eq!(
+                of,
+                (0..200).map(|n| format!("{whose} {n}")).collect::<Vec<_>>(),
+                "each once, in order"
+            );
+        }
+        // An echo would come by now: another round through the broker has come back after it.
+        other.say("last");
+        assert_eq!(here.recv_timeout(PATIENCE), Ok(Some("last".into())));
+        assert_eq!(drain(&mut here), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
+    let Some(mut broker) = Broker::start(&[]) else { return };
+    osier::run(|| {
+        let (near, lines) = connect(broker.address(), 1000);
+        let (far, _) = connect(broker.address(), 1000);
+        let (room, there) = (near.room::<String>("lobby"), far.room::<String>("lobby"));
+        let (mut here, mut across) = (
+            room.subscribe(1000, Policy::DropOldest),
+            there.subscribe(1000, Policy::DropOldest),
+        );
+        shared(&room);
+        shared(&there);
+        room.publish("before".into());
+        assert_eq!(across.recv_timeout(PATIENCE), Ok(Some("before".into())));
+
+        broker.kill();
+        eventually("it is noticed", || !room.is_shared() && !there.is_shared());
+        let start = Instant::now();
+        for n in 0..100 {
+            assert_eq!(room.publish(format!("{n}")), 1);
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "nothing waits: {:?}",
+            start.elapsed()
+        );
+        assert_eq!(drain(&mut here).len(), 101, "here it goes on");
+        eventually("the log says so", || {
+            has(&lines, "rooms go on in this process alone") == 1
+        });
+        // Several attempts.
+        let attempts = std::os::unix::net::UnixListener::bind(broker.socket()).unwrap();
+        osier::unblock(move || (0..4).for_each(|_| drop(attempts.accept().unwrap())));
+        assert_eq!(has(&lines, "rooms go on in this process alone"), 1, "once: {lines:?}");
+
+        broker.spawn().unwrap();
+        shared(&room);
+        shared(&there);
+        assert_eq!(has(&lines, "is back after"), 1, "{lines:?}");
+        // What waited is passed on, each once and in order, if the other was there first; in any case what comes now is.
+        room.publish("after".into());
+        let mut got = Vec::new();
+        while got.last().map(String::as_str) != Some("after") {
+            got.push(across.recv_timeout(PATIENCE).unwrap().expect("what came after"));
+        }
+        let numbers: Vec<u32> = got[..got.len() - 1].iter().map(|n| n.parse().unwrap()).collect();
+        assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+        assert_eq!(drain(&mut here), ["after"], "no echo");
+        assert_eq!(drain(&mut across), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn what_waits_for_a_broker_is_bounded_and_the_loss_is_logged() {
+    let Some(mut broker) = Broker::start(&[]) else { return };
+    broker.kill();
+    osier::run(|| {
+        let (near, lines) = connect(broker.address(), 10);
+        let room = near.room::<String>("lobby");
+        for n in 0..500 {
+            room.publish(format!("{n}"));
+        }
+        broker.spawn().unwrap();
+        eventually("it was passed on, and the loss told", || {
+            has(&lines, "messages were not passed on") == 1
+        });
+        shared(&room);
+    });
+}
+
+#[test]
+fn who_publishes_from_many_threads_at_once_loses_nothing() {
+    const THREADS: usize = 8;
+    const EACH: usize = 5_000;
+    let Some(broker) = Broker::start(&[]) else { return };
+    osier::run(move || {
+        let (here, _) = connect(broker.address(), THREADS * EACH);
+        let (there, _) = connect(broker.address(), 16);
+        let room = here.room::<String>("lobby");
+        let other = there.room::<String>("lobby");
+        let mut subscriber = other.subscribe(THREADS * EACH, Policy::DropNewest);
+        shared(&other);
+        let publishers = (0..THREADS).map(|thread| {
+            let room = room.clone();
+            std::thread::spawn(move || {
+                for number in 0..EACH {
+                    room.publish(format!("{thread} {number}"));
+                }
+            })
+        });
+        let publishers: Vec<_> = publishers.collect();
+        let mut next = [0; THREADS];
+        while next.iter().sum::<usize>() < THREADS * EACH {
+            let message = subscriber.recv_timeout(PATIENCE).unwrap();
+            let Some(message) = message else {
+                panic!("only {next:?} have come")
+            };
+            let (thread, number) = message.split_once(' ').unwrap();
+            let next = &mut next[thread.parse::<usize>().unwrap()];
+            assert_eq!(number.parse::<usize>().unwrap(), *next, "thread {thread}");
+            *next += 1;
+        }
+        publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
+    });
+}
+
+#[test]
+fn frames_cross_as_frames_and_strangers_messages_as_text() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    osier::run(|| {
+        let (near, _) = connect(broker.address(), 100);
+        let (far, _) = connect(broker.address(), 100);
+        let (ours, theirs) = (near.room::<ws::Frame>("frames"), far.room::<ws::Frame>("frames"));
+        let later = far.room::<ws::Frame>("a room that comes later");
+        eventually("all are heard", || {
+            ours.is_shared() && theirs.is_shared() && later.is_shared()
+        });
+        let mut across = theirs.subscribe(8, Policy::DropOldest);
+        for frame in [ws::Frame::text("grün"), ws::Frame::binary([0xFF, 0x00])] {
+            ours.publish(frame.clone());
+            assert_eq!(across.recv_timeout(PATIENCE), Ok(Some(frame)));
+        }
+        let mut stream = broker.address().connect(PATIENCE).unwrap();
+        stream.write_all(b"PUBLISH frames from-a-stranger\r\n").unwrap();
+        assert_eq!(
+            across.recv_timeout(PATIENCE),
+            Ok(Some(ws::Frame::text("from-a-stranger")))
+        );
+    });
+}
+
+#[test]
+fn a_password_is_given_and_tcp_works_too() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .and_then(|free| free.local_addr())
+        .unwrap()
+        .port();
+    let port = port.to_string();
+    let Some(_broker) = Broker::start(&["--port", &port, "--requirepass", "willow"]) else {
+        return;
+    };
+    let address: Address = format!("127.0.0.1:{port}").parse().unwrap();
+    osier::run(|| {
+        let (refused, lines) = connect(address.clone(), 10);
+        let silent = refused.room::<String>("lobby");
+        let options = || Options {
+            password: Some("willow".into()),
+            ..Options::new(address.clone())
+        };
+        let (near, far) = (options().connect(), options().connect());
+        let (room, there) = (near.room::<String>("lobby"), far.room::<String>("lobby"));
+        let mut across = there.subscribe(8, Policy::DropOldest);
+        shared(&room);
+        shared(&there);
+        room.publish("hello".into());
+        assert_eq!(across.recv_timeout(PATIENCE), Ok(Some("hello".into())));
+        eventually("the log says why", || has(&lines, "NOAUTH") > 0);
+        assert!(!silent.is_shared());
+    });
+}
+
+#[test]
+fn a_bridge_that_is_dropped_leaves_the_broker() {
+    let Some(broker) = Broker::start(&[]) else { return };
+    osier::run(|| {
+        let (redis, _) = connect(broker.address(), 10);
+        let room = redis.room::<String>("lobby");
+        shared(&room);
+        let mut asking = broker.address().connect(PATIENCE).unwrap();
+        let mut listeners = || {
+            use std::io::Read;
+            asking.write_all(b"PUBSUB NUMSUB lobby\r\n").unwrap();
+            let mut reply = [0; 64];
+            let count = asking.read(&mut reply).unwrap();
+            String::from_utf8_lossy(&reply[..count]).into_owned()
+        };
+        assert!(listeners().ends_with(":1\r\n"));
+        drop(redis);
+        assert!(listeners().ends_with(":1\r\n"), "the room holds it");
+        drop(room);
+        eventually("it has left", || listeners().ends_with(":0\r\n"));
+    });
+}
+
+#[test]
+fn a_message_that_the_broker_refuses_is_dropped_and_the_next_goes_on() {
+    let refused = Arc::new(AtomicUsize::new(0));
+    let count = refused.clone();
+    let broker = Scripted::start(move |command| match command.payload() {
+        Some(b"bad") => {
+            count.fetch_add(1, Ordering::Relaxed);
+            b"-ERR not this one\r\n".into()
+        }
+        _ => command.usual(),
+    });
+    osier::run(|| {
+        let (redis, lines) = connect(broker.address(), 100);
+        let room = redis.room::<String>("lobby");
+        for text in ["one", "bad", "two", "bad", "three"] {
+            room.publish(text.into());
+        }
+        eventually("the others were passed on", || {
+            broker.published() == ["one", "two", "three"]
+        });
+        eventually("the log says which, and why", || {
+            has(&lines, "is for the room \"lobby\": ") > 0 && has(&lines, "not this one") > 0
+        });
+        // An answer that says no is an answer: the message is not said again, and the connection goes on.
+        assert_eq!(refused.load(Ordering::Relaxed), 2, "each once");
+        let connections = broker.connections().len();
+        assert!(connections <= 2, "who publishes, and who listens: {connections}");
+    });
+}
+
+#[test]
+fn a_message_at_which_the_broker_hangs_up_is_dropped_in_the_end() {
+    let fatal = Arc::new(AtomicUsize::new(0));
+    let count = fatal.clone();
+    let broker = Scripted::start(move |command| match command.payload() {
+        Some(b"fatal") => {
+            count.fetch_add(1, Ordering::Relaxed);
+            crate::broker::Reply::HangUp
+        }
+        _ => command.usual(),
+    });
+    osier::run(|| {
+        let (redis, lines) = connect(broker.address(), 100);
+        let room = redis.room::<String>("lobby");
+        for text in ["one", "fatal", "two", "three"] {
+            room.publish(text.into());
+        }
+        eventually("the others were passed on", || {
+            broker.published() == ["one", "two", "three"]
+        });
+        let attempts = fatal.load(Ordering::Relaxed);
+        assert!((5..=6).contains(&attempts), "not given up at once: {attempts}");
+        eventually("the log says so", || has(&lines, "does not take 1 messages") == 1);
+    });
+}
+
+#[test]
+fn a_broker_that_answers_and_hangs_up_is_asked_ever_more_seldom() {
+    let broker = Scripted::start(|command| match command.words() {
+        [b"SUBSCRIBE", room] => crate::broker::Reply::Last(crate::broker::subscribed(room)),
+        _ => command.usual(),
+    });
+    osier::run(|| {
+        let (redis, lines) = connect(broker.address(), 100);
+        let _room = redis.room::<String>("lobby");
+        eventually("it tries again", || broker.connections().len() >= 6);
+        let times = broker.connections();
+        let took = times[5] - times[0]; // 50, 100, 200, 400 and 800 ms
+        assert!(took > Duration::from_secs(1), "five waits took {took:?}");
+        assert!(has(&lines, "is back after") > 0, "it did answer: {lines:?}");
+    });
+}
+
+#[test]
+fn a_broker_that_hangs_up_after_each_message_is_asked_ever_more_seldom_too() {
+    let broker = Scripted::start(|command| match (command.payload(), command.usual()) {
+        (Some(_), crate::broker::Reply::Say(bytes)) => crate::broker::Reply::Last(bytes),
+        (_, usual) => usual,
+    });
+    osier::run(|| {
+        let (redis, _) = connect(broker.address(), 100);
+        let room = redis.room::<String>("lobby");
+        let mut start = None;
+        for n in 1..=6 {
+            room.publish(n.to_string());
+            eventually("it is passed on", || broker.published().len() == n);
+            start.get_or_insert_with(Instant::now);
+        }
+        let took = start.unwrap().elapsed(); // 50, 100, 200, 400 and 800 ms
+        assert!(took > Duration::from_secs(1), "five waits took {took:?}");
+        assert_eq!(broker.published(), ["1", "2", "3", "4", "5", "6"]);
+    });
+}
+
+#[test]
+fn what_a_real_broker_refuses_holds_up_nothing_else() {
+    let user = "default on nopass ~* resetchannels &lobby +@all";
+    let mut args = vec!["--proto-max-bulk-len", "1mb", "--user"];
+    args.extend(user.split(' '));
+    let Some(broker) = Broker::start(&args) else { return };
+    osier::run(|| {
+        let ((near, lines), (far, _)) = (connect(broker.address(), 100), connect(broker.address(), 100));
+        let (lobby, forbidden) = (near.room::<String>("lobby"), near.room::<String>("forbidden"));
+        let there = far.room::<String>("lobby");
+        let mut across = there.subscribe(100, Policy::DropOldest);
+        shared(&lobby);
+        shared(&there);
+        lobby.publish("before".into());
+        forbidden.publish("nobody may hear it".into());
+        eventually("it is refused", || has(&lines, "does not take 1 messages") == 1);
+        lobby.publish("x".repeat(2 << 20));
+        eventually("it is too large", || has(&lines, "does not take 1 messages") == 2);
+        lobby.publish("after".into());
+        for expected in ["before", "after"] {
+            assert_eq!(across.recv_timeout(PATIENCE), Ok(Some(expected.into())));
+        }
+        assert!(has(&lines, "refuses to tell of a room") > 0, "{lines:?}");
+        assert!(lobby.is_shared() && !forbidden.is_shared());
+    });
+}

@@ -1,0 +1,241 @@
+//! What the router answers by itself, and what handlers see of the request.
+
+use crate::common::site;
+use osier_web::{IntoResponse, Next, Rejection, Request, Response, Route, Router, http::Method, http::StatusCode};
+
+#[test]
+fn unknown_paths_and_methods() {
+    let router = Router::new().get("/x", |_| "x").post("/x", |_| "posted").route(
+        "/y",
+        Route::new().on(Method::from_bytes(b"PURGE").unwrap(), |_| "purged"),
+    );
+    let site = site(router);
+    let mut client = site.connect();
+    assert_eq!(client.get("/none").status, 404);
+
+    client.send("DELETE /x HTTP/1.1\r\nHost: t\r\n\r\n");
+    let reply = client.reply();
+    assert_eq!(
+        (reply.status, reply.header("allow")),
+        (405, Some("GET, POST, HEAD, OPTIONS"))
+    );
+
+    client.send("OPTIONS /x HTTP/1.1\r\nHost: t\r\n\r\n");
+    let reply = client.reply();
+    assert_eq!(
+        (reply.status, reply.header("allow")),
+        (204, Some("GET, POST, HEAD, OPTIONS"))
+    );
+
+    client.send("OPTIONS * HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(client.reply().status, 204);
+
+    client.send("PURGE /y HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(client.reply().text(), "purged");
+    client.send("CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n");
+    assert_eq!(client.reply().status, 501);
+}
+
+#[test]
+fn parameters_queries_and_fields() {
+    let router = Router::new().get("/u/{name}/{*rest}", |request: &mut Request<'_>| {
+        format!(
+            "{} {} {} {} {} {}",
+            request.param("name").unwrap_or_default(),
+            request.param_raw("rest").unwrap_or_default(),
+            request.query_param("q").unwrap_or_default(),
+            request.host().unwrap_or_default(),
+            request.header_str("X-Thing").unwrap_or_default(),
+            request.peer().ip(),
+        )
+    });
+    let reply = site(router)
+        .ask("GET /u/J%C3%BCrgen/a/b%20c?p=1&q=one+two%21 HTTP/1.1\r\nHost: example.org:81\r\nx-thing: t\r\n\r\n");
+    assert_eq!(reply.text(), "Jürgen a/b%20c one two! example.org:81 t 127.0.0.1");
+}
+
+/// A path is what it means, so that nothing that is around a route can be passed by in another spelling.
+#[test]
+fn a_path_is_matched_by_what_it_means_and_an_encoded_slash_separates_nothing() {
+    let admin = Router::new()
+        .get("/", |_| "admin")
+        .mount("/files", |request: &mut Request<'_>| {
+            format!("{} below {}", request.rest(), request.mount_point())
+        })
+        .wrap(
+            |request: &mut Request<'_>, next: Next<'_>| match request.cookie("member") {
+                Some(_) => next.run(request),
+                None => StatusCode::FORBIDDEN.into_response(),
+            },
+        );
+    let router = Router::new()
+        .nest("/admin", admin)
+        .get("/u/{name}", |request: &mut Request<'_>| {
+            let typed: String = request.params()?;
+            let (name, sent) = (request.param("name").unwrap(), request.param_raw("name").unwrap());
+            assert_eq!(typed, name);
+            Ok::<_, Rejection>(format!("{name} from {sent}"))
+        })
+        .get("/a%20b/caf\u{e9}", |_| "the cafe")
+        .fallback(|_| "else");
+    let site = site(router);
+    let mut client = site.connect();
+    for (path, status, text) in [
+        ("/admin", 403, ""),
+        ("/%61dmin", 403, ""),
+        ("/adm%69n/%66iles/x", 403, ""),
+        ("/admin%2Ffiles", 200, "else"),
+        ("/u/a%2Fb", 200, "a/b from a%2Fb"),
+        ("/%75/%2561%2f", 200, "%61/ from %2561%2f"),
+        ("/u/%4A%C3%BC", 200, "J\u{fc} from %4A%C3%BC"),
+        ("/u/a/b", 200, "else"),
+        ("/a%20b/caf%c3%a9", 200, "the cafe"),
+        ("/%61%20b/caf%C3%A9", 200, "the cafe"),
+        ("/u/%zz", 400, "bad request\n"),
+        ("/u/%2", 400, "bad request\n"),
+        ("/u/a%00", 400, "bad request\n"),
+        ("/nowhere%", 400, "bad request\n"),
+    ] {
+        let reply = client.get(path);
+        assert_eq!((reply.status, reply.text()), (status, text), "{path}");
+    }
+    client.send("GET /%61dmin/f%69les/x%2Fy/z HTTP/1.1\r\nHost: t\r\nCookie: member=1\r\n\r\n");
+    assert_eq!(client.reply().text(), "/x%2Fy/z below /%61dmin/f%69les");
+}
+
+#[test]
+fn a_router_that_is_only_a_fallback_leaves_the_path_to_it() {
+    let site = site(Router::new().fallback(|request: &mut Request<'_>| request.path().to_owned()));
+    for path in ["/100%", "/%zz/%61"] {
+        assert_eq!(site.get(path).text(), path);
+    }
+}
+
+#[test]
+#[should_panic(expected = "route \"/100%\" cannot be added: it has a '%' that begins no escape")]
+fn a_pattern_with_an_escape_that_is_none_is_named() {
+    let _ = Router::new().get("/100%", |_| ());
+}
+
+#[test]
+fn requests_convert_to_http_types() {
+    let router = Router::new().get("/{*any}", |request: &mut Request<'_>| {
+        let converted = request.to_http().expect("a request");
+        let values: Vec<_> = converted
+            .headers()
+            .get_all("x-many")
+            .iter()
+            .map(|v| v.to_str().unwrap())
+            .collect();
+        format!(
+            "{} {} {:?} {values:?}",
+            converted.method(),
+            converted.uri(),
+            converted.version()
+        )
+    });
+    let reply = site(router).ask("GET /a?b HTTP/1.1\r\nHost: t\r\nX-Many: 1\r\nx-many: 2\r\n\r\n");
+    assert_eq!(reply.text(), r#"GET /a?b HTTP/1.1 ["1", "2"]"#);
+}
+
+#[test]
+fn results_and_own_errors_become_responses() {
+    struct Refused(&'static str);
+    impl IntoResponse for Refused {
+        fn into_response(self) -> Response {
+            (StatusCode::CONFLICT, self.0).into_response()
+        }
+    }
+    fn handler(request: &mut Request<'_>) -> Result<String, Refused> {
+        let text = request.query_param("n").ok_or(Refused("no n"))?;
+        let n: u32 = text.parse().map_err(|_| Refused("not a number"))?;
+        Ok((n + 1).to_string())
+    }
+    let site = site(Router::new().get("/", handler));
+    let mut client = site.connect();
+    let mut answer = |path| {
+        let reply = client.get(path);
+        (reply.status, reply.text().to_owned())
+    };
+    assert_eq!(answer("/?n=41"), (200, "42".to_owned()));
+    assert_eq!(answer("/?n=x"), (409, "not a number".to_owned()));
+    assert_eq!(answer("/"), (409, "no n".to_owned()));
+}
+
+#[test]
+fn nested_routers_and_fallbacks() {
+    let api = Router::new().get("/items/{id}", |r: &mut Request<'_>| {
+        format!("item {}", r.param("id").unwrap())
+    });
+    let api = api.fallback(|_| (StatusCode::NOT_FOUND, "no such call"));
+    let router = Router::new()
+        .nest("/api", api)
+        .fallback(|r: &mut Request<'_>| format!("page {}", r.path()));
+    let site = site(router);
+    let mut client = site.connect();
+    assert_eq!(client.get("/api/items/7").text(), "item 7");
+    let reply = client.get("/api/nothing");
+    assert_eq!((reply.status, reply.text()), (404, "no such call"));
+    assert_eq!(client.get("/about").text(), "page /about");
+}
+
+#[test]
+fn an_absolute_target_is_routed_by_its_path() {
+    let site = site(Router::new().get("/x", |r: &mut Request<'_>| r.host().unwrap_or_default().to_owned()));
+    assert_eq!(
+        site.ask("GET http://example.org/x HTTP/1.1\r\nHost: other\r\n\r\n")
+            .text(),
+        "example.org"
+    );
+}
+
+#[test]
+fn a_request_may_be_given_other_targets() {
+    let router = Router::new().fallback(|request: &mut Request<'_>| {
+        let (first, sent) = (request.path(), request.target());
+        let refused =
+            ["", "x", "http://evil.example/", "/a b", "/a\r\nb", "*"].map(|target| request.retarget(target).is_err());
+        let mut seen = vec![format!("{refused:?}"), first.to_owned(), sent.to_owned()];
+        for target in ["/b?c=d", "/e", "/f?", "/g", "/h", "/i"] {
+            request.retarget(target)?;
+            seen.push(format!("{} {:?}", request.path(), request.query()));
+        }
+        seen.push(request.host().unwrap_or_default().to_owned());
+        std::io::Result::Ok(seen.join(","))
+    });
+    let site = site(router);
+    let mut client = site.connect();
+    let expected = |sent: &str, host: &str| {
+        let refused = [true; 6];
+        format!("{refused:?},/a,{sent},/b Some(\"c=d\"),/e None,/f Some(\"\"),/g None,/h None,/i None,{host}")
+    };
+    // Pipelined: what one was given is not the next one's.
+    client.send("GET /a?x HTTP/1.1\r\nHost: t\r\n\r\nGET http://other:81/a HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(client.reply().text(), expected("/a?x", "t"));
+    assert_eq!(client.reply().text(), expected("http://other:81/a", "other:81"));
+}
+
+#[test]
+fn a_handler_may_bound_the_body() {
+    let router = Router::new().fallback(|request: &mut Request<'_>| {
+        request.body().limit(5)?;
+        let mut body = String::new();
+        std::io::Read::read_to_string(request.body(), &mut body)?;
+        std::io::Result::Ok(body)
+    });
+    let site = site(router);
+    let known = |body: &str| {
+        format!(
+            "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let chunked = |chunks: [&str; 2]| {
+        let [a, b] = chunks.map(|chunk| format!("{:x}\r\n{chunk}\r\n", chunk.len()));
+        format!("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n{a}{b}0\r\n\r\n")
+    };
+    assert_eq!(site.ask(&known("12345")).text(), "12345");
+    assert_eq!(site.ask(&known("123456")).status, 413);
+    assert_eq!(site.ask(&chunked(["123", "45"])).text(), "12345");
+    assert_eq!(site.ask(&chunked(["123", "456"])).status, 413);
+}

@@ -1,0 +1,179 @@
+//! Clients that are slow: each timeout with a short setting and no upper bound but the tests' patience.
+
+use std::io::Read;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use crate::common::{PATIENCE, Site, eventually, site_with};
+use osier_web::{Request, Router, Server, Timeouts};
+
+const SHORT: Duration = Duration::from_millis(200);
+
+/// For what the client has to be quicker than: a test may be held up for long on a busy machine.
+const MEDIUM: Duration = Duration::from_secs(3);
+
+/// One of the timeouts is short, the others are longer than any test.
+fn site_timing_out(router: Router, change: impl FnOnce(&mut Timeouts)) -> Site {
+    let long = Duration::MAX;
+    let mut timeouts = Timeouts {
+        header: long,
+        body: long,
+        idle: long,
+        write: long,
+        ..Timeouts::default()
+    };
+    change(&mut timeouts);
+    site_with(1, Server::new(router).timeouts(timeouts), |server| {
+        server.bind("127.0.0.1:0")
+    })
+}
+
+#[test]
+fn an_idle_connection_is_closed() {
+    let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.idle = MEDIUM);
+    let mut fresh = site.connect();
+    let mut used = site.connect();
+    assert_eq!(used.get("/").text(), "hi");
+    let start = Instant::now();
+    used.expect_end();
+    assert!(start.elapsed() >= MEDIUM / 2, "closed before its time");
+    fresh.expect_end();
+}
+
+#[test]
+fn requests_push_the_idle_deadline_back() {
+    let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.idle = MEDIUM);
+    let mut client = site.connect();
+    for _ in 0..6 {
+        assert_eq!(client.get("/").text(), "hi");
+        std::thread::sleep(MEDIUM / 4);
+    }
+}
+
+#[test]
+fn a_handler_may_take_longer_than_a_connection_may_idle() {
+    let router = Router::new().get("/", |_| {
+        osier::sleep(MEDIUM + SHORT);
+        "waited"
+    });
+    let site = site_timing_out(router, |timeouts| timeouts.idle = MEDIUM);
+    let mut client = site.connect();
+    assert_eq!(client.get("/").text(), "waited");
+    // The time to idle begins with the answer.
+    assert_eq!(client.get("/").text(), "waited");
+}
+
+#[test]
+fn an_incomplete_head_is_answered_408() {
+    let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.header = SHORT);
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHo");
+    let reply = client.reply();
+    assert_eq!((reply.status, reply.header("connection")), (408, Some("close")));
+    client.expect_end();
+}
+
+#[test]
+fn the_header_deadline_counts_from_the_first_byte() {
+    let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.header = SHORT);
+    let mut client = site.connect();
+    // Each byte comes well within the timeout; the head as a whole does not.
+    let start = Instant::now();
+    while client.try_send("G") && client.is_quiet_for(SHORT / 10) {
+        assert!(start.elapsed() < PATIENCE, "each byte has pushed the deadline back");
+    }
+    assert_eq!(client.reply().status, 408);
+}
+
+#[test]
+fn a_stray_crlf_after_a_request_is_not_the_beginning_of_another() {
+    let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.header = SHORT);
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n\r\n");
+    assert_eq!(client.reply().text(), "hi");
+    assert!(client.is_quiet_for(2 * SHORT));
+    assert_eq!(client.get("/").text(), "hi");
+}
+
+#[test]
+fn pieces_that_fill_a_buffer_exactly_do_not_hold_the_deadline() {
+    let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.header = SHORT);
+    let mut client = site.connect();
+    // The first read takes all of this at once, fills its buffer, and cannot tell that nothing follows.
+    client.send(format!(
+        "GET / HTTP/1.1\r\nHost: t\r\nx: {}",
+        "a".repeat((16 << 10) - 28)
+    ));
+    assert_eq!(client.reply().status, 408);
+
+    let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.idle = MEDIUM);
+    let mut client = site.connect();
+    client.send(format!(
+        "GET / HTTP/1.1\r\nHost: t\r\nx: {}\r\n\r\n",
+        "a".repeat((16 << 10) - 32)
+    ));
+    assert_eq!(client.reply().text(), "hi");
+    client.expect_end();
+}
+
+#[test]
+fn a_body_that_stops_coming_fails_the_read() {
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let handler = move |request: &mut Request<'_>| {
+        let error = request.body().read_to_end(&mut Vec::new()).unwrap_err();
+        tell.lock().unwrap().send(error.kind()).unwrap();
+        Err::<(), _>(error)
+    };
+    let site = site_timing_out(Router::new().post("/", handler), |timeouts| timeouts.body = SHORT);
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nsome");
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(std::io::ErrorKind::TimedOut));
+    assert_eq!(client.reply().status, 408);
+    client.expect_end();
+}
+
+#[test]
+fn a_client_that_does_not_read_is_cut() {
+    let page = Arc::new(vec![b'x'; 64 << 20]);
+    let served = Arc::new(AtomicUsize::new(0));
+    let count = served.clone();
+    let router = Router::new().get("/", move |_: &mut Request<'_>| {
+        osier_web::Response::new(osier_web::http::StatusCode::OK).body(osier_web::Body::shared(page.clone()))
+    });
+    let long = Duration::from_secs(600);
+    let timeouts = Timeouts {
+        write: SHORT,
+        header: long,
+        body: long,
+        idle: long,
+        ..Timeouts::default()
+    };
+    let server = Server::new(router).timeouts(timeouts).on_request(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut client = site.connect();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    eventually("the server gives up", || served.load(Ordering::SeqCst) == 1);
+    assert!(client.rest().len() < 64 << 20);
+}
+
+#[test]
+fn two_thousand_dripping_clients_do_not_slow_a_fast_one() {
+    let site = site_timing_out(Router::new().get("/", |_| "hi"), |_| ());
+    let head = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+    let mut slow: Vec<_> = (0..2000).map(|_| site.connect()).collect();
+    let mut fast = site.connect();
+    for byte in &head[..head.len() - 1] {
+        for client in &mut slow {
+            client.send([*byte]);
+        }
+        assert_eq!(fast.get("/").text(), "hi");
+    }
+    for client in &mut slow {
+        client.send(b"\n");
+        assert_eq!(client.reply().text(), "hi");
+    }
+}
