@@ -18,6 +18,16 @@ use std::{fs, io, path::Path};
 
 use masked::masked;
 
+/// Spellings of paths by what is odd about them.
+const PATHS: [(&str, &str); 6] = [
+    ("plain", "/a/b.c"),
+    ("slashes", "//a%2F/%2f//"),
+    ("dots", "/a%2f..%5c.;x/%2e"),
+    ("percent", "/%2561%25"),
+    ("beyond-ascii", "/caf\u{e9}/%c3%a9%FF"),
+    ("bad-escape", "/a%zz"),
+];
+
 /// Longer ones teach a fuzzer nothing.
 const SEED_BYTES: usize = 400;
 
@@ -50,6 +60,12 @@ fn main() -> io::Result<()> {
         fs::create_dir_all(&directory)?;
         written += 1;
         fs::write(directory.join(file_name(name)), bytes)?;
+    }
+    for (name, path) in PATHS {
+        let directory = corpus.join("path");
+        fs::create_dir_all(&directory)?;
+        written += 1;
+        fs::write(directory.join(name), path)?;
     }
     for (name, records) in FASTCGI {
         let directory = corpus.join("fastcgi");

@@ -38,6 +38,8 @@
 //! [`fastcgi`] is the record layer to applications and [`cgi`] the head of what they answer, on the same terms;
 //! [`proxy_protocol`] what a balancer says before the first request; [`multipart`] what a form with files is made of.
 //!
+//! [`Path`] is the one reading of a request's path, for routes, policies and handlers.
+//!
 //! Not here: HTTP/2, WebSocket frames, dates, any timeout.
 //!
 //! # Example
@@ -91,6 +93,7 @@ pub mod cgi;
 pub mod fastcgi;
 mod message;
 pub mod multipart;
+pub mod path;
 pub mod proxy_protocol;
 mod request;
 mod response;
@@ -100,5 +103,6 @@ pub use body::{BodyDecoder, CHUNK_END, ChunkHead, ChunkedDecoder, LAST_CHUNK, Pi
 pub use message::{
     Exchange, FieldLines, HeaderError, Headers, Limits, Method, Reject, Slots, Version, percent_decode, reason_phrase,
 };
+pub use path::{BadPath, Path};
 pub use request::{BodyLength, Form, Head, HeadScanner, LEADING_EMPTY_LINES, Outline};
 pub use response::{CONTINUE, DateLine, HeadWriter, ResponseBody, Sent, Transfer, write_reject};

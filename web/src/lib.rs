@@ -113,7 +113,7 @@ pub use cookie;
 pub use http;
 pub use listen::{Address, Listener};
 pub use osier::net::Stream;
-pub use osier_http::{Limits, percent_decode};
+pub use osier_http::{Limits, path, percent_decode};
 pub use request::extract::Json;
 pub use request::id::RequestId;
 pub use request::{Request, multipart};

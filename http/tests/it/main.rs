@@ -6,6 +6,7 @@ mod fastcgi;
 mod limits;
 mod multipart;
 mod outline;
+mod path;
 mod proxy_protocol;
 mod replies;
 mod request;

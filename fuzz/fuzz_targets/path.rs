@@ -1,0 +1,24 @@
+//! One path: never panics, canonicalising twice changes nothing, and no segment leads anywhere.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use osier_http::path::Path;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(path) = Path::parse(text) else { return };
+    let again = Path::parse(path.canonical()).expect("a canonical path is accepted");
+    assert_eq!(again.canonical(), path.canonical());
+    assert_eq!(path.sent_len(path.canonical().len()), text.len());
+    for segment in path.segments() {
+        let data = segment.data();
+        assert!(!data.contains(&0));
+        assert!(data.split(|byte| matches!(byte, b'/' | b'\\')).all(|name| !matches!(name, b"." | b"..")));
+        if let Some(name) = segment.name() {
+            assert!(!name.is_empty() && !name.contains(&b'/'));
+        }
+    }
+    if let Some(other) = path.with_slashes_decoded() {
+        assert!(Path::parse(&other).is_ok());
+    }
+});
