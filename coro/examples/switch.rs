@@ -86,18 +86,6 @@ fn main() -> std::io::Result<()> {
         }
     });
 
-    measure("take + new + run a deferred callback + give", 1_000_000, |count| {
-        for n in 0..count {
-            let mut coroutine = Coroutine::<(), (), ()>::new(pool.take(None).expect("warm"), move |y, ()| {
-                y.defer(move || {
-                    black_box(n);
-                });
-            });
-            coroutine.resume(());
-            pool.give(coroutine.into_stack());
-        }
-    });
-
     for many in [100, 10_000] {
         let mut all = (0..many)
             .map(|_| {

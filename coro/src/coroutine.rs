@@ -1,7 +1,7 @@
 //! Coroutines: a closure on its own stack that can stop in the middle and go on later.
 //!
 //! The switch itself, unwinding across it and backtraces through it are corosensei's; here is what surrounds it: reuse
-//! of the stack, deferred callbacks, memory tied to the coroutine, generators. The runtime builds its fibers on
+//! of the stack and generators. The runtime builds its fibers on
 //! [`Coroutine::new_unchecked`]; programs use [`Coroutine::new`] for generators and state machines.
 //!
 //! # Safety
@@ -11,10 +11,7 @@
 //! belongs to, is lent to the closure and never moves, so the pointee, which lies above it on the same stack, outlives it.
 #![allow(unsafe_code)]
 
-use crate::arena::Arena;
-use crate::defer::{Deferred, Defers, Generation};
 use crate::stack::Stack;
-use std::cell::OnceCell;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::mem;
@@ -221,33 +218,15 @@ impl<Input, Yield, Return> fmt::Debug for Coroutine<Input, Yield, Return> {
 }
 
 /// A running coroutine's own side of the switch.
-///
-/// Its callbacks ([`defer`](Yielder::defer)) and then its memory ([`alloc`](Yielder::alloc)) go when the coroutine ends, however it does: after
-/// the closure has returned or unwound, on the coroutine's stack.
 pub struct Yielder<Input, Yield> {
     raw: NonNull<corosensei::Yielder<Input, Yield>>,
-    /// Made when first used: most coroutines use none of it and should not pay.
-    extras: OnceCell<Box<Extras>>,
-}
-
-/// What goes with the coroutine, in this order.
-#[derive(Default)]
-struct Extras {
-    defers: Defers,
-    arena: Arena,
 }
 
 impl<Input, Yield> Yielder<Input, Yield> {
     fn new(raw: &corosensei::Yielder<Input, Yield>) -> Self {
         Yielder {
             raw: NonNull::from(raw),
-            extras: OnceCell::new(),
         }
-    }
-
-    #[inline]
-    fn extras(&self) -> &Extras {
-        self.extras.get_or_init(Default::default)
     }
 
     /// Stops here and hands `value` to whoever resumed the coroutine; returns what the next [`Coroutine::resume`] brings.
@@ -264,42 +243,10 @@ impl<Input, Yield> Yielder<Input, Yield> {
         // SAFETY: the pointee outlives `self` (module invariant).
         unsafe { self.raw.as_ref() }.suspend(value)
     }
-
-    /// Runs `f` when the coroutine ends; see [`Defers::defer`].
-    pub fn defer(&self, f: impl FnOnce() + 'static) -> Deferred {
-        self.extras().defers.defer(f)
-    }
-
-    /// The mark [`run_deferred`](Yielder::run_deferred) runs back to; see [`Defers::generation`].
-    pub fn generation(&self) -> Generation {
-        self.extras().defers.generation()
-    }
-
-    /// Runs what was deferred since `generation`, the latest first; see [`Defers::run`].
-    pub fn run_deferred(&self, generation: Generation) {
-        self.extras().defers.run(generation);
-    }
-
-    /// Makes a deferred callback not run; see [`Defers::disarm`].
-    pub fn disarm(&self, deferred: Deferred) -> bool {
-        self.extras().defers.disarm(deferred)
-    }
-
-    /// Runs a deferred callback now rather than later; see [`Defers::fire`].
-    pub fn fire(&self, deferred: Deferred) -> bool {
-        self.extras().defers.fire(deferred)
-    }
-
-    /// Keeps `value` until the coroutine ends; see [`Arena::alloc`].
-    pub fn alloc<T: 'static>(&self, value: T) -> &T {
-        self.extras().arena.alloc(value)
-    }
 }
 
 impl<Input, Yield> fmt::Debug for Yielder<Input, Yield> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Yielder")
-            .field("defers", &self.extras.get().map(|extras| &extras.defers))
-            .finish_non_exhaustive()
+        f.debug_struct("Yielder").finish_non_exhaustive()
     }
 }

@@ -20,7 +20,6 @@
 //! - [`coroutine`]: [`Coroutine`] and [`Yielder`], over the switch of the `corosensei` crate.
 //! - [`stack`]: [`Stack`], the per-thread [`stack::Pool`], the process-wide regions stacks are cut from.
 //! - [`overflow`]: the report that a stack overflow ends in.
-//! - [`defer`]: callbacks that run when a coroutine ends; [`arena`]: memory that lives as long as it.
 //! - [`panic_count`]: takes a thread's "is panicking" away while a coroutine that unwinds is suspended.
 //!
 //! # Threads
@@ -33,13 +32,10 @@
 #[cfg(not(panic = "unwind"))]
 compile_error!("osier-coro ends coroutines by unwinding: build with panic = \"unwind\"");
 
-pub mod arena;
 pub mod coroutine;
-pub mod defer;
 pub mod overflow;
 pub mod panic_count;
 pub mod stack;
 
 pub use coroutine::{Coroutine, CoroutineResult, Yielder};
-pub use defer::Defers;
 pub use stack::Stack;

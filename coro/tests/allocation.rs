@@ -1,7 +1,7 @@
 //! What must not allocate, counted by the allocator.
 
 use osier_coro::stack::{Config, Pool};
-use osier_coro::{Coroutine, CoroutineResult, Defers};
+use osier_coro::{Coroutine, CoroutineResult};
 use testkit::allocations::{Counting, allocations};
 
 #[global_allocator]
@@ -52,9 +52,4 @@ fn a_coroutine_on_a_warm_stack_does_not_allocate() {
         }
     });
     assert_eq!(count, 0);
-}
-
-#[test]
-fn unused_defers_own_no_memory() {
-    assert_eq!(counted(|| drop(Defers::new())), 0);
 }

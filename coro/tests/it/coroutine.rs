@@ -180,10 +180,9 @@ fn a_leaked_coroutine_drops_nothing_and_keeps_its_stack() {
 #[test]
 fn reset_ends_the_old_function_and_starts_a_new_one_on_the_same_stack() {
     let log = Rc::default();
-    let (note, deferred) = (Note(Rc::clone(&log), "dropped"), Note(Rc::clone(&log), "deferred"));
+    let note = Note(Rc::clone(&log), "dropped");
     let mut coroutine = Coroutine::new(stack(), move |y, n: usize| {
         let _note = note;
-        y.defer(move || drop(deferred));
         y.suspend((&raw const n).addr());
         0
     });
@@ -194,7 +193,7 @@ fn reset_ends_the_old_function_and_starts_a_new_one_on_the_same_stack() {
         y.suspend((&raw const n).addr());
         n * 2
     });
-    assert_eq!(*log.borrow(), ["dropped", "deferred"]);
+    assert_eq!(*log.borrow(), ["dropped"]);
     assert!(!coroutine.is_started());
     let Yield(new) = coroutine.resume(21) else {
         panic!("it suspends")
@@ -222,39 +221,53 @@ fn generators_are_iterators() {
     assert_eq!((short.next(), short.next(), short.next()), (Some(1), None, None));
 }
 
-// As the coroutine sees them; their details are tested in `defer.rs`.
+/// Runs its closure when dropped, if nobody has taken it before.
+struct Guard<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for Guard<F> {
+    fn drop(&mut self) {
+        if let Some(callback) = self.0.take() {
+            callback();
+        }
+    }
+}
+
+/// Everything that callbacks deferred to the end of a coroutine are for is done by values with destructors: the latest runs
+/// first, those since a mark run at the mark, one is taken back or runs early, and memory lives as long as the coroutine.
 #[test]
-fn deferred_callbacks_and_memory_go_with_the_coroutine() {
+fn guards_of_a_coroutine_run_the_latest_first_however_it_ends() {
     for end in ["return", "panic", "drop"] {
-        let log = Rc::default();
-        let notes = ["memory", "first", "second", "request"].map(|word| Note(Rc::clone(&log), word));
+        let log = Rc::<RefCell<Vec<&str>>>::default();
+        let notes = log.clone();
         let mut coroutine = Coroutine::<(), (), ()>::new(stack(), move |y, ()| {
-            let [memory, first, second, request] = notes;
-            let text: &String = y.alloc("tied".repeat(2));
-            y.alloc(memory);
-            y.defer(move || drop(first));
-            let second = y.defer(move || drop(second));
-            let generation = y.generation();
-            y.defer(move || drop(request));
-            y.run_deferred(generation);
+            let defer = |word| {
+                let log = notes.clone();
+                Guard(Some(move || log.borrow_mut().push(word)))
+            };
+            let _connection = defer("connection");
+            let early = defer("early");
+            let mut since_mark = vec![defer("second"), defer("rollback")];
+            // A callee hands out what is to outlast it.
+            let callee = || defer("of a callee");
+            let _callee = callee();
+            since_mark[1].0 = None;
             y.suspend(());
-            assert!(y.fire(second) && !y.fire(second) && !y.disarm(second));
-            assert_eq!(text, "tiedtied");
+            drop(early);
+            drop(since_mark);
             if end == "panic" {
                 std::panic::resume_unwind(Box::new(()));
             }
         });
         coroutine.resume(());
-        assert_eq!(*log.borrow(), ["request"]);
+        assert!(log.borrow().is_empty());
         if end == "drop" {
             drop(coroutine);
+            assert_eq!(*log.borrow(), ["of a callee", "second", "early", "connection"]);
         } else {
-            assert_eq!(
-                catch_unwind(AssertUnwindSafe(|| coroutine.resume(()))).is_err(),
-                end == "panic"
-            );
+            let ended = catch_unwind(AssertUnwindSafe(|| coroutine.resume(())));
+            assert_eq!(ended.is_err(), end == "panic");
+            assert_eq!(*log.borrow(), ["early", "second", "of a callee", "connection"], "{end}");
         }
-        assert_eq!(*log.borrow(), ["request", "second", "first", "memory"], "{end}");
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod child;
 mod coroutine;
-mod defer;
 mod overflow;
 mod panic_count;
 mod stack;

@@ -22,8 +22,7 @@ fn workload() -> u64 {
                 .map(|n| {
                     let mut coroutine = Coroutine::<u64, u64, u64>::new(pool.take(None).unwrap(), move |y, mut x| {
                         let filled = std::hint::black_box([n; 4096]);
-                        y.defer(move || drop(std::hint::black_box(Box::new(n))));
-                        let text = y.alloc(format!("{n}"));
+                        let text = std::hint::black_box(Box::new(format!("{n}")));
                         for _ in 0..n {
                             x += y.suspend(x + filled[x as usize % 4096]);
                         }
