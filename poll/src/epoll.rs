@@ -9,14 +9,13 @@
 #![allow(unsafe_code)]
 
 use crate::eventfd::WakeUp;
-use crate::{Bell, Capabilities, Event, Interest, Mode, Ready, Token};
+use crate::{Capabilities, Event, Interest, Mode, Ready, Token};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Events as the kernel wrote them.
@@ -32,7 +31,7 @@ unsafe impl Sync for RawEvents {}
 #[derive(Debug)]
 pub(crate) struct Epoll {
     epoll: OwnedFd,
-    wake_up: Arc<WakeUp>,
+    wake_up: WakeUp,
 }
 
 impl Epoll {
@@ -40,10 +39,10 @@ impl Epoll {
 
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let wake_up = Arc::new(WakeUp::new()?);
+        let wake_up = WakeUp::new()?;
         epoll::add(
             &epoll,
-            &*wake_up,
+            &wake_up,
             EventData::new_u64(Token::WAKE_UP.0),
             EventFlags::IN | EventFlags::ET,
         )?;
@@ -90,10 +89,6 @@ impl Epoll {
 
     pub(crate) fn notify(&self) -> io::Result<()> {
         self.wake_up.ring()
-    }
-
-    pub(crate) fn bell(&self) -> Arc<dyn Bell> {
-        Arc::clone(&self.wake_up) as Arc<dyn Bell>
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -9,7 +9,6 @@
 //! finds it set leaves the write to the one who set it: a wait is about to end, and what this notifier stored before is
 //! seen after that wait, since both sides use a read-modify-write (AcqRel).
 
-use crate::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::io;
@@ -36,11 +35,9 @@ impl WakeUp {
     pub(crate) fn acknowledge(&self) {
         self.pending.swap(false, Ordering::AcqRel);
     }
-}
 
-impl Bell for WakeUp {
     /// Ends one wait; one write for all notifiers since the last.
-    fn ring(&self) -> io::Result<()> {
+    pub(crate) fn ring(&self) -> io::Result<()> {
         if self.pending.swap(true, Ordering::AcqRel) {
             return Ok(());
         }

@@ -13,8 +13,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Room for `capacity` events of descriptors, at least one, and as many of [`Readiness`](crate::Readiness), so that
-    /// neither crowds the other out. What does not fit comes with the next wait; a notification takes one place.
+    /// Room for `capacity` events, at least one. What does not fit comes with the next wait; a notification takes one place.
     pub fn with_capacity(capacity: usize) -> Self {
         // epoll_wait(2) refuses more than INT_MAX / size_of::<epoll_event>().
         let capacity = capacity.clamp(1, 1 << 20);
@@ -43,7 +42,7 @@ impl Events {
         self.len() == 0
     }
 
-    /// How many events of descriptors fit.
+    /// How many events fit.
     pub fn capacity(&self) -> usize {
         self.capacity
     }

@@ -1,7 +1,8 @@
 //! A readiness poller: tells which file descriptors can be read or written without blocking.
 //!
-//! The worker loop of the runtime is its main caller; one [`Poller`] belongs to one worker, which alone calls
-//! [`Poller::wait`], while any thread may register, set a [`Readiness`], and [`Poller::notify`] to interrupt the wait.
+//! One thread calls [`Poller::wait`], while any thread may register descriptors and call [`Poller::notify`] to interrupt the
+//! wait. There is no readiness but of descriptors: state that a thread sets, and a poller waits for, is in an eventfd, which
+//! is readable while it is set (osier's `Event::with_fd`).
 //!
 //! ```
 //! use osier_poll::{Events, Interest, Mode, Poller, Token};
@@ -44,7 +45,6 @@
 //! | `delete(&self, fd)` | forget it: no later `wait` reports it; not registered: `NotFound` |
 //! | `wait(&self, room, Option<Duration>)` | block until an event, a notification or the timeout; a signal may end it too |
 //! | `notify(&self)` | end one `wait`, the running or the next one; many notifications may become one |
-//! | `bell(&self) -> Arc<dyn Bell>` | `notify`, for whoever may outlive the poller |
 //! | `fd(&self) -> Option<BorrowedFd>` | a descriptor that is readable when `wait` has something to say, if there is one |
 //!
 //! - The floor is [`Mode::Oneshot`], level-triggered: an armed descriptor that is ready gives one event and is then
@@ -65,14 +65,12 @@ mod eventfd;
 mod events;
 mod poller;
 mod portable;
-mod readiness;
 
 use std::io;
 
 pub use bits::{Interest, Ready};
 pub use events::{Events, Iter};
-pub use poller::{Driver, Pollable, Poller};
-pub use readiness::Readiness;
+pub use poller::{Driver, Poller};
 
 /// What the caller calls a registered descriptor; comes back with its events. `Token(u64::MAX)` is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -105,8 +103,7 @@ pub enum Mode {
     Oneshot,
 }
 
-/// What a back-end can do beyond one-shot level notification of reading and writing. A [`Readiness`] knows all modes on
-/// every back-end.
+/// What a back-end can do beyond one-shot level notification of reading and writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -130,9 +127,4 @@ pub struct Event {
     pub token: Token,
     /// For what it is ready.
     pub readiness: Ready,
-}
-
-/// What ends a wait from another thread, also after the poller has gone.
-trait Bell: Send + Sync + std::fmt::Debug {
-    fn ring(&self) -> io::Result<()>;
 }

@@ -1,10 +1,9 @@
 //! Stands for the back-end on epoll where the system has none: the same surface, and no value of it.
 
-use crate::{Bell, Capabilities, Event, Interest, Mode, Token};
+use crate::{Capabilities, Event, Interest, Mode, Token};
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) struct RawEvents(pub(crate) Vec<RawEvent>);
@@ -43,10 +42,6 @@ impl Epoll {
     }
 
     pub(crate) fn notify(&self) -> io::Result<()> {
-        match self.0 {}
-    }
-
-    pub(crate) fn bell(&self) -> Arc<dyn Bell> {
         match self.0 {}
     }
 

@@ -1,16 +1,10 @@
-//! The public poller: one of the back-ends, and beside it the user-space readiness that none of them knows.
-//!
-//! # Protocol
-//! `hub` is made when the first [`Readiness`] is registered; a poller without one pays a look at it per wait. Its `turn` is
-//! held for the whole of a wait, so that of several waiting threads one looks at the queue and at the system together.
+//! The public poller: one of the back-ends.
 
 use crate::epoll::Epoll;
 use crate::portable::Portable;
-use crate::readiness::Hub;
-use crate::{Capabilities, Events, Interest, Mode, Readiness, Token};
+use crate::{Capabilities, Events, Interest, Mode, Token};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Which back-end a [`Poller`] stands on.
@@ -52,52 +46,18 @@ impl Default for Driver {
     }
 }
 
-/// What a [`Poller`] can watch: a descriptor, or a [`Readiness`]. Any type can be watched that gives one of these away.
-pub trait Pollable: sealed::Pollable {}
-
-impl<T: AsFd> Pollable for T {}
-impl Pollable for &Readiness {}
-
-mod sealed {
-    use super::*;
-
-    pub enum Kind<'a> {
-        Fd(BorrowedFd<'a>),
-        Readiness(&'a Readiness),
-    }
-
-    pub trait Pollable {
-        fn kind(&self) -> Kind<'_>;
-    }
-
-    impl<T: AsFd> Pollable for T {
-        #[inline]
-        fn kind(&self) -> Kind<'_> {
-            Kind::Fd(self.as_fd())
-        }
-    }
-
-    impl Pollable for &Readiness {
-        #[inline]
-        fn kind(&self) -> Kind<'_> {
-            Kind::Readiness(self)
-        }
-    }
-}
-use sealed::Kind;
-
 #[derive(Debug)]
 enum Backend {
     Epoll(Epoll),
     Portable(Portable),
 }
 
-/// Watches descriptors, and user-space [`Readiness`]. Every function may be called from any thread; those that wait at the
-/// same time on one poller are served in turns, and then a timeout counts from the turn on.
+/// Watches descriptors. Every function may be called from any thread, also [`wait`](Poller::wait) from several at once. One of
+/// them gets an event, unless its mode is [`Mode::Level`]. On [`Driver::Portable`] waits take turns, and a timeout counts
+/// from the turn on.
 #[derive(Debug)]
 pub struct Poller {
     backend: Backend,
-    hub: OnceLock<Arc<Hub>>,
 }
 
 impl Poller {
@@ -118,8 +78,7 @@ impl Poller {
             Driver::Epoll => Backend::Epoll(Epoll::new()?),
             Driver::Portable => Backend::Portable(Portable::new()?),
         };
-        let hub = OnceLock::new();
-        Ok(Poller { backend, hub })
+        Ok(Poller { backend })
     }
 
     /// What it stands on.
@@ -138,9 +97,8 @@ impl Poller {
         }
     }
 
-    /// Registers a descriptor or a [`Readiness`]. A descriptor stays registered until [`delete`](Self::delete), or, with
-    /// [`Capabilities::forgets_closed`], until its last duplicate closes. It may be registered in several pollers at once,
-    /// a `Readiness` in one.
+    /// Registers a descriptor. It stays registered until [`delete`](Self::delete), or, with
+    /// [`Capabilities::forgets_closed`], until its last duplicate closes. It may be registered in several pollers at once.
     ///
     /// # Errors
     /// - `AlreadyExists`: it is registered; use [`modify`](Self::modify).
@@ -149,12 +107,11 @@ impl Poller {
     /// - `Unsupported`: the back-end does not have the mode.
     /// - `StorageFull`: the user's limit `/proc/sys/fs/epoll/max_user_watches` is reached.
     #[inline]
-    pub fn add(&self, source: impl Pollable, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
+    pub fn add(&self, fd: impl AsFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
         let token = token.for_user()?;
-        match (source.kind(), &self.backend) {
-            (Kind::Fd(fd), Backend::Epoll(epoll)) => epoll.add(fd, token, interest, mode),
-            (Kind::Fd(fd), Backend::Portable(portable)) => portable.add(fd, token, interest, mode),
-            (Kind::Readiness(readiness), _) => self.hub().add(readiness, token, interest, mode),
+        match &self.backend {
+            Backend::Epoll(epoll) => epoll.add(fd.as_fd(), token, interest, mode),
+            Backend::Portable(portable) => portable.add(fd.as_fd(), token, interest, mode),
         }
     }
 
@@ -166,12 +123,11 @@ impl Poller {
     /// - `InvalidInput`: the token is `u64::MAX`.
     /// - `Unsupported`: the back-end does not have the mode.
     #[inline]
-    pub fn modify(&self, source: impl Pollable, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
+    pub fn modify(&self, fd: impl AsFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
         let token = token.for_user()?;
-        match (source.kind(), &self.backend) {
-            (Kind::Fd(fd), Backend::Epoll(epoll)) => epoll.modify(fd, token, interest, mode),
-            (Kind::Fd(fd), Backend::Portable(portable)) => portable.modify(fd, token, interest, mode),
-            (Kind::Readiness(readiness), _) => self.hub().modify(readiness, token, interest, mode),
+        match &self.backend {
+            Backend::Epoll(epoll) => epoll.modify(fd.as_fd(), token, interest, mode),
+            Backend::Portable(portable) => portable.modify(fd.as_fd(), token, interest, mode),
         }
     }
 
@@ -181,11 +137,10 @@ impl Poller {
     /// # Errors
     /// - `NotFound`: it is not registered here.
     #[inline]
-    pub fn delete(&self, source: impl Pollable) -> io::Result<()> {
-        match (source.kind(), &self.backend) {
-            (Kind::Fd(fd), Backend::Epoll(epoll)) => epoll.delete(fd),
-            (Kind::Fd(fd), Backend::Portable(portable)) => portable.delete(fd),
-            (Kind::Readiness(readiness), _) => self.hub().delete(readiness),
+    pub fn delete(&self, fd: impl AsFd) -> io::Result<()> {
+        match &self.backend {
+            Backend::Epoll(epoll) => epoll.delete(fd.as_fd()),
+            Backend::Portable(portable) => portable.delete(fd.as_fd()),
         }
     }
 
@@ -207,29 +162,11 @@ impl Poller {
     /// None is expected of a poller that exists.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         events.clear();
-        if let Some(hub) = self.hub.get() {
-            let _turn = hub.turn();
-            let timeout = if hub.is_due() { Some(Duration::ZERO) } else { timeout };
-            self.wait_for_descriptors(events, timeout)?;
-            hub.take(&mut events.others, events.capacity);
-        } else {
-            self.wait_for_descriptors(events, timeout)?;
-            // Made while this thread waited. If another has the turn by now, that one takes.
-            if let Some(hub) = self.hub.get()
-                && let Some(_turn) = hub.try_turn()
-            {
-                hub.take(&mut events.others, events.capacity);
-            }
+        match &self.backend {
+            Backend::Epoll(epoll) => epoll.wait(&mut events.epoll.0, timeout)?,
+            Backend::Portable(portable) => portable.wait(&mut events.others, events.capacity, timeout)?,
         }
         Ok(events.len())
-    }
-
-    #[inline]
-    fn wait_for_descriptors(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
-        match &self.backend {
-            Backend::Epoll(epoll) => epoll.wait(&mut events.epoll.0, timeout),
-            Backend::Portable(portable) => portable.wait(&mut events.others, events.capacity, timeout),
-        }
     }
 
     /// Ends one [`wait`](Self::wait): the running one, or else the next. From any thread; at most one system call, none
@@ -247,21 +184,10 @@ impl Poller {
 
     /// The poller's own descriptor, which is readable when [`wait`](Self::wait) has something to say, so that it can stand
     /// in another poller. `None` where [`Driver::Portable`] stands on poll(2), which has none.
-    ///
-    /// It tells of a [`Readiness`] when that is set, and not again if a wait has left it for the next one.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backend {
             Backend::Epoll(epoll) => Some(epoll.fd()),
             Backend::Portable(portable) => portable.fd(),
         }
-    }
-
-    fn hub(&self) -> &Arc<Hub> {
-        self.hub.get_or_init(|| {
-            Arc::new(Hub::new(match &self.backend {
-                Backend::Epoll(epoll) => epoll.bell(),
-                Backend::Portable(portable) => portable.bell(),
-            }))
-        })
     }
 }

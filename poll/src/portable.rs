@@ -22,28 +22,23 @@
 //!   or the poller, that is all waits of it, has ended.
 #![allow(unsafe_code)]
 
-use crate::{Bell, Capabilities, Event, Interest, Mode, Ready, Token};
+use crate::{Capabilities, Event, Interest, Mode, Ready, Token};
 use polling::PollMode;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 #[derive(Debug)]
 pub(crate) struct Portable {
-    system: Arc<System>,
-    /// The system's answer, as far as it is not handed over. Its owner is who waits.
-    turn: Mutex<Answer>,
-    table: Mutex<Table>,
-}
-
-#[derive(Debug)]
-struct System {
     poller: polling::Poller,
     /// As in `eventfd.rs`: a notification is under way. (The one inside `polling` has no release on its way out.)
     pending: AtomicBool,
+    /// The system's answer, as far as it is not handed over. Its owner is who waits.
+    turn: Mutex<Answer>,
+    table: Mutex<Table>,
 }
 
 #[derive(Debug)]
@@ -76,10 +71,8 @@ struct Registration {
 impl Portable {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            system: Arc::new(System {
-                poller: polling::Poller::new()?,
-                pending: AtomicBool::new(false),
-            }),
+            poller: polling::Poller::new()?,
+            pending: AtomicBool::new(false),
             turn: Mutex::new(Answer {
                 events: polling::Events::with_capacity(std::num::NonZeroUsize::MIN),
                 handed_over: 0,
@@ -90,8 +83,8 @@ impl Portable {
 
     pub(crate) fn capabilities(&self) -> Capabilities {
         Capabilities {
-            level: self.system.poller.supports_level(),
-            edge: self.system.poller.supports_edge(),
+            level: self.poller.supports_level(),
+            edge: self.poller.supports_edge(),
             priority: self.is_epoll(),
             read_closed: false,
             forgets_closed: self.is_epoll(),
@@ -99,12 +92,12 @@ impl Portable {
     }
 
     fn is_epoll(&self) -> bool {
-        cfg!(any(target_os = "linux", target_os = "android")) && self.system.poller.supports_edge()
+        cfg!(any(target_os = "linux", target_os = "android")) && self.poller.supports_edge()
     }
 
     /// Whether the system is asked with a list of numbers: the only one of them that knows level but not edge.
     fn is_poll(&self) -> bool {
-        self.system.poller.supports_level() && !self.system.poller.supports_edge()
+        self.poller.supports_level() && !self.poller.supports_edge()
     }
 
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
@@ -129,7 +122,7 @@ impl Portable {
             .is_err_and(|error| error.kind() != io::ErrorKind::AlreadyExists)
         {
             // kqueue's set of numbers has it in spite of the error.
-            let _ = self.system.poller.delete(registration.known_as(fd));
+            let _ = self.poller.delete(registration.known_as(fd));
         }
         added?;
         // Over what the system has forgotten by itself.
@@ -148,10 +141,7 @@ impl Portable {
         let known_as = registration.known_as(fd);
         let modified = match registration.parked {
             true => self.add_to_system(known_as, wish(key, interest), poll_mode),
-            false => self
-                .system
-                .poller
-                .modify_with_mode(known_as, wish(key, interest), poll_mode),
+            false => self.poller.modify_with_mode(known_as, wish(key, interest), poll_mode),
         };
         match modified {
             Ok(()) => {
@@ -176,7 +166,7 @@ impl Portable {
         };
         match registration.parked {
             true => Ok(()),
-            false => self.system.poller.delete(registration.known_as(fd)),
+            false => self.poller.delete(registration.known_as(fd)),
         }
     }
 
@@ -206,13 +196,13 @@ impl Portable {
         let mut looked = !self.is_poll();
         loop {
             turn.events.clear();
-            match self.system.poller.wait(&mut turn.events, timeout) {
+            match self.poller.wait(&mut turn.events, timeout) {
                 // poll(2): the notifier has said so and not yet written. The notification has ended this wait, but
                 // `polling` remembers it as under way until a wait succeeds.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => timeout = Some(Duration::ZERO),
                 Err(error) => return Err(error),
                 Ok(count) => {
-                    let notified = self.system.pending.swap(false, Ordering::AcqRel);
+                    let notified = self.pending.swap(false, Ordering::AcqRel);
                     if looked || count > 0 || !notified {
                         return Ok(());
                     }
@@ -234,7 +224,7 @@ impl Portable {
             && (gone || !was_armed)
             && let Some(double) = &registration.double
         {
-            registration.parked |= self.system.poller.delete(double).is_ok();
+            registration.parked |= self.poller.delete(double).is_ok();
         }
         was_armed.then(|| Event {
             token: registration.token,
@@ -246,15 +236,16 @@ impl Portable {
         // SAFETY: where the system goes by number, `fd` is the registration's own duplicate, which is dropped after it is
         // deleted (`delete`, `accept`), or with the table, when the waits that use numbers are over. Elsewhere
         // the kernel ends the registration with the open file. (Module header.)
-        unsafe { self.system.poller.add_with_mode(fd.as_raw_fd(), wish, mode) }
+        unsafe { self.poller.add_with_mode(fd.as_raw_fd(), wish, mode) }
     }
 
     pub(crate) fn notify(&self) -> io::Result<()> {
-        self.system.ring()
-    }
-
-    pub(crate) fn bell(&self) -> Arc<dyn Bell> {
-        Arc::clone(&self.system) as Arc<dyn Bell>
+        if self.pending.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.poller
+            .notify()
+            .inspect_err(|_| self.pending.store(false, Ordering::Release))
     }
 
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -273,7 +264,7 @@ impl Portable {
                 target_os = "dragonfly",
             )
         ))]
-        return Some(self.system.poller.as_fd());
+        return Some(self.poller.as_fd());
         #[allow(unreachable_code, reason = "the cfg above decides")]
         None
     }
@@ -281,25 +272,14 @@ impl Portable {
     fn poll_mode(&self, mode: Mode) -> io::Result<PollMode> {
         let (poll_mode, supported) = match mode {
             Mode::Oneshot => (PollMode::Oneshot, true),
-            Mode::Level => (PollMode::Level, self.system.poller.supports_level()),
-            Mode::Edge => (PollMode::Edge, self.system.poller.supports_edge()),
+            Mode::Level => (PollMode::Level, self.poller.supports_level()),
+            Mode::Edge => (PollMode::Edge, self.poller.supports_edge()),
         };
         if !supported {
             let message = format!("this poller does not know Mode::{mode:?}: see Poller::capabilities");
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
         Ok(poll_mode)
-    }
-}
-
-impl Bell for System {
-    fn ring(&self) -> io::Result<()> {
-        if self.pending.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        self.poller
-            .notify()
-            .inspect_err(|_| self.pending.store(false, Ordering::Release))
     }
 }
 
