@@ -1,4 +1,4 @@
-//! A host with a `calloop` event loop, as Wayland programs have: a timer of its own beside a runtime whose fibers sleep.
+//! A program with a `calloop` event loop, as Wayland programs have: a timer of its own, beside a runtime whose fibers sleep.
 //!
 //! ```text
 //! cargo run -p osier-examples --bin calloop_host

@@ -1,5 +1,8 @@
-//! A chat room over WebSockets: `cargo run --release -p osier-examples --bin chat -- [ADDR]`, and two browsers on
-//! <http://127.0.0.1:8080/>.
+//! A chat room over WebSockets. Start it and open two browsers on <http://127.0.0.1:8080/>.
+//!
+//! ```text
+//! cargo run --release -p osier-examples --bin chat -- [ADDR]
+//! ```
 
 use std::io;
 use std::process::ExitCode;
@@ -10,18 +13,18 @@ use osier_web::{Rejection, Request, Response, Router, http::StatusCode};
 
 mod start;
 
-/// Frames that wait for a guest who is slow, before it is asked to come back later.
+/// The most frames buffered for a slow guest. Beyond it the connection is closed with "try again later".
 const BEHIND: usize = 256;
 
 struct Room(Topic<Frame>);
 
-/// Waits for the guest and for the room at once.
+/// Waits for the guest and for the room at the same time.
 fn talk(socket: &mut WebSocket<'_>, room: &Topic<Frame>) -> io::Result<()> {
     let mut others = room.subscribe(BEHIND, Policy::Disconnect);
     loop {
         osier::select! {
             message = socket.recv_async() => match message? {
-                // One frame, shared by all who get it.
+                // One frame, shared by all guests.
                 Some(message) => drop(room.publish(message.into())),
                 None => return Ok(()),
             },

@@ -1,4 +1,8 @@
-//! An echo server on the runtime alone: `cargo run --release -p osier-examples --bin echo -- [ADDR [WORKERS]]`.
+//! An echo server on the runtime alone.
+//!
+//! ```text
+//! cargo run --release -p osier-examples --bin echo -- [ADDR [WORKERS]]
+//! ```
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -22,7 +26,7 @@ fn serve(addr: SocketAddr) -> io::Result<()> {
     println!("echo on {}", listener.local_addr()?);
     loop {
         match listener.accept() {
-            // A client that resets its connection concerns nobody else.
+            // A client that resets its connection does not disturb the others.
             Ok((stream, _)) => drop(osier::spawn(move || echo(stream))),
             Err(error) if osier::Cancelled::is(&error) => return Err(error),
             Err(error) => {

@@ -1,4 +1,8 @@
-//! The smallest web server: `cargo run --release -p osier-examples --bin hello -- [ADDR [WORKERS]]`.
+//! The smallest web server.
+//!
+//! ```text
+//! cargo run --release -p osier-examples --bin hello -- [ADDR [WORKERS]]
+//! ```
 
 use std::process::ExitCode;
 use std::{env, io};

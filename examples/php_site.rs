@@ -1,6 +1,10 @@
-//! A site in PHP, files and scripts of one folder: `cargo run --release -p osier-examples --bin php_site -- [ADDR [FOLDER [BACKEND]]]`.
+//! A site in PHP: the files and scripts of one folder.
 //!
-//! Without a backend (`host:port` or `unix:/path`) it starts a php-fpm of its own; without a folder it serves
+//! ```text
+//! cargo run --release -p osier-examples --bin php_site -- [ADDR [FOLDER [BACKEND]]]
+//! ```
+//!
+//! A backend is `host:port` or `unix:/path`. Without one, the program starts a php-fpm of its own. Without a folder it serves
 //! `examples/php`.
 
 use std::path::{Path, PathBuf};
@@ -15,7 +19,7 @@ use rustix::process::{Pid, Signal};
 
 mod start;
 
-/// A php-fpm in a temporary folder; both end with the value.
+/// A php-fpm in a temporary folder. Dropping this ends the process and removes the folder.
 struct Fpm {
     child: Child,
     folder: PathBuf,
@@ -37,7 +41,7 @@ impl Fpm {
             socket.display()
         );
         fs::write(&config, text)?;
-        // -R: it may be the superuser's, who then is also whom the scripts run as.
+        // -R allows root to run it; scripts then run as root too.
         let child = Command::new(program).arg("-R").arg("-y").arg(config).spawn()?;
         let mut fpm = Fpm { child, folder };
         for _ in 0..500 {
@@ -60,14 +64,14 @@ impl Fpm {
 
 impl Drop for Fpm {
     fn drop(&mut self) {
-        // Asked to end, it ends its workers first; killed, it would leave them.
+        // SIGTERM makes it end its workers first; SIGKILL would leave them running.
         let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Debian's has its version in its name.
+/// Debian's binary has the version in its name.
 fn find() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
@@ -89,7 +93,7 @@ fn router(folder: &Path, backend: Address) -> io::Result<Router> {
         ..Options::default()
     };
     let scripts = FastCgi::with(folder, [backend], options)?;
-    // What is no script is a file.
+    // Everything that is not a script is served as a file.
     let site = scripts.otherwise(move |request| files.answer(request));
     Ok(Router::new().fallback(site.handler()))
 }

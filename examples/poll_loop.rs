@@ -1,11 +1,11 @@
-//! A host with a bare poll(2) loop over descriptors of its own, one of which is a runtime: fibers echo what clients send, lines
-//! from stdin are the host's.
+//! A program with a bare poll(2) loop. One of its descriptors is a runtime, whose fibers echo what clients send. The loop itself handles
+//! lines from stdin.
 //!
 //! ```text
 //! cargo run -p osier-examples --bin poll_loop -- 127.0.0.1:7777
 //! ```
 //!
-//! It ends with its stdin.
+//! The program ends when its stdin ends.
 
 use std::io::{self, BufRead, Read, Write};
 use std::process::ExitCode;

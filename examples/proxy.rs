@@ -1,5 +1,9 @@
-//! A reverse proxy: `cargo run --release -p osier-examples --bin proxy -- [ADDR [BACKEND...]]`, where a backend is `host:port` or
-//! `unix:/path`. It has `/proxy` itself; everything else is the backends', WebSockets too.
+//! A reverse proxy. It serves `/proxy` itself and forwards everything else to the backends, WebSockets too. A backend is `host:port`
+//! or `unix:/path`.
+//!
+//! ```text
+//! cargo run --release -p osier-examples --bin proxy -- [ADDR [BACKEND...]]
+//! ```
 
 use std::io;
 use std::process::ExitCode;

@@ -1,13 +1,15 @@
-//! Redis from a handler in blocking style: `cargo run --release -p osier-examples --bin redis -- [ADDR [REDIS]]`.
+//! Redis from a handler, in blocking style.
 //!
 //! ```text
+//! cargo run --release -p osier-examples --bin redis -- [ADDR [REDIS]]
+//!
 //! curl localhost:8080/greeting -X PUT -d 'hello'
 //! curl localhost:8080/greeting
 //! curl localhost:8080/visits -X POST
 //! ```
 //!
-//! The `redis` crate's commands and parser over a stream of ours (the file that is included here, for your own program to copy): each
-//! call waits for its reply, and meanwhile the worker serves others.
+//! The file `mixing/src/redis.rs`, included below, runs the `redis` crate's commands and parser over an Osier stream. Copy it into your
+//! own program. Each call waits for its reply, and the worker serves others meanwhile.
 
 use std::io;
 use std::process::ExitCode;
@@ -23,16 +25,16 @@ mod start;
 
 type Connection = connection::Connection<Stream>;
 
-/// How long the server may take to be connected to, and to answer.
+/// How long connecting to Redis may take, and how long one of its replies.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The largest value that a client may put.
+/// The largest value that a client may store.
 const VALUE_BYTES: u64 = 1 << 20;
 
-/// Connections that are kept while nobody needs them.
+/// The most idle connections to keep.
 const IDLE: usize = 16;
 
-/// The connections that nobody uses just now. The lock is never held over a wait.
+/// The idle connections. The lock is never held across a wait.
 struct Pool {
     address: Address,
     idle: Mutex<Vec<Connection>>,

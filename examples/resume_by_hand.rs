@@ -1,4 +1,4 @@
-//! A coroutine waits for an event; the program polls for what is ready and resumes it by hand.
+//! A coroutine waits for an event. The program polls for ready events and resumes the coroutine by hand.
 //!
 //! ```text
 //! cargo run -p osier-examples --bin resume_by_hand
@@ -18,11 +18,11 @@ fn main() -> io::Result<()> {
 
     let (signal, raised) = (Rc::clone(&event), Rc::clone(&flag));
     drop(local.spawn(move || {
-        // Suspends until it is set, and leaves it unset.
+        // Suspends until the event is set, and resets it.
         signal.wait();
         raised.set(true);
     }));
-    // Up to where it waits.
+    // Runs the coroutine until it waits.
     local.ready()?.for_each(|fiber| fiber.resume());
 
     event.set();

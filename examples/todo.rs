@@ -1,6 +1,8 @@
-//! A JSON API over SQLite: `cargo run --release -p osier-examples --bin todo -- [ADDR [FILE]]`.
+//! A JSON API over SQLite.
 //!
 //! ```text
+//! cargo run --release -p osier-examples --bin todo -- [ADDR [FILE]]
+//!
 //! curl localhost:8080/todos -H 'content-type: application/json' -d '{"title": "read the docs"}'
 //! curl localhost:8080/todos?done=false
 //! curl localhost:8080/todos/1 -X PATCH -H 'content-type: application/json' -d '{"done": true}'
@@ -52,7 +54,7 @@ struct Filter {
     done: Option<bool>,
 }
 
-/// One connection, used by one thread of the blocking pool at a time: SQLite has one writer anyway.
+/// One connection, used by one thread of the blocking pool at a time. SQLite has only one writer anyway.
 struct Store(Arc<Mutex<Connection>>);
 
 impl Store {
@@ -67,7 +69,7 @@ impl Store {
         Ok(Store(Arc::new(Mutex::new(connection))))
     }
 
-    /// Does `work` where it may block; the fiber waits. A client that leaves meanwhile does not stop what has begun.
+    /// Runs `work` on the blocking pool while the fiber waits. A client that leaves meanwhile does not stop work that has begun.
     fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -78,7 +80,7 @@ impl Store {
     }
 }
 
-/// What a handler may fail with.
+/// Why a handler fails.
 enum Failure {
     Request(Rejection),
     Store(rusqlite::Error),

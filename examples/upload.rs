@@ -1,5 +1,8 @@
-//! Files from a browser to the disk, never as a whole in memory:
-//! `cargo run --release -p osier-examples --bin upload -- [ADDR [FOLDER]]`.
+//! Files from a browser to the disk. No file is ever in memory as a whole.
+//!
+//! ```text
+//! cargo run --release -p osier-examples --bin upload -- [ADDR [FOLDER]]
+//! ```
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,10 +12,10 @@ use serde::Serialize;
 
 mod start;
 
-/// The most that one form may have.
+/// The largest form.
 const FORM_BYTES: u64 = 4 << 30;
 
-/// The most that a field may have that is no file.
+/// The largest field that is not a file.
 const TEXT_BYTES: u64 = 16 << 10;
 
 struct Folder(PathBuf);
@@ -38,7 +41,7 @@ fn receive(request: &mut Request<'_>) -> Result<Json<Vec<Received>>, Rejection> 
     let mut received = Vec::new();
     while let Some(mut part) = form.next_part()? {
         let field = part.name().to_owned();
-        // What the browser calls a file is for people only; on the disk it has a name of our own.
+        // The browser's file name is only shown to people. On the disk the file gets a generated name.
         received.push(match part.file_name().map(str::to_owned) {
             Some(name) => {
                 let saved = part.save_to(folder)?;

@@ -1,6 +1,8 @@
-//! Counts to ten, a tick at a time: a timer that its own callback arms again.
+//! Counts to ten, one tick at a time: a timer that its own callback arms again.
 //!
-//! `cargo run -p osier-examples --bin counter -- [MILLISECONDS]`
+//! ```text
+//! cargo run -p osier-examples --bin counter -- [MILLISECONDS]
+//! ```
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ fn count(timer: Timer, tick: Duration, n: u32, done: Arc<Mailbox>) {
             _ => done.raise(DONE),
         }
     };
-    // Last, since the callback may begin at once, on another thread. Refused only when the queue ends.
+    // This comes last: the callback may begin at once, on another thread. Only a queue that shuts down refuses.
     let _ = timer.wait(tick, next);
 }
 

@@ -1,6 +1,8 @@
-//! Fork and join: two computations in parallel, and a callback when both have raised their flags.
+//! Fork and join: two computations in parallel, and one callback when both have raised their flags.
 //!
-//! `cargo run -p osier-examples --bin fork_join`
+//! ```text
+//! cargo run -p osier-examples --bin fork_join
+//! ```
 
 use std::io;
 use std::sync::Arc;
@@ -27,7 +29,7 @@ fn main() -> io::Result<()> {
         queue.submit(move |_| {
             let half = if flag == EVENS { &sums.evens } else { &sums.odds };
             half.get_or_init(|| (first..=1_000_000).step_by(2).sum());
-            // Last: the other may be done, and the join begins.
+            // This comes last: if the other computation is done, the join begins here.
             flags.raise(flag);
         })?;
     }

@@ -1,6 +1,8 @@
-//! Producers append to a queue of their own and raise a flag; the consumer, a callback, takes the flag and empties the queue.
+//! Each producer appends to a queue of its own and raises a flag. The consumer, a callback, takes the flags and empties the queues.
 //!
-//! `cargo run -p osier-examples --bin producer_consumer`
+//! ```text
+//! cargo run -p osier-examples --bin producer_consumer
+//! ```
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,9 +24,9 @@ struct Shared {
 }
 
 fn consume(queue: Handle, shared: Arc<Shared>, mut seen: u64, mut sum: u64) {
-    // First: what is appended from here on raises the flag anew.
+    // Wait for the flag first, so that every value appended from here on raises it again.
     shared.flags.take(READY);
-    // Until nothing is left: nobody tells us again of what is there already.
+    // Empty the queue completely: values that are already in it do not raise the flag again.
     while let Some(item) = { shared.items.lock().unwrap().pop_front() } {
         seen += 1;
         sum += item;
@@ -39,7 +41,7 @@ fn consume(queue: Handle, shared: Arc<Shared>, mut seen: u64, mut sum: u64) {
             consume(next, shared, seen, sum);
         }
     };
-    // Last: it may run at once. The flags are a part of what is shared.
+    // This comes last: the callback may run at once. It uses the flags, which are shared.
     let waited = async move { flags.flags.wait_any_async(READY).await };
     let _ = queue.when(waited, ready);
 }

@@ -1,8 +1,10 @@
-//! A reactor per client: each has a mailbox with a flag for each operation, whose callbacks only leave their result and raise
-//! it; one callback per client takes the flags, reacts, and waits again. So it is never run twice at once, and each run meets a *set* of
-//! events. The clients here say a line and expect it back; the server hangs up on who is silent for too long.
+//! A reactor for each client: a mailbox with one flag for each operation. The operations' callbacks only store their result and raise
+//! their flag. One callback for each client takes the flags, reacts, and waits again. So it never runs twice at once, and each
+//! run meets a *set* of events. Each client here sends a line and expects it back; the server closes connections that are silent for too long.
 //!
-//! `cargo run -p osier-examples --bin reactor -- [CLIENTS]`
+//! ```text
+//! cargo run -p osier-examples --bin reactor -- [CLIENTS]
+//! ```
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
@@ -19,14 +21,14 @@ const SENT: u32 = 1 << 1;
 const TIMED_OUT: u32 = 1 << 2;
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// What callbacks leave for the loop.
+/// Results that callbacks leave for the loop.
 #[derive(Default)]
 struct Results {
     received: Mutex<Option<io::Result<Vec<u8>>>>,
     sent: Mutex<Option<io::Result<Vec<u8>>>>,
 }
 
-/// Touched by the loop alone: the loop hands it on to its next run.
+/// State of the loop alone. Each run hands it on to the next.
 struct Client {
     queue: Handle,
     socket: Socket,
@@ -67,14 +69,14 @@ impl Client {
         self.silence = Timer::new(&self.queue).wait(SILENCE, expired).ok();
     }
 
-    /// Asks all that is outstanding to end; each still raises its flag.
+    /// Cancels all outstanding operations. Each still raises its flag.
     fn end(&mut self) {
         self.ending = true;
         self.socket.close();
         self.silence.iter().for_each(|silence| _ = silence.cancel());
     }
 
-    /// The loop.
+    /// One run of the loop.
     fn react(mut self) {
         let events = self.flags.take(Mailbox::ALL);
         if events & TIMED_OUT != 0 {

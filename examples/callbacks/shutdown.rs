@@ -1,6 +1,8 @@
-//! Ends a queue that has a hundred requests outstanding and a callback running: in good order, or not within the time.
+//! Shuts down a queue that has a hundred requests outstanding and a callback running.
 //!
-//! `cargo run -p osier-examples --bin shutdown`
+//! ```text
+//! cargo run -p osier-examples --bin shutdown
+//! ```
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ fn main() -> io::Result<()> {
         let (ended, refused) = (Arc::clone(&ended), Arc::clone(&refused));
         let expired = move |timer: Timer, status| {
             ended.fetch_add(usize::from(status == Status::Shutdown), SeqCst);
-            // A callback that always goes on: from the shutdown on it is refused.
+            // Tries to go on with another request, which the queue refuses while it shuts down.
             let again = timer.wait(Duration::from_secs(1), |_, _| ());
             refused.fetch_add(usize::from(again.is_err()), SeqCst);
         };
@@ -25,7 +27,7 @@ fn main() -> io::Result<()> {
     }
     queue.submit(|_| thread::sleep(Duration::from_millis(50)))?;
 
-    // Returns when every callback has: what they use may go from here on.
+    // Returns when every callback has returned, so what they use may be dropped from here on.
     queue.shutdown(Duration::from_secs(10))?;
     let (ended, refused) = (ended.load(SeqCst), refused.load(SeqCst));
     println!(

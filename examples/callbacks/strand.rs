@@ -1,7 +1,9 @@
-//! A single strand: a chain of requests, each made by the callback of the one before. Its state is moved along, so it needs
-//! no lock, whichever thread of the pool a callback runs on.
+//! A strand: a chain of requests in which each callback makes the next request. The state moves along the chain, so it needs
+//! no lock, whichever thread of the pool runs a callback.
 //!
-//! `cargo run -p osier-examples --bin strand`
+//! ```text
+//! cargo run -p osier-examples --bin strand
+//! ```
 
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
@@ -9,7 +11,7 @@ use std::sync::mpsc;
 
 use osier::callbacks::{IoQueue, Socket};
 
-/// Receives a line, bit by bit, then answers in capitals.
+/// Receives a line in pieces, then sends it back in capitals.
 fn receive(socket: Socket, mut line: Vec<u8>, done: mpsc::Sender<io::Result<usize>>) {
     let next = socket.clone();
     let received = move |_, received: io::Result<usize>, buffer: Vec<u8>| match received {

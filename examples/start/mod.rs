@@ -1,5 +1,5 @@
-//! What the web examples have in common: the address from the command line, a line once the server listens, one that says what
-//! is wrong, and an orderly end at Ctrl-C.
+//! What the web examples share: the address from the command line, a line once the server listens, a line that says what
+//! is wrong, and a graceful shutdown at Ctrl-C.
 
 use std::process::ExitCode;
 use std::{env, io};

@@ -1,4 +1,4 @@
-//! Each program of the callback patterns, run to its end.
+//! Runs each program of `examples/callbacks` to its end.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Each example, started as a reader would start it.
+//! Starts each example as a reader would.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Each web example, started as a reader would start it, and asked as its own text says.
+//! Starts each web example as a reader would, and sends it the requests that its header shows.
 
 use std::fs;
 use std::io::{Read, Write};
