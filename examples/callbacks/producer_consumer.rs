@@ -24,7 +24,7 @@ struct Shared {
 }
 
 fn consume(queue: Handle, shared: Arc<Shared>, mut seen: u64, mut sum: u64) {
-    // Wait for the flag first, so that every value appended from here on raises it again.
+    // Take the flag first, so that every value appended from here on raises it again.
     shared.flags.take(READY);
     // Empty the queue completely: values that are already in it do not raise the flag again.
     while let Some(item) = { shared.items.lock().unwrap().pop_front() } {
