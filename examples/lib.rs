@@ -1,0 +1,34 @@
+//! Compiles the programs of the guide (`docs/guide/`) as doc tests, and runs those that end by themselves.
+#![forbid(unsafe_code)]
+
+/// One item a chapter.
+#[cfg(doctest)]
+macro_rules! chapters {
+    ($($name:ident: $file:literal,)*) => {
+        $(#[doc = include_str!(concat!("../docs/guide/src/", $file))] struct $name;)*
+    };
+}
+
+#[cfg(doctest)]
+chapters! {
+    Introduction: "introduction.md",
+    FirstServer: "first-server.md",
+    Waiting: "waiting.md",
+    WaitingOnMany: "waiting-on-many.md",
+    Cancellation: "cancellation.md",
+    Timeouts: "timeouts.md",
+    SharingState: "sharing-state.md",
+    ChannelsAndLocks: "channels-and-locks.md",
+    Futures: "futures.md",
+    BlockingLibraries: "blocking-libraries.md",
+    FilesProcessesSignals: "files-processes-signals.md",
+    Routing: "routing.md",
+    FormsAndJson: "forms-and-json.md",
+    Websockets: "websockets.md",
+    ServerSentEvents: "server-sent-events.md",
+    Middleware: "middleware.md",
+    Tests: "tests.md",
+    Deployment: "deployment.md",
+    Debugging: "debugging.md",
+    Traps: "traps.md",
+}
