@@ -5,16 +5,17 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
+use osier_web::compress;
 
 use crate::config::address::{Address, DEFAULT_ADDRESS};
+use crate::config::origin::Origin;
+use crate::config::{self, Admin, Bind, Config, Files, Handler, Log, Policies, Setting, Site, Welcome};
 use crate::log::access::LogFormat;
 use crate::policy::headers::Field;
-
-/// How long a shutdown may take when nobody says.
-const DRAIN_SECONDS: u64 = 10;
 
 #[derive(Parser, Debug)]
 #[command(
@@ -59,6 +60,9 @@ struct Line {
     /// Seconds for transfers in progress at the end [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     drain: Option<u64>,
+    /// Address for /health and /metrics [default: none]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<Address>,
     /// Without DIR: show the runtime's live data and fibers to other machines too
     #[arg(long)]
     live_for_all: bool,
@@ -67,37 +71,10 @@ struct Line {
 /// What to do.
 #[derive(Debug)]
 pub enum Command {
-    /// Serve a folder, or the welcome site.
-    Folder(Settings),
-    /// Serve what a configuration file says.
-    Sites(PathBuf),
-    /// Say what is wrong with a configuration file.
+    /// Serve a folder, the welcome site, or the sites of a configuration file.
+    Serve(Origin),
+    /// Print the mistakes of a configuration file.
     Check(PathBuf),
-}
-
-/// How a folder is served.
-#[derive(Debug)]
-pub struct Settings {
-    /// The folder, or none for the welcome site.
-    pub folder: Option<PathBuf>,
-    /// At least one.
-    pub listen: Vec<Address>,
-    /// Worker threads; none for one per core.
-    pub workers: Option<usize>,
-    /// Fall back to /index.html.
-    pub spa: bool,
-    /// List folders.
-    pub listing: bool,
-    /// Fields for every response.
-    pub headers: Vec<Field>,
-    /// Access log.
-    pub log: LogFormat,
-    /// Where it goes; none for standard error.
-    pub log_file: Option<PathBuf>,
-    /// How long a shutdown may take.
-    pub drain: std::time::Duration,
-    /// The welcome site shows its live data to other machines too.
-    pub live_for_all: bool,
 }
 
 /// A line that is not to be served: text to print, and the status to exit with.
@@ -131,10 +108,13 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
             Ok(if check {
                 Command::Check(path)
             } else {
-                Command::Sites(path)
+                Command::Serve(Origin::File(path))
             })
         }
-        folder => settings(line, folder).map(Command::Folder),
+        folder => {
+            let config = configuration(line, folder)?;
+            Ok(Command::Serve(Origin::Line(Box::new(config))))
+        }
     }
 }
 
@@ -149,13 +129,14 @@ impl Line {
         let given = [
             ("--listen", !self.listen.is_empty()),
             ("--workers", self.workers.is_some()),
-            ("--spa", self.spa),
+            ("www --spa", self.spa),
             ("--listing", self.listing),
             ("--no-listing", self.no_listing),
             ("--header", !self.header.is_empty()),
             ("--log", self.log.is_some()),
             ("--log-file", self.log_file.is_some()),
             ("--drain", self.drain.is_some()),
+            ("--admin", self.admin.is_some()),
             ("--live-for-all", self.live_for_all),
         ];
         match given.into_iter().find(|(_, given)| *given) {
@@ -168,7 +149,8 @@ impl Line {
     }
 }
 
-fn settings(line: Line, folder: Option<PathBuf>) -> Result<Settings, Exit> {
+/// The configuration that a command line stands for: one site with one route.
+fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
     let log = line.log.unwrap_or(if line.log_file.is_some() {
         LogFormat::Combined
     } else {
@@ -179,24 +161,45 @@ fn settings(line: Line, folder: Option<PathBuf>) -> Result<Settings, Exit> {
             "--log-file with '--log off': choose --log combined or --log json, or leave the file out".into(),
         ));
     }
-    if let (Some(folder), true) = (&folder, line.live_for_all) {
-        return Err(mistake(format!(
-            "--live-for-all beside '{}': it is for the welcome site, which is served without a folder",
-            folder.display()
-        )));
-    }
-    let default = || vec![DEFAULT_ADDRESS.parse().expect("a literal that a test parses")];
-    Ok(Settings {
-        folder,
-        listen: if line.listen.is_empty() { default() } else { line.listen },
+    let mut policies = Policies::default();
+    policies.headers.set = line.header.into_iter().map(|field| (field.name, field.value)).collect();
+    let handler = match folder {
+        None => Handler::Welcome(Welcome {
+            live_for_all: line.live_for_all,
+        }),
+        Some(folder) if line.live_for_all => {
+            return Err(mistake(format!(
+                "--live-for-all beside '{}': it is for the welcome site, which is served without a folder",
+                folder.display()
+            )));
+        }
+        Some(root) => {
+            policies.compress = Setting::On(compress::Settings::default());
+            Handler::Files(Files {
+                listing: line.listing || !(line.no_listing || line.spa),
+                spa: line.spa,
+                ..Files::new(root)
+            })
+        }
+    };
+    let listen = match line.listen.as_slice() {
+        [] => &[DEFAULT_ADDRESS.parse().expect("a literal that a test parses")],
+        listen => listen,
+    };
+    Ok(Config {
         workers: line.workers.map(usize::from),
-        spa: line.spa,
-        listing: line.listing || !(line.no_listing || line.spa),
-        headers: line.header,
-        log,
-        log_file: line.log_file,
-        drain: std::time::Duration::from_secs(line.drain.unwrap_or(DRAIN_SECONDS)),
-        live_for_all: line.live_for_all,
+        drain: line.drain.map_or(config::DRAIN, Duration::from_secs),
+        log: Log {
+            format: log,
+            file: line.log_file,
+        },
+        admin: line.admin.map(|Address(address)| Admin {
+            bind: Bind::Tcp(address),
+        }),
+        ..Config::new(
+            listen.iter().map(|Address(address)| Bind::Tcp(*address)),
+            Site::new(handler, policies),
+        )
     })
 }
 
@@ -242,23 +245,31 @@ mod tests {
         )
     }
 
-    fn parsed(line: &str) -> Result<Settings, Exit> {
+    fn parsed(line: &str) -> Result<Config, Exit> {
         command(line).map(|command| match command {
-            Command::Folder(settings) => settings,
+            Command::Serve(Origin::Line(config)) => *config,
             other => panic!("{line}: {other:?}"),
         })
+    }
+
+    /// The files of the only route; none for the welcome site.
+    fn files(config: &Config) -> Option<&Files> {
+        match &config.sites[0].routes[0].handler {
+            Handler::Files(files) => Some(files),
+            _ => None,
+        }
     }
 
     #[test]
     fn a_file_is_told_from_a_folder_by_its_name() {
         for (line, expected) in [
-            ("site.toml", "Sites(\"site.toml\")"),
-            ("serve etc/site.toml", "Sites(\"etc/site.toml\")"),
+            ("site.toml", "Serve(File(\"site.toml\"))"),
+            ("serve etc/site.toml", "Serve(File(\"etc/site.toml\"))"),
             ("check site.toml", "Check(\"site.toml\")"),
             ("check any.conf", "Check(\"any.conf\")"),
-            ("serve check", "Folder"),
-            ("./check", "Folder"),
-            ("www.toml/", "Folder"),
+            ("serve check", "Serve(Line("),
+            ("./check", "Serve(Line("),
+            ("www.toml/", "Serve(Line("),
         ] {
             let found = format!("{:?}", command(line).unwrap());
             assert!(found.starts_with(expected), "{line}: {found}");
@@ -272,11 +283,14 @@ mod tests {
 
     #[test]
     fn nothing_means_the_welcome_site() {
-        let settings = parsed("").unwrap();
-        assert_eq!(settings.folder, None);
-        assert_eq!(settings.listen, ["127.0.0.1:8080".parse().unwrap()]);
-        assert_eq!((settings.workers, settings.spa, settings.listing), (None, false, true));
-        assert_eq!((settings.log, settings.log_file), (LogFormat::Off, None));
+        let config = parsed("").unwrap();
+        assert_eq!(files(&config), None);
+        let address = Bind::Tcp("127.0.0.1:8080".parse().unwrap());
+        assert_eq!(
+            config.listeners.iter().map(|one| &one.bind).collect::<Vec<_>>(),
+            [&address]
+        );
+        assert_eq!((config.workers, &config.log, &config.admin), (None, &Log::OFF, &None));
     }
 
     #[test]
@@ -290,20 +304,27 @@ mod tests {
             ("-w 2 serve www --spa", Some("www")),
             ("www -w 2", Some("www")),
         ] {
-            assert_eq!(parsed(line).unwrap().folder, folder.map(PathBuf::from), "{line}");
+            let config = parsed(line).unwrap();
+            assert_eq!(
+                files(&config).map(|files| &*files.root),
+                folder.map(Path::new),
+                "{line}"
+            );
         }
-        let settings =
-            parsed("www -l 8081 -l [::1]:80 -l :82 -w 3 --no-listing --listing --log-file x --drain 0").unwrap();
-        assert_eq!(settings.listen.len(), 3);
-        assert_eq!((settings.workers, settings.listing), (Some(3), true));
-        assert_eq!(settings.log, LogFormat::Combined);
+        let line = "www -l 8081 -l [::1]:80 -l :82 -w 3 --no-listing --listing --log-file x --drain 0 --admin 9090";
+        let config = parsed(line).unwrap();
+        assert_eq!(config.listeners.len(), 3);
+        assert_eq!((config.workers, files(&config).unwrap().listing), (Some(3), true));
+        assert_eq!((config.log.format, config.drain), (LogFormat::Combined, Duration::ZERO));
+        let admin = Bind::Tcp("127.0.0.1:9090".parse().unwrap());
+        assert_eq!(config.admin, Some(Admin { bind: admin }));
         for (line, listing) in [
-            ("--listing --no-listing", false),
-            ("--no-listing --listing", true),
-            ("--spa", false),
-            ("--spa --listing", true),
+            ("www --listing --no-listing", false),
+            ("www --no-listing --listing", true),
+            ("www --spa", false),
+            ("www --spa --listing", true),
         ] {
-            assert_eq!(parsed(line).unwrap().listing, listing, "{line}");
+            assert_eq!(files(&parsed(line).unwrap()).unwrap().listing, listing, "{line}");
         }
     }
 

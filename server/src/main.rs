@@ -24,6 +24,8 @@ mod welcome;
 use std::io::Write;
 use std::process::ExitCode;
 
+use crate::config::origin::Origin;
+
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
@@ -37,32 +39,27 @@ fn main() -> ExitCode {
             return ExitCode::from(status);
         }
     };
-    let outcome = match command {
-        cli::Command::Folder(settings) => run::folder::run(settings),
-        cli::Command::Check(file) => match config::load(&file, None) {
-            Ok(config) => {
-                let _ = writeln!(std::io::stdout(), "{}: ok ({})", file.display(), config.summary());
-                return ExitCode::SUCCESS;
-            }
-            Err(report) => {
-                eprintln!("{report}");
-                return ExitCode::from(2);
-            }
-        },
-        cli::Command::Sites(file) => match run::sites::run(&file) {
-            Err(run::sites::Failure::Mistakes(report)) => {
-                eprintln!("{report}");
-                return ExitCode::from(2);
-            }
-            Err(run::sites::Failure::Start(why)) => Err(why),
-            Ok(()) => Ok(()),
-        },
+    let file = match command {
+        cli::Command::Serve(origin) => return serve(origin),
+        cli::Command::Check(file) => file,
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("osier: {why}");
+    match config::load(&file, None) {
+        Ok(config) => {
+            let _ = writeln!(std::io::stdout(), "{}: ok ({})", file.display(), config.summary());
+            ExitCode::SUCCESS
+        }
+        Err(report) => {
+            eprintln!("{report}");
             ExitCode::from(2)
         }
     }
+}
+
+fn serve(origin: Origin) -> ExitCode {
+    match run::run(origin) {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(run::Failure::Mistakes(report)) => eprintln!("{report}"),
+        Err(run::Failure::Start(why)) => eprintln!("osier: {why}"),
+    }
+    ExitCode::from(2)
 }

@@ -78,16 +78,7 @@ pub fn form<'s>(section: &Section<'s>, key: &str, value: &'s Spanned<DeValue<'s>
 fn files<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Files> {
     let table = match form(section, "files", value, "the folder")? {
         Form::Short(text) => {
-            return section.existing_folder("files", &text).map(|root| Files {
-                root,
-                index: vec!["index.html".into()],
-                listing: false,
-                spa: false,
-                hidden: false,
-                precompressed: true,
-                strip: None,
-                cache: None,
-            });
+            return section.existing_folder("files", &text).map(Files::new);
         }
         Form::Table(table) => table,
     };

@@ -12,6 +12,7 @@
 pub mod address;
 mod check;
 mod handler;
+pub mod origin;
 mod policy;
 pub mod problem;
 mod reader;

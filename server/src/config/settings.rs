@@ -17,6 +17,9 @@ use crate::policy::{auth, cors, rate};
 /// Bytes of a request's body when nobody says.
 pub const BODY_BYTES: u64 = 2 << 20;
 
+/// What in-flight requests are given at the end when nobody says.
+pub const DRAIN: Duration = Duration::from_secs(10);
+
 /// A whole file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -41,6 +44,26 @@ pub struct Config {
 }
 
 impl Config {
+    /// One site for every host, with the defaults of a file that says nothing else.
+    pub fn new(listen: impl IntoIterator<Item = Bind>, site: Site) -> Config {
+        let listeners: Vec<_> = listen.into_iter().map(Listener::new).collect();
+        Config {
+            user: None,
+            group: None,
+            chroot: None,
+            landlock: false,
+            workers: None,
+            drain: DRAIN,
+            log: Log::OFF,
+            admin: None,
+            sites: vec![Site {
+                listeners: (0..listeners.len()).collect(),
+                ..site
+            }],
+            listeners,
+        }
+    }
+
     /// `2 sites, 5 routes, 1 listener`
     pub fn summary(&self) -> String {
         let count = |number: usize, one: &str| match number {
@@ -112,6 +135,21 @@ pub struct Listener {
     pub head: Head,
 }
 
+impl Listener {
+    /// A listener with the server's defaults, called by its address.
+    pub fn new(bind: Bind) -> Listener {
+        Listener {
+            name: bind.to_string(),
+            bind,
+            proxy_protocol: Vec::new(),
+            max_connections: None,
+            mode: None,
+            timeouts: Timeouts::default(),
+            head: Head::default(),
+        }
+    }
+}
+
 /// How long a listener waits for its clients; none for the server's default.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Timeouts {
@@ -141,6 +179,24 @@ pub struct Site {
     pub error_pages: Vec<(u16, PathBuf)>,
     pub policies: Policies,
     pub routes: Vec<Route>,
+}
+
+impl Site {
+    /// The default site, with one route for all requests.
+    pub fn new(handler: Handler, policies: Policies) -> Site {
+        Site {
+            hosts: Vec::new(),
+            default: true,
+            listeners: Vec::new(),
+            error_pages: Vec::new(),
+            policies,
+            routes: vec![Route {
+                matches: Match::default(),
+                handler,
+                policies: Policies::default(),
+            }],
+        }
+    }
 }
 
 /// A host name a site answers for.
@@ -210,6 +266,22 @@ pub struct Files {
     pub strip: Option<String>,
     /// `Cache-Control` of the files.
     pub cache: Option<String>,
+}
+
+impl Files {
+    /// A folder with the defaults of `files = "root"`.
+    pub fn new(root: PathBuf) -> Files {
+        Files {
+            root,
+            index: vec!["index.html".into()],
+            listing: false,
+            spa: false,
+            hidden: false,
+            precompressed: true,
+            strip: None,
+            cache: None,
+        }
+    }
 }
 
 /// None for the handler's own default.

@@ -1,7 +1,6 @@
 //! The file as a whole: the keys at its top, `[log]`, `[admin]`, `[[listen]]` and `[[site]]`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::DeTable;
@@ -14,9 +13,6 @@ use super::address::{Address, DEFAULT_ADDRESS};
 use super::reader::{At, Section, Source, nearest};
 use super::settings::*;
 use super::{check, policy, route};
-
-/// What running requests are given at the end when the file does not say.
-const DRAIN: Duration = Duration::from_secs(10);
 
 /// A listener as it was read, with its place.
 pub struct ListenAt {
@@ -84,15 +80,12 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     top.finish();
     if nowhere {
         listeners.push(ListenAt {
-            listener: Listener {
-                name: DEFAULT_ADDRESS.into(),
-                bind: Bind::Tcp(DEFAULT_ADDRESS.parse().expect("a literal that a test parses")),
-                proxy_protocol: Vec::new(),
-                max_connections: None,
-                mode: None,
-                timeouts: Timeouts::default(),
-                head: Head::default(),
-            },
+            listener: Listener::new(Bind::Tcp(
+                DEFAULT_ADDRESS
+                    .parse::<Address>()
+                    .expect("a literal that a test parses")
+                    .0,
+            )),
             at: 0..0,
             sound: true,
         });

@@ -20,8 +20,9 @@ use osier_web::{
 use crate::config::{self, Bind, Config};
 use crate::log::operator::Say;
 use crate::process::root::inside;
-use crate::run::startup::cannot_listen;
 use crate::site::live::Live;
+
+use super::startup::Process;
 
 /// How long a reload waits for a server to accept no more, at most: a worker that somebody keeps busy holds its accepting fiber.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -76,43 +77,42 @@ pub struct Ending {
 #[derive(Default)]
 pub struct Modes(Vec<(PathBuf, Permissions)>);
 
-/// The sockets a listener begins with.
-pub enum From {
+/// The sockets that a listener is given.
+pub enum Given {
     /// None: they are opened now.
     Nothing,
     /// Those that were opened before privileges were given up.
     Opened(Vec<Listener>),
     /// Those of the same listener with other settings, or of `[admin]`, which has had this address.
-    Sockets(Vec<Listener>),
+    Inherited(Vec<Listener>),
 }
 
 impl Bound {
-    /// Binds a listener. `root` is the root folder that this process has taken.
+    /// Binds a listener.
     pub fn new(
         config: &Config,
         settings: &config::Listener,
         slot: usize,
-        from: From,
-        root: Option<&Path>,
-        say: &Say,
+        given: Given,
+        process: &Process,
     ) -> Result<Bound, String> {
         let live: Arc<OnceLock<Arc<Live>>> = Arc::default();
-        let server = server(config, settings, slot, &live, say);
-        let is_new = matches!(from, From::Nothing);
-        let is_taken_over = matches!(from, From::Sockets(_));
+        let server = server(config, settings, slot, &live, &process.say);
+        let is_new = matches!(given, Given::Nothing);
+        let is_taken_over = matches!(given, Given::Inherited(_));
         let file = match &settings.bind {
-            Bind::Unix(path) => inside(root, path),
+            Bind::Unix(path) => process.inside(path),
             _ => None,
         };
-        let listening = match (from, &settings.bind, &file) {
-            (From::Opened(sockets) | From::Sockets(sockets), ..) => server.listeners(sockets),
-            (From::Nothing, Bind::Tcp(address), _) => server.bind(address),
-            (From::Nothing, Bind::Unix(_), Some(file)) => server.bind_unix(file),
-            (From::Nothing, bind, _) => Err(io::Error::other(format!(
+        let listening = match (given, &settings.bind, &file) {
+            (Given::Opened(sockets) | Given::Inherited(sockets), ..) => server.listeners(sockets),
+            (Given::Nothing, Bind::Tcp(address), _) => server.bind(address),
+            (Given::Nothing, Bind::Unix(_), Some(file)) => server.bind_unix(file),
+            (Given::Nothing, bind, _) => Err(io::Error::other(format!(
                 "{bind} can be taken at the start only: restart the server"
             ))),
         };
-        let mut listening = listening.map_err(|error| cannot_listen(&error))?;
+        let mut listening = listening.map_err(|error| process.cannot_listen(&error))?;
         if let (true, Some(file), Some(mode)) = (is_new, file, settings.mode) {
             fs::set_permissions(&file, Permissions::from_mode(mode)).map_err(|error| no_mode(&file, &error))?;
         }
@@ -242,18 +242,11 @@ impl Running {
         self.servers.iter().map(|server| server.connections.clone())
     }
 
-    /// The same listener with other settings, not accepting yet. `made_mode`: the permissions of its file where they name none.
-    pub fn renewed(
-        &self,
-        config: &Config,
-        settings: &config::Listener,
-        made_mode: u32,
-        root: Option<&Path>,
-        say: &Say,
-    ) -> Result<Bound, String> {
+    /// The same listener with other settings, not accepting yet.
+    pub fn renewed(&self, config: &Config, settings: &config::Listener, process: &Process) -> Result<Bound, String> {
         let sockets = self.sockets()?;
-        let mut bound = Bound::new(config, settings, self.slot, From::Sockets(sockets), root, say)?;
-        bound.mode = (self.settings.mode != settings.mode).then(|| settings.mode.unwrap_or(made_mode));
+        let mut bound = Bound::new(config, settings, self.slot, Given::Inherited(sockets), process)?;
+        bound.mode = (self.settings.mode != settings.mode).then(|| settings.mode.unwrap_or(process.made_mode));
         Ok(bound)
     }
 

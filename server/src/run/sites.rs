@@ -1,74 +1,33 @@
-//! Serves the sites of a configuration file, from reading it to the end, with every reload between.
-//!
-//! Called by `main.rs`. Order of a start: read and check the file; bind every listener, or none, and give up privileges (`opened.rs`);
-//! start the workers; open what is served; say where; accept. Nothing is served before all of that has worked.
+//! The sites that are served now, and each reload that changes them.
 //!
 //! # Reload
-//! SIGHUP wakes the first fiber. The file is read and checked again: with a mistake in it everything stays as it is, and the
-//! mistakes are said. Otherwise new listeners are bound, the snapshot is built (keeping what has not changed, see
-//! `site/build.rs`) and put in place of the old one, new listeners accept, and those that are gone drain on their own. No connection of a
-//! listener that stays is touched: a WebSocket, a long answer and an idle client go on, and other settings count for those who come
+//! The configuration is read and checked again. With a mistake in it everything stays as it is, and the mistakes are printed.
+//! Otherwise new listeners are bound, a snapshot is built (which keeps what has not changed, see `site/build.rs`) and takes the place of the
+//! old one, new listeners accept, and removed listeners finish their in-flight requests on their own. Connections of a listener that stays
+//! are not touched: a WebSocket, a long response and an idle client go on, and changed settings count for new connections
 //! (`listeners.rs`). Log files are opened anew in any case.
 //!
 //! Only the first fiber changes anything; workers read (`site/live.rs`).
 
-use std::io::{self, Write};
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::Duration;
 
-use osier::sync::Event;
 use osier_web::Connections;
 use osier_web::files::CacheLimits;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
-use crate::config::{self, Bind, Config, Report};
-use crate::log::operator::{self, Say};
+use crate::config::{Bind, Config};
 use crate::metrics::Admin;
-use crate::process::systemd::Notify;
-use crate::run::admin;
-use crate::run::folder::raise_descriptor_limit;
-use crate::run::listeners::{Bound, Ending, From as Sockets, Modes, Running, wait_closed};
-use crate::run::startup::{self, Opened};
 use crate::site::live::Live;
 use crate::site::{Means, Snapshot, build};
 
-/// Memory for small files of each `files` route, over all workers.
-const CACHE_BYTES: usize = 64 << 20;
-/// Paths remembered by each worker for each route.
-const CACHE_ENTRIES: usize = 8192;
-/// Large files held open by each worker for each route, at most.
-const CACHE_FILES: usize = 256;
-/// Why nothing was served.
-pub enum Failure {
-    /// The file has mistakes.
-    Mistakes(Report),
-    /// One line.
-    Start(String),
-}
+use super::listeners::{Bound, Ending, Given, Modes, Running, wait_closed};
+use super::startup::{self, Opened, Process};
+use super::{Failure, Origin, admin, url};
 
-impl From<String> for Failure {
-    fn from(why: String) -> Failure {
-        Failure::Start(why)
-    }
-}
-
-/// What the signals ask for.
-#[derive(Default)]
-struct Asked {
-    event: Event,
-    end: AtomicBool,
-}
-
-/// The file as it was at the start.
+/// The configuration as it was at the start.
 struct Started(Config);
 
 impl Started {
-    /// The keys of a later file that count only from another start on.
+    /// The keys of a later configuration that count only from another start on.
     fn changed(&self, now: &Config) -> impl Iterator<Item = &'static str> {
         let began = &self.0;
         let keys = [
@@ -82,131 +41,68 @@ impl Started {
     }
 }
 
-struct Sites {
-    file: PathBuf,
-    /// The root folder that this process has taken.
-    root: Option<PathBuf>,
-    /// The permissions of a Unix socket for which no `mode` is named.
-    made_mode: u32,
-    /// What counts until the end, whatever the file says.
+pub struct Sites {
+    pub origin: Origin,
+    pub process: Process,
+    /// What counts until the end, whatever a reload says.
     started: Started,
-    config: Config,
-    live: Arc<Live>,
+    pub config: Config,
+    pub live: Arc<Live>,
     running: Vec<Running>,
     /// Servers of listeners that are gone or have other settings, until their last connection is.
     draining: Vec<Ending>,
     slots: usize,
     means: Means,
     admin: Option<admin::Running>,
-    notify: Notify,
-    say: Say,
-}
-
-/// Serves until a signal ends it.
-pub fn run(file: &Path) -> Result<(), Failure> {
-    let mut config = config::load(file, None).map_err(Failure::Mistakes)?;
-    // The working directory may be another one at a reload.
-    let file = std::path::absolute(file).map_err(|error| format!("there is no working directory: {error}"))?;
-    let workers = config
-        .workers
-        .unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
-    let descriptors = usize::try_from(raise_descriptor_limit()).unwrap_or(usize::MAX);
-    let cache = CacheLimits {
-        entries: CACHE_ENTRIES * workers,
-        bytes: CACHE_BYTES,
-        files: (CACHE_FILES * workers).min(descriptors / 8),
-        ..CacheLimits::default()
-    };
-    let say = operator::to_stderr();
-    // Nobody has started a thread yet.
-    let opened = startup::open(&file, &mut config, workers, &say)?;
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
-    let signals = signals.map_err(|error| format!("cannot watch for signals: {error}"))?;
-    let runtime = osier::Runtime::builder().workers(workers).name("osier").build();
-    let runtime = runtime.map_err(|error| format!("cannot start {workers} workers: {error}; try fewer ('workers')"))?;
-    let outcome = runtime.run(move || -> Result<(usize, Duration, Arc<Live>), Failure> {
-        let (mut sites, listening) = Sites::start(file, config, cache, opened, say)?;
-        let asked = Arc::new(Asked::default());
-        watch(signals, Arc::clone(&asked)).map_err(|error| format!("cannot start a thread: {error}"))?;
-        announce(&sites, &listening);
-        sites.accept(listening);
-        sites.notify.ready(&sites.config.summary());
-        loop {
-            asked.event.wait();
-            if asked.end.load(Ordering::Acquire) {
-                sites.notify.stopping("finishing what has begun");
-                return Ok((sites.end(), sites.config.drain, sites.live));
-            }
-            sites.notify.reloading();
-            sites.reload();
-            sites.notify.ready(&sites.config.summary());
-        }
-    });
-    drop(runtime);
-    let (cut, drain, live) = outcome?;
-    for log in live.current().logs() {
-        // Not left to Drop: a fiber that would not end may still hold it.
-        log.finish();
-    }
-    if cut > 0 {
-        eprintln!(
-            "osier: {cut} connections were cut, still busy after {} s ('drain')",
-            drain.as_secs()
-        );
-    }
-    Ok(())
 }
 
 impl Sites {
-    fn start(
-        file: PathBuf,
+    /// Binds what is not bound yet and opens every handler; accepts nothing.
+    pub fn start(
+        origin: Origin,
         config: Config,
         cache: CacheLimits,
+        process: Process,
         opened: Opened,
-        say: Say,
     ) -> Result<(Sites, Vec<Bound>), Failure> {
         let mut bound = Vec::new();
-        let root = opened.root;
         for ((slot, settings), opened) in config.listeners.iter().enumerate().zip(opened.listeners) {
-            let from = opened.map_or(Sockets::Nothing, Sockets::Opened);
-            bound.push(Bound::new(&config, settings, slot, from, root.as_deref(), &say)?);
+            let given = opened.map_or(Given::Nothing, Given::Opened);
+            bound.push(Bound::new(&config, settings, slot, given, &process)?);
         }
-        let connections: Arc<Mutex<Vec<Connections>>> = Arc::default();
         let mut means = Means {
             cache,
             admin: None,
             workers: osier::workers(),
-            connections,
-            say: Arc::clone(&say),
+            connections: Arc::default(),
+            say: Arc::clone(&process.say),
         };
         let mut serving = None;
         if let (Some(settings), Some(listeners)) = (&config.admin, opened.admin) {
             let admin = means.admin.insert(new_admin(&means.connections));
-            serving = Some(admin::Bound::new(admin, &settings.bind, listeners, &say)?.accept(None, &say));
+            let bound = admin::Bound::new(admin, &settings.bind, listeners, &process.say)?;
+            serving = Some(bound.accept(None, &process.say));
         }
         let slots: Vec<usize> = (0..bound.len()).collect();
         let snapshot = build(&config, &slots, None, &means)?;
         snapshot.start();
-        let live = Live::new(snapshot);
         let sites = Sites {
-            file,
-            root,
-            made_mode: opened.made_mode,
+            origin,
+            process,
             slots: slots.len(),
             started: Started(config.clone()),
             config,
-            live,
+            live: Live::new(snapshot),
             running: Vec::new(),
             draining: Vec::new(),
             means,
             admin: serving,
-            notify: opened.notify,
-            say,
         };
         Ok((sites, bound))
     }
 
-    fn accept(&mut self, bound: Vec<Bound>) {
+    /// Has bound listeners accept.
+    pub fn accept(&mut self, bound: Vec<Bound>) {
         let running = bound.into_iter().map(|bound| bound.accept(&self.live));
         self.running.extend(running);
         self.recount();
@@ -221,78 +117,72 @@ impl Sites {
         connections.extend(self.draining.iter().filter_map(|ending| ending.connections.clone()));
     }
 
-    /// Takes the file as it is now, or says why not.
-    fn reload(&mut self) {
+    /// Takes the configuration as it is now, or says why not.
+    pub fn reload(&mut self) {
         for log in self.live.current().logs() {
             if let Err(error) = log.reopen() {
-                (self.say)(format_args!(
+                (self.process.say)(format_args!(
                     "the access log cannot be opened anew: {error}; it goes on in the old file"
                 ));
             }
         }
-        let file = self.file.clone();
-        let root = self.root.clone();
-        let loaded = osier::unblock(move || config::load(&file, root.as_deref()));
+        let (origin, root) = (self.origin.clone(), self.process.root.clone());
+        let loaded = osier::unblock(move || origin.load(root.as_deref()));
         let outcome = match loaded {
             Err(report) => Err(Failure::Mistakes(report)),
             Ok(config) => self.take(config).map_err(Failure::Start),
         };
-        let shown = self.file.display();
+        let name = self.origin.name();
         let denied = match &outcome {
             Err(Failure::Start(why)) => is_denied(why),
             Err(Failure::Mistakes(report)) => is_denied(&report.to_string()),
             Ok(()) => false,
         };
         if self.started.0.landlock && denied {
-            (self.say)(format_args!(
+            (self.process.say)(format_args!(
                 "this process may touch only what the file named when it started; restart it for others ('landlock')"
             ));
         }
         match outcome {
-            Ok(()) => (self.say)(format_args!("reloaded {shown} ({})", self.config.summary())),
+            Ok(()) => (self.process.say)(format_args!("reloaded {}", self.origin.describe(&self.config))),
             Err(Failure::Start(why)) => {
-                let within = self.root.as_ref();
+                let within = self.process.root.as_ref();
                 let within = within.map_or(String::new(), |root| {
                     format!(" (in the root folder '{}')", root.display())
                 });
-                (self.say)(format_args!(
-                    "{shown} cannot be used: {why}{within}; the old configuration stays"
+                (self.process.say)(format_args!(
+                    "{name} cannot be used: {why}{within}; the old configuration stays"
                 ));
             }
             Err(Failure::Mistakes(report)) => {
-                let count = report.len();
-                let what = if count == 1 { "a mistake" } else { "mistakes" };
+                let what = if report.len() == 1 { "a mistake" } else { "mistakes" };
                 // Every mistake has its own lines, as 'osier check' prints them.
-                (self.say)(format_args!(
-                    "{shown} has {what}; the old configuration stays:\n{report}"
+                (self.process.say)(format_args!(
+                    "{name} has {what}; the old configuration stays:\n{report}"
                 ));
             }
         }
     }
 
     fn take(&mut self, config: Config) -> Result<(), String> {
-        let root = self.root.as_deref();
         let mut slots = Vec::new();
         let (mut fresh, mut renewed) = (Vec::new(), Vec::new());
         for settings in &config.listeners {
             let known = self.running.iter().find(|running| *running.bind() == settings.bind);
             let Some(running) = known else {
                 let slot = self.slots + fresh.len();
-                let from = match &self.admin {
-                    Some(admin) if *admin.bind() == settings.bind => Sockets::Sockets(admin.sockets()?),
-                    _ => Sockets::Nothing,
+                let given = match &self.admin {
+                    Some(admin) if *admin.bind() == settings.bind => Given::Inherited(admin.sockets()?),
+                    _ => Given::Nothing,
                 };
-                fresh.push(Bound::new(&config, settings, slot, from, root, &self.say)?);
+                fresh.push(Bound::new(&config, settings, slot, given, &self.process)?);
                 slots.push(slot);
                 continue;
             };
             slots.push(running.slot());
             let keys = running.changed(&config, settings);
             if !keys.is_empty() {
-                renewed.push((
-                    running.renewed(&config, settings, self.made_mode, root, &self.say)?,
-                    keys.join("', '"),
-                ));
+                renewed.push((running.renewed(&config, settings, &self.process)?, keys.join("', '")));
             }
         }
         let (means, admin) = self.admin_of(&config)?;
@@ -304,20 +194,20 @@ impl Sites {
         let snapshot = snapshot?;
         let mut modes = Modes::default();
         for bound in fresh.iter().chain(renewed.iter().map(|(bound, _)| bound)) {
-            bound.set_mode(root, &mut modes)?;
+            bound.set_mode(self.process.root.as_deref(), &mut modes)?;
         }
         modes.keep();
         snapshot.start();
         // Nothing can fail from here on.
         for key in self.started.changed(&config) {
-            (self.say)(format_args!("'{key}' has changed: that counts from the next start on"));
+            (self.process.say)(format_args!("'{key}' has changed: that counts from the next start on"));
         }
         self.live.replace(snapshot);
         self.means = means;
         self.end_gone(&config, &mut fresh, admin);
         self.slots += fresh.len();
         for bound in &fresh {
-            (self.say)(format_args!("listening on {}", url(bound)));
+            (self.process.say)(format_args!("listening on {}", url(bound)));
         }
         self.accept(fresh);
         for (bound, keys) in renewed {
@@ -325,7 +215,7 @@ impl Sites {
             let running = self.running.iter_mut().find(|running| running.slot() == bound.slot);
             let running = running.expect("it was found by its address before, and nothing has gone since");
             running.renew(bound, &self.live);
-            (self.say)(format_args!(
+            (self.process.say)(format_args!(
                 "'{keys}' of listener '{name}' counts for the connections that come from now on"
             ));
         }
@@ -358,7 +248,7 @@ impl Sites {
         };
         let (mut moving, mut files) = (Vec::new(), Vec::new());
         for mut running in gone {
-            (self.say)(format_args!("no longer listening on {}", running.bind()));
+            (self.process.say)(format_args!("no longer listening on {}", running.bind()));
             let bind = running.bind().clone();
             let file = running.take_file().map(|file| (bind.clone(), file));
             let endings = running.end();
@@ -390,7 +280,7 @@ impl Sites {
         }
         if let Some(admin) = admin {
             let file = file_of(admin.bind());
-            self.admin = Some(admin.accept(file, &self.say));
+            self.admin = Some(admin.accept(file, &self.process.say));
         }
     }
 
@@ -406,15 +296,15 @@ impl Sites {
         };
         let listeners = match self.running.iter().find(|running| *running.bind() == settings.bind) {
             Some(running) => running.sockets()?,
-            None => startup::open_now(&settings.bind, self.root.as_deref(), means.workers)?,
+            None => startup::open_now(&settings.bind, &self.process, means.workers)?,
         };
         let admin = means.admin.get_or_insert_with(|| new_admin(&means.connections));
-        let bound = admin::Bound::new(admin, &settings.bind, listeners, &self.say)?;
+        let bound = admin::Bound::new(admin, &settings.bind, listeners, &self.process.say)?;
         Ok((means, Some(bound)))
     }
 
-    /// How many connections had to be cut.
-    fn end(&mut self) -> usize {
+    /// Shuts down gracefully. Returns how many connections had to be cut.
+    pub fn end(&mut self) -> usize {
         if let Some(admin) = &self.means.admin {
             admin.drain();
         }
@@ -442,41 +332,4 @@ fn new_admin(connections: &Arc<Mutex<Vec<Connections>>>) -> Arc<Admin> {
         connections.iter().map(Connections::count).sum()
     };
     Arc::new(Admin::new(osier::workers(), count))
-}
-
-fn url(bound: &Bound) -> String {
-    match &bound.settings.bind {
-        Bind::Unix(path) => format!("unix:{}", path.display()),
-        _ => format!("http://{}/", bound.listening.local_addr()),
-    }
-}
-
-/// The one line that says where to look. Nobody may be reading it.
-fn announce(sites: &Sites, bound: &[Bound]) {
-    let addresses: Vec<String> = bound.iter().map(url).collect();
-    let mut out = io::stdout().lock();
-    let (summary, addresses) = (sites.config.summary(), addresses.join(" and "));
-    let line = writeln!(
-        out,
-        "osier: serving {} ({summary}) on {addresses}",
-        sites.file.display()
-    );
-    let _ = line.and_then(|()| out.flush());
-}
-
-/// SIGHUP reloads. Of the others, the first drains, the second ends: from a thread of its own, so that it does even when
-/// every worker is stuck.
-fn watch(mut signals: Signals, asked: Arc<Asked>) -> io::Result<()> {
-    let watcher = move || {
-        for signal in signals.forever() {
-            if signal != SIGHUP && asked.end.swap(true, Ordering::AcqRel) {
-                std::process::exit(128 + signal);
-            }
-            asked.event.set();
-        }
-    };
-    thread::Builder::new()
-        .name("osier-signals".into())
-        .spawn(watcher)
-        .map(drop)
 }

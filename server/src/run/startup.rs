@@ -7,58 +7,78 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use osier_web::Listener;
 use rustix::fs::{Access, Mode, access};
 
+use crate::config::origin::{Origin, Spelling};
 use crate::config::{Bind, Body, Config, Handler, Log, Policies, Setting, Upstream};
 use crate::log::operator::Say;
 use crate::process::privileges::{Paths, Privileges, Settings};
 use crate::process::root::{inside, outside};
 use crate::process::systemd::{Notify, Socket, Sockets};
 
-/// What the rest of the server goes on with.
-pub struct Opened {
-    /// For each `[[listen]]`, in their order; none for one that can be bound later.
-    pub listeners: Vec<Option<Vec<Listener>>>,
-    /// Of `[admin]`.
-    pub admin: Option<Vec<Listener>>,
-    /// The root folder that this process has taken.
+/// The process from the start to the end.
+pub struct Process {
+    /// The root folder that this process has changed to.
     pub root: Option<PathBuf>,
     /// The permissions of a Unix socket for which no `mode` is named.
     pub made_mode: u32,
     pub notify: Notify,
+    pub say: Say,
+    /// How messages name settings.
+    spelling: &'static Spelling,
 }
 
-/// Opens everything, or says in a line what cannot be. `file` is read again at a reload.
-pub fn open(file: &Path, config: &mut Config, workers: usize, say: &Say) -> Result<Opened, String> {
+/// The sockets that are open before the first worker starts.
+pub struct Opened {
+    /// For each `[[listen]]`, in their order; none for one that can be bound later.
+    pub listeners: Vec<Option<Vec<Listener>>>,
+    /// For `[admin]`.
+    pub admin: Option<Vec<Listener>>,
+}
+
+/// Opens everything and gives up privileges.
+///
+/// # Errors
+/// One line: what cannot be opened, and what to do.
+pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> Result<(Process, Opened), String> {
     // It can be read only by being set, which no other thread may see.
     let umask = rustix::process::umask(Mode::empty());
     rustix::process::umask(umask);
     let made_mode = (Mode::from_raw_mode(0o777) - umask).as_raw_mode();
     let notify = Notify::from_env()?;
     let mut sockets = Sockets::take()?;
-    let privileges = privileges(file, config)?;
+    let privileges = privileges(origin.file(), config)?;
+    let mut process = Process {
+        root: None,
+        made_mode,
+        notify,
+        say,
+        spelling: origin.spelling(),
+    };
+    let say = Arc::clone(&process.say);
     let mut listeners = Vec::new();
     for listener in &config.listeners {
         listeners.push(match &listener.bind {
             // The server removes its file at the end, which takes the rights it was made with.
             Bind::Unix(_) if privileges.is_none() => None,
             Bind::Unix(path) => {
-                let opened = one(&listener.bind, workers, &mut sockets)?;
+                let opened = one(&listener.bind, &process, workers, &mut sockets)?;
                 let mode = listener
                     .mode
                     .map_or(Ok(()), |mode| fs::set_permissions(path, Permissions::from_mode(mode)));
                 mode.map_err(|error| format!("cannot change the mode of '{}': {error}", path.display()))?;
                 Some(opened)
             }
-            bind => Some(one(bind, workers, &mut sockets)?),
+            bind => Some(one(bind, &process, workers, &mut sockets)?),
         });
     }
     let admin = config
         .admin
         .as_ref()
-        .map(|admin| one(&admin.bind, workers, &mut sockets));
+        .map(|admin| one(&admin.bind, &process, workers, &mut sockets));
     let admin = admin.transpose()?;
     for name in sockets.unused() {
         say(format_args!(
@@ -82,7 +102,7 @@ pub fn open(file: &Path, config: &mut Config, workers: usize, say: &Say) -> Resu
             ));
         }
         move_inside(config, root);
-        if inside(Some(root), file).is_none() {
+        if let Some(file) = origin.file().filter(|file| inside(Some(root), file).is_none()) {
             say(format_args!(
                 "'{}' lies outside of '{}': it cannot be read again, and changes count from the next start on",
                 file.display(),
@@ -90,16 +110,11 @@ pub fn open(file: &Path, config: &mut Config, workers: usize, say: &Say) -> Resu
             ));
         }
     }
-    Ok(Opened {
-        listeners,
-        admin,
-        root,
-        made_mode,
-        notify,
-    })
+    process.root = root;
+    Ok((process, Opened { listeners, admin }))
 }
 
-fn one(bind: &Bind, workers: usize, sockets: &mut Sockets) -> Result<Vec<Listener>, String> {
+fn one(bind: &Bind, process: &Process, workers: usize, sockets: &mut Sockets) -> Result<Vec<Listener>, String> {
     if let Bind::Systemd(name) = bind {
         let named = sockets.named(name)?.into_iter().map(|socket| match socket {
             Socket::Tcp(listener) => listener.into(),
@@ -107,14 +122,14 @@ fn one(bind: &Bind, workers: usize, sockets: &mut Sockets) -> Result<Vec<Listene
         });
         return Ok(named.collect());
     }
-    open_now(bind, None, workers)
+    open_now(bind, process, workers)
 }
 
-/// The sockets of an address that a reload has brought, in a process whose root folder is `root`.
-pub fn open_now(bind: &Bind, root: Option<&Path>, workers: usize) -> Result<Vec<Listener>, String> {
+/// Opens the sockets of an address.
+pub fn open_now(bind: &Bind, process: &Process, workers: usize) -> Result<Vec<Listener>, String> {
     let opened = match bind {
         Bind::Tcp(address) => Listener::bind(*address, workers),
-        Bind::Unix(path) => match inside(root, path) {
+        Bind::Unix(path) => match process.inside(path) {
             Some(path) => Listener::bind_unix(path).map(|listener| vec![listener]),
             None => Err(io::Error::other("it lies outside of the root folder of this process")),
         },
@@ -123,26 +138,35 @@ pub fn open_now(bind: &Bind, root: Option<&Path>, workers: usize) -> Result<Vec<
         )),
     };
     opened.map_err(|error| {
-        cannot_listen(&io::Error::new(
-            error.kind(),
-            format!("cannot listen on {bind}: {error}"),
-        ))
+        let what = format!("cannot listen on {bind}: {error}");
+        process.cannot_listen(&io::Error::new(error.kind(), what))
     })
 }
 
-/// The line for a listener that cannot be.
-pub fn cannot_listen(error: &io::Error) -> String {
-    let remedy = match error.kind() {
-        io::ErrorKind::AddrInUse => "stop the other server, or give [[listen]] another 'address'",
-        io::ErrorKind::PermissionDenied => "give [[listen]] a port above 1023, or start as root with 'user'",
-        io::ErrorKind::AddrNotAvailable => "give [[listen]] an 'address' of this machine",
-        _ => "give [[listen]] another 'address'",
-    };
-    format!("{error}; {remedy}")
+impl Process {
+    /// The name of a configured path in this process. None for a path outside of its root folder.
+    pub fn inside(&self, path: &Path) -> Option<PathBuf> {
+        inside(self.root.as_deref(), path)
+    }
+
+    /// The message for a listener that cannot be opened: what happened, and what to do.
+    pub fn cannot_listen(&self, error: &io::Error) -> String {
+        let address = self.spelling.address;
+        match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                format!("{error}; stop the other server, or choose another address ({address})")
+            }
+            io::ErrorKind::PermissionDenied => {
+                format!("{error}; choose a port above 1023 ({address}), or start as root")
+            }
+            io::ErrorKind::AddrNotAvailable => format!("{error}; choose an address of this machine ({address})"),
+            _ => format!("{error}; choose another address ({address})"),
+        }
+    }
 }
 
 /// None when nothing is to be given up.
-fn privileges(file: &Path, config: &mut Config) -> Result<Option<Privileges>, String> {
+fn privileges(file: Option<&Path>, config: &mut Config) -> Result<Option<Privileges>, String> {
     let (user, group, chroot) = (config.user.clone(), config.group.clone(), config.chroot.clone());
     if user.is_none() && group.is_none() && chroot.is_none() && !config.landlock {
         return Ok(None);
@@ -161,7 +185,7 @@ fn privileges(file: &Path, config: &mut Config) -> Result<Option<Privileges>, St
         }
     }
     // The folder: an editor puts another file in the place of the old one.
-    paths.read.extend(file.parent().map(Path::to_owned));
+    paths.read.extend(file.and_then(Path::parent).map(Path::to_owned));
     // Bodies of requests are spooled there: in that of the new root folder.
     let root = chroot.as_deref().unwrap_or(Path::new("/"));
     paths.write.push(outside(root, &std::env::temp_dir()));

@@ -27,7 +27,17 @@ pub fn open(
     compress: Option<&compress::Settings>,
     means: &Means,
 ) -> Result<Handler, String> {
-    let cannot = |root: &Path, error: io::Error| format!("cannot serve '{}': {error}", root.display());
+    let cannot = |root: &Path, error: io::Error| {
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => "there is no such folder".into(),
+            io::ErrorKind::NotADirectory => {
+                "it is not a folder; a configuration file has a name that ends in .toml".into()
+            }
+            io::ErrorKind::PermissionDenied => "this user may not read it".into(),
+            _ => error.to_string(),
+        };
+        format!("cannot serve '{}': {why}", root.display())
+    };
     match settings {
         config::Handler::Files(settings) => {
             let options = Options {
@@ -58,8 +68,7 @@ pub fn open(
         config::Handler::Chat(settings) => Ok(Handler::Chat(chat(settings, means))),
         config::Handler::Welcome(settings) => {
             let connections = Arc::clone(&means.connections);
-            let welcome = Welcome::new(Vec::new(), settings.live_for_all, means.workers, connections);
-            let welcome = welcome.map_err(|error| format!("cannot serve the welcome site: {error}"))?;
+            let welcome = Welcome::new(settings.live_for_all, means.workers, connections);
             Ok(Handler::Welcome(welcome))
         }
         _ => unreachable!("made by Builder::handler"),

@@ -51,10 +51,6 @@ impl Live {
         }
     }
 
-    pub fn watch(&self, connections: Connections) {
-        self.connections().push(connections);
-    }
-
     pub fn stop(&self) {
         self.stopped.set();
     }

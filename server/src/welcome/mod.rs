@@ -12,12 +12,11 @@
 mod guard;
 mod live;
 
-use std::io;
 use std::sync::{Arc, Mutex};
 
 use osier_web::chat::{self, Chat};
 use osier_web::files::{Files, Options};
-use osier_web::{Connections, IntoResponse, Listening, Request, Response, Router, Served};
+use osier_web::{Connections, IntoResponse, Request, Response, Served};
 
 use self::live::Live;
 
@@ -113,19 +112,13 @@ pub struct Welcome {
 }
 
 impl Welcome {
-    /// The site, with further fields for every page; `live_for_all` shows live data to other machines too.
-    ///
-    /// # Errors
-    /// For a field that HTTP does not allow.
-    pub fn new(
-        mut headers: Vec<(String, String)>,
-        live_for_all: bool,
-        workers: usize,
-        connections: Arc<Mutex<Vec<Connections>>>,
-    ) -> io::Result<Welcome> {
-        headers.push(("content-security-policy".into(), POLICY.into()));
-        headers.push(("x-content-type-options".into(), "nosniff".into()));
-        headers.push(("referrer-policy".into(), "no-referrer".into()));
+    /// The site; `live_for_all` shows live data to other machines too.
+    pub fn new(live_for_all: bool, workers: usize, connections: Arc<Mutex<Vec<Connections>>>) -> Welcome {
+        let headers = [
+            ("content-security-policy", POLICY),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+        ];
         let mut pages: Vec<(String, &str, String)> = Vec::new();
         for page in &PAGES {
             pages.push((page.path.into(), "text/html; charset=utf-8", framed(page)));
@@ -140,26 +133,20 @@ impl Welcome {
             pages.push((format!("/docs/{name}"), "text/plain; charset=utf-8", text.into()));
         }
         let options = Options {
-            headers,
+            headers: headers.map(|(name, value)| (name.into(), value.into())).into(),
             ..Options::default()
         };
         let pages = pages
             .iter()
             .map(|(path, mime, text)| (path.as_str(), *mime, text.as_bytes()));
-        Ok(Welcome {
-            files: Files::embedded_with(pages, options)?,
+        Welcome {
+            files: Files::embedded_with(pages, options).expect("the fields are constants that HTTP allows"),
             live: Arc::new(Live::new(live_for_all, workers, connections)),
             chat: Chat::new(chat::Options {
                 line_bytes: LINE_BYTES,
                 ..chat::Options::default()
             }),
-        })
-    }
-
-    /// What answers.
-    pub fn router(self: &Arc<Self>) -> Router {
-        let welcome = Arc::clone(self);
-        Router::new().fallback(move |request: &mut Request<'_>| welcome.answer(request))
+        }
     }
 
     /// # Suspends
@@ -184,11 +171,6 @@ impl Welcome {
             live.requests
                 .record(served.status().as_u16(), served.bytes(), served.duration());
         }
-    }
-
-    /// Counts the connections of a listener.
-    pub fn watch(&self, listening: &Listening) {
-        self.live.watch(listening.connections());
     }
 
     /// Ends the streams, which would have no end by themselves.
@@ -271,11 +253,5 @@ mod tests {
                 "{path}"
             );
         }
-    }
-
-    #[test]
-    fn a_field_that_is_none_is_refused() {
-        assert!(Welcome::new(vec![("x y".into(), "".into())], false, 1, Arc::default()).is_err());
-        assert!(Welcome::new(Vec::new(), false, 1, Arc::default()).is_ok());
     }
 }

@@ -23,6 +23,7 @@ mod logs;
 mod precompressed;
 mod ranges;
 mod shutdown;
+mod starts;
 mod startup;
 mod static_files;
 mod welcome;

@@ -106,9 +106,9 @@ fn paths() {
         ("/a.txt", 200, "a"),
         ("/a.txt?query=/../x", 200, "a"),
         ("//a.txt", 200, "a"),
-        ("/./a.txt", 200, "a"),
-        ("/sub/../a.txt", 200, "a"),
-        ("/sub/%2e%2e/a.txt", 200, "a"),
+        ("/./a.txt", 400, "400 Bad Request\n"),
+        ("/sub/../a.txt", 400, "400 Bad Request\n"),
+        ("/sub/%2e%2e/a.txt", 400, "400 Bad Request\n"),
         ("/%61.txt", 200, "a"),
         ("/sub/", 200, "index of sub"),
         ("/sub/b%20c.txt", 200, "b c"),
@@ -144,7 +144,6 @@ fn a_folder_without_its_slash_is_redirected_on_this_host() {
         ("/evil.example", "/evil.example/"),
         ("//evil.example", "/evil.example/"),
         ("///evil.example", "/evil.example/"),
-        ("/%2e/evil.example", "/evil.example/"),
         ("//evil.example?a=b&c=//d", "/evil.example/?a=b&c=//d"),
         ("/sub%20dir", "/sub%20dir/"),
         ("/sub%20dir/x?y", "/sub%20dir/x/?y"),
@@ -202,7 +201,7 @@ fn methods() {
             "{method}"
         );
     }
-    for target in ["/a.txt", "/missing", "*"] {
+    for target in ["/a.txt", "/missing"] {
         let reply = server.ask("OPTIONS", target, &[]);
         assert_eq!(
             (reply.status, reply.field("allow")),
@@ -210,6 +209,8 @@ fn methods() {
             "{target}"
         );
     }
+    // The server as a whole: sites differ in what they take.
+    assert_eq!(server.ask("OPTIONS", "*", &[]).status, 204);
     let head = server.ask("HEAD", "/missing", &[]);
     assert_eq!((head.status, head.field("content-length")), (404, Some("14")));
 }

@@ -1,0 +1,84 @@
+//! Where a configuration comes from: a file, or a command line that stands for one.
+
+use std::path::{Path, PathBuf};
+
+use super::{Config, Handler, Report};
+
+/// The source of a configuration, asked at the start and at each reload.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// A file is read anew each time.
+    File(PathBuf),
+    /// A command line says the same each time: what a reload finds changed is the folder and the logs.
+    Line(Box<Config>),
+}
+
+/// How the user of an origin spells a setting, for messages.
+#[derive(Debug)]
+pub struct Spelling {
+    pub address: &'static str,
+    pub workers: &'static str,
+    pub drain: &'static str,
+}
+
+const IN_A_FILE: Spelling = Spelling {
+    address: "'address' of [[listen]]",
+    workers: "'workers'",
+    drain: "'drain'",
+};
+
+const ON_A_LINE: Spelling = Spelling {
+    address: "-l",
+    workers: "-w",
+    drain: "--drain",
+};
+
+impl Origin {
+    /// Reads and checks the configuration. `root` is the root folder of this process, if it has changed it.
+    ///
+    /// # Errors
+    /// Every mistake in the file, and why it cannot be read.
+    ///
+    /// # Blocks the thread
+    /// While the file is read.
+    pub fn load(&self, root: Option<&Path>) -> Result<Config, Report> {
+        match self {
+            Origin::File(file) => super::load(file, root),
+            Origin::Line(config) => Ok((**config).clone()),
+        }
+    }
+
+    /// The file, if there is one.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Origin::File(file) => Some(file),
+            Origin::Line(_) => None,
+        }
+    }
+
+    pub fn spelling(&self) -> &'static Spelling {
+        match self {
+            Origin::File(_) => &IN_A_FILE,
+            Origin::Line(_) => &ON_A_LINE,
+        }
+    }
+
+    /// What is served, as messages call it: the file, the folder, or `the welcome site`.
+    pub fn name(&self) -> String {
+        match self {
+            Origin::File(file) => file.display().to_string(),
+            Origin::Line(config) => match &config.sites[0].routes[0].handler {
+                Handler::Files(files) => format!("'{}'", files.root.display()),
+                _ => "the welcome site".into(),
+            },
+        }
+    }
+
+    /// The name, and in parentheses how much a file configures: `site.toml (2 sites, 5 routes, 1 listener)`.
+    pub fn describe(&self, config: &Config) -> String {
+        match self {
+            Origin::File(_) => format!("{} ({})", self.name(), config.summary()),
+            Origin::Line(_) => self.name(),
+        }
+    }
+}
