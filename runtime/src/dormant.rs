@@ -16,11 +16,11 @@ use std::time::Instant;
 
 use osier_queue::Key;
 
-use crate::fiber::no_runtime;
 use crate::io::Source as Pollable;
 use crate::wait::socket::Source;
 use crate::worker::Worker;
 use crate::worker::context;
+use crate::worker::core::no_runtime;
 use crate::worker::isolate::isolate;
 use crate::worker::waker::Word;
 

@@ -86,8 +86,6 @@ mod worker;
 pub use osier_coro as coro;
 pub use osier_poll as poll;
 
-pub use fiber::cancel::{Cancelled, Elapsed, shield, timeout};
-pub use fiber::packet::JoinHandle;
 pub use fiber::scope::{Scope, ScopedJoinHandle, scope};
 pub use fiber::{spawn, spawn_local, workers, yield_now};
 pub use future::{Task, spawn_future, spawn_future_local};
@@ -96,3 +94,5 @@ pub use runtime::{Builder, Runtime, embed, run};
 pub use select::{race, race_async, wait_all, wait_all_async, wait_any, wait_any_async, wait_any_until};
 pub use time::sleep;
 pub use wait::block_on::{block_on, unblock};
+pub use wait::cancel::{Cancelled, Elapsed, shield, timeout};
+pub use worker::packet::JoinHandle;

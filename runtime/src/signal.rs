@@ -25,7 +25,7 @@ use std::task::{Context, Poll};
 use rustix::event::{EventfdFlags, eventfd};
 use signal_hook_registry::SigId;
 
-use crate::adapters::leaf::{Io, Side};
+use crate::wait::leaf::{Io, Side};
 use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
 /// A signal, by its number.

@@ -44,17 +44,16 @@
 //! executor's own means.
 //!
 //! ```text
-//!   leaf.rs     one call as a leaf; a direction's waiter that an adapter keeps
-//!   stream.rs   AsyncStream: our streams        fd.rs   io::Async: any descriptor
+//!   stream.rs   AsyncStream: our streams
 //!   compat.rs   Compat: the traits of hyper and tokio      hyper.rs   tokio.rs   what else they ask for
 //! ```
 
 #[cfg(any(feature = "hyper", feature = "tokio-io"))]
 mod compat;
-pub(crate) mod fd;
+
 #[cfg(feature = "hyper")]
 pub mod hyper;
-pub(crate) mod leaf;
+
 mod stream;
 #[cfg(feature = "tokio-rt")]
 pub mod tokio;

@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use futures_io::{AsyncRead, AsyncWrite};
 use rustix::net::SendFlags;
 
-use super::leaf::Side;
 use crate::io::{FileSink, Sealed, Source as _};
 use crate::net::stream::call;
+use crate::wait::leaf::Side;
 use crate::wait::socket::Direction;
 
 /// What leads to a stream of ours: one itself, a reference, an `Arc` or an `Rc`. Sealed.

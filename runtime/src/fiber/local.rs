@@ -2,10 +2,10 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::rc::Rc;
 
-use crate::fiber::Extra;
 use crate::worker::context;
-use crate::worker::isolate::isolate;
+use crate::worker::core::Locals;
 
 /// A key of a fiber-local; made by [`fiber_local!`](crate::fiber_local).
 pub struct LocalKey<T: 'static> {
@@ -17,9 +17,6 @@ thread_local! {
     /// The values of code that is not on a fiber: one set per thread.
     static OF_THREAD: RefCell<Locals> = const { RefCell::new(Vec::new()) };
 }
-
-/// Values by the address of their key.
-pub(crate) type Locals = Vec<(usize, std::rc::Rc<dyn Any>)>;
 
 impl<T: 'static> LocalKey<T> {
     /// Runs `with` on this fiber's value. Outside of a fiber, on this thread's.
@@ -35,7 +32,7 @@ impl<T: 'static> LocalKey<T> {
                 .map(|(_, value)| value.clone());
             // Not under the borrow: the initial value may be made of other locals.
             found.unwrap_or_else(|| {
-                let value: std::rc::Rc<dyn Any> = std::rc::Rc::new((self.init)());
+                let value: Rc<dyn Any> = Rc::new((self.init)());
                 locals.borrow_mut().push((address, value.clone()));
                 value
             })
@@ -45,16 +42,6 @@ impl<T: 'static> LocalKey<T> {
             Some(value) => with(value),
             None => unreachable!("an address is the key of one type"),
         }
-    }
-}
-
-/// Drops the fiber's values, the youngest first, as its last code: their destructors may block like any other.
-pub(crate) fn end(extra: &Extra) {
-    loop {
-        let last = extra.locals.borrow_mut().pop();
-        let Some(last) = last else { return };
-        // If it panics the other values shall still be dropped.
-        isolate(move || drop(last));
     }
 }
 

@@ -22,87 +22,22 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::thread;
 
-use osier_queue::Group;
-
-use crate::fiber::hook::without_hooks;
-use crate::fiber::packet::{self, Handle, Job};
-use crate::fiber::{Header, no_runtime};
 use crate::shield;
 use crate::wait::{self, NOT_HERE, Stop};
+use crate::worker::children::Children;
 use crate::worker::context::{self, Caller};
+use crate::worker::core::{Header, no_runtime};
+use crate::worker::hook::without_hooks;
 use crate::worker::isolate::isolate;
-use crate::worker::remote;
-use crate::worker::waker::Word;
-
-/// What a scope shares with its children.
-#[derive(Default)]
-pub(crate) struct Shared {
-    /// In an `Arc` for its sake: the last child wakes the parent after it has left.
-    group: Group,
-    /// Children that panicked and were not joined.
-    panics: AtomicUsize,
-}
-
-impl Shared {
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.group.is_cancelled()
-    }
-
-    /// Counts a child, whose [`Ticket`] will take it off again.
-    pub(crate) fn add_child(&self) {
-        self.group.enter();
-    }
-
-    /// A child starts as `word`; false if the scope was cancelled before.
-    pub(crate) fn start(&self, word: Word) -> bool {
-        self.group.start(word.to_bits())
-    }
-
-    pub(crate) fn child_panicked(&self) {
-        self.panics.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn panic_was_joined(&self) {
-        self.panics.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    fn cancel(&self) {
-        self.group.cancel(|word| remote::wake(Word::from_bits(word)));
-    }
-
-    /// Waits until every child has left.
-    fn wait(&self) -> Result<(), Stop> {
-        let mut waiter = pin!(self.group.waiter());
-        wait::wait_without_grace(None, |cx| self.group.poll_empty(waiter.as_mut(), cx))
-    }
-}
-
-/// A child's place in its scope, given up when everything else of the child is gone.
-pub(crate) struct Ticket {
-    scope: Arc<Shared>,
-    word: Option<u64>,
-}
-
-impl Ticket {
-    /// The ticket of a child that was [counted](Shared::add_child), once.
-    pub(crate) fn of(scope: Arc<Shared>, word: Option<u64>) -> Ticket {
-        Ticket { scope, word }
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.scope.group.leave(self.word);
-    }
-}
+use crate::worker::packet::{self, Handle, Job};
 
 /// Where scoped fibers are started; see [`scope`].
 pub struct Scope<'scope, 'env: 'scope> {
-    shared: Arc<Shared>,
+    shared: Arc<Children>,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -148,7 +83,7 @@ pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>)
     let shared = &scope.shared;
     // It ends early when the fiber is cancelled, or by the panic of a hook that runs before the suspension.
     let waited = match &outcome {
-        Ok(_) => catch_unwind(AssertUnwindSafe(|| shared.wait())),
+        Ok(_) => catch_unwind(AssertUnwindSafe(|| wait_for(shared))),
         Err(_) => Ok(Err(Stop::Cancelled)),
     };
     if !matches!(waited, Ok(Ok(()))) {
@@ -157,7 +92,7 @@ pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>)
         // if one of them was what ended it.
         let mut hooks = waited.is_ok();
         while shared.group.children() != 0 {
-            let wait = || shield(|| shared.wait());
+            let wait = || shield(|| wait_for(shared));
             hooks &= isolate(|| if hooks { wait() } else { without_hooks(wait) }).is_some();
         }
     }
@@ -167,6 +102,12 @@ pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>)
         (Ok(_), _) if shared.panics.load(Ordering::Relaxed) > 0 => panic!("a scoped fiber panicked"),
         (Ok(value), _) => value,
     }
+}
+
+/// Waits until every child has left.
+fn wait_for(children: &Children) -> Result<(), Stop> {
+    let mut waiter = pin!(children.group.waiter());
+    wait::wait_without_grace(None, |cx| children.group.poll_empty(waiter.as_mut(), cx))
 }
 
 impl<'scope> Scope<'scope, '_> {
@@ -260,16 +201,14 @@ impl<T> fmt::Debug for ScopedJoinHandle<'_, T> {
 /// Runs a borrowing `body` on a fiber that `inject` starts elsewhere, and blocks this thread until it has ended.
 #[track_caller]
 pub(crate) fn run<T: Send>(body: impl FnOnce() -> T + Send, inject: impl FnOnce(Job)) -> T {
-    let shared: Arc<Shared> = Arc::default();
+    let shared: Arc<Children> = Arc::default();
     let header = Header::new(Location::caller()).in_scope(Arc::clone(&shared));
     let (job, handle) = packet::packet_unbounded(header, body);
     // SAFETY: as in `Scope::packet`: the wait below ends only when the job has given up its ticket.
     inject(unsafe { mem::transmute::<packet::ScopedJob<'_>, Job>(job) });
     while shared.group.children() != 0 {
         let _: Result<(), Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(|| {
-            shared
-                .wait()
-                .expect("a plain thread is neither cancelled nor misplaced")
+            wait_for(&shared).expect("a plain thread is neither cancelled nor misplaced")
         }));
     }
     match handle.join() {

@@ -14,9 +14,9 @@ use std::{fmt, thread};
 
 use async_task::FallibleTask;
 
-use crate::fiber::cancel::Cancelled;
-use crate::fiber::no_runtime;
+use crate::wait::cancel::Cancelled;
 use crate::worker::context;
+use crate::worker::core::no_runtime;
 use crate::worker::executor::{Ended, Home};
 
 pub use local::{Current, LocalKey, NoTask, current};

@@ -24,10 +24,11 @@ use osier_coro::stack::{self, Extent};
 
 use super::watchdog;
 pub use super::watchdog::Work;
-use super::{Socket, Waits};
-use crate::fiber::Fiber;
 use crate::wait::socket::Direction;
+use crate::wait::{Socket, Waits};
+use crate::worker::Worker;
 use crate::worker::context::{self, Caller};
+use crate::worker::core::Fiber;
 use crate::worker::isolate::isolate;
 use crate::worker::remote::{self, Remote};
 use crate::{shield, unblock};
@@ -69,7 +70,7 @@ thread_local! {
 }
 
 /// Notes where the calling fiber is. Runs on its stack, which may be nearly full.
-pub(crate) fn show(fiber: Fiber, place: &'static Location<'static>, waits: Waits<'_>) {
+fn show(fiber: Fiber, place: &'static Location<'static>, waits: Waits<'_>) {
     let extent = stack::extent();
     let room = extent.filter(|extent| extent.left_bytes >= ROOM_BYTES);
     // A panic here must not unwind the fiber.
@@ -95,8 +96,20 @@ pub(crate) fn show(fiber: Fiber, place: &'static Location<'static>, waits: Waits
     });
 }
 
+/// Everything that is suspended or at rest on this worker, whose thread this is.
+pub(crate) fn answer(worker: &Worker) -> Answer {
+    let mut fibers = Vec::new();
+    worker.each_suspended(show, |queued| fibers.extend(shown(queued)));
+    fibers.sort_by_key(|shown| shown.fiber.id());
+    Answer {
+        fibers,
+        resting: worker.resting(),
+        unstarted: worker.unstarted(),
+    }
+}
+
 /// What the fiber has noted that was just asked; `queued`: it is ready.
-pub(crate) fn shown(queued: bool) -> Option<Shown> {
+fn shown(queued: bool) -> Option<Shown> {
     let shown = SHOWN.with_borrow_mut(Option::take)?;
     Some(Shown { queued, ..*shown })
 }
@@ -289,7 +302,7 @@ pub(crate) fn gather(remotes: Vec<&'static Remote>) -> Dump {
     match context::caller(|caller| matches!(caller, Caller::Fiber(..))) {
         // Not on the fiber's stack: finding symbols takes more than it may have.
         true => shield(|| unblock(move || collect(&remotes, None))),
-        false => match context::worker(|worker| (worker.remote.id, worker.show())) {
+        false => match context::worker(|worker| (worker.remote.id, answer(worker))) {
             None => collect(&remotes, None),
             Some(own) => thread::scope(|scope| {
                 let collecting = scope.spawn(|| collect(&remotes, Some(own)));
@@ -306,7 +319,12 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
     let mut asked: Vec<&Remote> = Vec::new();
     for remote in remotes {
         if remote.desk.seat().is_some() && !answers.contains_key(&remote.id) {
-            remote.desk.ask(remote, sender.clone());
+            let sender = sender.clone();
+            // A send fails when the asker has lost patience.
+            remote.desk.ask(Box::new(move |worker| {
+                drop(sender.send((worker.remote.id, answer(worker))))
+            }));
+            remote.ring();
             asked.push(remote);
         }
     }
@@ -418,7 +436,7 @@ fn of_leaf(leaf: &str, frames: &[Frame]) -> Option<Wait> {
     let called = frames.iter().take_while(runtimes).last();
     Some(match &*function {
         name if name.starts_with("osier::time::") => Wait::Timer,
-        name if name.starts_with("osier::fiber::packet::") && name.ends_with("::join") => Wait::Join,
+        name if name.starts_with("osier::worker::packet::") && name.ends_with("::join") => Wait::Join,
         _ => Wait::Other(called.map_or(function, |frame| frame.function.clone())),
     })
 }
@@ -459,11 +477,19 @@ impl Symbols {
 /// Leaves out the runtime's frames at both ends: from the switch up, and from the start of the fiber down.
 fn between_ends(mut frames: Vec<Frame>) -> Vec<Frame> {
     let is = |frame: &Frame, prefixes: &[&str]| prefixes.iter().any(|prefix| frame.function.starts_with(prefix));
-    let core = |frame: &Frame| frame.function.starts_with("osier::fiber::Core");
+    let core = |frame: &Frame| frame.function.starts_with("osier::worker::core::Core");
     let ends = |frame: &Frame, name| core(frame) && frame.function.ends_with(name);
     if let Some(last) = frames.iter().rposition(|frame| ends(frame, "::suspend")) {
         // The functions of `wait/mod.rs` itself, not those of its children.
-        let children = ["block_on::", "descriptor::", "driver::", "socket::"];
+        let children = [
+            "block_on::",
+            "cancel::",
+            "descriptor::",
+            "driver::",
+            "leaf::",
+            "sleep::",
+            "socket::",
+        ];
         let waiting = |frame: &&Frame| {
             let waits = frame.function.strip_prefix("osier::wait::");
             waits.is_some_and(|name| !children.iter().any(|child| name.starts_with(child)))
@@ -477,7 +503,6 @@ fn between_ends(mut frames: Vec<Frame>) -> Vec<Frame> {
     {
         frames.truncate(first);
         let inner = [
-            "osier::fiber::packet::",
             "osier::worker::",
             "std::panicking::",
             "std::panic::",
@@ -625,7 +650,7 @@ mod tests {
     fn a_closure_names_the_function_that_waits() {
         for (leaf, wait) in [
             ("osier::time::sleep::{{closure}}", Wait::Timer),
-            ("osier::fiber::packet::Handle<T>::join::{{closure}}", Wait::Join),
+            ("osier::worker::packet::Handle<T>::join::{{closure}}", Wait::Join),
             ("a::B<C<D>>::e::{{closure}}::{{closure}}", Wait::Other("a::B::e".into())),
         ] {
             assert_eq!(of_leaf(leaf, &[]), Some(wait));

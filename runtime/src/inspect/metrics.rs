@@ -1,11 +1,12 @@
 //! The numbers of a runtime: what its workers have written on their desks.
 
 use std::fmt;
-use std::panic::Location;
 use std::time::Duration;
 
-use super::{BUCKETS, Desk};
+pub use crate::worker::desk::StackDepth;
+
 use crate::worker::context;
+use crate::worker::desk::{BUCKETS, Counter};
 use crate::worker::remote::Remote;
 
 /// The numbers of a runtime, from [`Runtime::metrics`](crate::Runtime::metrics).
@@ -56,18 +57,6 @@ pub struct WorkerMetrics {
     pub stack_depths: Vec<StackDepth>,
 }
 
-/// How deep the fibers of one spawn place have been.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct StackDepth {
-    /// Where they were spawned.
-    pub place: &'static Location<'static>,
-    /// How many have ended.
-    pub fibers: u64,
-    /// The most that one of them has touched of its stack, in whole pages.
-    pub touched_bytes: usize,
-}
-
 /// How long turns of a loop took, from one look at the poller to the next, sleep excluded: for so long at most does a fiber
 /// wait that has become ready, if the queue is shorter than a turn.
 ///
@@ -115,43 +104,40 @@ pub fn metrics() -> Option<Metrics> {
 
 /// What is on the desks of some workers.
 pub(crate) fn of<'r>(remotes: impl Iterator<Item = &'r Remote>) -> Metrics {
-    let workers = remotes.filter_map(|remote| remote.desk.metrics(remote)).collect();
+    let workers = remotes.filter_map(of_worker).collect();
     Metrics { workers }
 }
 
-impl Desk {
-    fn metrics(&self, remote: &Remote) -> Option<WorkerMetrics> {
-        let others = self.others();
-        let seat = others.seat.as_ref()?;
-        let mut turns = [0; BUCKETS];
-        turns
-            .iter_mut()
-            .zip(&self.latency)
-            .for_each(|(turns, counter)| *turns = counter.get());
-        Some(WorkerMetrics {
-            name: seat.name.clone(),
-            turns: self.phase.get().div_ceil(2),
-            sleeps: self.sleeps.get(),
-            events: self.events.get(),
-            wakes: self.wakes.get(),
-            resumes: self.resumed.get(),
-            steals: self.steals.get(),
-            fibers_started: self.started.get(),
-            fibers: self.fibers.get() as usize,
-            resting: self.resting.get() as usize,
-            tasks: remote.tasks.len(),
-            queued: self.queued.get() as usize,
-            timers: self.timers.get() as usize + remote.timers.len(),
-            stacks_pooled: self.pooled.get() as usize,
-            latency: LatencyHistogram { turns },
-            stack_depths: others.stacks.clone(),
-        })
-    }
+/// The numbers of one worker; `None` where the remote has none.
+fn of_worker(remote: &Remote) -> Option<WorkerMetrics> {
+    let desk = &remote.desk;
+    let seat = desk.seat()?;
+    Some(WorkerMetrics {
+        name: seat.name.clone(),
+        turns: desk.phase.get().div_ceil(2),
+        sleeps: desk.sleeps.get(),
+        events: desk.events.get(),
+        wakes: desk.wakes.get(),
+        resumes: desk.resumed.get(),
+        steals: desk.steals.get(),
+        fibers_started: desk.started.get(),
+        fibers: desk.fibers.get() as usize,
+        resting: desk.resting.get() as usize,
+        tasks: remote.tasks.len(),
+        queued: desk.queued.get() as usize,
+        timers: desk.timers.get() as usize + remote.timers.len(),
+        stacks_pooled: desk.pooled.get() as usize,
+        latency: LatencyHistogram {
+            turns: desk.latency.each_ref().map(Counter::get),
+        },
+        stack_depths: desk.stacks(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::desk::Desk;
 
     #[test]
     fn a_turn_falls_into_the_bucket_above_it() {
@@ -159,7 +145,7 @@ mod tests {
         for nanos in [0, 1, 1023, 1024, u64::MAX] {
             desk.turn_begins(Duration::from_nanos(nanos));
         }
-        let turns = desk.latency.each_ref().map(super::super::Counter::get);
+        let turns = desk.latency.each_ref().map(Counter::get);
         let histogram = LatencyHistogram { turns };
         let bounds: Vec<_> = histogram
             .buckets()

@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use super::{Desk, NOTHING, TASK};
+use crate::worker::desk::{Desk, NOTHING, TASK};
 use crate::worker::remote::Remote;
 
 /// How many looks in a row must find a worker in the same turn.

@@ -11,9 +11,9 @@ use std::pin::pin;
 use std::{error, fmt, io};
 
 use super::Source;
-use crate::fiber::cancel::{Entered, Kind};
-use crate::fiber::hook::before_suspend;
+use crate::wait::cancel::{Entered, Kind};
 use crate::worker::context::{self, Caller};
+use crate::worker::hook::before_suspend;
 
 /// What a client means that has ended its own direction and still reads (a FIN without a reset).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   readable, writable, ready    crate::wait::descriptor (fiber, future), poll(2) (plain thread)
-//!   Async                        crate::adapters::fd: any descriptor to read and write, over the same
+//!   Async                        io/async_fd.rs: any descriptor to read and write, over the same
 //!   sendfile                     io/sendfile.rs
 //!   splice                       io/splice.rs
 //!   while_connected              io/connected.rs
@@ -10,6 +10,7 @@
 //!
 //! There is no `copy` here: [`std::io::copy`] between our streams does what one of ours would.
 
+mod async_fd;
 mod connected;
 mod sendfile;
 mod splice;
@@ -25,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 pub use osier_poll::{Interest, Ready};
 
-pub use crate::adapters::fd::Async;
+pub use async_fd::Async;
 pub use connected::{Disconnected, HalfClose, while_connected};
 pub use sendfile::{FileSink, sendfile, sendfile_after};
 pub use splice::{Spliced, splice};

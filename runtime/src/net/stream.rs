@@ -17,7 +17,7 @@ use socket2::SockRef;
 
 use super::tcp::FLAGS;
 use super::unacknowledged::unacknowledged;
-use crate::adapters::leaf::Io;
+use crate::wait::leaf::Io;
 use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
 /// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.

@@ -14,7 +14,7 @@ use socket2::SockRef;
 
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
 use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls, zero_timeout};
-use crate::adapters::leaf::{Io, Side};
+use crate::wait::leaf::{Io, Side};
 use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
 /// As many connections as the system lets wait (`/proc/sys/net/core/somaxconn` bounds it).

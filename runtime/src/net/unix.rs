@@ -16,8 +16,8 @@ use socket2::SockRef;
 
 use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls};
 use super::tcp::{BACKLOG, FLAGS};
-use crate::adapters::leaf::{Io, Side};
 use crate::time::Sleep;
+use crate::wait::leaf::{Io, Side};
 use crate::wait::socket::{Direction, ShortRead, Watched};
 use crate::wait::{self, Stop};
 

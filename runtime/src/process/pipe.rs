@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncRead, AsyncWrite};
 
-use crate::adapters::leaf::Side;
+use crate::wait::leaf::Side;
 use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
 /// More slices than this are an error to the kernel.

@@ -24,8 +24,6 @@ use osier_coro::panic_count;
 use osier_poll::{Events, Interest, Mode, Token};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::fiber::Header;
-use crate::fiber::packet::{self, JoinHandle};
 use crate::inspect::watchdog::{self, Watch};
 use crate::inspect::{Dump, Metrics, dump, metrics};
 use crate::runtime::{Builder, Claim};
@@ -33,6 +31,8 @@ use crate::wait;
 use crate::wait::socket::FOREIGN;
 use crate::worker::Worker;
 use crate::worker::context;
+use crate::worker::core::Header;
+use crate::worker::packet::{self, JoinHandle};
 use crate::worker::waker::Word;
 
 /// How many events one turn takes at most.
@@ -216,7 +216,10 @@ impl Local {
     /// As [`Runtime::dump`](crate::Runtime::dump).
     pub fn dump(&self) -> Dump {
         match context::worker(|_| ()) {
-            None => dump::collect(&[self.worker.remote], Some((self.worker.remote.id, self.worker.show()))),
+            None => dump::collect(
+                &[self.worker.remote],
+                Some((self.worker.remote.id, dump::answer(&self.worker))),
+            ),
             Some(()) => dump::gather(vec![self.worker.remote]),
         }
     }

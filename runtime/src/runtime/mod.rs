@@ -27,18 +27,19 @@ use osier_coro::stack;
 use osier_poll::Poller;
 use osier_queue::Idle;
 
-use crate::fiber::Header;
-use crate::fiber::packet::{self, Job, JoinHandle};
 use crate::fiber::scope;
 use crate::future::Task;
-use crate::inspect::{self, Dump, Metrics, Seat as Named, watchdog};
+use crate::inspect::{self, Dump, Metrics, watchdog};
 use crate::runtime::embed::Local;
 use crate::wait;
 use crate::wait::socket;
 use crate::worker::Worker;
 use crate::worker::context;
+use crate::worker::core::Header;
+use crate::worker::desk::{self, Seat as Named};
 use crate::worker::executor::{self, Runnable};
 use crate::worker::isolate::isolate;
+use crate::worker::packet::{self, Job, JoinHandle};
 use crate::worker::remote::Remote;
 
 /// What the workers of a runtime share.
@@ -560,7 +561,7 @@ impl Builder {
         pollers: impl ExactSizeIterator<Item = io::Result<Poller>>,
     ) -> io::Result<(Arc<Shared>, Vec<Vacancy>)> {
         wrap_panic_hook();
-        let runtime = inspect::next_runtime();
+        let runtime = desk::next_runtime();
         let alone = pollers.len() == 1;
         let mut vacancies = Vec::new();
         let mut seats = Vec::new();

@@ -10,23 +10,55 @@
 //! ```
 
 pub(crate) mod block_on;
+pub(crate) mod cancel;
 pub(crate) mod descriptor;
 pub(crate) mod driver;
+pub(crate) mod leaf;
 pub(crate) mod socket;
 
 use std::future;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-use crate::fiber::Core;
-use crate::fiber::cancel::{Cancelled, Waiting};
-use crate::inspect::{Socket, Waits};
+use crate::wait::cancel::{Cancelled, Waiting};
+use crate::wait::socket::{Direction, Source};
 use crate::worker::Worker;
 use crate::worker::context::{self, Caller, Frame};
+use crate::worker::core::Core;
+
+/// What a suspended fiber waits for.
+pub(crate) struct Waits<'a> {
+    /// The name of the closure that polls for it, so of the function that waits; empty: nothing, it has yielded.
+    pub(crate) leaf: &'static str,
+    pub(crate) on: Option<Socket<'a>>,
+    pub(crate) deadline: Option<Instant>,
+    /// When the turn of the loop began in which the fiber began to wait.
+    pub(crate) since: Option<Instant>,
+}
+
+impl Waits<'_> {
+    pub(crate) fn nothing() -> Self {
+        Waits {
+            leaf: "",
+            on: None,
+            deadline: None,
+            since: None,
+        }
+    }
+}
+
+/// A socket that is waited for.
+#[derive(Clone, Copy)]
+pub(crate) struct Socket<'a> {
+    pub(crate) source: &'static Source,
+    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) direction: Direction,
+}
 
 /// Why a wait ended without its leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,9 +23,8 @@ use osier_queue::readiness::{CLOSED, ERROR, HUP, Move, PRIORITY, READ_CLOSED, RE
 use osier_queue::{WaitList, Waiter};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::fiber::cancel::Waiting;
-use crate::inspect::Socket;
-use crate::wait;
+use crate::wait::cancel::Waiting;
+use crate::wait::{self, Socket};
 use crate::worker::context::{self, Caller, Frame};
 use crate::worker::remote;
 use crate::worker::remote::Remote;

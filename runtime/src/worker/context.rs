@@ -19,8 +19,8 @@
 use std::cell::Cell;
 use std::ptr;
 
-use crate::fiber::Core;
 use crate::worker::Worker;
+use crate::worker::core::Core;
 use crate::worker::remote::Remote;
 use crate::worker::waker::Word;
 

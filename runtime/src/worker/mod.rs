@@ -15,10 +15,15 @@
 //! It is queued at most once; a wake-up of a running fiber queues it, so that it is resumed once more.
 
 pub(crate) mod affinity;
+pub(crate) mod children;
 pub(crate) mod context;
+pub(crate) mod core;
+pub(crate) mod desk;
 pub(crate) mod executor;
+pub(crate) mod hook;
 pub(crate) mod isolate;
 pub(crate) mod linger;
+pub(crate) mod packet;
 pub(crate) mod remote;
 pub(crate) mod slots;
 pub(crate) mod table;
@@ -38,15 +43,16 @@ use osier_poll::{Events, Poller};
 use osier_queue::{Key, Wheel, tick_after, tick_at};
 
 use crate::dormant::{Cause, Next, Resting};
-use crate::fiber::cancel::Cancelled;
-use crate::fiber::packet::Job;
-use crate::fiber::{self, Core, Header};
-use crate::inspect::{self, Load, Waits};
 use crate::runtime::Shared;
+use crate::wait::Waits;
+use crate::wait::cancel::Cancelled;
 use crate::wait::driver;
 use crate::wait::socket;
+use crate::worker::core::{Core, Fiber, Header, cannot_start};
+use crate::worker::desk::Load;
 use crate::worker::isolate::isolate;
 use crate::worker::linger::Linger;
+use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
 use crate::worker::slots::{Slot, Slots, State};
 use crate::worker::waker::{SLOTS_MAX, Word};
@@ -61,6 +67,9 @@ const CALLS_BUDGET: u32 = 128;
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 /// How many events one poll takes at most.
 const EVENTS: usize = 1024;
+
+/// Notes where a suspended fiber is. Runs on the stack of that fiber.
+pub(crate) type Show = fn(Fiber, &'static Location<'static>, Waits<'_>);
 
 pub(crate) struct Worker {
     pub(crate) index: usize,
@@ -98,6 +107,8 @@ pub(crate) struct Worker {
     stopping: Cell<bool>,
     /// Set with it: when fibers that have not ended by then are given up.
     stop_at: Cell<Option<Instant>>,
+    /// How a fiber is shown that is asked where it is.
+    show: Cell<Option<Show>>,
 }
 
 impl Worker {
@@ -132,6 +143,7 @@ impl Worker {
             trim_at: Cell::new(None),
             stopping: Cell::new(false),
             stop_at: Cell::new(None),
+            show: Cell::new(None),
             shared,
         })
     }
@@ -442,28 +454,40 @@ impl Worker {
         }
     }
 
-    /// Shows all fibers to those who have asked.
+    /// Answers those who have asked.
     #[cold]
     fn answer(&self) {
-        for question in self.remote.desk.questions() {
-            // Who has lost patience does not hear it.
-            let _ = question.send((self.remote.id, self.show()));
+        self.remote
+            .desk
+            .questions()
+            .into_iter()
+            .for_each(|question| question(self));
+    }
+
+    /// Has every suspended fiber run `show` on its own stack, then calls `shown` with whether that fiber is ready.
+    pub(crate) fn each_suspended(&self, show: Show, mut shown: impl FnMut(bool)) {
+        self.show.set(Some(show));
+        let slots = (0..self.slots.made()).filter_map(|index| self.slots.get(index));
+        slots
+            .filter(|slot| slot.show())
+            .for_each(|slot| shown(slot.is_queued()));
+    }
+
+    /// Runs the function of [`each_suspended`](Worker::each_suspended), on the stack of the fiber that it shows.
+    pub(crate) fn show(&self, fiber: Fiber, place: &'static Location<'static>, waits: Waits<'_>) {
+        if let Some(show) = self.show.get() {
+            show(fiber, place, waits);
         }
     }
 
-    /// Everything that is suspended or at rest here.
-    pub(crate) fn show(&self) -> inspect::dump::Answer {
-        let slots = (0..self.slots.made()).filter_map(|index| self.slots.get(index));
-        let mut answer = inspect::dump::Answer {
-            fibers: slots
-                .filter(|slot| slot.show())
-                .filter_map(|slot| inspect::dump::shown(slot.is_queued()))
-                .collect(),
-            resting: self.resting.get(),
-            unstarted: self.local.borrow().len() + self.fresh.len(),
-        };
-        answer.fibers.sort_by_key(|fiber| fiber.fiber.id());
-        answer
+    /// How many connections are at rest here.
+    pub(crate) fn resting(&self) -> usize {
+        self.resting.get()
+    }
+
+    /// How many jobs wait here to be started.
+    pub(crate) fn unstarted(&self) -> usize {
+        self.local.borrow().len() + self.fresh.len()
     }
 
     /// Starts a spawned job on a fiber of its own.
@@ -488,7 +512,7 @@ impl Worker {
         let (stack, (word, slot)) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
-                let error = fiber::cannot_start(job.header(), error);
+                let error = cannot_start(job.header(), error);
                 eprintln!("osier: {error}");
                 job.fail(Box::new(error));
                 return None;

@@ -12,7 +12,7 @@
 //! | `parker` | `osier_queue::parker` | `osier_queue::parker` |
 //! | `poller` | start and end of a worker, under the lock | whoever rings |
 //! | `slots[i].{fiber, stack}` | owner thread | any thread (relaxed: for reports, which may be out of date) |
-//! | `desk` | `inspect/` | `inspect/` |
+//! | `desk` | `worker/desk.rs` | `worker/desk.rs` |
 //! | `edges`, `forgets_closed` | start of a worker | any thread (before it has a registration here) |
 //! | `timers` | any thread, see `wait/driver.rs` | its driver |
 //! | `descriptors` | any thread under its lock, after that of `poller` if it needs both | its driver |
@@ -24,10 +24,10 @@ use osier_coro::stack::Label;
 use osier_poll::Poller;
 use osier_queue::{Inbox, Link, Links, Parker};
 
-use crate::inspect::Desk;
 use crate::wait::descriptor;
 use crate::wait::driver::Timers;
 use crate::worker::context;
+use crate::worker::desk::Desk;
 use crate::worker::executor;
 use crate::worker::table::Table;
 use crate::worker::waker::{WORKERS_MAX, Word};

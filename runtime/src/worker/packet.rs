@@ -27,9 +27,9 @@ use std::{fmt, thread};
 
 use osier_queue::Completion;
 
-use crate::fiber::Header;
-use crate::fiber::cancel::{self, Cancelled};
 use crate::wait;
+use crate::wait::cancel::{self, Cancelled};
+use crate::worker::core::Header;
 use crate::worker::isolate::isolate;
 use crate::worker::waker::Word;
 

@@ -1,0 +1,304 @@
+//! The core of a fiber: what it knows of itself, and how it suspends.
+//!
+//! The `Core` lives in the first frame of the fiber's own stack, a page that is touched anyway. The worker's slot keeps only
+//! the coroutine. Only the fiber itself looks into its core. Other threads reach a fiber through its `Header`, to cancel it, and
+//! through its word, to wake it.
+
+use std::any::Any;
+use std::cell::{OnceCell, RefCell};
+use std::panic::Location;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::{fmt, io, thread};
+
+use osier_coro::{Yielder, panic_count};
+use osier_queue::Cancellation;
+
+use crate::wait::cancel::{Frames, Waiting};
+use crate::wait::{Stop, Waits};
+use crate::worker::children::{Children, Ticket};
+use crate::worker::context;
+use crate::worker::hook::Hooks;
+use crate::worker::isolate::isolate;
+use crate::worker::slots::Resume;
+use crate::worker::waker::Word;
+use crate::worker::{Worker, remote};
+
+/// What everybody may know of a fiber, from before its start until its handle is gone.
+pub(crate) struct Header {
+    pub(crate) place: &'static Location<'static>,
+    /// What most fibers do without.
+    particulars: Option<Box<Particulars>>,
+    cancellation: Cancellation,
+}
+
+#[derive(Default)]
+struct Particulars {
+    name: Option<Arc<str>>,
+    stack_bytes: Option<usize>,
+    scope: Option<Arc<Children>>,
+}
+
+impl Header {
+    pub(crate) fn new(place: &'static Location<'static>) -> Header {
+        Header {
+            place,
+            particulars: None,
+            cancellation: Cancellation::new(),
+        }
+    }
+
+    pub(crate) fn named(
+        place: &'static Location<'static>,
+        name: Option<Arc<str>>,
+        stack_bytes: Option<usize>,
+    ) -> Header {
+        let mut header = Header::new(place);
+        if name.is_some() || stack_bytes.is_some() {
+            header.particulars = Some(Box::new(Particulars {
+                name,
+                stack_bytes,
+                scope: None,
+            }));
+        }
+        header
+    }
+
+    /// Asks the fiber to end. Any thread.
+    pub(crate) fn cancel(&self) {
+        if let Some(word) = self.cancellation.request() {
+            remote::wake(Word::from_bits(word));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancellation.is_requested() || self.scope().is_some_and(Children::is_cancelled)
+    }
+
+    /// The fiber starts as `word`; false if it was cancelled before.
+    pub(crate) fn start(&self, word: Word) -> bool {
+        // Both: each has to learn the word.
+        let scope_goes_on = self.scope().is_none_or(|scope| scope.start(word));
+        self.cancellation.start(word.to_bits()) && scope_goes_on
+    }
+
+    pub(crate) fn in_scope(mut self, scope: Arc<Children>) -> Header {
+        scope.add_child();
+        self.particulars.get_or_insert_default().scope = Some(scope);
+        self
+    }
+
+    #[inline]
+    pub(crate) fn scope(&self) -> Option<&Children> {
+        self.particulars.as_ref()?.scope.as_deref()
+    }
+
+    /// The place in the scope that the header was put [in](Header::in_scope): to be taken once.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        let scope = self.particulars.as_ref()?.scope.clone()?;
+        Some(Ticket::of(scope, self.cancellation.started()))
+    }
+
+    pub(crate) fn name(&self) -> Option<&Arc<str>> {
+        self.particulars.as_ref()?.name.as_ref()
+    }
+
+    pub(crate) fn stack_bytes(&self) -> Option<usize> {
+        self.particulars.as_ref()?.stack_bytes
+    }
+}
+
+/// What a fiber knows of itself; lives in the first frame of its stack.
+pub(crate) struct Core<'a> {
+    yielder: &'a Yielder<Resume, ()>,
+    header: &'a Header,
+    pub(crate) word: Word,
+    id: u64,
+    /// What most fibers never need; made at the first need, so that a fiber starts and ends without looking at it.
+    extra: OnceCell<Box<Extra>>,
+}
+
+/// The values of fiber-locals, by the address of their key.
+pub(crate) type Locals = Vec<(usize, Rc<dyn Any>)>;
+
+#[derive(Default)]
+pub(crate) struct Extra {
+    pub(crate) frames: Frames,
+    pub(crate) hooks: Hooks,
+    pub(crate) locals: RefCell<Locals>,
+}
+
+impl Extra {
+    /// Drops the fiber's locals, the youngest first. A destructor may block, as any code of the fiber may.
+    fn end_locals(&self) {
+        loop {
+            let last = self.locals.borrow_mut().pop();
+            let Some(last) = last else { return };
+            // A panic of one destructor does not keep the others from being dropped.
+            isolate(move || drop(last));
+        }
+    }
+}
+
+impl<'a> Core<'a> {
+    /// Runs `body` as the fiber `word`, on the stack of `yielder`.
+    pub(crate) fn enter<T>(
+        yielder: &'a Yielder<Resume, ()>,
+        header: &'a Header,
+        word: Word,
+        id: u64,
+        body: impl FnOnce() -> T,
+    ) -> T {
+        let core = Core {
+            yielder,
+            header,
+            word,
+            id,
+            extra: OnceCell::new(),
+        };
+        context::enter_fiber(&core);
+        let value = body();
+        // Locals end as the fiber's last code: their destructors may block like any other.
+        if let Some(extra) = core.extra.get() {
+            extra.end_locals();
+        }
+        context::leave_fiber();
+        value
+    }
+
+    /// Switches to the worker's loop until somebody wakes this fiber. May return for no reason.
+    ///
+    /// `waits`: what for; asked if the fiber is to be shown meanwhile. That must leave its waiting as it is.
+    //
+    // Inlined, as is all that leads to a switch: each frame between the two sides of one returns to where the processor's
+    // return predictor does not expect it, at some 6 ns a frame (measured: a yield took 30 ns with three of them).
+    #[inline(always)]
+    pub(crate) fn suspend<'w>(&self, waits: impl Fn() -> Waits<'w>) {
+        // std counts panics per thread: a fiber that suspends while it unwinds takes its share out, or its neighbours
+        // would believe that they panic.
+        let panics = if thread::panicking() { panic_count::take() } else { 0 };
+        while self.yielder.suspend(()) == Resume::Show {
+            self.show(waits());
+        }
+        context::enter_fiber(self);
+        if panics > 0 {
+            panic_count::put(panics);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn show(&self, waits: Waits<'_>) {
+        context::worker(|worker| worker.show(self.fiber(), self.header.place, waits));
+    }
+
+    /// What others may know of it.
+    pub(crate) fn fiber(&self) -> Fiber {
+        Fiber {
+            id: self.id,
+            name: self.header.name().cloned(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn root_requested(&self, worker: &Worker) -> bool {
+        self.header.is_cancelled() || worker.is_stopping()
+    }
+
+    /// Delivers a cancellation, if one is requested.
+    #[inline]
+    pub(crate) fn check(&self, worker: &Worker, waiting: Waiting) -> Result<(), Stop> {
+        match self.is_plain(worker) {
+            true => Ok(()),
+            false => self.check_slowly(worker, waiting),
+        }
+    }
+
+    /// Whether nobody has asked for anything: no cancellation, no frame, no hook.
+    #[inline]
+    pub(crate) fn is_plain(&self, worker: &Worker) -> bool {
+        self.extra.get().is_none() && !self.root_requested(worker)
+    }
+
+    #[inline(never)]
+    fn check_slowly(&self, worker: &Worker, waiting: Waiting) -> Result<(), Stop> {
+        self.extra()
+            .frames
+            .check(self.root_requested(worker), waiting, worker)
+            .map_err(|_| Stop::Cancelled)
+    }
+
+    #[cold]
+    pub(crate) fn prepare_to_yield(&self, worker: &Worker) {
+        if !thread::panicking() && self.check(worker, Waiting::NotYet).is_err() {
+            self.unwind(worker);
+        }
+        self.run_hooks();
+    }
+
+    /// Runs the hooks of [`before_suspend`]; false if there is none.
+    #[inline]
+    pub(crate) fn run_hooks(&self) -> bool {
+        self.extra.get().is_some_and(|extra| extra.hooks.run())
+    }
+
+    /// The rest of the core, if the fiber has needed it.
+    #[inline]
+    pub(crate) fn extra_if_any(&self) -> Option<&Extra> {
+        self.extra.get().map(|extra| &**extra)
+    }
+
+    pub(crate) fn extra(&self) -> &Extra {
+        self.extra.get_or_init(Box::default)
+    }
+
+    /// Unwinds after a delivery, for a call that has no error to return.
+    #[cold]
+    pub(crate) fn unwind(&self, worker: &Worker) -> ! {
+        self.extra().frames.unwind(self.root_requested(worker), worker)
+    }
+}
+
+/// What is known of a running fiber: its id and its name.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Fiber {
+    id: u64,
+    name: Option<Arc<str>>,
+}
+
+impl Fiber {
+    /// A number that no other fiber of this process has or had.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The name given by [`Builder::name`].
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+}
+
+impl fmt::Debug for Fiber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fiber")
+            .field("id", &self.id)
+            .field("name", &self.name())
+            .finish()
+    }
+}
+
+#[cold]
+#[track_caller]
+pub(crate) fn no_runtime(what: &str) -> ! {
+    panic!("{what} outside of a runtime: call it inside osier::run, or use a method of osier::Runtime")
+}
+
+/// The payload of a fiber that could not be started.
+pub(crate) fn cannot_start(header: &Header, error: io::Error) -> io::Error {
+    let name = header.name().map(|name| &**name).unwrap_or("unnamed");
+    io::Error::new(
+        error.kind(),
+        format!("fiber '{name}' spawned at {} cannot start: {error}", header.place),
+    )
+}

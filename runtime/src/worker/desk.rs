@@ -1,0 +1,252 @@
+//! A worker's desk: the numbers that it writes for others to read, and the questions that others leave for it.
+//!
+//! # Protocol
+//! A desk lies beside its worker's inbox and is never freed. The worker alone writes the numbers: a relaxed load and a relaxed
+//! store, most of them once per turn of its loop. Readers may see numbers that are out of date and of different turns.
+//! Questions are left under a lock: push, set `asked`, ring. The worker takes them with its inbox, and looks at `asked` once
+//! more after it has announced that it sleeps.
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use crate::worker::Worker;
+
+/// A number for a new runtime.
+pub(crate) fn next_runtime() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What a worker is asked: a call on its thread, between two fibers.
+pub(crate) type Question = Box<dyn FnOnce(&Worker) + Send>;
+
+/// How deep the fibers of one spawn place have been.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StackDepth {
+    /// Where they were spawned.
+    pub place: &'static Location<'static>,
+    /// How many have ended.
+    pub fibers: u64,
+    /// The most that one of them has touched of its stack, in whole pages.
+    pub touched_bytes: usize,
+}
+
+/// A number that one thread changes and all may read.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Only by the owner.
+    #[inline]
+    pub(crate) fn add(&self, more: u64) {
+        self.set(self.get() + more);
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a worker has to do at the end of a turn.
+#[derive(Default)]
+pub(crate) struct Load {
+    pub(crate) queued: usize,
+    pub(crate) fibers: usize,
+    pub(crate) resting: usize,
+    pub(crate) timers: usize,
+    pub(crate) pooled: usize,
+    pub(crate) started: u64,
+}
+
+/// What the worker runs, in `Desk::running`: a slot's number, or a task's id with this bit, or nothing.
+pub(crate) const TASK: u64 = 1 << 63;
+pub(crate) const NOTHING: u64 = u64::MAX;
+
+/// How many powers of two of nanoseconds the histogram has: up to 18 minutes.
+pub(crate) const BUCKETS: usize = 40;
+
+/// See the module. On cache lines of its own: others write next to it.
+#[repr(align(128))]
+pub(crate) struct Desk {
+    /// Twice the number of turns; odd while the worker is at its poller.
+    pub(crate) phase: Counter,
+    pub(crate) running: Counter,
+    pub(crate) sleeps: Counter,
+    pub(crate) events: Counter,
+    pub(crate) wakes: Counter,
+    pub(crate) resumed: Counter,
+    pub(crate) steals: Counter,
+    pub(crate) queued: Counter,
+    pub(crate) fibers: Counter,
+    pub(crate) resting: Counter,
+    pub(crate) timers: Counter,
+    pub(crate) pooled: Counter,
+    pub(crate) started: Counter,
+    /// Turns by the power of two of nanoseconds that they took.
+    pub(crate) latency: [Counter; BUCKETS],
+    asked: AtomicBool,
+    others: Mutex<Others>,
+}
+
+/// What is under the lock.
+#[derive(Default)]
+struct Others {
+    /// Whose desk it is, while it has a worker.
+    seat: Option<Arc<Seat>>,
+    questions: Vec<Question>,
+    stacks: Vec<StackDepth>,
+}
+
+/// Whose desk it is.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    /// A number of the runtime.
+    pub(crate) runtime: u64,
+    pub(crate) index: usize,
+    pub(crate) name: String,
+}
+
+impl Desk {
+    pub(crate) fn new() -> Desk {
+        Desk {
+            phase: Counter(AtomicU64::new(1)),
+            running: Counter(AtomicU64::new(NOTHING)),
+            sleeps: Counter::default(),
+            events: Counter::default(),
+            wakes: Counter::default(),
+            resumed: Counter::default(),
+            steals: Counter::default(),
+            queued: Counter::default(),
+            fibers: Counter::default(),
+            resting: Counter::default(),
+            timers: Counter::default(),
+            pooled: Counter::default(),
+            started: Counter::default(),
+            latency: [const { Counter(AtomicU64::new(0)) }; BUCKETS],
+            asked: AtomicBool::new(false),
+            others: Mutex::default(),
+        }
+    }
+
+    fn others(&self) -> MutexGuard<'_, Others> {
+        self.others.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// A worker takes its seat: everything begins anew.
+    pub(crate) fn open(&self, seat: Seat) {
+        let numbers = [&self.sleeps, &self.events, &self.wakes, &self.resumed, &self.steals];
+        numbers
+            .into_iter()
+            .chain(&self.latency)
+            .for_each(|number| number.set(0));
+        self.turn_ends_with(&Load::default(), 1);
+        let mut others = self.others();
+        others.stacks.clear();
+        others.questions.clear();
+        others.seat = Some(Arc::new(seat));
+    }
+
+    /// The worker has gone.
+    pub(crate) fn close(&self) {
+        self.phase.set(1);
+        let mut others = self.others();
+        others.seat = None;
+        others.questions.clear();
+    }
+
+    pub(crate) fn seat(&self) -> Option<Arc<Seat>> {
+        self.others().seat.clone()
+    }
+
+    /// The worker resumes a fiber.
+    #[inline(always)]
+    pub(crate) fn run_fiber(&self, slot: u32) {
+        self.running.set(u64::from(slot));
+    }
+
+    /// The worker polls a task.
+    #[inline]
+    pub(crate) fn run_task(&self, id: u64) {
+        self.running.set(id | TASK);
+    }
+
+    /// The worker is about to look at its poller.
+    #[inline]
+    pub(crate) fn turn_ends(&self, load: &Load, sleeps: bool) {
+        self.sleeps.add(u64::from(sleeps));
+        self.turn_ends_with(load, self.phase.get() | 1);
+    }
+
+    #[inline]
+    fn turn_ends_with(&self, load: &Load, phase: u64) {
+        self.running.set(NOTHING);
+        self.queued.set(load.queued as u64);
+        self.fibers.set(load.fibers as u64);
+        self.resting.set(load.resting as u64);
+        self.timers.set(load.timers as u64);
+        self.pooled.set(load.pooled as u64);
+        self.started.set(load.started);
+        self.phase.set(phase);
+    }
+
+    /// The worker has looked at its poller; the turn before took `busy`.
+    #[inline]
+    pub(crate) fn turn_begins(&self, busy: Duration) {
+        let nanos = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = (u64::BITS - nanos.leading_zeros()) as usize;
+        self.latency[bucket.min(BUCKETS - 1)].add(1);
+        self.phase.set((self.phase.get() | 1) + 1);
+    }
+
+    /// The worker, which was not at work, begins.
+    pub(crate) fn work_begins(&self) {
+        self.phase.set(self.phase.get() & !1);
+    }
+
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Leaves a question. The caller rings the worker afterwards.
+    pub(crate) fn ask(&self, question: Question) {
+        self.others().questions.push(question);
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes the questions that there are, to be answered.
+    pub(crate) fn questions(&self) -> Vec<Question> {
+        // Before they are taken: one that comes now is heard the next time.
+        self.asked.store(false, Ordering::Relaxed);
+        std::mem::take(&mut self.others().questions)
+    }
+
+    /// How deep fibers have been on their stacks, by the place of their spawn.
+    pub(crate) fn stacks(&self) -> Vec<StackDepth> {
+        self.others().stacks.clone()
+    }
+
+    /// A fiber spawned at `place` has touched so much of its stack.
+    pub(crate) fn note_stack(&self, place: &'static Location<'static>, touched_bytes: usize) {
+        let stacks = &mut self.others().stacks;
+        match stacks.iter_mut().find(|stack| stack.place == place) {
+            Some(stack) => {
+                stack.fibers += 1;
+                stack.touched_bytes = stack.touched_bytes.max(touched_bytes);
+            }
+            None => stacks.push(StackDepth {
+                place,
+                fibers: 1,
+                touched_bytes,
+            }),
+        }
+    }
+}
