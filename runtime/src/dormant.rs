@@ -1,4 +1,4 @@
-//! Dormant connections: "run this on a fiber when the socket becomes readable", with no stack held meanwhile.
+//! Dormant connections: code that runs on a fiber when a socket becomes readable, with no stack held meanwhile.
 //!
 //! ```text
 //!            park_local                  readable, deadline, shutdown
@@ -7,98 +7,17 @@
 //!                              └────────────── Next::Sleep ────────┘   Next::End drops the box
 //! ```
 //!
-//! A connection keeps its slot, its word and its box from rest to rest, so a burst costs neither an allocation nor a system
-//! call of ours. Its timer is armed lazily: moving the deadline back is a store, and a timer that fires early is armed anew.
+//! A connection keeps its slot, its word and its box from rest to rest, so a burst costs neither an allocation nor a system call
+//! of the runtime. `worker/resting.rs` has what a worker does with a connection at rest.
 
 use std::io;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
-use osier_queue::Key;
-
-use crate::io::Source as Pollable;
-use crate::wait::socket::Source;
-use crate::worker::Worker;
 use crate::worker::context;
 use crate::worker::core::no_runtime;
-use crate::worker::isolate::isolate;
-use crate::worker::waker::Word;
+use crate::worker::resting::Resting;
 
-/// Why a dormant connection was woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// There are bytes, or the end of them, or an error.
-    Readable,
-    /// What it polled in [`Dormant::poll_woken`] is ready.
-    Woken,
-    /// The deadline given with [`Next::Sleep`] has passed.
-    Deadline,
-    /// The runtime shuts down: the last call.
-    Shutdown,
-}
-
-/// What becomes of a connection after a burst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Dormant again, until there is something to read or the deadline has passed. Bytes that came meanwhile start the
-    /// next burst at once.
-    Sleep(Option<Instant>),
-    /// Drop it.
-    End,
-}
-
-/// Something that is idle most of the time: a connection between requests.
-///
-/// [`park_local`] takes it; it then lives on that worker, as a few words beside its socket, without a stack. See
-/// `examples/echo.rs` for the same with a fiber per connection.
-///
-/// ```
-/// use osier::dormant::{self, Cause, Dormant, Next};
-/// use osier::net::{TcpListener, TcpStream};
-/// use std::io::{Read, Write};
-///
-/// struct Echo(TcpStream);
-///
-/// impl Dormant for Echo {
-///     fn source(&self) -> &dyn osier::io::Source {
-///         &self.0
-///     }
-///     fn wake(&mut self, cause: Cause) -> Next {
-///         let mut buf = [0; 1024];
-///         match self.0.read(&mut buf) {
-///             Ok(n) if n > 0 && cause == Cause::Readable && self.0.write_all(&buf[..n]).is_ok() => Next::Sleep(None),
-///             _ => Next::End,
-///         }
-///     }
-/// }
-///
-/// osier::run(|| -> std::io::Result<()> {
-///     let listener = TcpListener::bind("127.0.0.1:0")?;
-///     let mut client = TcpStream::connect(listener.local_addr()?)?;
-///     dormant::park_local(Box::new(Echo(listener.accept()?.0)), None)?;
-///     client.write_all(b"hello")?;
-///     let mut reply = [0; 5];
-///     client.read_exact(&mut reply)?;
-///     assert_eq!(&reply, b"hello");
-///     Ok(())
-/// }).unwrap();
-/// ```
-pub trait Dormant: 'static {
-    /// The socket it waits for; always the same one.
-    fn source(&self) -> &dyn Pollable;
-
-    /// Asks what else it waits for besides its socket: leaves that are in the box, polled here with `cx`, so that they wake
-    /// the connection. Called before each rest and after each wake-up, on the worker and not on a fiber: it must not block.
-    /// `Ready` gives it a fiber, with [`Cause::Woken`]; it is then not asked again before that. A panic ends the connection,
-    /// which is dropped on a fiber.
-    fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let _ = cx;
-        Poll::Pending
-    }
-
-    /// Runs on a fiber of the worker it lives on. A panic ends the connection and nothing else.
-    fn wake(&mut self, cause: Cause) -> Next;
-}
+pub use crate::worker::resting::{Cause, Dormant, Next};
 
 /// Leaves a connection to this worker, dormant until its socket is readable or `deadline` has passed.
 ///
@@ -114,110 +33,11 @@ pub trait Dormant: 'static {
 ///
 /// Outside of a runtime.
 pub fn park_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io::Result<()> {
-    let source = connection.source().watched().own_here()?;
+    let entry = connection.source().watched().own_here()?;
     context::worker(|worker| {
-        let mut resting = Box::new(Resting {
-            connection,
-            source,
-            deadline: NEVER,
-            timer: None,
-            armed: NEVER,
-            woken: false,
-            has_panicked: false,
-        });
+        let mut resting = Box::new(Resting::new(connection, entry));
         resting.set_deadline(worker, deadline);
         worker.adopt(resting)
     })
     .unwrap_or_else(|| no_runtime("osier::dormant::park_local"))
-}
-
-/// No deadline.
-const NEVER: u64 = u64::MAX;
-
-/// A connection at rest, and while its fiber runs in the hands of that. Times are ticks of its worker's wheel, which take
-/// half as much room as an `Option<Instant>`: an idle server has little else in memory.
-pub(crate) struct Resting {
-    pub(crate) connection: Box<dyn Dormant>,
-    source: &'static Source,
-    deadline: u64,
-    timer: Option<Key>,
-    /// When the timer fires, if there is one: at or before the deadline.
-    armed: u64,
-    /// [`Dormant::poll_woken`] has said so, and is not asked again before the connection has been told.
-    woken: bool,
-    /// It has panicked instead: of what it holds nothing is called any more.
-    pub(crate) has_panicked: bool,
-}
-
-impl Resting {
-    /// From now on the source wakes `word`.
-    pub(crate) fn attach(&self, word: Word) {
-        self.source.set_dormant(Some(word));
-    }
-
-    pub(crate) fn set_deadline(&mut self, worker: &Worker, deadline: Option<Instant>) {
-        self.deadline = deadline.map_or(NEVER, |deadline| worker.tick_after(deadline));
-    }
-
-    /// What there is to do for it.
-    pub(crate) fn cause(&mut self, worker: &Worker, word: Word) -> Option<Cause> {
-        if self.source.is_readable() {
-            Some(Cause::Readable)
-        } else if worker.is_stopping() {
-            Some(Cause::Shutdown)
-        } else if worker.tick() >= self.deadline {
-            Some(Cause::Deadline)
-        } else {
-            if !self.woken {
-                let waker = word.waker();
-                let connection = &mut self.connection;
-                let polled = isolate(|| connection.poll_woken(&mut Context::from_waker(&waker)));
-                self.has_panicked = polled.is_none(); // gets a fiber, to be dropped there
-                self.woken = polled.is_none_or(|polled| polled.is_ready());
-            }
-            self.woken.then_some(Cause::Woken)
-        }
-    }
-
-    /// It is woken for `cause`.
-    #[inline]
-    pub(crate) fn is_told(&mut self, cause: Cause) {
-        if cause == Cause::Woken {
-            self.woken = false;
-        }
-    }
-
-    /// Sees to it that the source's next event comes, where the poller has to be asked for each.
-    #[inline]
-    pub(crate) fn listen(&self, worker: &Worker) {
-        if !worker.remote.has_edges() && self.connection.source().watched().own_here().is_err() {
-            // A burst meets the error.
-            self.source.try_read();
-        }
-    }
-
-    /// Sees to it that a timer fires no later than the deadline.
-    pub(crate) fn arm(&mut self, worker: &Worker, word: Word) {
-        if self.deadline == NEVER {
-            return;
-        }
-        match self.timer {
-            Some(key) if self.armed <= self.deadline && !worker.has_fired(key) => {}
-            timer => {
-                if let Some(key) = timer {
-                    worker.disarm(key);
-                }
-                self.timer = Some(worker.arm_tick(self.deadline, word));
-                self.armed = self.deadline;
-            }
-        }
-    }
-}
-
-impl Drop for Resting {
-    fn drop(&mut self) {
-        if let Some(key) = self.timer {
-            context::worker(|worker| worker.disarm(key));
-        }
-    }
 }

@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 use futures_io::{AsyncRead, AsyncWrite};
 use rustix::net::SendFlags;
 
-use crate::io::{FileSink, Sealed, Source as _};
-use crate::net::stream::call;
+use crate::net::stream::{FileSink, call};
+use crate::net::{Stream, TcpStream, UnixStream};
 use crate::wait::leaf::Side;
-use crate::wait::socket::Direction;
+use crate::wait::socket::{Direction, Sealed, Source as _};
 
 /// What leads to a stream of ours: one itself, a reference, an `Arc` or an `Rc`. Sealed.
 pub trait AsStream: Sealed {
@@ -37,6 +37,39 @@ macro_rules! pointer {
 }
 
 pointer!(&S, Arc<S>, Rc<S>);
+
+macro_rules! stream {
+    ($($stream:ident),*) => {$(
+        impl AsStream for $stream {
+            type Stream = $stream;
+            fn as_stream(&self) -> &$stream {
+                self
+            }
+        }
+
+        /// Adapters to the traits of other libraries.
+        impl $stream {
+            /// The stream with `futures_io`'s `AsyncRead` and `AsyncWrite`. It costs nothing. Each task that uses the stream
+            /// may have its own.
+            pub fn as_async(&self) -> AsyncStream<&Self> {
+                AsyncStream::new(self)
+            }
+
+            /// Does what [`as_async`](Self::as_async) does, and takes the stream along.
+            pub fn into_async(self) -> AsyncStream<Self> {
+                AsyncStream::new(self)
+            }
+
+            /// The stream with the traits of hyper (feature `hyper`) and tokio (feature `tokio-io`).
+            #[cfg(any(feature = "hyper", feature = "tokio-io"))]
+            pub fn compat(self) -> super::Compat<AsyncStream<Self>> {
+                self.into_async().compat()
+            }
+        }
+    )*};
+}
+
+stream!(Stream, TcpStream, UnixStream);
 
 /// A stream of ours with `futures_io`'s `AsyncRead` and `AsyncWrite`, vectored calls included.
 ///

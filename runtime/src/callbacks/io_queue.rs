@@ -26,7 +26,6 @@ use slab::Slab;
 use super::request::{Awaiting, Request};
 use super::run_queue::{Run, RunQueue, Task, Tasks};
 use super::{CancelHandle, Refused, Status};
-use crate::runtime::Claim;
 use crate::sync::Mailbox;
 use crate::time;
 use crate::wait::Stop;
@@ -34,6 +33,7 @@ use crate::wait::driver::each;
 use crate::wait::socket;
 use crate::worker::context::{self, Caller};
 use crate::worker::remote::Remote;
+use crate::worker::threads::Claim;
 
 /// How many events one iteration takes at most.
 const EVENTS_MAX: usize = 256;

@@ -1,80 +1,10 @@
-//! Which task runs on this thread, and its locals.
-//!
-//! While a task is polled its name and locals are in a thread-local; between polls they are beside its future. Most tasks have
-//! neither, and then entering one is a store.
+//! Task-locals, and what a task may ask about itself.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::worker::isolate::isolate;
-
-/// Values by the address of their key.
-pub(crate) type Locals = Vec<(usize, Box<dyn Any + Send>)>;
-
-/// The task that this thread polls.
-struct Running {
-    id: Cell<u64>,
-    name: RefCell<Option<Arc<str>>>,
-    locals: RefCell<Locals>,
-}
-
-thread_local! {
-    static RUNNING: Running = const {
-        Running { id: Cell::new(0), name: RefCell::new(None), locals: RefCell::new(Vec::new()) }
-    };
-}
-
-/// Says for the length of one poll which task runs. Polls nest where one task's poll blocks on another executor's loop.
-pub(crate) struct Entered<'a> {
-    locals: &'a mut Locals,
-    outer: u64,
-    /// What most tasks have not: the name, and locals, of the outer one while this one has any.
-    others: Option<(Option<Arc<str>>, Locals)>,
-}
-
-impl<'a> Entered<'a> {
-    #[inline]
-    pub(crate) fn new(id: u64, name: &Option<Arc<str>>, locals: &'a mut Locals) -> Entered<'a> {
-        RUNNING.with(|running| {
-            let outer = running.id.replace(id);
-            let plain = outer == 0 && name.is_none() && locals.is_empty();
-            let others = (!plain).then(|| {
-                let locals = running.locals.replace(std::mem::take(locals));
-                (running.name.replace(name.clone()), locals)
-            });
-            Entered { locals, outer, others }
-        })
-    }
-
-    pub(crate) fn end_locals(&self) {
-        loop {
-            let last = RUNNING.with(|running| running.locals.borrow_mut().pop());
-            let Some(last) = last else { return };
-            // If it panics the others shall still be dropped.
-            isolate(move || drop(last));
-        }
-    }
-}
-
-impl Drop for Entered<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        RUNNING.with(|running| {
-            running.id.set(self.outer);
-            match self.others.take() {
-                Some((name, locals)) => {
-                    running.name.replace(name);
-                    *self.locals = running.locals.replace(locals);
-                }
-                None if running.locals.borrow().is_empty() => {}
-                // Made in this poll.
-                None => *self.locals = running.locals.take(),
-            }
-        });
-    }
-}
+use crate::worker::running::{RUNNING, Running};
 
 /// What is known of the task that is being polled.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! A task is polled by the workers between fibers, on whichever has time; it never blocks one. Every primitive of this crate
 //! has a future (`wait_async` beside `wait`), so tasks, fibers and threads meet at the same primitives.
 
-pub(crate) mod local;
+mod local;
 
 use std::future::Future;
 use std::panic::Location;
@@ -17,7 +17,8 @@ use async_task::FallibleTask;
 use crate::wait::cancel::Cancelled;
 use crate::worker::context;
 use crate::worker::core::no_runtime;
-use crate::worker::executor::{Ended, Home};
+use crate::worker::executor::{Ended, Handle, Home};
+use crate::worker::shared::Shared;
 
 pub use local::{Current, LocalKey, NoTask, current};
 
@@ -43,8 +44,17 @@ pub struct Task<T> {
 }
 
 impl<T> Task<T> {
-    pub(crate) fn new(id: u64, task: FallibleTask<Ended<T>, Home>) -> Task<T> {
+    fn new(Handle { id, task }: Handle<T>) -> Task<T> {
         Task { id, task: Some(task) }
+    }
+
+    /// Runs `future` as a task of the runtime whose workers share `shared`. Any thread.
+    pub(crate) fn spawn_on<F>(shared: &Arc<Shared>, place: &'static Location<'static>, future: F) -> Task<T>
+    where
+        F: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        Task::new(shared.task(0, None, place, future))
     }
 
     /// The task's number, from 1; no other task of this process has or had it.
@@ -206,7 +216,7 @@ where
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
-    pub(crate) name: Option<Arc<str>>,
+    name: Option<Arc<str>>,
 }
 
 impl Builder {
@@ -229,7 +239,7 @@ impl Builder {
         F::Output: Send + 'static,
     {
         let place = Location::caller();
-        context::worker(|worker| worker.shared.task(worker.index, self, place, future))
+        context::worker(|worker| Task::new(worker.shared.task(worker.index, self.name, place, future)))
             .unwrap_or_else(|| no_runtime("osier::spawn_future"))
     }
 
@@ -241,7 +251,7 @@ impl Builder {
         F::Output: 'static,
     {
         let place = Location::caller();
-        context::worker(|worker| worker.shared.local_task(worker.index, self, place, future))
+        context::worker(|worker| Task::new(worker.shared.local_task(worker.index, self.name, place, future)))
             .unwrap_or_else(|| no_runtime("osier::spawn_future_local"))
     }
 }

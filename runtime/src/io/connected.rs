@@ -10,8 +10,8 @@ use std::cell::RefCell;
 use std::pin::pin;
 use std::{error, fmt, io};
 
-use super::Source;
 use crate::wait::cancel::{Entered, Kind};
+use crate::wait::socket::Source;
 use crate::worker::context::{self, Caller};
 use crate::worker::hook::before_suspend;
 
@@ -81,8 +81,8 @@ pub fn while_connected<T>(
         return Ok(body());
     }
     let watched = stream.watched();
-    let source = watched.source();
-    let waiter = pin!(source.readers().waiter());
+    let entry = watched.entry();
+    let waiter = pin!(entry.readers().waiter());
     let waiter = RefCell::new(waiter);
     let in_line = || {
         let mut waiter = waiter.borrow_mut();
@@ -97,7 +97,7 @@ pub fn while_connected<T>(
         let _ = watched.watch_end();
     };
     let frame = Kind::Gone {
-        source,
+        entry,
         half_close_is_gone: half_close == HalfClose::IsGone,
     };
     before_suspend(&in_line, || Entered::push(frame).run(body)).map_err(|()| Disconnected(()))

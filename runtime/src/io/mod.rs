@@ -26,26 +26,17 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 pub use osier_poll::{Interest, Ready};
 
+pub use crate::net::stream::FileSink;
+pub use crate::wait::socket::Source;
 pub use async_fd::Async;
 pub use connected::{Disconnected, HalfClose, while_connected};
-pub use sendfile::{FileSink, sendfile, sendfile_after};
+pub use sendfile::{sendfile, sendfile_after};
 pub use splice::{Spliced, splice};
 
 use crate::wait::descriptor;
-use crate::wait::socket::{Watched, block_thread};
+use crate::wait::socket::block_thread;
 use crate::wait::{self, Stop};
 use crate::worker::context::{self, Caller};
-
-mod sealed {
-    pub trait Sealed {}
-}
-pub(crate) use sealed::Sealed;
-
-/// A socket of ours, as what [`Dormant`](crate::dormant::Dormant) and [`while_connected`] watch. Sealed.
-pub trait Source: Sealed {
-    #[doc(hidden)]
-    fn watched(&self) -> &Watched;
-}
 
 /// Waits until `fd` can be read from: there are bytes, or the end of them, or an error to be read. Any descriptor that can
 /// be polled: a pipe, a terminal, an eventfd, a timer, a socket that a C library made.

@@ -16,8 +16,7 @@ use rustix::fs::Advice;
 #[cfg(target_os = "linux")]
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::Source;
-use crate::net::stream::Stream;
+use crate::net::stream::{FileSink, Stream};
 use crate::wait;
 use crate::worker::context::{self, Caller};
 
@@ -27,12 +26,6 @@ const CHUNK_BYTES: u64 = 1 << 20;
 /// Bytes between two probes.
 const PROBE_BYTES: u64 = 512 << 10;
 const PAGE_BYTES: u64 = 4096;
-
-/// A stream of ours that [`sendfile`] can send to, and [`splice`](super::splice) can take from. Sealed.
-pub trait FileSink: Source {
-    #[doc(hidden)]
-    fn stream(&self) -> &Stream;
-}
 
 /// Sends `len` bytes of `file`, from `offset` on, and returns how many it sent: fewer only if the file ends before.
 ///

@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 #[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 
-use super::FileSink;
+use crate::net::stream::FileSink;
 use crate::wait::socket::Moved;
 
 /// Room of the pipe. The kernel counts in places of a page's size, and one may hold a packet's few bytes or many pages. (Measured

@@ -18,7 +18,7 @@ use socket2::SockRef;
 use super::tcp::FLAGS;
 use super::unacknowledged::unacknowledged;
 use crate::wait::leaf::Io;
-use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
+use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
 
 /// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
 const SLICES_MAX: usize = 1024;
@@ -69,6 +69,13 @@ pub(crate) fn zero_timeout() -> io::Error {
         io::ErrorKind::InvalidInput,
         "a timeout of zero: use None for no timeout, or a longer one",
     )
+}
+
+/// A stream of ours that [`sendfile`](crate::io::sendfile) can send to, and [`splice`](crate::io::splice) can take from.
+/// Sealed.
+pub trait FileSink: Source {
+    #[doc(hidden)]
+    fn stream(&self) -> &Stream;
 }
 
 /// A connected stream socket.
@@ -355,7 +362,7 @@ macro_rules! descriptor_impls {
         /// Whoever has the descriptor may copy it, so closing the socket then costs a system call more.
         impl std::os::fd::AsFd for $type {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-                crate::io::Source::watched(self).export()
+                crate::wait::socket::Source::watched(self).export()
             }
         }
 
@@ -365,7 +372,7 @@ macro_rules! descriptor_impls {
             }
         }
 
-        impl crate::io::Sealed for $type {}
+        impl crate::wait::socket::Sealed for $type {}
 
         /// Waiting without doing anything.
         impl $type {
@@ -382,7 +389,7 @@ macro_rules! descriptor_impls {
             /// As any call of the socket: cancelled, or in the wrong place.
             pub fn readable(&self) -> std::io::Result<()> {
                 crate::net::stream::ready(
-                    crate::io::Source::watched(self),
+                    crate::wait::socket::Source::watched(self),
                     crate::wait::socket::Direction::Read,
                 )
             }
@@ -398,7 +405,7 @@ macro_rules! descriptor_impls {
             /// As any call of the socket: cancelled, or in the wrong place.
             pub fn writable(&self) -> std::io::Result<()> {
                 crate::net::stream::ready(
-                    crate::io::Source::watched(self),
+                    crate::wait::socket::Source::watched(self),
                     crate::wait::socket::Direction::Write,
                 )
             }
@@ -406,7 +413,7 @@ macro_rules! descriptor_impls {
             /// `readable` as a future.
             pub fn readable_async(&self) -> impl Future<Output = std::io::Result<()>> + Send {
                 crate::net::stream::ready_async(
-                    crate::io::Source::watched(self),
+                    crate::wait::socket::Source::watched(self),
                     crate::wait::socket::Direction::Read,
                 )
             }
@@ -414,7 +421,7 @@ macro_rules! descriptor_impls {
             /// `writable` as a future.
             pub fn writable_async(&self) -> impl Future<Output = std::io::Result<()>> + Send {
                 crate::net::stream::ready_async(
-                    crate::io::Source::watched(self),
+                    crate::wait::socket::Source::watched(self),
                     crate::wait::socket::Direction::Write,
                 )
             }
@@ -444,22 +451,15 @@ macro_rules! stream_impls {
     ($type:ident, $short_read:expr) => {
         crate::net::stream::descriptor_impls!($type);
 
-        impl crate::io::Source for $type {
+        impl crate::wait::socket::Source for $type {
             fn watched(&self) -> &crate::wait::socket::Watched {
                 &self.0.watched
             }
         }
 
-        impl crate::io::FileSink for $type {
+        impl crate::net::stream::FileSink for $type {
             fn stream(&self) -> &crate::net::stream::Stream {
                 &self.0
-            }
-        }
-
-        impl crate::adapters::AsStream for $type {
-            type Stream = $type;
-            fn as_stream(&self) -> &$type {
-                self
             }
         }
 
@@ -569,22 +569,6 @@ macro_rules! stream_impls {
             /// [`peek`](Self::peek) as a future; the read timeout does not hold for it.
             pub fn peek_async(&self, buf: &mut [u8]) -> impl Future<Output = std::io::Result<usize>> + Send {
                 self.0.peek_async(buf)
-            }
-
-            /// The stream with `futures_io`'s `AsyncRead` and `AsyncWrite`. Costs nothing; each task that uses the stream may have its own.
-            pub fn as_async(&self) -> crate::adapters::AsyncStream<&Self> {
-                crate::adapters::AsyncStream::new(self)
-            }
-
-            /// As [`as_async`](Self::as_async), and takes the stream along.
-            pub fn into_async(self) -> crate::adapters::AsyncStream<Self> {
-                crate::adapters::AsyncStream::new(self)
-            }
-
-            /// The stream with the traits of hyper (feature `hyper`) and tokio (feature `tokio-io`).
-            #[cfg(any(feature = "hyper", feature = "tokio-io"))]
-            pub fn compat(self) -> crate::adapters::Compat<crate::adapters::AsyncStream<Self>> {
-                self.into_async().compat()
             }
 
             /// Writes bytes that more will follow at once: the kernel may hold them back to send both in one packet.

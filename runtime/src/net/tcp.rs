@@ -15,7 +15,7 @@ use socket2::SockRef;
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
 use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls, zero_timeout};
 use crate::wait::leaf::{Io, Side};
-use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
+use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
 
 /// As many connections as the system lets wait (`/proc/sys/net/core/somaxconn` bounds it).
 pub(crate) const BACKLOG: i32 = 4096;
@@ -390,7 +390,7 @@ impl TcpListener {
     }
 }
 
-impl crate::io::Source for TcpListener {
+impl Source for TcpListener {
     fn watched(&self) -> &Watched {
         &self.0
     }

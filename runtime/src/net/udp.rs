@@ -12,7 +12,7 @@ use socket2::SockRef;
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
 use super::stream::{Stream, call, describe, descriptor_impls};
 use super::tcp::{ip, socket};
-use crate::wait::socket::{ShortRead, Watched};
+use crate::wait::socket::{ShortRead, Source, Watched};
 
 /// A UDP socket; as [`std::net::UdpSocket`].
 ///
@@ -314,7 +314,7 @@ fn first(mut addrs: impl Iterator<Item = SocketAddr>) -> io::Result<SocketAddr> 
     addrs.next().ok_or_else(none)
 }
 
-impl crate::io::Source for UdpSocket {
+impl Source for UdpSocket {
     fn watched(&self) -> &Watched {
         &self.0.watched
     }

@@ -16,9 +16,9 @@ use socket2::SockRef;
 
 use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls};
 use super::tcp::{BACKLOG, FLAGS};
-use crate::time::Sleep;
 use crate::wait::leaf::{Io, Side};
-use crate::wait::socket::{Direction, ShortRead, Watched};
+use crate::wait::sleep::Sleep;
+use crate::wait::socket::{Direction, ShortRead, Source, Watched};
 use crate::wait::{self, Stop};
 
 /// The address of a Unix socket: std's own type, under another name because [`SocketAddr`](super::SocketAddr) is taken.
@@ -280,7 +280,7 @@ impl UnixListener {
     }
 }
 
-impl crate::io::Source for UnixListener {
+impl Source for UnixListener {
     fn watched(&self) -> &Watched {
         &self.0
     }
@@ -511,7 +511,7 @@ fn received((count, from): (usize, Option<SocketAddrAny>)) -> io::Result<(usize,
     Ok((count, from_rustix(from)?))
 }
 
-impl crate::io::Source for UnixDatagram {
+impl Source for UnixDatagram {
     fn watched(&self) -> &Watched {
         &self.0.watched
     }

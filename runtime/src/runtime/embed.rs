@@ -21,18 +21,19 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use osier_coro::panic_count;
-use osier_poll::{Events, Interest, Mode, Token};
+use osier_poll::{Events, Interest, Mode, Poller, Token};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::inspect::watchdog::{self, Watch};
 use crate::inspect::{Dump, Metrics, dump, metrics};
-use crate::runtime::{Builder, Claim};
+use crate::runtime::Builder;
 use crate::wait;
 use crate::wait::socket::FOREIGN;
 use crate::worker::Worker;
 use crate::worker::context;
 use crate::worker::core::Header;
 use crate::worker::packet::{self, JoinHandle};
+use crate::worker::threads::{self, Claim};
 use crate::worker::waker::Word;
 
 /// How many events one turn takes at most.
@@ -100,7 +101,7 @@ impl Local {
         Builder::default().build_local()
     }
 
-    pub(crate) fn with(worker: Worker, claim: Claim, watchdog: Option<Duration>) -> io::Result<Local> {
+    fn with(worker: Worker, claim: Claim, watchdog: Option<Duration>) -> io::Result<Local> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
         worker.poller.add(&timer, TIMER, Interest::READABLE, Mode::Oneshot)?;
@@ -283,6 +284,37 @@ impl Local {
             .modify(&self.timer, TIMER, Interest::READABLE, Mode::Oneshot)?;
         self.armed.set(next);
         Ok(())
+    }
+}
+
+impl Builder {
+    /// A runtime without threads, to be run inside of this thread's own loop; of one worker, whatever
+    /// [`workers`](Builder::workers) says.
+    ///
+    /// # Errors
+    ///
+    /// - `WouldBlock` on a worker, which it would stop.
+    /// - `Unsupported` if no driver has a descriptor of its own here.
+    /// - What the system says of descriptors and memory.
+    pub fn build_local(self) -> io::Result<Local> {
+        if context::worker(|_| ()).is_some() {
+            return Err(wait::Stop::NotHere.into());
+        }
+        let mut poller = Poller::new()?;
+        if poller.fd().is_none() {
+            poller = Poller::with_driver(osier_poll::Driver::default())?;
+        }
+        if poller.fd().is_none() {
+            let text = "an embedded runtime needs a poller with a descriptor, which there is none of here";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        if self.watchdog.is_some() {
+            watchdog::start()?;
+        }
+        let (shared, vacancies) = threads::prepare(&self.settings, std::iter::once(Ok(poller)))?;
+        let vacancy = vacancies.into_iter().next().expect("one poller, one worker");
+        let (worker, claim) = vacancy.fill(0, shared)?;
+        Local::with(worker, claim, self.watchdog)
     }
 }
 

@@ -12,7 +12,7 @@ use osier_queue as queue;
 use queue::{WaitList, Waiter};
 
 use super::{MutexGuard, block};
-use crate::time::Sleep;
+use crate::wait::sleep::Sleep;
 
 /// What a fiber, thread or future waits on that holds a lock and cannot go on with what it guards.
 ///

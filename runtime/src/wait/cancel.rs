@@ -18,7 +18,7 @@ use std::{error, fmt, io, ptr, thread};
 use osier_queue::Key;
 use smallvec::SmallVec;
 
-use crate::wait::socket::Source;
+use crate::wait::socket::Entry;
 use crate::worker::Worker;
 use crate::worker::context::{self, Caller};
 
@@ -99,7 +99,7 @@ pub(crate) enum Kind {
         timer: Option<Key>,
     },
     Gone {
-        source: &'static Source,
+        entry: &'static Entry,
         half_close_is_gone: bool,
     },
 }
@@ -110,14 +110,14 @@ impl Kind {
             Kind::Shield => false,
             Kind::Timeout { deadline, .. } => worker.now() >= *deadline,
             Kind::Gone {
-                source,
+                entry,
                 half_close_is_gone,
             } => {
                 let fin_counts = match waiting {
                     Waiting::NotYet => false,
-                    Waiting::For(on) => *half_close_is_gone && !on.is_some_and(|on| ptr::eq(on, *source)),
+                    Waiting::For(on) => *half_close_is_gone && !on.is_some_and(|on| ptr::eq(on, *entry)),
                 };
-                source.is_gone(fin_counts)
+                entry.is_gone(fin_counts)
             }
         }
     }
@@ -135,7 +135,7 @@ struct Frame {
 #[derive(Clone, Copy)]
 pub(crate) enum Waiting {
     NotYet,
-    For(Option<&'static Source>),
+    For(Option<&'static Entry>),
 }
 
 /// The frames of one fiber. Only the fiber itself touches them.

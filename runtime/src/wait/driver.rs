@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 use osier_queue::{Key, Wheel, tick_after, tick_at};
 use smallvec::SmallVec;
 
-use crate::runtime::Runtime;
 use crate::worker::context;
 use crate::worker::isolate::isolate;
 use crate::worker::remote::Remote;
+use crate::worker::threads::{Settings, Threads};
 
 /// How many wakers are taken out under one hold of the lock.
 const BATCH: usize = 32;
@@ -202,21 +202,24 @@ pub(crate) fn current() -> io::Result<&'static Remote> {
 /// The driver of leaves that are polled outside of every runtime.
 #[cold]
 fn outside() -> io::Result<&'static Remote> {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    if let Some(runtime) = RUNTIME.get() {
-        return Ok(runtime.driver());
+    static THREADS: OnceLock<Threads> = OnceLock::new();
+    if let Some(threads) = THREADS.get() {
+        return Ok(threads.shared.remote(0));
     }
     static STARTING: Mutex<()> = Mutex::new(());
     let _starting = STARTING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if RUNTIME.get().is_none() {
-        let runtime = Runtime::builder().workers(1).name("osier-driver").build();
-        let runtime = runtime.map_err(|error| {
+    if THREADS.get().is_none() {
+        let settings = Settings {
+            name: "osier-driver".into(),
+            ..Settings::default()
+        };
+        let threads = Threads::start(&settings, 1, drop).map_err(|error| {
             io::Error::new(
                 error.kind(),
                 format!("the driver of futures outside of a runtime cannot start: {error}"),
             )
         })?;
-        let _ = RUNTIME.set(runtime);
+        let _ = THREADS.set(threads);
     }
-    Ok(RUNTIME.get().expect("set under the lock").driver())
+    Ok(THREADS.get().expect("set under the lock").shared.remote(0))
 }

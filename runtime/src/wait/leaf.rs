@@ -51,7 +51,7 @@ impl<T, C: FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>> Future for Io<'_, C> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let mut this = self.project();
         if this.waiter.is_none() {
-            if !this.watched.has_source()
+            if !this.watched.has_entry()
                 && let Some(done) = attempt(this.watched, &mut *this.call)
             {
                 return Poll::Ready(done);

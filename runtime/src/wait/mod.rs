@@ -14,6 +14,7 @@ pub(crate) mod cancel;
 pub(crate) mod descriptor;
 pub(crate) mod driver;
 pub(crate) mod leaf;
+pub(crate) mod sleep;
 pub(crate) mod socket;
 
 use std::future;
@@ -26,7 +27,7 @@ use std::thread::{self, Thread};
 use std::time::Instant;
 
 use crate::wait::cancel::{Cancelled, Waiting};
-use crate::wait::socket::{Direction, Source};
+use crate::wait::socket::{Direction, Entry};
 use crate::worker::Worker;
 use crate::worker::context::{self, Caller, Frame};
 use crate::worker::core::Core;
@@ -55,7 +56,7 @@ impl Waits<'_> {
 /// A socket that is waited for.
 #[derive(Clone, Copy)]
 pub(crate) struct Socket<'a> {
-    pub(crate) source: &'static Source,
+    pub(crate) entry: &'static Entry,
     pub(crate) fd: BorrowedFd<'a>,
     pub(crate) direction: Direction,
 }
@@ -160,7 +161,7 @@ fn on_fiber<T>(
         return Ok(value);
     }
     let since = worker.now();
-    let source = on.map(|on| on.source);
+    let entry = on.map(|on| on.entry);
     let mut timer: Option<Armed<'_>> = None;
     let mut armed_for = None;
     let mut armed = false;
@@ -173,7 +174,7 @@ fn on_fiber<T>(
             return Ok(value);
         }
         if !deaf() {
-            core.check(worker, Waiting::For(source))?;
+            core.check(worker, Waiting::For(entry))?;
         }
         if !armed {
             armed = true;
@@ -205,7 +206,7 @@ fn on_fiber<T>(
         }
         if timer.as_ref().is_some_and(|timer| worker.has_fired(timer.key)) {
             if !deaf() {
-                core.check(worker, Waiting::For(source))?;
+                core.check(worker, Waiting::For(entry))?;
             }
             return Err(Stop::Elapsed);
         }

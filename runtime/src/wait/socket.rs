@@ -1,7 +1,7 @@
-//! Sources: sockets of ours as the loop sees them. Sticky readiness, who owns which direction, who waits.
+//! Entries: sockets of ours as the loop sees them. Sticky readiness, who owns which direction, who waits.
 //!
-//! A source is a slot of a process-wide table that is never freed, only reused under a new generation, so an event that was
-//! harvested before a close finds its source or changes nothing; at worst it wakes a stranger spuriously. A stream gets one at its first
+//! A entry is a slot of a process-wide table that is never freed, only reused under a new generation, so an event that was
+//! harvested before a close finds its entry or changes nothing; at worst it wakes a stranger spuriously. A stream gets one at its first
 //! would-block ([`Watched`]), not before.
 //!
 //! What pollers said of it, which worker's poller speaks for which direction, and who waits, is one word and two lists:
@@ -31,15 +31,27 @@ use crate::worker::remote::Remote;
 use crate::worker::table::Table;
 use crate::worker::waker::Word;
 
-/// One slot of the table.
+mod sealed {
+    pub trait Sealed {}
+}
+pub(crate) use sealed::Sealed;
+
+/// A socket of ours, as what [`Dormant`](crate::dormant::Dormant) and [`while_connected`](crate::io::while_connected) watch.
+/// Sealed.
+pub trait Source: Sealed {
+    #[doc(hidden)]
+    fn watched(&self) -> &Watched;
+}
+
+/// One entry of the table.
 #[derive(Default)]
-pub(crate) struct Source {
+pub(crate) struct Entry {
     state: State,
     /// The word of the connection that is to be started when this becomes readable; 0: none.
     dormant: AtomicU64,
 }
 
-impl Source {
+impl Entry {
     /// Whether the peer is gone: it reset or closed both ways, or, if `fin_counts`, its own.
     pub(crate) fn is_gone(&self, fin_counts: bool) -> bool {
         let gone = if fin_counts { CLOSED } else { HUP | ERROR };
@@ -58,7 +70,7 @@ impl Source {
         self.state.set(now.generation(), READABLE);
     }
 
-    /// Sets the connection that this source starts when it becomes readable.
+    /// Sets the connection that this entry starts when it becomes readable.
     pub(crate) fn set_dormant(&self, word: Option<Word>) {
         self.dormant.store(word.map_or(0, Word::to_bits), Ordering::Release);
     }
@@ -70,20 +82,20 @@ impl Source {
 }
 
 /// Never freed, only reused.
-static TABLE: Table<Source> = Table::new();
+static TABLE: Table<Entry> = Table::new();
 static FREE: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 0));
 
 #[inline]
-fn at(index: u32) -> &'static Source {
+fn at(index: u32) -> &'static Entry {
     TABLE
         .get(index)
-        .unwrap_or_else(|| TABLE.get_or_make(index, |_| Source::default()))
+        .unwrap_or_else(|| TABLE.get_or_make(index, |_| Entry::default()))
 }
 
 /// Takes away what worker `id`, which has ended, owned. Who still waits there, on workers of other runtimes, registers anew.
 pub(crate) fn forget_worker(id: u16) {
     let made = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).1;
-    (0..made).map(at).for_each(|source| source.state.forget_worker(id));
+    (0..made).map(at).for_each(|entry| entry.state.forget_worker(id));
 }
 
 /// Bits 0..32 the index, 32..48 the generation; bit 63 is the foreign table's.
@@ -94,7 +106,7 @@ fn token(index: u32, generation: u16) -> Token {
 /// The bit that says that a token belongs to a worker's table of foreign descriptors.
 pub(crate) const FOREIGN: u64 = 1 << 63;
 
-/// Takes an event: sets the source's bits and wakes whom it concerns.
+/// Takes an event: sets the entry's bits and wakes whom it concerns.
 pub(crate) fn dispatch(driver: &Remote, event: Event) {
     let Event {
         token: Token(token),
@@ -110,16 +122,16 @@ pub(crate) fn dispatch(driver: &Remote, event: Event) {
         | has(Ready::PRIORITY, READABLE | PRIORITY)
         | has(Ready::HUP, READABLE | WRITABLE | HUP)
         | has(Ready::ERROR, READABLE | WRITABLE | ERROR);
-    let Some(source) = mark(token, bits) else { return };
+    let Some(entry) = mark(token, bits) else { return };
     // Without edges both directions are disarmed now: whom it does not concern arms again.
     let concerned = if driver.has_edges() { bits } else { READABLE | WRITABLE };
     if concerned & (READABLE | CLOSED) != 0 {
-        let dormant = source.dormant.load(Ordering::Acquire);
+        let dormant = entry.dormant.load(Ordering::Acquire);
         if dormant != 0 {
             remote::wake(Word::from_bits(dormant));
         }
     }
-    source.state.wake(concerned);
+    entry.state.wake(concerned);
 }
 
 /// What to ask a poller for, so that it tells of `bits`.
@@ -128,17 +140,17 @@ fn interest_in(bits: u64) -> Interest {
     wanted(READABLE, Interest::READABLE | Interest::PRIORITY) | wanted(WRITABLE, Interest::WRITABLE)
 }
 
-/// Sets bits of the source that a token names, if it is still the same one.
-fn mark(token: u64, bits: u64) -> Option<&'static Source> {
-    let source = at(token as u32);
-    source.state.set((token >> 32) as u16, bits).then_some(source)
+/// Sets bits of the entry that a token names, if it is still the same one.
+fn mark(token: u64, bits: u64) -> Option<&'static Entry> {
+    let entry = at(token as u32);
+    entry.state.set((token >> 32) as u16, bits).then_some(entry)
 }
 
-/// A descriptor of ours, non-blocking, with its source once it has one.
+/// A descriptor of ours, non-blocking, with its entry once it has one.
 pub struct Watched {
     /// Here until `into_fd`, which ends this value.
     fd: Option<OwnedFd>,
-    source: OnceLock<u32>,
+    entry: OnceLock<u32>,
     /// Another descriptor of the same description may exist (a dup, a borrowed raw fd, a child's): a ghost registration
     /// would outlive the close, so the close must remove it.
     exported: AtomicBool,
@@ -161,7 +173,7 @@ impl Watched {
     pub(crate) fn new(fd: OwnedFd, short_read: ShortRead) -> Watched {
         Watched {
             fd: Some(fd),
-            source: OnceLock::new(),
+            entry: OnceLock::new(),
             exported: AtomicBool::new(false),
             short_read,
         }
@@ -226,7 +238,7 @@ impl Watched {
         core.check(worker, Waiting::NotYet)?;
         let mut deadline = Lazy::Unknown(deadline);
         loop {
-            let seen = self.source.get().map(|&index| &at(index).state);
+            let seen = self.entry.get().map(|&index| &at(index).state);
             let seen = seen.map(|state| (state, state.snapshot()));
             // Where nobody owns the direction, nobody keeps its bit.
             if seen.is_none_or(|(_, seen)| seen.has(direction.bit()) || seen.owner(direction).is_none()) {
@@ -257,23 +269,23 @@ impl Watched {
 
     /// Waits until the direction is ready, as far as this worker's poller has said.
     fn wait(&self, direction: Direction, deadline: Option<Instant>) -> io::Result<()> {
-        let source = self.source();
-        let mut waiter = pin!(source.state.list(direction).waiter());
+        let entry = self.entry();
+        let mut waiter = pin!(entry.state.list(direction).waiter());
         let socket = Socket {
-            source,
+            entry,
             fd: self.fd(),
             direction,
         };
         wait::wait(deadline, Some(socket), |cx| {
-            source
+            entry
                 .state
                 .poll_ready(direction, waiter.as_mut(), cx, || self.own(direction))
         })?
     }
 
-    /// The source, made at the first need.
-    pub(crate) fn source(&self) -> &'static Source {
-        at(*self.source.get_or_init(|| {
+    /// The entry, made at the first need.
+    pub(crate) fn entry(&self) -> &'static Entry {
+        at(*self.entry.get_or_init(|| {
             let mut free = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             free.0.pop().unwrap_or_else(|| {
                 free.1 += 1;
@@ -284,32 +296,32 @@ impl Watched {
 
     /// What this worker's poller has said of reading; `None` where it speaks for nobody, or says less than edges do.
     pub(crate) fn told_readable(&self) -> Option<bool> {
-        let seen = at(*self.source.get()?).state.snapshot();
+        let seen = at(*self.entry.get()?).state.snapshot();
         let here = context::worker(|worker| worker.remote)?;
         let speaks = here.has_edges() && seen.owner(Direction::Read) == Some(here.id);
         speaks.then(|| seen.has(READABLE | CLOSED))
     }
 
     /// Makes this thread's worker the owner of what is read, as a connection at rest needs.
-    pub(crate) fn own_here(&self) -> io::Result<&'static Source> {
+    pub(crate) fn own_here(&self) -> io::Result<&'static Entry> {
         self.own(Direction::Read)?;
-        Ok(self.source())
+        Ok(self.entry())
     }
 
     /// The same for one who waits for the peer's end. A poller that does not tell a half-close from bytes has it looked for
     /// here; behind bytes that nobody reads it is not seen.
     pub(crate) fn watch_end(&self) -> io::Result<()> {
-        let source = self.own_here()?;
+        let entry = self.own_here()?;
         match context::worker(|worker| worker.remote) {
-            Some(here) if !here.has_edges() => self.look_for_end(source, here),
+            Some(here) if !here.has_edges() => self.look_for_end(entry, here),
             _ => Ok(()),
         }
     }
 
     #[cold]
-    fn look_for_end(&self, source: &Source, here: &Remote) -> io::Result<()> {
+    fn look_for_end(&self, entry: &Entry, here: &Remote) -> io::Result<()> {
         use rustix::net::{RecvFlags, SocketType, recv, sockopt::socket_type};
-        let now = source.state.snapshot();
+        let now = entry.state.snapshot();
         if !now.has(READABLE) || now.has(CLOSED) {
             return Ok(());
         }
@@ -317,15 +329,15 @@ impl Watched {
         if socket_type(self.fd()) == Ok(SocketType::STREAM)
             && matches!(recv(self.fd(), &mut [0u8; 1], peek), Ok((_, 0)))
         {
-            source.state.set(now.generation(), READ_CLOSED);
+            entry.state.set(now.generation(), READ_CLOSED);
             return Ok(());
         }
-        source.state.arm_rest(here.id, |how| self.register(here, how))
+        entry.state.arm_rest(here.id, |how| self.register(here, how))
     }
 
     /// Makes this thread's worker the owner of the direction, unless it is.
     fn own(&self, direction: Direction) -> io::Result<()> {
-        let state = &self.source().state;
+        let state = &self.entry().state;
         match context::worker(|worker| worker.remote) {
             Some(here) if here.has_edges() => state.own(direction, here.id, |how| self.register(here, how)),
             Some(here) => state.arm(direction, here.id, |how| self.register(here, how)),
@@ -342,7 +354,7 @@ impl Watched {
         cx: &mut Context<'_>,
         mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
     ) -> Poll<io::Result<T>> {
-        let state = &self.source().state;
+        let state = &self.entry().state;
         let Some(here) = context::driver_is_worker() else {
             return self.poll_io_elsewhere(direction, waiter, cx, call);
         };
@@ -380,7 +392,7 @@ impl Watched {
         cx: &mut Context<'_>,
         mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
     ) -> Poll<io::Result<T>> {
-        let state = &self.source().state;
+        let state = &self.entry().state;
         let driver = crate::wait::driver::current()?;
         loop {
             match call(self.fd()) {
@@ -400,13 +412,13 @@ impl Watched {
 
     /// Whether something has waited for it already, so that its bits say something.
     #[inline]
-    pub(crate) fn has_source(&self) -> bool {
-        self.source.get().is_some()
+    pub(crate) fn has_entry(&self) -> bool {
+        self.entry.get().is_some()
     }
 
     /// A node for [`poll_io`](Watched::poll_io). It is not to outlive `self`: then it would wait for the next tenant.
     pub(crate) fn waiter(&self, direction: Direction) -> Waiter<'static> {
-        self.source().state.list(direction).waiter()
+        self.entry().state.list(direction).waiter()
     }
 
     /// Registers with the driver's poller, which reports what is there, and leaves the one that nobody needs.
@@ -414,7 +426,7 @@ impl Watched {
         if let Some(old) = how.leaves {
             self.deregister(old);
         }
-        let index = *self.source.get().expect("source() has made it");
+        let index = *self.entry.get().expect("entry() has made it");
         let token = token(index, how.generation);
         let (interest, mode) = match driver.has_edges() {
             // No more than that: a Unix stream says that it is writable each time its peer has read, which nobody waits for.
@@ -474,12 +486,12 @@ impl Drop for Watched {
 }
 
 impl Watched {
-    /// Gives the source back; a second time it does nothing.
+    /// Gives the entry back; a second time it does nothing.
     fn leave(&mut self) {
-        let Some(index) = self.source.take() else { return };
-        let source = at(index);
+        let Some(index) = self.entry.take() else { return };
+        let entry = at(index);
         let exported = self.exported.load(Ordering::Relaxed);
-        let now = source.state.snapshot();
+        let now = entry.state.snapshot();
         let (reader, writer) = (now.owner(Direction::Read), now.owner(Direction::Write));
         for owner in reader.into_iter().chain(writer.filter(|_| writer != reader)) {
             if exported || !remote::of(owner).is_some_and(Remote::forgets_closed) {
@@ -487,7 +499,7 @@ impl Watched {
             }
         }
         // Its next tenant must meet neither the connection of this one nor a worker that was forgotten.
-        source.state.retire(|| source.set_dormant(None));
+        entry.state.retire(|| entry.set_dormant(None));
         FREE.lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .0
@@ -551,30 +563,30 @@ mod tests {
 
     fn watched() -> (Watched, Token) {
         let watched = Watched::new(std::io::pipe().unwrap().0.into(), ShortRead::SaysNothing);
-        let generation = watched.source().state.snapshot().generation();
-        let token = token(*watched.source.get().unwrap(), generation);
+        let generation = watched.entry().state.snapshot().generation();
+        let token = token(*watched.entry.get().unwrap(), generation);
         (watched, token)
     }
 
     #[test]
     fn an_event_of_a_former_tenant_changes_nothing() {
         let (watched, Token(token)) = watched();
-        let source = watched.source();
+        let entry = watched.entry();
         assert!(mark(token, READABLE).is_some());
-        assert!(source.is_readable() && !source.is_gone(true));
+        assert!(entry.is_readable() && !entry.is_gone(true));
         drop(watched);
         assert!(mark(token, HUP).is_none());
         // (Another test may have the slot by now, and its half-close.)
-        assert!(!source.is_gone(false), "the next tenant would take its client for gone");
+        assert!(!entry.is_gone(false), "the next tenant would take its client for gone");
     }
 
     #[test]
     fn the_table_has_a_place_for_every_index() {
-        let mut before = at(0) as *const Source;
+        let mut before = at(0) as *const Entry;
         for index in 1..5000 {
-            let source: *const Source = at(index);
-            assert_ne!(source, before);
-            before = source;
+            let entry: *const Entry = at(index);
+            assert_ne!(entry, before);
+            before = entry;
         }
     }
 }

@@ -18,6 +18,7 @@
 
 use std::cell::Cell;
 use std::ptr;
+use std::time::Instant;
 
 use crate::worker::Worker;
 use crate::worker::core::Core;
@@ -184,4 +185,10 @@ pub(crate) fn with_driver<T>(driver: &'static Remote, run: impl FnOnce() -> T) -
 /// Marks this thread as being inside the panic hook; the former value is to be set back.
 pub(crate) fn set_panic_hook(inside: bool) -> bool {
     HERE.with(|here| here.panic_hook.replace(inside))
+}
+
+/// When the current turn of this worker's loop began: a clock that costs nothing to read and is late by as long as the
+/// fibers of this turn have run. On a plain thread, the present.
+pub fn coarse_now() -> Instant {
+    worker(|worker| worker.now()).unwrap_or_else(Instant::now)
 }

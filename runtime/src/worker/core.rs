@@ -5,7 +5,7 @@
 //! through its word, to wake it.
 
 use std::any::Any;
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -119,6 +119,18 @@ pub(crate) struct Core<'a> {
     extra: OnceCell<Box<Extra>>,
 }
 
+/// Notes where a suspended fiber is. Runs on the stack of that fiber.
+pub(crate) type Show = fn(Fiber, &'static Location<'static>, Waits<'_>);
+
+thread_local! {
+    static SHOW: Cell<Option<Show>> = const { Cell::new(None) };
+}
+
+/// Sets what the fibers of this thread run when they are resumed to show where they are.
+pub(crate) fn show_with(show: Show) {
+    SHOW.set(Some(show));
+}
+
 /// The values of fiber-locals, by the address of their key.
 pub(crate) type Locals = Vec<(usize, Rc<dyn Any>)>;
 
@@ -190,7 +202,9 @@ impl<'a> Core<'a> {
     #[cold]
     #[inline(never)]
     fn show(&self, waits: Waits<'_>) {
-        context::worker(|worker| worker.show(self.fiber(), self.header.place, waits));
+        if let Some(show) = SHOW.get() {
+            show(self.fiber(), self.header.place, waits);
+        }
     }
 
     /// What others may know of it.

@@ -27,23 +27,28 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use async_task::FallibleTask;
 use crossbeam_deque::{Steal, Stealer, Worker as Deque};
 use pin_project_lite::pin_project;
 use slab::Slab;
 
-use crate::future::local::{Entered, Locals};
-use crate::future::{Builder, Task};
-use crate::runtime::Shared;
-use crate::time::coarse_now;
 use crate::worker::context;
 use crate::worker::isolate::isolate;
 use crate::worker::remote::Remote;
+use crate::worker::running::{Entered, Locals};
+use crate::worker::shared::Shared;
 use crate::worker::table::Table;
 use crate::worker::waker::SLOTS_MAX;
 
 /// A task to be polled once. Where it belongs is with it, so that its way to the queues captures nothing: `async-task`
 /// would protect what is captured with a waker for the length of the call, two atomic operations each time.
 pub(crate) type Runnable = async_task::Runnable<Home>;
+
+/// The other end of a task: waits for what it ends with, or cancels it.
+pub(crate) struct Handle<T> {
+    pub(crate) id: u64,
+    pub(crate) task: FallibleTask<Ended<T>, Home>,
+}
 
 /// Where a task belongs.
 pub(crate) struct Home {
@@ -367,16 +372,16 @@ impl Shared {
     pub(crate) fn task<F>(
         self: &Arc<Self>,
         index: usize,
-        builder: Builder,
+        name: Option<Arc<str>>,
         place: &'static Location<'static>,
         future: F,
-    ) -> Task<F::Output>
+    ) -> Handle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
         let home = self.home(index);
-        let (runnable, task) = self.register(index, builder, place, future, |spawned| {
+        let (runnable, task) = self.register(index, name, place, future, |spawned| {
             async_task::Builder::new().metadata(home).spawn(|_| spawned, schedule)
         });
         self.schedule_new(runnable);
@@ -387,16 +392,16 @@ impl Shared {
     pub(crate) fn local_task<F>(
         self: &Arc<Self>,
         index: usize,
-        builder: Builder,
+        name: Option<Arc<str>>,
         place: &'static Location<'static>,
         future: F,
-    ) -> Task<F::Output>
+    ) -> Handle<F::Output>
     where
         F: Future + 'static,
         F::Output: 'static,
     {
         let home = self.home(index);
-        let (runnable, task) = self.register(index, builder, place, future, |spawned| {
+        let (runnable, task) = self.register(index, name, place, future, |spawned| {
             async_task::Builder::new()
                 .metadata(home)
                 .spawn_local(|_| spawned, schedule_local)
@@ -415,11 +420,11 @@ impl Shared {
     fn register<F: Future>(
         &self,
         index: usize,
-        builder: Builder,
+        name: Option<Arc<str>>,
         place: &'static Location<'static>,
         future: F,
         spawn: impl FnOnce(Spawned<F>) -> (Runnable, async_task::Task<Ended<F::Output>, Home>),
-    ) -> (Runnable, Task<F::Output>) {
+    ) -> (Runnable, Handle<F::Output>) {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let remote = self.remote(index);
@@ -428,10 +433,10 @@ impl Shared {
         let key = entry.key();
         let polled = (key < SLOTS_MAX).then(|| remote.tasks.polled.get_or_make(key as u32, |_| AtomicU64::new(0)));
         if let Some(polled) = polled {
-            polled.store(remote.tasks.nanos(coarse_now()), Ordering::Relaxed);
+            polled.store(remote.tasks.nanos(context::coarse_now()), Ordering::Relaxed);
         }
         let (runnable, task) = spawn(Spawned {
-            name: builder.name.clone(),
+            name: name.clone(),
             locals: Vec::new(),
             future: Some(future),
             registered: Registered {
@@ -444,14 +449,14 @@ impl Shared {
         entry.insert(Entry {
             info: Info {
                 id,
-                name: builder.name,
+                name,
                 place,
                 future: std::any::type_name::<F>(),
             },
             waker: runnable.waker(),
         });
-        let task = Task::new(id, task.fallible());
-        (runnable, task)
+        let task = task.fallible();
+        (runnable, Handle { id, task })
     }
 
     /// Queues a task that has not run: whoever spawned it may be busy for long, so another worker is told, as of a new fiber.
@@ -470,15 +475,6 @@ impl Shared {
         } else if self.workers() > 1 {
             self.wake_one();
         }
-    }
-
-    /// [`spawn_future`] from a thread outside.
-    pub(crate) fn spawn_future<F>(self: &Arc<Self>, place: &'static Location<'static>, future: F) -> Task<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        self.task(0, Builder::new(), place, future)
     }
 }
 

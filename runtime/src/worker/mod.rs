@@ -25,8 +25,12 @@ pub(crate) mod isolate;
 pub(crate) mod linger;
 pub(crate) mod packet;
 pub(crate) mod remote;
+pub(crate) mod resting;
+pub(crate) mod running;
+pub(crate) mod shared;
 pub(crate) mod slots;
 pub(crate) mod table;
+pub(crate) mod threads;
 pub(crate) mod waker;
 
 use std::cell::{Cell, RefCell};
@@ -42,18 +46,18 @@ use osier_coro::{Coroutine, stack};
 use osier_poll::{Events, Poller};
 use osier_queue::{Key, Wheel, tick_after, tick_at};
 
-use crate::dormant::{Cause, Next, Resting};
-use crate::runtime::Shared;
 use crate::wait::Waits;
 use crate::wait::cancel::Cancelled;
 use crate::wait::driver;
 use crate::wait::socket;
-use crate::worker::core::{Core, Fiber, Header, cannot_start};
+use crate::worker::core::{Core, Header, Show, cannot_start};
 use crate::worker::desk::Load;
 use crate::worker::isolate::isolate;
 use crate::worker::linger::Linger;
 use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
+use crate::worker::resting::{Cause, Next, Resting};
+use crate::worker::shared::Shared;
 use crate::worker::slots::{Slot, Slots, State};
 use crate::worker::waker::{SLOTS_MAX, Word};
 
@@ -67,9 +71,6 @@ const CALLS_BUDGET: u32 = 128;
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 /// How many events one poll takes at most.
 const EVENTS: usize = 1024;
-
-/// Notes where a suspended fiber is. Runs on the stack of that fiber.
-pub(crate) type Show = fn(Fiber, &'static Location<'static>, Waits<'_>);
 
 pub(crate) struct Worker {
     pub(crate) index: usize,
@@ -107,8 +108,6 @@ pub(crate) struct Worker {
     stopping: Cell<bool>,
     /// Set with it: when fibers that have not ended by then are given up.
     stop_at: Cell<Option<Instant>>,
-    /// How a fiber is shown that is asked where it is.
-    show: Cell<Option<Show>>,
 }
 
 impl Worker {
@@ -143,7 +142,6 @@ impl Worker {
             trim_at: Cell::new(None),
             stopping: Cell::new(false),
             stop_at: Cell::new(None),
-            show: Cell::new(None),
             shared,
         })
     }
@@ -466,18 +464,11 @@ impl Worker {
 
     /// Has every suspended fiber run `show` on its own stack, then calls `shown` with whether that fiber is ready.
     pub(crate) fn each_suspended(&self, show: Show, mut shown: impl FnMut(bool)) {
-        self.show.set(Some(show));
+        core::show_with(show);
         let slots = (0..self.slots.made()).filter_map(|index| self.slots.get(index));
         slots
             .filter(|slot| slot.show())
             .for_each(|slot| shown(slot.is_queued()));
-    }
-
-    /// Runs the function of [`each_suspended`](Worker::each_suspended), on the stack of the fiber that it shows.
-    pub(crate) fn show(&self, fiber: Fiber, place: &'static Location<'static>, waits: Waits<'_>) {
-        if let Some(show) = self.show.get() {
-            show(fiber, place, waits);
-        }
     }
 
     /// How many connections are at rest here.

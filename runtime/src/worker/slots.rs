@@ -24,8 +24,8 @@ use std::sync::atomic::Ordering;
 use osier_coro::stack::Label;
 use osier_coro::{Coroutine, CoroutineResult};
 
-use crate::dormant::Resting;
 use crate::worker::remote::{Remote, RemoteSlot};
+use crate::worker::resting::Resting;
 use crate::worker::table::Table;
 use crate::worker::waker::{SLOTS_MAX, next_generation};
 

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// A crate, and how many of its modules and of its rooms may be in a circle. The numbers only go down.
 const CIRCLES: &[(&str, usize, usize)] = &[
-    ("runtime", 20, 12),
+    ("runtime", 19, 2),
     ("web", 17, 7),
     ("server", 9, 0),
     ("http", 0, 0),

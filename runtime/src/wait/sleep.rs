@@ -1,0 +1,115 @@
+//! A point in time as a leaf.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use crate::wait::driver::Armed;
+use crate::worker::context::coarse_now;
+
+/// A point in time as a leaf: a future that is ready when it has come, or up to a few milliseconds later; never before.
+///
+/// It begins when it is made, not when it is first polled. Any executor may poll it, or [`select!`](crate::select!).
+///
+/// ```
+/// use osier::time::Sleep;
+/// use std::time::{Duration, Instant};
+/// let start = Instant::now();
+/// osier::run(|| osier::block_on(Sleep::new(Duration::from_millis(10))));
+/// assert!(start.elapsed() >= Duration::from_millis(10));
+/// ```
+///
+/// # Cancellation
+///
+/// Dropping it takes its timer out.
+#[must_use = "a future does nothing until it is polled"]
+pub struct Sleep {
+    /// `None`: for ever, beyond what the clock can tell.
+    deadline: Option<Instant>,
+    timer: Option<Armed>,
+}
+
+impl Sleep {
+    /// From now on for `duration`.
+    pub fn new(duration: Duration) -> Sleep {
+        Sleep {
+            deadline: Instant::now().checked_add(duration),
+            timer: None,
+        }
+    }
+
+    /// Until `deadline`.
+    pub fn until(deadline: Instant) -> Sleep {
+        Sleep {
+            deadline: Some(deadline),
+            timer: None,
+        }
+    }
+
+    /// Never ready.
+    pub fn forever() -> Sleep {
+        Sleep {
+            deadline: None,
+            timer: None,
+        }
+    }
+
+    /// When it will be ready; `None`: never.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whether its time has come.
+    pub fn is_elapsed(&self) -> bool {
+        // The worker's clock is late at most, so it never says so too early.
+        self.deadline.is_some_and(|deadline| coarse_now() >= deadline)
+    }
+
+    /// Another deadline, from the next poll on.
+    pub fn reset(&mut self, deadline: Instant) {
+        self.deadline = Some(deadline);
+        self.timer = None;
+    }
+
+    /// What is a future's poll.
+    ///
+    /// # Errors
+    ///
+    /// If it is polled outside of every runtime, and the driver for that cannot be started.
+    pub(crate) fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        if self.is_elapsed() {
+            self.timer = None;
+            return Poll::Ready(Ok(()));
+        }
+        let (Some(deadline), false) = (
+            self.deadline,
+            self.timer.as_ref().is_some_and(|timer| timer.refresh(cx.waker())),
+        ) else {
+            return Poll::Pending;
+        };
+        match Armed::new(deadline, cx.waker()) {
+            Ok(timer) => self.timer = Some(timer),
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+        Poll::Pending
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    /// # Panics
+    ///
+    /// If it is polled outside of every runtime, and the driver for that cannot be started.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_elapsed(cx)
+            .map(|elapsed| elapsed.unwrap_or_else(|error| panic!("osier::time::Sleep: {error}")))
+    }
+}
+
+impl std::fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sleep").field("deadline", &self.deadline).finish()
+    }
+}

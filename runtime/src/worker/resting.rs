@@ -1,0 +1,193 @@
+//! A connection at rest: what a worker keeps of it, and when it is due for a fiber.
+//!
+//! Its timer is armed lazily. Moving the deadline back is a store, and a timer that fires early is armed anew.
+
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use osier_queue::Key;
+
+use crate::wait::socket::{Entry, Source};
+use crate::worker::Worker;
+use crate::worker::context;
+use crate::worker::isolate::isolate;
+use crate::worker::waker::Word;
+
+/// Why a dormant connection was woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// There are bytes, or the end of them, or an error.
+    Readable,
+    /// What it polled in [`Dormant::poll_woken`] is ready.
+    Woken,
+    /// The deadline given with [`Next::Sleep`] has passed.
+    Deadline,
+    /// The runtime shuts down: the last call.
+    Shutdown,
+}
+
+/// What becomes of a connection after a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Dormant again, until there is something to read or the deadline has passed. Bytes that came meanwhile start the
+    /// next burst at once.
+    Sleep(Option<Instant>),
+    /// Drop it.
+    End,
+}
+
+/// Something that is idle most of the time: a connection between requests.
+///
+/// [`park_local`](crate::dormant::park_local) takes it; it then lives on that worker, as a few words beside its socket, without a stack. See
+/// `examples/echo.rs` for the same with a fiber per connection.
+///
+/// ```
+/// use osier::dormant::{self, Cause, Dormant, Next};
+/// use osier::net::{TcpListener, TcpStream};
+/// use std::io::{Read, Write};
+///
+/// struct Echo(TcpStream);
+///
+/// impl Dormant for Echo {
+///     fn source(&self) -> &dyn osier::io::Source {
+///         &self.0
+///     }
+///     fn wake(&mut self, cause: Cause) -> Next {
+///         let mut buf = [0; 1024];
+///         match self.0.read(&mut buf) {
+///             Ok(n) if n > 0 && cause == Cause::Readable && self.0.write_all(&buf[..n]).is_ok() => Next::Sleep(None),
+///             _ => Next::End,
+///         }
+///     }
+/// }
+///
+/// osier::run(|| -> std::io::Result<()> {
+///     let listener = TcpListener::bind("127.0.0.1:0")?;
+///     let mut client = TcpStream::connect(listener.local_addr()?)?;
+///     dormant::park_local(Box::new(Echo(listener.accept()?.0)), None)?;
+///     client.write_all(b"hello")?;
+///     let mut reply = [0; 5];
+///     client.read_exact(&mut reply)?;
+///     assert_eq!(&reply, b"hello");
+///     Ok(())
+/// }).unwrap();
+/// ```
+pub trait Dormant: 'static {
+    /// The socket it waits for; always the same one.
+    fn source(&self) -> &dyn Source;
+
+    /// Asks what else it waits for besides its socket: leaves that are in the box, polled here with `cx`, so that they wake
+    /// the connection. Called before each rest and after each wake-up, on the worker and not on a fiber: it must not block.
+    /// `Ready` gives it a fiber, with [`Cause::Woken`]; it is then not asked again before that. A panic ends the connection,
+    /// which is dropped on a fiber.
+    fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Pending
+    }
+
+    /// Runs on a fiber of the worker it lives on. A panic ends the connection and nothing else.
+    fn wake(&mut self, cause: Cause) -> Next;
+}
+
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+
+/// A connection at rest, and while its fiber runs in the hands of that. Times are ticks of its worker's wheel, which take
+/// half as much room as an `Option<Instant>`: an idle server has little else in memory.
+pub(crate) struct Resting {
+    pub(crate) connection: Box<dyn Dormant>,
+    entry: &'static Entry,
+    deadline: u64,
+    timer: Option<Key>,
+    /// When the timer fires, if there is one: at or before the deadline.
+    armed: u64,
+    /// [`Dormant::poll_woken`] has said so, and is not asked again before the connection has been told.
+    woken: bool,
+    /// It has panicked instead: of what it holds nothing is called any more.
+    pub(crate) has_panicked: bool,
+}
+
+impl Resting {
+    pub(crate) fn new(connection: Box<dyn Dormant>, entry: &'static Entry) -> Resting {
+        Resting {
+            connection,
+            entry,
+            deadline: NEVER,
+            timer: None,
+            armed: NEVER,
+            woken: false,
+            has_panicked: false,
+        }
+    }
+
+    /// From now on the socket wakes `word`.
+    pub(crate) fn attach(&self, word: Word) {
+        self.entry.set_dormant(Some(word));
+    }
+
+    pub(crate) fn set_deadline(&mut self, worker: &Worker, deadline: Option<Instant>) {
+        self.deadline = deadline.map_or(NEVER, |deadline| worker.tick_after(deadline));
+    }
+
+    /// What there is to do for it.
+    pub(crate) fn cause(&mut self, worker: &Worker, word: Word) -> Option<Cause> {
+        if self.entry.is_readable() {
+            Some(Cause::Readable)
+        } else if worker.is_stopping() {
+            Some(Cause::Shutdown)
+        } else if worker.tick() >= self.deadline {
+            Some(Cause::Deadline)
+        } else {
+            if !self.woken {
+                let waker = word.waker();
+                let connection = &mut self.connection;
+                let polled = isolate(|| connection.poll_woken(&mut Context::from_waker(&waker)));
+                self.has_panicked = polled.is_none(); // gets a fiber, to be dropped there
+                self.woken = polled.is_none_or(|polled| polled.is_ready());
+            }
+            self.woken.then_some(Cause::Woken)
+        }
+    }
+
+    /// It is woken for `cause`.
+    #[inline]
+    pub(crate) fn is_told(&mut self, cause: Cause) {
+        if cause == Cause::Woken {
+            self.woken = false;
+        }
+    }
+
+    /// Sees to it that the socket's next event comes, where the poller has to be asked for each.
+    #[inline]
+    pub(crate) fn listen(&self, worker: &Worker) {
+        if !worker.remote.has_edges() && self.connection.source().watched().own_here().is_err() {
+            // A burst meets the error.
+            self.entry.try_read();
+        }
+    }
+
+    /// Sees to it that a timer fires no later than the deadline.
+    pub(crate) fn arm(&mut self, worker: &Worker, word: Word) {
+        if self.deadline == NEVER {
+            return;
+        }
+        match self.timer {
+            Some(key) if self.armed <= self.deadline && !worker.has_fired(key) => {}
+            timer => {
+                if let Some(key) = timer {
+                    worker.disarm(key);
+                }
+                self.timer = Some(worker.arm_tick(self.deadline, word));
+                self.armed = self.deadline;
+            }
+        }
+    }
+}
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        if let Some(key) = self.timer {
+            context::worker(|worker| worker.disarm(key));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What the workers of one runtime share: the queues of jobs that nobody has started, and who sleeps.
+//!
+//! | queue | filled by | taken by |
+//! |---|---|---|
+//! | `injector` | threads outside | any worker |
+//! | `seats[i].arrivals` | anybody, for worker i | worker i |
+//! | `seats[i].stealer` | worker i, which spawns | worker i, and others that have nothing to do |
+//!
+//! `worker/executor.rs` has the queues of tasks.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use crossbeam_deque::{Injector, Steal, Stealer, Worker as Deque};
+use osier_coro::stack;
+use osier_queue::Idle;
+
+use crate::worker::executor::{self, Runnable};
+use crate::worker::packet::Job;
+use crate::worker::remote::Remote;
+
+/// What the workers of a runtime share.
+pub(crate) struct Shared {
+    pub(crate) seats: Box<[Seat]>,
+    pub(crate) injector: Injector<Job>,
+    /// Tasks that were woken by threads outside.
+    pub(crate) tasks: Injector<Runnable>,
+    pub(crate) idle: Idle,
+    /// Set once, then every worker is rung.
+    pub(crate) stopping: AtomicBool,
+    pub(crate) shutdown_timeout: Duration,
+    pub(crate) stacks: stack::Config,
+    pub(crate) measure_stacks: bool,
+}
+
+pub(crate) struct Seat {
+    pub(crate) remote: &'static Remote,
+    pub(crate) stealer: Stealer<Job>,
+    pub(crate) arrivals: Injector<Job>,
+    pub(crate) stealers: executor::Stealers,
+    pub(crate) local_tasks: Injector<Runnable>,
+}
+
+impl Shared {
+    pub(crate) fn workers(&self) -> usize {
+        self.seats.len()
+    }
+
+    pub(crate) fn remotes(&self) -> impl Iterator<Item = &'static Remote> {
+        self.seats.iter().map(|seat| seat.remote)
+    }
+
+    /// Queues a job for one worker.
+    pub(crate) fn spawn_on(&self, index: usize, job: Job) {
+        let seats = self.seats.len();
+        let seat = self.seats.get(index);
+        let seat = seat.unwrap_or_else(|| panic!("fiber for worker {index}, but the runtime's are 0 to {}", seats - 1));
+        seat.arrivals.push(job);
+        seat.remote.ring();
+    }
+
+    /// Queues a job for any worker, from outside.
+    pub(crate) fn inject(&self, job: Job) {
+        self.injector.push(job);
+        self.wake_one();
+    }
+
+    /// After jobs were queued: wakes a sleeper to look for them, unless somebody is looking already.
+    #[inline]
+    pub(crate) fn wake_one(&self) {
+        if let Some(index) = self.idle.wake_candidate() {
+            self.seats[index].remote.ring();
+        }
+    }
+
+    /// Whether anything waits that worker `index` could take.
+    pub(crate) fn has_work(&self, index: usize) -> bool {
+        !self.injector.is_empty()
+            || !self.tasks.is_empty()
+            || !self.seats[index].arrivals.is_empty()
+            || !self.seats[index].local_tasks.is_empty()
+            || self
+                .others(index)
+                .any(|seat| !seat.stealer.is_empty() || !seat.stealers.is_empty())
+    }
+
+    /// Takes some of the jobs from outside into a worker's deque, although that has others to run.
+    pub(crate) fn take_injected(&self, fresh: &Deque<Job>) {
+        if !self.injector.is_empty() {
+            self.steal(|| self.injector.steal_batch(fresh));
+        }
+    }
+
+    /// Hands over the jobs sent to worker `index`.
+    pub(crate) fn arrivals(&self, index: usize, into: &mut impl FnMut(Job)) -> bool {
+        let mut found = false;
+        if self.seats[index].arrivals.is_empty() {
+            return found;
+        }
+        loop {
+            match self.seats[index].arrivals.steal() {
+                Steal::Success(job) => {
+                    found = true;
+                    into(job);
+                }
+                Steal::Retry => {}
+                Steal::Empty => return found,
+            }
+        }
+    }
+
+    /// Takes jobs and tasks from outside, or half of a neighbour's, into the deques of worker `index`.
+    pub(crate) fn search(&self, index: usize, fresh: &Deque<Job>, tasks: &Deque<Runnable>) -> bool {
+        let outside = self.steal(|| self.injector.steal_batch(fresh)) | self.steal(|| self.tasks.steal_batch(tasks));
+        outside
+            || self.others(index).any(|seat| {
+                self.steal(|| seat.stealer.steal_batch(fresh)) | self.steal(|| seat.stealers.steal_into(tasks))
+            })
+    }
+
+    /// Takes some of the tasks that others have woken: those from outside, and those that only worker `index` may poll.
+    pub(crate) fn take_woken(&self, index: usize, queue: &executor::Queue) {
+        if !self.tasks.is_empty() {
+            self.steal(|| self.tasks.steal_batch(queue.deque()));
+        }
+        let local = &self.seats[index].local_tasks;
+        while !local.is_empty() {
+            if let Steal::Success(task) = local.steal() {
+                queue.push_local(task);
+            }
+        }
+    }
+
+    pub(crate) fn local_tasks(&self, index: usize) -> &Injector<Runnable> {
+        &self.seats[index].local_tasks
+    }
+
+    pub(crate) fn remote(&self, index: usize) -> &'static Remote {
+        self.seats[index].remote
+    }
+
+    fn steal(&self, attempt: impl Fn() -> Steal<()>) -> bool {
+        loop {
+            match attempt() {
+                Steal::Success(()) => return true,
+                Steal::Empty => return false,
+                Steal::Retry => {}
+            }
+        }
+    }
+
+    /// The other seats, beginning behind `index`: so that not all thieves go to the same door.
+    fn others(&self, index: usize) -> impl Iterator<Item = &Seat> {
+        self.seats[index + 1..].iter().chain(&self.seats[..index])
+    }
+}

@@ -1,0 +1,258 @@
+//! The threads of a runtime: each is started with a worker of its own, all are joined at the shutdown.
+//!
+//! A worker's place is made before its thread: the remote, the poller and the queues exist when the first job is spawned. The
+//! worker itself is made on its thread, and never leaves it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Once, mpsc};
+use std::time::{Duration, Instant};
+use std::{io, panic, thread};
+
+use crossbeam_deque::{Injector, Steal, Worker as Deque};
+use osier_coro::stack;
+use osier_poll::Poller;
+use osier_queue::Idle;
+
+use crate::wait::socket;
+use crate::worker::Worker;
+use crate::worker::affinity::pin_thread;
+use crate::worker::context;
+use crate::worker::desk::{self, Seat as Named};
+use crate::worker::executor;
+use crate::worker::isolate::isolate;
+use crate::worker::packet::Job;
+use crate::worker::remote::Remote;
+use crate::worker::shared::{Seat, Shared};
+
+/// How the workers of a runtime are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The threads are called `name-0`, `name-1` and so on.
+    pub(crate) name: String,
+    pub(crate) pin: bool,
+    pub(crate) stacks: stack::Config,
+    pub(crate) shutdown_timeout: Duration,
+    pub(crate) measure_stacks: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            name: "osier".into(),
+            pin: false,
+            stacks: stack::Config::default(),
+            shutdown_timeout: Duration::from_secs(10),
+            measure_stacks: false,
+        }
+    }
+}
+
+/// The threads of a runtime. Dropping them shuts the runtime down.
+pub(crate) struct Threads {
+    pub(crate) shared: Arc<Shared>,
+    threads: Vec<thread::JoinHandle<()>>,
+    /// Hears from each worker when its loop has ended.
+    ended: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Threads {
+    /// Starts the workers. Each thread keeps what `watch` returns for as long as its worker runs.
+    pub(crate) fn start<W>(
+        settings: &Settings,
+        workers: usize,
+        watch: impl Fn(&'static Remote) -> W + Clone + Send + 'static,
+    ) -> io::Result<Threads> {
+        let (shared, vacancies) = prepare(settings, std::iter::repeat_with(Poller::new).take(workers))?;
+        let (ends, ended) = mpsc::channel();
+        let mut running = Threads {
+            shared: Arc::clone(&shared),
+            threads: Vec::with_capacity(workers),
+            ended: Mutex::new(ended),
+        };
+        let (started, starts) = mpsc::channel();
+        for (index, vacancy) in vacancies.into_iter().enumerate() {
+            let shared = Arc::clone(&shared);
+            let started = started.clone();
+            let ends = ends.clone();
+            let pin = settings.pin;
+            let watch = watch.clone();
+            let name = vacancy.name.clone();
+            let thread = thread::Builder::new().name(name).spawn(move || {
+                if pin {
+                    pin_thread(index);
+                }
+                match vacancy.fill(index, shared) {
+                    Ok((worker, claim)) => {
+                        let watching = watch(claim.0);
+                        // The builder may have given up; then the worker is told to stop.
+                        let _ = started.send(Ok(()));
+                        context::enter_worker(&worker, || worker.run());
+                        drop(watching);
+                        drop(worker);
+                        drop(claim);
+                    }
+                    Err(error) => drop(started.send(Err(error))),
+                }
+                // Nobody hears it if the runtime was not built to the end.
+                let _ = ends.send(());
+            });
+            // Dropping the threads ends those that run already.
+            running.threads.push(thread?);
+        }
+        drop((started, ends));
+        starts.iter().take(workers).collect::<io::Result<()>>()?;
+        Ok(running)
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.seats.iter().for_each(|seat| seat.remote.ring());
+        // A worker ends soon after its deadline, unless one of its fibers never comes back to the loop.
+        let limit = self.shared.shutdown_timeout.saturating_add(Duration::from_secs(1));
+        let deadline = Instant::now().checked_add(limit);
+        let ended = self.ended.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for thread in self.threads.drain(..) {
+            while !thread.is_finished() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+                let left = deadline.map_or(limit, |deadline| deadline.saturating_duration_since(Instant::now()));
+                // Each worker sends when it is done; which one does not matter.
+                match ended.recv_timeout(left) {
+                    Ok(()) => {}
+                    Err(mpsc::RecvTimeoutError::Timeout) => break,
+                    // All are done, and about to return.
+                    Err(mpsc::RecvTimeoutError::Disconnected) => thread::yield_now(),
+                }
+            }
+            if !thread.is_finished() {
+                let name = thread.thread().name().unwrap_or("unnamed");
+                eprintln!(
+                    "osier: worker '{name}' runs a fiber that did not come back within {limit:?} of the shutdown; it is left behind"
+                );
+                continue;
+            }
+            if let Err(payload) = thread.join() {
+                eprintln!("osier: a worker ended by a panic: {}", message(&*payload));
+            }
+        }
+        // What was queued too late to be started is dropped here, and so cancelled.
+        while !self.shared.injector.is_empty() {
+            drop(self.shared.injector.steal());
+        }
+        while !self.shared.tasks.is_empty() {
+            isolate(|| drop(self.shared.tasks.steal()));
+        }
+        // Of a task that did not end in time: it may be dropped on its own thread alone, which is gone.
+        for seat in &self.shared.seats {
+            while let Steal::Success(task) = seat.local_tasks.steal() {
+                std::mem::forget(task);
+            }
+        }
+    }
+}
+
+fn message(payload: &(dyn Any + Send)) -> &str {
+    payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("its payload is not text")
+}
+
+/// Makes all that the workers need but threads: one place for each poller.
+pub(crate) fn prepare(
+    settings: &Settings,
+    pollers: impl ExactSizeIterator<Item = io::Result<Poller>>,
+) -> io::Result<(Arc<Shared>, Vec<Vacancy>)> {
+    wrap_panic_hook();
+    let runtime = desk::next_runtime();
+    let alone = pollers.len() == 1;
+    let mut vacancies = Vec::new();
+    let mut seats = Vec::new();
+    for (index, poller) in pollers.enumerate() {
+        let poller = Arc::new(poller?);
+        let Some(remote) = Remote::claim(Arc::clone(&poller)) else {
+            return Err(io::Error::other("more workers in this process than 4096"));
+        };
+        let claim = Claim(remote);
+        let deque = Deque::new_fifo();
+        let (tasks, stealers) = executor::Queue::new(alone);
+        seats.push(Seat {
+            remote,
+            stealer: deque.stealer(),
+            arrivals: Injector::new(),
+            stealers,
+            local_tasks: Injector::new(),
+        });
+        let name = format!("{}-{index}", settings.name);
+        remote.desk.open(Named {
+            runtime,
+            index,
+            name: name.clone(),
+        });
+        vacancies.push(Vacancy {
+            name,
+            claim,
+            poller,
+            deque,
+            tasks,
+        });
+    }
+    let shared = Arc::new(Shared {
+        seats: seats.into(),
+        injector: Injector::new(),
+        tasks: Injector::new(),
+        idle: Idle::new(vacancies.len()),
+        stopping: AtomicBool::new(false),
+        shutdown_timeout: settings.shutdown_timeout,
+        stacks: settings.stacks.clone(),
+        measure_stacks: settings.measure_stacks,
+    });
+    Ok((shared, vacancies))
+}
+
+/// The place of a worker that is not there yet.
+pub(crate) struct Vacancy {
+    name: String,
+    claim: Claim,
+    poller: Arc<Poller>,
+    deque: Deque<Job>,
+    tasks: executor::Queue,
+}
+
+impl Vacancy {
+    /// Its worker, to be made on its own thread. The claim is to go after that.
+    pub(crate) fn fill(self, index: usize, shared: Arc<Shared>) -> io::Result<(Worker, Claim)> {
+        let worker = Worker::new(index, shared, self.claim.0, self.poller, self.deque, self.tasks)?;
+        Ok((worker, self.claim))
+    }
+}
+
+/// A remote in use, by a worker or an I/O queue.
+pub(crate) struct Claim(pub(crate) &'static Remote);
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.desk.close();
+        socket::forget_worker(self.0.id);
+        self.0.release();
+    }
+}
+
+/// Lets a blocking call know that it is made inside the panic hook: there it blocks the thread.
+fn wrap_panic_hook() {
+    static WRAPPED: Once = Once::new();
+    WRAPPED.call_once(|| {
+        let hook = panic::take_hook();
+        panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
+            let before = context::set_panic_hook(true);
+            let outcome = catch_unwind(AssertUnwindSafe(|| hook(info)));
+            context::set_panic_hook(before);
+            if let Err(payload) = outcome {
+                resume_unwind(payload);
+            }
+        }));
+    });
+}
