@@ -6,17 +6,13 @@ mod table;
 #[path = "../../http/tests/it/reply_table.rs"]
 mod reply_table;
 
-#[path = "../../web/tests/it/ws_client/masked.rs"]
-#[allow(dead_code)] // the seeds have one mask
-mod masked;
-
 #[path = "../../web/tests/it/ws_table/mod.rs"]
 #[allow(dead_code)] // what must come back
 mod ws_table;
 
 use std::{fs, io, path::Path};
 
-use masked::masked;
+use testkit::websocket::masked;
 
 /// Spellings of paths by what is odd about them.
 const PATHS: [(&str, &str); 6] = [

@@ -15,9 +15,6 @@ mod metrics;
 mod policy;
 mod process;
 mod run;
-#[cfg(test)]
-#[path = "../../web/src/files/scratch.rs"]
-mod scratch;
 mod site;
 mod welcome;
 

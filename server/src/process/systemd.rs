@@ -154,11 +154,11 @@ fn line(status: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
     use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
     use std::os::unix::process::CommandExt;
     use std::process::Command;
+    use testkit::Folder;
 
     /// A process that has the sockets at 3 and on, as systemd starts one. A shell puts them there.
     fn start(fds: &[&dyn AsFd], pid: &str, names: Option<&str>) -> (bool, String) {
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn sockets_of_systemd_are_served_by_their_names() {
-        let scratch = Scratch::new();
-        let path = scratch.path().join("socket");
+        let folder = Folder::new();
+        let path = folder.path().join("socket");
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let unix = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let spare = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -296,8 +296,8 @@ mod tests {
 
     #[test]
     fn the_manager_is_told() {
-        let scratch = Scratch::new();
-        let path = scratch.path().join("notify");
+        let folder = Folder::new();
+        let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         let notify = Notify(Some(connect(path.as_os_str().as_bytes()).unwrap()));
         let heard = || {

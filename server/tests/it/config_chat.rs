@@ -3,12 +3,10 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 
+use crate::support::DEADLINE;
 use crate::support::sites::{Sites, wait_for};
-use crate::support::{DEADLINE, Folder};
+use testkit::Redis;
 
 const CHAT: &str =
     "[[site]]\ndefault = true\n[[site.route]]\npath = \"/chat\"\nchat = { history = 2, message = 100 }\n";
@@ -89,63 +87,9 @@ fn guests_of_a_route_hear_each_other_and_stay_over_a_reload() {
     assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
 }
 
-/// A Redis server of the test's own, on a Unix socket; killed when dropped.
-struct Broker {
-    folder: Folder,
-    child: Child,
-}
-
-impl Broker {
-    /// `None`, and it says why, where there is no server.
-    fn start() -> Option<Broker> {
-        let folder = Folder::new();
-        let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]);
-        command.arg(folder.join("redis.sock")).arg("--dir").arg(folder.path());
-        match command.stdout(Stdio::null()).spawn() {
-            Ok(child) => {
-                let broker = Broker { folder, child };
-                wait_for("redis", || UnixStream::connect(broker.socket()).is_ok());
-                Some(broker)
-            }
-            Err(error) => {
-                println!("skipped: redis-server cannot be started: {error}");
-                None
-            }
-        }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.folder.join("redis.sock")
-    }
-
-    /// What it answers to a command of plain words.
-    fn ask(&self, command: &str) -> String {
-        let mut stream = UnixStream::connect(self.socket()).unwrap();
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-
-    fn wait_for_listeners(&self, channel: &str, count: usize) {
-        wait_for("the servers at the broker", || {
-            self.ask(&format!("PUBSUB NUMSUB {channel}"))
-                .contains(&format!(":{count}\r\n"))
-        });
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        let _ = (self.child.kill(), self.child.wait());
-    }
-}
-
 #[test]
 fn two_servers_are_one_house_over_redis() {
-    let Some(broker) = Broker::start() else { return };
+    let Some(broker) = Redis::start(&[]) else { return };
     let file = |more: &str| {
         let socket = broker.socket();
         format!(

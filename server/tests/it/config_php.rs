@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::php::{Fpm, Listen};
 use crate::support::sites::Sites;
+use testkit::php::{Fpm, Listen};
 
 fn fpm(folder: &crate::support::Folder) -> Option<Fpm> {
     folder.write("app/index.php", "<?php echo 'front ', $_SERVER['REQUEST_URI'];");

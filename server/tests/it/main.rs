@@ -3,8 +3,6 @@
 //! A module for each capability. Every test starts a server process of its own, so all of them can run at the same time.
 
 mod chromium;
-#[path = "../../../web/tests/it/php.rs"]
-mod php;
 mod support;
 
 mod browser;
@@ -27,8 +25,3 @@ mod starts;
 mod startup;
 mod static_files;
 mod welcome;
-
-/// The deadline that `php.rs` waits by.
-mod common {
-    pub const PATIENCE: std::time::Duration = crate::support::DEADLINE;
-}

@@ -231,11 +231,11 @@ a{text-decoration:none}a:hover{text-decoration:underline}";
 mod tests {
     use super::*;
     use crate::files::root::Found;
-    use crate::files::scratch::Scratch;
     use std::os::unix::ffi::OsStrExt;
+    use testkit::Folder;
 
-    fn listed(scratch: &Scratch, path: &str) -> String {
-        let root = Root::open(scratch.path()).unwrap();
+    fn listed(folder: &Folder, path: &str) -> String {
+        let root = Root::open(folder.path()).unwrap();
         let target = Target::parse(path.as_bytes(), false).unwrap();
         let Found::Folder(folder) = root.find(&target.name).unwrap() else {
             panic!("{path} is no folder")
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn sorted_escaped_and_without_what_is_not_served() {
-        let scratch = Scratch::new();
+        let folder = Folder::new();
         for name in [
             "b.txt",
             "A.txt",
@@ -265,18 +265,18 @@ mod tests {
             "sub/x",
             "Zoo/x",
         ] {
-            scratch.write(name, "12");
+            folder.write(name, "12");
         }
-        std::fs::write(scratch.path().join(std::ffi::OsStr::from_bytes(b"raw\xff\n")), "").unwrap();
+        std::fs::write(folder.path().join(std::ffi::OsStr::from_bytes(b"raw\xff\n")), "").unwrap();
         rustix::fs::mkfifoat(
             rustix::fs::CWD,
-            scratch.path().join("fifo"),
+            folder.path().join("fifo"),
             rustix::fs::Mode::from_raw_mode(0o600),
         )
         .unwrap();
-        std::os::unix::fs::symlink("b.txt", scratch.path().join("link")).unwrap();
-        std::os::unix::fs::symlink("/etc/passwd", scratch.path().join("escape")).unwrap();
-        let page = listed(&scratch, "/");
+        std::os::unix::fs::symlink("b.txt", folder.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("escape")).unwrap();
+        let page = listed(&folder, "/");
         assert_eq!(
             links(&page),
             [
@@ -304,13 +304,13 @@ mod tests {
 
     #[test]
     fn folders_below_have_a_way_up() {
-        let scratch = Scratch::new();
-        scratch.write("s&b/x/y", "");
-        let page = listed(&scratch, "/s&b/");
+        let folder = Folder::new();
+        folder.write("s&b/x/y", "");
+        let page = listed(&folder, "/s&b/");
         assert_eq!(links(&page), ["../", "x/"]);
         assert!(page.contains("<title>/s&amp;b/</title>"), "{page}");
-        std::fs::create_dir(scratch.path().join("empty")).unwrap();
-        assert!(listed(&scratch, "/empty/").contains("This folder is empty"));
+        std::fs::create_dir(folder.path().join("empty")).unwrap();
+        assert!(listed(&folder, "/empty/").contains("This folder is empty"));
     }
 
     #[test]

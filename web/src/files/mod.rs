@@ -33,8 +33,6 @@ mod mime;
 mod range;
 mod resource;
 pub(crate) mod root;
-#[cfg(test)]
-mod scratch;
 pub(crate) mod target;
 
 use std::collections::HashMap;

@@ -405,7 +405,7 @@ fn seconds(at: i64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::scratch::Scratch;
+    use testkit::Folder;
 
     const FORMS: Forms = Forms {
         siblings: true,
@@ -448,11 +448,11 @@ mod tests {
 
     #[test]
     fn small_in_memory_large_open() {
-        let scratch = Scratch::new();
-        scratch.write("small.css", vec![b'a'; SMALL as usize]);
-        scratch.write("large.css", vec![b'a'; SMALL as usize + 1]);
-        scratch.write("empty", "");
-        let root = Root::open(scratch.path()).unwrap();
+        let folder = Folder::new();
+        folder.write("small.css", vec![b'a'; SMALL as usize]);
+        folder.write("large.css", vec![b'a'; SMALL as usize + 1]);
+        folder.write("empty", "");
+        let root = Root::open(folder.path()).unwrap();
         for access in BOTH {
             let small = loaded(&root, "small.css", access, None);
             assert!(matches!(&small.plain.content, Content::Memory(bytes) if bytes.len() as u64 == SMALL));
@@ -471,14 +471,14 @@ mod tests {
 
     #[test]
     fn siblings_have_their_own_tags_and_count_only_when_current() {
-        let scratch = Scratch::new();
+        let folder = Folder::new();
         let hour = Duration::from_secs(3600);
         let then = SystemTime::now() - hour;
-        age(&scratch.write("a.js", "plain"), then);
-        age(&scratch.write("a.js.gz", "gzip"), then);
-        age(&scratch.write("a.js.br", "brotli"), then - hour);
-        std::fs::create_dir(scratch.path().join("a.js.zst")).unwrap();
-        let root = Root::open(scratch.path()).unwrap();
+        age(&folder.write("a.js", "plain"), then);
+        age(&folder.write("a.js.gz", "gzip"), then);
+        age(&folder.write("a.js.br", "brotli"), then - hour);
+        std::fs::create_dir(folder.path().join("a.js.zst")).unwrap();
+        let root = Root::open(folder.path()).unwrap();
         for access in BOTH {
             let resource = loaded(&root, "a.js", access, None);
             assert_eq!(resource.offered(&[]).collect::<Vec<_>>(), [Coding::Gzip]);
@@ -497,23 +497,23 @@ mod tests {
 
     #[test]
     fn unchanged_is_the_same_and_changed_is_not() {
-        let scratch = Scratch::new();
+        let folder = Folder::new();
         let then = SystemTime::now() - Duration::from_secs(3600);
-        let path = scratch.write("a.txt", "one");
+        let path = folder.write("a.txt", "one");
         age(&path, then);
-        let root = Root::open(scratch.path()).unwrap();
+        let root = Root::open(folder.path()).unwrap();
         let first = loaded(&root, "a.txt", Access::Blocking, None);
         assert!(Arc::ptr_eq(
             &first,
             &loaded(&root, "a.txt", Access::Blocking, Some(&first))
         ));
         // Same size, same date, another file under the name.
-        age(&scratch.write("b.txt", "two"), then);
-        std::fs::rename(scratch.path().join("b.txt"), &path).unwrap();
+        age(&folder.write("b.txt", "two"), then);
+        std::fs::rename(folder.path().join("b.txt"), &path).unwrap();
         let second = loaded(&root, "a.txt", Access::Blocking, Some(&first));
         assert!(matches!(&second.plain.content, Content::Memory(bytes) if ***bytes == *b"two"));
         // A new sibling changes the whole.
-        age(&scratch.write("a.txt.gz", "gz"), then);
+        age(&folder.write("a.txt.gz", "gz"), then);
         assert_eq!(
             loaded(&root, "a.txt", Access::Blocking, Some(&second))
                 .offered(&[])
@@ -524,11 +524,11 @@ mod tests {
 
     #[test]
     fn what_has_just_changed_is_read_again() {
-        let scratch = Scratch::new();
-        let path = scratch.write("a.txt", "one");
+        let folder = Folder::new();
+        let path = folder.write("a.txt", "one");
         let now = SystemTime::now();
         age(&path, now);
-        let root = Root::open(scratch.path()).unwrap();
+        let root = Root::open(folder.path()).unwrap();
         let first = loaded(&root, "a.txt", Access::Blocking, None);
         std::fs::write(&path, "two").unwrap();
         age(&path, now);
@@ -538,9 +538,9 @@ mod tests {
 
     #[test]
     fn dates_that_http_cannot_say_are_left_out() {
-        let scratch = Scratch::new();
-        let path = scratch.write("a.txt", "a");
-        let root = Root::open(scratch.path()).unwrap();
+        let folder = Folder::new();
+        let path = folder.write("a.txt", "a");
+        let root = Root::open(folder.path()).unwrap();
         for date in [
             UNIX_EPOCH - Duration::from_secs(5),
             SystemTime::now() + Duration::from_secs(86_400),

@@ -262,10 +262,10 @@ fn plain(errno: Errno) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::scratch::Scratch;
     use std::io::Read;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
+    use testkit::Folder;
 
     /// Both ways in, over the same folder.
     fn both(folder: &Path) -> [(&'static str, Root); 2] {
@@ -292,11 +292,11 @@ mod tests {
 
     #[test]
     fn nothing_outside_the_root() {
-        let scratch = Scratch::new();
-        scratch.write("outside.txt", "secret");
-        scratch.write("www/a.txt", "a");
-        scratch.write("www/sub/b.txt", "b");
-        let www = scratch.path().join("www");
+        let folder = Folder::new();
+        folder.write("outside.txt", "secret");
+        folder.write("www/a.txt", "a");
+        folder.write("www/sub/b.txt", "b");
+        let www = folder.path().join("www");
         for (link, to) in [
             ("inside", "a.txt"),
             ("chain", "inside"),
@@ -369,10 +369,10 @@ mod tests {
 
     #[test]
     fn special_files_open_at_once_and_are_named() {
-        let scratch = Scratch::new();
-        rustix::fs::mkfifoat(CWD, scratch.path().join("fifo"), Mode::from_raw_mode(0o644)).unwrap();
-        let _socket = UnixListener::bind(scratch.path().join("socket")).unwrap();
-        for (way, root) in both(scratch.path()) {
+        let folder = Folder::new();
+        rustix::fs::mkfifoat(CWD, folder.path().join("fifo"), Mode::from_raw_mode(0o644)).unwrap();
+        let _socket = UnixListener::bind(folder.path().join("socket")).unwrap();
+        for (way, root) in both(folder.path()) {
             assert_eq!(describe(root.find(b"fifo")), "special", "{way}");
             assert_eq!(describe(root.find(b"socket")), "special", "{way}");
         }
@@ -380,9 +380,9 @@ mod tests {
 
     #[test]
     fn cached_lookups_agree_with_the_others_or_pass() {
-        let scratch = Scratch::new();
-        scratch.write("a.txt", "a");
-        let [(_, kernel), (_, walk)] = both(scratch.path());
+        let folder = Folder::new();
+        folder.write("a.txt", "a");
+        let [(_, kernel), (_, walk)] = both(folder.path());
         assert_eq!(describe(kernel.find(b"a.txt")), "a");
         assert!(matches!(
             describe(kernel.find_cached(b"a.txt")).as_str(),
@@ -393,14 +393,14 @@ mod tests {
 
     #[test]
     fn only_a_folder_is_a_root() {
-        let scratch = Scratch::new();
-        scratch.write("a.txt", "a");
+        let folder = Folder::new();
+        folder.write("a.txt", "a");
         assert_eq!(
-            Root::open(&scratch.path().join("a.txt")).unwrap_err().kind(),
+            Root::open(&folder.path().join("a.txt")).unwrap_err().kind(),
             io::ErrorKind::NotADirectory
         );
         assert_eq!(
-            Root::open(&scratch.path().join("none")).unwrap_err().kind(),
+            Root::open(&folder.path().join("none")).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
     }

@@ -249,8 +249,8 @@ fn unmask(bytes: &mut [u8], mask: &mut [u8; 4]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::law::masked::masked;
     use super::*;
+    use testkit::websocket::masked;
 
     const SIZES: Sizes = Sizes {
         frame: 1 << 20,

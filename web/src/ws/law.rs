@@ -4,11 +4,7 @@
 use super::decode::{Decoder, Event, Failure, Sizes};
 use super::{Close, Frame, Message};
 
-#[path = "../../tests/it/ws_client/masked.rs"]
-#[allow(dead_code)] // each who includes it uses its part
-pub(super) mod masked;
-
-use masked::masked_by;
+use testkit::websocket::masked_by;
 
 /// So few bytes are cut in two at every place; more at one, for the sake of the fuzzer's speed.
 const EVERY_CUT: usize = 40;

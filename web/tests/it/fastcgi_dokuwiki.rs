@@ -5,11 +5,11 @@ use std::io;
 use std::path::Path;
 
 use crate::common::{Client, Reply, Site, site_with};
-use crate::php::{Fpm, Listen};
 use crate::responder::Folder;
 use osier_web::fastcgi::{FastCgi, Options};
 use osier_web::files::Files;
 use osier_web::{Limits, Router, Server};
+use testkit::php::{Fpm, Listen};
 
 const PACKAGE: &str = "/usr/share/dokuwiki";
 const CONFIG: &str = "/etc/dokuwiki";
@@ -152,7 +152,12 @@ fn a_wiki_is_installed_and_written() {
         return;
     };
     let files = Files::open(folder.root()).expect("the root");
-    let handler = FastCgi::with(folder.root(), [fpm.address.clone()], Options::default()).expect("a handler");
+    let handler = FastCgi::with(
+        folder.root(),
+        [fpm.address.parse().expect("an address")],
+        Options::default(),
+    )
+    .expect("a handler");
     let handler = handler.otherwise(move |request| files.answer(request));
     let limits = Limits {
         body: 100 << 20,

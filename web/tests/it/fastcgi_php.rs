@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{Site, eventually, site_with};
-use crate::php::{Fpm, Listen};
 use crate::responder::Folder;
 use osier_web::fastcgi::{FastCgi, Options};
 use osier_web::{Limits, Router, Server};
+use testkit::php::{Fpm, Listen};
 
 const SCRIPTS: &[(&str, &str)] = &[
     ("hello.php", "<?php echo 'hello';"),
@@ -73,7 +73,7 @@ fn start(listen: Listen, settings: &str, options: Options) -> Option<(Folder, Fp
 }
 
 fn serve(root: &Path, fpm: &Fpm, options: Options) -> Site {
-    let handler = FastCgi::with(root, [fpm.address.clone()], options).expect("a handler");
+    let handler = FastCgi::with(root, [fpm.address.parse().expect("an address")], options).expect("a handler");
     let limits = Limits {
         body: 100 << 20,
         ..Limits::default()

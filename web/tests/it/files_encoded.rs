@@ -3,10 +3,11 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::folder::{Folder, decoded, noise, prose};
+use crate::common::folder::{decoded, noise, prose};
 use crate::common::{PATIENCE, Reply, Site, site};
 use osier_web::Router;
 use osier_web::files::{CacheLimits, Files, Options};
+use testkit::Folder;
 
 fn serve(folder: &Folder) -> Site {
     site(Router::new().fallback(Files::open(folder.path()).unwrap().handler()))

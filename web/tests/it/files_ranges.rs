@@ -2,10 +2,11 @@
 
 use std::process::Command;
 
-use crate::common::folder::{Folder, prose};
+use crate::common::folder::prose;
 use crate::common::{Reply, Site, site};
 use osier_web::files::{Files, Options};
 use osier_web::{Request, Router};
+use testkit::Folder;
 
 fn ask(site: &Site, path: &str, fields: &[&str]) -> Reply {
     let lines: String = fields.iter().map(|field| format!("{field}\r\n")).collect();

@@ -5,7 +5,6 @@
 
 mod broker;
 mod common;
-mod php;
 mod responder;
 mod ws_client;
 mod ws_table;

@@ -298,7 +298,7 @@ fn a_path_that_leads_up_is_refused_however_it_is_written() {
 #[test]
 fn a_client_of_a_unix_socket_is_unknown() {
     let backend = mirror();
-    let folder = crate::common::folder::Folder::new();
+    let folder = testkit::Folder::new();
     let path = folder.path().join("site.sock");
     let proxy = backend.proxy().trust(|_| true).handler();
     let bound = path.clone();

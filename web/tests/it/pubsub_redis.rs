@@ -3,7 +3,6 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,81 +13,15 @@ use osier::pubsub::{Policy, Subscriber};
 use osier::sync::mpsc;
 use osier_web::pubsub::{Options, Redis, Room};
 use osier_web::{Address, ws};
+use testkit::Redis as Broker;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server of the test's own, on a Unix socket; killed when dropped.
-struct Broker {
-    dir: PathBuf,
-    args: Vec<String>,
-    child: Option<Child>,
+fn address(broker: &Broker) -> Address {
+    Address::Unix(broker.socket())
 }
 
-impl Broker {
-    /// `None`, and it says why, where there is no server.
-    fn start(args: &[&str]) -> Option<Broker> {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("osier-redis-{}-{n}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory of our own");
-        let mut broker = Broker {
-            dir,
-            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-            child: None,
-        };
-        match broker.spawn() {
-            Ok(()) => Some(broker),
-            Err(error) => {
-                println!("skipped: redis-server cannot be started: {error}");
-                None
-            }
-        }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.dir.join("redis.sock")
-    }
-
-    fn address(&self) -> Address {
-        Address::Unix(self.socket())
-    }
-
-    fn spawn(&mut self) -> std::io::Result<()> {
-        let _ = std::fs::remove_file(self.socket());
-        let child = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
-            .arg(self.socket())
-            .arg("--dir")
-            .arg(&self.dir)
-            .args(&self.args)
-            .stdout(Stdio::null())
-            .spawn()?;
-        self.child = Some(child);
-        let socket = self.socket();
-        eventually("redis listens", || {
-            std::os::unix::net::UnixStream::connect(&socket).is_ok()
-        });
-        Ok(())
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().expect("it runs");
-            child.wait().expect("it ends");
-        }
-        let _ = std::fs::remove_file(self.socket());
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = (child.kill(), child.wait());
-        }
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
+/// Waits as `testkit::eventually` does, but suspends the fiber: what it waits for may need its worker.
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -203,7 +136,7 @@ fn two_processes_share_a_room() {
     let Some(broker) = Broker::start(&[]) else { return };
     let mut other = Other::start(&broker);
     osier::run(|| {
-        let (redis, _) = connect(broker.address(), 1000);
+        let (redis, _) = connect(address(&broker), 1000);
         let room = redis.room::<String>("lobby");
         let mut here = room.subscribe(10_000, Policy::DropOldest);
         shared(&room);
@@ -240,8 +173,8 @@ fn two_processes_share_a_room() {
 fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
     let Some(mut broker) = Broker::start(&[]) else { return };
     osier::run(|| {
-        let (near, lines) = connect(broker.address(), 1000);
-        let (far, _) = connect(broker.address(), 1000);
+        let (near, lines) = connect(address(&broker), 1000);
+        let (far, _) = connect(address(&broker), 1000);
         let (room, there) = (near.room::<String>("lobby"), far.room::<String>("lobby"));
         let (mut here, mut across) = (
             room.subscribe(1000, Policy::DropOldest),
@@ -272,7 +205,7 @@ fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
         osier::unblock(move || (0..4).for_each(|_| drop(attempts.accept().unwrap())));
         assert_eq!(has(&lines, "rooms go on in this process alone"), 1, "once: {lines:?}");
 
-        broker.spawn().unwrap();
+        broker.restart();
         shared(&room);
         shared(&there);
         assert_eq!(has(&lines, "is back after"), 1, "{lines:?}");
@@ -294,12 +227,12 @@ fn what_waits_for_a_broker_is_bounded_and_the_loss_is_logged() {
     let Some(mut broker) = Broker::start(&[]) else { return };
     broker.kill();
     osier::run(|| {
-        let (near, lines) = connect(broker.address(), 10);
+        let (near, lines) = connect(address(&broker), 10);
         let room = near.room::<String>("lobby");
         for n in 0..500 {
             room.publish(format!("{n}"));
         }
-        broker.spawn().unwrap();
+        broker.restart();
         eventually("it was passed on, and the loss told", || {
             has(&lines, "messages were not passed on") == 1
         });
@@ -313,8 +246,8 @@ fn who_publishes_from_many_threads_at_once_loses_nothing() {
     const EACH: usize = 5_000;
     let Some(broker) = Broker::start(&[]) else { return };
     osier::run(move || {
-        let (here, _) = connect(broker.address(), THREADS * EACH);
-        let (there, _) = connect(broker.address(), 16);
+        let (here, _) = connect(address(&broker), THREADS * EACH);
+        let (there, _) = connect(address(&broker), 16);
         let room = here.room::<String>("lobby");
         let other = there.room::<String>("lobby");
         let mut subscriber = other.subscribe(THREADS * EACH, Policy::DropNewest);
@@ -347,8 +280,8 @@ fn who_publishes_from_many_threads_at_once_loses_nothing() {
 fn frames_cross_as_frames_and_strangers_messages_as_text() {
     let Some(broker) = Broker::start(&[]) else { return };
     osier::run(|| {
-        let (near, _) = connect(broker.address(), 100);
-        let (far, _) = connect(broker.address(), 100);
+        let (near, _) = connect(address(&broker), 100);
+        let (far, _) = connect(address(&broker), 100);
         let (ours, theirs) = (near.room::<ws::Frame>("frames"), far.room::<ws::Frame>("frames"));
         let later = far.room::<ws::Frame>("a room that comes later");
         eventually("all are heard", || {
@@ -359,7 +292,7 @@ fn frames_cross_as_frames_and_strangers_messages_as_text() {
             ours.publish(frame.clone());
             assert_eq!(across.recv_timeout(PATIENCE), Ok(Some(frame)));
         }
-        let mut stream = broker.address().connect(PATIENCE).unwrap();
+        let mut stream = address(&broker).connect(PATIENCE).unwrap();
         stream.write_all(b"PUBLISH frames from-a-stranger\r\n").unwrap();
         assert_eq!(
             across.recv_timeout(PATIENCE),
@@ -402,10 +335,10 @@ fn a_password_is_given_and_tcp_works_too() {
 fn a_bridge_that_is_dropped_leaves_the_broker() {
     let Some(broker) = Broker::start(&[]) else { return };
     osier::run(|| {
-        let (redis, _) = connect(broker.address(), 10);
+        let (redis, _) = connect(address(&broker), 10);
         let room = redis.room::<String>("lobby");
         shared(&room);
-        let mut asking = broker.address().connect(PATIENCE).unwrap();
+        let mut asking = address(&broker).connect(PATIENCE).unwrap();
         let mut listeners = || {
             use std::io::Read;
             asking.write_all(b"PUBSUB NUMSUB lobby\r\n").unwrap();
@@ -522,7 +455,7 @@ fn what_a_real_broker_refuses_holds_up_nothing_else() {
     args.extend(user.split(' '));
     let Some(broker) = Broker::start(&args) else { return };
     osier::run(|| {
-        let ((near, lines), (far, _)) = (connect(broker.address(), 100), connect(broker.address(), 100));
+        let ((near, lines), (far, _)) = (connect(address(&broker), 100), connect(address(&broker), 100));
         let (lobby, forbidden) = (near.room::<String>("lobby"), near.room::<String>("forbidden"));
         let there = far.room::<String>("lobby");
         let mut across = there.subscribe(100, Policy::DropOldest);

@@ -1,9 +1,9 @@
 //! Logging in: files and lists of users, what is remembered, what is told, and how much it may cost.
 
 use super::*;
-use crate::scratch::Scratch;
 use std::fs;
 use std::net::Ipv4Addr;
+use testkit::Folder;
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 /// "sesame" with the lowest cost, made by libcrypt.
@@ -17,12 +17,12 @@ fn listener() -> (Say, Lines) {
     (Arc::new(move |line| locked(&to).push(line.to_string())), lines)
 }
 
-fn open(scratch: &Scratch, file: &str) -> (Result<Auth, Vec<Trouble>>, Lines) {
+fn open(folder: &Folder, file: &str) -> (Result<Auth, Vec<Trouble>>, Lines) {
     let (say, lines) = listener();
     let settings = Settings {
         realm: "the \"den\"".into(),
         users: Vec::new(),
-        password_file: Some(scratch.write("passwords", file)),
+        password_file: Some(folder.write("passwords", file)),
     };
     (Auth::open(&settings, say), lines)
 }
@@ -54,7 +54,7 @@ fn status(result: &Result<User, Response>) -> u16 {
 
 #[test]
 fn users_come_in_with_their_password_and_nobody_else() {
-    let scratch = Scratch::new();
+    let folder = Folder::new();
     let argon2 = {
         use argon2::password_hash::PasswordHasher;
         let cheap = argon2::Params::new(8, 1, 1, None).unwrap();
@@ -62,7 +62,7 @@ fn users_come_in_with_their_password_and_nobody_else() {
         hasher.hash_password("Pass£wort:".as_bytes()).unwrap().to_string()
     };
     let file = format!("# who may\n\nali:{SESAME}\nbea:{argon2}\r\n");
-    let (auth, lines) = open(&scratch, &file);
+    let (auth, lines) = open(&folder, &file);
     let auth = auth.unwrap();
     let ask = |user: &str, password: &str| auth.decide(Some(&field(user, password)), CLIENT);
 
@@ -93,8 +93,8 @@ fn users_come_in_with_their_password_and_nobody_else() {
 
 #[test]
 fn a_failure_is_a_line_with_the_client_and_without_the_password() {
-    let scratch = Scratch::new();
-    let (auth, lines) = open(&scratch, &format!("ali:{SESAME}"));
+    let folder = Folder::new();
+    let (auth, lines) = open(&folder, &format!("ali:{SESAME}"));
     let auth = auth.unwrap();
     let _ = auth.decide(Some(&field("ali", "hunter2")), CLIENT);
     let _ = auth.decide(Some(&field("eve\" from 9.9.9.9", "hunter2")), CLIENT);
@@ -111,7 +111,7 @@ fn a_failure_is_a_line_with_the_client_and_without_the_password() {
 
 #[test]
 fn only_slow_hashes_are_accepted_and_every_bad_line_is_named() {
-    let scratch = Scratch::new();
+    let folder = Folder::new();
     let good = hash("x");
     let costly = good.replacen("$04$", "$17$", 1);
     let file = format!(
@@ -122,7 +122,7 @@ fn only_slow_hashes_are_accepted_and_every_bad_line_is_named() {
         &good[..50],
         &good[4..]
     );
-    let (auth, _) = open(&scratch, &file);
+    let (auth, _) = open(&folder, &file);
     let troubles = auth.err().unwrap();
     let lines: Vec<_> = troubles.iter().map(|trouble| trouble.line.unwrap()).collect();
     assert_eq!(lines, [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]);
@@ -137,7 +137,7 @@ fn only_slow_hashes_are_accepted_and_every_bad_line_is_named() {
     let missing = Settings {
         realm: "x".into(),
         users: Vec::new(),
-        password_file: Some(scratch.path().join("none")),
+        password_file: Some(folder.path().join("none")),
     };
     let told = Auth::open(&missing, listener().0).err().unwrap()[0].to_string();
     assert!(told.ends_with("/none': there is no such file"), "{told}");
@@ -163,8 +163,8 @@ fn users_may_be_named_without_a_file() {
     let ask = |auth: &Auth, user| status(&auth.decide(Some(&field(user, "sesame")), CLIENT));
     let auth = open(&[("ali", SESAME)], None).unwrap();
     assert_eq!((ask(&auth, "ali"), ask(&auth, "bea")), (200, 401));
-    let scratch = Scratch::new();
-    let file = scratch.write("passwords", format!("bea:{SESAME}"));
+    let folder = Folder::new();
+    let file = folder.write("passwords", format!("bea:{SESAME}"));
     let auth = open(&[("ali", SESAME)], Some(file)).unwrap();
     assert_eq!(
         (ask(&auth, "ali"), ask(&auth, "bea"), ask(&auth, "cat")),
@@ -176,27 +176,27 @@ fn users_may_be_named_without_a_file() {
 
 #[test]
 fn a_file_that_changes_counts_within_a_second_and_a_bad_one_does_not() {
-    let scratch = Scratch::new();
-    let (auth, lines) = open(&scratch, &format!("ali:{}", hash("old")));
+    let folder = Folder::new();
+    let (auth, lines) = open(&folder, &format!("ali:{}", hash("old")));
     let auth = auth.unwrap();
     let ask = |password: &str| status(&auth.decide(Some(&field("ali", password)), CLIENT));
     // As if a second had passed since the file was looked at.
     let later = || locked(&auth.file).looked -= LOOK;
     assert_eq!((ask("old"), ask("new")), (200, 401));
 
-    fs::write(scratch.path().join("passwords"), format!("ali:{}", hash("new"))).unwrap();
+    fs::write(folder.path().join("passwords"), format!("ali:{}", hash("new"))).unwrap();
     assert_eq!((ask("old"), ask("new")), (200, 401), "looked at too often");
     later();
     // What was remembered is of no use with the new hash.
     assert_eq!((ask("old"), ask("new")), (401, 200));
 
     locked(&lines).clear();
-    fs::write(scratch.path().join("passwords"), "ali:new").unwrap();
+    fs::write(folder.path().join("passwords"), "ali:new").unwrap();
     for _ in 0..3 {
         later();
         assert_eq!(ask("new"), 200);
     }
-    fs::remove_file(scratch.path().join("passwords")).unwrap();
+    fs::remove_file(folder.path().join("passwords")).unwrap();
     later();
     assert_eq!(ask("new"), 200);
     let lines = locked(&lines).clone();
@@ -210,9 +210,9 @@ fn a_file_that_changes_counts_within_a_second_and_a_bad_one_does_not() {
 
 #[test]
 fn an_unknown_user_is_compared_with_always_the_same_hash() {
-    let scratch = Scratch::new();
+    let folder = Folder::new();
     let file: String = (0..20).map(|user| format!("u{user}:{}\n", hash("x"))).collect();
-    let passwords = open(&scratch, &file).0.unwrap().passwords();
+    let passwords = open(&folder, &file).0.unwrap().passwords();
     let stand_in = |user: &str| {
         passwords
             .find(user)
@@ -227,13 +227,13 @@ fn an_unknown_user_is_compared_with_always_the_same_hash() {
     );
     assert_eq!(stand_in("nobody"), stand_in("nobody"));
     // A password that fits the stand-in lets nobody in.
-    let (auth, _) = open(&scratch, &format!("ali:{SESAME}"));
+    let (auth, _) = open(&folder, &format!("ali:{SESAME}"));
     assert_eq!(
         status(&auth.unwrap().decide(Some(&field("eve", "sesame")), CLIENT)),
         401
     );
     // And an empty file lets nobody in at all.
-    let (auth, _) = open(&scratch, "# nobody\n");
+    let (auth, _) = open(&folder, "# nobody\n");
     assert_eq!(
         status(&auth.unwrap().decide(Some(&field("eve", "sesame")), CLIENT)),
         401
@@ -242,8 +242,8 @@ fn an_unknown_user_is_compared_with_always_the_same_hash() {
 
 #[test]
 fn what_is_remembered_has_an_end_and_a_bound() {
-    let scratch = Scratch::new();
-    let (auth, _) = open(&scratch, &format!("ali:{SESAME}"));
+    let folder = Folder::new();
+    let (auth, _) = open(&folder, &format!("ali:{SESAME}"));
     let auth = auth.unwrap();
     assert_eq!(status(&auth.decide(Some(&field("ali", "sesame")), CLIENT)), 200);
     let now = Instant::now();
@@ -260,8 +260,8 @@ fn what_is_remembered_has_an_end_and_a_bound() {
 
 #[test]
 fn comparisons_are_bounded_and_the_rest_is_told_to_come_again() {
-    let scratch = Scratch::new();
-    let (auth, _) = open(&scratch, &format!("ali:{SESAME}"));
+    let folder = Folder::new();
+    let (auth, _) = open(&folder, &format!("ali:{SESAME}"));
     let mut auth = auth.unwrap();
     auth.gate = Arc::new(Gate::new(2));
     let auth = Arc::new(auth);

@@ -1,7 +1,6 @@
 //! Rules, conditions, what a client cannot make of them, and loops.
 
 use super::*;
-use crate::scratch::Scratch;
 use std::sync::{Arc, Mutex};
 
 struct Sent {
@@ -194,9 +193,9 @@ fn a_capture_is_compared() {
 
 #[test]
 fn every_condition_holds_and_fails() {
-    let scratch = Scratch::new();
-    scratch.write("site/there/page.html", "x");
-    let site = scratch.path().join("site").display().to_string();
+    let folder = testkit::Folder::new();
+    folder.write("site/there/page.html", "x");
+    let site = folder.path().join("site").display().to_string();
     let at = |rest: &str| format!("{site}/{rest}");
     let cargo = std::env::var("CARGO_MANIFEST_DIR").unwrap();
     let matches = |text: &str| Test::Matches(text.into());

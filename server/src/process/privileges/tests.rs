@@ -1,10 +1,10 @@
 //! Names, refusals, and in child processes what is left once privileges are given up.
 
 use super::*;
-use crate::scratch::Scratch;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use testkit::Folder;
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nwww:x:33:34:www:/var/www:/bin/false\nbroken\n";
 const GROUP: &str = "root:x:0:\nwww:x:34:\nlogs:x:4:syslog,www\ncerts:x:110:www\nother:x:111:wwwx\n";
@@ -82,16 +82,16 @@ fn a_process_with_threads_is_refused() {
 }
 
 /// Runs [`child`] in a process of its own, and gives what it has said.
-fn in_a_child(scratch: &Scratch, chroot: bool) -> Option<String> {
+fn in_a_child(folder: &Folder, chroot: bool) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can give privileges up");
         return None;
     }
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    scratch.write("site/page", "page");
-    scratch.write("other/page", "other");
-    scratch.write("logs/log", "");
-    fs::set_permissions(scratch.path().join("logs"), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    folder.write("site/page", "page");
+    folder.write("other/page", "other");
+    folder.write("logs/log", "");
+    fs::set_permissions(folder.path().join("logs"), fs::Permissions::from_mode(0o777)).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -100,7 +100,7 @@ fn in_a_child(scratch: &Scratch, chroot: bool) -> Option<String> {
             "--nocapture",
             "--test-threads=1",
         ])
-        .env("OSIER_PRIVILEGES", scratch.path())
+        .env("OSIER_PRIVILEGES", folder.path())
         .env("OSIER_CHROOT", if chroot { "1" } else { "" })
         .output()
         .unwrap();
@@ -155,8 +155,8 @@ fn child() {
 
 #[test]
 fn what_is_given_up_does_not_come_back() {
-    let scratch = Scratch::new();
-    let Some(said) = in_a_child(&scratch, false) else {
+    let folder = Folder::new();
+    let Some(said) = in_a_child(&folder, false) else {
         return;
     };
     let expect = |line: &str| assert!(said.lines().any(|known| known.ends_with(line)), "{line}\n{said}");
@@ -183,10 +183,10 @@ fn what_is_given_up_does_not_come_back() {
 
 #[test]
 fn outside_of_the_root_folder_there_is_nothing() {
-    let scratch = Scratch::new();
-    let Some(said) = in_a_child(&scratch, true) else { return };
+    let folder = Folder::new();
+    let Some(said) = in_a_child(&folder, true) else { return };
     let expect = |line: &str| assert!(said.lines().any(|known| known.ends_with(line)), "{line}\n{said}");
-    expect(&format!("said: the root folder is '{}'", scratch.path().display()));
+    expect(&format!("said: the root folder is '{}'", folder.path().display()));
     expect("uid: 65534");
     expect("root again: false");
     expect("passwd: false");

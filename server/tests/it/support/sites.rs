@@ -3,10 +3,10 @@
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use super::{Client, DEADLINE, Folder, Reply, Server, Signal, osier};
+pub use testkit::eventually as wait_for;
+
+use super::{Client, Folder, Reply, Server, Signal, osier};
 
 /// Serves `site.toml` in a folder of its own; what it says goes to a file there.
 pub struct Sites {
@@ -102,15 +102,6 @@ pub fn send(client: &mut Client, method: &str, host: &str, target: &str, fields:
     }
     request.push_str("\r\n");
     client.send_raw(request.as_bytes());
-}
-
-/// Looks until it is so; the deadline is far beyond what it takes.
-pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let give_up = Instant::now() + DEADLINE;
-    while !done() {
-        assert!(Instant::now() < give_up, "{what} does not come");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn complete(text: &str) -> String {

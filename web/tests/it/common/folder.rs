@@ -1,54 +1,6 @@
 //! A folder of a test's own, bytes to put in it, and what undoes compression.
 
-use std::fs::{self, File};
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
-
-/// Removed when dropped.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Folder {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let unique = format!(
-            "osier-web-{}-{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        );
-        let path = std::env::temp_dir().join(unique);
-        fs::create_dir(&path).expect("a folder for the test");
-        Folder(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Writes a file an hour old, making the folders it needs.
-    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.write_now(name, content);
-        let hour = Duration::from_secs(3600);
-        let file = File::options().write(true).open(&path).unwrap();
-        file.set_modified(SystemTime::now() - hour).unwrap();
-        path
-    }
-
-    /// Writes a file that has just changed.
-    pub fn write_now(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, content).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Undoes a content coding, named as in its field; no name is none.
 pub fn decoded(coding: Option<&str>, mut bytes: &[u8]) -> Vec<u8> {

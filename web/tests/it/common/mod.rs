@@ -8,7 +8,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+pub use testkit::eventually;
 
 use osier_web::{Router, Server, ShutdownHandle};
 
@@ -88,15 +90,6 @@ impl Drop for Site {
         if let (Some(thread), false) = (self.thread.take(), thread::panicking()) {
             thread.join().expect("the server ends without a panic");
         }
-    }
-}
-
-/// Waits until `condition` holds.
-pub fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -6,9 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use crate::common::PATIENCE;
 
-mod masked;
-
-pub use masked::masked;
+pub use testkit::websocket::masked;
 
 pub const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 
