@@ -107,7 +107,7 @@ pub mod ws;
 
 pub use body::incoming::RequestBody;
 pub use body::outgoing::Body;
-pub use conn::settings::{Served, Timeouts};
+pub use conn::settings::Timeouts;
 pub use conn::upgrade::{Session, Upgraded};
 pub use cookie;
 pub use http;
@@ -120,8 +120,10 @@ pub use request::{Request, multipart};
 pub use response::into_response::IntoResponse;
 pub use response::rejection::Rejection;
 pub use response::{Fields, Response};
+pub use router::Router;
 pub use router::next::Next;
-pub use router::{Route, Router};
+pub use router::route::Route;
+pub use server::served::Served;
 pub use server::{Connections, Listening, Server, ShutdownHandle, SocketFile, serve};
 
 /// The README's programs, compiled.

@@ -35,9 +35,9 @@ use serde::de::DeserializeOwned;
 use crate::conn::Conn;
 use crate::conn::output::Output;
 use crate::conn::peer::Memory;
+use crate::conn::serve::{After, Input};
+use crate::conn::worker::Shared;
 use crate::conn::worker::Worker;
-use crate::server::accept::Shared;
-use crate::server::burst::{After, Burst, Input};
 use crate::{Router, Server, Stream};
 
 /// Whom handlers see unless the test says otherwise.
@@ -113,9 +113,7 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client")
-            .field("router", &self.shared.router)
-            .finish_non_exhaustive()
+        f.debug_struct("Client").finish_non_exhaustive()
     }
 }
 
@@ -338,13 +336,12 @@ fn exchange(
         bound,
     };
     let output = Output::new(&memory, Vec::new());
-    let burst = Burst::new(&memory, &output);
     let mut input = Input {
         start: 0,
         end: head.len(),
         bytes: head.into_boxed_slice(),
     };
-    let after = osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(&mut input));
+    let after = shared.app.serve((&memory).into(), &output, &mut input);
     // A client that has left misses the rest.
     let _ = output.flush();
     let connection = match after {

@@ -14,7 +14,7 @@ use http::StatusCode;
 use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 
 use crate::conn::output::Output;
-use crate::conn::peer::Wire;
+use crate::conn::peer::Peer;
 use crate::conn::worker::Worker;
 
 /// The body of a request as a [`Read`].
@@ -31,7 +31,7 @@ use crate::conn::worker::Worker;
 /// `TimedOut` when nothing more came in time, `UnexpectedEof` when the client ended in the middle, `InvalidData` when the
 /// body is malformed or larger than the limit. Returned from a handler, all of them become the fitting 4xx response.
 pub struct RequestBody<'a> {
-    link: Wire<'a>,
+    client: Peer<'a>,
     output: &'a Output<'a>,
     decoder: BodyDecoder,
     length: BodyLength,
@@ -96,7 +96,7 @@ impl<'a> RequestBody<'a> {
     /// `buffer` begins after the head and holds `received` bytes.
     #[inline]
     pub(crate) fn new(
-        link: Wire<'a>,
+        client: Peer<'a>,
         output: &'a Output<'a>,
         (decoder, length): (BodyDecoder, BodyLength),
         buffer: &'a mut [u8],
@@ -104,7 +104,7 @@ impl<'a> RequestBody<'a> {
         awaited: bool,
     ) -> Self {
         RequestBody {
-            link,
+            client,
             output,
             decoder,
             length,
@@ -117,20 +117,20 @@ impl<'a> RequestBody<'a> {
     }
 
     #[inline]
-    pub(crate) fn is_told(&self) -> bool {
-        self.link.is_told()
+    pub(crate) fn is_proxied(&self) -> bool {
+        self.client.is_proxied()
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
-        self.link.peer()
+        self.client.peer()
     }
 
     pub(crate) fn worker(&self) -> &Rc<Worker> {
-        self.link.worker
+        self.client.worker
     }
 
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        self.link.local_addr()
+        self.client.local_addr()
     }
 
     /// Sends the `100 Continue` that the client waits for, before a response begins that will still read.
@@ -251,8 +251,8 @@ impl<'a> RequestBody<'a> {
     /// Bytes from the socket, into `into` or into the buffer behind `unread`.
     fn receive(&mut self, into: Option<&mut [u8]>) -> io::Result<usize> {
         self.invite()?;
-        let link = self.link;
-        let read = link.read_body(into.unwrap_or(&mut self.buffer[self.unread.end..]));
+        let client = self.client;
+        let read = client.read_body(into.unwrap_or(&mut self.buffer[self.unread.end..]));
         match read {
             Ok(0) => Err(self.fail(BodyError::Ended)),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(self.fail(BodyError::TimedOut)),

@@ -2,3 +2,4 @@
 
 pub(crate) mod incoming;
 pub(crate) mod outgoing;
+pub(crate) mod send;

@@ -29,9 +29,10 @@ use http::StatusCode;
 
 use self::encoder::{Effort, Encoder};
 use crate::body::outgoing::Kind;
+use crate::body::send::copy;
 pub use crate::compress::negotiate::Coding;
 use crate::compress::negotiate::{Choice, choose};
-use crate::conn::output::{Outlet, copy};
+use crate::conn::output::Outlet;
 use crate::{Body, Request, Response};
 
 /// Bodies up to this many bytes are encoded on the worker: about as long as the way to another thread and back takes.

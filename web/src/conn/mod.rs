@@ -16,6 +16,7 @@
 pub(crate) mod date;
 pub(crate) mod output;
 pub(crate) mod peer;
+pub(crate) mod serve;
 pub(crate) mod settings;
 pub(crate) mod upgrade;
 pub(crate) mod worker;
@@ -32,19 +33,15 @@ use osier_http::HeadScanner;
 use osier_http::proxy_protocol::{self, Told};
 
 use crate::conn::output::Output;
+use crate::conn::serve::{After, Input};
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
-use crate::conn::worker::{Buffers, INPUT_BYTES, Link, Worker};
+use crate::conn::worker::{Buffers, INPUT_BYTES, Link, RESTING, Worker};
 use crate::listen::NOWHERE;
-use crate::server::burst::{After, Burst, Input};
 
 /// After the last answer the client's bytes are read and thrown away, so that no reset overtakes the answer: for this
 /// long and this many bytes (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 256 << 10;
-
-/// The read timeout between requests. A connection is woken to read what is there; should there be nothing after all, it
-/// goes back to sleep instead of waiting on a stack.
-pub(crate) const RESTING: Duration = Duration::from_millis(1);
 
 /// The first room for an incomplete head beyond what has come of it.
 const PARTIAL_ROOM: usize = 256;
@@ -151,7 +148,7 @@ impl Conn {
         let http = match proxy_protocol::parse(input) {
             Ok(Some(header)) => {
                 if let Told::Inet { source, .. } = header.told {
-                    link.set_told(source);
+                    link.set_proxied(source);
                 }
                 header.length..filled
             }
@@ -236,14 +233,12 @@ impl Conn {
         link.busy.set(true);
 
         let output = Output::new(&link.stream, buffers.output);
-        let burst = Burst::new(&*link, &output);
         let mut input = Input {
             bytes: buffers.input,
             start: 0,
             end: filled,
         };
-        let outcome = osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(&mut input));
-        let outcome = match outcome {
+        let outcome = match worker.server.app.serve((&*link).into(), &output, &mut input) {
             After::Gone => After::Gone,
             outcome => output.flush().map_or(After::Gone, |()| outcome),
         };
@@ -260,7 +255,6 @@ impl Conn {
         let next = match outcome {
             After::Gone | After::End => Next::End,
             After::Taken(_) => unreachable!("taken above"),
-            After::Under(_) => unreachable!("run() goes on by itself"),
             After::Linger => self.linger(),
             After::Wait(_) if worker.draining.get() => Next::End,
             // RFC 9112 §2.2: a CRLF that a sloppy client adds to its request is no request.
@@ -352,7 +346,8 @@ impl Conn {
         match self.stage {
             Stage::Head(_) => {
                 let output = Output::new(&self.link.stream, Vec::new());
-                let answered = Burst::new(&*self.link, &output).head_timed_out();
+                let app = &self.link.worker.server.app;
+                let answered = app.head_timed_out((&*self.link).into(), &output);
                 answered.map_or(Next::End, |()| self.linger())
             }
             Stage::Announced(_) => {

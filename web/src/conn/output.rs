@@ -9,22 +9,15 @@
 
 use std::cell::{RefCell, RefMut};
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::mem;
+use std::io::{self, Write};
 
 use osier::net::Stream;
-use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK, Sent, Transfer};
+use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
-use crate::RequestBody;
-use crate::body::outgoing::{Body, FilePart, FileParts, Kind};
 use crate::conn::peer::Sink;
 
 /// Beyond this many collected bytes they go out.
 pub(crate) const HIGH_WATER: usize = 64 << 10;
-
-/// A body of at least this many bytes is sent from where it is instead of being copied. (Measured over loopback, against a copy:
-/// 3 % less CPU for a response of 8 KiB, 1 to 5 for 16, 1 more for 4.)
-const IN_PLACE: usize = 8 << 10;
 
 /// A piece of a streamed body is collected with others below this many bytes, and else sent from where it is.
 const LARGE: usize = 32 << 10;
@@ -134,106 +127,29 @@ impl<'c> Output<'c> {
         }
     }
 
-    /// Sends `body` as the finished head promised; the number of body bytes handed over. What held code of the handler is
-    /// used up.
-    ///
-    /// # Errors
-    ///
-    /// When the connection cannot go on: the client does not take it, or the body turned out shorter than promised.
-    #[inline]
-    pub(crate) fn send(&self, body: &mut Body, sent: Sent) -> io::Result<u64> {
-        match (body.bytes(), sent.transfer) {
-            (_, Transfer::None | Transfer::Tunnel) => {
-                *body = Body::empty();
-                Ok(0)
-            }
-            (Some(bytes), _) => {
-                let mut state = self.state();
-                if bytes.len() >= IN_PLACE {
-                    state.flush(self.sink, bytes)?;
-                } else {
-                    state.buffer.extend_from_slice(bytes);
-                    if state.buffer.len() >= HIGH_WATER {
-                        state.flush(self.sink, &[])?;
-                    }
-                }
-                Ok(bytes.len() as u64)
-            }
-            (None, _) => self.send_slowly(mem::take(body), sent, None),
+    /// Sends `bytes` from where they are, behind what has collected.
+    pub(crate) fn send_in_place(&self, mut state: RefMut<'_, State>, bytes: &[u8]) -> io::Result<()> {
+        state.flush(self.sink, bytes)
+    }
+
+    /// A writer of a body that is produced piece by piece; `chunked` frames it.
+    pub(crate) fn body_writer(&self, chunked: bool) -> BodyWriter<'_, 'c> {
+        BodyWriter {
+            output: self,
+            chunked,
+            count: 0,
         }
     }
 
-    /// As [`send`](Output::send), for a body that is not in memory; one that reads the request's has it in `from`.
-    pub(crate) fn send_slowly(&self, body: Body, sent: Sent, from: Option<&mut RequestBody<'_>>) -> io::Result<u64> {
-        if sent.transfer == Transfer::None {
-            return Ok(0);
-        }
-        let chunked = sent.transfer == Transfer::Chunked;
-        let count = match body.kind {
-            Kind::File { file, offset, len } => return self.send_file(&file, offset, len),
-            Kind::FileParts(whole) => {
-                let FileParts { file, parts, tail } = *whole;
-                let mut count = tail.len() as u64;
-                for FilePart { before, offset, len } in parts {
-                    self.write(&before);
-                    count += before.len() as u64 + self.send_file(&file, offset, len)?;
-                }
-                self.write(&tail);
-                return Ok(count);
-            }
-            Kind::Reader { mut reader, len } => {
-                let mut writer = BodyWriter {
-                    output: self,
-                    chunked,
-                    count: 0,
-                };
-                let count = copy(&mut reader, &mut writer, len)?;
-                if len.is_some_and(|len| count < len) {
-                    return Err(io::Error::new(
-                        io::ErrorKind::UnexpectedEof,
-                        "the reader of a response body ended early",
-                    ));
-                }
-                count
-            }
-            Kind::Stream(produce, len) => {
-                let mut writer = BodyWriter {
-                    output: self,
-                    chunked,
-                    count: 0,
-                };
-                produce(&mut writer)?;
-                if len.is_some_and(|len| writer.count != len) {
-                    return Err(io::Error::new(
-                        io::ErrorKind::UnexpectedEof,
-                        "a response body has not the length that was promised",
-                    ));
-                }
-                writer.count
-            }
-            Kind::Duplex(exchange) => {
-                let mut writer = BodyWriter {
-                    output: self,
-                    chunked,
-                    count: 0,
-                };
-                exchange(from.expect("given with a body of this kind"), &mut writer)?;
-                writer.count
-            }
-            Kind::Upgrade(..) | Kind::Empty | Kind::Static(_) | Kind::Owned(_) | Kind::Shared(_) => {
-                unreachable!("bytes() gave them")
-            }
-        };
-        if chunked {
-            let mut state = self.state();
-            state.close_chunk();
-            state.buffer.extend_from_slice(LAST_CHUNK);
-        }
-        Ok(count)
+    /// Ends a chunked body.
+    pub(crate) fn end_chunks(&self) {
+        let mut state = self.state();
+        state.close_chunk();
+        state.buffer.extend_from_slice(LAST_CHUNK);
     }
 
     /// The head goes out right before the file, or together with a small one.
-    fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+    pub(crate) fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         // Borrowed anew, so that what has collected goes out if the fiber has to wait for the disk before.
         let head = || match len < JOINED {
             true => self.state().flush_joined(self.sink),
@@ -347,10 +263,10 @@ impl Outlet for BodyWriter<'_, '_> {
 }
 
 /// Takes the bytes of a body whose length is not known, or that are produced piece by piece.
-struct BodyWriter<'o, 'c> {
+pub(crate) struct BodyWriter<'o, 'c> {
     output: &'o Output<'c>,
     chunked: bool,
-    count: u64,
+    pub(crate) count: u64,
 }
 
 impl Write for BodyWriter<'_, '_> {
@@ -404,22 +320,5 @@ impl BodyWriter<'_, '_> {
         }
         self.count += bytes.len() as u64;
         Ok(bytes.len())
-    }
-}
-
-/// Copies at most `len` bytes. Unlike `io::copy` it says how many it was when the reader ends early.
-pub(crate) fn copy(reader: &mut dyn Read, writer: &mut dyn Write, len: Option<u64>) -> io::Result<u64> {
-    let mut reader = reader.take(len.unwrap_or(u64::MAX));
-    let (mut piece, mut count) = (vec![0; 16 << 10], 0);
-    loop {
-        match reader.read(&mut piece) {
-            Ok(0) => return Ok(count),
-            Ok(read) => {
-                writer.write_all(&piece[..read])?;
-                count += read as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
     }
 }

@@ -1,7 +1,6 @@
-//! Whom a burst answers: the client of a connection, or a test in the same program.
+//! The peer of a request: the client at the other end of a connection, or a test in the same program.
 //!
-//! `burst`, `incoming` and `output` know nothing more of either than this. A [`Memory`] belongs to one request and to the
-//! fiber that it is served on.
+//! A [`Memory`] belongs to one request and to the fiber that serves it.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -12,12 +11,11 @@ use std::rc::Rc;
 
 use osier::net::Stream;
 
-use crate::conn::RESTING;
-use crate::conn::worker::{Link, Worker};
+use crate::conn::worker::{Link, RESTING, Worker};
 
-/// A client, and the worker that serves it.
+/// A client, and the worker that serves it. A copy is two pointers.
 #[derive(Clone, Copy)]
-pub(crate) struct Wire<'w> {
+pub(crate) struct Peer<'w> {
     pub(crate) worker: &'w Rc<Worker>,
     end: End<'w>,
 }
@@ -39,22 +37,22 @@ pub(crate) struct Memory {
     pub(crate) bound: usize,
 }
 
-impl<'w> From<&'w Link> for Wire<'w> {
+impl<'w> From<&'w Link> for Peer<'w> {
     #[inline]
     fn from(link: &'w Link) -> Self {
         let (worker, end) = (&link.worker, End::Link(link));
-        Wire { worker, end }
+        Peer { worker, end }
     }
 }
 
-impl<'w> From<&'w Memory> for Wire<'w> {
+impl<'w> From<&'w Memory> for Peer<'w> {
     fn from(memory: &'w Memory) -> Self {
         let (worker, end) = (&memory.worker, End::Memory(memory));
-        Wire { worker, end }
+        Peer { worker, end }
     }
 }
 
-impl<'w> Wire<'w> {
+impl<'w> Peer<'w> {
     pub(crate) fn peer(self) -> SocketAddr {
         match self.end {
             End::Link(link) => link.peer(),
@@ -62,8 +60,8 @@ impl<'w> Wire<'w> {
         }
     }
 
-    pub(crate) fn is_told(self) -> bool {
-        matches!(self.end, End::Link(link) if link.is_told())
+    pub(crate) fn is_proxied(self) -> bool {
+        matches!(self.end, End::Link(link) if link.is_proxied())
     }
 
     /// Where the client has reached the server, if it was over a network.

@@ -1,17 +1,25 @@
-//! What one worker keeps for one server: warm buffers, the date, and the list of its connections.
+//! What the workers of a server share, and what one worker keeps for it: warm buffers, the date, the list of its connections.
 //!
-//! Everything here is touched by fibers of this worker only (a fiber never leaves its thread), hence `Rc` and `Cell`.
+//! A worker leads to what serves requests, which may upgrade a connection, which leads to the worker: `worker`, `serve` and
+//! `upgrade` name each other, and nothing else in this crate does.
+//!
+//! Everything of one worker is touched by fibers of this worker only (a fiber never leaves its thread), hence `Rc` and `Cell`.
 //! Fibers that are sent here, with a fresh socket or to end the server, find it through the thread-local list.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use osier::net::Stream;
+use osier_http::Limits;
 
 use crate::conn::date::DateCache;
-use crate::server::accept::Shared;
+use crate::conn::serve::Serve;
+use crate::conn::settings::{Log, Timeouts, Trusted};
 
 /// Bytes that a burst reads at once. A larger head gets a buffer of its own.
 pub(crate) const INPUT_BYTES: usize = 16 << 10;
@@ -22,6 +30,13 @@ const POOLED: usize = 64;
 
 /// An output buffer that has grown beyond this is not kept.
 const OUTPUT_KEPT: usize = 128 << 10;
+
+/// How much above the mean a worker's connections may be before fresh ones go elsewhere, at least.
+const UNEVEN: usize = 8;
+
+/// The read timeout between requests. A connection is woken to read what is there; should there be nothing after all, it
+/// goes back to sleep instead of waiting on a stack.
+pub(crate) const RESTING: Duration = Duration::from_millis(1);
 
 thread_local! {
     static HERE: RefCell<Vec<Rc<Worker>>> = const { RefCell::new(Vec::new()) };
@@ -35,6 +50,63 @@ pub(crate) struct Worker {
     /// Each link knows its place.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,
+}
+
+/// On a cache line of its own: each worker writes its own counter.
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct ConnectionCount(AtomicUsize);
+
+/// What the workers of a server have in common. Read-only, apart from the counters of connections, which change when a
+/// connection opens or closes and never per request.
+pub(crate) struct Shared {
+    /// What answers requests.
+    pub(crate) app: Box<dyn Serve>,
+    pub(crate) limits: Limits,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) max_connections: usize,
+    /// Where every connection has come to, when the listeners say so: without asking the system for each.
+    pub(crate) bound: Option<SocketAddr>,
+    pub(crate) trusted: Option<Trusted>,
+    pub(crate) log: Log,
+    /// Open connections of each worker, counted in where they are placed. Relaxed: a stale reading only makes the spread
+    /// a little less even.
+    pub(crate) connections: Box<[ConnectionCount]>,
+}
+
+impl Shared {
+    #[cold]
+    pub(crate) fn log(&self, line: fmt::Arguments<'_>) {
+        (self.log)(line);
+    }
+
+    /// A connection becomes one of worker `index`.
+    pub(crate) fn arrived(&self, index: usize) {
+        self.connections[index].0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection of worker `index` has closed.
+    pub(crate) fn left(&self, index: usize) {
+        self.connections[index].0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count(&self, index: usize) -> usize {
+        self.connections[index].0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        (0..self.connections.len()).map(|index| self.count(index)).sum()
+    }
+
+    /// The worker that a connection goes to which worker `here` has accepted.
+    pub(crate) fn place(&self, here: usize) -> usize {
+        let workers = self.connections.len();
+        let mean = self.total() / workers;
+        if self.count(here) < mean + (mean / 4).max(UNEVEN) {
+            return here;
+        }
+        (0..workers).min_by_key(|&index| self.count(index)).unwrap_or(here)
+    }
 }
 
 /// What a burst needs.
@@ -107,7 +179,7 @@ impl Worker {
         let link = Rc::new(Link {
             stream,
             worker: self.clone(),
-            peer: Cell::new(Peer::pack(peer)),
+            peer: Cell::new(ClientAddr::pack(peer)),
             busy: Cell::new(false),
             place: Cell::new(place),
         });
@@ -139,8 +211,8 @@ impl Worker {
 pub(crate) struct Link {
     pub(crate) stream: Stream,
     pub(crate) worker: Rc<Worker>,
-    /// The client's, as far as it is known: a balancer's until that has told.
-    peer: Cell<Peer>,
+    /// The client's address; the balancer's until its PROXY header has come.
+    peer: Cell<ClientAddr>,
     /// A burst is running.
     pub(crate) busy: Cell<bool>,
     /// Index in `Worker::links`; only that list's owner writes it.
@@ -152,45 +224,45 @@ impl Link {
         self.peer.get().unpack()
     }
 
-    /// A balancer speaks for this client.
-    pub(crate) fn set_told(&self, client: SocketAddr) {
-        let told = Peer {
-            is_told: true,
-            ..Peer::pack(client)
+    /// Takes the client's address from a balancer.
+    pub(crate) fn set_proxied(&self, client: SocketAddr) {
+        let proxied = ClientAddr {
+            is_proxied: true,
+            ..ClientAddr::pack(client)
         };
-        self.peer.set(told);
+        self.peer.set(proxied);
     }
 
-    /// Whether the peer is one that a balancer has told.
-    pub(crate) fn is_told(&self) -> bool {
-        self.peer.get().is_told
+    /// Whether a balancer has named the client.
+    pub(crate) fn is_proxied(&self) -> bool {
+        self.peer.get().is_proxied
     }
 }
 
 /// A `SocketAddr` without its padding and without the flow label.
 #[derive(Clone, Copy)]
-struct Peer {
+struct ClientAddr {
     /// An IPv4 address is mapped.
     ip: [u8; 16],
     scope: u32,
     port: u16,
     is_v4: bool,
-    /// By a balancer; here because there is room.
-    is_told: bool,
+    /// A balancer has named the client. The flag lies in what would be padding.
+    is_proxied: bool,
 }
 
-impl Peer {
+impl ClientAddr {
     fn pack(addr: SocketAddr) -> Self {
         let (ip, scope) = match addr {
             SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
             SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
         };
-        Peer {
+        ClientAddr {
             ip: ip.octets(),
             scope,
             port: addr.port(),
             is_v4: addr.is_ipv4(),
-            is_told: false,
+            is_proxied: false,
         }
     }
 
@@ -211,7 +283,7 @@ mod tests {
     fn a_packed_peer_is_the_same_peer() {
         for text in ["127.0.0.1:80", "[::1]:65535", "[fe80::1%7]:9", "[::ffff:10.0.0.1]:1"] {
             let addr: SocketAddr = text.parse().unwrap();
-            assert_eq!(Peer::pack(addr).unpack(), addr);
+            assert_eq!(ClientAddr::pack(addr).unpack(), addr);
         }
     }
 

@@ -13,7 +13,7 @@ use http::StatusCode;
 use osier_http::cgi::{self, Scanner, longest_field};
 
 use super::exchange::{Exchange, Failure, Said};
-use crate::upstream::Broken;
+use crate::response::broken::Broken;
 
 /// What an application may still write and how long it may run when nobody waits for it: after the last byte that it has
 /// announced, and where HTTP has no room for a body.

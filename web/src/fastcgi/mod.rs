@@ -73,7 +73,6 @@ use self::spool::Spool;
 use self::stderr::Stderr;
 use crate::files::root::Root;
 use crate::files::{self, Files};
-use crate::server::answer::plain;
 use crate::upstream::{Unavailable, Upstream};
 use crate::{Address, IntoResponse, Request, Response};
 
@@ -330,7 +329,7 @@ impl FastCgi {
     /// What requests for the path's script are told, or the answer where there is none.
     fn locate(&self, request: &mut Request<'_>) -> Result<Arc<[u8]>, Box<Response>> {
         let Ok(path) = script::Path::parse(request.path()) else {
-            return Err(plain(StatusCode::BAD_REQUEST).into());
+            return Err(Response::plain(StatusCode::BAD_REQUEST).into());
         };
         match self.find(&path) {
             Ok(Found::Script(script)) => {
@@ -347,7 +346,7 @@ impl FastCgi {
                 Some(front) if self.otherwise.is_none() || !self.is_file(&path) => Ok(front.clone()),
                 // One below a dotted folder is not run; shown as a file it would tell what it holds.
                 _ if path.ends_like_a_script(&self.rules) && self.is_file(&path) => {
-                    Err(plain(StatusCode::NOT_FOUND).into())
+                    Err(Response::plain(StatusCode::NOT_FOUND).into())
                 }
                 _ => Err(self.no_script(request).into()),
             },
@@ -358,7 +357,7 @@ impl FastCgi {
     fn no_script(&self, request: &mut Request<'_>) -> Response {
         match &self.otherwise {
             Some(handler) => handler(request),
-            None => plain(StatusCode::NOT_FOUND),
+            None => Response::plain(StatusCode::NOT_FOUND),
         }
     }
 
@@ -396,7 +395,7 @@ impl FastCgi {
         match spooled {
             Ok(spool) => Ok(Sender::new(Source::Spool(spool))),
             Err(spool::Failed::Client(error)) => Err(error.into_response()),
-            Err(spool::Failed::TooLong) => Err(plain(StatusCode::PAYLOAD_TOO_LARGE).close()),
+            Err(spool::Failed::TooLong) => Err(Response::plain(StatusCode::PAYLOAD_TOO_LARGE).close()),
             Err(spool::Failed::File(error)) => Err(Response::internal_error(error)),
         }
     }
@@ -477,7 +476,7 @@ impl FastCgi {
 
     fn fail(&self, request: &mut Request<'_>, status: StatusCode, why: &dyn fmt::Display) -> Response {
         stderr_of(request).say(format_args!("{status}: {why}"));
-        plain(status)
+        Response::plain(status)
     }
 }
 

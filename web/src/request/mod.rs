@@ -6,6 +6,7 @@ mod cookies;
 pub(crate) mod extract;
 pub(crate) mod id;
 pub mod multipart;
+pub(crate) mod state;
 
 use std::any::{Any, type_name};
 use std::borrow::Cow;
@@ -20,8 +21,8 @@ use osier_http::{Head, Headers};
 use percent_encoding::percent_decode;
 
 use crate::listen::ip_of_client;
+use crate::request::state::States;
 use crate::router::Routed;
-use crate::router::next::Surroundings;
 use crate::{Rejection, RequestBody, RequestId};
 
 /// What is left of a request for whoever is told that it was answered.
@@ -93,7 +94,7 @@ pub struct Request<'a> {
     pub(crate) marks: &'a Marks,
     pub(crate) extensions: Extensions,
     pub(crate) turns: &'a Turns<'a>,
-    pub(crate) around: &'a Surroundings,
+    pub(crate) states: &'a States,
     /// How much of the path is the prefix that the handler is mounted at.
     pub(crate) mount: usize,
 }
@@ -208,7 +209,7 @@ impl<'a> Request<'a> {
     /// Whether the client's address is what a trusted balancer has told in the PROXY protocol; see
     /// [`Server::proxy_protocol`](crate::Server::proxy_protocol).
     pub fn is_proxied(&self) -> bool {
-        self.body.is_told()
+        self.body.is_proxied()
     }
 
     /// The address of the client; `0.0.0.0:0` on a Unix socket.
@@ -262,7 +263,7 @@ impl<'a> Request<'a> {
                 "no state of type {name}: give it to the router by Router::state"
             ))
         };
-        self.around.state().ok_or_else(missing)
+        self.states.get().ok_or_else(missing)
     }
 
     /// The body. Nothing of it is read, and no `100 Continue` sent, until a handler reads.

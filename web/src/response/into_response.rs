@@ -2,12 +2,10 @@
 
 use std::borrow::Cow;
 use std::convert;
-use std::io;
 
 use http::StatusCode;
 
-use crate::body::incoming::BodyError;
-use crate::{Body, Rejection, Response};
+use crate::{Body, Response};
 
 /// What a handler may return.
 ///
@@ -90,21 +88,6 @@ impl IntoResponse for convert::Infallible {
     }
 }
 
-/// 413, 408 or 400 when the error comes from the request's body and is the client's fault, what a [`Rejection`] inside says;
-/// otherwise 500 and a log line.
-impl IntoResponse for io::Error {
-    fn into_response(self) -> Response {
-        let error = match self.downcast::<Rejection>() {
-            Ok(rejection) => return rejection.into_response(),
-            Err(error) => error,
-        };
-        match error.get_ref().and_then(|inner| inner.downcast_ref::<BodyError>()) {
-            Some(error) => Response::new(error.status()).body(format!("{error}\n")).close(),
-            None => Response::internal_error(error),
-        }
-    }
-}
-
 impl<T: Into<Body>> IntoResponse for http::Response<T> {
     fn into_response(self) -> Response {
         let (parts, body) = self.into_parts();
@@ -162,7 +145,7 @@ mod tests {
 
     #[test]
     fn an_io_error_is_500_and_its_text_stays_inside() {
-        let response = io::Error::other("secret path").into_response();
+        let response = std::io::Error::other("secret path").into_response();
         assert_eq!(response.status, StatusCode::INTERNAL_SERVER_ERROR);
         assert!(response.cause.is_some_and(|cause| cause.to_string().contains("secret")));
     }

@@ -3,6 +3,7 @@
 //! A response is built by the handler and consumed by `answer` on the same fiber. Its fields are kept as lines that are
 //! ready to go out, so that a response without fields of its own allocates nothing.
 
+pub(crate) mod broken;
 pub(crate) mod into_response;
 pub(crate) mod rejection;
 
@@ -182,6 +183,12 @@ impl Response {
     /// A redirect by `status` to `location`.
     pub fn redirect(status: StatusCode, location: &str) -> Self {
         Response::new(status).header("location", location)
+    }
+
+    /// The reason phrase of `status` as the body, in lower case.
+    pub(crate) fn plain(status: StatusCode) -> Self {
+        let reason = status.canonical_reason().unwrap_or("error").to_ascii_lowercase();
+        Response::new(status).body(reason + "\n")
     }
 
     /// 500, and a log line that says `cause`; the client does not see it.

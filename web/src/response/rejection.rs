@@ -60,6 +60,21 @@ impl IntoResponse for Rejection {
     }
 }
 
+/// 413, 408 or 400 when the error comes from the request's body and is the client's fault, what a [`Rejection`] inside says;
+/// otherwise 500 and a log line.
+impl IntoResponse for io::Error {
+    fn into_response(self) -> Response {
+        let error = match self.downcast::<Rejection>() {
+            Ok(rejection) => return rejection.into_response(),
+            Err(error) => error,
+        };
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<BodyError>()) {
+            Some(error) => Response::new(error.status()).body(format!("{error}\n")).close(),
+            None => Response::internal_error(error),
+        }
+    }
+}
+
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {

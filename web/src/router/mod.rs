@@ -5,6 +5,7 @@
 
 pub(crate) mod next;
 mod reading;
+pub(crate) mod route;
 
 use std::any::Any;
 use std::cell::OnceCell;
@@ -16,49 +17,11 @@ use std::sync::{Arc, LazyLock};
 use http::StatusCode;
 use matchit::Params;
 
-use crate::router::next::{Around, Next, Surroundings};
-use crate::server::answer::plain;
+use crate::router::next::{Next, Surroundings, erase, erase_wrap};
+use crate::router::route::{Endpoint, Route};
 use crate::{IntoResponse, Request, Response};
 
 pub(crate) use reading::Routed;
-
-/// A handler after its return type has been erased. It writes its response to where that is needed: returned, and wrapped
-/// by all who pass it on, a response would be copied several times.
-pub(crate) type Handler = Box<dyn Fn(&mut Request<'_>, &mut Option<Response>) + Send + Sync>;
-
-/// A handler, and what is around it.
-pub(crate) struct Endpoint {
-    pub(crate) handler: Handler,
-    /// What its route and all routers around that have said.
-    pub(crate) around: Surroundings,
-}
-
-fn erase<F, R>(handler: F) -> Handler
-where
-    F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
-    R: IntoResponse + 'static,
-{
-    Box::new(move |request, response| *response = Some(handler(request).into_response()))
-}
-
-fn erase_wrap<F, R>(wrap: F) -> Around
-where
-    F: Fn(&mut Request<'_>, Next<'_>) -> R + Send + Sync + 'static,
-    R: IntoResponse + 'static,
-{
-    Arc::new(move |request, next| wrap(request, next).into_response())
-}
-
-/// What becomes of a handler whose client is gone while it waits for something else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
-    /// Cancelled on a reset, and on the client's FIN.
-    Cancel,
-    /// Cancelled on a reset only: the client may close its sending half and still read the answer.
-    CancelUnlessHalfClosed,
-    /// Never cancelled.
-    Finish,
-}
 
 /// Maps paths and methods to handlers.
 ///
@@ -117,17 +80,6 @@ macro_rules! methods {
                 R: IntoResponse + 'static,
             {
                 self.route(path, Route::new().$name(handler))
-            })*
-        }
-
-        impl Route {
-            $($(#[$doc])*
-            pub fn $name<F, R>(self, handler: F) -> Self
-            where
-                F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
-                R: IntoResponse + 'static,
-            {
-                self.set($method, erase(handler))
             })*
         }
     };
@@ -283,13 +235,13 @@ impl Router {
     /// When this router has a state of that type already.
     pub fn state<T: Any + Send + Sync>(mut self, state: T) -> Self {
         assert!(
-            !self.around.has::<T>(),
+            !self.around.states.has::<T>(),
             "the router has a state of type {} already",
             std::any::type_name::<T>()
         );
         let state: Arc<dyn Any + Send + Sync> = Arc::new(state);
         for around in self.surroundings() {
-            around.inherit(&state);
+            around.states.inherit(&state);
         }
         self
     }
@@ -452,7 +404,7 @@ impl Router {
 
 /// What answers a path that cannot be read.
 static MALFORMED: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
-    handler: erase(|_| plain(StatusCode::BAD_REQUEST)),
+    handler: erase(|_| Response::plain(StatusCode::BAD_REQUEST)),
     around: Surroundings::NOTHING,
 });
 
@@ -512,144 +464,6 @@ pub(crate) struct Found<'r> {
     pub(crate) around: &'r Surroundings,
     /// How much of the path is the prefix of a fallback.
     pub(crate) mount: usize,
-}
-
-/// The handlers of one path, and what holds for all of them.
-///
-/// ```
-/// use osier_web::{Route, Router};
-///
-/// let router = Router::new().route("/payments", Route::new().post(|_| "done").finish_when_gone().body_limit(4096));
-/// ```
-pub struct Route {
-    /// In the order of addition; each method at most once.
-    endpoints: Vec<(Box<str>, Endpoint)>,
-    pub(crate) gone: Gone,
-    pub(crate) body_limit: Option<u64>,
-    /// What the route has said itself.
-    around: Surroundings,
-    /// What the routers around it have said.
-    outside: Surroundings,
-}
-
-impl Route {
-    /// What holds for fallbacks.
-    const PLAIN: &'static Route = &Route {
-        endpoints: Vec::new(),
-        gone: Gone::Cancel,
-        body_limit: None,
-        around: Surroundings::NOTHING,
-        outside: Surroundings::NOTHING,
-    };
-
-    /// A route without a handler.
-    pub fn new() -> Self {
-        Route {
-            endpoints: Vec::new(),
-            gone: Gone::Cancel,
-            body_limit: None,
-            around: Surroundings::NOTHING,
-            outside: Surroundings::NOTHING,
-        }
-    }
-
-    /// Answers `method`, which may be one that HTTP does not define.
-    pub fn on<F, R>(self, method: http::Method, handler: F) -> Self
-    where
-        F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
-        R: IntoResponse + 'static,
-    {
-        self.set(method.as_str(), erase(handler))
-    }
-
-    /// Lets the handlers run to their end even when the client is gone; the answer is then thrown away.
-    pub fn finish_when_gone(mut self) -> Self {
-        self.gone = Gone::Finish;
-        self
-    }
-
-    /// Takes a client that has closed its sending half for one that still waits for the answer; a reset still cancels.
-    pub fn allow_half_close(mut self) -> Self {
-        self.gone = Gone::CancelUnlessHalfClosed;
-        self
-    }
-
-    /// The largest request body in bytes, in place of the server's [limit](crate::Limits::body).
-    pub fn body_limit(mut self, bytes: u64) -> Self {
-        self.body_limit = Some(bytes);
-        self
-    }
-
-    /// Puts `wrap` around this route's handlers, those added before and after; see [`Router::wrap`].
-    pub fn wrap<F, R>(mut self, wrap: F) -> Self
-    where
-        F: Fn(&mut Request<'_>, Next<'_>) -> R + Send + Sync + 'static,
-        R: IntoResponse + 'static,
-    {
-        let (at, wrap) = (self.around.depth(), erase_wrap(wrap));
-        for (_, endpoint) in &mut self.endpoints {
-            endpoint.around.wrap(at, wrap.clone());
-        }
-        self.around.wrap(at, wrap);
-        self
-    }
-
-    fn set(mut self, method: &str, handler: Handler) -> Self {
-        let around = self.around.clone();
-        let endpoint = Endpoint { handler, around };
-        self.endpoints.retain(|(known, _)| **known != *method);
-        self.endpoints.push((method.into(), endpoint));
-        self
-    }
-
-    fn merge(&mut self, later: Route) {
-        for (method, endpoint) in later.endpoints {
-            self.endpoints.retain(|(known, _)| *known != method);
-            self.endpoints.push((method, endpoint));
-        }
-        if later.gone != Gone::Cancel {
-            self.gone = later.gone;
-        }
-        self.body_limit = later.body_limit.or(self.body_limit);
-    }
-
-    #[inline]
-    fn endpoint(&self, method: &str) -> Option<&Endpoint> {
-        let by = |name: &str| {
-            self.endpoints
-                .iter()
-                .find(|(known, _)| **known == *name)
-                .map(|(_, endpoint)| endpoint)
-        };
-        by(method).or_else(|| if method == "HEAD" { by("GET") } else { None })
-    }
-
-    /// The value of `Allow`: what is there, and what the router answers by itself.
-    pub(crate) fn allow(&self) -> String {
-        let mut methods: Vec<&str> = self.endpoints.iter().map(|(method, _)| &**method).collect();
-        if methods.contains(&"GET") && !methods.contains(&"HEAD") {
-            methods.push("HEAD");
-        }
-        if !methods.contains(&"OPTIONS") {
-            methods.push("OPTIONS");
-        }
-        methods.join(", ")
-    }
-}
-
-impl Default for Route {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl fmt::Debug for Route {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Route")
-            .field("methods", &self.allow())
-            .field("gone", &self.gone)
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -1,31 +1,50 @@
-//! What is around a handler: functions that see its request before it and its response after it, and state that it shares.
+//! Functions around a handler: each sees the request before the handler and the response after it.
 //!
-//! A [`Surroundings`] is put together when the router is: each handler has its own, complete and in order, so that nothing
-//! is looked for when a request comes. `burst` calls a handler that has no function around it directly.
+//! A [`Surroundings`] is complete when the router is: every handler has its own, in order, so that a request looks for nothing.
 
-use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
-use crate::router::{Endpoint, Found, Route};
-use crate::server::answer::without_handler;
-use crate::{Request, Response};
+use osier_http::Head;
+
+use crate::request::state::States;
+use crate::{IntoResponse, Request, Response};
+
+/// A handler after its return type has been erased. It writes its response to where that is needed: returned, and wrapped
+/// by all who pass it on, a response would be copied several times.
+pub(crate) type Erased = Box<dyn Fn(&mut Request<'_>, &mut Option<Response>) + Send + Sync>;
+
+pub(crate) fn erase<F, R>(handler: F) -> Erased
+where
+    F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+    R: IntoResponse + 'static,
+{
+    Box::new(move |request, response| *response = Some(handler(request).into_response()))
+}
 
 /// A function around a handler, after its return type has been erased.
 pub(crate) type Around = Arc<dyn Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync>;
+
+pub(crate) fn erase_wrap<F, R>(wrap: F) -> Around
+where
+    F: Fn(&mut Request<'_>, Next<'_>) -> R + Send + Sync + 'static,
+    R: IntoResponse + 'static,
+{
+    Arc::new(move |request, next| wrap(request, next).into_response())
+}
 
 /// What is around one handler.
 #[derive(Clone, Default)]
 pub(crate) struct Surroundings {
     /// The outermost first.
     wraps: Vec<Around>,
-    /// Of each type at most one.
-    states: Vec<Arc<dyn Any + Send + Sync>>,
+    pub(crate) states: States,
 }
 
 impl Surroundings {
     pub(crate) const NOTHING: Surroundings = Surroundings {
         wraps: Vec::new(),
-        states: Vec::new(),
+        states: States::NONE,
     };
 
     /// How many functions there are.
@@ -39,47 +58,31 @@ impl Surroundings {
         self.wraps.insert(at, wrap);
     }
 
-    pub(crate) fn state<T: Any>(&self) -> Option<&T> {
-        self.states.iter().find_map(|state| state.downcast_ref())
-    }
-
-    pub(crate) fn has<T: Any>(&self) -> bool {
-        self.state::<T>().is_some()
-    }
-
-    /// Adds a state from outside, unless there is one of its type.
-    pub(crate) fn inherit(&mut self, state: &Arc<dyn Any + Send + Sync>) {
-        if self
-            .states
-            .iter()
-            .all(|known| (**known).type_id() != (**state).type_id())
-        {
-            self.states.push(state.clone());
-        }
-    }
-
     /// Puts it, whole, inside of `outer`.
     pub(crate) fn put_inside(&mut self, outer: &Surroundings) {
         self.wraps.splice(0..0, outer.wraps.iter().cloned());
-        for state in &outer.states {
-            self.inherit(state);
-        }
+        self.states.inherit_all(&outer.states);
     }
 }
 
-/// What a function [around](crate::Router::wrap) a handler goes on to: the next function, and at last the handler.
+/// The rest of the way from a function [around](crate::Router::wrap) a handler: the next function, and at last the handler.
 pub struct Next<'n> {
     wraps: &'n [Around],
-    endpoint: Option<&'n Endpoint>,
-    route: Option<&'n Route>,
+    handler: Option<&'n Erased>,
+    /// The response where there is no handler.
+    unhandled: &'n dyn Fn(&Head<'_>) -> Response,
 }
 
 impl<'n> Next<'n> {
-    pub(crate) fn of(found: Found<'n>) -> Next<'n> {
+    pub(crate) fn new(
+        around: &'n Surroundings,
+        handler: Option<&'n Erased>,
+        unhandled: &'n dyn Fn(&Head<'_>) -> Response,
+    ) -> Next<'n> {
         Next {
-            wraps: &found.around.wraps,
-            endpoint: found.endpoint,
-            route: found.route,
+            wraps: &around.wraps,
+            handler,
+            unhandled,
         }
     }
 
@@ -97,16 +100,16 @@ impl<'n> Next<'n> {
             return wrap(request, Next { wraps, ..self });
         }
         let mut response = None;
-        match self.endpoint {
-            Some(endpoint) => (endpoint.handler)(request, &mut response),
-            None => response = Some(without_handler(self.route, request.head)),
+        match self.handler {
+            Some(handler) => handler(request, &mut response),
+            None => response = Some((self.unhandled)(request.head)),
         }
         response.expect("an erased handler leaves a response")
     }
 }
 
-impl std::fmt::Debug for Next<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Next<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Next")
             .field("further", &self.wraps.len())
             .finish_non_exhaustive()

@@ -1,33 +1,23 @@
-//! What the workers of a server have in common, and the fibers that accept for it and end it.
+//! The fibers that accept for a server, and those that end it.
 //!
 //! ```text
 //!   worker 0: accept ─▶ place ─▶ Conn on 0            every worker has a listener on the same address (SO_REUSEPORT);
 //!   worker 1: accept ─▶ place ─▶ far more than the    a socket moves before its first byte, never later
 //!                         mean? ─▶ Conn on the emptiest
 //! ```
-//!
-//! [`Shared`] is read-only, but for the counters of connections, which change when one opens or closes and never per
-//! request.
 
 use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use osier::net::Stream;
 use osier::{Cancelled, JoinHandle};
-use osier_http::Limits;
 
 use crate::conn::Conn;
-use crate::conn::settings::{Log, Observer, Timeouts, Trusted};
-use crate::conn::worker::Worker;
+use crate::conn::worker::{Shared, Worker};
 use crate::listen::Listener;
-use crate::router::Router;
-
-/// How much above the mean a worker's connections may be before fresh ones go elsewhere, at least.
-const UNEVEN: usize = 8;
 
 /// Pause of a worker that cannot accept: out of descriptors or memory, or at the limit of connections.
 const BACK_OFF: Duration = Duration::from_millis(100);
@@ -37,62 +27,6 @@ const SAY_AGAIN: Duration = Duration::from_secs(5);
 
 /// How often a drain looks whether it is done.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
-
-/// On a cache line of its own: each worker writes its own counter.
-#[derive(Default)]
-#[repr(align(64))]
-pub(crate) struct Padded(AtomicUsize);
-
-/// What the workers of a server have in common.
-pub(crate) struct Shared {
-    pub(crate) router: Router,
-    pub(crate) limits: Limits,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) observer: Option<Observer>,
-    pub(crate) max_connections: usize,
-    /// Where every connection has come to, when the listeners say so: without asking the system for each.
-    pub(crate) bound: Option<SocketAddr>,
-    pub(crate) trusted: Option<Trusted>,
-    pub(crate) log: Log,
-    /// Open connections of each worker, counted in where they are placed. Relaxed: a stale reading only makes the spread
-    /// a little less even.
-    pub(crate) connections: Box<[Padded]>,
-}
-
-impl Shared {
-    #[cold]
-    pub(crate) fn log(&self, line: fmt::Arguments<'_>) {
-        (self.log)(line);
-    }
-
-    /// A connection becomes one of worker `index`.
-    pub(crate) fn arrived(&self, index: usize) {
-        self.connections[index].0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A connection of worker `index` has closed.
-    pub(crate) fn left(&self, index: usize) {
-        self.connections[index].0.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count(&self, index: usize) -> usize {
-        self.connections[index].0.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn total(&self) -> usize {
-        (0..self.connections.len()).map(|index| self.count(index)).sum()
-    }
-
-    /// Which worker a connection goes to that `here` has accepted.
-    fn place(&self, here: usize) -> usize {
-        let workers = self.connections.len();
-        let mean = self.total() / workers;
-        if self.count(here) < mean + (mean / 4).max(UNEVEN) {
-            return here;
-        }
-        (0..workers).min_by_key(|&index| self.count(index)).unwrap_or(here)
-    }
-}
 
 /// The accepting fiber of a worker: never spins, and ends only when it is cancelled.
 pub(crate) fn accept(shared: &Arc<Shared>, listener: &Listener) {

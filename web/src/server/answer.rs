@@ -6,17 +6,14 @@ use std::time::Instant;
 
 use http::StatusCode;
 use osier::Cancelled;
-use osier_http::{Exchange, Head, HeadWriter, Method, Reject, ResponseBody, Sent, write_reject};
+use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, write_reject};
 
 use crate::body::outgoing::Kind;
-use crate::conn::settings::{Observer, Served};
-use crate::router::Route;
-use crate::server::burst::{After, Burst, DRAIN_BYTES};
-use crate::upstream::Broken;
+use crate::conn::serve::After;
+use crate::response::broken::Broken;
+use crate::server::burst::{Burst, DRAIN_BYTES};
+use crate::server::served::{CLIENT_GONE, Observer, Served};
 use crate::{RequestBody, Response};
-
-/// What nginx calls a client that closed before it was answered; only the observer sees it.
-pub(crate) const CLIENT_GONE: u16 = 499;
 
 impl Burst<'_> {
     /// Puts head and body into the output; whether the connection may be kept, or why it may not even linger.
@@ -39,7 +36,7 @@ impl Burst<'_> {
             self.observe(started, Some(head), CLIENT_GONE, 0);
             return Err(After::Gone);
         }
-        let closing = !can_go_on || response.close || self.link.worker.draining.get();
+        let closing = !can_go_on || response.close || self.peer.worker.draining.get();
         let exchange = if closing {
             head.exchange().closing()
         } else {
@@ -75,7 +72,7 @@ impl Burst<'_> {
                 return None;
             }
             body.welcome();
-            let exchange = match response.close || self.link.worker.draining.get() {
+            let exchange = match response.close || self.peer.worker.draining.get() {
                 true => head.exchange().closing(),
                 false => head.exchange(),
             };
@@ -121,15 +118,15 @@ impl Burst<'_> {
             failed => {
                 let mut instead = None;
                 if let Ok(Err(error)) = failed {
-                    instead = Broken::status_of(&error).map(plain);
+                    instead = Broken::status_of(&error).map(Response::plain);
                     let (method, target) = (head.method(), head.target());
-                    self.link
+                    self.peer
                         .worker
                         .server
                         .log(format_args!("the response body of {method} {target} failed: {error}"));
                 }
                 if self.output.take_back(mark) {
-                    let mut response = instead.unwrap_or_else(internal_error);
+                    let mut response = instead.unwrap_or_else(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR));
                     status = response.status;
                     let sent = self.write_head(&response, exchange.closing());
                     (self.output.send(&mut response.body, sent).unwrap_or(0), Ok(false))
@@ -157,7 +154,7 @@ impl Burst<'_> {
             return false;
         }
         let (method, target) = (head.method(), head.target());
-        self.link
+        self.peer
             .worker
             .server
             .log(format_args!("{method} {target} failed: {cause}"));
@@ -173,9 +170,9 @@ impl Burst<'_> {
         head.lines(&response.fields);
         if !response.has_date {
             if self.suspended.take() {
-                self.link.worker.date.borrow_mut().refresh(osier::time::coarse_now());
+                self.peer.worker.date.borrow_mut().refresh(osier::time::coarse_now());
             }
-            head.date(self.link.worker.date.borrow().line());
+            head.date(self.peer.worker.date.borrow().line());
         }
         head.finish(response.body.len().map_or(ResponseBody::Stream, ResponseBody::Known))
     }
@@ -183,11 +180,11 @@ impl Burst<'_> {
     /// Answers what HTTP or a limit forbids. Nobody can say where the next request would begin.
     #[cold]
     pub(crate) fn refuse(&self, reject: Reject, head: Option<&Head<'_>>) -> After {
-        let started = self.link.worker.server.observer.is_some().then(Instant::now);
+        let started = self.app.observer.is_some().then(Instant::now);
         write_reject(
             &mut self.output.state().buffer,
             reject,
-            self.link.worker.date.borrow().line(),
+            self.peer.worker.date.borrow().line(),
         );
         self.observe(started, head, reject.status(), reject.reason().len() as u64 + 1);
         After::Linger
@@ -195,7 +192,7 @@ impl Burst<'_> {
 
     /// The answer to a head that did not come as a whole in time.
     pub(crate) fn head_timed_out(&self) -> io::Result<()> {
-        let started = self.link.worker.server.observer.is_some().then(Instant::now);
+        let started = self.app.observer.is_some().then(Instant::now);
         self.suspended.set(true);
         let mut response = Response::new(StatusCode::REQUEST_TIMEOUT).body("the request did not come in time\n");
         let sent = self.write_head(&response, Exchange::REJECTED);
@@ -207,7 +204,7 @@ impl Burst<'_> {
     /// Tells the observer, if there is one: only then there is a start.
     #[inline(always)]
     pub(crate) fn observe(&self, started: Option<Instant>, head: Option<&Head<'_>>, status: u16, bytes: u64) {
-        if let (Some(started), Some(observer)) = (started, &self.link.worker.server.observer) {
+        if let (Some(started), Some(observer)) = (started, &self.app.observer) {
             self.tell(observer, started, head, status, bytes);
         }
     }
@@ -215,7 +212,7 @@ impl Burst<'_> {
     #[inline(never)]
     fn tell(&self, observer: &Observer, started: Instant, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
-        let (duration, peer, is_told) = (started.elapsed(), self.link.peer(), self.link.is_told());
+        let (duration, peer, is_proxied) = (started.elapsed(), self.peer.peer(), self.peer.is_proxied());
         let (id, label) = (self.marks.id.get(), self.marks.label.get());
         observer(&Served {
             head,
@@ -223,7 +220,7 @@ impl Burst<'_> {
             bytes,
             duration,
             peer,
-            is_told,
+            is_proxied,
             id,
             label,
         });
@@ -237,29 +234,4 @@ fn asks_for_upgrade(head: &Head<'_>) -> bool {
         .headers()
         .filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
     head.header("upgrade").is_some() && connection.any(|(_, value)| value.split(|&byte| byte == b',').any(is_upgrade))
-}
-
-/// The status in words.
-pub(crate) fn plain(status: StatusCode) -> Response {
-    let reason = status.canonical_reason().unwrap_or("error").to_ascii_lowercase();
-    Response::new(status).body(reason + "\n")
-}
-
-pub(crate) fn internal_error() -> Response {
-    Response::new(StatusCode::INTERNAL_SERVER_ERROR).body("internal server error\n")
-}
-
-/// The server's own answers, to what the router has no handler for.
-#[cold]
-pub(crate) fn without_handler(route: Option<&Route>, head: &Head<'_>) -> Response {
-    let plain = |status, text: &'static str| Response::new(status).body(text);
-    match (head.method(), route) {
-        (Method::Connect, _) => plain(StatusCode::NOT_IMPLEMENTED, "not implemented\n"),
-        (Method::Options, Some(route)) => Response::new(StatusCode::NO_CONTENT).header("allow", route.allow()),
-        (Method::Options, None) if head.path() == "*" => Response::new(StatusCode::NO_CONTENT),
-        (_, Some(route)) => {
-            plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n").header("allow", route.allow())
-        }
-        (_, None) => plain(StatusCode::NOT_FOUND, "not found\n"),
-    }
 }

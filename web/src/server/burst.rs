@@ -14,22 +14,24 @@
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
-use http::Extensions;
+use http::{Extensions, StatusCode};
 use osier::Cancelled;
 use osier::io::{HalfClose, while_connected};
 use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Outline, Slots};
 
 use crate::conn::output::Output;
-use crate::conn::peer::Wire;
-use crate::conn::upgrade::Takeover;
+use crate::conn::peer::Peer;
+use crate::conn::serve::{After, Input, Serve};
 use crate::request::{Marks, Matched, Turns};
 use crate::router::next::Next;
-use crate::router::{Found, Gone, Routed};
-use crate::server::answer::{CLIENT_GONE, internal_error, without_handler};
-use crate::{Request, RequestBody};
+use crate::router::route::{Gone, without_handler};
+use crate::router::{Found, Routed, Router};
+use crate::server::served::{CLIENT_GONE, Observer};
+use crate::{Request, RequestBody, Response};
 
 /// A body that does not lie in the buffer as a whole has at least this much room there.
 const BODY_ROOM: usize = 4 << 10;
@@ -37,54 +39,54 @@ const BODY_ROOM: usize = 4 << 10;
 /// The most that is read of a body its handler did not want, so that the connection can be kept.
 pub(crate) const DRAIN_BYTES: u64 = 256 << 10;
 
-/// What the connection does next.
-pub(crate) enum After {
-    /// Waits for bytes; what is left of the input is an incomplete head, which the scanner has seen.
-    Wait(HeadScanner),
-    /// Has answered, and closes, but the client may still be sending.
-    Linger,
-    /// Closes.
-    End,
-    /// The client is gone: closes, and nothing more is sent.
-    Gone,
-    /// Goes on at once, under another policy.
+/// What answers the requests of a server.
+pub(crate) struct App {
+    pub(crate) router: Router,
+    pub(crate) observer: Option<Observer>,
+}
+
+impl Serve for App {
+    fn serve(&self, peer: Peer<'_>, output: &Output<'_>, input: &mut Input) -> After {
+        let burst = Burst::new(self, peer, output);
+        osier::fiber::before_suspend(&|| burst.before_suspension(), || burst.run(input))
+    }
+
+    fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()> {
+        Burst::new(self, peer, output).head_timed_out()
+    }
+}
+
+/// What a part of a burst ends with.
+enum Step {
+    Done(After),
+    /// The burst goes on at once, under another policy.
     Under(Gone),
-    /// Is no longer HTTP; the rest of the input is the new protocol's.
-    Taken(Takeover),
 }
 
-/// The bytes of the connection that have not been answered: `start..end`.
-pub(crate) struct Input {
-    pub(crate) bytes: Box<[u8]>,
-    pub(crate) start: usize,
-    pub(crate) end: usize,
+/// Makes sure that `BODY_ROOM` bytes fit after a head of `len` bytes.
+#[inline]
+fn make_room(input: &mut Input, len: usize) {
+    if input.bytes.len() - input.start - len < BODY_ROOM {
+        make_room_slowly(input, len);
+    }
 }
 
-impl Input {
-    /// Makes sure that `BODY_ROOM` bytes fit after a head of `len` bytes.
-    #[inline]
-    fn make_room(&mut self, len: usize) {
-        if self.bytes.len() - self.start - len < BODY_ROOM {
-            self.make_room_slowly(len);
-        }
+#[cold]
+fn make_room_slowly(input: &mut Input, len: usize) {
+    let held = input.end - input.start;
+    if input.bytes.len() - len >= BODY_ROOM {
+        input.bytes.copy_within(input.start..input.end, 0);
+    } else {
+        let mut bytes = vec![0; held + BODY_ROOM].into_boxed_slice();
+        bytes[..held].copy_from_slice(&input.bytes[input.start..input.end]);
+        input.bytes = bytes;
     }
-
-    #[cold]
-    fn make_room_slowly(&mut self, len: usize) {
-        let held = self.end - self.start;
-        if self.bytes.len() - len >= BODY_ROOM {
-            self.bytes.copy_within(self.start..self.end, 0);
-        } else {
-            let mut bytes = vec![0; held + BODY_ROOM].into_boxed_slice();
-            bytes[..held].copy_from_slice(&self.bytes[self.start..self.end]);
-            self.bytes = bytes;
-        }
-        (self.start, self.end) = (0, held);
-    }
+    (input.start, input.end) = (0, held);
 }
 
 pub(crate) struct Burst<'b> {
-    pub(crate) link: Wire<'b>,
+    pub(crate) app: &'b App,
+    pub(crate) peer: Peer<'b>,
     pub(crate) output: &'b Output<'b>,
     /// The fiber has been suspended since the date was made.
     pub(crate) suspended: Cell<bool>,
@@ -96,12 +98,12 @@ pub(crate) struct Burst<'b> {
 pub(crate) struct Panicked;
 
 impl<'b> Burst<'b> {
-    pub(crate) fn new(link: impl Into<Wire<'b>>, output: &'b Output<'b>) -> Self {
-        let suspended = Cell::new(false);
+    fn new(app: &'b App, peer: Peer<'b>, output: &'b Output<'b>) -> Self {
         Burst {
-            link: link.into(),
+            app,
+            peer,
             output,
-            suspended,
+            suspended: Cell::new(false),
             marks: Marks::default(),
         }
     }
@@ -120,7 +122,7 @@ impl<'b> Burst<'b> {
     pub(crate) fn run(&self, input: &mut Input) -> After {
         let mut gone = Gone::Cancel;
         loop {
-            let after = match (gone, self.link.stream()) {
+            let after = match (gone, self.peer.stream()) {
                 (Gone::Cancel, Some(stream)) => {
                     while_connected(stream, HalfClose::IsGone, || self.run_under(gone, input))
                 }
@@ -130,37 +132,37 @@ impl<'b> Burst<'b> {
                 (Gone::Finish, _) | (_, None) => Ok(self.run_under(gone, input)),
             };
             match after {
-                Ok(After::Under(other)) => gone = other,
-                Ok(after) => return after,
+                Ok(Step::Under(other)) => gone = other,
+                Ok(Step::Done(after)) => return after,
                 Err(_) => return After::Gone,
             }
         }
     }
 
-    fn run_under(&self, gone: Gone, input: &mut Input) -> After {
-        let limits = &self.link.worker.server.limits;
+    fn run_under(&self, gone: Gone, input: &mut Input) -> Step {
+        let limits = &self.peer.worker.server.limits;
         let mut outline = Outline::new();
         loop {
             if let Some(len) = outline.find(&input.bytes[input.start..input.end], limits) {
-                input.make_room(len);
-                if let Some(after) = self.serve(gone, input, len, Some(&outline)) {
-                    return after;
+                make_room(input, len);
+                if let Some(step) = self.serve(gone, input, len, Some(&outline)) {
+                    return step;
                 }
                 continue;
             }
             let mut scanner = HeadScanner::new();
             if input.start == input.end {
-                return After::Wait(scanner);
+                return Step::Done(After::Wait(scanner));
             }
             match scanner.scan(&input.bytes[input.start..input.end], limits) {
-                Ok(None) => return After::Wait(scanner),
+                Ok(None) => return Step::Done(After::Wait(scanner)),
                 Ok(Some(len)) => {
-                    input.make_room(len);
-                    if let Some(after) = self.serve(gone, input, len, None) {
-                        return after;
+                    make_room(input, len);
+                    if let Some(step) = self.serve(gone, input, len, None) {
+                        return step;
                     }
                 }
-                Err(reject) => return self.refuse(reject, None),
+                Err(reject) => return Step::Done(self.refuse(reject, None)),
             }
         }
     }
@@ -168,8 +170,8 @@ impl<'b> Burst<'b> {
     /// Answers the request whose head is the next `len` bytes, those of `outline` if there is one; `None` when the connection
     /// goes on.
     #[inline]
-    fn serve(&self, gone: Gone, input: &mut Input, len: usize, outline: Option<&Outline>) -> Option<After> {
-        let server = &*self.link.worker.server;
+    fn serve(&self, gone: Gone, input: &mut Input, len: usize, outline: Option<&Outline>) -> Option<Step> {
+        let server = &*self.peer.worker.server;
         let received = input.end - input.start - len;
         let rest_at = input.start + len;
         let (head, rest) = input.bytes[input.start..].split_at_mut(len);
@@ -181,20 +183,20 @@ impl<'b> Burst<'b> {
         };
         let head = match parsed {
             Ok(head) => head,
-            Err(reject) => return Some(self.refuse(reject, None)),
+            Err(reject) => return Some(Step::Done(self.refuse(reject, None))),
         };
         let head = &head;
         let (form, mut params) = (OnceCell::new(), None);
         let found = match head.method() {
-            Method::Connect => server.router.nothing(),
-            method => server.router.find(method.as_str(), head.path(), &form, &mut params),
+            Method::Connect => self.app.router.nothing(),
+            method => self.app.router.find(method.as_str(), head.path(), &form, &mut params),
         };
         let Found { endpoint, route, .. } = found;
         let mut body_limit = None;
         if let Some(route) = route {
             body_limit = route.body_limit;
             if route.gone != gone {
-                return Some(After::Under(route.gone));
+                return Some(Step::Under(route.gone));
             }
         }
         let decoder = match body_limit {
@@ -203,7 +205,7 @@ impl<'b> Burst<'b> {
         };
         let decoder = match decoder {
             Ok(decoder) => (decoder, head.body()),
-            Err(reject) => return Some(self.refuse(reject, Some(head))),
+            Err(reject) => return Some(Step::Done(self.refuse(reject, Some(head)))),
         };
         let expected = head.expect_continue();
         let params = params.as_ref().map(|params| Matched {
@@ -215,25 +217,28 @@ impl<'b> Burst<'b> {
         let mut request = Request {
             head,
             params,
-            body: RequestBody::new(self.link, self.output, decoder, rest, received, expected),
+            body: RequestBody::new(self.peer, self.output, decoder, rest, received, expected),
             marks: &self.marks,
             extensions: Extensions::new(),
             turns: &turns,
-            around: found.around,
+            states: &found.around.states,
             mount: found.mount,
         };
 
-        let started = server.observer.is_some().then(Instant::now);
+        let started = self.app.observer.is_some().then(Instant::now);
         let mut response = None;
         // After a panic there is no response, and the server's own takes its place.
         if found.around.depth() > 0 {
-            let _ = self.catch(head, started, || response = Some(Next::of(found).run(&mut request)));
+            let unhandled = |head: &Head<'_>| without_handler(route, head);
+            let handler = endpoint.map(|endpoint| &endpoint.handler);
+            let next = Next::new(found.around, handler, &unhandled);
+            let _ = self.catch(head, started, || response = Some(next.run(&mut request)));
         } else if let Some(endpoint) = endpoint {
             let _ = self.catch(head, started, || (endpoint.handler)(&mut request, &mut response));
         } else {
             response = Some(without_handler(route, head));
         }
-        let response = response.get_or_insert_with(internal_error);
+        let response = response.get_or_insert_with(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR));
         let body = &mut request.body;
         let done = self.answer(response, head, body, started);
         let keep = matches!(done, Ok(true)) && body.drain(DRAIN_BYTES);
@@ -243,9 +248,11 @@ impl<'b> Burst<'b> {
         (input.start, input.end) = (rest_at + unread.start, rest_at + unread.end);
         match done {
             Ok(_) if keep => None,
-            Ok(_) if nothing_left && (!head.keep_alive() || self.link.worker.draining.get()) => Some(After::End),
-            Ok(_) => Some(After::Linger),
-            Err(after) => Some(after),
+            Ok(_) if nothing_left && (!head.keep_alive() || self.peer.worker.draining.get()) => {
+                Some(Step::Done(After::End))
+            }
+            Ok(_) => Some(Step::Done(After::Linger)),
+            Err(after) => Some(Step::Done(after)),
         }
     }
 
@@ -275,7 +282,7 @@ impl<'b> Burst<'b> {
             _ => "(no message)",
         };
         let (method, target) = (head.method(), head.target());
-        self.link
+        self.peer
             .worker
             .server
             .log(format_args!("the handler of {method} {target} panicked: {message}"));

@@ -3,6 +3,7 @@
 pub(crate) mod accept;
 pub(crate) mod answer;
 pub(crate) mod burst;
+pub(crate) mod served;
 
 use std::future::poll_fn;
 use std::io;
@@ -18,10 +19,13 @@ use atomic_waker::AtomicWaker;
 use osier::JoinHandle;
 use osier_http::Limits;
 
-use crate::conn::settings::{Log, Observer, Served, Timeouts, Trusted};
+use crate::conn::settings::{Log, Timeouts, Trusted};
+use crate::conn::worker::{ConnectionCount, Shared};
 use crate::listen::{Address, Listener, NOWHERE, bind_unix};
 use crate::router::Router;
-use crate::server::accept::{Padded, Shared, accept, drain, on_worker};
+use crate::server::accept::{accept, drain, on_worker};
+use crate::server::burst::App;
+use crate::server::served::{Observer, Served};
 
 /// Serves `router` on `addr` with the defaults of [`Server`], until the fiber is cancelled.
 ///
@@ -250,15 +254,17 @@ impl Server {
     /// What the workers of the server have in common.
     pub(crate) fn shared(self, workers: usize) -> Shared {
         Shared {
-            router: self.router,
+            app: Box::new(App {
+                router: self.router,
+                observer: self.observer,
+            }),
             limits: self.limits,
             timeouts: self.timeouts,
             max_connections: self.max_connections,
             bound: None,
             trusted: self.trusted,
-            observer: self.observer,
             log: self.log,
-            connections: (0..workers).map(|_| Padded::default()).collect(),
+            connections: (0..workers).map(|_| ConnectionCount::default()).collect(),
         }
     }
 }

@@ -17,7 +17,6 @@
 //! a worker whose own shelf is empty takes from another's, which costs two system calls where connecting would cost more.
 
 mod backend;
-mod broken;
 mod check;
 mod health;
 mod keeper;
@@ -41,7 +40,6 @@ use backend::Backend;
 use health::{Admits, Policy};
 
 pub use backend::BackendStats;
-pub(crate) use broken::Broken;
 pub use check::Check;
 pub use lease::Lease;
 

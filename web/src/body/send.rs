@@ -1,0 +1,117 @@
+//! Sending the body of a response: from memory, from a file, or as code of the handler produces it.
+
+use std::io::{self, Read, Write};
+use std::mem;
+
+use osier_http::{Sent, Transfer};
+
+use crate::RequestBody;
+use crate::body::outgoing::{Body, FilePart, FileParts, Kind};
+use crate::conn::output::{HIGH_WATER, Output};
+
+/// A body of at least this many bytes is sent from where it is instead of being copied. (Measured over loopback, against a copy:
+/// 3 % less CPU for a response of 8 KiB, 1 to 5 for 16, 1 more for 4.)
+const IN_PLACE: usize = 8 << 10;
+
+impl Output<'_> {
+    /// Sends `body` as the finished head promised; the number of body bytes handed over. What held code of the handler is
+    /// used up.
+    ///
+    /// # Errors
+    ///
+    /// When the connection cannot go on: the client does not take it, or the body turned out shorter than promised.
+    #[inline]
+    pub(crate) fn send(&self, body: &mut Body, sent: Sent) -> io::Result<u64> {
+        match (body.bytes(), sent.transfer) {
+            (_, Transfer::None | Transfer::Tunnel) => {
+                *body = Body::empty();
+                Ok(0)
+            }
+            (Some(bytes), _) => {
+                let mut state = self.state();
+                if bytes.len() >= IN_PLACE {
+                    self.send_in_place(state, bytes)?;
+                } else {
+                    state.buffer.extend_from_slice(bytes);
+                    if state.buffer.len() >= HIGH_WATER {
+                        self.send_in_place(state, &[])?;
+                    }
+                }
+                Ok(bytes.len() as u64)
+            }
+            (None, _) => self.send_slowly(mem::take(body), sent, None),
+        }
+    }
+
+    /// As [`send`](Output::send), for a body that is not in memory; one that reads the request's has it in `from`.
+    pub(crate) fn send_slowly(&self, body: Body, sent: Sent, from: Option<&mut RequestBody<'_>>) -> io::Result<u64> {
+        if sent.transfer == Transfer::None {
+            return Ok(0);
+        }
+        let chunked = sent.transfer == Transfer::Chunked;
+        let count = match body.kind {
+            Kind::File { file, offset, len } => return self.send_file(&file, offset, len),
+            Kind::FileParts(whole) => {
+                let FileParts { file, parts, tail } = *whole;
+                let mut count = tail.len() as u64;
+                for FilePart { before, offset, len } in parts {
+                    self.write(&before);
+                    count += before.len() as u64 + self.send_file(&file, offset, len)?;
+                }
+                self.write(&tail);
+                return Ok(count);
+            }
+            Kind::Reader { mut reader, len } => {
+                let mut writer = self.body_writer(chunked);
+                let count = copy(&mut reader, &mut writer, len)?;
+                if len.is_some_and(|len| count < len) {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the reader of a response body ended early",
+                    ));
+                }
+                count
+            }
+            Kind::Stream(produce, len) => {
+                let mut writer = self.body_writer(chunked);
+                produce(&mut writer)?;
+                if len.is_some_and(|len| writer.count != len) {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "a response body has not the length that was promised",
+                    ));
+                }
+                writer.count
+            }
+            Kind::Duplex(exchange) => {
+                let mut writer = self.body_writer(chunked);
+                exchange(from.expect("given with a body of this kind"), &mut writer)?;
+                writer.count
+            }
+            Kind::Upgrade(..) | Kind::Empty | Kind::Static(_) | Kind::Owned(_) | Kind::Shared(_) => {
+                unreachable!("bytes() gave them")
+            }
+        };
+        if chunked {
+            self.end_chunks();
+        }
+        Ok(count)
+    }
+}
+
+/// Copies at most `len` bytes. Unlike `io::copy` it says how many it was when the reader ends early.
+pub(crate) fn copy(reader: &mut dyn Read, writer: &mut dyn Write, len: Option<u64>) -> io::Result<u64> {
+    let mut reader = reader.take(len.unwrap_or(u64::MAX));
+    let (mut piece, mut count) = (vec![0; 16 << 10], 0);
+    loop {
+        match reader.read(&mut piece) {
+            Ok(0) => return Ok(count),
+            Ok(read) => {
+                writer.write_all(&piece[..read])?;
+                count += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

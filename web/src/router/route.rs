@@ -1,0 +1,212 @@
+//! The handlers of one path, by method, and the responses of a path that lacks the method.
+
+use std::fmt;
+
+use http::StatusCode;
+use osier_http::{Head, Method};
+
+use crate::router::next::{Erased, Next, Surroundings, erase, erase_wrap};
+use crate::{IntoResponse, Request, Response};
+
+/// A handler, and what is around it.
+pub(crate) struct Endpoint {
+    pub(crate) handler: Erased,
+    /// What its route and all routers around that have said.
+    pub(crate) around: Surroundings,
+}
+
+/// What becomes of a handler whose client is gone while it waits for something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// Cancelled on a reset, and on the client's FIN.
+    Cancel,
+    /// Cancelled on a reset only: the client may close its sending half and still read the answer.
+    CancelUnlessHalfClosed,
+    /// Never cancelled.
+    Finish,
+}
+
+/// The handlers of one path, and what holds for all of them.
+///
+/// ```
+/// use osier_web::{Route, Router};
+///
+/// let router = Router::new().route("/payments", Route::new().post(|_| "done").finish_when_gone().body_limit(4096));
+/// ```
+pub struct Route {
+    /// In the order of addition; each method at most once.
+    pub(super) endpoints: Vec<(Box<str>, Endpoint)>,
+    pub(crate) gone: Gone,
+    pub(crate) body_limit: Option<u64>,
+    /// What the route has said itself.
+    around: Surroundings,
+    /// What the routers around it have said.
+    pub(super) outside: Surroundings,
+}
+
+impl Route {
+    /// What holds for fallbacks.
+    pub(super) const PLAIN: &'static Route = &Route {
+        endpoints: Vec::new(),
+        gone: Gone::Cancel,
+        body_limit: None,
+        around: Surroundings::NOTHING,
+        outside: Surroundings::NOTHING,
+    };
+
+    /// A route without a handler.
+    pub fn new() -> Self {
+        Route {
+            endpoints: Vec::new(),
+            gone: Gone::Cancel,
+            body_limit: None,
+            around: Surroundings::NOTHING,
+            outside: Surroundings::NOTHING,
+        }
+    }
+
+    /// Answers `method`, which may be one that HTTP does not define.
+    pub fn on<F, R>(self, method: http::Method, handler: F) -> Self
+    where
+        F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+        R: IntoResponse + 'static,
+    {
+        self.set(method.as_str(), erase(handler))
+    }
+
+    /// Lets the handlers run to their end even when the client is gone; the answer is then thrown away.
+    pub fn finish_when_gone(mut self) -> Self {
+        self.gone = Gone::Finish;
+        self
+    }
+
+    /// Takes a client that has closed its sending half for one that still waits for the answer; a reset still cancels.
+    pub fn allow_half_close(mut self) -> Self {
+        self.gone = Gone::CancelUnlessHalfClosed;
+        self
+    }
+
+    /// The largest request body in bytes, in place of the server's [limit](crate::Limits::body).
+    pub fn body_limit(mut self, bytes: u64) -> Self {
+        self.body_limit = Some(bytes);
+        self
+    }
+
+    /// Puts `wrap` around this route's handlers, those added before and after; see [`Router::wrap`].
+    pub fn wrap<F, R>(mut self, wrap: F) -> Self
+    where
+        F: Fn(&mut Request<'_>, Next<'_>) -> R + Send + Sync + 'static,
+        R: IntoResponse + 'static,
+    {
+        let (at, wrap) = (self.around.depth(), erase_wrap(wrap));
+        for (_, endpoint) in &mut self.endpoints {
+            endpoint.around.wrap(at, wrap.clone());
+        }
+        self.around.wrap(at, wrap);
+        self
+    }
+
+    pub(super) fn set(mut self, method: &str, handler: Erased) -> Self {
+        let around = self.around.clone();
+        let endpoint = Endpoint { handler, around };
+        self.endpoints.retain(|(known, _)| **known != *method);
+        self.endpoints.push((method.into(), endpoint));
+        self
+    }
+
+    pub(super) fn merge(&mut self, later: Route) {
+        for (method, endpoint) in later.endpoints {
+            self.endpoints.retain(|(known, _)| *known != method);
+            self.endpoints.push((method, endpoint));
+        }
+        if later.gone != Gone::Cancel {
+            self.gone = later.gone;
+        }
+        self.body_limit = later.body_limit.or(self.body_limit);
+    }
+
+    #[inline]
+    pub(super) fn endpoint(&self, method: &str) -> Option<&Endpoint> {
+        let by = |name: &str| {
+            self.endpoints
+                .iter()
+                .find(|(known, _)| **known == *name)
+                .map(|(_, endpoint)| endpoint)
+        };
+        by(method).or_else(|| if method == "HEAD" { by("GET") } else { None })
+    }
+
+    /// The value of `Allow`: what is there, and what the router answers by itself.
+    pub(crate) fn allow(&self) -> String {
+        let mut methods: Vec<&str> = self.endpoints.iter().map(|(method, _)| &**method).collect();
+        if methods.contains(&"GET") && !methods.contains(&"HEAD") {
+            methods.push("HEAD");
+        }
+        if !methods.contains(&"OPTIONS") {
+            methods.push("OPTIONS");
+        }
+        methods.join(", ")
+    }
+}
+
+impl Default for Route {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route")
+            .field("methods", &self.allow())
+            .field("gone", &self.gone)
+            .finish_non_exhaustive()
+    }
+}
+
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident $method:literal)*) => {
+        impl Route {
+            $($(#[$doc])*
+            pub fn $name<F, R>(self, handler: F) -> Self
+            where
+                F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+                R: IntoResponse + 'static,
+            {
+                self.set($method, erase(handler))
+            })*
+        }
+    };
+}
+
+methods! {
+    /// Answers `GET`, and `HEAD` unless that has a handler of its own.
+    get "GET"
+    /// Answers `HEAD`; the body of the response is not sent.
+    head "HEAD"
+    /// Answers `POST`.
+    post "POST"
+    /// Answers `PUT`.
+    put "PUT"
+    /// Answers `PATCH`.
+    patch "PATCH"
+    /// Answers `DELETE`.
+    delete "DELETE"
+    /// Answers `OPTIONS` in place of the automatic list of methods.
+    options "OPTIONS"
+}
+
+/// The server's own response to a request that the router has no handler for.
+#[cold]
+pub(crate) fn without_handler(route: Option<&Route>, head: &Head<'_>) -> Response {
+    let plain = |status, text: &'static str| Response::new(status).body(text);
+    match (head.method(), route) {
+        (Method::Connect, _) => plain(StatusCode::NOT_IMPLEMENTED, "not implemented\n"),
+        (Method::Options, Some(route)) => Response::new(StatusCode::NO_CONTENT).header("allow", route.allow()),
+        (Method::Options, None) if head.path() == "*" => Response::new(StatusCode::NO_CONTENT),
+        (_, Some(route)) => {
+            plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n").header("allow", route.allow())
+        }
+        (_, None) => plain(StatusCode::NOT_FOUND, "not found\n"),
+    }
+}
