@@ -32,3 +32,21 @@ chapters! {
     Debugging: "debugging.md",
     Traps: "traps.md",
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_chapter_is_a_doc_test() {
+        let summary = include_str!("../docs/guide/src/SUMMARY.md");
+        let chapters: Vec<&str> = summary
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'))
+            .map(|(file, _)| file)
+            .collect();
+        assert!(chapters.len() >= 20, "{chapters:?}");
+        for file in chapters {
+            assert!(include_str!("lib.rs").contains(&format!(": \"{file}\",")), "{file}");
+        }
+    }
+}

@@ -6,9 +6,10 @@
 //!
 //! # Layout
 //!
-//! `guard` says who may see live data, `live` sends it. The pages lie in `welcome/`: each is what stands in `frame.html`. They ask nobody but this server, and their policy makes
-//! sure of it.
+//! `guard` says who may see live data, `live` sends it, `docs` has the documents. The pages are the HTML files of this folder, each
+//! put into `frame.html`. They load nothing from other servers, and their content security policy makes sure of it.
 
+mod docs;
 mod guard;
 mod live;
 
@@ -70,40 +71,6 @@ const ASSETS: [(&str, &str, &str); 5] = [
     ("/favicon.ico", "image/svg+xml", include_str!("icon.svg")),
 ];
 
-/// Name, what it is about, text.
-const DOCS: [(&str, &str, &str); 6] = [
-    (
-        "README.md",
-        "what Osier is, and how to start",
-        include_str!("../../../README.md"),
-    ),
-    (
-        "ARCHITECTURE.md",
-        "the crates, the life of one request, the invariants: on one screen",
-        include_str!("../../../ARCHITECTURE.md"),
-    ),
-    (
-        "configuration.md",
-        "every key of a configuration file",
-        include_str!("../../../docs/configuration.md"),
-    ),
-    (
-        "mixing.md",
-        "Osier together with other libraries and other runtimes",
-        include_str!("../../../docs/mixing.md"),
-    ),
-    (
-        "rewrite.md",
-        "the rewrite rules of a site",
-        include_str!("../../../docs/rewrite.md"),
-    ),
-    (
-        "CHANGELOG.md",
-        "what has changed",
-        include_str!("../../../CHANGELOG.md"),
-    ),
-];
-
 /// The built-in site, for all listeners.
 pub struct Welcome {
     files: Files,
@@ -129,8 +96,9 @@ impl Welcome {
         for (path, mime, text) in ASSETS {
             pages.push((path.into(), mime, text.into()));
         }
-        for (name, _, text) in DOCS {
-            pages.push((format!("/docs/{name}"), "text/plain; charset=utf-8", text.into()));
+        for doc in docs::GUIDE.iter().chain(&docs::DOCS) {
+            let path = format!("/docs/{}", doc.path);
+            pages.push((path, "text/plain; charset=utf-8", doc.text.into()));
         }
         let options = Options {
             headers: headers.map(|(name, value)| (name.into(), value.into())).into(),
@@ -206,24 +174,13 @@ fn script(path: &str) -> String {
 }
 
 fn table_of_docs() -> String {
-    let entries: String = DOCS
-        .iter()
-        .map(|(name, about, _)| format!("<dt><a href=\"/docs/{name}\">{name}</a></dt><dd>{about}</dd>\n"))
-        .collect();
     framed(&Page {
         path: "/docs",
         title: "Docs · Osier",
         script: "",
         main: "{docs}",
     })
-    .replace(
-        "{docs}",
-        &format!(
-            "<div class=\"page\">\n<h1>Docs</h1>\n<p class=\"lead\">As they lie in the repository, of the version that is \
-             running: {}.</p>\n<dl class=\"docs\">\n{entries}</dl>\n</div>",
-            env!("CARGO_PKG_VERSION")
-        ),
-    )
+    .replace("{docs}", &docs::table())
 }
 
 #[cfg(test)]

@@ -286,6 +286,12 @@ fn pages_and_documents_are_served_under_a_strict_policy() {
         ("/runtime", "text/html; charset=utf-8", "Show every fiber"),
         ("/docs", "text/html; charset=utf-8", "/docs/ARCHITECTURE.md"),
         ("/docs/README.md", "text/plain; charset=utf-8", "# Osier"),
+        ("/docs", "text/html; charset=utf-8", "/docs/guide/waiting.md"),
+        (
+            "/docs/guide/waiting.md",
+            "text/plain; charset=utf-8",
+            "# Fibers and waiting",
+        ),
         ("/docs/ARCHITECTURE.md", "text/plain; charset=utf-8", "# Architecture"),
         ("/style.css", "text/css; charset=utf-8", "prefers-color-scheme"),
         ("/chat.js", "text/javascript; charset=utf-8", "WebSocket"),
