@@ -35,13 +35,17 @@ use osier_http::proxy_protocol::{self, Told};
 use crate::conn::output::Output;
 use crate::conn::serve::{After, Input};
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
-use crate::conn::worker::{Buffers, INPUT_BYTES, Link, RESTING, Worker};
+use crate::conn::worker::{Buffers, FRESH_GRACE, INPUT_BYTES, Link, RESTING, Worker};
 use crate::listen::NOWHERE;
 
-/// After the last answer the client's bytes are read and thrown away, so that no reset overtakes the answer: for this
-/// long and this many bytes (RFC 9112 §9.6).
-const LINGER: Duration = Duration::from_secs(2);
-const LINGER_BYTES: usize = 256 << 10;
+/// After the last answer the client's bytes are read and thrown away, so that no reset overtakes the answer (RFC 9112 §9.6):
+/// while the client goes on sending, for at most this long and this many bytes. An early 413 or 403 thus reaches a client
+/// that sends 100 MB at 3 MB/s before it reads.
+const LINGER: Duration = Duration::from_secs(60);
+const LINGER_BYTES: u64 = 1 << 30;
+
+/// A client that sends nothing for so long, and does not close, has read its answer or never will.
+const LINGER_QUIET: Duration = Duration::from_secs(5);
 
 /// The first room for an incomplete head beyond what has come of it.
 const PARTIAL_ROOM: usize = 256;
@@ -89,8 +93,15 @@ struct Partial {
 }
 
 struct Linger {
-    left: usize,
+    left: u64,
     deadline: Option<Instant>,
+}
+
+impl Linger {
+    /// Until the next bytes, or the end.
+    fn sleep(&self) -> Next {
+        Next::Sleep(self.deadline.into_iter().chain(after(LINGER_QUIET)).min())
+    }
 }
 
 impl Conn {
@@ -107,10 +118,15 @@ impl Conn {
         let link = worker.link(stream, peer);
         let conn = Box::new(Conn { link, stage });
         // A socket that fails here was reset between accept and now.
-        if prepared.is_err() || worker.draining.get() {
+        if prepared.is_err() {
             return;
         }
-        if let Err(error) = osier::dormant::park_local(conn, after(timeouts.idle)) {
+        let patience = match worker.draining.get() {
+            // It was on its way to this worker when the drain began.
+            true => FRESH_GRACE,
+            false => timeouts.idle,
+        };
+        if let Err(error) = osier::dormant::park_local(conn, after(patience)) {
             worker
                 .server
                 .log(format_args!("cannot watch a connection from {peer}: {error}"));
@@ -230,7 +246,7 @@ impl Conn {
         let worker = &*link.worker;
         let now = osier::time::coarse_now();
         worker.date.borrow_mut().refresh(now);
-        link.busy.set(true);
+        link.begin();
 
         let output = Output::new(&link.stream, buffers.output);
         let mut input = Input {
@@ -256,7 +272,8 @@ impl Conn {
             After::Gone | After::End => Next::End,
             After::Taken(_) => unreachable!("taken above"),
             After::Linger => self.linger(),
-            After::Wait(_) if worker.draining.get() => Next::End,
+            // What has come meanwhile is still read, and what is whole is answered; then the end is read.
+            After::Wait(_) if worker.draining.get() && link.stream.shutdown(Shutdown::Read).is_err() => Next::End,
             // RFC 9112 §2.2: a CRLF that a sloppy client adds to its request is no request.
             After::Wait(_) if input.bytes[input.start..input.end] == *b"\r\n" => self.sleep(),
             After::Wait(scanner) if input.start < input.end => {
@@ -311,6 +328,7 @@ impl Conn {
     /// Until the next request begins.
     fn sleep(&mut self) -> Next {
         self.stage = Stage::Idle;
+        self.link.resting.set(true);
         Next::Sleep(after(self.link.worker.server.timeouts.idle))
     }
 
@@ -319,12 +337,13 @@ impl Conn {
         if self.link.stream.shutdown(Shutdown::Write).is_err() {
             return Next::End;
         }
-        let deadline = after(LINGER);
-        self.stage = Stage::Linger(Box::new(Linger {
+        let linger = Box::new(Linger {
             left: LINGER_BYTES,
-            deadline,
-        }));
-        Next::Sleep(deadline)
+            deadline: after(LINGER),
+        });
+        let next = linger.sleep();
+        self.stage = Stage::Linger(linger);
+        next
     }
 
     fn throw_away(&mut self, mut linger: Box<Linger>) -> Next {
@@ -332,13 +351,13 @@ impl Conn {
         let read = (&self.link.stream).read(&mut buffers.input);
         self.link.worker.give_buffers(buffers);
         match read {
-            Ok(count) if count > 0 && count <= linger.left => linger.left -= count,
+            Ok(count) if count > 0 && count as u64 <= linger.left => linger.left -= count as u64,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
             _ => return Next::End,
         }
-        let deadline = linger.deadline;
+        let next = linger.sleep();
         self.stage = Stage::Linger(linger);
-        Next::Sleep(deadline)
+        next
     }
 
     /// Nothing has come in time.

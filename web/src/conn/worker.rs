@@ -8,7 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,6 +23,9 @@ use crate::conn::settings::{Log, Timeouts, Trusted};
 
 /// Bytes that a burst reads at once. A larger head gets a buffer of its own.
 pub(crate) const INPUT_BYTES: usize = 16 << 10;
+
+/// How long a drain waits for the first request of an accepted connection, whose client could not know of it.
+pub(crate) const FRESH_GRACE: Duration = Duration::from_secs(1);
 
 /// Buffers kept for the next burst; more than a few are used at once only while handlers are suspended, behind a proxy for
 /// example.
@@ -50,6 +53,8 @@ pub(crate) struct Worker {
     /// Each link knows its place.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,
+    /// Where [`evict`](Worker::evict) goes on in `links`.
+    hand: Cell<usize>,
 }
 
 /// On a cache line of its own: each worker writes its own counter.
@@ -129,6 +134,7 @@ impl Worker {
                 buffers: RefCell::new(Vec::new()),
                 links: RefCell::new(Vec::new()),
                 draining: Cell::new(false),
+                hand: Cell::new(0),
             });
             here.push(worker.clone());
             worker
@@ -144,6 +150,7 @@ impl Worker {
             buffers: RefCell::new(Vec::new()),
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
+            hand: Cell::new(0),
         })
     }
 
@@ -181,6 +188,9 @@ impl Worker {
             worker: self.clone(),
             peer: Cell::new(ClientAddr::pack(peer)),
             busy: Cell::new(false),
+            resting: Cell::new(true),
+            used: Cell::new(false),
+            fresh: Cell::new(true),
             place: Cell::new(place),
         });
         links.push(link.clone());
@@ -196,6 +206,28 @@ impl Worker {
             moved.place.set(place);
         }
         self.server.left(self.index);
+    }
+
+    /// Closes up to `count` connections that wait for their next request, the longest unused first, as a second-chance
+    /// sweep finds them; returns how many. A request that has just come is still answered.
+    pub(crate) fn evict(&self, count: usize) -> usize {
+        let links = self.links.borrow();
+        let mut evicted = 0;
+        // Once around takes every second chance away, the second time closes.
+        for _ in 0..2 * links.len() {
+            if evicted == count {
+                break;
+            }
+            let hand = self.hand.get() % links.len();
+            self.hand.set(hand + 1);
+            let link = &links[hand];
+            if link.resting.get() && !link.used.replace(false) {
+                link.resting.set(false);
+                let _ = link.stream.shutdown(Shutdown::Read);
+                evicted += 1;
+            }
+        }
+        evicted
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -215,11 +247,26 @@ pub(crate) struct Link {
     peer: Cell<ClientAddr>,
     /// A burst is running.
     pub(crate) busy: Cell<bool>,
+    /// Waits for a request of which no byte has come.
+    pub(crate) resting: Cell<bool>,
+    /// Has had a request since [`Worker::evict`] last came by.
+    used: Cell<bool>,
+    /// Has had no request yet.
+    pub(crate) fresh: Cell<bool>,
     /// Index in `Worker::links`; only that list's owner writes it.
     place: Cell<u32>,
 }
 
 impl Link {
+    /// A burst begins.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        self.busy.set(true);
+        self.resting.set(false);
+        self.used.set(true);
+        self.fresh.set(false);
+    }
+
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer.get().unpack()
     }

@@ -9,6 +9,7 @@
 use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,14 +17,20 @@ use osier::net::Stream;
 use osier::{Cancelled, JoinHandle};
 
 use crate::conn::Conn;
-use crate::conn::worker::{Shared, Worker};
+use crate::conn::worker::{FRESH_GRACE, Link, Shared, Worker};
 use crate::listen::Listener;
+
+/// More than Linux lets wait for accept(2) by default (net.core.somaxconn).
+const BACKLOG: usize = 4096;
 
 /// Pause of a worker that cannot accept: out of descriptors or memory, or at the limit of connections.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
 /// At most one log line on that in this time.
 const SAY_AGAIN: Duration = Duration::from_secs(5);
+
+/// How long evicted connections get to close before more are chosen.
+const EVICTION_TICK: Duration = Duration::from_millis(1);
 
 /// How often a drain looks whether it is done.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
@@ -39,31 +46,72 @@ pub(crate) fn accept(shared: &Arc<Shared>, listener: &Listener) {
         }
     };
     loop {
-        if shared.total() >= shared.max_connections {
-            say(format_args!(
-                "{} connections: no more are accepted until some close",
-                shared.max_connections
-            ));
-            osier::sleep(DRAIN_TICK);
-            continue;
-        }
         match listener.accept() {
             Ok((stream, peer)) => {
-                let index = shared.place(worker.index);
-                shared.arrived(index);
-                if index == worker.index {
-                    Conn::open(&worker, stream, peer);
-                } else {
-                    hand_off(shared, index, stream, peer);
+                if shared.total() >= shared.max_connections {
+                    make_room(&worker, &mut say);
                 }
+                place(&worker, stream, peer);
             }
-            Err(error) if Cancelled::is(&error) => return,
+            Err(error) if Cancelled::is(&error) => return accept_the_backlog(&worker, listener),
             Err(error) if is_of_one_client(&error) => {}
             Err(error) => {
                 say(format_args!("cannot accept: {error}; trying again every {BACK_OFF:?}"));
                 osier::sleep(BACK_OFF);
             }
         }
+    }
+}
+
+/// Gives a fresh socket to the worker that serves it.
+fn place(worker: &Rc<Worker>, stream: Stream, peer: SocketAddr) {
+    let shared = &worker.server;
+    let index = shared.place(worker.index);
+    shared.arrived(index);
+    if index == worker.index {
+        Conn::open(worker, stream, peer);
+    } else {
+        hand_off(shared, index, stream, peer);
+    }
+}
+
+/// Accepts what waits already: closing the listener would reset these clients, whose requests may have been sent.
+fn accept_the_backlog(worker: &Rc<Worker>, listener: &Listener) {
+    osier::shield(|| {
+        for _ in 0..BACKLOG {
+            match osier::timeout(Duration::from_millis(1), || listener.accept()) {
+                Ok(Ok((stream, peer))) => place(worker, stream, peer),
+                Ok(Err(error)) if is_of_one_client(&error) => {}
+                _ => return,
+            }
+        }
+    });
+}
+
+/// Waits until one more connection is allowed. Idle ones are closed for it, wherever they are.
+#[cold]
+fn make_room(worker: &Rc<Worker>, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
+    let shared = &worker.server;
+    let most = shared.max_connections;
+    // Few at a time, for their clients may come back; more where many connections may come at once.
+    let few = 1 + (most / 64).min(15);
+    while shared.total() >= most {
+        if worker.evict(few) > 0 {
+            say(format_args!(
+                "{most} connections: the ones that are idle longest are closed for new ones"
+            ));
+        } else {
+            say(format_args!(
+                "{most} connections, none of them idle: new ones wait until some close"
+            ));
+            let workers = 0..shared.connections.len();
+            let fullest = workers.max_by_key(|&index| shared.count(index));
+            if let Some(index) = fullest.filter(|&index| index != worker.index) {
+                let shared = shared.clone();
+                drop(on_worker(index, "evict", move || Worker::here(&shared).evict(few)));
+            }
+        }
+        osier::sleep(EVICTION_TICK);
     }
 }
 
@@ -91,14 +139,28 @@ pub(crate) fn drain(shared: &Arc<Shared>) -> usize {
     let worker = Worker::here(shared);
     worker.draining.set(true);
     // An idle connection reads the end, after what has come for it already, and closes.
-    for link in worker.links() {
+    let end = |link: &Link| {
         if !link.busy.get() {
             let _ = link.stream.shutdown(Shutdown::Read);
         }
-    }
+    };
+    worker
+        .links()
+        .iter()
+        .filter(|link| !link.fresh.get())
+        .for_each(|link| end(link));
     let start = Instant::now();
+    let mut waits_for_fresh = true;
     while !worker.is_empty() && start.elapsed() < shared.timeouts.drain {
         osier::sleep(DRAIN_TICK);
+        if waits_for_fresh && start.elapsed() >= FRESH_GRACE {
+            waits_for_fresh = false;
+            worker
+                .links()
+                .iter()
+                .filter(|link| link.fresh.get())
+                .for_each(|link| end(link));
+        }
     }
     let left = worker.links();
     for link in &left {

@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use crate::common::{Client, PATIENCE, eventually, site, site_with};
-use osier_web::{Request, Response, Router, Server, Timeouts};
+use osier_web::http::StatusCode;
+use osier_web::{Limits, Request, Response, Router, Server, Timeouts};
+
+const MIB: usize = 1 << 20;
 
 #[test]
 fn shutdown_closes_idle_connections_and_finishes_running_requests() {
@@ -118,17 +121,119 @@ fn every_worker_serves_on_the_shared_address() {
 
 #[test]
 fn no_more_connections_than_allowed() {
-    let server = Server::new(Router::new().get("/", |_| "hi")).max_connections(2);
+    let (begun, has_begun) = mpsc::channel();
+    let begun = Mutex::new(begun);
+    let router = Router::new()
+        .get("/", |_| "hi")
+        .get("/hold", move |_: &mut Request<'_>| {
+            begun.lock().unwrap().send(()).unwrap();
+            osier::sleep(Duration::from_secs(600));
+        });
+    let server = Server::new(router).max_connections(2);
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
-    let mut first = site.connect();
-    let mut second = site.connect();
-    assert_eq!((first.get("/").status, second.get("/").status), (200, 200));
-    let mut third = site.connect();
-    third.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
-    assert!(third.is_quiet_for(Duration::from_millis(100)));
+    // Connections with a running request are never closed for others.
+    let mut busy = [site.connect(), site.connect()];
+    for client in &mut busy {
+        client.send("GET /hold HTTP/1.1\r\nHost: t\r\n\r\n");
+        has_begun.recv_timeout(PATIENCE).unwrap();
+    }
+    let mut waiting = site.connect();
+    waiting.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert!(waiting.is_quiet_for(Duration::from_millis(100)));
+    eventually("it is said", || site.logged("2 connections, none of them idle"));
+    let [first, _second] = busy;
     drop(first);
-    assert_eq!(third.reply().text(), "hi");
-    assert!(site.logged("2 connections: no more are accepted"));
+    assert_eq!(waiting.reply().text(), "hi");
+}
+
+#[test]
+fn silent_connections_give_way_to_new_ones() {
+    let server = Server::new(Router::new().get("/", |_| "hi")).max_connections(20);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let mut kept = site.connect();
+    assert_eq!(kept.get("/").text(), "hi");
+    let silent: Vec<Client> = (0..200).map(|_| site.connect()).collect();
+    assert_eq!(site.get("/").text(), "hi");
+    // The oldest silent ones have gone.
+    let mut silent = silent.into_iter();
+    silent.next().unwrap().expect_end();
+    // What has had a request lately gets a second chance, and what speaks now is answered in any case.
+    let mut newest = silent.next_back().unwrap();
+    assert_eq!(newest.get("/").text(), "hi");
+    assert!(site.logged("the ones that are idle longest are closed"));
+    drop(kept);
+}
+
+#[test]
+fn a_request_on_its_way_at_the_shutdown_is_answered() {
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let (begun, may_go_on) = (Mutex::new(begun), Mutex::new(may_go_on));
+    let router = Router::new()
+        .get("/", |_| "hi")
+        // Stops the only worker, so that everything below comes to a server that looks at nothing.
+        .get("/stop", move |_: &mut Request<'_>| {
+            begun.lock().unwrap().send(()).unwrap();
+            let _ = may_go_on.lock().unwrap().recv_timeout(PATIENCE);
+            "stopped"
+        });
+    let site = site(router);
+    let mut kept: Vec<Client> = (0..10).map(|_| site.connect()).collect();
+    for client in &mut kept {
+        assert_eq!(client.get("/").text(), "hi");
+    }
+    let mut silent = site.connect();
+    let mut late = site.connect();
+    eventually("all are accepted", || site.connections.count() == 12);
+    let mut stopping = site.connect();
+    stopping.send("GET /stop HTTP/1.1\r\nHost: t\r\n\r\n");
+    has_begun.recv_timeout(PATIENCE).unwrap();
+
+    // In the buffers of kept connections, and in the backlog.
+    for client in &mut kept {
+        client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    }
+    let mut backlog: Vec<Client> = (0..50).map(|_| site.connect()).collect();
+    for client in &mut backlog {
+        client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    }
+    site.stop.shutdown();
+    go_on.send(()).unwrap();
+    assert_eq!(stopping.reply().text(), "stopped");
+    for client in kept.iter_mut().chain(&mut backlog) {
+        assert_eq!(client.reply().text(), "hi");
+        client.expect_end();
+    }
+    // Accepted, and its first request comes a little later.
+    late.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(late.reply().text(), "hi");
+    silent.expect_end();
+    assert_eq!(site.ended.recv_timeout(PATIENCE), Ok(0));
+}
+
+#[test]
+fn an_early_answer_reaches_a_client_that_is_still_sending() {
+    const BODY: usize = 32 << 20;
+    let limits = Limits {
+        body: BODY as u64,
+        ..Limits::default()
+    };
+    let refused = Server::new(Router::new().post("/", |_| (StatusCode::FORBIDDEN, "no")));
+    let too_large = Server::new(Router::new().post("/", |_| "not called"));
+    for (server, status, text) in [
+        (refused.limits(limits), 403, "no"),
+        (too_large, 413, "the body is larger than the limit\n"),
+    ] {
+        let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+        let mut client = site.connect();
+        client.send(format!("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: {BODY}\r\n\r\n"));
+        for _ in 0..BODY / MIB {
+            assert!(client.try_send([b'x'; MIB]), "the server has reset the connection");
+        }
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.text()), (status, text));
+        client.expect_end();
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub use testkit::eventually;
 
-use osier_web::{Router, Server, ShutdownHandle};
+use osier_web::{Connections, Router, Server, ShutdownHandle};
 
 /// What a test waits for at most, for anything.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,6 +22,7 @@ pub struct Site {
     pub addr: SocketAddr,
     pub stop: ShutdownHandle,
     pub log: Arc<Mutex<Vec<String>>>,
+    pub connections: Connections,
     /// Gives what `Listening::run` has returned.
     pub ended: mpsc::Receiver<usize>,
     thread: Option<thread::JoinHandle<()>>,
@@ -48,16 +49,17 @@ pub fn site_with(
         runtime.run(|| {
             let listening = bind(server).expect("a free port on loopback");
             ready
-                .send((listening.local_addr(), listening.handle()))
+                .send((listening.local_addr(), listening.handle(), listening.connections()))
                 .expect("the test waits");
             let _ = end.send(listening.run());
         });
     });
-    let (addr, stop) = started.recv_timeout(PATIENCE).expect("the server starts");
+    let (addr, stop, connections) = started.recv_timeout(PATIENCE).expect("the server starts");
     Site {
         addr,
         stop,
         log,
+        connections,
         ended,
         thread: Some(thread),
     }
