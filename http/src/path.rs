@@ -130,6 +130,12 @@ impl<'a> Path<'a> {
         &self.canonical
     }
 
+    /// Whether the path was sent in its canonical form.
+    #[inline]
+    pub fn is_as_sent(&self) -> bool {
+        matches!(self.canonical, Cow::Borrowed(_))
+    }
+
     /// The canonical form by itself, for a prefix in a configuration.
     pub fn into_canonical(self) -> Cow<'a, str> {
         self.canonical

@@ -67,7 +67,7 @@ use self::exchange::{Exchange, Failure, Patience};
 use self::found::Seat;
 pub use self::options::Options;
 use self::params::{Asked, Fields, Fixed};
-use self::script::{Found, Rules, Script};
+use self::script::{Found, Rules, Script, Wanted};
 use self::sender::{Sender, Source, while_sending};
 use self::spool::Spool;
 use self::stderr::Stderr;
@@ -299,7 +299,7 @@ impl FastCgi {
         };
         for _ in 0..REDIRECTS {
             let (path, query) = next.split_once('?').unwrap_or((&next, ""));
-            let script = match script::Path::parse(path).map(|path| self.find(&path)) {
+            let script = match Wanted::parse(path).map(|path| self.find(&path)) {
                 Ok(Ok(Found::Script(script))) => params::of_script(&self.fixed, &script),
                 Ok(Err(error)) => return Response::internal_error(error),
                 Ok(Ok(_)) | Err(_) => match &self.internal {
@@ -328,7 +328,7 @@ impl FastCgi {
 
     /// What requests for the path's script are told, or the answer where there is none.
     fn locate(&self, request: &mut Request<'_>) -> Result<Arc<[u8]>, Box<Response>> {
-        let Ok(path) = script::Path::parse(request.path()) else {
+        let Ok(path) = Wanted::parse(request.path()) else {
             return Err(Response::plain(StatusCode::BAD_REQUEST).into());
         };
         match self.find(&path) {
@@ -362,7 +362,7 @@ impl FastCgi {
     }
 
     /// In the kernel's cache, which costs a system call or two, or else on the blocking pool.
-    fn find(&self, path: &script::Path) -> io::Result<Found> {
+    fn find(&self, path: &Wanted) -> io::Result<Found> {
         match path.find(&self.rules, |name| script::look(&self.root, name, true)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let (path, rules, root) = (path.clone(), self.rules.clone(), self.root.clone());
@@ -373,8 +373,8 @@ impl FastCgi {
     }
 
     /// Whether the path leads to a file that is no script.
-    fn is_file(&self, path: &script::Path) -> bool {
-        let name = path.name();
+    fn is_file(&self, path: &Wanted) -> bool {
+        let Some(name) = path.name() else { return false };
         let kind = match script::look(&self.root, &name, true) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let root = self.root.clone();

@@ -3,16 +3,19 @@
 //! Called by the handler once per run of a script. A head that says so is answered by a file instead, which never lies outside
 //! of the root; or by another script, which is the handler's business.
 
+use std::borrow::Cow;
 use std::io;
 
 use http::StatusCode;
 use osier_http::cgi;
+use osier_http::path::Path;
 
 use super::answer::{Announced, Answer};
 use super::sender::{Sender, while_sending};
-use super::{FastCgi, Outcome, script, stderr_of};
+use super::{FastCgi, Outcome, stderr_of};
 use crate::body::outgoing::Kind;
 use crate::files::Files;
+
 use crate::{Body, Request, Response};
 
 /// Of what the application has said, what describes the file, and so goes where the file goes.
@@ -24,8 +27,8 @@ const OF_RESPONSE: [&str; 3] = ["cache-control", "expires", "set-cookie"];
 /// A file that the application wants sent.
 struct NamedFile<'s> {
     files: &'s Files,
-    /// Below their root, without a leading slash.
-    name: Vec<u8>,
+    /// Below their root, without a leading slash; `None` for a path that names no file.
+    name: Option<Vec<u8>>,
     /// As the application has written it, or as it would.
     path: String,
 }
@@ -111,12 +114,12 @@ impl FastCgi {
     fn named_file(&self, head: &cgi::Head<'_>) -> Option<Result<NamedFile<'_>, String>> {
         if let Some(path) = head.field("x-accel-redirect") {
             let path = String::from_utf8_lossy(path);
-            let Ok(parsed) = script::Path::parse(path.split('?').next().unwrap_or_default()) else {
+            let Ok(parsed) = Path::parse(path.split('?').next().unwrap_or_default()) else {
                 return Some(Err(format!("X-Accel-Redirect {path:?} is no path")));
             };
             return Some(Ok(NamedFile {
                 files: &self.internal_files,
-                name: parsed.name(),
+                name: parsed.file_name().map(Cow::into_owned),
                 path: path.into_owned(),
             }));
         }
@@ -126,7 +129,7 @@ impl FastCgi {
         Some(match roots.into_iter().find_map(|root| below(root)) {
             Some(name) => Ok(NamedFile {
                 files: &self.files,
-                name: name.to_vec(),
+                name: Some(name.to_vec()),
                 path: format!("/{}", percent_encoding::percent_encode(name, PATH)),
             }),
             None => Err(format!(
@@ -148,7 +151,10 @@ impl FastCgi {
             return response;
         }
         let status = StatusCode::from_u16(head.status()).expect("cgi::Head has checked it");
-        let mut response = file.files.answer_as(status, request, &file.name);
+        let mut response = match &file.name {
+            Some(name) => file.files.answer_as(status, request, name),
+            None => Response::plain(StatusCode::NOT_FOUND),
+        };
         let given = response.status();
         let is_file = given == status || given == StatusCode::PARTIAL_CONTENT;
         response.of_backend = is_file;

@@ -1,28 +1,38 @@
-//! Which script a path means, found by looking at the files: what is no file of the root is never passed on.
+//! Which script a path means, found by looking at the files: only files of the root are passed on.
 //!
-//! Called by the handler for each request, first for the part that needs no file system ([`Path::parse`]), then with the
-//! root. The script is the first prefix of the path, segment by segment, whose name ends like one and that is a file; what
-//! follows is PATH_INFO. No longer prefix can be one, for a file has nothing below it. So `/photo.jpg/x.php` is nothing, however
-//! its end looks, and nothing in a path but a slash can end a name: no line feed, no encoded slash.
+//! The handler first reads the path ([`Wanted::parse`]), then looks below the root. The script is the first prefix of the path,
+//! segment by segment, that is a file and whose name ends like a script's; the rest is PATH_INFO. No longer prefix can be a
+//! script, for a file has nothing below it. So `/photo.jpg/x.php` is nothing, whatever its end looks like. Only a slash ends a
+//! name: an encoded slash and a backslash never do, and a segment that holds one names no file. In PATH_INFO, which CGI wants
+//! decoded, an encoded slash is a slash.
 //!
 //! Only what is beneath the root counts, links included, and no name that begins with a dot.
 
+use std::borrow::Cow;
 use std::io;
 
+use osier_http::path::{BadPath, Path};
 use osier_http::percent_decode;
 
 use crate::files::root::Root;
 
-/// A path that is well-formed: no control bytes, no dot segments, decoded once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// As they stand between the slashes, decoded, the empty ones too.
-    segments: Vec<Vec<u8>>,
+/// A path that was read, with nothing borrowed: a thread that may block looks for its script.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    sent: Box<str>,
+    segments: Vec<Segment>,
+    is_folder: bool,
 }
 
-/// A path that no application should have to think about: 400.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+#[derive(Clone, Debug)]
+struct Segment {
+    /// Decoded.
+    data: Box<[u8]>,
+    /// Whether it can be the name of a file that is shown.
+    is_name: bool,
+    /// Where it ends in the canonical form.
+    end: usize,
+}
 
 /// What a path means.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,50 +69,51 @@ impl Rules {
     }
 }
 
-impl Path {
-    /// Parses the path of a target, without its query.
-    pub fn parse(path: &str) -> Result<Path, Malformed> {
-        let rest = path.strip_prefix('/').ok_or(Malformed)?;
-        let segments: Vec<Vec<u8>> = rest
-            .split('/')
-            .map(|segment| percent_decode(segment.as_bytes()))
-            .collect::<Option<_>>()
-            .ok_or(Malformed)?;
-        // Decoded slashes end a name for whoever is given the PATH_INFO.
-        let leads_up = |segment: &[u8]| {
-            let mut names = segment.split(|&byte| byte == b'/');
-            names.any(|name| matches!(name, b"." | b".."))
-        };
-        let is_bad = |segment: &Vec<u8>| leads_up(segment) || segment.iter().any(|byte| byte.is_ascii_control());
-        if segments.iter().any(is_bad) {
-            return Err(Malformed);
-        }
-        Ok(Path { segments })
+impl Wanted {
+    /// Reads the path of a request target, without its query.
+    pub fn parse(sent: &str) -> Result<Wanted, BadPath> {
+        let path = Path::parse(sent)?;
+        let segments = path.segments().map(|segment| Segment {
+            data: segment.data().into(),
+            is_name: segment.name().is_some() && !segment.canonical().starts_with('.'),
+            end: segment.place().end,
+        });
+        Ok(Wanted {
+            segments: segments.collect(),
+            is_folder: path.is_folder(),
+            sent: sent.into(),
+        })
     }
 
     /// The path with one slash between names and one at the end, encoded.
     pub fn folder_url(&self) -> String {
         let mut url = String::from("/");
-        for segment in self.segments.iter().filter(|segment| !segment.is_empty()) {
-            url.extend(percent_encoding::percent_encode(segment, crate::files::target::SEGMENT));
+        for segment in &self.segments {
+            url.extend(percent_encoding::percent_encode(
+                &segment.data,
+                crate::files::target::SEGMENT,
+            ));
             url.push('/');
         }
         url
     }
 
-    /// The whole path as a name below a root, without a leading slash.
-    pub fn name(&self) -> Vec<u8> {
-        let segments = self.segments.iter().map(Vec::as_slice);
-        segments
-            .filter(|segment| !segment.is_empty())
-            .collect::<Vec<_>>()
-            .join(&b'/')
+    /// The whole path as a name below a root, without a leading slash; `None` where it cannot name a file.
+    pub fn name(&self) -> Option<Vec<u8>> {
+        Path::parse(&self.sent).ok()?.file_name().map(Cow::into_owned)
     }
 
     /// Whether the last name is one that a script would have.
     pub fn ends_like_a_script(&self, rules: &Rules) -> bool {
-        let last = self.segments.iter().rev().find(|segment| !segment.is_empty());
-        last.is_some_and(|name| rules.is_of_script(name))
+        self.segments.last().is_some_and(|last| rules.is_of_script(&last.data))
+    }
+
+    /// What follows the segment, decoded.
+    fn info_after(&self, segment: &Segment) -> Vec<u8> {
+        let info = Path::parse(&self.sent).map(|path| &self.sent[path.sent_len(segment.end)..]);
+        info.ok()
+            .and_then(|info| percent_decode(info.as_bytes()))
+            .unwrap_or_default()
     }
 
     /// Finds the script.
@@ -112,25 +123,18 @@ impl Path {
     /// `WouldBlock` when `look` says so; others as they come. What is not there is no error.
     pub fn find(&self, rules: &Rules, look: impl Fn(&[u8]) -> io::Result<Kind>) -> io::Result<Found> {
         let mut name = Vec::new();
-        for (depth, segment) in self.segments.iter().enumerate() {
-            if segment.is_empty() {
-                continue;
-            }
-            if segment[0] == b'.' || segment.contains(&b'/') {
+        for segment in &self.segments {
+            if !segment.is_name {
                 return Ok(Found::Nothing);
             }
             name.push(b'/');
-            name.extend_from_slice(segment);
-            if !rules.is_of_script(segment) {
+            name.extend_from_slice(&segment.data);
+            if !rules.is_of_script(&segment.data) {
                 continue;
             }
             match look(&name[1..])? {
                 Kind::File => {
-                    let info = self.segments[depth + 1..].iter();
-                    let info = info
-                        .flat_map(|segment| [b"/", segment.as_slice()])
-                        .collect::<Vec<_>>()
-                        .concat();
+                    let info = self.info_after(segment);
                     return Ok(Found::Script(Script { name, info }));
                 }
                 Kind::Folder => {}
@@ -143,9 +147,9 @@ impl Path {
         for index in &rules.index {
             let script = [&name, b"/".as_slice(), index.as_bytes()].concat();
             if look(&script[1..])? == Kind::File {
-                return Ok(match self.segments.last() {
-                    Some(last) if !last.is_empty() => Found::FolderWithoutSlash,
-                    _ => Found::Script(Script {
+                return Ok(match self.is_folder {
+                    false => Found::FolderWithoutSlash,
+                    true => Found::Script(Script {
                         name: script,
                         info: Vec::new(),
                     }),
@@ -198,7 +202,7 @@ mod tests {
     }
 
     /// A root of the names in `files` and their folders.
-    fn find(path: &str) -> Result<Found, Malformed> {
+    fn find(path: &str) -> Result<Found, BadPath> {
         let files = [
             "index.php",
             "a.php",
@@ -219,10 +223,10 @@ mod tests {
                 Kind::Nothing
             })
         };
-        Ok(Path::parse(path)?.find(&rules(), look).unwrap())
+        Ok(Wanted::parse(path)?.find(&rules(), look).unwrap())
     }
 
-    fn script(name: &str, info: &str) -> Result<Found, Malformed> {
+    fn script(name: &str, info: &str) -> Result<Found, BadPath> {
         Ok(Found::Script(Script {
             name: name.into(),
             info: info.into(),
@@ -253,7 +257,7 @@ mod tests {
         assert_eq!(find("/app"), Ok(Found::FolderWithoutSlash));
         assert_eq!(find("//app"), Ok(Found::FolderWithoutSlash));
         assert_eq!(
-            Path::parse("//app%20%2f").unwrap().folder_url(),
+            Wanted::parse("//app%20%2f").unwrap().folder_url(),
             "/app%20%2F/",
             "never another host"
         );
@@ -307,7 +311,7 @@ mod tests {
             "/a%zz",
             "/%+1",
         ] {
-            assert_eq!(find(path), Err(Malformed), "{path}");
+            assert!(find(path).is_err(), "{path}");
         }
     }
 }

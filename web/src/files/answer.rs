@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
+use osier_http::path::{BadPath, Path};
 
 use super::cache::Weigh;
 use super::caches;
@@ -103,14 +104,15 @@ pub fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status:
 }
 
 fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Response> {
-    let Some(path) = request.path().strip_prefix(prefix) else {
-        return Ok(plain(StatusCode::NOT_FOUND));
+    let path = match below(request.path(), prefix) {
+        Ok(Some(path)) => path,
+        Ok(None) => return Ok(plain(StatusCode::NOT_FOUND)),
+        Err(_) => return Ok(plain(StatusCode::BAD_REQUEST)),
     };
-    let mut answer = match path.as_bytes() {
+    let mut answer = match path {
         // The mount point without its slash: links on the page below would lead beside it.
-        [] if !prefix.is_empty() => Answer::Redirect("/".into()),
-        [] | [b'/', ..] => locate_path(site, request, path)?,
-        _ => Answer::Missing,
+        "" if !prefix.is_empty() => Answer::Redirect("/".into()),
+        path => locate_path(site, request, path)?,
     };
     if site.options.spa && matches!(answer, Answer::Missing) && wants_page(request, path) {
         answer = locate_path(site, request, "/")?;
@@ -138,10 +140,22 @@ fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Res
     })
 }
 
+/// What follows `prefix` in `path`: empty, or with a slash at its beginning. `None` for a path that is not below it.
+fn below<'p>(path: &'p str, prefix: &str) -> Result<Option<&'p str>, BadPath> {
+    // As a rule both are written alike.
+    match path.strip_prefix(prefix) {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => Ok(Some(rest)),
+        _ => Ok(Path::parse(path)?.strip_prefix(prefix)),
+    }
+}
+
 /// Finds what `path` means.
 fn locate_path(site: &Arc<Site>, request: &Request<'_>, path: &str) -> io::Result<Answer> {
     if let Source::Embedded(pages) = &site.source {
-        let page = pages.get(path);
+        let page = match Path::parse(path) {
+            Ok(path) => pages.get(path.canonical()),
+            Err(_) => return Ok(Answer::Malformed),
+        };
         return Ok(page.map_or(Answer::Missing, |page| Answer::Resource(Arc::clone(page))));
     }
     // Asked only where it matters: most requests are for files.
@@ -150,7 +164,7 @@ fn locate_path(site: &Arc<Site>, request: &Request<'_>, path: &str) -> io::Resul
         false => Form::Html,
     };
     locate(site, path.as_bytes(), form, || {
-        Target::parse(path.as_bytes(), site.options.hidden).map_err(|refusal| match refusal {
+        Target::parse(path, site.options.hidden).map_err(|refusal| match refusal {
             Refusal::Malformed => Answer::Malformed,
             Refusal::Hidden => Answer::Missing,
         })
@@ -429,7 +443,7 @@ fn wants_json(request: &Request<'_>) -> bool {
 
 /// A single-page application's page, rather than one of its assets, is what is missing.
 fn wants_page(request: &Request<'_>, path: &str) -> bool {
-    let page = Target::parse(path.as_bytes(), false).is_ok_and(|target| !target.has_extension());
+    let page = Target::parse(path, false).is_ok_and(|target| !target.has_extension());
     let mut accepts = lines(request, "accept").peekable();
     let html = accepts.peek().is_none()
         || accepts.flat_map(|line| line.split(|&byte| byte == b',')).any(|range| {

@@ -236,7 +236,7 @@ mod tests {
 
     fn listed(folder: &Folder, path: &str) -> String {
         let root = Root::open(folder.path()).unwrap();
-        let target = Target::parse(path.as_bytes(), false).unwrap();
+        let target = Target::parse(path, false).unwrap();
         let Found::Folder(folder) = root.find(&target.name).unwrap() else {
             panic!("{path} is no folder")
         };

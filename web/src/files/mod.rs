@@ -35,6 +35,7 @@ mod resource;
 pub(crate) mod root;
 pub(crate) mod target;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -42,6 +43,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use http::StatusCode;
+use osier_http::path::canonical_part;
 
 pub use self::cache::Limits as CacheLimits;
 use self::caches::Seat;
@@ -118,7 +120,7 @@ pub(crate) struct Site {
 /// Where the files come from.
 enum Source {
     Folder(Root),
-    /// By the path as it is sent.
+    /// By the canonical path.
     Embedded(HashMap<String, Arc<Resource>>),
 }
 
@@ -164,9 +166,10 @@ impl Files {
         options: Options,
     ) -> io::Result<Files> {
         let encoded_from = options.compress.as_ref().map(|settings| settings.min);
-        let pages = pages
-            .into_iter()
-            .map(|(path, mime, bytes)| (path.to_owned(), Arc::new(Resource::embedded(bytes, mime, encoded_from))));
+        let pages = pages.into_iter().map(|(path, mime, bytes)| {
+            let path = canonical_part(path).unwrap_or(Cow::Borrowed(path)).into_owned();
+            (path, Arc::new(Resource::embedded(bytes, mime, encoded_from)))
+        });
         Files::of(Source::Embedded(pages.collect()), options)
     }
 

@@ -41,8 +41,9 @@ pub(super) enum Why {
 
 /// Passes the request on and makes a response of what comes of it.
 pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
-    let Some(target) = outgoing::target(settings, request) else {
-        return Response::new(StatusCode::BAD_REQUEST).body("a path with a segment that is . or ..\n");
+    let target = match outgoing::target(settings, request) {
+        Ok(target) => target,
+        Err(bad) => return Response::new(StatusCode::BAD_REQUEST).body(format!("{bad}\n")),
     };
     if forwarded::lists_too_many(request.headers()) {
         return Response::new(StatusCode::BAD_REQUEST).body("a Connection field that lists too many names\n");

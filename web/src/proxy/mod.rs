@@ -28,12 +28,14 @@ mod sender;
 mod tunnel;
 mod wire;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use osier_http::Limits;
+use osier_http::path::canonical_part;
 
 use crate::upstream::Upstream;
 use crate::{Request, Response};
@@ -153,17 +155,19 @@ impl Proxy {
         self.set(|settings| settings.host = host)
     }
 
-    /// Takes `prefix` off the path: `/api/x` becomes `/x`, and `/api` becomes `/`. Other paths stay. Compared is what the
-    /// two mean: decoded, an encoded slash a slash, and without empty segments. So `/%61pi/x`, `/api%2Fx` and `//api/x` become
-    /// `/x` too; the rest of the path is passed on as it was written.
+    /// Takes `prefix` off the path: `/api/x` becomes `/x`, and `/api` becomes `/`. Other paths stay. The prefix and the path are
+    /// compared in their canonical forms ([`Path`](crate::path::Path)), so `/%61pi/x` and `//api/x` become `/x` too; the rest
+    /// goes on as it was written.
     pub fn strip_prefix(self, prefix: &str) -> Self {
         self.replace_prefix(prefix, "")
     }
 
-    /// Puts `with` in the place of `prefix`, where that ends at a `/` or at the end of the path.
+    /// Puts `with` in the place of `prefix`, where that ends at a `/` or at the end of the path. A prefix with a bad escape is
+    /// found in no path.
     pub fn replace_prefix(self, prefix: &str, with: &str) -> Self {
-        let trim = |text: &str| text.trim_end_matches('/').to_owned();
-        let pair = (trim(prefix), trim(with));
+        let (prefix, with) = (prefix.trim_end_matches('/'), with.trim_end_matches('/'));
+        let prefix = canonical_part(prefix).unwrap_or(Cow::Borrowed(prefix));
+        let pair = (prefix.into_owned(), with.to_owned());
         self.set(|settings| settings.prefix = Some(pair))
     }
 

@@ -17,12 +17,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Version};
 use matchit::Params;
+use osier_http::path::Path;
 use osier_http::{Head, Headers};
 use percent_encoding::percent_decode;
 
 use crate::listen::ip_of_client;
 use crate::request::state::States;
-use crate::router::Routed;
 use crate::{Rejection, RequestBody, RequestId};
 
 /// What is left of a request for whoever is told that it was answered.
@@ -55,13 +55,15 @@ struct Turn<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Matched<'a> {
     pub(crate) params: &'a Params<'a, 'a>,
-    /// Of what they are parts, if that is not the path.
-    pub(crate) routed: Option<Routed<'a>>,
+    /// The path whose canonical form they are parts of, if it was sent in another form.
+    pub(crate) read: Option<&'a Path<'a>>,
 }
 
 impl<'a> Matched<'a> {
     fn sent(self, part: &'a str) -> &'a str {
-        self.routed.map_or(part, |routed| routed.sent(part))
+        let Some(path) = self.read else { return part };
+        let start = part.as_ptr().addr() - path.canonical().as_ptr().addr();
+        path.sent_part(start..start + part.len())
     }
 
     /// Names, and what they have matched as it was sent.

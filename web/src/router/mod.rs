@@ -4,7 +4,7 @@
 //! borrows everything from the router and from the request's target.
 
 pub(crate) mod next;
-mod reading;
+mod pattern;
 pub(crate) mod route;
 
 use std::any::Any;
@@ -16,12 +16,11 @@ use std::sync::{Arc, LazyLock};
 
 use http::StatusCode;
 use matchit::Params;
+use osier_http::path::{BadPath, Path, canonical_part, is_below};
 
 use crate::router::next::{Next, Surroundings, erase, erase_wrap};
 use crate::router::route::{Endpoint, Route};
 use crate::{IntoResponse, Request, Response};
-
-pub(crate) use reading::Routed;
 
 /// Maps paths and methods to handlers.
 ///
@@ -31,12 +30,11 @@ pub(crate) use reading::Routed;
 ///
 /// # Escapes
 ///
-/// A path is matched by what it means: `/%61dmin` is `/admin`, for routes, nested routers and mounts alike. An encoded slash
-/// (`%2F`) separates nothing, and is part of the parameter that it stands in; a backend behind a proxy may see that otherwise. A
-/// path with an escape that is none (`%zz`), or with `%00`, is answered by 400, unless this router is no more than a fallback.
-/// Patterns may be written either way. Handlers get the path as it was sent; [`Request::param`] decodes what a parameter has
-/// matched, once. Segments that are empty, `.` or `..` are segments like others, in every spelling: what a handler makes of them
-/// is its own affair.
+/// A path is matched in its canonical form ([`Path`](crate::path::Path)): `/%61dmin` and `//admin` are `/admin`, for routes,
+/// nested routers and mounts alike. An encoded slash (`%2F`) separates nothing and is part of the parameter that it stands in;
+/// a backend behind a proxy may see that otherwise. A path with a dot segment, a control or a bad escape (`%zz`) is answered
+/// by 400, unless this router has nothing but a fallback, whose handler then reads the path. Patterns may be written in any
+/// spelling. Handlers get the path as it was sent; [`Request::param`] decodes what a parameter has matched, once.
 ///
 /// # Methods
 ///
@@ -278,7 +276,7 @@ impl Router {
 
     fn insert(&mut self, path: String, mut route: Route) {
         assert!(path.starts_with('/'), "route {path:?} must begin with '/'");
-        let path = reading::pattern(&path).unwrap_or_else(|| panic!("route {path:?} cannot be added: {NO_ESCAPE}"));
+        let path = pattern::canonical(&path).unwrap_or_else(|bad| panic!("route {path:?} cannot be added: {bad}"));
         route.outside.put_inside(&self.around);
         for (_, endpoint) in &mut route.endpoints {
             endpoint.around.put_inside(&self.around);
@@ -299,66 +297,71 @@ impl Router {
 
     fn add_fallback(&mut self, prefix: String, mut endpoint: Endpoint) {
         endpoint.around.put_inside(&self.around);
-        let prefix = reading::form(&prefix).unwrap_or_else(|| panic!("prefix {prefix:?} cannot be: {NO_ESCAPE}"));
+        let prefix = match canonical_part(&prefix) {
+            Ok(canonical) => canonical.into_owned(),
+            Err(bad) => panic!("prefix {prefix:?} cannot be: {bad}"),
+        };
         self.fallbacks.retain(|(known, _)| *known != prefix);
         self.fallbacks.push((prefix, endpoint));
         self.fallbacks
             .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
     }
 
-    /// Who answers. The parameters of the path go to `params`, which is left alone when there are none; they are parts of
-    /// `form`, if that is filled.
+    /// Finds the handler. The parameters of the path go to `params`, which is left alone when there are none. `read` holds the
+    /// path if its canonical form differs from what was sent; the parameters are parts of that form then.
     #[inline]
-    pub(crate) fn find<'r, 'p>(
+    pub(crate) fn find<'r, 'p, 'h: 'p>(
         &'r self,
         method: &str,
-        path: &'p str,
-        form: &'p OnceCell<String>,
+        sent: &'h str,
+        read: &'p OnceCell<Path<'h>>,
         params: &mut Option<Params<'r, 'p>>,
     ) -> Found<'r> {
-        match self.literals.get(path) {
+        // A literal is canonical, and so is what equals it.
+        match self.literals.get(sent) {
             Some(index) => self.found(method, *index),
-            None if path.contains('%') => self.find_escaped(method, path, form, params),
-            None => self.find_form(method, path, params),
+            None => self.find_read(method, sent, read, params),
         }
     }
 
-    /// For a path that is its own form.
     #[inline]
-    fn find_form<'r, 'p>(&'r self, method: &str, form: &'p str, params: &mut Option<Params<'r, 'p>>) -> Found<'r> {
-        match self.tree.at(form) {
+    fn find_read<'r, 'p, 'h: 'p>(
+        &'r self,
+        method: &str,
+        sent: &'h str,
+        read: &'p OnceCell<Path<'h>>,
+        params: &mut Option<Params<'r, 'p>>,
+    ) -> Found<'r> {
+        // There is nothing to compare the path with: the handler reads it.
+        if self.routes.is_empty() && self.fallbacks.iter().all(|(prefix, _)| prefix.is_empty()) {
+            return self.find_fallback("");
+        }
+        match Path::parse(sent) {
+            Ok(path) if path.is_as_sent() => self.find_canonical(method, sent, params),
+            Ok(path) => {
+                let path = read.get_or_init(|| path);
+                let found = self.find_canonical(method, path.canonical(), params);
+                let mount = path.sent_len(found.mount);
+                Found { mount, ..found }
+            }
+            // `*` of OPTIONS.
+            Err(BadPath::NoSlash) => self.find_canonical(method, sent, params),
+            Err(_) => Found {
+                endpoint: Some(&*MALFORMED),
+                route: Some(Route::PLAIN),
+                ..self.nothing()
+            },
+        }
+    }
+
+    #[inline]
+    fn find_canonical<'r, 'p>(&'r self, method: &str, path: &'p str, params: &mut Option<Params<'r, 'p>>) -> Found<'r> {
+        match self.tree.at(path) {
             Ok(matched) => {
                 *params = Some(matched.params);
                 self.found(method, *matched.value)
             }
-            Err(_) => self.find_fallback(form),
-        }
-    }
-
-    #[cold]
-    fn find_escaped<'r, 'p>(
-        &'r self,
-        method: &str,
-        path: &'p str,
-        form: &'p OnceCell<String>,
-        params: &mut Option<Params<'r, 'p>>,
-    ) -> Found<'r> {
-        // Nothing to compare it with: whoever answers reads it.
-        if self.routes.is_empty() && self.fallbacks.iter().all(|(prefix, _)| prefix.is_empty()) {
-            return self.find_fallback("");
-        }
-        let Some(read) = reading::form(path) else {
-            return Found {
-                endpoint: Some(&*MALFORMED),
-                route: Some(Route::PLAIN),
-                ..self.nothing()
-            };
-        };
-        let form = form.get_or_init(|| read).as_str();
-        let found = self.find_form(method, form, params);
-        Found {
-            mount: Routed::new(path, form).sent_length(found.mount),
-            ..found
+            Err(_) => self.find_fallback(path),
         }
     }
 
@@ -386,11 +389,7 @@ impl Router {
 
     #[cold]
     fn find_fallback(&self, path: &str) -> Found<'_> {
-        let below = |prefix: &str| {
-            path.strip_prefix(prefix)
-                .is_some_and(|rest| prefix.is_empty() || rest.is_empty() || rest.starts_with('/'))
-        };
-        match self.fallbacks.iter().find(|(prefix, _)| below(prefix)) {
+        match self.fallbacks.iter().find(|(prefix, _)| is_below(path, prefix)) {
             Some((prefix, endpoint)) => Found {
                 endpoint: Some(endpoint),
                 route: Some(Route::PLAIN),
@@ -407,8 +406,6 @@ static MALFORMED: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
     handler: erase(|_| Response::plain(StatusCode::BAD_REQUEST)),
     around: Surroundings::NOTHING,
 });
-
-const NO_ESCAPE: &str = "it has a '%' that begins no escape; write %25";
 
 /// A fast hash for the paths of the application's own routes: nobody else can add one, so it need not resist an attack.
 #[derive(Default)]
@@ -521,7 +518,7 @@ mod tests {
             .iter()
             .fold(Router::new(), |router, path| router.get(path, |_| ()));
         let asked = [
-            "/b", "/{a}", "/{{a}}", "/a/c", "/a/b/c", "/a/q/c", "/q/b/c", "/x/y", "/x/y/", "/x/", "/x", "//", "",
+            "/b", "/{a}", "/{{a}}", "/a/c", "/a/b/c", "/a/q/c", "/q/b/c", "/x/y", "/x/y/", "/x/", "/x", "",
         ];
         for path in paths.iter().chain(&asked) {
             let (form, mut params) = (OnceCell::new(), None);
@@ -541,6 +538,7 @@ mod tests {
             );
         }
         assert_eq!(router.literals.len(), 8);
+        assert_eq!(outcome(&router, "GET", "//"), outcome(&router, "GET", "/"));
     }
 
     #[test]

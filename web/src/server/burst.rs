@@ -29,7 +29,7 @@ use crate::conn::serve::{After, Input, Serve};
 use crate::request::{Marks, Matched, Turns};
 use crate::router::next::Next;
 use crate::router::route::{Gone, without_handler};
-use crate::router::{Found, Routed, Router};
+use crate::router::{Found, Router};
 use crate::server::served::{CLIENT_GONE, Observer};
 use crate::{Request, RequestBody, Response};
 
@@ -186,10 +186,10 @@ impl<'b> Burst<'b> {
             Err(reject) => return Some(Step::Done(self.refuse(reject, None))),
         };
         let head = &head;
-        let (form, mut params) = (OnceCell::new(), None);
+        let (read, mut params) = (OnceCell::new(), None);
         let found = match head.method() {
             Method::Connect => self.app.router.nothing(),
-            method => self.app.router.find(method.as_str(), head.path(), &form, &mut params),
+            method => self.app.router.find(method.as_str(), head.path(), &read, &mut params),
         };
         let Found { endpoint, route, .. } = found;
         let mut body_limit = None;
@@ -210,7 +210,7 @@ impl<'b> Burst<'b> {
         let expected = head.expect_continue();
         let params = params.as_ref().map(|params| Matched {
             params,
-            routed: form.get().map(|form| Routed::new(head.path(), form)),
+            read: read.get(),
         });
         self.marks.clear();
         let turns = Turns::default();

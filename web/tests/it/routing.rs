@@ -95,6 +95,15 @@ fn a_path_is_matched_by_what_it_means_and_an_encoded_slash_separates_nothing() {
         ("/u/%2", 400, "bad request\n"),
         ("/u/a%00", 400, "bad request\n"),
         ("/nowhere%", 400, "bad request\n"),
+        ("/u/a%0Ab", 400, "bad request\n"),
+        ("/u/../admin", 400, "bad request\n"),
+        ("/u/%2e%2E/admin", 400, "bad request\n"),
+        ("/u/..%2fadmin", 400, "bad request\n"),
+        ("/u/..;x/admin", 400, "bad request\n"),
+        ("//admin", 403, ""),
+        ("/adm%69n//files/x", 403, ""),
+        ("/u//a", 200, "a from a"),
+        ("//", 200, "else"),
     ] {
         let reply = client.get(path);
         assert_eq!((reply.status, reply.text()), (status, text), "{path}");
@@ -112,7 +121,7 @@ fn a_router_that_is_only_a_fallback_leaves_the_path_to_it() {
 }
 
 #[test]
-#[should_panic(expected = "route \"/100%\" cannot be added: it has a '%' that begins no escape")]
+#[should_panic(expected = "route \"/100%\" cannot be added: the path has a '%' that begins no escape")]
 fn a_pattern_with_an_escape_that_is_none_is_named() {
     let _ = Router::new().get("/100%", |_| ());
 }

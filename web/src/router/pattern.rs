@@ -1,0 +1,48 @@
+//! Patterns of routes in the canonical form, so that they meet canonical paths ([`osier_http::path`]).
+
+use osier_http::path::{BadPath, Path, canonical_part};
+
+/// The canonical form of a pattern. The names of parameters stay as they are; an escaped brace is literal.
+pub(super) fn canonical(pattern: &str) -> Result<String, BadPath> {
+    let mut form = String::with_capacity(pattern.len());
+    let mut rest = pattern;
+    while let Some(at) = rest.find(['{', '}']) {
+        form.push_str(&literal(&rest[..at])?);
+        let end = match rest[at..].get(..2) {
+            Some("{{" | "}}") => at + 2,
+            // One that is not closed is matchit's to refuse.
+            _ => rest[at..].find('}').map_or(rest.len(), |end| at + end + 1),
+        };
+        form.push_str(&rest[at..end]);
+        rest = &rest[end..];
+    }
+    form.push_str(&literal(rest)?);
+    // What a parameter takes is not known yet; it is read with the path.
+    Path::parse(&form.replace(['{', '}'], "_"))?;
+    Ok(form)
+}
+
+fn literal(text: &str) -> Result<String, BadPath> {
+    canonical_part(text).map(|form| form.replace('{', "{{").replace('}', "}}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_keep_their_parameters() {
+        for (text, expected) in [
+            ("/a/{id}", "/a/{id}"),
+            ("/%61/{größe}/é", "/a/{größe}/%C3%A9"),
+            ("/{{x}}/%7Bx%7D/{*rest}", "/{{x}}/{{x}}/{*rest}"),
+            ("/a b", "/a b"),
+            ("//a//{b}", "/a/{b}"),
+            ("/{open", "/{open"),
+        ] {
+            assert_eq!(canonical(text).as_deref(), Ok(expected), "{text}");
+        }
+        assert_eq!(canonical("/100%/{x}"), Err(BadPath::Escape));
+        assert_eq!(canonical("/a/%2e./{x}"), Err(BadPath::DotSegment));
+    }
+}
