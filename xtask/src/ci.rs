@@ -1,30 +1,97 @@
-//! `cargo xtask ci`: all that must hold before a change lands.
+//! `cargo xtask ci`: everything that must hold before a change lands.
 //!
-//! Called by people and by `.ci/run`. First the cheap steps that read the source (fmt, clippy, rustdoc, tidy), then
-//! every step of `test.rs`; a failed step does not hide the next one's findings.
+//! The steps are fmt, tidy, clippy, rustdoc and all of `test/`. A failed step does not hide the findings of the next one.
 
 use crate::step::{self, Outcome, cargo};
-use crate::{test, tidy};
+use crate::test::{self, STEPS, Step, Work};
+use crate::tidy;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
+/// Steps that read the source, in seconds.
+const QUICK: &[Step] = &[
+    Step {
+        name: "fmt",
+        work: Work::Compile(fmt),
+    },
+    Step {
+        name: "tidy",
+        work: Work::Compile(tidy::run),
+    },
+];
+
+/// Steps that compile and run nothing.
+const LINTS: &[Step] = &[
+    Step {
+        name: "clippy",
+        work: Work::Compile(clippy),
+    },
+    Step {
+        name: "rustdoc",
+        work: Work::Compile(rustdoc),
+    },
+    Step {
+        name: "clippy-mixing",
+        work: Work::Compile(clippy_mixing),
+    },
+];
+
 pub fn main() -> ExitCode {
-    let mut outcomes = vec![fmt(), clippy(), clippy_mixing(), rustdoc(), tidy::run()];
-    outcomes.extend(test::run(&[]));
-    step::report(&outcomes)
+    let start = Instant::now();
+    // What runs comes first, so that tests wait while the lints compile.
+    let (run, compile): (Vec<Step>, Vec<Step>) = STEPS.iter().partition(|step| !matches!(step.work, Work::Compile(_)));
+    let mut steps = [QUICK, &run, LINTS, &compile].concat();
+    let unchanged = unchanged(&["poll", "runtime", "Cargo.lock"]);
+    if unchanged.is_some() {
+        steps.retain(|step| step.name != "poll-backend");
+    }
+    let mut outcomes = test::run(&steps);
+    if let Some(base) = unchanged {
+        let why = format!("poll/ and runtime/ are as in {base} (cargo xtask test poll-backend)");
+        outcomes.push(Outcome::skipped("poll-backend", why));
+    }
+    step::report(&outcomes, start.elapsed())
 }
 
-fn fmt() -> Outcome {
+/// The commit to which nothing below `paths` has changed, if there is one.
+///
+/// The environment variable `OSIER_CI_BASE` names the commit to compare with. Without it, that is the newest commit more
+/// than [`EARLIER`] older than the current one. Where git does not know such a commit, everything counts as changed.
+fn unchanged(paths: &[&str]) -> Option<String> {
+    let base = std::env::var("OSIER_CI_BASE").ok().or_else(earlier_commit)?;
+    let mut diff = Command::new("git");
+    diff.args(["diff", "--quiet", &base, "HEAD", "--"]).args(paths);
+    step::succeeds(&mut diff).then_some(base)
+}
+
+/// Commits of one day's work belong together.
+const EARLIER: Duration = Duration::from_secs(12 * 60 * 60);
+
+fn earlier_commit() -> Option<String> {
+    let time = step::output(Command::new("git").args(["log", "-1", "--format=%ct"]));
+    let before: u64 = time.trim().parse::<u64>().ok()?.checked_sub(EARLIER.as_secs())?;
+    let mut git = Command::new("git");
+    git.args([
+        "log",
+        "-1",
+        "--first-parent",
+        "--format=%h",
+        &format!("--before={before}"),
+    ]);
+    let hash = step::output(&mut git).trim().to_string();
+    (!hash.is_empty()).then_some(hash)
+}
+
+pub fn fmt() -> Outcome {
     if !step::succeeds(cargo().args(["fmt", "--version"])) {
         return Outcome::skipped("fmt", "no rustfmt (rustup component add rustfmt)".into());
     }
-    let start = Instant::now();
     let mut ok = step::run(cargo().args(["fmt", "--all", "--check"]), LIMIT, |_| true);
     for other in ["bench", "fuzz", "mixing"].map(|dir| format!("{dir}/Cargo.toml")) {
         if std::fs::exists(&other).unwrap_or(false) {
-            // Goes through the path dependencies a second time, which costs nothing.
+            // This goes through the path dependencies a second time, which costs nothing.
             ok &= step::run(
                 cargo().args(["fmt", "--all", "--check", "--manifest-path", &other]),
                 LIMIT,
@@ -32,7 +99,7 @@ fn fmt() -> Outcome {
             );
         }
     }
-    Outcome::one_check("fmt", ok, tidy::sources().len(), "files", start.elapsed())
+    Outcome::one_check("fmt", ok, tidy::sources().len(), "files", Duration::ZERO)
 }
 
 fn clippy() -> Outcome {
@@ -43,24 +110,21 @@ fn clippy() -> Outcome {
 fn clippy_mixing() -> Outcome {
     let mut command = cargo();
     command.args(["clippy", "--manifest-path", "mixing/Cargo.toml"]);
-    linted(
-        "clippy-mixing",
-        command.env("CARGO_TARGET_DIR", test::mixing_target_dir()),
-    )
+    linted("clippy-mixing", command.env("CARGO_TARGET_DIR", test::target_dir()))
 }
 
-fn linted(name: &str, command: &mut Command) -> Outcome {
+pub fn linted(name: &str, command: &mut Command) -> Outcome {
     if !step::succeeds(cargo().args(["clippy", "--version"])) {
         return Outcome::skipped(name, "no clippy (rustup component add clippy)".into());
     }
-    command.args(["--all-targets", COUNTABLE, "--", "-D", "warnings"]);
+    command.args(["--locked", "--all-targets", COUNTABLE, "--", "-D", "warnings"]);
     compiled(name, command)
 }
 
 fn rustdoc() -> Outcome {
     let mut command = cargo();
     command
-        .args(["doc", "--workspace", "--no-deps", COUNTABLE])
+        .args(["doc", "--workspace", "--locked", "--no-deps", COUNTABLE])
         .env("RUSTDOCFLAGS", "-D warnings");
     compiled("rustdoc", &mut command)
 }
@@ -69,8 +133,7 @@ fn rustdoc() -> Outcome {
 const COUNTABLE: &str = "--message-format=json-render-diagnostics";
 
 /// Runs a build step and counts the targets of this repository that it went through.
-fn compiled(name: &str, command: &mut Command) -> Outcome {
-    let start = Instant::now();
+pub fn compiled(name: &str, command: &mut Command) -> Outcome {
     let mut targets = 0;
     let mut complaints = vec![];
     let ok = step::run(command, LIMIT, |line| {
@@ -90,6 +153,6 @@ fn compiled(name: &str, command: &mut Command) -> Outcome {
     }
     Outcome {
         complaints,
-        ..Outcome::one_check(name, ok, targets, "targets", start.elapsed())
+        ..Outcome::one_check(name, ok, targets, "targets", Duration::ZERO)
     }
 }

@@ -1,13 +1,14 @@
-//! The commands of this repository: `cargo xtask {test, ci, bench, tidy}`.
+//! The commands of this repository: `cargo xtask {quick, test, ci, bench, tidy}`.
 //!
-//! Called by people and by `.ci/run`, the same way. One file per command; each is a list of steps (`step.rs`), and a
-//! step says how many things it checked and fails when that is zero. Uses std alone, so that it builds in seconds on a
-//! machine that has nothing but the Rust toolchain.
+//! People and `.ci/run` use the same commands. A command is a list of steps (`step/`). A step says how many things it
+//! checked and fails when it checked none. The program uses std alone: it builds in seconds on a machine that has only the
+//! Rust toolchain.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod ci;
 mod peers;
+mod quick;
 mod step;
 mod test;
 mod tidy;
@@ -18,13 +19,14 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  test [STEP]...   every test there is; installs the programs the tests talk to, where it may
-                   steps: peers tests docs portable poll-backend freebsd bench mixing loom miri valgrind fuzz
-  ci               fmt, clippy, rustdoc, tidy and all of `test`
-  tidy             what no compiler checks: paths in documents, headers, islands, sorted dependencies
+  quick [CRATE]    fmt, clippy and the tests of one crate; of all crates, the unit tests
+  test [STEP]...   every test; installs the programs that tests talk to, and asks before it installs large ones
+                   steps: peers tests portable valgrind miri loom docs mixing mixing-docs poll-backend fuzz bench
+                   freebsd
+  ci               fmt, tidy, clippy, rustdoc and all of `test`
+  tidy             the rules that no compiler checks: paths and names in documents, rooms, circles, islands, ...
   bench [--all] [--rows PATTERN] [--quick] [--against DIR]
-                   this server and its rivals, in turn, on this machine; writes bench/RESULTS.md;
-                   with --against, another checkout of this repository is the only rival";
+                   this server and its rivals, in turn, on this machine; writes bench/RESULTS.md";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     // Every path below is relative to the root, whatever directory the reader stands in.
     std::env::set_current_dir(root()).expect("this program was built inside the repository it works on");
     match command.as_str() {
+        "quick" => quick::main(rest),
         "test" => test::main(rest),
         "ci" if rest.is_empty() => ci::main(),
         "tidy" if rest.is_empty() => tidy::main(),

@@ -4,125 +4,163 @@
 //! question answered: as root, or with a sudo that asks for no password. Elsewhere each missing program is a reason
 //! printed as "skipped: why", and the tests that need it say the same.
 
-use crate::step::succeeds;
+use crate::step::{self, succeeds};
 use std::process::Command;
 
+/// A program that is not ours.
 pub struct Peer {
     /// The name of the program, or where Debian puts a file of what is none.
     pub program: &'static str,
     /// The package of Debian and Ubuntu that holds it.
     package: &'static str,
-    /// What it is for.
+    /// Its use here.
     pub purpose: &'static str,
+    /// Whether it brings hundreds of megabytes, or a service of the system.
+    is_large: bool,
 }
 
-/// What `cargo xtask test` uses.
+/// The programs of `cargo xtask test`.
 pub const FOR_TESTS: &[Peer] = &[
     Peer {
         program: "curl",
         package: "curl",
         purpose: "a client that is not ours asks the server",
+        is_large: false,
     },
     Peer {
         program: "valgrind",
         package: "valgrind",
         purpose: "memory errors across stack switches",
+        is_large: false,
     },
     Peer {
         program: "redis-server",
         package: "redis-server",
         purpose: "clients of redis over our streams",
+        is_large: false,
     },
     Peer {
         program: "/usr/lib/python3/dist-packages/websockets/__init__.py",
         package: "python3-websockets",
         purpose: "a WebSocket client that is not ours",
+        is_large: false,
     },
     Peer {
         program: "/usr/share/nodejs/ws/package.json",
         package: "node-ws",
         purpose: "another WebSocket client that is not ours",
+        is_large: false,
     },
     Peer {
         program: "chromium",
         package: "chromium",
         purpose: "the built-in site in a browser",
+        is_large: true,
     },
     // Debian has `postgres` itself apart, for each version; this one comes with any.
     Peer {
         program: "pg_ctlcluster",
         package: "postgresql",
         purpose: "clients of PostgreSQL over our streams",
+        is_large: true,
     },
     Peer {
         program: "php-fpm",
         package: "php-fpm",
         purpose: "scripts behind the FastCGI handler",
+        is_large: false,
     },
     Peer {
         program: "dokuwiki-addsite",
         package: "dokuwiki",
         purpose: "an application behind the FastCGI handler, run from a copy",
+        is_large: false,
     },
     Peer {
         program: "nginx",
         package: "nginx-light",
         purpose: "a backend of the proxy",
+        is_large: false,
     },
     Peer {
         program: "node",
         package: "nodejs",
         purpose: "another backend of the proxy, with WebSockets",
+        is_large: false,
     },
 ];
 
-/// What `cargo xtask bench` uses.
+/// The programs of `cargo xtask bench`.
 pub const FOR_BENCH: &[Peer] = &[
     Peer {
         program: "wrk",
         package: "wrk",
         purpose: "load",
+        is_large: false,
     },
     Peer {
         program: "nginx",
         package: "nginx-light",
         purpose: "rival: static files, idle connections",
+        is_large: false,
     },
     Peer {
         program: "php-fpm",
         package: "php-fpm",
         purpose: "runs the scripts of the PHP rows",
+        is_large: false,
     },
     Peer {
         program: "taskset",
         package: "util-linux",
         purpose: "pins server and load to a core each",
+        is_large: false,
     },
 ];
 
-/// Makes sure of `peers`; returns one reason for each that is still missing.
+/// Installs the missing ones of `peers`, and asks before large ones if a person is at the terminal. Returns one reason for
+/// each that is still missing.
 pub fn install(peers: &[Peer]) -> Vec<String> {
     let missing: Vec<&Peer> = peers.iter().filter(|peer| !is_there(peer.program)).collect();
-    if missing.is_empty() {
-        return vec![];
-    }
-    let why = match root_shell() {
-        Ok(mut shell) => {
-            let packages: Vec<&str> = missing.iter().map(|peer| peer.package).collect();
-            println!("installing {}", packages.join(" "));
-            shell.arg(INSTALL).arg("install").args(&packages);
-            if succeeds(&mut shell) {
-                "apt-get did not bring it"
-            } else {
-                "apt-get failed"
+    let large: Vec<&str> = missing
+        .iter()
+        .filter(|peer| peer.is_large)
+        .map(|peer| peer.package)
+        .collect();
+    let leaves_large = !large.is_empty() && step::is_attended() && !agreed(&large);
+    let packages = missing
+        .iter()
+        .filter(|peer| !(peer.is_large && leaves_large))
+        .map(|peer| peer.package);
+    let packages: Vec<&str> = packages.collect();
+    let mut why = "you chose not to install it";
+    if !packages.is_empty() {
+        match root_shell() {
+            Ok(mut shell) => {
+                step::say(&format!("installing {}", packages.join(" ")));
+                shell.arg(INSTALL).arg("install").args(&packages);
+                if !succeeds(&mut shell) {
+                    why = "apt-get failed";
+                } else if !leaves_large {
+                    why = "apt-get did not bring it";
+                }
             }
+            Err(reason) => why = reason,
         }
-        Err(why) => why,
-    };
+    }
     let still = missing.iter().filter(|peer| !is_there(peer.program));
     still
         .map(|Peer { program, purpose, .. }| format!("{program} ({purpose}): not installed; {why}"))
         .collect()
+}
+
+/// Asks the person at the terminal whether large packages may be installed.
+fn agreed(packages: &[&str]) -> bool {
+    println!("Some tests need large packages: {}.", packages.join(" "));
+    println!("Without them these tests are skipped. Install them? [y/N]");
+    let mut answer = String::new();
+    let _ = std::io::stdin().read_line(&mut answer);
+    ["y", "yes"].contains(&answer.trim().to_lowercase().as_str())
 }
 
 /// Where php-fpm is; its name has its version behind it.

@@ -74,21 +74,29 @@ const RULES: &[Rule] = &[
 ];
 
 pub fn main() -> ExitCode {
-    step::report(&[run()])
+    let start = Instant::now();
+    step::report(&[run()], start.elapsed())
 }
 
 /// All rules as one step.
 pub fn run() -> Outcome {
     let start = Instant::now();
-    println!("\ntidy");
+    step::say("\ntidy");
     let (mut checks, mut failed, mut complaints) = (0, 0, vec![]);
     for Rule { name, about, check } in RULES {
         let verdict = check();
-        println!("  {name}: {} {about}, {} wrong", verdict.looked_at, verdict.wrong.len());
-        verdict.notes.iter().for_each(|note| println!("    {note}"));
-        verdict.wrong.iter().for_each(|finding| println!("    {finding}"));
+        step::say(&format!(
+            "  {name}: {} {about}, {} wrong",
+            verdict.looked_at,
+            verdict.wrong.len()
+        ));
+        verdict.notes.iter().for_each(|note| step::say(&format!("    {note}")));
+        verdict
+            .wrong
+            .iter()
+            .for_each(|finding| step::say(&format!("    {finding}")));
         if verdict.looked_at == 0 {
-            println!("    looked at nothing, which is a failure");
+            step::say("    looked at nothing, which is a failure");
         }
         checks += verdict.looked_at;
         failed += usize::from(verdict.looked_at == 0 || !verdict.wrong.is_empty());
@@ -98,10 +106,10 @@ pub fn run() -> Outcome {
         name: "tidy".into(),
         passed: RULES.len() - failed,
         failed,
-        skipped: vec![],
         checked: format!("{checks} things by {} rules", RULES.len()),
         complaints,
         took: start.elapsed(),
+        ..Outcome::default()
     }
 }
 

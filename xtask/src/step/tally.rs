@@ -1,0 +1,238 @@
+//! Reads the output of Rust's test harness and counts.
+
+use super::{Outcome, run, say};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Runs something that answers in the format of Rust's test harness and counts its tests.
+pub fn tests(name: &str, command: &mut Command, limit: Duration) -> Outcome {
+    let start = Instant::now();
+    let mut tally = Tally::default();
+    let ok = run(command, limit, |line| tally.take(line));
+    tally.outcome(name, ok, start.elapsed())
+}
+
+/// Lines of a failed test that are said again at the end.
+const COMPLAINT_LINES: usize = 12;
+
+/// Reads the output of the test harness, run with `--show-output`, line by line.
+#[derive(Default)]
+pub struct Tally {
+    passed: usize,
+    failed: usize,
+    ignored: usize,
+    skipped: Vec<String>,
+    /// How many tests ended "ok" and had printed a skip: the harness has no third answer.
+    ok_but_skipped: usize,
+    /// The test whose output is being shown.
+    shown: Option<String>,
+    /// Whether that test has printed a skip already: it counts once.
+    counted: bool,
+    /// True between a program's "successes:" and its "failures:" or its result.
+    is_of_passed: bool,
+    /// How many lines of the failed test that is being shown were kept.
+    complained: usize,
+    complaints: Vec<String>,
+    /// The seconds that each test ran.
+    times: Vec<(f64, String)>,
+    /// The program whose output is read, for the names of tests.
+    program: String,
+}
+
+impl Tally {
+    /// Says that the following lines are the output of `program`.
+    pub fn begin(&mut self, program: &str) {
+        self.program = program.into();
+        self.shown = None;
+        self.is_of_passed = false;
+    }
+
+    /// Says that the current program has ended badly.
+    pub fn broken(&mut self, why: String) {
+        self.complaints.push(why);
+    }
+
+    /// Reads a line; false if nobody needs to see it.
+    pub fn take(&mut self, line: &str) -> bool {
+        if line == "successes:" || line == "failures:" || line.starts_with("test result: ") {
+            self.is_of_passed = line == "successes:";
+            self.shown = None;
+        }
+        self.count(line);
+        if !self.is_of_passed {
+            self.complain(line);
+        }
+        !self.is_of_passed
+    }
+
+    /// Keeps the beginning of what a failed test has printed, and the programs that cargo names.
+    fn complain(&mut self, line: &str) {
+        if line.starts_with("---- ") {
+            self.complained = 0;
+        }
+        let of_a_test = self.shown.is_some() && self.complained < COMPLAINT_LINES && !line.is_empty();
+        let of_cargo = self.shown.is_none() && ["error", "    `-p "].iter().any(|said| line.starts_with(said));
+        if of_a_test || of_cargo {
+            self.complained += 1;
+            self.complaints.push(line.to_string());
+        }
+    }
+
+    fn count(&mut self, line: &str) {
+        if let Some(rest) = line.strip_prefix("---- ") {
+            self.shown = rest.strip_suffix(" stdout ----").map(str::to_string);
+            self.counted = false;
+        } else if let Some((test, time)) = line.strip_prefix("test ").and_then(timed) {
+            self.times.push((time, format!("{}{test}", self.program)));
+        } else if let Some(rest) = line.strip_prefix("test result: ") {
+            self.passed += number_before(rest, " passed");
+            self.failed += number_before(rest, " failed");
+            self.ignored += number_before(rest, " ignored");
+            self.shown = None;
+        } else if let Some(why) = line.trim_start().strip_prefix("skipped: ") {
+            match &self.shown {
+                Some(_) if self.counted => {}
+                Some(test) => {
+                    self.skipped.push(format!("{test}: {why}"));
+                    self.ok_but_skipped += 1;
+                }
+                None => self.skipped.push(why.to_string()),
+            }
+            self.counted = self.shown.is_some();
+        }
+    }
+
+    pub fn outcome(mut self, name: &str, ok: bool, took: Duration) -> Outcome {
+        let passed = self.passed.saturating_sub(self.ok_but_skipped);
+        if self.ignored > 0 {
+            self.skipped
+                .extend((0..self.ignored).map(|_| "a test marked #[ignore]".to_string()));
+        }
+        let checked_nothing = ok && passed == 0 && self.skipped.is_empty();
+        if checked_nothing {
+            say(&format!("{name}: ran no test at all, which is a failure"));
+        }
+        // Did not compile, was killed, or a process died: no test is counted as failed, the step still is.
+        let broken = !ok && self.failed == 0;
+        let failed = self.failed + usize::from(checked_nothing) + usize::from(broken);
+        if broken {
+            let why = format!("no test failed, but the command did, after {} s", took.as_secs());
+            self.complaints.push(why);
+        }
+        if failed == 0 {
+            // A test that ran another harness showed its output, too.
+            self.complaints.clear();
+        }
+        Outcome {
+            name: name.into(),
+            passed,
+            failed,
+            skipped: self.skipped,
+            checked: format!("{} tests", passed + self.failed),
+            complaints: self.complaints,
+            tests: self.times,
+            took,
+            ..Outcome::default()
+        }
+    }
+}
+
+/// The name and the time in "name ... ok <0.123s>".
+fn timed(line: &str) -> Option<(&str, f64)> {
+    let (test, rest) = line.split_once(" ... ")?;
+    let (_, time) = rest.rsplit_once('<')?;
+    Some((test, time.strip_suffix("s>")?.parse().ok()?))
+}
+
+/// The number that stands before `word`: 12 in "ok. 12 passed; 0 failed".
+fn number_before(text: &str, word: &str) -> usize {
+    let before = text.find(word).map_or("", |at| &text[..at]);
+    before
+        .rsplit([' ', ';', '.'])
+        .next()
+        .and_then(|digits| digits.parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(output: &str, ok: bool) -> Outcome {
+        let mut tally = Tally::default();
+        output.lines().for_each(|line| {
+            tally.take(line);
+        });
+        tally.outcome("t", ok, Duration::ZERO)
+    }
+
+    #[test]
+    fn what_failed_is_kept_and_what_passed_is_not_shown() {
+        let output = "running 2 tests\ntest good ... ok\ntest bad ... FAILED\n\nsuccesses:\n\n---- good stdout ----\n\
+                      fine\n\nsuccesses:\n    good\n\nfailures:\n\n---- bad stdout ----\nthread 'bad' panicked\n\n\
+                      failures:\n    bad\n\ntest result: FAILED. 1 passed; 1 failed;\nerror: 1 target failed:\n    `-p osier --test x`";
+        let mut tally = Tally::default();
+        let shown: Vec<&str> = output.lines().filter(|line| tally.take(line)).collect();
+        assert!(
+            shown.contains(&"thread 'bad' panicked") && !shown.contains(&"fine"),
+            "{shown:?}"
+        );
+        let o = tally.outcome("t", false, Duration::ZERO);
+        let kept = [
+            "---- bad stdout ----",
+            "thread 'bad' panicked",
+            "error: 1 target failed:",
+            "    `-p osier --test x`",
+        ];
+        assert_eq!(o.complaints, kept);
+    }
+
+    #[test]
+    fn sums_the_results_of_several_harnesses() {
+        let o = tally(
+            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured\ntest result: FAILED. 3 passed; 2 failed;",
+            false,
+        );
+        assert_eq!((o.passed, o.failed, o.skipped.len()), (15, 2, 1));
+    }
+
+    #[test]
+    fn a_test_that_printed_a_skip_has_not_passed() {
+        let o = tally(
+            "---- udp stdout ----\nskipped: no IPv6\nskipped: again\n---- tcp stdout ----\nfine\n\
+             test result: ok. 2 passed; 0 failed; 0 ignored;",
+            true,
+        );
+        assert_eq!((o.passed, o.failed), (1, 0));
+        assert_eq!(o.skipped, ["udp: no IPv6"]);
+    }
+
+    #[test]
+    fn times_of_tests_are_read() {
+        let mut tally = Tally::default();
+        tally.begin("web::it ");
+        for line in [
+            "test a::b ... ok <1.250s>",
+            "test c ... FAILED <0.001s>",
+            "test d ... ok",
+            "test result: ok. 2 passed",
+        ] {
+            tally.take(line);
+        }
+        let times = tally.outcome("t", true, Duration::ZERO).tests;
+        assert_eq!(
+            times,
+            [(1.25, "web::it a::b".to_string()), (0.001, "web::it c".to_string())]
+        );
+    }
+
+    #[test]
+    fn no_test_is_a_failure() {
+        assert_eq!(tally("test result: ok. 0 passed; 0 failed; 0 ignored;", true).failed, 1);
+    }
+
+    #[test]
+    fn a_build_error_is_a_failure() {
+        assert_eq!(tally("error: could not compile", false).failed, 1);
+    }
+}

@@ -1,0 +1,228 @@
+//! Test executables: cargo builds them, and this file runs them, several at a time.
+//!
+//! `cargo test` runs one executable after the other. Most tests wait, so the cores would idle. An executable runs with the
+//! folder and the environment that cargo would give it.
+
+use crate::step::{self, Ended, Outcome, Tally};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How many executables run at the same time, and how many tests of each.
+const AT_ONCE: usize = 2;
+const THREADS: usize = 4;
+
+/// A test executable.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Executable {
+    /// The folder of its package.
+    pub folder: PathBuf,
+    /// The name of its target, such as `it`.
+    pub target: String,
+    pub file: PathBuf,
+}
+
+impl Executable {
+    /// The name of the package's folder.
+    pub fn package(&self) -> String {
+        self.folder
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// Reads a message of cargo; `None` if it is about something else than a test, or an executable if `all`.
+    fn read(message: &str, all: bool) -> Option<Executable> {
+        let is_artifact = message.contains(r#""reason":"compiler-artifact""#);
+        let is_test = is_artifact && (all || message.contains(r#""test":true}"#));
+        let manifest = PathBuf::from(field(message, "manifest_path")?);
+        let executable = Executable {
+            folder: manifest.parent()?.to_path_buf(),
+            target: field(message, "name")?.to_string(),
+            file: PathBuf::from(field(message, "executable")?),
+        };
+        is_test.then_some(executable)
+    }
+}
+
+/// The value of a field of a JSON message that is a text without escapes.
+fn field<'a>(message: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
+    rest.split('"').next()
+}
+
+/// The executables of a step, or its outcome if they could not be built.
+pub type Built = Result<Vec<Executable>, Box<Outcome>>;
+
+/// Builds executables. `command` is `cargo test`, whose tests it returns, or `cargo build`.
+pub fn build(name: &str, command: &mut Command, limit: Duration) -> Built {
+    let is_test = command.get_args().any(|arg| arg == "test");
+    if is_test {
+        command.arg("--no-run");
+    }
+    command.args(["--locked", "--message-format=json-render-diagnostics"]);
+    let (mut found, mut complaints) = (vec![], vec![]);
+    let ok = step::run(command, limit, |line| {
+        if line.starts_with('{') {
+            found.extend(Executable::read(line, !is_test));
+            return false;
+        }
+        if line.starts_with("error") || line.trim_start().starts_with("--> ") {
+            complaints.push(line.to_string());
+        }
+        true
+    });
+    if ok && !found.is_empty() {
+        return Ok(found);
+    }
+    complaints.push("it did not build".into());
+    let outcome = Outcome::one_check(name, false, 0, "tests", Duration::ZERO);
+    Err(Box::new(Outcome { complaints, ..outcome }))
+}
+
+/// How executables run.
+#[derive(Clone, Default)]
+pub struct Plan {
+    /// Options of the test harness and names of tests.
+    pub args: Vec<String>,
+    pub env: Vec<(&'static str, String)>,
+    /// A program that runs the executable, with its options.
+    pub runner: Vec<&'static str>,
+}
+
+/// Runs executables with one plan.
+pub fn run(name: &str, executables: Vec<Executable>, plan: &Plan, limit: Duration) -> Outcome {
+    let jobs = executables.into_iter().map(|executable| (executable, plan.clone()));
+    run_each(name, jobs.collect(), limit)
+}
+
+/// Runs executables, each with its plan: [`AT_ONCE`] at a time, the largest ones first.
+pub fn run_each(name: &str, mut jobs: Vec<(Executable, Plan)>, limit: Duration) -> Outcome {
+    jobs.sort_by_key(|(executable, _)| std::fs::metadata(&executable.file).map_or(0, |file| file.len()));
+    let commands = jobs.iter().map(|(executable, plan)| {
+        let label = format!("{}::{} ", executable.package(), executable.target);
+        (label, command(executable, plan))
+    });
+    run_commands(name, commands.collect(), limit)
+}
+
+/// Runs commands that answer in the format of Rust's test harness, the last one first.
+pub fn run_commands(name: &str, commands: Vec<(String, Command)>, limit: Duration) -> Outcome {
+    let start = Instant::now();
+    let (mut tally, mut ok) = (Tally::default(), true);
+    let cpu = each_of(commands, limit, |label, ended, lines| {
+        tally.begin(label);
+        let has_result = lines.iter().any(|line| line.starts_with("test result: "));
+        lines.retain(|line| tally.take(line));
+        if !ended.ok && !has_result {
+            tally.broken(format!("{label}ended without a result"));
+        }
+        ok &= ended.ok;
+    });
+    step::add_cpu_time(cpu);
+    tally.outcome(name, ok, start.elapsed())
+}
+
+/// Runs commands, [`AT_ONCE`] at a time and the last one first, and returns their CPU time.
+///
+/// `done` takes the label of a command that has ended, its end and its output. What it leaves of the output is printed.
+pub fn each_of(
+    commands: Vec<(String, Command)>,
+    limit: Duration,
+    done: impl FnMut(&str, &Ended, &mut Vec<String>) + Send,
+) -> Duration {
+    let is_nice = step::is_nice();
+    let waiting = Mutex::new(commands);
+    let results = Mutex::new((done, Duration::ZERO, vec![]));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                if is_nice {
+                    step::be_nice();
+                }
+                while let Some((label, mut command)) = next(&waiting) {
+                    let mut lines = vec![];
+                    let ended = step::each_line(&mut command, limit, |line| lines.push(line.to_string()));
+                    let mut results = results.lock().expect(NO_PANIC);
+                    let (done, cpu, outputs) = &mut *results;
+                    done(&label, &ended, &mut lines);
+                    *cpu += ended.cpu;
+                    outputs.push(format!("\n$ {}", step::shown(&command)));
+                    outputs.append(&mut lines);
+                }
+            });
+        }
+    });
+    let (_, cpu, outputs) = results.into_inner().expect(NO_PANIC);
+    outputs.iter().for_each(|line| step::say(line));
+    cpu
+}
+
+/// Takes the next command. The lock is not held while it runs.
+fn next(waiting: &Mutex<Vec<(String, Command)>>) -> Option<(String, Command)> {
+    waiting.lock().expect(NO_PANIC).pop()
+}
+
+const NO_PANIC: &str = "no thread panics while it holds the lock";
+
+fn command(executable: &Executable, plan: &Plan) -> Command {
+    let mut words = plan
+        .runner
+        .iter()
+        .map(std::ffi::OsStr::new)
+        .chain([executable.file.as_os_str()]);
+    let mut command = Command::new(words.next().expect("the executable itself is there"));
+    command
+        .args(words)
+        .args(["--show-output", "--test-threads", &THREADS.to_string()]);
+    // The stable harness tells times only to those who ask for its unstable options.
+    command
+        .args(["-Zunstable-options", "--report-time"])
+        .env("RUSTC_BOOTSTRAP", "1");
+    command
+        .args(&plan.args)
+        .envs(plan.env.iter().map(|(name, value)| (name, value)));
+    command
+        .current_dir(&executable.folder)
+        .env("CARGO_MANIFEST_DIR", &executable.folder);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_about_a_test_executable_is_read() {
+        let message = r#"{"reason":"compiler-artifact","package_id":"p","manifest_path":"/r/web/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"it","src_path":"/r/web/tests/it/main.rs"},"profile":{"opt_level":"0","test":true},"features":[],"filenames":["/t/it-1"],"executable":"/t/it-1","fresh":true}"#;
+        let executable = Executable::read(message, false).unwrap();
+        assert_eq!(executable.package(), "web");
+        assert_eq!(
+            (executable.target.as_str(), executable.file.to_str()),
+            ("it", Some("/t/it-1"))
+        );
+        let program = message.replace(r#""test":true"#, r#""test":false"#);
+        assert_eq!(Executable::read(&program, false), None);
+        assert_eq!(Executable::read(&program, true), Some(executable));
+        let library = message.replace(r#""executable":"/t/it-1""#, r#""executable":null"#);
+        assert_eq!(Executable::read(&library, true), None);
+    }
+
+    #[test]
+    fn results_of_several_commands_are_added() {
+        let command = |text: &str, status: i32| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("echo '{text}'; exit {status}")]);
+            ("a::b ".to_string(), command)
+        };
+        let ok = || command("test result: ok. 2 passed; 0 failed; 0 ignored;", 0);
+        let limit = Duration::from_secs(60);
+        let outcome = run_commands("t", vec![ok(), ok(), ok()], limit);
+        assert_eq!((outcome.passed, outcome.failed), (6, 0));
+        let died = run_commands("t", vec![ok(), command("Aborted", 134)], limit);
+        assert_eq!((died.passed, died.failed), (2, 1));
+        assert!(died.complaints.iter().any(|line| line.contains("without a result")));
+    }
+}

@@ -1,0 +1,200 @@
+//! Steps that overlap: while the tests of one step wait, the next step compiles.
+//!
+//! Three threads work, each on one step at a time. One compiles: cargo keeps all cores busy by itself. One runs tests,
+//! which mostly wait. One runs the programs that only compute. The first and the third give way to the tests, whose time
+//! limits must not depend on them. The output of a step appears at its end.
+
+use super::executables::{Built, Executable};
+use crate::step::{self, Outcome};
+use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+/// A step of `cargo xtask test` or `cargo xtask ci`.
+#[derive(Clone, Copy)]
+pub struct Step {
+    pub name: &'static str,
+    pub work: Work,
+}
+
+/// The parts of a step.
+#[derive(Clone, Copy)]
+pub enum Work {
+    /// Compiles and is done.
+    Compile(fn() -> Outcome),
+    /// Compiles, then runs the executables in a lane.
+    Both(fn() -> Built, Lane, fn(Vec<Executable>) -> Outcome),
+    /// Runs without anything to compile, before all tests.
+    Run(fn() -> Outcome),
+}
+
+/// Where executables run.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Lane {
+    Tests,
+    Computations,
+}
+
+/// A step whose executables are built: its place, how they run, and the time and CPU time that compiling took.
+struct Ready {
+    place: usize,
+    run: Box<dyn FnOnce() -> Outcome + Send>,
+    took: (Duration, Duration),
+}
+
+/// Runs the steps and returns their outcomes in the same order.
+pub fn run(steps: &[Step]) -> Vec<Outcome> {
+    let is_alone = steps.len() == 1;
+    let outcomes: Mutex<Vec<Option<Outcome>>> = Mutex::new(steps.iter().map(|_| None).collect());
+    let finish = |place: usize, outcome: Outcome| {
+        outcomes.lock().expect("no step panics while it holds the lock")[place] = Some(outcome);
+    };
+    let start = Instant::now();
+    let log = |what: &str, name: &str| {
+        if !is_alone {
+            println!("[{:>4} s] {name}: {what}", start.elapsed().as_secs());
+        }
+    };
+    let (to_tests, tests) = mpsc::channel::<Ready>();
+    let (to_computations, computations) = mpsc::channel::<Ready>();
+    for (place, step) in steps.iter().enumerate() {
+        if let Work::Run(run) = step.work {
+            let run = Box::new(run);
+            let _ = to_tests.send(Ready {
+                place,
+                run,
+                took: Default::default(),
+            });
+        }
+    }
+    std::thread::scope(|scope| {
+        let (finish, log) = (&finish, &log);
+        let lane = |built: Receiver<Ready>, is_nice: bool| {
+            scope.spawn(move || {
+                if is_nice && !is_alone {
+                    step::be_nice();
+                }
+                for Ready { place, run, took } in built {
+                    let name = steps[place].name;
+                    log("runs", name);
+                    let mut outcome = measured(is_alone, run);
+                    outcome.took += took.0;
+                    outcome.cpu += took.1;
+                    finish(place, outcome);
+                    log("done", name);
+                }
+            });
+        };
+        lane(tests, false);
+        lane(computations, true);
+        if !is_alone {
+            step::be_nice();
+        }
+        for (place, step) in steps.iter().enumerate() {
+            match step.work {
+                Work::Run(_) => {}
+                Work::Compile(compile) => {
+                    log("compiles", step.name);
+                    finish(place, measured(is_alone, compile));
+                    log("done", step.name);
+                }
+                Work::Both(compile, lane, run) => {
+                    log("compiles", step.name);
+                    let mut executables = vec![];
+                    let compiled = measured(is_alone, || match compile() {
+                        Ok(built) => {
+                            executables = built;
+                            Outcome::default()
+                        }
+                        Err(outcome) => *outcome,
+                    });
+                    // A step that has a name already is over.
+                    if !compiled.name.is_empty() {
+                        finish(place, compiled);
+                        continue;
+                    }
+                    let to_lane = if lane == Lane::Tests {
+                        &to_tests
+                    } else {
+                        &to_computations
+                    };
+                    let took = (compiled.took, compiled.cpu);
+                    let run = Box::new(move || run(executables));
+                    let _ = to_lane.send(Ready { place, run, took });
+                }
+            }
+        }
+        drop((to_tests, to_computations));
+    });
+    let outcomes = outcomes.into_inner().expect("no step panics while it holds the lock");
+    outcomes.into_iter().flatten().collect()
+}
+
+/// Runs a part of a step, with its output held back unless it is alone, and measures it.
+fn measured(is_alone: bool, part: impl FnOnce() -> Outcome) -> Outcome {
+    let held = (!is_alone).then(step::held);
+    let (start, cpu) = (Instant::now(), step::cpu_time());
+    let mut outcome = part();
+    outcome.took = start.elapsed();
+    outcome.cpu = step::cpu_time() - cpu;
+    drop(held);
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(name: &str) -> Outcome {
+        Outcome::one_check(name, true, 1, "things", Duration::ZERO)
+    }
+
+    #[test]
+    fn all_steps_end_and_keep_their_order() {
+        let steps = [
+            Step {
+                name: "run",
+                work: Work::Run(|| passed("run")),
+            },
+            Step {
+                name: "both",
+                work: Work::Both(|| Ok(vec![]), Lane::Tests, |_| passed("both")),
+            },
+            Step {
+                name: "compute",
+                work: Work::Both(|| Ok(vec![]), Lane::Computations, |_| passed("compute")),
+            },
+            Step {
+                name: "compile",
+                work: Work::Compile(|| passed("compile")),
+            },
+            Step {
+                name: "broken",
+                work: Work::Both(|| Err(Box::new(passed("broken"))), Lane::Tests, |_| unreachable!()),
+            },
+        ];
+        let names: Vec<String> = run(&steps).into_iter().map(|outcome| outcome.name).collect();
+        assert_eq!(names, ["run", "both", "compute", "compile", "broken"]);
+    }
+
+    #[test]
+    fn tests_run_while_the_next_step_compiles() {
+        // Each waits for the other, so that they end only if they run at the same time.
+        static MEETING: std::sync::Barrier = std::sync::Barrier::new(2);
+        fn meet(name: &str) -> Outcome {
+            MEETING.wait();
+            passed(name)
+        }
+        let steps = [
+            Step {
+                name: "tests",
+                work: Work::Both(|| Ok(vec![]), Lane::Tests, |_| meet("tests")),
+            },
+            Step {
+                name: "compile",
+                work: Work::Compile(|| meet("compile")),
+            },
+        ];
+        assert_eq!(run(&steps).len(), 2);
+    }
+}

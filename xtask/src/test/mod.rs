@@ -1,0 +1,253 @@
+//! `cargo xtask test`: every test of the repository.
+//!
+//! A step compiles, and then runs what it has compiled (`lanes.rs`). The steps share one target directory except where
+//! compiler flags differ, so that a third-party crate is compiled once for each set of flags.
+
+mod executables;
+mod fuzz;
+mod lanes;
+mod miri;
+
+pub use lanes::{Lane, Step, Work, run};
+
+use crate::step::{self, Outcome, cargo};
+use crate::{peers, root};
+use executables::{Built, Executable, Plan};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// The steps, in the order in which they compile. What computes longest comes first.
+pub const STEPS: &[Step] = &[
+    of("peers", Work::Run(install_peers)),
+    of("tests", Work::Both(workspace, Lane::Tests, workspace_tests)),
+    of("portable", Work::Both(workspace, Lane::Tests, portable_driver)),
+    of("valgrind", Work::Both(workspace, Lane::Computations, valgrind)),
+    of("miri", Work::Both(miri::build, Lane::Computations, miri::run)),
+    of("loom", Work::Both(build_loom, Lane::Computations, loom_models)),
+    of("docs", Work::Compile(doc_tests)),
+    of("mixing", Work::Both(build_mixing, Lane::Tests, other_libraries)),
+    of("mixing-docs", Work::Compile(mixing_docs)),
+    of(
+        "poll-backend",
+        Work::Both(build_poll_backend, Lane::Tests, poll_backend),
+    ),
+    of("fuzz", Work::Both(fuzz::build, Lane::Computations, fuzz::run)),
+    of("bench", Work::Both(build_heads, Lane::Tests, floor_of_the_bench)),
+    of("freebsd", Work::Compile(freebsd_types)),
+];
+
+const fn of(name: &'static str, work: Work) -> Step {
+    Step { name, work }
+}
+
+/// Far beyond the time of any step on two cores with nothing built. A step that hangs must not hang the run.
+pub const LIMIT: Duration = Duration::from_secs(12 * 60);
+
+pub fn main(wanted: &[String]) -> ExitCode {
+    if let Some(unknown) = wanted.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
+        let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        eprintln!("no step {unknown:?}: choose from {}", names.join(" "));
+        return ExitCode::from(2);
+    }
+    let start = Instant::now();
+    let is_wanted = |step: &&Step| wanted.is_empty() || wanted.iter().any(|name| name == step.name);
+    let steps: Vec<Step> = STEPS.iter().filter(is_wanted).copied().collect();
+    step::report(&run(&steps), start.elapsed())
+}
+
+fn install_peers() -> Outcome {
+    let missing = peers::install(peers::FOR_TESTS);
+    for why in &missing {
+        step::say(&format!("skipped: {why}"));
+    }
+    let there = peers::FOR_TESTS.len() - missing.len();
+    Outcome {
+        name: "peers".into(),
+        skipped: missing,
+        checked: format!("{there} programs"),
+        ..Outcome::default()
+    }
+}
+
+/// Builds the tests of the workspace, once for all steps that run them.
+fn workspace() -> Built {
+    static BUILT: Mutex<Vec<Executable>> = Mutex::new(vec![]);
+    let mut built = BUILT.lock().expect("building does not panic");
+    if built.is_empty() {
+        let mut command = cargo();
+        command.args(["test", "--workspace", "--all-targets"]);
+        *built = executables::build("tests", &mut command, LIMIT)?;
+    }
+    Ok(built.clone())
+}
+
+fn workspace_tests(built: Vec<Executable>) -> Outcome {
+    executables::run("tests", built, &Plan::default(), LIMIT)
+}
+
+fn doc_tests() -> Outcome {
+    let mut command = cargo();
+    command.args([
+        "test",
+        "--workspace",
+        "--locked",
+        "--doc",
+        "--no-fail-fast",
+        "--",
+        "--show-output",
+    ]);
+    step::tests("docs", &mut command, LIMIT)
+}
+
+/// Runs the tests of the poller and of the runtime once more, on the driver for systems without epoll. Above the runtime
+/// nothing depends on the driver, so one module of osier-web's tests stands for the rest.
+fn portable_driver(built: Vec<Executable>) -> Outcome {
+    let portable = ("OSIER_DRIVER", "portable".to_string());
+    let jobs = built.into_iter().filter_map(|executable| {
+        let args = match (executable.package().as_str(), executable.target.as_str()) {
+            ("poll" | "runtime", _) => vec![],
+            ("web", "it") => vec![WEB_SMOKE.to_string()],
+            _ => return None,
+        };
+        let env = vec![portable.clone()];
+        Some((
+            executable,
+            Plan {
+                args,
+                env,
+                runner: vec![],
+            },
+        ))
+    });
+    executables::run_each("portable", jobs.collect(), LIMIT)
+}
+
+/// The module of osier-web's tests that also runs on the portable driver.
+const WEB_SMOKE: &str = "keepalive::";
+
+/// Builds the tests of the portable driver with poll(2) below it. The `polling` crate has a flag of its own for that:
+/// level-triggered, without any state in the kernel.
+fn build_poll_backend() -> Built {
+    let mut command = cargo();
+    command.args(["test", "-p", "osier-poll", "-p", "osier", "--lib", "--tests"]);
+    command.env("RUSTFLAGS", "--cfg polling_test_poll_backend");
+    command.env("CARGO_TARGET_DIR", target_dir().join("poll-backend"));
+    executables::build("poll-backend", &mut command, LIMIT)
+}
+
+fn poll_backend(built: Vec<Executable>) -> Outcome {
+    let env = vec![("OSIER_DRIVER", "portable".to_string())];
+    executables::run("poll-backend", built, &Plan { env, ..Plan::default() }, LIMIT)
+}
+
+/// Checks that the crates for more than Linux are well typed on FreeBSD. Nothing runs there.
+fn freebsd_types() -> Outcome {
+    const TARGET: &str = "x86_64-unknown-freebsd";
+    if !step::succeeds(Command::new("rustup").args(["target", "add", TARGET])) {
+        return Outcome::skipped("freebsd", format!("rustup cannot install {TARGET}"));
+    }
+    let mut command = cargo();
+    command.args(["check", "--locked", "--target", TARGET]);
+    for package in FREEBSD {
+        command.args(["-p", package]);
+    }
+    let passed = step::run(&mut command, LIMIT, |_| true);
+    Outcome::one_check("freebsd", passed, FREEBSD.len(), "packages", Duration::ZERO)
+}
+
+/// The packages for more than Linux.
+const FREEBSD: &[&str] = &["osier-poll", "osier-queue", "osier-coro", "osier"];
+
+/// Builds the tests of the counter that the null servers of `bench/` use. The rivals are not built here.
+fn build_heads() -> Built {
+    let mut command = cargo();
+    command.args(["test", "--manifest-path", "bench/Cargo.toml", "-p", "heads", "--lib"]);
+    command.env("CARGO_TARGET_DIR", bench_target_dir());
+    executables::build("bench", &mut command, LIMIT)
+}
+
+fn floor_of_the_bench(built: Vec<Executable>) -> Outcome {
+    executables::run("bench", built, &Plan::default(), LIMIT)
+}
+
+/// Builds the tests that mix Osier with other libraries.
+fn build_mixing() -> Built {
+    let mut command = cargo();
+    command.args(["test", "--manifest-path", "mixing/Cargo.toml"]);
+    command.env("CARGO_TARGET_DIR", target_dir());
+    executables::build("mixing", &mut command, LIMIT)
+}
+
+fn other_libraries(built: Vec<Executable>) -> Outcome {
+    executables::run("mixing", built, &Plan::default(), LIMIT)
+}
+
+/// Runs the programs of `docs/mixing.md`.
+fn mixing_docs() -> Outcome {
+    let mut command = cargo();
+    command.args(["test", "--manifest-path", "mixing/Cargo.toml", "--locked", "--doc"]);
+    command.args(["--", "--show-output"]);
+    command.env("CARGO_TARGET_DIR", target_dir());
+    step::tests("mixing-docs", &mut command, LIMIT)
+}
+
+/// Builds the models of `queue/`. The ordinary tests are left out: with `--cfg loom` they have no atomics to run on. The
+/// profile optimises, because loom explores every interleaving.
+fn build_loom() -> Built {
+    let mut command = cargo();
+    command.args([
+        "test",
+        "-p",
+        "osier-queue",
+        "--profile",
+        "loom",
+        "--lib",
+        "--test",
+        "loom",
+    ]);
+    command.env("RUSTFLAGS", "--cfg loom");
+    command.env("CARGO_TARGET_DIR", target_dir().join("loom"));
+    executables::build("loom", &mut command, LIMIT)
+}
+
+fn loom_models(built: Vec<Executable>) -> Outcome {
+    executables::run("loom", built, &Plan::default(), LIMIT)
+}
+
+/// Runs the modules of `coro/tests/it` that switch stacks, under valgrind. The other modules touch guard pages and exhaust
+/// mappings on purpose, which valgrind reports or does not survive.
+fn valgrind(built: Vec<Executable>) -> Outcome {
+    if !peers::is_there("valgrind") {
+        return Outcome::skipped("valgrind", "valgrind is not installed".into());
+    }
+    let is_switching = |executable: &Executable| executable.package() == "coro" && executable.target == "it";
+    let plan = Plan {
+        args: ["coroutine::", "panic_count::"].map(String::from).to_vec(),
+        runner: vec!["valgrind", "--quiet", "--error-exitcode=99"],
+        ..Plan::default()
+    };
+    let built = built.into_iter().filter(is_switching).collect();
+    executables::run("valgrind", built, &plan, LIMIT)
+}
+
+/// Where cargo builds.
+pub fn target_dir() -> PathBuf {
+    let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    root().join(dir)
+}
+
+/// Where the workspace of `bench/` is built: its packages have other features than ours of the same name.
+pub fn bench_target_dir() -> PathBuf {
+    target_dir().join("bench")
+}
+
+/// The target triple of this machine, as the compiler names it.
+pub fn host() -> String {
+    let said = step::output(Command::new("rustc").arg("-vV"));
+    said.lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .unwrap_or_default()
+        .to_string()
+}
