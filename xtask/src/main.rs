@@ -26,7 +26,8 @@ usage: cargo xtask COMMAND
   ci               fmt, tidy, clippy, rustdoc and all of `test`
   tidy             the rules that no compiler checks: paths and names in documents, rooms, circles, islands, ...
   bench [--all] [--rows PATTERN] [--quick] [--against DIR]
-                   this server and its rivals, in turn, on this machine; writes bench/RESULTS.md";
+                   this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
+  bench --builds   build times of hello on osier-web, axum, actix-web and may_minihttp, and of the server";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// What one server did under load.
+/// The work of one server under load.
 pub struct Served {
     /// CPU time of the server for each request, in microseconds.
     pub micros: f64,
@@ -150,7 +150,7 @@ pub fn echoes(plan: &Plan, server: &Server, count: usize) -> Result<Served, Stri
     }
 }
 
-/// What the guests of a room have seen.
+/// The deliveries that the guests of a room have seen.
 pub struct Heard {
     /// CPU time of the server for each delivery, in microseconds.
     pub micros: f64,
@@ -169,13 +169,13 @@ pub struct Heard {
 pub struct Room {
     pub guests: usize,
     pub speakers: usize,
-    /// Between two lines of a speaker; none: as fast as everybody hears them.
+    /// The pause between two lines of a speaker. Zero: the next line follows when everybody has heard the last one.
     pub pause: Duration,
     /// How many times as long as other loads they talk.
     pub loads: u32,
 }
 
-/// What `room` makes of the server.
+/// Puts the guests of `room` on the server and measures it.
 pub fn room(plan: &Plan, server: &Server, path: &str, room: Room) -> Result<Heard, String> {
     let millis = (plan.load * room.loads).as_millis().to_string();
     let start = |guests: usize| {

@@ -9,6 +9,7 @@
 //! `rows/` has the rows and their goals, `server.rs` one running server, `load.rs` the load on it, `table.rs` the figures
 //! and how they are shown.
 
+mod builds;
 mod load;
 mod rows;
 mod server;
@@ -24,14 +25,16 @@ use std::time::Duration;
 /// How this run measures.
 pub struct Plan {
     pub all: bool,
+    /// Measures builds from nothing instead of servers.
+    pub builds: bool,
     /// Only rows whose name contains this.
     pub rows: Option<String>,
     pub rounds: usize,
-    /// Of load on one server, in one round.
+    /// How long one server is under load in one round.
     pub load: Duration,
-    /// Where the server runs, and where the load.
+    /// The core of the server, and the core of the load.
     pub cores: (usize, usize),
-    /// Files to serve, configurations; gone at the end.
+    /// The folder of served files and configurations. It is removed at the end.
     pub scratch: PathBuf,
     /// Another checkout of this repository: its programs are then the only rivals.
     pub against: Option<PathBuf>,
@@ -51,6 +54,7 @@ pub fn main(args: &[String]) -> ExitCode {
 fn parsed(args: &[String]) -> Result<Plan, String> {
     let mut plan = Plan {
         all: false,
+        builds: false,
         rows: None,
         rounds: 5,
         load: Duration::from_secs(4),
@@ -62,12 +66,13 @@ fn parsed(args: &[String]) -> Result<Plan, String> {
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--all" => plan.all = true,
+            "--builds" => plan.builds = true,
             "--rows" => plan.rows = Some(args.next().ok_or("--rows needs a PATTERN")?.clone()),
             "--quick" => (plan.rounds, plan.load) = (2, Duration::from_secs(2)),
             "--against" => plan.against = Some(checkout(args.next().ok_or("--against needs a DIR")?)?),
             unknown => {
                 return Err(format!(
-                    "{unknown:?}: known are --all, --rows PATTERN, --quick and --against DIR"
+                    "{unknown:?}: known are --all, --builds, --rows PATTERN, --quick and --against DIR"
                 ));
             }
         }
@@ -77,6 +82,13 @@ fn parsed(args: &[String]) -> Result<Plan, String> {
 
 /// Builds, runs the rows, shows the table; false if a line has no figure.
 fn measured(plan: Plan) -> Result<bool, String> {
+    let (main, builds) = written()?;
+    if plan.builds {
+        let builds = builds::measured(&plan)?;
+        println!("{builds}");
+        write(&format!("{main}{builds}"))?;
+        return Ok(true);
+    }
     let missing = peers::install(peers::FOR_BENCH);
     if !missing.is_empty() {
         return Err(missing.join("\nbench: "));
@@ -90,13 +102,26 @@ fn measured(plan: Plan) -> Result<bool, String> {
     let table = table::rendered(&lines);
     println!("\n{machine}\n{table}");
     if plan.rows.is_none() && plan.rounds >= 5 && plan.against.is_none() {
-        std::fs::write("bench/RESULTS.md", format!("# Results\n\n{machine}\n{table}"))
-            .map_err(|error| format!("bench/RESULTS.md: {error}"))?;
-        println!("written to bench/RESULTS.md");
+        write(&format!("# Results\n\n{machine}\n{table}{builds}"))?;
     } else {
         println!("not written to bench/RESULTS.md: a quick run, only some rows, or another checkout as the rival");
     }
     Ok(!lines.is_empty() && lines.iter().all(|line| line.failure.is_none()))
+}
+
+const RESULTS: &str = "bench/RESULTS.md";
+
+/// The table of servers and the table of builds that are written down.
+fn written() -> Result<(String, String), String> {
+    let text = std::fs::read_to_string(RESULTS).map_err(|error| format!("{RESULTS}: {error}"))?;
+    let at = text.find(builds::HEADING).unwrap_or(text.len());
+    Ok((text[..at].to_string(), text[at..].to_string()))
+}
+
+fn write(text: &str) -> Result<(), String> {
+    std::fs::write(RESULTS, text).map_err(|error| format!("{RESULTS}: {error}"))?;
+    println!("written to {RESULTS}");
+    Ok(())
 }
 
 /// The folder of another checkout, as an absolute path.
@@ -130,13 +155,19 @@ fn build(plan: &Plan) -> Result<(), String> {
 
 /// Builds one package of the checkout in `dir` into `target`.
 fn build_package(package: &str, dir: &Path, target: &Path, manifest: &str) -> Result<(), String> {
-    let mut command = step::cargo();
-    command.args(["build", "--release", "--manifest-path", manifest, "-p", package]);
+    let mut command = package_command(package, manifest);
     command.current_dir(dir).env("CARGO_TARGET_DIR", target);
     match step::run(&mut command, Duration::from_secs(30 * 60), |_| true) {
         true => Ok(()),
         false => Err(format!("{package} did not build in {}", dir.display())),
     }
+}
+
+/// The command that builds one package.
+fn package_command(package: &str, manifest: &str) -> Command {
+    let mut command = step::cargo();
+    command.args(["build", "--release", "--manifest-path", manifest, "-p", package]);
+    command
 }
 
 thread_local! {

@@ -130,7 +130,7 @@ impl Drop for Server {
     }
 }
 
-/// What nginx is started with.
+/// The arguments of nginx.
 pub fn nginx_args(plan: &Plan, config: PathBuf) -> Result<Vec<OsString>, String> {
     let log = plan.scratch.join("nginx.log");
     Ok(vec!["-c".into(), config.into(), "-e".into(), log.into()])
@@ -222,7 +222,7 @@ http {{
     Ok(path)
 }
 
-/// What nginx's own `fastcgi.conf` has.
+/// The parameters of nginx's own `fastcgi.conf`.
 const FASTCGI_PARAMS: [(&str, &str); 18] = [
     ("SCRIPT_FILENAME", "$document_root$fastcgi_script_name"),
     ("QUERY_STRING", "$query_string"),

@@ -7,14 +7,14 @@ use std::process::Command;
 pub struct Line {
     pub row: String,
     pub rival: String,
-    /// What is counted: "µs CPU/request", "bytes", "ns CPU". Less is better everywhere.
+    /// The unit of the figures: "µs CPU/request", "bytes", "ns CPU". Less is better everywhere.
     pub unit: &'static str,
     /// One figure a round, fewer where one failed.
     pub ours: Vec<f64>,
     pub theirs: Vec<f64>,
     /// The ratio that Osier has set itself, where it has.
     pub goal: Option<f64>,
-    /// What else was seen, ours and theirs: "210 k/s 5 MB / 180 k/s 9 MB".
+    /// Other observations, ours and theirs: "210 k/s 5 MB / 180 k/s 9 MB".
     pub aside: String,
     /// Why there is no figure.
     pub failure: Option<String>,
@@ -80,7 +80,7 @@ pub fn rendered(lines: &[Line]) -> String {
     text
 }
 
-/// What a reader needs to know about where the figures come from.
+/// The machine, the commit and the versions behind the figures.
 pub fn machine(plan: &Plan) -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo
@@ -117,7 +117,7 @@ pub fn machine(plan: &Plan) -> String {
     )
 }
 
-/// What a program prints, on whichever of its outputs.
+/// The text that a program prints on either of its outputs.
 fn said(program: &str, args: &[&str]) -> String {
     let Ok(output) = Command::new(program).args(args).output() else {
         return String::new();

@@ -14,6 +14,7 @@ pub fn tests(name: &str, command: &mut Command, limit: Duration) -> Outcome {
 
 /// Lines of a failed test that are said again at the end.
 const COMPLAINT_LINES: usize = 12;
+const COMPLAINT_WIDTH: usize = 400;
 
 /// Reads the output of the test harness, run with `--show-output`, line by line.
 #[derive(Default)]
@@ -74,7 +75,7 @@ impl Tally {
         let of_cargo = self.shown.is_none() && ["error", "    `-p "].iter().any(|said| line.starts_with(said));
         if of_a_test || of_cargo {
             self.complained += 1;
-            self.complaints.push(line.to_string());
+            self.complaints.push(line.chars().take(COMPLAINT_WIDTH).collect());
         }
     }
 

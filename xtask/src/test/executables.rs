@@ -36,7 +36,9 @@ impl Executable {
     /// Reads a message of cargo; `None` if it is about something else than a test, or an executable if `all`.
     fn read(message: &str, all: bool) -> Option<Executable> {
         let is_artifact = message.contains(r#""reason":"compiler-artifact""#);
-        let is_test = is_artifact && (all || message.contains(r#""test":true}"#));
+        // The target has a field of the same name.
+        let (_, profile) = message.split_once(r#""profile":{"#)?;
+        let is_test = is_artifact && (all || profile.split('}').next()?.contains(r#""test":true"#));
         let manifest = PathBuf::from(field(message, "manifest_path")?);
         let executable = Executable {
             folder: manifest.parent()?.to_path_buf(),
@@ -196,14 +198,14 @@ mod tests {
 
     #[test]
     fn a_message_about_a_test_executable_is_read() {
-        let message = r#"{"reason":"compiler-artifact","package_id":"p","manifest_path":"/r/web/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"it","src_path":"/r/web/tests/it/main.rs"},"profile":{"opt_level":"0","test":true},"features":[],"filenames":["/t/it-1"],"executable":"/t/it-1","fresh":true}"#;
+        let message = r#"{"reason":"compiler-artifact","package_id":"p","manifest_path":"/r/web/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"it","src_path":"/r/web/tests/it/main.rs","test":true},"profile":{"opt_level":"0","test":true},"features":[],"filenames":["/t/it-1"],"executable":"/t/it-1","fresh":true}"#;
         let executable = Executable::read(message, false).unwrap();
         assert_eq!(executable.package(), "web");
         assert_eq!(
             (executable.target.as_str(), executable.file.to_str()),
             ("it", Some("/t/it-1"))
         );
-        let program = message.replace(r#""test":true"#, r#""test":false"#);
+        let program = message.replace(r#""opt_level":"0","test":true"#, r#""opt_level":"0","test":false"#);
         assert_eq!(Executable::read(&program, false), None);
         assert_eq!(Executable::read(&program, true), Some(executable));
         let library = message.replace(r#""executable":"/t/it-1""#, r#""executable":null"#);

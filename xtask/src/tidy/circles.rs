@@ -372,7 +372,7 @@ fn circles(arrows: &BTreeSet<(String, String)>) -> Vec<BTreeSet<String>> {
     found.into_iter().collect()
 }
 
-/// What is reached from `from` over at least one arrow.
+/// The names that `from` reaches over at least one arrow.
 fn reachable<'a>(from: &str, next: &HashMap<&'a str, Vec<&'a str>>) -> HashSet<&'a str> {
     let mut reached = HashSet::new();
     let mut waiting: Vec<&str> = next.get(from).cloned().unwrap_or_default();

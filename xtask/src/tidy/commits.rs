@@ -50,7 +50,7 @@ fn subject(line: &str) -> &str {
     line.split_once(' ').map_or("", |(_, subject)| subject)
 }
 
-/// What is wrong with a subject.
+/// The finding about a subject.
 fn complaint(subject: &str) -> Option<&'static str> {
     let Some((module, rest)) = subject.split_once(": ") else {
         return Some("does not begin with `module: `");

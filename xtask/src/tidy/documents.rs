@@ -34,7 +34,7 @@ pub fn paths_exist() -> Verdict {
     Verdict::new(looked_at, findings)
 }
 
-/// What a text says is a path here: words that begin with a directory of the root (`tops`), words in backquotes that
+/// Finds the paths that a text names: words that begin with a directory of the root (`tops`), words in backquotes that
 /// have a slash and the ending of a source file, and the targets of links. `a/{b,c}.rs` names two.
 fn named_paths(text: &str, tops: &[String]) -> Vec<String> {
     let is_part = |c: char| c.is_alphanumeric() || "/._-{,}".contains(c);

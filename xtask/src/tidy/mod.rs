@@ -44,7 +44,7 @@ impl Verdict {
 
 struct Rule {
     name: &'static str,
-    /// What it looks at, in the plural.
+    /// The things that it looks at, in the plural.
     about: &'static str,
     check: fn() -> Verdict,
 }

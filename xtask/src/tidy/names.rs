@@ -44,7 +44,7 @@ fn spans(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// What a span seems to name.
+/// The kind of thing that a span names.
 #[derive(Debug, PartialEq)]
 enum Kind<'a> {
     Path(&'a str),

@@ -22,7 +22,7 @@ const LIMITS: Limits = &[
     ("server", 192),
     ("testkit", 17),
     ("web", 327),
-    ("xtask", 49),
+    ("xtask", 0),
 ];
 
 /// The first words of relative clauses.

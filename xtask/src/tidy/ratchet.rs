@@ -1,7 +1,7 @@
 //! Limits that may only go down.
 //!
 //! A rule that finds more than can be mended in one change counts its findings per crate and compares the counts with a
-//! table. Whoever mends something lowers the number in the table. Nobody raises one.
+//! table. A change that mends something lowers the number in the table. No change raises one.
 
 use super::Verdict;
 use std::collections::BTreeMap;

@@ -145,7 +145,7 @@ impl Functions {
     }
 }
 
-/// What is wrong with `crate::function`, if anything is.
+/// The finding about `crate::function`, if there is one.
 fn missing(test: &str, Functions(functions): &Functions) -> Option<String> {
     let Some((folder, function)) = test.split_once("::") else {
         return Some(format!("a test is named crate::function, not {test}"));

@@ -6,7 +6,7 @@
 use super::{BELOW, Contestant, Row, contestant, figure_on};
 use crate::bench::Plan;
 
-/// Who takes part: what it is called in the table, its program, and what that calls the figure.
+/// A contestant: its name in the table, its program, and the name under which the program prints the figure.
 type Entry = (&'static str, &'static str, &'static str);
 
 /// Ours with the watchdog may cost this much of what it costs without.
@@ -51,7 +51,7 @@ pub fn rows(plan: &Plan) -> Vec<Row<'_>> {
     rows
 }
 
-/// What it costs that a thread looks whether the worker turns its loop.
+/// The cost of the watchdog: a thread that checks whether the worker turns its loop.
 fn watched(plan: &Plan) -> Vec<Row<'_>> {
     let row = |name, with, without| {
         let mut row = one(
@@ -246,13 +246,13 @@ fn entered<'a>(cores: &[usize], (name, binary, printed_as): Entry, goal: Option<
 }
 
 impl<'a> Row<'a> {
-    /// With a figure to stay below.
+    /// Adds a figure to stay below.
     fn bounded(mut self, bound: f64) -> Row<'a> {
         self.bound = Some(bound);
         self
     }
 
-    /// With the bare switch beside it, which is no goal.
+    /// Adds the bare switch as a line without a goal.
     fn bare(mut self, binary: &'static str, printed_as: &'static str, plan: &Plan) -> Row<'a> {
         let bare = entered(&[plan.cores.0], ("corosensei, bare", binary, printed_as), None);
         self.rivals.insert(0, bare);

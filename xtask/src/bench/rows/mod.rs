@@ -17,7 +17,7 @@ use super::{Plan, osier, program, with_programs_of};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What `bench/` builds without `--all`.
+/// The packages of `bench/` that are built without `--all`.
 pub const PACKAGES: &[&str] = &[
     "bench-osier",
     "bench-null",
@@ -35,7 +35,7 @@ pub const PACKAGES: &[&str] = &[
     "bench-hold",
 ];
 
-/// What a run against another checkout needs of them.
+/// The packages that a run against another checkout needs.
 pub const OURS_AND_LOAD: &[&str] = &["bench-osier", "bench-load-echo", "bench-load-ws", "bench-hold"];
 
 const HELLO: &[u8] = b"Hello, World!";
@@ -48,7 +48,7 @@ const BELOW: Option<f64> = Some(1.0);
 
 type Run<'a> = Box<dyn Fn() -> Result<Sample, String> + 'a>;
 
-/// What one contestant showed in one round.
+/// The result of one contestant in one round.
 struct Sample {
     figure: f64,
     /// Requests in a second and peak memory, where there are any.
