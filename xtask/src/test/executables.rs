@@ -129,7 +129,7 @@ pub fn run_commands(name: &str, commands: Vec<(String, Command)>, limit: Duratio
 
 /// Runs commands, [`AT_ONCE`] at a time and the last one first, and returns their CPU time.
 ///
-/// `done` takes the label of a command that has ended, its end and its output. What it leaves of the output is printed.
+/// `done` takes the label of a command that has ended, its end and its output. The lines that it leaves are printed.
 pub fn each_of(
     commands: Vec<(String, Command)>,
     limit: Duration,

@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The steps, in the order in which they compile. What computes longest comes first.
+/// The steps, in the order in which they compile. The longest computations come first.
 pub const STEPS: &[Step] = &[
     of("peers", Work::Run(install_peers)),
     of("tests", Work::Both(workspace, Lane::Tests, workspace_tests)),
