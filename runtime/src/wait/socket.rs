@@ -24,7 +24,7 @@ use osier_queue::{WaitList, Waiter};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::wait::cancel::Waiting;
-use crate::wait::{self, Socket};
+use crate::wait::{self, Socket, driver};
 use crate::worker::context::{self, Caller, Frame};
 use crate::worker::remote;
 use crate::worker::remote::Remote;
@@ -92,10 +92,11 @@ fn at(index: u32) -> &'static Entry {
         .unwrap_or_else(|| TABLE.get_or_make(index, |_| Entry::default()))
 }
 
-/// Takes away what worker `id`, which has ended, owned. Who still waits there, on workers of other runtimes, registers anew.
+/// Takes away what worker `id` owned, which has ended. Those that wait there, on workers of other runtimes, register anew. A waker
+/// that panics keeps none of the others from being woken.
 pub(crate) fn forget_worker(id: u16) {
     let made = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).1;
-    (0..made).map(at).for_each(|entry| entry.state.forget_worker(id));
+    driver::each((0..made).map(at), |entry| entry.state.forget_worker(id));
 }
 
 /// Bits 0..32 the index, 32..48 the generation; bit 63 is the foreign table's.
@@ -393,7 +394,7 @@ impl Watched {
         mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
     ) -> Poll<io::Result<T>> {
         let state = &self.entry().state;
-        let driver = crate::wait::driver::current()?;
+        let driver = driver::current()?;
         loop {
             match call(self.fd()) {
                 Ok(moved) => return Poll::Ready(Ok(moved.value)),

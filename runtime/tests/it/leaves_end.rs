@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use crate::given::on;
 use osier::Runtime;
 use osier::callbacks::{FdMonitor, IoQueue};
 use osier::io::Interest;
+use osier::net::UnixStream;
 use osier::time::Sleep;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -91,6 +92,43 @@ fn a_waker_that_panics_takes_no_wake_up_from_others() {
     });
     assert_eq!(receiver.recv_timeout(LIMIT), Ok("a timer"));
     assert_eq!(receiver.recv_timeout(LIMIT), Ok("a descriptor"));
+}
+
+/// Counts its wake-ups.
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_waker_that_panics_when_its_runtime_ends_takes_no_wake_up_from_others() {
+    let runtime = on(1);
+    let streams: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+    let mut reads: Vec<_> = streams
+        .iter()
+        .map(|(near, _)| Box::pin(near.readable_async()))
+        .collect();
+    let counts: Vec<_> = (0..3).map(|_| Arc::new(Count(AtomicUsize::new(0)))).collect();
+    runtime.run(|| {
+        for (index, read) in reads.iter_mut().enumerate() {
+            let waker = match index {
+                1 => Waker::from(Arc::new(Alarm)),
+                _ => Waker::from(Arc::clone(&counts[index])),
+            };
+            assert!(read.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+    });
+    drop(runtime);
+    let woken: Vec<_> = counts.iter().map(|count| count.0.load(Ordering::SeqCst)).collect();
+    assert_eq!(woken, [1, 0, 1], "both others hear that their worker has gone");
+    for ((_, far), read) in streams.iter().zip(reads) {
+        let mut far = far;
+        far.write_all(b"x").unwrap();
+        osier::block_on(read).unwrap();
+    }
 }
 
 /// A value that panics when it is dropped.
