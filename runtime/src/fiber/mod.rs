@@ -15,7 +15,7 @@ pub use crate::worker::hook::before_suspend;
 pub use local::LocalKey;
 
 use crate::wait::NOT_HERE;
-use crate::worker::context::{self, Caller, Frame};
+use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::core::{Header, no_runtime};
 use crate::worker::packet::{self, JoinHandle};
 
@@ -51,7 +51,7 @@ pub fn worker() -> Option<usize> {
 /// Unwinds: there is no error to return.
 #[inline(always)]
 pub fn yield_now() {
-    match context::here(&Frame) {
+    match context::here(&Anchor) {
         Caller::Fiber(core, worker) => {
             if !core.is_plain(worker) {
                 core.prepare_to_yield(worker);

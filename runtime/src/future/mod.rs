@@ -91,9 +91,9 @@ impl<T> Task<T> {
         let task = self.task.take().expect("it is taken only by methods that take self");
         let mut cancelling = Box::pin(task.cancel());
         // The first poll tells the task.
-        let told = cancelling.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let polled = cancelling.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         async move {
-            let ended = match told {
+            let ended = match polled {
                 Poll::Ready(ended) => ended,
                 Poll::Pending => cancelling.await,
             };

@@ -176,7 +176,7 @@ pub(crate) fn work(remote: &Remote) -> Work {
     match running.get() {
         NOTHING => Work::Loop,
         task if task & TASK != 0 => Work::Task { id: task & !TASK },
-        slot => match remote.slot(slot as u32).and_then(|slot| slot.told()) {
+        slot => match remote.slot(slot as u32).and_then(|slot| slot.tenant()) {
             None => Work::Loop,
             Some((id, label)) => {
                 let mut name = [0; 48];

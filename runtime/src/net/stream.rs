@@ -562,8 +562,8 @@ macro_rules! stream_impls {
             /// # Suspends
             ///
             /// Never.
-            pub fn told_readable(&self) -> Option<bool> {
-                self.0.watched.told_readable()
+            pub fn seen_readable(&self) -> Option<bool> {
+                self.0.watched.seen_readable()
             }
 
             /// [`peek`](Self::peek) as a future; the read timeout does not hold for it.

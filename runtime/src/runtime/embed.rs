@@ -395,12 +395,12 @@ impl Ready<'_> {
 
     /// The fiber's [id](crate::fiber::Fiber::id); `None` for a [connection at rest](crate::dormant), which is to become one.
     pub fn id(&self) -> Option<u64> {
-        self.local.worker.told(self.word).map(|(id, _)| id)
+        self.local.worker.tenant(self.word).map(|(id, _)| id)
     }
 
     /// The fiber's [name](crate::fiber::Fiber::name), at most its first 48 bytes.
     pub fn name(&self) -> Option<String> {
-        let (_, label) = self.local.worker.told(self.word)?;
+        let (_, label) = self.local.worker.tenant(self.word)?;
         let mut name = [0; 48];
         let name = String::from_utf8_lossy(label.name(&mut name)).into_owned();
         Some(name).filter(|name| !name.is_empty())
@@ -408,7 +408,7 @@ impl Ready<'_> {
 
     /// Where the fiber was spawned.
     pub fn place(&self) -> Option<&'static Location<'static>> {
-        self.local.worker.told(self.word)?.1.place()
+        self.local.worker.tenant(self.word)?.1.place()
     }
 }
 

@@ -155,24 +155,24 @@ pub(crate) fn each<T>(items: impl IntoIterator<Item = T>, mut with: impl FnMut(T
 }
 
 /// A timer of a leaf, removed when it is dropped.
-pub(crate) struct Armed {
+pub(crate) struct LeafTimer {
     driver: &'static Remote,
     key: Key,
 }
 
-impl Armed {
+impl LeafTimer {
     /// Wakes `waker` at `deadline` or up to a tick later, never before.
     ///
     /// # Errors
     ///
     /// As [`current`].
-    pub(crate) fn new(deadline: Instant, waker: &Waker) -> io::Result<Armed> {
+    pub(crate) fn new(deadline: Instant, waker: &Waker) -> io::Result<LeafTimer> {
         let driver = current()?;
         let (key, earliest) = driver.timers.insert(deadline, waker.clone());
         if earliest {
             driver.ring();
         }
-        Ok(Armed { driver, key })
+        Ok(LeafTimer { driver, key })
     }
 
     /// Wakes this waker instead; `false` if the timer has fired.
@@ -181,7 +181,7 @@ impl Armed {
     }
 }
 
-impl Drop for Armed {
+impl Drop for LeafTimer {
     fn drop(&mut self) {
         self.driver.timers.remove(self.key);
     }

@@ -29,7 +29,7 @@ use std::time::Instant;
 use crate::wait::cancel::{Cancelled, Waiting};
 use crate::wait::socket::{Direction, Entry};
 use crate::worker::Worker;
-use crate::worker::context::{self, Caller, Frame};
+use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::core::Core;
 
 /// What a suspended fiber waits for.
@@ -92,7 +92,7 @@ pub(crate) fn wait<T>(
     on: Option<Socket<'_>>,
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
-    match context::here(&Frame) {
+    match context::here(&Anchor) {
         Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::Ends, on, poll),
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),
@@ -106,7 +106,7 @@ pub(crate) fn wait_without_grace<T>(
     deadline: Option<Instant>,
     poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
-    match context::here(&Frame) {
+    match context::here(&Anchor) {
         Caller::Fiber(core, worker) => on_fiber(core, worker, deadline, Grace::GoesOn, None, poll),
         Caller::Worker => between_fibers(poll),
         Caller::Thread => on_thread(deadline, poll),
@@ -162,7 +162,7 @@ fn on_fiber<T>(
     }
     let since = worker.now();
     let entry = on.map(|on| on.entry);
-    let mut timer: Option<Armed<'_>> = None;
+    let mut timer: Option<FiberTimer<'_>> = None;
     let mut armed_for = None;
     let mut armed = false;
     loop {
@@ -190,7 +190,7 @@ fn on_fiber<T>(
         let due = [deadline, end_of_grace].into_iter().flatten().min();
         if due != armed_for {
             armed_for = due;
-            timer = due.map(|due| Armed {
+            timer = due.map(|due| FiberTimer {
                 worker,
                 key: worker.arm(due, core.word),
             });
@@ -214,12 +214,12 @@ fn on_fiber<T>(
 }
 
 /// A timer that is disarmed however the wait ends.
-struct Armed<'a> {
+struct FiberTimer<'a> {
     worker: &'a Worker,
     key: osier_queue::Key,
 }
 
-impl Drop for Armed<'_> {
+impl Drop for FiberTimer<'_> {
     fn drop(&mut self) {
         self.worker.disarm(self.key);
     }

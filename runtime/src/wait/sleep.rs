@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::wait::driver::Armed;
+use crate::wait::driver::LeafTimer;
 use crate::worker::context::coarse_now;
 
 /// A point in time as a leaf: a future that is ready when it has come, or up to a few milliseconds later; never before.
@@ -27,7 +27,7 @@ use crate::worker::context::coarse_now;
 pub struct Sleep {
     /// `None`: for ever, beyond what the clock can tell.
     deadline: Option<Instant>,
-    timer: Option<Armed>,
+    timer: Option<LeafTimer>,
 }
 
 impl Sleep {
@@ -88,7 +88,7 @@ impl Sleep {
         ) else {
             return Poll::Pending;
         };
-        match Armed::new(deadline, cx.waker()) {
+        match LeafTimer::new(deadline, cx.waker()) {
             Ok(timer) => self.timer = Some(timer),
             Err(error) => return Poll::Ready(Err(error)),
         }

@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::wait::cancel::Waiting;
 use crate::wait::{self, Socket, driver};
-use crate::worker::context::{self, Caller, Frame};
+use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::remote;
 use crate::worker::remote::Remote;
 use crate::worker::table::Table;
@@ -225,8 +225,8 @@ impl Watched {
         deadline: impl FnOnce() -> Option<Instant>,
         mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
     ) -> io::Result<T> {
-        let frame = Frame;
-        let (core, worker) = match context::here(&frame) {
+        let anchor = Anchor;
+        let (core, worker) = match context::here(&anchor) {
             Caller::Fiber(core, worker) => (core, worker),
             Caller::Worker => {
                 return match call(self.fd()) {
@@ -296,7 +296,7 @@ impl Watched {
     }
 
     /// What this worker's poller has said of reading; `None` where it speaks for nobody, or says less than edges do.
-    pub(crate) fn told_readable(&self) -> Option<bool> {
+    pub(crate) fn seen_readable(&self) -> Option<bool> {
         let seen = at(*self.entry.get()?).state.snapshot();
         let here = context::worker(|worker| worker.remote)?;
         let speaks = here.has_edges() && seen.owner(Direction::Read) == Some(here.id);

@@ -50,14 +50,14 @@ pub(crate) enum Caller<'a> {
 }
 
 /// A local variable of the frame that asks [`here`], which what it answers cannot outlive.
-pub(crate) struct Frame;
+pub(crate) struct Anchor;
 
 /// What the caller is.
 ///
 /// Inlined, and not a function that takes a closure, since that would be one frame more between a caller and its suspension
 /// ([`Core::suspend`] says what a frame costs).
 #[inline(always)]
-pub(crate) fn here(_frame: &Frame) -> Caller<'_> {
+pub(crate) fn here(_anchor: &Anchor) -> Caller<'_> {
     let (worker, fiber, hook, driver) = HERE.with(|here| {
         (
             here.worker.get(),
@@ -74,14 +74,14 @@ pub(crate) fn here(_frame: &Frame) -> Caller<'_> {
     }
     // SAFETY: both pointers are non-null, so a loop runs on this thread (which keeps its worker alive until it returns,
     // and it cannot return while a frame of a fiber is on the CPU), and this is that fiber's stack, whose first frame owns
-    // the core. Neither reference outlives `frame`, a variable of a deeper frame of that stack.
+    // the core. Neither reference outlives `_anchor`, a variable of a deeper frame of that stack.
     unsafe { Caller::Fiber(&*fiber, &*worker) }
 }
 
 /// Runs `with` on what the caller is.
 #[inline]
 pub(crate) fn caller<T>(with: impl FnOnce(Caller<'_>) -> T) -> T {
-    with(here(&Frame))
+    with(here(&Anchor))
 }
 
 /// Runs `with` on the worker of this thread, on a fiber or between fibers.

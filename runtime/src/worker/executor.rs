@@ -5,8 +5,8 @@
 //!
 //! | queue | filled by | taken by |
 //! |---|---|---|
-//! | `slot`, one task | its worker, which wakes a task: the last one woken runs next | its worker, at most 16 times in a row; thieves, where there are other workers |
-//! | `deque` | its worker, unless it is the only one: new ones, and those that were displaced from the slot | its worker, oldest first; thieves, half at a time |
+//! | `last_woken`, one task | its worker, which wakes a task: the last one woken runs next | its worker, at most 16 times in a row; thieves, where there are other workers |
+//! | `deque` | its worker, unless it is the only one: new ones, and those that were displaced from the last_woken | its worker, oldest first; thieves, half at a time |
 //! | `local` | its worker: tasks that are not `Send`; the only worker: also what would be for thieves | its worker |
 //! | `Shared::tasks` | other threads | any worker |
 //! | `Seat::local_tasks` | other threads, for tasks of that worker that are not `Send` | that worker |
@@ -57,13 +57,13 @@ pub(crate) struct Home {
     index: usize,
 }
 
-/// How many times in a row the slot is served before the others.
-const SLOT_RUNS: u32 = 16;
+/// How many times in a row the last_woken is served before the others.
+const LAST_WOKEN_RUNS: u32 = 16;
 
 /// The queues of one worker. Only its thread uses them; others have the [`Stealers`].
 pub(crate) struct Queue {
-    slot: Slot,
-    slot_runs: Cell<u32>,
+    last_woken: LastWoken,
+    last_woken_runs: Cell<u32>,
     deque: Deque<Runnable>,
     local: RefCell<VecDeque<Runnable>>,
     local_first: Cell<bool>,
@@ -71,42 +71,42 @@ pub(crate) struct Queue {
 
 /// The ends of a worker's queues that other workers hold.
 pub(crate) struct Stealers {
-    slot: Option<Stealer<Runnable>>,
+    last_woken: Option<Stealer<Runnable>>,
     deque: Stealer<Runnable>,
 }
 
 /// The place of the one task that is polled next.
-enum Slot {
+enum LastWoken {
     /// Where there are thieves.
     Open(Deque<Runnable>),
     /// A runtime's only worker has none, and pays for none: two atomic operations a wake-up.
     Closed(RefCell<Option<Runnable>>),
 }
 
-impl Slot {
+impl LastWoken {
     fn pop(&self) -> Option<Runnable> {
         match self {
-            Slot::Open(slot) => slot.pop(),
-            Slot::Closed(slot) => slot.take(),
+            LastWoken::Open(last_woken) => last_woken.pop(),
+            LastWoken::Closed(last_woken) => last_woken.take(),
         }
     }
 
     /// Puts a task into it and returns the one that was there.
     fn replace(&self, task: Runnable) -> Option<Runnable> {
         match self {
-            Slot::Open(slot) => {
-                let displaced = slot.pop();
-                slot.push(task);
+            LastWoken::Open(last_woken) => {
+                let displaced = last_woken.pop();
+                last_woken.push(task);
                 displaced
             }
-            Slot::Closed(slot) => slot.replace(Some(task)),
+            LastWoken::Closed(last_woken) => last_woken.replace(Some(task)),
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Slot::Open(slot) => slot.len(),
-            Slot::Closed(slot) => slot.borrow().is_some().into(),
+            LastWoken::Open(last_woken) => last_woken.len(),
+            LastWoken::Closed(last_woken) => last_woken.borrow().is_some().into(),
         }
     }
 }
@@ -114,18 +114,18 @@ impl Slot {
 impl Queue {
     /// `alone`: there is nobody to steal.
     pub(crate) fn new(alone: bool) -> (Queue, Stealers) {
-        let (slot, deque) = (Deque::new_fifo(), Deque::new_fifo());
+        let (last_woken, deque) = (Deque::new_fifo(), Deque::new_fifo());
         let stealers = Stealers {
-            slot: (!alone).then(|| slot.stealer()),
+            last_woken: (!alone).then(|| last_woken.stealer()),
             deque: deque.stealer(),
         };
-        let slot = match alone {
-            true => Slot::Closed(RefCell::default()),
-            false => Slot::Open(slot),
+        let last_woken = match alone {
+            true => LastWoken::Closed(RefCell::default()),
+            false => LastWoken::Open(last_woken),
         };
         let queue = Queue {
-            slot,
-            slot_runs: Cell::new(0),
+            last_woken,
+            last_woken_runs: Cell::new(0),
             deque,
             local: RefCell::default(),
             local_first: Cell::new(false),
@@ -134,25 +134,25 @@ impl Queue {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.slot.len() == 0 && self.deque.is_empty() && self.local.borrow().is_empty()
+        self.last_woken.len() == 0 && self.deque.is_empty() && self.local.borrow().is_empty()
     }
 
     /// How many tasks are queued.
     pub(crate) fn len(&self) -> usize {
-        self.slot.len() + self.deque.len() + self.local.borrow().len()
+        self.last_woken.len() + self.deque.len() + self.local.borrow().len()
     }
 
     /// Queues a task that was woken on this worker; `true`: another was displaced, for anybody to take.
     fn push(&self, task: Runnable) -> bool {
-        let displaced = self.slot.replace(task);
+        let displaced = self.last_woken.replace(task);
         displaced.map(|displaced| self.push_last(displaced)).is_some()
     }
 
     /// Queues a task behind the others, for anybody to take.
     fn push_last(&self, task: Runnable) {
-        match &self.slot {
-            Slot::Open(_) => self.deque.push(task),
-            Slot::Closed(_) => self.push_local(task),
+        match &self.last_woken {
+            LastWoken::Open(_) => self.deque.push(task),
+            LastWoken::Closed(_) => self.push_local(task),
         }
     }
 
@@ -167,33 +167,37 @@ impl Queue {
 
     /// The task to be polled next.
     pub(crate) fn pop(&self) -> Option<Runnable> {
-        let runs = self.slot_runs.get();
-        if runs < SLOT_RUNS
-            && let Some(task) = self.slot.pop()
+        let runs = self.last_woken_runs.get();
+        if runs < LAST_WOKEN_RUNS
+            && let Some(task) = self.last_woken.pop()
         {
-            self.slot_runs.set(runs + 1);
+            self.last_woken_runs.set(runs + 1);
             return Some(task);
         }
-        self.slot_runs.set(0);
+        self.last_woken_runs.set(0);
         let local = || self.local.borrow_mut().pop_front();
         // In turn: neither kind may keep the other waiting for ever.
         let queued = match self.local_first.replace(!self.local_first.get()) {
             false => self.deque.pop().or_else(local),
             true => local().or_else(|| self.deque.pop()),
         };
-        queued.or_else(|| self.slot.pop())
+        queued.or_else(|| self.last_woken.pop())
     }
 }
 
 impl Stealers {
     pub(crate) fn is_empty(&self) -> bool {
-        self.deque.is_empty() && self.slot.as_ref().is_none_or(Stealer::is_empty)
+        self.deque.is_empty() && self.last_woken.as_ref().is_none_or(Stealer::is_empty)
     }
 
     /// Half of what waits there, or the last one woken if nothing else does: its worker may be busy for long.
     pub(crate) fn steal_into(&self, deque: &Deque<Runnable>) -> Steal<()> {
-        let slot = || self.slot.as_ref().map_or(Steal::Empty, |slot| slot.steal_batch(deque));
-        self.deque.steal_batch(deque).or_else(slot)
+        let last_woken = || {
+            self.last_woken
+                .as_ref()
+                .map_or(Steal::Empty, |last_woken| last_woken.steal_batch(deque))
+        };
+        self.deque.steal_batch(deque).or_else(last_woken)
     }
 }
 

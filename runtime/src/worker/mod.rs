@@ -511,7 +511,7 @@ impl Worker {
         };
         let id = self.next_id();
         stack.label(job.header().place, job.header().name().map(|name| &**name));
-        slot.tell(id, stack.address());
+        slot.set_tenant(id, stack.address());
         let coroutine = Coroutine::new(stack, move |yielder, _| {
             let mut job = job;
             let live = job.start(word);
@@ -557,10 +557,10 @@ impl Worker {
     }
 
     /// What others may know of the fiber of `word`.
-    pub(crate) fn told(&self, word: Word) -> Option<(u64, &'static stack::Label)> {
+    pub(crate) fn tenant(&self, word: Word) -> Option<(u64, &'static stack::Label)> {
         let slot = self.slots.get(word.slot())?;
         let current = word.is_generation(slot.generation.get()) && slot.state() == State::Suspended;
-        slot.told().filter(|_| current)
+        slot.tenant().filter(|_| current)
     }
 
     /// How many times a fiber was resumed.
@@ -621,7 +621,7 @@ impl Worker {
         let Some(cause) = resting.cause(self, word) else {
             return self.rest(slot, resting);
         };
-        resting.is_told(cause);
+        resting.note_wake(cause);
         let stack = match self.stacks.take(None) {
             Ok(stack) => stack,
             Err(error) => {
@@ -632,7 +632,7 @@ impl Worker {
         };
         stack.label(self.connection, None);
         let id = self.next_id();
-        slot.tell(id, stack.address());
+        slot.set_tenant(id, stack.address());
         let place = self.connection;
         slot.set_fiber(Coroutine::new(stack, move |yielder, _| {
             let mut resting = resting;
@@ -749,7 +749,7 @@ impl Worker {
         for slot in (0..self.slots.made()).filter_map(|index| self.slots.get(index)) {
             if let Some(coroutine) = slot.take_fiber() {
                 let place = slot
-                    .told()
+                    .tenant()
                     .and_then(|(_, label)| label.place())
                     .unwrap_or(self.connection);
                 let limit = self.shared.shutdown_timeout;

@@ -73,7 +73,7 @@ pub(crate) struct RemoteSlot {
 
 impl RemoteSlot {
     /// The id of the fiber that was last started here, and what is known of its stack.
-    pub(crate) fn told(&self) -> Option<(u64, &'static Label)> {
+    pub(crate) fn tenant(&self) -> Option<(u64, &'static Label)> {
         let label = Label::at(self.stack.load(Ordering::Relaxed))?;
         Some((self.fiber.load(Ordering::Relaxed), label))
     }

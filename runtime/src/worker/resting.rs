@@ -151,7 +151,7 @@ impl Resting {
 
     /// It is woken for `cause`.
     #[inline]
-    pub(crate) fn is_told(&mut self, cause: Cause) {
+    pub(crate) fn note_wake(&mut self, cause: Cause) {
         if cause == Cause::Woken {
             self.woken = false;
         }

@@ -107,7 +107,7 @@ impl Slot {
 
     /// Says to other threads which fiber runs in this slot, on which stack.
     #[inline]
-    pub(crate) fn tell(&self, id: u64, stack: usize) {
+    pub(crate) fn set_tenant(&self, id: u64, stack: usize) {
         if let Some(remote) = self.remote.get() {
             remote.fiber.store(id, Ordering::Relaxed);
             remote.stack.store(stack, Ordering::Relaxed);
@@ -115,8 +115,8 @@ impl Slot {
     }
 
     /// The id of the fiber that was last started here, and what is known of its stack.
-    pub(crate) fn told(&self) -> Option<(u64, &'static Label)> {
-        self.remote.get()?.told()
+    pub(crate) fn tenant(&self) -> Option<(u64, &'static Label)> {
+        self.remote.get()?.tenant()
     }
 
     /// Puts a coroutine that has not run, or not to its end, into the slot.

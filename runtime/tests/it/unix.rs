@@ -132,20 +132,20 @@ fn a_full_queue_makes_a_client_wait() {
 fn a_worker_has_been_told_whether_there_is_something_to_read() {
     on(1).run(|| {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        assert_eq!(ours.told_readable(), None, "nobody watches it yet");
+        assert_eq!(ours.seen_readable(), None, "nobody watches it yet");
         ours.watch().unwrap();
-        if ours.told_readable().is_none() {
+        if ours.seen_readable().is_none() {
             println!("skipped: this poller tells of no edges");
             return;
         }
-        assert_eq!(ours.told_readable(), Some(false));
+        assert_eq!(ours.seen_readable(), Some(false));
         let told = |ours: &UnixStream| {
             let start = Instant::now();
-            while ours.told_readable() == Some(false) {
+            while ours.seen_readable() == Some(false) {
                 assert!(start.elapsed() < GENEROUS);
                 osier::sleep(Duration::from_millis(1));
             }
-            assert_eq!(ours.told_readable(), Some(true));
+            assert_eq!(ours.seen_readable(), Some(true));
         };
         for round in [b"one", b"two"] {
             theirs.write_all(round).unwrap();
@@ -153,14 +153,14 @@ fn a_worker_has_been_told_whether_there_is_something_to_read() {
             let mut buf = [0; 8];
             assert_eq!((ours.read(&mut buf).unwrap(), &buf[..3]), (3, &round[..]));
             if cfg!(target_os = "linux") {
-                assert_eq!(ours.told_readable(), Some(false), "a short read has emptied it");
+                assert_eq!(ours.seen_readable(), Some(false), "a short read has emptied it");
             }
         }
         drop(theirs);
         told(&ours);
         assert_eq!(ours.read(&mut [0; 8]).unwrap(), 0);
-        assert_eq!(ours.told_readable(), Some(true), "the end stays");
-        let elsewhere = std::thread::scope(|s| s.spawn(|| ours.told_readable()).join().unwrap());
+        assert_eq!(ours.seen_readable(), Some(true), "the end stays");
+        let elsewhere = std::thread::scope(|s| s.spawn(|| ours.seen_readable()).join().unwrap());
         assert_eq!(elsewhere, None);
     });
 }

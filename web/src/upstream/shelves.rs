@@ -92,7 +92,7 @@ impl Shelves {
 /// Over a Unix socket it is enough that the worker has not been told of any. An end that it learns of in its next turn is met by the request's
 /// first byte, which the kernel then refuses, so that the request is repeated; over TCP it would be gone.
 pub(super) fn is_quiet(stream: &Stream, trusting: bool) -> bool {
-    if trusting && stream.told_readable() == Some(false) {
+    if trusting && stream.seen_readable() == Some(false) {
         return true;
     }
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
