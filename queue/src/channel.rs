@@ -32,6 +32,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::waiters::{Standing, WaitList, Waiter};
+use crate::wakers::wake_both;
 
 /// The word of a waiter that was woken to see that there is nothing more to wait for. That of all others is 0.
 const ENDED: u64 = 1;
@@ -402,11 +403,15 @@ impl<T> Channel<T> {
         }
         let drained = state.is_drained();
         drop(state);
-        end(&self.senders);
-        self.watchers.wake_all();
-        if drained {
-            end(&self.receivers);
-        }
+        let receivers = || {
+            if drained {
+                end(&self.receivers);
+            }
+        };
+        let watchers = || {
+            self.watchers.wake_all();
+        };
+        wake_both(|| end(&self.senders), || wake_both(watchers, receivers));
     }
 
     /// There is one sender more. The caller is one, so there was one before.
@@ -493,9 +498,9 @@ impl<T> Channel<T> {
         let next = self.grant_place(&mut state);
         let drained = state.is_drained();
         drop(state);
-        wake(next);
-        if drained {
-            end(&self.receivers); // who waited behind this promise
+        match drained {
+            true => wake_both(|| wake(next), || end(&self.receivers)), // who waited behind this promise
+            false => wake(next),
         }
         value
     }
@@ -518,9 +523,9 @@ impl<T> Channel<T> {
         let next = self.grant_place(&mut state);
         let drained = state.closed && state.is_drained();
         drop(state);
-        wake(next);
-        if drained {
-            end(&self.receivers);
+        match drained {
+            true => wake_both(|| wake(next), || end(&self.receivers)),
+            false => wake(next),
         }
     }
 

@@ -36,6 +36,7 @@ use std::task::{Context, Poll};
 
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use crate::waiters::{WaitList, Waiter};
+use crate::wakers::wake_both;
 
 /// A read would not block.
 pub const READABLE: u64 = 1;
@@ -215,12 +216,17 @@ impl State {
     /// Wakes those whom `bits`, set before, concern: on the worker that was told of them.
     #[inline]
     pub fn wake(&self, bits: u64) {
-        if bits & (READABLE | CLOSED) != 0 && !self.readers.is_empty() {
-            self.readers.wake_all();
-        }
-        if bits & WRITABLE != 0 && !self.writers.is_empty() {
-            self.writers.wake_all();
-        }
+        let readers = || {
+            if bits & (READABLE | CLOSED) != 0 && !self.readers.is_empty() {
+                self.readers.wake_all();
+            }
+        };
+        let writers = || {
+            if bits & WRITABLE != 0 && !self.writers.is_empty() {
+                self.writers.wake_all();
+            }
+        };
+        wake_both(readers, writers);
     }
 
     /// Worker `here` has met a would-block or a short read: clears `bits`, if it owned the direction when it saw `seen`,
@@ -364,10 +370,10 @@ impl State {
     /// Takes away what `worker`, which has ended, owned: its successor of this number knows none of it. Who still waits
     /// there owns anew.
     pub fn forget_worker(&self, worker: u16) {
-        for direction in [Direction::Read, Direction::Write] {
+        let forget = |direction| {
             // Only the worker itself could become the owner now.
             if self.snapshot().owner(direction) != Some(worker) {
-                continue;
+                return;
             }
             let moving = self.lock();
             if self.snapshot().owner(direction) == Some(worker) {
@@ -375,7 +381,8 @@ impl State {
             }
             drop(moving);
             self.list(direction).wake_all();
-        }
+        };
+        wake_both(|| forget(Direction::Read), || forget(Direction::Write));
     }
 
     /// Ends this tenant: the next generation, owned by nobody. `last` runs before, and no move does meanwhile.
@@ -493,6 +500,36 @@ mod tests {
         assert_eq!(state.own(Read, 2, |_| Err("full")), Err("full"));
         assert_eq!(state.snapshot().owner(Read), None);
         assert!(waiter.is_notified());
+    }
+
+    #[test]
+    fn a_panicking_reader_does_not_cost_the_writer_its_wake_up() {
+        struct Bomb;
+        impl std::task::Wake for Bomb {
+            fn wake(self: std::sync::Arc<Self>) {
+                panic!("a waker's own");
+            }
+        }
+        let bomb = std::task::Waker::from(std::sync::Arc::new(Bomb));
+        let (both, nobody) = (READABLE | WRITABLE, || Ok::<(), ()>(()));
+        let causes: [fn(&State); 2] = [|state| state.wake(READABLE | WRITABLE), |state| state.forget_worker(1)];
+        for cause in causes {
+            let state = State::new();
+            own(&state, Read, 1);
+            own(&state, Write, 1);
+            let mut reader = std::pin::pin!(state.list(Read).waiter());
+            let mut writer = std::pin::pin!(state.list(Write).waiter());
+            let mut cx = Context::from_waker(&bomb);
+            assert!(state.poll_ready(Read, reader.as_mut(), &mut cx, nobody).is_pending());
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            assert!(state.poll_ready(Write, writer.as_mut(), &mut cx, nobody).is_pending());
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                state.set(0, both);
+                cause(&state);
+            }));
+            assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"a waker's own"));
+            assert!(writer.is_notified());
+        }
     }
 
     #[test]

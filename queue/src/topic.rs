@@ -14,19 +14,19 @@
 //!   and who subscribes or leaves meanwhile is before or after the whole of it.
 //! - A feed has one receiver, hence one waker, which is kept under the feed's lock: registered when the queue is found empty and
 //!   taken by the push that makes it not so. A receiver that gives up may leave its waker: a wake-up too many.
-//! - `first` is the oldest message; `rest` is not empty only if `first` is there. So the queue of a receiver that keeps up never
-//!   allocates, and that of one that is idle is no more than the feed itself.
+//! - The messages are in an [`InlineQueue`]. So the queue of a receiver that keeps up never allocates, and that of an idle one
+//!   is no more than the feed itself.
 //! - A feed knows the topics it is in, and a topic its feeds. [`Feed::join`] enters the topic first and notes it in the feed
 //!   second; [`Feed::leave`] forbids the second and undoes what was noted, so a join that comes too late undoes itself.
 //! - A feed counts its sources (topics that are not closed, and whoever pushes directly). Without any it has ended, which the
 //!   receiver hears when the queue is empty.
 
-use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
+use crate::InlineQueue;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wakers::{wake_each, wake_each_unwinding};
 
@@ -67,17 +67,13 @@ pub enum Pushed {
 /// Wakers kept for the next publication; a topic that once had more subscribers gives the memory back.
 const KEPT_WAKERS: usize = 16 << 10;
 
-/// Room in `rest` that is kept while it is empty.
-const KEPT_ROOM: usize = 4;
-
 /// The queue of one subscriber.
 pub struct Feed<T> {
     state: Mutex<FeedState<T>>,
 }
 
 struct FeedState<T> {
-    first: Option<T>,
-    rest: VecDeque<T>,
+    messages: InlineQueue<T>,
     /// Of the receiver that found the queue empty.
     waker: Option<Waker>,
     /// The most messages in the queue.
@@ -96,16 +92,9 @@ struct FeedState<T> {
 }
 
 impl<T> FeedState<T> {
-    fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.rest.len()
-    }
-
     fn pop(&mut self) -> Option<T> {
-        let value = self.first.take()?;
-        self.first = self.rest.pop_front();
-        if self.rest.is_empty() && self.rest.capacity() > KEPT_ROOM {
-            self.rest = VecDeque::new();
-        }
+        let value = self.messages.pop()?;
+        self.messages.give_back_room();
         Some(value)
     }
 
@@ -123,7 +112,7 @@ impl<T> FeedState<T> {
         }
         let mut outcome = Pushed::Queued;
         let mut displaced = None;
-        if self.len() >= self.bound {
+        if self.messages.len() >= self.bound {
             self.dropped += 1;
             match self.policy {
                 Policy::DropOldest => {
@@ -137,10 +126,7 @@ impl<T> FeedState<T> {
                 }
             }
         }
-        match self.first {
-            None => self.first = Some(value),
-            Some(_) => self.rest.push_back(value),
-        }
+        self.messages.push(value);
         (outcome, self.waker.take(), displaced)
     }
 }
@@ -149,8 +135,7 @@ impl<T> Feed<T> {
     /// An empty queue for at most `bound` messages (at least one), with `sources` that push to it beside the topics it joins.
     pub fn new(bound: usize, policy: Policy, sources: usize) -> Self {
         let state = FeedState {
-            first: None,
-            rest: VecDeque::new(),
+            messages: InlineQueue::default(),
             waker: None,
             bound: bound.max(1),
             policy,
@@ -195,7 +180,8 @@ impl<T> Feed<T> {
 
     /// Waits until there is a message, or the end, and takes nothing.
     pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.poll(cx, |state| state.first.is_some().then_some(())).map(drop)
+        self.poll(cx, |state| (!state.messages.is_empty()).then_some(()))
+            .map(drop)
     }
 
     fn poll<R>(&self, cx: &mut Context<'_>, look: impl FnOnce(&mut FeedState<T>) -> Option<R>) -> Poll<Result<R, End>> {
@@ -253,7 +239,7 @@ impl<T> Feed<T> {
         let mut state = self.lock();
         state.left = true;
         let topics = mem::take(&mut state.topics);
-        let _values = (state.first.take(), mem::take(&mut state.rest));
+        let _messages = mem::take(&mut state.messages);
         let _waker = state.waker.take();
         drop(state);
         for (topic, slot) in topics {
@@ -285,7 +271,7 @@ impl<T> Feed<T> {
 
     /// How many messages are in the queue.
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().messages.len()
     }
 
     /// Whether no message is in the queue.
@@ -314,7 +300,7 @@ impl<T> std::fmt::Debug for Feed<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.lock();
         f.debug_struct("Feed")
-            .field("len", &state.len())
+            .field("len", &state.messages.len())
             .field("bound", &state.bound)
             .field("policy", &state.policy)
             .field("dropped", &state.dropped)

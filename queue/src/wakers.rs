@@ -1,6 +1,6 @@
 //! Waking many. A waker is foreign code and may panic; nobody else loses a wake-up by that.
 //!
-//! Called by the lists and queues of this crate when their locks are released.
+//! No lock is held while these functions run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -20,6 +20,24 @@ pub(crate) fn wake_each(wakers: impl Iterator<Item = Waker>) -> usize {
 /// As [`wake_each`], for who unwinds already: every panic ends here.
 pub(crate) fn wake_each_unwinding(wakers: impl Iterator<Item = Waker>) {
     drop(Left(wakers));
+}
+
+/// Runs `first` and then `second`, also if a waker panics in `first`; then its panic goes on, and another of `second` ends here.
+#[inline]
+pub(crate) fn wake_both(first: impl FnOnce(), second: impl FnOnce()) {
+    struct Second<F: FnOnce()>(Option<F>);
+    impl<F: FnOnce()> Drop for Second<F> {
+        fn drop(&mut self) {
+            if let Some(second) = self.0.take() {
+                let _ = catch_unwind(AssertUnwindSafe(second));
+            }
+        }
+    }
+    let mut second = Second(Some(second));
+    first();
+    if let Some(second) = second.0.take() {
+        second();
+    }
 }
 
 /// Those who are not woken yet; none, unless a waker panics.

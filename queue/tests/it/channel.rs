@@ -2,6 +2,7 @@
 
 use osier_queue::channel::{Channel, Closed, Drained, Nothing, Refused};
 use osier_queue::{OwnedWaiter, Waiter};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -182,4 +183,43 @@ fn an_owned_waiter_that_is_dropped_leaves_its_list() {
     assert!(channel.receivers().is_empty());
     put(&channel, 1);
     assert_eq!(channel.try_receive(), Ok(1));
+}
+
+/// A waker whose owner has a fault.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker's own");
+    }
+}
+
+/// Does what panics in a waker.
+fn explode(f: impl FnOnce()) {
+    let caught = catch_unwind(AssertUnwindSafe(f)).expect_err("the panic goes on");
+    assert_eq!(caught.downcast_ref(), Some(&"a waker's own"));
+}
+
+#[test]
+fn a_panicking_waker_of_one_list_does_not_skip_the_next_list() {
+    let bomb = Waker::from(Arc::new(Bomb));
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(wakes.clone());
+    let (mut bad, mut good) = (Context::from_waker(&bomb), Context::from_waker(&waker));
+
+    // The end of the channel wakes senders, watchers, receivers.
+    let channel = Channel::new(Some(1));
+    put(&channel, 1);
+    let (mut sender, mut watcher) = (pin!(channel.sender()), pin!(channel.watcher()));
+    assert!(channel.poll_send(&mut Some(2), sender.as_mut(), &mut bad).is_pending());
+    assert!(channel.poll_closed(watcher.as_mut(), &mut good).is_pending());
+    explode(|| channel.close());
+    assert_eq!(wakes.0.load(SeqCst), 1, "the watcher");
+
+    let channel = Channel::<i32>::new(None);
+    let (mut watcher, mut receiver) = (pin!(channel.watcher()), pin!(channel.receiver()));
+    assert!(channel.poll_closed(watcher.as_mut(), &mut bad).is_pending());
+    assert!(channel.poll_receive(receiver.as_mut(), &mut good).is_pending());
+    explode(|| channel.close());
+    assert_eq!(wakes.0.load(SeqCst), 2, "the receiver");
 }

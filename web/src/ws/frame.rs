@@ -1,9 +1,10 @@
 //! A frame as it goes to a client: encoded once, shared by everybody who gets it.
 
+use std::fmt;
 use std::io::{self, Cursor, IoSlice, Write};
 use std::sync::Arc;
-use std::{collections::VecDeque, fmt};
 
+use osier_queue::InlineQueue;
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 
@@ -145,47 +146,44 @@ impl From<Message> for Frame {
 /// gone on with later. A single frame, as mostly, takes no allocation.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    first: Option<Frame>,
-    /// Empty without a first one.
-    rest: VecDeque<Frame>,
-    /// Of the first frame.
+    frames: InlineQueue<Frame>,
+    /// How many bytes of the first frame.
     written: usize,
 }
 
 impl Outbox {
     pub(super) fn push(&mut self, frame: Frame) {
-        match self.first {
-            None => self.first = Some(frame),
-            Some(_) => self.rest.push_back(frame),
-        }
+        self.frames.push(frame);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.first.is_none()
+        self.frames.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.rest.len()
+        self.frames.len()
     }
 
     /// Makes one write of what there is, through `write`.
     pub(super) fn write_with<R>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
-        let Some(first) = &self.first else { return write(&[]) };
+        let Some(first) = self.frames.first() else {
+            return write(&[]);
+        };
         let first = IoSlice::new(&first.as_bytes()[self.written..]);
-        if self.rest.is_empty() {
+        if self.len() == 1 {
             return write(&[first]);
         }
         let mut slices = [IoSlice::new(&[]); SLICES];
-        slices[0] = first;
-        for (slice, frame) in slices[1..].iter_mut().zip(&self.rest) {
+        for (slice, frame) in slices.iter_mut().zip(self.frames.iter()) {
             *slice = IoSlice::new(frame.as_bytes());
         }
+        slices[0] = first;
         write(&slices[..self.len().min(SLICES)])
     }
 
     /// So much has been written.
     pub(super) fn advance(&mut self, mut count: usize) {
-        while let Some(first) = &self.first {
+        while let Some(first) = self.frames.first() {
             let left = first.as_bytes().len() - self.written;
             if count < left {
                 self.written += count;
@@ -193,7 +191,7 @@ impl Outbox {
             }
             count -= left;
             self.written = 0;
-            self.first = self.rest.pop_front();
+            self.frames.pop();
         }
     }
 
