@@ -129,7 +129,7 @@ impl Line {
         let given = [
             ("--listen", !self.listen.is_empty()),
             ("--workers", self.workers.is_some()),
-            ("www --spa", self.spa),
+            ("--spa", self.spa),
             ("--listing", self.listing),
             ("--no-listing", self.no_listing),
             ("--header", !self.header.is_empty()),
@@ -349,7 +349,7 @@ mod tests {
             ("check a.toml b.toml", "'b.toml'"),
             ("site.toml -l 80", "--listen"),
             ("site.toml --drain 10", "--drain"),
-            ("check site.toml --spa", "--spa"),
+            ("check site.toml --spa", "osier: --spa beside 'site.toml'"),
         ] {
             let exit = parsed(line).unwrap_err();
             assert_eq!(exit.status, 2, "{line}");
