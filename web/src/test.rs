@@ -38,7 +38,7 @@ use crate::conn::peer::Memory;
 use crate::conn::serve::{After, Input};
 use crate::conn::worker::Shared;
 use crate::conn::worker::Worker;
-use crate::{Router, Server, Stream};
+use crate::{Handler, Server, Stream};
 
 /// Whom handlers see unless the test says otherwise.
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4);
@@ -54,9 +54,9 @@ pub struct Client {
 }
 
 impl Client {
-    /// Asks `router`, under the limits of a [`Server`] that has been told nothing.
-    pub fn new(router: Router) -> Client {
-        Client::of(Server::new(router))
+    /// Asks a router, or a function, under the limits of a [`Server`] that has been told nothing.
+    pub fn new(handler: impl Into<Handler>) -> Client {
+        Client::of(Server::new(handler))
     }
 
     /// Asks `server`: with its limits, its observer and its log.

@@ -13,9 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use osier::JoinHandle;
-use osier_web::{
-    Connections, Limits, Listener, Listening, Request, Router, Server, ShutdownHandle, SocketFile, Timeouts,
-};
+use osier_web::{Connections, Limits, Listener, Listening, Request, Server, ShutdownHandle, SocketFile, Timeouts};
 
 use crate::config::{self, Bind, Config};
 use crate::log::operator::Say;
@@ -306,11 +304,11 @@ fn server(
     say: &Say,
 ) -> Server {
     let (answering, recording) = (Arc::clone(live), Arc::clone(live));
-    let router = Router::new().fallback(move |request: &mut Request<'_>| {
+    let answer = move |request: &mut Request<'_>| {
         // Set before the first connection is accepted.
         let live = answering.get().expect("a listener accepts after Bound::serve");
         live.answer(slot, request)
-    });
+    };
     let default = Timeouts::default();
     let timeouts = Timeouts {
         header: settings.timeouts.header.unwrap_or(default.header),
@@ -330,7 +328,7 @@ fn server(
         ..default
     };
     let log = Arc::clone(say);
-    let mut server = Server::new(router)
+    let mut server = Server::new(answer)
         .timeouts(timeouts)
         .limits(limits)
         .on_log(move |line| log(line))

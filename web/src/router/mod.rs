@@ -3,6 +3,7 @@
 //! Built once by the application, then shared read-only by every worker; [`Router::find`] is on the hot path and
 //! borrows everything from the router and from the request's target.
 
+pub(crate) mod handler;
 pub(crate) mod next;
 mod pattern;
 pub(crate) mod route;

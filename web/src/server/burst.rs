@@ -27,9 +27,10 @@ use crate::conn::output::Output;
 use crate::conn::peer::Peer;
 use crate::conn::serve::{After, Input, Serve};
 use crate::request::{Marks, Matched, Turns};
+use crate::router::Found;
+use crate::router::handler::Handler;
 use crate::router::next::Next;
 use crate::router::route::{Gone, without_handler};
-use crate::router::{Found, Router};
 use crate::server::served::{CLIENT_GONE, Observer};
 use crate::{Request, RequestBody, Response};
 
@@ -41,7 +42,7 @@ pub(crate) const DRAIN_BYTES: u64 = 256 << 10;
 
 /// What answers the requests of a server.
 pub(crate) struct App {
-    pub(crate) router: Router,
+    pub(crate) handler: Handler,
     pub(crate) observer: Option<Observer>,
 }
 
@@ -188,8 +189,8 @@ impl<'b> Burst<'b> {
         let head = &head;
         let (read, mut params) = (OnceCell::new(), None);
         let found = match head.method() {
-            Method::Connect => self.app.router.nothing(),
-            method => self.app.router.find(method.as_str(), head.path(), &read, &mut params),
+            Method::Connect => self.app.handler.nothing(),
+            method => self.app.handler.find(method.as_str(), head.path(), &read, &mut params),
         };
         let Found { endpoint, route, .. } = found;
         let mut body_limit = None;

@@ -22,12 +22,12 @@ use osier_http::Limits;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::worker::{ConnectionCount, Shared};
 use crate::listen::{Address, Listener, NOWHERE, bind_unix};
-use crate::router::Router;
+use crate::router::handler::Handler;
 use crate::server::accept::{accept, drain, on_worker};
 use crate::server::burst::App;
 use crate::server::served::{Observer, Served};
 
-/// Serves `router` on `addr` with the defaults of [`Server`], until the fiber is cancelled.
+/// Serves a router, or a function, on `addr` with the defaults of [`Server`], until the fiber is cancelled.
 ///
 /// ```no_run
 /// use osier_web::{Router, serve};
@@ -47,8 +47,8 @@ use crate::server::served::{Observer, Served};
 /// # Panics
 ///
 /// Outside of a runtime.
-pub fn serve(addr: impl ToSocketAddrs, router: Router) -> io::Result<()> {
-    Server::new(router).bind(addr)?.run();
+pub fn serve(addr: impl ToSocketAddrs, handler: impl Into<Handler>) -> io::Result<()> {
+    Server::new(handler).bind(addr)?.run();
     Ok(())
 }
 
@@ -72,7 +72,7 @@ pub fn serve(addr: impl ToSocketAddrs, router: Router) -> io::Result<()> {
 /// # .unwrap();
 /// ```
 pub struct Server {
-    router: Router,
+    handler: Handler,
     limits: Limits,
     timeouts: Timeouts,
     max_connections: usize,
@@ -82,10 +82,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server with the default limits and timeouts, that logs to the standard error stream.
-    pub fn new(router: Router) -> Self {
+    /// A server that answers with `handler`, a [`Router`](crate::Router) or a function. It has the default limits and timeouts, and
+    /// logs to the standard error stream.
+    pub fn new(handler: impl Into<Handler>) -> Self {
         Server {
-            router,
+            handler: handler.into(),
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             max_connections: usize::MAX,
@@ -255,7 +256,7 @@ impl Server {
     pub(crate) fn shared(self, workers: usize) -> Shared {
         Shared {
             app: Box::new(App {
-                router: self.router,
+                handler: self.handler,
                 observer: self.observer,
             }),
             limits: self.limits,
@@ -282,7 +283,7 @@ fn one_address(listeners: &[Listener]) -> Option<SocketAddr> {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
-            .field("router", &self.router)
+            .field("handler", &self.handler)
             .field("limits", &self.limits)
             .field("timeouts", &self.timeouts)
             .finish_non_exhaustive()

@@ -113,8 +113,9 @@ fn a_path_is_matched_by_what_it_means_and_an_encoded_slash_separates_nothing() {
 }
 
 #[test]
-fn a_router_that_is_only_a_fallback_leaves_the_path_to_it() {
-    let site = site(Router::new().fallback(|request: &mut Request<'_>| request.path().to_owned()));
+fn a_function_without_a_router_gets_the_path_as_it_was_sent() {
+    let site = site(|request: &mut Request<'_>| request.path().to_owned());
+    assert_eq!(site.ask("CONNECT t:1 HTTP/1.1\r\nHost: t:1\r\n\r\n").status, 501);
     for path in ["/100%", "/%zz/%61"] {
         assert_eq!(site.get(path).text(), path);
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub use testkit::eventually;
 
-use osier_web::{Connections, Router, Server, ShutdownHandle};
+use osier_web::{Connections, Handler, Server, ShutdownHandle};
 
 /// What a test waits for at most, for anything.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,9 +28,9 @@ pub struct Site {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// `router` on one worker.
-pub fn site(router: Router) -> Site {
-    site_with(1, Server::new(router), |server| server.bind("127.0.0.1:0"))
+/// A router, or a function, on one worker.
+pub fn site(handler: impl Into<Handler>) -> Site {
+    site_with(1, Server::new(handler), |server| server.bind("127.0.0.1:0"))
 }
 
 /// A configured server on `workers` workers.

@@ -1,0 +1,95 @@
+//! What a server answers with: a router, or one function for all requests.
+
+use std::cell::OnceCell;
+use std::fmt;
+
+use matchit::Params;
+use osier_http::path::Path;
+
+use crate::router::next::{Surroundings, erase};
+use crate::router::route::{Endpoint, Route};
+use crate::router::{Found, Router};
+use crate::{IntoResponse, Request};
+
+/// What answers the requests of a [`Server`](crate::Server): made from a [`Router`], or from a function, which then gets every
+/// request, of any method and path.
+///
+/// ```
+/// use osier_web::{Request, Server, test::Client};
+///
+/// let server = Server::new(|request: &mut Request<'_>| format!("you asked for {}\n", request.path()));
+/// assert_eq!(Client::of(server).get("/a").send().text(), "you asked for /a\n");
+/// ```
+///
+/// A function gets the path as it was sent, also one that has an invalid escape. `CONNECT` is answered by 501.
+pub struct Handler(Kind);
+
+enum Kind {
+    Router(Router),
+    Function(Endpoint),
+}
+
+impl From<Router> for Handler {
+    fn from(router: Router) -> Self {
+        Handler(Kind::Router(router))
+    }
+}
+
+impl<F, R> From<F> for Handler
+where
+    F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+    R: IntoResponse + 'static,
+{
+    fn from(function: F) -> Self {
+        Handler(Kind::Function(Endpoint {
+            handler: erase(function),
+            around: Surroundings::NOTHING,
+        }))
+    }
+}
+
+static NOTHING: Surroundings = Surroundings::NOTHING;
+
+impl Handler {
+    /// As [`Router::find`].
+    #[inline]
+    pub(crate) fn find<'r, 'p, 'h: 'p>(
+        &'r self,
+        method: &str,
+        sent: &'h str,
+        read: &'p OnceCell<Path<'h>>,
+        params: &mut Option<Params<'r, 'p>>,
+    ) -> Found<'r> {
+        match &self.0 {
+            Kind::Router(router) => router.find(method, sent, read, params),
+            Kind::Function(endpoint) => Found {
+                endpoint: Some(endpoint),
+                route: Some(Route::PLAIN),
+                around: &endpoint.around,
+                mount: 0,
+            },
+        }
+    }
+
+    /// For a request that has no path.
+    pub(crate) fn nothing(&self) -> Found<'_> {
+        match &self.0 {
+            Kind::Router(router) => router.nothing(),
+            Kind::Function(_) => Found {
+                endpoint: None,
+                route: None,
+                around: &NOTHING,
+                mount: 0,
+            },
+        }
+    }
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Router(router) => router.fmt(f),
+            Kind::Function(_) => f.write_str("a function"),
+        }
+    }
+}
