@@ -13,7 +13,8 @@ use osier_web::compress;
 
 use crate::config::address::{Address, DEFAULT_ADDRESS};
 use crate::config::origin::Origin;
-use crate::config::{self, Admin, Bind, Config, Files, Handler, Log, Policies, Setting, Site, Welcome};
+use crate::config::{self, Admin, Bind, Config, Log, Policies, Setting, Site};
+use crate::handler::{Files, Settings, Welcome};
 use crate::log::access::LogFormat;
 use crate::policy::headers::Field;
 
@@ -164,7 +165,7 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
     let mut policies = Policies::default();
     policies.headers.set = line.header.into_iter().map(|field| (field.name, field.value)).collect();
     let handler = match folder {
-        None => Handler::Welcome(Welcome {
+        None => Settings::Welcome(Welcome {
             live_for_all: line.live_for_all,
         }),
         Some(folder) if line.live_for_all => {
@@ -175,11 +176,10 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
         }
         Some(root) => {
             policies.compress = Setting::On(compress::Settings::default());
-            Handler::Files(Files {
-                listing: line.listing || !(line.no_listing || line.spa),
-                spa: line.spa,
-                ..Files::new(root)
-            })
+            let mut files = Files::new(root);
+            files.options.listing = line.listing || !(line.no_listing || line.spa);
+            files.options.spa = line.spa;
+            Settings::Files(files)
         }
     };
     let listen = match line.listen.as_slice() {
@@ -255,7 +255,7 @@ mod tests {
     /// The files of the only route; none for the welcome site.
     fn files(config: &Config) -> Option<&Files> {
         match &config.sites[0].routes[0].handler {
-            Handler::Files(files) => Some(files),
+            Settings::Files(files) => Some(files),
             _ => None,
         }
     }
@@ -314,7 +314,10 @@ mod tests {
         let line = "www -l 8081 -l [::1]:80 -l :82 -w 3 --no-listing --listing --log-file x --drain 0 --admin 9090";
         let config = parsed(line).unwrap();
         assert_eq!(config.listeners.len(), 3);
-        assert_eq!((config.workers, files(&config).unwrap().listing), (Some(3), true));
+        assert_eq!(
+            (config.workers, files(&config).unwrap().options.listing),
+            (Some(3), true)
+        );
         assert_eq!((config.log.format, config.drain), (LogFormat::Combined, Duration::ZERO));
         let admin = Bind::Tcp("127.0.0.1:9090".parse().unwrap());
         assert_eq!(config.admin, Some(Admin { bind: admin }));
@@ -324,7 +327,11 @@ mod tests {
             ("www --spa", false),
             ("www --spa --listing", true),
         ] {
-            assert_eq!(files(&parsed(line).unwrap()).unwrap().listing, listing, "{line}");
+            assert_eq!(
+                files(&parsed(line).unwrap()).unwrap().options.listing,
+                listing,
+                "{line}"
+            );
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //!
-//! `cli` reads the command line. `config` reads and checks a configuration file. `run` opens what is to be served, serves, reloads and
+//! `cli` reads the command line. `config` reads and checks a configuration file, by `reader`. `handler` holds what a route can do. `run` opens what is to be served, serves, reloads and
 //! ends. `site` finds the site, the route and the handler of a request, with each `policy` around the handler. `welcome` is the built-in
 //! site. `log` holds the access log and the operator's lines, `metrics` the counters, `process` what the system hands over and what the
 //! process gives up.
@@ -10,10 +10,12 @@
 
 mod cli;
 mod config;
+mod handler;
 mod log;
 mod metrics;
 mod policy;
 mod process;
+mod reader;
 mod run;
 mod site;
 mod welcome;

@@ -63,7 +63,7 @@ const CROWD: usize = 64;
 const RELAYED: usize = 1024;
 
 /// What a chat allows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Lines that a newcomer is shown; 50.
     pub history: usize,

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use super::problem::line_of;
-use super::reader::{At, Source, nearest};
+use crate::handler::{Match, Settings as Handler};
+use crate::reader::problem::line_of;
+use crate::reader::{At, Source, nearest};
+
 use super::settings::*;
 use super::top::{ListenAt, SiteAt};
 

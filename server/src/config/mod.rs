@@ -11,27 +11,22 @@
 
 pub mod address;
 mod check;
-mod handler;
 pub mod origin;
 mod policy;
-pub mod problem;
-mod reader;
-mod rewrite;
 mod route;
 mod settings;
 mod top;
-mod upstream;
-mod value;
 
 use std::path::Path;
 
 use toml::de::DeTable;
 
 use crate::process::root::inside;
+use crate::reader::{self, problem};
 
-pub use self::problem::Report;
 pub use self::route::glob;
 pub use self::settings::*;
+pub use crate::reader::problem::Report;
 
 /// What the parser says of a key that is there twice, after which it goes on as if it were there once.
 const TWICE: &str = "duplicate key";

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Config, Handler, Report};
+use crate::handler::Settings;
+
+use super::{Config, Report};
 
 /// The source of a configuration, asked at the start and at each reload.
 #[derive(Debug, Clone)]
@@ -68,7 +70,7 @@ impl Origin {
         match self {
             Origin::File(file) => file.display().to_string(),
             Origin::Line(config) => match &config.sites[0].routes[0].handler {
-                Handler::Files(files) => format!("'{}'", files.root.display()),
+                Settings::Files(files) => format!("'{}'", files.root.display()),
                 _ => "the welcome site".into(),
             },
         }

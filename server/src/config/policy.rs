@@ -10,10 +10,11 @@ use crate::log::access::LogFormat;
 use crate::policy::client::client;
 use crate::policy::headers::{Field, Headers};
 use crate::policy::{auth, cors, rate};
+use crate::reader::value::{method, origin, token};
+use crate::reader::{At, Section, values};
 
-use super::reader::{At, Section};
 use super::settings::*;
-use super::top::{FORMATS, values};
+use super::top::FORMATS;
 
 /// The most requests a limit may let through: beyond it there is none to speak of.
 const MAX_RATE: u64 = 1_000_000;
@@ -242,36 +243,4 @@ fn compress(section: &Section<'_>) -> Setting<compress::Settings> {
     }
     table.finish();
     Setting::On(settings)
-}
-
-/// `*`, or an origin, in lower case.
-pub fn origin(text: &str) -> Result<String, &'static str> {
-    let host = text.split_once("://").map(|(_, host)| host);
-    let named = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', ' ', '*', '?', '#']));
-    if text == "*" || named {
-        Ok(text.to_ascii_lowercase())
-    } else {
-        Err("write an origin as \"https://example.org\", without a path, or \"*\"")
-    }
-}
-
-/// A method, spelled as it is sent.
-pub fn method(text: &str) -> Result<String, String> {
-    token(text)?;
-    if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
-        return Err(format!(
-            "methods are case-sensitive; did you mean \"{}\"?",
-            text.to_ascii_uppercase()
-        ));
-    }
-    Ok(text.into())
-}
-
-/// A field name.
-pub fn token(text: &str) -> Result<String, String> {
-    let byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if text.is_empty() || !text.bytes().all(byte) {
-        return Err("it is not a name that HTTP allows".into());
-    }
-    Ok(text.into())
 }

@@ -4,10 +4,12 @@ use std::ops::Range;
 
 use globset::GlobBuilder;
 
-use super::reader::Section;
+use crate::handler::{self, Match};
+use crate::reader::value::method;
+use crate::reader::{Section, values};
+
+use super::policy;
 use super::settings::*;
-use super::top::values;
-use super::{handler, policy};
 
 /// A route as it was read, with its place.
 pub struct RouteAt {
@@ -21,13 +23,13 @@ pub fn read(section: Section<'_>) -> RouteAt {
     let before = section.source().count();
     let path = section.parsed("path", path).and_then(|path| path.value);
     let globs = values(section.parsed_list("glob", |text| glob(text).map(|_| text.to_string())));
-    let mut methods = values(section.parsed_list("methods", policy::method));
+    let mut methods = values(section.parsed_list("methods", method));
     methods.sort();
     methods.dedup();
     let matches = Match { path, globs, methods };
     let policies = policy::read(&section);
-    let handler = handler::read(&section, &matches);
-    if let Handler::Rewrite(_) = handler {
+    let handler = handler::Settings::read(&section, &matches);
+    if let handler::Settings::Rewrite(_) = handler {
         for key in policy::KEYS {
             if let Some(at) = section.key(key) {
                 let text =

@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use osier_web::compress;
 
+use crate::handler::{self, Match};
 use crate::log::access::LogFormat;
 use crate::policy::client::Client;
 use crate::policy::headers::Headers;
-use crate::policy::rewrite::Rule;
 use crate::policy::{auth, cors, rate};
 
 /// Bytes of a request's body when nobody says.
@@ -183,7 +182,7 @@ pub struct Site {
 
 impl Site {
     /// The default site, with one route for all requests.
-    pub fn new(handler: Handler, policies: Policies) -> Site {
+    pub fn new(handler: handler::Settings, policies: Policies) -> Site {
         Site {
             hosts: Vec::new(),
             default: true,
@@ -220,224 +219,8 @@ impl fmt::Display for Host {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
     pub matches: Match,
-    pub handler: Handler,
+    pub handler: handler::Settings,
     pub policies: Policies,
-}
-
-/// Which requests a route takes: all that fit everything which is given.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Match {
-    /// Begins with `/` and does not end with one, but for `/` itself, which is none.
-    pub path: Option<String>,
-    pub globs: Vec<String>,
-    /// Sorted. Empty for all.
-    pub methods: Vec<String>,
-}
-
-/// What answers.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Handler {
-    Files(Files),
-    Fastcgi(Fastcgi),
-    Proxy(Proxy),
-    Redirect(Redirect),
-    Respond(Respond),
-    Rewrite(Rewrite),
-    Chat(Chat),
-    Welcome(Welcome),
-}
-
-impl Handler {
-    /// The key that makes it, in the order of the documentation.
-    pub const KEYS: [&str; 8] = [
-        "files", "fastcgi", "proxy", "redirect", "respond", "rewrite", "chat", "welcome",
-    ];
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Files {
-    pub root: PathBuf,
-    pub index: Vec<String>,
-    pub listing: bool,
-    pub spa: bool,
-    pub hidden: bool,
-    pub precompressed: bool,
-    /// What is cut from the front of a path before it is looked for below the root.
-    pub strip: Option<String>,
-    /// `Cache-Control` of the files.
-    pub cache: Option<String>,
-}
-
-impl Files {
-    /// A folder with the defaults of `files = "root"`.
-    pub fn new(root: PathBuf) -> Files {
-        Files {
-            root,
-            index: vec!["index.html".into()],
-            listing: false,
-            spa: false,
-            hidden: false,
-            precompressed: true,
-            strip: None,
-            cache: None,
-        }
-    }
-}
-
-/// None for the handler's own default.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Fastcgi {
-    pub servers: Vec<Upstream>,
-    pub root: PathBuf,
-    pub suffixes: Vec<String>,
-    pub index: Vec<String>,
-    /// The script for what is neither a script nor a file.
-    pub front: Option<String>,
-    /// Files that are no scripts are served, too.
-    pub files: bool,
-    pub application_root: Option<PathBuf>,
-    pub internal_root: Option<PathBuf>,
-    pub params: Vec<(String, String)>,
-    pub server_name: Option<String>,
-    pub https: bool,
-    pub hide: Vec<String>,
-    /// Idle connections kept to each server.
-    pub keep: Option<usize>,
-    pub max_requests: Option<usize>,
-    pub timeouts: UpstreamTimeouts,
-    pub health: Option<Health>,
-}
-
-/// None for the handler's own default.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Proxy {
-    pub servers: Vec<Upstream>,
-    /// What is cut from the front of a path before it is sent.
-    pub strip: Option<String>,
-    pub host: ProxyHost,
-    pub timeouts: UpstreamTimeouts,
-    /// Of an upgraded connection.
-    pub tunnel_idle: Option<Duration>,
-    /// Of one that one side has closed.
-    pub tunnel_half_closed: Option<Duration>,
-    pub health: Option<Health>,
-    /// Whose X-Forwarded-* fields count.
-    pub trust: Vec<IpNet>,
-    /// Whether the upstream gets such fields.
-    pub forwarded: bool,
-    /// Whether connections may be upgraded.
-    pub upgrade: bool,
-    pub read_ahead: Option<u64>,
-    /// Idle connections kept to each server.
-    pub keep: Option<usize>,
-    pub max_requests: Option<usize>,
-}
-
-/// The `Host` an upstream sees.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProxyHost {
-    /// The client's.
-    Client,
-    /// The upstream's address.
-    Upstream,
-    Fixed(String),
-}
-
-/// Where an application listens.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Upstream {
-    /// `host:port`
-    Tcp(String),
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Upstream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Upstream::Tcp(address) => f.write_str(address),
-            Upstream::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct UpstreamTimeouts {
-    pub connect: Option<Duration>,
-    /// For the head of the response.
-    pub first_byte: Option<Duration>,
-    /// Between bytes of the response.
-    pub between: Option<Duration>,
-}
-
-/// How an upstream is asked whether it is well.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Health {
-    /// Asked over HTTP; none to see only whether it takes a connection.
-    pub path: Option<String>,
-    pub every: Option<Duration>,
-    pub timeout: Option<Duration>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Redirect {
-    /// With `{host}`, `{path}`, `{rest}` and `{query}`.
-    pub to: String,
-    pub status: u16,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Respond {
-    pub status: u16,
-    pub body: Body,
-    pub content_type: Option<String>,
-}
-
-/// What a fixed answer says.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Body {
-    /// The status in words.
-    Status,
-    Text(String),
-    File(PathBuf),
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rewrite {
-    /// Tried in order.
-    pub rules: Vec<Rule>,
-}
-
-/// None for the handler's own default.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Chat {
-    /// Lines a newcomer is shown.
-    pub history: Option<usize>,
-    /// Bytes of a line.
-    pub line: Option<u64>,
-    pub rooms: Option<usize>,
-    /// Lines a guest may say at once.
-    pub burst: Option<u32>,
-    /// And after them one in this time.
-    pub every: Option<Duration>,
-    /// Whose pages may connect; `*` for all, empty for those of the site itself.
-    pub origins: Vec<String>,
-    pub redis: Option<Redis>,
-}
-
-/// A broker that takes a chat's lines to other processes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Redis {
-    pub server: Upstream,
-    pub password: Option<String>,
-    /// Chats that name the same one are one.
-    pub channel: String,
-}
-
-/// The built-in site.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Welcome {
-    /// Live data is shown to other machines, too.
-    pub live_for_all: bool,
 }
 
 /// What happens around a handler. A route's own setting replaces its site's; headers add up.

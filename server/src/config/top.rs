@@ -8,9 +8,9 @@ use toml::de::DeTable;
 use crate::log::access::LogFormat;
 use crate::policy::client::client;
 use crate::process::privileges;
+use crate::reader::{At, Section, Source, nearest, values};
 
 use super::address::{Address, DEFAULT_ADDRESS};
-use super::reader::{At, Section, Source, nearest};
 use super::settings::*;
 use super::{check, policy, route};
 
@@ -220,10 +220,6 @@ fn error_pages(section: Section<'_>) -> Vec<(u16, PathBuf)> {
         }
     }
     pages
-}
-
-pub fn values<T>(list: Option<Vec<At<T>>>) -> Vec<T> {
-    list.unwrap_or_default().into_iter().map(|at| at.value).collect()
 }
 
 /// An address to listen on.

@@ -15,6 +15,7 @@ use osier_web::Connections;
 use osier_web::files::CacheLimits;
 
 use crate::config::{Bind, Config};
+use crate::handler;
 use crate::metrics::Admin;
 use crate::site::live::Live;
 use crate::site::{Means, Snapshot, build};
@@ -71,15 +72,17 @@ impl Sites {
             bound.push(Bound::new(&config, settings, slot, given, &process)?);
         }
         let mut means = Means {
-            cache,
+            handlers: handler::Means {
+                cache,
+                workers: osier::workers(),
+                connections: Arc::default(),
+                say: Arc::clone(&process.say),
+            },
             admin: None,
-            workers: osier::workers(),
-            connections: Arc::default(),
-            say: Arc::clone(&process.say),
         };
         let mut serving = None;
         if let (Some(settings), Some(listeners)) = (&config.admin, opened.admin) {
-            let admin = means.admin.insert(new_admin(&means.connections));
+            let admin = means.admin.insert(new_admin(&means.handlers.connections));
             let bound = admin::Bound::new(admin, &settings.bind, listeners, &process.say)?;
             serving = Some(bound.accept(None, &process.say));
         }
@@ -110,7 +113,7 @@ impl Sites {
 
     /// Has the connections counted of all servers there are.
     fn recount(&self) {
-        let connections = self.means.connections.lock();
+        let connections = self.means.handlers.connections.lock();
         let mut connections = connections.unwrap_or_else(PoisonError::into_inner);
         connections.clear();
         connections.extend(self.running.iter().flat_map(Running::connections));
@@ -296,9 +299,11 @@ impl Sites {
         };
         let listeners = match self.running.iter().find(|running| *running.bind() == settings.bind) {
             Some(running) => running.sockets()?,
-            None => startup::open_now(&settings.bind, &self.process, means.workers)?,
+            None => startup::open_now(&settings.bind, &self.process, means.handlers.workers)?,
         };
-        let admin = means.admin.get_or_insert_with(|| new_admin(&means.connections));
+        let admin = means
+            .admin
+            .get_or_insert_with(|| new_admin(&means.handlers.connections));
         let bound = admin::Bound::new(admin, &settings.bind, listeners, &self.process.say)?;
         Ok((means, Some(bound)))
     }

@@ -13,7 +13,8 @@ use osier_web::Listener;
 use rustix::fs::{Access, Mode, access};
 
 use crate::config::origin::{Origin, Spelling};
-use crate::config::{Bind, Body, Config, Handler, Log, Policies, Setting, Upstream};
+use crate::config::{Bind, Config, Log, Policies, Setting};
+use crate::handler::Touch;
 use crate::log::operator::Say;
 use crate::process::privileges::{Paths, Privileges, Settings};
 use crate::process::root::{inside, outside};
@@ -205,15 +206,7 @@ fn privileges(file: Option<&Path>, config: &mut Config) -> Result<Option<Privile
 /// Whether bodies of requests may have to be kept in files.
 fn spools(config: &Config) -> bool {
     let mut routes = config.sites.iter().flat_map(|site| &site.routes);
-    routes.any(|route| matches!(route.handler, Handler::Fastcgi(_)))
-}
-
-/// What is done with a path of the configuration.
-#[derive(Clone, Copy)]
-enum Touch {
-    Read,
-    Write,
-    Connect,
+    routes.any(|route| route.handler.spools())
 }
 
 /// Every path of the configuration that is touched after the start, but for those of listeners.
@@ -225,32 +218,7 @@ fn touched(config: &mut Config) -> Vec<(Touch, &mut PathBuf)> {
         policies(&mut site.policies, &mut paths);
         for route in &mut site.routes {
             policies(&mut route.policies, &mut paths);
-            let mut servers: &mut [Upstream] = &mut [];
-            match &mut route.handler {
-                Handler::Files(files) => paths.push((Touch::Read, &mut files.root)),
-                Handler::Fastcgi(fastcgi) => {
-                    paths.push((Touch::Read, &mut fastcgi.root));
-                    paths.extend(fastcgi.internal_root.as_mut().map(|root| (Touch::Read, root)));
-                    servers = &mut fastcgi.servers;
-                }
-                Handler::Proxy(proxy) => servers = &mut proxy.servers,
-                Handler::Respond(respond) => {
-                    if let Body::File(file) = &mut respond.body {
-                        paths.push((Touch::Read, file));
-                    }
-                }
-                Handler::Chat(chat) => {
-                    servers = chat
-                        .redis
-                        .as_mut()
-                        .map_or(&mut [], |redis| std::slice::from_mut(&mut redis.server));
-                }
-                Handler::Redirect(_) | Handler::Rewrite(_) | Handler::Welcome(_) => {}
-            }
-            paths.extend(servers.iter_mut().filter_map(|server| match server {
-                Upstream::Unix(path) => Some((Touch::Connect, path)),
-                Upstream::Tcp(_) => None,
-            }));
+            paths.extend(route.handler.paths());
         }
     }
     paths
@@ -284,10 +252,7 @@ fn logs_belong_to(config: &mut Config, ids: Option<(u32, u32)>) {
 /// Paths as they are called once `root` is the root folder.
 fn move_inside(config: &mut Config, root: &Path) {
     for route in config.sites.iter_mut().flat_map(|site| &mut site.routes) {
-        if let Handler::Fastcgi(fastcgi) = &mut route.handler {
-            // The application is outside.
-            fastcgi.application_root.get_or_insert_with(|| fastcgi.root.clone());
-        }
+        route.handler.before_chroot();
     }
     for (_, path) in touched(config) {
         if let Some(inside) = inside(Some(root), path) {

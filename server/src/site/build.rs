@@ -7,42 +7,37 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use globset::GlobSet;
-use osier_web::Connections;
 use osier_web::compress;
-use osier_web::files::CacheLimits;
 
-use crate::config::{self, Config, Log, Match, Policies, Setting};
+use crate::config::{self, Config, Log, Policies, Setting};
+use crate::handler::{self, Handler, Match, Opened};
 use crate::log::access::AccessLog;
-use crate::log::operator::Say;
 use crate::metrics::Admin;
 use crate::policy::access::Access;
 use crate::policy::auth::Auth;
 use crate::policy::cors::Cors;
 use crate::policy::headers::Headers;
 use crate::policy::rate::{self, Rate};
-use crate::policy::rewrite::Rewrite;
 
-use super::handler::{self, Handler, Redirect, Respond};
 use super::hosts::Hosts;
-use super::open::open;
 use super::policies::{Around, ErrorPage};
 use super::{LOG_BITS, Route, Site, Snapshot};
 
 /// What a snapshot can hand on to the next.
 #[derive(Default)]
 pub struct Parts {
-    handlers: Vec<Part<HandlerKey, Handler>>,
-    rates: Vec<Part<rate::Settings, Rate>>,
+    handlers: Vec<Part<HandlerKey, Opened>>,
+    rates: Vec<Part<rate::Settings, Arc<Rate>>>,
     /// By what they were opened as, with the label that requests carry.
     logs: Vec<(Log, u32, Option<Arc<AccessLog>>)>,
     next_label: u32,
 }
 
 /// Two handlers with the same are the same: settings, folder, whether files are compressed.
-type HandlerKey = (config::Handler, Identity, Option<compress::Settings>);
+type HandlerKey = (handler::Settings, Identity, Option<compress::Settings>);
 
 /// None when it is off.
 type Compress<'a> = Option<&'a compress::Settings>;
@@ -52,15 +47,15 @@ type Identity = Option<(u64, u64)>;
 
 impl Parts {
     /// Those that hold something.
-    pub fn handlers(&self) -> impl Iterator<Item = &Arc<Handler>> {
-        self.handlers.iter().map(|part| &part.value)
+    pub fn handlers(&self) -> impl Iterator<Item = &Arc<dyn Handler>> {
+        self.handlers.iter().filter_map(|part| part.value.handler())
     }
 }
 
 struct Part<K, V> {
     place: Place,
     key: K,
-    value: Arc<V>,
+    value: V,
 }
 
 /// Where in a configuration something stands.
@@ -74,14 +69,9 @@ struct Place {
 /// What the server has for every snapshot.
 #[derive(Clone)]
 pub struct Means {
-    /// Of each route with files.
-    pub cache: CacheLimits,
+    pub handlers: handler::Means,
     /// Who counts requests, if anybody wants to know.
     pub admin: Option<Arc<Admin>>,
-    pub workers: usize,
-    /// Of every listener there has been.
-    pub connections: Arc<Mutex<Vec<Connections>>>,
-    pub say: Say,
 }
 
 struct Builder<'o> {
@@ -154,16 +144,21 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
         sites,
         logs,
         series: means.admin.as_ref().map(|admin| admin.all()).unwrap_or_default(),
-        welcomes: welcomes(&builder.new),
+        recorders: builder
+            .new
+            .handlers()
+            .filter(|handler| handler.records())
+            .cloned()
+            .collect(),
         parts: builder.new,
-        say: Arc::clone(&means.say),
+        say: Arc::clone(&means.handlers.say),
     })
 }
 
 impl Builder<'_> {
     fn site(&mut self, config: &Config, site: &config::Site) -> Result<Site, String> {
         let pages = site.error_pages.iter().map(|(status, path)| {
-            let (body, content_type) = handler::read(path)?;
+            let (body, content_type) = handler::read_file(path)?;
             Ok(ErrorPage {
                 status: *status,
                 content_type: content_type.into_owned(),
@@ -195,7 +190,7 @@ impl Builder<'_> {
             let handler = self.handler(&place, route, compress)?;
             let mut around = self.around(config, &site.policies, own, &errors)?;
             around.label |= self.series(&place);
-            around.compress = compress.filter(|_| !matches!(*handler, Handler::Files(_))).cloned();
+            around.compress = compress.filter(|_| !route.handler.compresses()).cloned();
             around.rate = match &own.rate {
                 Setting::On(settings) => Some(self.rate(&place, settings)),
                 Setting::Off => None,
@@ -278,48 +273,29 @@ impl Builder<'_> {
         })
     }
 
-    fn handler(
-        &mut self,
-        place: &Place,
-        route: &config::Route,
-        compress: Compress<'_>,
-    ) -> Result<Arc<Handler>, String> {
-        let made = match &route.handler {
-            config::Handler::Redirect(settings) => {
-                Handler::Redirect(Redirect::new(settings, route.matches.path.as_deref()))
-            }
-            config::Handler::Respond(settings) => Handler::Respond(Respond::new(settings)?),
-            config::Handler::Rewrite(settings) => {
-                let first = |troubles: Vec<(usize, String)>| troubles.into_iter().next().map(|(_, what)| what);
-                Handler::Rewrite(Rewrite::compile(&settings.rules).map_err(|all| first(all).unwrap_or_default())?)
-            }
-            lasting => return self.lasting(place, lasting, compress),
+    /// Opens the handler of a route, or goes on with the one that an older snapshot holds.
+    fn handler(&mut self, place: &Place, route: &config::Route, compress: Compress<'_>) -> Result<Opened, String> {
+        let settings = &route.handler;
+        let opening = handler::Route {
+            path: route.matches.path.as_deref(),
+            compress,
         };
-        Ok(Arc::new(made))
-    }
-
-    /// A handler that holds something worth keeping.
-    fn lasting(
-        &mut self,
-        place: &Place,
-        settings: &config::Handler,
-        compress: Compress<'_>,
-    ) -> Result<Arc<Handler>, String> {
-        let identity = match settings {
-            config::Handler::Files(files) => identity(&files.root),
-            config::Handler::Fastcgi(fastcgi) => identity(&fastcgi.root),
-            _ => None,
-        };
-        let key = (settings.clone(), identity, compress.cloned());
-        let kept = take(&self.old.handlers, &mut self.taken.0, place, &key);
-        let value = match kept {
+        if !settings.is_kept() {
+            return settings.open(&opening, &self.means.handlers);
+        }
+        let key = (
+            settings.clone(),
+            settings.folder().and_then(identity),
+            compress.cloned(),
+        );
+        let value = match take(&self.old.handlers, &mut self.taken.0, place, &key) {
             Some(kept) => kept,
-            None => Arc::new(open(settings, compress, self.means)?),
+            None => settings.open(&opening, &self.means.handlers)?,
         };
         self.new.handlers.push(Part {
             place: place.clone(),
             key,
-            value: Arc::clone(&value),
+            value: value.clone(),
         });
         Ok(value)
     }
@@ -336,7 +312,7 @@ impl Builder<'_> {
     }
 
     fn auth(&self, settings: &crate::policy::auth::Settings) -> Result<Arc<Auth>, String> {
-        Auth::open(settings, Arc::clone(&self.means.say))
+        Auth::open(settings, Arc::clone(&self.means.handlers.say))
             .map(Arc::new)
             .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     }
@@ -358,15 +334,8 @@ impl Builder<'_> {
     }
 }
 
-fn welcomes(parts: &Parts) -> Vec<Arc<Handler>> {
-    let welcomes = parts
-        .handlers()
-        .filter(|handler| matches!(***handler, Handler::Welcome(_)));
-    welcomes.cloned().collect()
-}
-
 /// Of the parts with this key, the one nearest to the place that nobody has taken.
-fn take<K: PartialEq, V>(old: &[Part<K, V>], taken: &mut [bool], place: &Place, key: &K) -> Option<Arc<V>> {
+fn take<K: PartialEq, V: Clone>(old: &[Part<K, V>], taken: &mut [bool], place: &Place, key: &K) -> Option<V> {
     let nearness = |part: &Part<K, V>| {
         (
             part.place == *place,
@@ -380,7 +349,7 @@ fn take<K: PartialEq, V>(old: &[Part<K, V>], taken: &mut [bool], place: &Place, 
         .filter(|(index, part)| !taken[*index] && part.key == *key)
         .max_by_key(|(index, part)| (nearness(part), std::cmp::Reverse(*index)))?;
     taken[index] = true;
-    Some(Arc::clone(&part.value))
+    Some(part.value.clone())
 }
 
 fn identity(folder: &Path) -> Identity {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::config::Host;
+use crate::handler::without_port;
 
 /// The longest name DNS knows; a host that is longer has no site of its own.
 const LONGEST: usize = 255;
@@ -60,14 +61,6 @@ impl Hosts {
         }
         None
     }
-}
-
-/// `example.org:80` without the port; an IPv6 address keeps its brackets.
-pub fn without_port(host: &str) -> &str {
-    if host.starts_with('[') {
-        return host.find(']').map_or(host, |end| &host[..=end]);
-    }
-    host.split_once(':').map_or(host, |(name, _)| name)
 }
 
 #[cfg(test)]

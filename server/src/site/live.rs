@@ -66,7 +66,7 @@ impl Live {
         if let Some(log) = here.snapshot.log(served.label()) {
             log.record_served(served);
         }
-        here.snapshot.welcomes().for_each(|welcome| welcome.record(served));
+        here.snapshot.record(served);
         if let Some(series) = here.snapshot.series(served.label()) {
             series.record(served.status().as_u16(), served.bytes(), served.duration());
         }

@@ -14,10 +14,8 @@
 //! configuration can take the place of another at any time.
 
 mod build;
-mod handler;
 mod hosts;
 pub mod live;
-mod open;
 mod policies;
 
 use std::ffi::OsStr;
@@ -27,17 +25,16 @@ use std::sync::Arc;
 
 use globset::GlobSet;
 use osier_web::http::StatusCode;
-use osier_web::{Request, Response};
+use osier_web::{Request, Response, Served};
 
+use crate::handler::{Handler, Opened};
 use crate::log::access::AccessLog;
 use crate::log::operator::Say;
 use crate::metrics::Series;
 use crate::policy::path;
 use crate::policy::rewrite::{Routed, Seen, Verdict, follow};
-use crate::welcome::Welcome;
 
 pub use self::build::{Means, Parts, build};
-use self::handler::Handler;
 use self::hosts::Hosts;
 use self::policies::Around;
 
@@ -53,8 +50,8 @@ pub struct Snapshot {
     logs: Vec<(u32, Option<Arc<AccessLog>>)>,
     /// By the upper half of a label; empty when nobody asks for metrics.
     series: Vec<Arc<Series>>,
-    /// The built-in sites, which count requests for their pages.
-    welcomes: Vec<Arc<Handler>>,
+    /// The handlers that count requests.
+    recorders: Vec<Arc<dyn Handler>>,
     /// What the next configuration may go on with.
     parts: Parts,
     say: Say,
@@ -71,7 +68,7 @@ struct Route {
     globs: Option<GlobSet>,
     /// Empty for all.
     methods: Box<[Box<str>]>,
-    handler: Arc<Handler>,
+    handler: Opened,
     around: Around,
 }
 
@@ -123,23 +120,17 @@ impl Snapshot {
 
     /// Starts what a snapshot that is not used must not have started, unless it runs already. On a fiber.
     pub fn start(&self) {
-        self.parts.handlers().for_each(|handler| {
-            if let Handler::Chat(chat) = &**handler {
-                chat.start();
-            }
-        });
+        self.parts.handlers().for_each(|handler| handler.start());
     }
 
-    /// Ends the answers that have no end by themselves.
+    /// Ends the responses that have no end by themselves.
     pub fn stop(&self) {
-        self.welcomes().for_each(Welcome::stop);
+        self.parts.handlers().for_each(|handler| handler.stop());
     }
 
-    pub fn welcomes(&self) -> impl Iterator<Item = &Welcome> {
-        self.welcomes.iter().filter_map(|handler| match &**handler {
-            Handler::Welcome(welcome) => Some(welcome),
-            _ => None,
-        })
+    /// Counts an answered request for those handlers that want to know.
+    pub fn record(&self, served: &Served<'_>) {
+        self.recorders.iter().for_each(|handler| handler.record(served));
     }
 
     /// The series that a label of [`Request::set_label`] means.
@@ -168,23 +159,26 @@ impl Site {
             if !route.takes(request.method(), &path) {
                 continue;
             }
-            if let Handler::Rewrite(rules) = &*route.handler {
-                let seen = Seen {
-                    form: rules.form(request, &path),
-                    request,
-                    https: false,
-                    proxied: request.is_proxied(),
-                };
-                match rules.apply(&seen) {
-                    Verdict::Nothing => continue,
-                    Verdict::Again(target) => return Routed::Again(target),
-                    Verdict::Redirect(location, status) => {
-                        let response = Verdict::redirect(&location, status);
-                        return Routed::Answer(self.around.refuse(request, response));
-                    }
+            let rules = match &route.handler {
+                Opened::Answers(handler) => {
+                    return Routed::Answer(route.around.answer(&**handler, request, &path));
+                }
+                Opened::Rewrites(rules) => rules,
+            };
+            let seen = Seen {
+                form: rules.form(request, &path),
+                request,
+                https: false,
+                proxied: request.is_proxied(),
+            };
+            match rules.apply(&seen) {
+                Verdict::Nothing => continue,
+                Verdict::Again(target) => return Routed::Again(target),
+                Verdict::Redirect(location, status) => {
+                    let response = Verdict::redirect(&location, status);
+                    return Routed::Answer(self.around.refuse(request, response));
                 }
             }
-            return Routed::Answer(route.around.answer(&route.handler, request, &path));
         }
         Routed::Answer(self.nobody(request, &path))
     }

@@ -10,13 +10,13 @@ use std::time::Duration;
 use osier_web::http::StatusCode;
 use osier_web::{Body, Request, Response, compress};
 
+use crate::handler::Handler;
 use crate::policy::access::Access;
 use crate::policy::auth::Auth;
 use crate::policy::cors::Cors;
 use crate::policy::headers::Headers;
 use crate::policy::rate::Rate;
 
-use super::handler::Handler;
 use super::plain;
 
 /// Fields that describe the body that an error page takes the place of.
@@ -77,7 +77,7 @@ impl Around {
     /// # Suspends
     /// as the handler does, and while a password is compared.
     #[inline]
-    pub fn answer(&self, handler: &Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
+    pub fn answer(&self, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
         request.set_label(self.label);
         if self.bare && request.body().limit(self.body).is_ok() {
             return handler.answer(request, path);
@@ -85,7 +85,7 @@ impl Around {
         self.answer_slowly(handler, request, path)
     }
 
-    fn answer_slowly(&self, handler: &Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
+    fn answer_slowly(&self, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
         if let Some(answer) = self.cors.as_ref().and_then(|cors| cors.preflight(request)) {
             return self.headers.apply(answer);
         }

@@ -8,7 +8,7 @@ use osier_http::cgi;
 use crate::upstream::Check;
 
 /// How an application is asked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// How names of scripts end. Only `.php` by default.
     pub suffixes: Vec<String>,

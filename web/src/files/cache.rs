@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 /// How much may be remembered of the files that are served.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Paths remembered.
     pub entries: usize,

@@ -53,7 +53,7 @@ use self::root::Root;
 use crate::{Request, Response, Router, compress};
 
 /// How a folder is served.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Names tried, in this order, where the path means a folder. Only `index.html` by default; none for none.
     pub index: Vec<String>,

@@ -20,7 +20,7 @@ const HEAD_BYTES: usize = 16 << 10;
 ///
 /// let check = Check::http("/health").every(Duration::from_secs(2)).rise(2).fall(3);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Check {
     http: Option<Http>,
     pub(super) every: Duration,
@@ -29,7 +29,7 @@ pub struct Check {
     pub(super) fall: u32,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Http {
     path: String,
     host: Option<String>,

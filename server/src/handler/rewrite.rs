@@ -1,28 +1,44 @@
-//! `rewrite`: rules with their conditions. What a rule means is for `crate::policy::rewrite` to say, which compiles each one for its mistakes.
-//!
-//! Called by `handler.rs`.
+//! `rewrite`: rules with their conditions. `crate::policy::rewrite` says what a rule means and compiles each one for its mistakes.
+
+use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::policy::rewrite::{self, Condition, Query, Rule, SUBJECTS, Subject, Test, To};
+use crate::reader::Section;
 
-use super::handler::redirect_status;
-use super::reader::Section;
-use super::settings::Rewrite;
+use super::redirect::redirect_status;
+use super::{Configured, Match, Means, Opened, Route};
 
-/// `rewrite = { pattern = …, to = … }`, or a list of such rules.
-pub fn rewrite<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>) -> Option<Rewrite> {
-    let tables: Vec<Section<'s>> = match value.get_ref() {
-        DeValue::Array(_) => section.sections("rewrite"),
-        _ => vec![section.as_section("rewrite", value, "a table, or a list of tables")?],
-    };
-    if tables.is_empty() {
-        section.source().problem(&value.span(), "'rewrite' has no rule");
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rewrite {
+    /// Tried in order.
+    rules: Vec<Rule>,
+}
+
+impl Configured for Rewrite {
+    const IS_KEPT: bool = false;
+
+    /// `rewrite = { pattern = …, to = … }`, or a list of such rules.
+    fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, _matches: &Match) -> Option<Rewrite> {
+        let tables: Vec<Section<'s>> = match value.get_ref() {
+            DeValue::Array(_) => section.sections("rewrite"),
+            _ => vec![section.as_section("rewrite", value, "a table, or a list of tables")?],
+        };
+        if tables.is_empty() {
+            section.source().problem(&value.span(), "'rewrite' has no rule");
+        }
+        Some(Rewrite {
+            rules: tables.into_iter().filter_map(rule).collect(),
+        })
     }
-    Some(Rewrite {
-        rules: tables.into_iter().filter_map(rule).collect(),
-    })
+
+    fn open(&self, _route: &Route<'_>, _means: &Means) -> Result<Opened, String> {
+        let first = |mistakes: Vec<(usize, String)>| mistakes.into_iter().next().map(|(_, what)| what);
+        let rules = rewrite::Rewrite::compile(&self.rules).map_err(|all| first(all).unwrap_or_default())?;
+        Ok(Opened::Rewrites(Arc::new(rules)))
+    }
 }
 
 fn rule(table: Section<'_>) -> Option<Rule> {

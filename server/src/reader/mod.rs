@@ -4,6 +4,9 @@
 //! [`Source`] and the answer is then `None`, as for a key that is not there. At its end [`Section::finish`] notes every key
 //! that nobody has asked for, with the nearest of those that somebody has.
 
+pub mod problem;
+pub mod value;
+
 use std::cell::{OnceCell, RefCell};
 use std::fmt::Display;
 use std::ops::Range;
@@ -15,8 +18,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::process::root::inside;
 
-use super::problem::Problem;
-use super::value;
+use self::problem::Problem;
 
 /// Keys less alike than this are not offered as a guess (Jaro-Winkler, 1 is equal).
 const ALIKE: f64 = 0.75;
@@ -564,6 +566,11 @@ impl<'s> Section<'s> {
         let text = format!("'{key}' wants {wanted}, not {}", show(value.get_ref()));
         self.source.problem(&value.span(), text);
     }
+}
+
+/// The values of a list, without their places.
+pub fn values<T>(list: Option<Vec<At<T>>>) -> Vec<T> {
+    list.unwrap_or_default().into_iter().map(|at| at.value).collect()
 }
 
 /// A value of the wrong type, in a message.

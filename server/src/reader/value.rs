@@ -105,6 +105,38 @@ pub fn substitute(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result
     Ok((out, replaced))
 }
 
+/// `*`, or an origin, in lower case.
+pub fn origin(text: &str) -> Result<String, &'static str> {
+    let host = text.split_once("://").map(|(_, host)| host);
+    let named = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', ' ', '*', '?', '#']));
+    if text == "*" || named {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err("write an origin as \"https://example.org\", without a path, or \"*\"")
+    }
+}
+
+/// A method, spelled as it is sent.
+pub fn method(text: &str) -> Result<String, String> {
+    token(text)?;
+    if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return Err(format!(
+            "methods are case-sensitive; did you mean \"{}\"?",
+            text.to_ascii_uppercase()
+        ));
+    }
+    Ok(text.into())
+}
+
+/// A field name.
+pub fn token(text: &str) -> Result<String, String> {
+    let byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if text.is_empty() || !text.bytes().all(byte) {
+        return Err("it is not a name that HTTP allows".into());
+    }
+    Ok(text.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

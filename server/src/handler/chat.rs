@@ -1,0 +1,174 @@
+//! `chat`: rooms over WebSockets.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use osier_web::chat::{self, Options};
+use osier_web::ws::Origins;
+use osier_web::{Address, Request, Response, pubsub};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use crate::reader::value::origin;
+use crate::reader::{Section, Source, values};
+
+use super::upstream::{address, socket_of};
+use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
+
+/// The most rooms of a chat.
+const MAX_ROOMS: u64 = 100_000;
+/// The most lines a room remembers.
+const MAX_HISTORY: u64 = 1000;
+/// What a chat over Redis is called there.
+const CHANNEL: &str = "osier-chat";
+/// Where Redis listens unless somebody says otherwise.
+const REDIS_PORT: u16 = 6379;
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Chat {
+    options: Options,
+    redis: Option<Redis>,
+}
+
+/// A broker that takes a chat's lines to other processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Redis {
+    server: Address,
+    password: Option<String>,
+    /// Chats that name the same one are one.
+    channel: String,
+}
+
+impl Configured for Chat {
+    const IS_KEPT: bool = true;
+
+    /// `chat = true`, or a table.
+    fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, _matches: &Match) -> Option<Chat> {
+        if let DeValue::Boolean(true) = value.get_ref() {
+            return Some(Chat::default());
+        }
+        let table = section.as_section("chat", value, "true, or a table")?;
+        let default = Options::default();
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let count = |key, range| table.integer(key, range).map(|count| count as usize);
+        let options = Options {
+            history: count("history", 0..=MAX_HISTORY).unwrap_or(default.history),
+            line_bytes: table.size("message").map_or(default.line_bytes, size),
+            rooms: count("rooms", 1..=MAX_ROOMS).unwrap_or(default.rooms),
+            burst: count("burst", 1..=MAX_HISTORY).map_or(default.burst, |count| count as u32),
+            line_every: table.duration("every").unwrap_or(default.line_every),
+            origins: match values(table.parsed_list("origins", origin)).as_slice() {
+                [] => Origins::Same,
+                list if list.iter().any(|origin| origin == "*") => Origins::Any,
+                list => Origins::These(list.to_vec()),
+            },
+        };
+        let redis = redis(&table);
+        table.finish();
+        Some(Chat { options, redis })
+    }
+
+    fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
+        let socket = self.redis.as_mut().and_then(|redis| socket_of(&mut redis.server));
+        socket.into_iter().collect()
+    }
+
+    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+        let Some(redis) = &self.redis else {
+            return Ok(Opened::answers(chat::Chat::new(self.options.clone())));
+        };
+        let say = Arc::clone(&means.say);
+        let broker = pubsub::Options {
+            password: redis.password.clone(),
+            log: Box::new(move |line| say(line)),
+            ..pubsub::Options::new(redis.server.clone())
+        };
+        let chat = chat::Chat::shared(self.options.clone(), broker, &redis.channel);
+        Ok(Opened::answers(chat))
+    }
+}
+
+impl Handler for chat::Chat {
+    fn answer(&self, request: &mut Request<'_>, _path: &[u8]) -> Response {
+        self.join(request)
+    }
+
+    fn start(&self) {
+        chat::Chat::start(self);
+    }
+}
+
+fn redis(table: &Section<'_>) -> Option<Redis> {
+    let channel_at = table.key("channel");
+    let channel = table.parsed("channel", |text| match text {
+        "" => Err("it is empty: name the channel that all servers of this chat share"),
+        _ => Ok(text.to_owned()),
+    });
+    if let (Some(at), None) = (channel_at, table.key("redis")) {
+        let text = "'channel' is for chats over Redis alone: redis = \"redis://127.0.0.1:6379\"";
+        table.source().problem(&at, text);
+    }
+    let url = table.string("redis")?;
+    let written = &table.source().text[url.span.clone()];
+    if let Some(end) = written.rfind('@') {
+        // The password is before it; the rest of the line may be shown.
+        let start = written.find("//").map_or(1, |slashes| slashes + 2);
+        table.source().secret(url.span.start + start..url.span.start + end);
+    }
+    // Nor is the value told in the message.
+    let read = redis_url(table.source(), &url.value);
+    let (server, password) = read
+        .map_err(|why| table.source().problem(&url.span, format!("'redis': {why}")))
+        .ok()?;
+    Some(Redis {
+        server,
+        password,
+        channel: channel.map_or_else(|| CHANNEL.into(), |channel| channel.value),
+    })
+}
+
+/// `redis://[:PASSWORD@]HOST[:PORT]`, or `redis+unix:///PATH`.
+fn redis_url(source: &Source<'_>, text: &str) -> Result<(Address, Option<String>), String> {
+    const WANTED: &str = "write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH";
+    if let Some(path) = text.strip_prefix("redis+unix://") {
+        let path = match path.starts_with('/') {
+            true => source.path(path)?,
+            false => return Err(WANTED.into()),
+        };
+        return Ok((Address::Unix(path), None));
+    }
+    if text.starts_with("rediss://") {
+        return Err(format!("TLS to Redis is not offered; {WANTED}"));
+    }
+    let rest = text.strip_prefix("redis://").ok_or(WANTED)?;
+    let (user, place) = match rest.rsplit_once('@') {
+        Some((user, place)) => (Some(user), place),
+        None => (None, rest),
+    };
+    let password = match user.map(|user| user.split_once(':')) {
+        None => None,
+        Some(Some(("", password))) => {
+            let decoded =
+                osier_web::percent_decode(password.as_bytes()).and_then(|bytes| String::from_utf8(bytes).ok());
+            Some(decoded.ok_or("the password has a '%' that begins no escape")?)
+        }
+        Some(_) => return Err(format!("users of Redis are not offered, its password is; {WANTED}")),
+    };
+    // Messages go through all databases of a server.
+    let (place, database) = place.split_once('/').unwrap_or((place, ""));
+    if !database.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("what follows the port is the number of a database; {WANTED}"));
+    }
+    let is_plain = place
+        .rsplit_once(':')
+        .is_none_or(|(host, _)| host.ends_with(']') && place.ends_with(']'));
+    let place = if is_plain && !place.is_empty() {
+        format!("{place}:{REDIS_PORT}")
+    } else {
+        place.into()
+    };
+    match address(source, &place) {
+        Ok(server @ Address::Tcp(_)) => Ok((server, password)),
+        _ => Err(WANTED.into()),
+    }
+}

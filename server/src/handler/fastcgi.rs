@@ -1,0 +1,140 @@
+//! `fastcgi`: scripts that an application runs.
+
+use std::path::{Path, PathBuf};
+
+use osier_web::fastcgi::{FastCgi, Options};
+use osier_web::{Address, Request, Response, files};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use crate::reader::value::token;
+use crate::reader::{At, Section, values};
+
+use super::files::cannot_serve;
+use super::upstream::{addresses, health, keep, max_requests, socket_of, timeouts};
+use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fastcgi {
+    servers: Vec<Address>,
+    root: PathBuf,
+    /// Files that are no scripts are served, too.
+    files: bool,
+    options: Options,
+}
+
+/// An application.
+struct Gateway(FastCgi);
+
+impl Configured for Fastcgi {
+    const IS_KEPT: bool = true;
+
+    fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, _matches: &Match) -> Option<Fastcgi> {
+        let table = section.as_section("fastcgi", value, "a table")?;
+        table.require(
+            "to",
+            "where the application listens, \"unix:/run/php/php-fpm.sock\" for example",
+        );
+        table.require("root", "the folder of the scripts");
+        let servers = addresses(&table, "to");
+        let root = table.folder("root");
+        let index = table.parsed_list("index", |text| match text {
+            "" => Err("it is empty"),
+            _ if text.contains('/') => Err("it is not the name of a file"),
+            _ => Ok(text.to_string()),
+        });
+        let suffixes = table.parsed_list("suffix", |text| {
+            if text.len() > 1 && text.starts_with('.') && !text.contains('/') {
+                Ok(text.to_string())
+            } else {
+                Err("it begins with a dot, \".php\" for example")
+            }
+        });
+        let front = table.parsed("front", |text| match text.strip_prefix('/') {
+            Some("") | None => Err("it is the path of a script below the root, \"/index.php\" for example"),
+            Some(_) => Ok(text.to_string()),
+        });
+        let params = table.section("params").map(|params| {
+            let pair = |(name, value): (At<String>, At<String>)| (name.value, value.value);
+            params.entries().into_iter().map(pair).collect()
+        });
+        let timeouts = timeouts(&table);
+        let default = Options::default();
+        let options = Options {
+            suffixes: suffixes.map_or(default.suffixes, |list| values(Some(list))),
+            index: index.map_or(default.index, |list| values(Some(list))),
+            front: front.map(|front| front.value),
+            application_root: table
+                .string("application_root")
+                .map(|path| path.value.into())
+                .or_else(|| {
+                    // The application has not moved with this process.
+                    let root = root.as_deref().filter(|_| table.source().is_inside());
+                    root.map(|root| table.source().shown(root).into())
+                }),
+            internal_root: table.folder("internal_root"),
+            params: params.unwrap_or_default(),
+            server_name: table.string("server_name").map(|name| name.value),
+            https: table.boolean("https").unwrap_or(default.https),
+            hide: values(table.parsed_list("hide", token)),
+            connect: timeouts.connect.unwrap_or(default.connect),
+            first_byte: timeouts.first_byte.unwrap_or(default.first_byte),
+            between: timeouts.between.unwrap_or(default.between),
+            keep: keep(&table),
+            max_requests: max_requests(&table),
+            check: health(&table, false),
+            ..default
+        };
+        let files = table.boolean("files").unwrap_or(false);
+        table.finish();
+        Some(Fastcgi {
+            servers,
+            root: root?,
+            files,
+            options,
+        })
+    }
+
+    fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
+        let mut paths = vec![(Touch::Read, &mut self.root)];
+        paths.extend(self.options.internal_root.as_mut().map(|root| (Touch::Read, root)));
+        paths.extend(self.servers.iter_mut().filter_map(socket_of));
+        paths
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.root)
+    }
+
+    fn before_chroot(&mut self) {
+        // The application stays outside.
+        self.options.application_root.get_or_insert_with(|| self.root.clone());
+    }
+
+    fn spools(&self) -> bool {
+        true
+    }
+
+    fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+        let cannot = |error| cannot_serve(&self.root, &error);
+        let handler = FastCgi::with(&self.root, self.servers.iter().cloned(), self.options.clone()).map_err(cannot)?;
+        if !self.files {
+            return Ok(Opened::answers(Gateway(handler)));
+        }
+        // The handler looks for scripts first, so a script never comes here and is never sent as it is.
+        let options = files::Options {
+            index: Vec::new(),
+            cache: means.cache,
+            ..files::Options::default()
+        };
+        let files = files::Files::with(&self.root, options).map_err(cannot)?;
+        let handler = handler.otherwise(move |request| files.answer(request));
+        Ok(Opened::answers(Gateway(handler)))
+    }
+}
+
+impl Handler for Gateway {
+    fn answer(&self, request: &mut Request<'_>, _path: &[u8]) -> Response {
+        self.0.answer(request)
+    }
+}

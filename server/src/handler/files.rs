@@ -1,0 +1,128 @@
+//! `files`: a folder.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use osier_web::files::{self, Options};
+use osier_web::{Request, Response};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use crate::reader::{Section, values};
+
+use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Files {
+    pub root: PathBuf,
+    /// The cache and the compression are those of the server and of the route.
+    pub options: Options,
+    /// The prefix that is cut from a path before it is looked for below the root.
+    strip: Option<String>,
+    /// `Cache-Control` of the files.
+    cache: Option<String>,
+}
+
+/// Files below a prefix.
+struct Mounted {
+    files: files::Files,
+    strip: String,
+    cache: Option<String>,
+}
+
+impl Files {
+    /// A folder with the defaults of `files = "root"`.
+    pub fn new(root: PathBuf) -> Files {
+        Files {
+            root,
+            options: Options::default(),
+            strip: None,
+            cache: None,
+        }
+    }
+}
+
+impl Configured for Files {
+    const IS_KEPT: bool = true;
+    const COMPRESSES: bool = true;
+
+    fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Files> {
+        let table = match form(section, "files", value, "the folder")? {
+            Form::Short(text) => return section.existing_folder("files", &text).map(Files::new),
+            Form::Table(table) => table,
+        };
+        table.require("root", "the folder that is served");
+        let root = table.folder("root");
+        let index = table.parsed_list("index", |text| {
+            if text.is_empty() || text.contains('/') || text.starts_with('.') {
+                Err("it is not the name of a file in the folder that is asked for")
+            } else {
+                Ok(text.to_string())
+            }
+        });
+        let default = Options::default();
+        let options = Options {
+            index: index.map_or(default.index, |list| values(Some(list))),
+            listing: table.boolean("listing").unwrap_or(default.listing),
+            spa: table.boolean("spa").unwrap_or(default.spa),
+            hidden: table.boolean("hidden").unwrap_or(default.hidden),
+            precompressed: table.boolean("precompressed").unwrap_or(default.precompressed),
+            ..default
+        };
+        let cache = table.string("cache").map(|text| text.value);
+        let strip = strip(&table, matches);
+        table.finish();
+        Some(Files {
+            root: root?,
+            options,
+            strip,
+            cache,
+        })
+    }
+
+    fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
+        vec![(Touch::Read, &mut self.root)]
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.root)
+    }
+
+    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+        let options = Options {
+            compress: route.compress.cloned(),
+            cache: means.cache,
+            ..self.options.clone()
+        };
+        let files = files::Files::with(&self.root, options).map_err(|error| cannot_serve(&self.root, &error))?;
+        Ok(Opened::answers(Mounted {
+            files,
+            strip: self.strip.clone().unwrap_or_default(),
+            cache: self.cache.clone(),
+        }))
+    }
+}
+
+impl Handler for Mounted {
+    fn answer(&self, request: &mut Request<'_>, _path: &[u8]) -> Response {
+        let response = match self.strip.is_empty() {
+            true => self.files.answer(request),
+            false => self.files.answer_below(&self.strip, request),
+        };
+        match (&self.cache, response.status().as_u16()) {
+            (Some(cache), 200 | 206 | 304) => response.header("cache-control", cache),
+            _ => response,
+        }
+    }
+}
+
+/// The message for a folder that cannot be opened.
+pub(super) fn cannot_serve(root: &Path, error: &io::Error) -> String {
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "there is no such folder".into(),
+        io::ErrorKind::NotADirectory => "it is not a folder; a configuration file has a name that ends in .toml".into(),
+        io::ErrorKind::PermissionDenied => "this user may not read it".into(),
+        _ => error.to_string(),
+    };
+    format!("cannot serve '{}': {why}", root.display())
+}

@@ -1,0 +1,177 @@
+//! `redirect`: an address for the client, made from the request.
+
+use osier_web::http::StatusCode;
+use osier_web::{Request, Response};
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use crate::reader::Section;
+
+use super::{Configured, Form, Handler, Match, Means, Opened, Route, form, without_port};
+
+/// What cannot stand in a path as it is.
+const PATH: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'\\')
+    .add(b'`')
+    .add(b'{')
+    .add(b'}');
+
+/// The status that stands for a redirect without one.
+const DEFAULT_STATUS: u16 = 308;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Redirect {
+    /// With `{host}`, `{path}`, `{rest}` and `{query}`.
+    to: String,
+    status: u16,
+}
+
+struct Ready {
+    status: StatusCode,
+    parts: Vec<Part>,
+    /// The path of the route.
+    prefix: String,
+    /// The target names no host of its own.
+    stays_here: bool,
+}
+
+enum Part {
+    Text(String),
+    Host,
+    Path,
+    Rest,
+    Query,
+}
+
+impl Configured for Redirect {
+    const IS_KEPT: bool = false;
+
+    fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, _matches: &Match) -> Option<Redirect> {
+        let (key, to, status) = match form(section, "redirect", value, "the target")? {
+            Form::Short(text) => ("redirect", Some(text), DEFAULT_STATUS),
+            Form::Table(table) => {
+                table.require("to", "the target, \"https://example.org{path}{query}\" for example");
+                let to = table.string("to");
+                let status = redirect_status(&table, "status").unwrap_or(DEFAULT_STATUS);
+                table.finish();
+                ("to", to, status)
+            }
+        };
+        let to = section.understand(key, to?, target)?.value;
+        Some(Redirect { to, status })
+    }
+
+    fn open(&self, route: &Route<'_>, _means: &Means) -> Result<Opened, String> {
+        let mut parts = Vec::new();
+        let mut rest = self.to.as_str();
+        // The checker has seen that every brace is one of these.
+        while let Some((before, (name, after))) = rest
+            .split_once('{')
+            .and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+        {
+            parts.push(Part::Text(before.into()));
+            parts.push(match name {
+                "host" => Part::Host,
+                "path" => Part::Path,
+                "rest" => Part::Rest,
+                _ => Part::Query,
+            });
+            rest = after;
+        }
+        parts.push(Part::Text(rest.into()));
+        Ok(Opened::answers(Ready {
+            status: StatusCode::from_u16(self.status).unwrap_or(StatusCode::PERMANENT_REDIRECT),
+            parts,
+            prefix: route.path.unwrap_or_default().into(),
+            stays_here: self.to.starts_with(['/', '{']),
+        }))
+    }
+}
+
+impl Handler for Ready {
+    fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response {
+        let mut to = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => to.push_str(text),
+                Part::Host => to.push_str(request.host().map_or("", without_port)),
+                Part::Path => push_path(&mut to, path),
+                Part::Rest => push_path(&mut to, path.strip_prefix(self.prefix.as_bytes()).unwrap_or(path)),
+                Part::Query => {
+                    if let Some(query) = request.query() {
+                        to.push('?');
+                        to.push_str(query);
+                    }
+                }
+            }
+        }
+        if self.stays_here {
+            keep_here(&mut to);
+        }
+        Response::redirect(self.status, &to)
+    }
+}
+
+/// What may stand in braces in the target of a redirect.
+const PLACEHOLDERS: [&str; 4] = ["host", "path", "rest", "query"];
+
+/// A status that browsers follow.
+pub(super) fn redirect_status(table: &Section<'_>, key: &'static str) -> Option<u16> {
+    let at = table.any(key)?.span();
+    let status = table.integer(key, 300..=399)?;
+    if matches!(status, 301 | 302 | 303 | 307 | 308) {
+        return Some(status as u16);
+    }
+    table
+        .source()
+        .problem(&at, format!("'{key}' wants 301, 302, 303, 307 or 308, not {status}"));
+    None
+}
+
+fn target(text: &str) -> Result<String, String> {
+    if !(text.starts_with('/')
+        || text.starts_with("http://")
+        || text.starts_with("https://")
+        || text.starts_with("{path}")
+        || text.starts_with("{rest}"))
+    {
+        return Err("it begins with '/', \"http://\", \"https://\", {path} or {rest}".into());
+    }
+    if text.starts_with("//") || text.starts_with("/\\") {
+        return Err(
+            "a target that begins with two slashes names another server: write its scheme, \"https://\"".into(),
+        );
+    }
+    if text.bytes().any(|byte| !byte.is_ascii_graphic()) {
+        return Err("it is written as it is sent: percent-encode spaces and letters beyond ASCII".into());
+    }
+    let mut rest = text;
+    while let Some(at) = rest.find('{') {
+        let (name, after) = rest[at + 1..].split_once('}').ok_or("'{' without '}'")?;
+        if !PLACEHOLDERS.contains(&name) {
+            let known = PLACEHOLDERS.join("}, {");
+            return Err(format!("'{{{name}}}' is unknown; there are {{{known}}}"));
+        }
+        rest = after;
+    }
+    Ok(text.into())
+}
+
+/// Leaves one slash in front: a browser reads "//host" and "/\host" as the address of another server.
+fn keep_here(to: &mut String) {
+    let slashes = to.len() - to.trim_start_matches(['/', '\\']).len();
+    to.replace_range(..slashes, "/");
+}
+
+/// Encoded anew from what routes see: so it has one slash in front, never two, and cannot be read as another host.
+fn push_path(to: &mut String, path: &[u8]) {
+    to.extend(percent_encode(path, PATH));
+}

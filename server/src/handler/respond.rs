@@ -1,0 +1,147 @@
+//! `respond`: a fixed status and body.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use osier_web::http::StatusCode;
+use osier_web::{Request, Response};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use crate::reader::Section;
+
+use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form};
+
+/// The largest file that is kept in memory.
+const MAX_FILE: u64 = 1 << 20;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Respond {
+    status: u16,
+    body: Body,
+    content_type: Option<String>,
+}
+
+/// What a response says.
+#[derive(Debug, Clone, PartialEq)]
+enum Body {
+    /// The status in words.
+    Status,
+    Text(String),
+    File(PathBuf),
+}
+
+struct Ready {
+    status: StatusCode,
+    content_type: String,
+    body: Arc<Vec<u8>>,
+}
+
+impl Respond {
+    /// The status in words.
+    pub fn status(status: u16) -> Respond {
+        Respond {
+            status,
+            body: Body::Status,
+            content_type: None,
+        }
+    }
+}
+
+impl Configured for Respond {
+    const IS_KEPT: bool = false;
+
+    /// `respond = "text"`, `respond = 404` or a table.
+    fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, _matches: &Match) -> Option<Respond> {
+        if let DeValue::Integer(_) = value.get_ref() {
+            let status = section.integer("respond", 200..=599)? as u16;
+            return Some(Respond::status(status));
+        }
+        let table = match form(section, "respond", value, "the text or the status")? {
+            Form::Short(text) => {
+                return Some(Respond {
+                    status: 200,
+                    body: Body::Text(text.value),
+                    content_type: None,
+                });
+            }
+            Form::Table(table) => table,
+        };
+        let status = table.integer("status", 200..=599).unwrap_or(200) as u16;
+        let body = table.string("body");
+        let file = table.file("file");
+        if let (Some(_), Some(at)) = (&body, table.key("file")) {
+            table
+                .source()
+                .problem(&at, "'file' beside 'body': an answer has one body");
+        }
+        if let Some(path) = &file
+            && path.metadata().is_ok_and(|file| file.len() > MAX_FILE)
+            && let Some(at) = table.key("file")
+        {
+            let text =
+                format!("'file' is kept in memory and has at most {MAX_FILE} bytes; serve larger ones by 'files'");
+            table.source().problem(&at, text);
+        }
+        let content_type = table.parsed("content_type", |text| {
+            if text.contains('/') && text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+                Ok(text.to_string())
+            } else {
+                Err("it is not a media type, \"text/html; charset=utf-8\" for example")
+            }
+        });
+        table.finish();
+        Some(Respond {
+            status,
+            body: match (body, file) {
+                (Some(text), _) => Body::Text(text.value),
+                (None, Some(path)) => Body::File(path),
+                (None, None) => Body::Status,
+            },
+            content_type: content_type.map(|at| at.value),
+        })
+    }
+
+    fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
+        match &mut self.body {
+            Body::File(file) => vec![(Touch::Read, file)],
+            Body::Status | Body::Text(_) => Vec::new(),
+        }
+    }
+
+    fn open(&self, _route: &Route<'_>, _means: &Means) -> Result<Opened, String> {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
+        let text = || Cow::Borrowed("text/plain; charset=utf-8");
+        let (body, natural) = match &self.body {
+            Body::Status => (format!("{status}\n").into_bytes(), text()),
+            Body::Text(body) => (body.clone().into_bytes(), text()),
+            Body::File(path) => read_file(path)?,
+        };
+        Ok(Opened::answers(Ready {
+            status,
+            content_type: self.content_type.clone().unwrap_or(natural.into_owned()),
+            body: Arc::new(body),
+        }))
+    }
+}
+
+impl Handler for Ready {
+    fn answer(&self, _request: &mut Request<'_>, _path: &[u8]) -> Response {
+        let body = osier_web::Body::shared(Arc::clone(&self.body));
+        Response::new(self.status)
+            .body(body)
+            .header("content-type", &self.content_type)
+    }
+}
+
+/// A small file with its media type.
+pub fn read_file(path: &Path) -> Result<(Vec<u8>, Cow<'static, str>), String> {
+    let body = std::fs::read(path).map_err(|error| format!("cannot read '{}': {error}", path.display()))?;
+    let mime = mime_guess::from_path(path).first_or_octet_stream();
+    let mime = match mime.type_() {
+        mime_guess::mime::TEXT => format!("{mime}; charset=utf-8"),
+        _ => mime.to_string(),
+    };
+    Ok((body, Cow::Owned(mime)))
+}
