@@ -184,7 +184,7 @@ impl<T> Subscriber<T> {
     ///
     /// # Suspends
     ///
-    /// While the queue is empty. # Blocks the thread when called on a plain one.
+    /// While the queue is empty. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

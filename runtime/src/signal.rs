@@ -156,7 +156,7 @@ impl Signals {
     ///
     /// # Suspends
     ///
-    /// Until there is one. # Blocks the thread when called on a plain one.
+    /// Until there is one. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -252,7 +252,7 @@ impl fmt::Debug for Signals {
 ///
 /// # Suspends
 ///
-/// Until it comes. # Blocks the thread when called on a plain one.
+/// Until it comes. Blocks the thread when called on a plain one.
 ///
 /// # Errors
 ///

@@ -238,7 +238,7 @@ impl IoQueue {
     ///
     /// # Suspends
     ///
-    /// Always, on a fiber. # Blocks the thread when called on a plain one.
+    /// Always, on a fiber. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -270,7 +270,7 @@ impl IoQueue {
     ///
     /// # Suspends
     ///
-    /// As [`iterate`](IoQueue::iterate). # Blocks the thread when called on a plain one.
+    /// As [`iterate`](IoQueue::iterate). Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -316,7 +316,7 @@ impl IoQueue {
     ///
     /// # Suspends
     ///
-    /// As [`iterate`](IoQueue::iterate). # Blocks the thread when called on a plain one.
+    /// As [`iterate`](IoQueue::iterate). Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///

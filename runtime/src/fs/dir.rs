@@ -19,7 +19,7 @@ const BATCH: usize = 64;
 ///
 /// # Suspends
 ///
-/// `next`, now and then. # Blocks the thread when called on a plain one.
+/// `next`, now and then. Blocks the thread when called on a plain one.
 pub struct ReadDir {
     read: VecDeque<io::Result<DirEntry>>,
     rest: Rest,
@@ -118,7 +118,7 @@ impl DirEntry {
     ///
     /// # Suspends
     ///
-    /// Until the system has told. # Blocks the thread when called on a plain one.
+    /// Until the system has told. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -137,7 +137,7 @@ impl DirEntry {
     ///
     /// # Suspends
     ///
-    /// Until the system has told. # Blocks the thread when called on a plain one.
+    /// Until the system has told. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///

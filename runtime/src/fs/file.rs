@@ -55,7 +55,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 ///
 /// # Suspends
 ///
-/// Reading: when the bytes are not in memory. Writing and the rest: always. # Blocks the thread when called on a plain one.
+/// Reading: when the bytes are not in memory. Writing and the rest: always. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///
@@ -282,7 +282,7 @@ macro_rules! methods {
         ///
         /// # Suspends
         ///
-        /// Until the system has done it. # Blocks the thread when called on a plain one.
+        /// Until the system has done it. Blocks the thread when called on a plain one.
         ///
         /// # Errors
         ///
@@ -323,7 +323,7 @@ impl File {
     ///
     /// # Suspends
     ///
-    /// Until it is open. # Blocks the thread when called on a plain one.
+    /// Until it is open. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -341,7 +341,7 @@ impl File {
     ///
     /// # Suspends
     ///
-    /// Until it is there. # Blocks the thread when called on a plain one.
+    /// Until it is there. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -381,7 +381,7 @@ impl File {
     ///
     /// # Suspends
     ///
-    /// Until what was written before is in the file. # Blocks the thread when called on a plain one.
+    /// Until what was written before is in the file. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -394,7 +394,7 @@ impl File {
     ///
     /// # Suspends
     ///
-    /// Until what was written before is in it. # Blocks the thread when called on a plain one.
+    /// Until what was written before is in it. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -534,7 +534,7 @@ impl OpenOptions {
     ///
     /// # Suspends
     ///
-    /// Until it is open. # Blocks the thread when called on a plain one.
+    /// Until it is open. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///

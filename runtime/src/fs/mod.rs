@@ -56,7 +56,7 @@ macro_rules! functions {
         ///
         /// # Suspends
         ///
-        /// Until the system has done it. # Blocks the thread when called on a plain one.
+        /// Until the system has done it. Blocks the thread when called on a plain one.
         ///
         /// # Errors
         ///
@@ -133,7 +133,7 @@ functions! {
 ///
 /// # Suspends
 ///
-/// Until it is open. # Blocks the thread when called on a plain one.
+/// Until it is open. Blocks the thread when called on a plain one.
 ///
 /// # Errors
 ///

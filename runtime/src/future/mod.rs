@@ -66,7 +66,7 @@ impl<T> Task<T> {
     ///
     /// # Suspends
     ///
-    /// Until it has. # Blocks the thread when called on a plain one.
+    /// Until it has. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

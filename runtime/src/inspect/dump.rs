@@ -288,7 +288,7 @@ pub struct Frame {
 ///
 /// # Suspends
 ///
-/// Until the workers have answered. # Blocks the thread when called on a plain one, in a future or in a callback.
+/// Until the workers have answered. Blocks the thread when called on a plain one, in a future or in a callback.
 ///
 /// # Cancellation
 ///

@@ -47,7 +47,7 @@ use crate::worker::context::{self, Caller};
 ///
 /// # Suspends
 ///
-/// Where the call on `T` would block. # Blocks the thread when called on a plain one.
+/// Where the call on `T` would block. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///
@@ -109,7 +109,7 @@ impl<T: AsFd> Async<T> {
     ///
     /// # Suspends
     ///
-    /// Until then. # Blocks the thread when called on a plain one.
+    /// Until then. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl<T: AsFd> Async<T> {
     ///
     /// # Suspends
     ///
-    /// Until then. # Blocks the thread when called on a plain one.
+    /// Until then. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl<T: AsFd> Async<T> {
     ///
     /// # Suspends
     ///
-    /// Where `call` would block. # Blocks the thread when called on a plain one.
+    /// Where `call` would block. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl<T: AsFd> Async<T> {
     ///
     /// # Suspends
     ///
-    /// Where `call` would block. # Blocks the thread when called on a plain one.
+    /// Where `call` would block. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///

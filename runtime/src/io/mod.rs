@@ -63,7 +63,7 @@ use crate::worker::context::{self, Caller};
 ///
 /// # Suspends
 ///
-/// Until then. # Blocks the thread when called on a plain one.
+/// Until then. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///
@@ -80,7 +80,7 @@ pub fn readable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
 ///
 /// # Suspends
 ///
-/// Until then. # Blocks the thread when called on a plain one.
+/// Until then. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///
@@ -101,7 +101,7 @@ pub fn writable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
 ///
 /// # Suspends
 ///
-/// Until then. # Blocks the thread when called on a plain one.
+/// Until then. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///

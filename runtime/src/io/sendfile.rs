@@ -54,7 +54,7 @@ const PAGE_BYTES: u64 = 4096;
 ///
 /// # Suspends
 ///
-/// Until the stream takes the bytes, and while they come from the disk. # Blocks the thread when called on a plain one.
+/// Until the stream takes the bytes, and while they come from the disk. Blocks the thread when called on a plain one.
 ///
 /// Not promised: that it never blocks the worker when somebody has made a duplicate of the stream blocking; there is no flag
 /// against that in sendfile(2).

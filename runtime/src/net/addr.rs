@@ -39,7 +39,7 @@ pub trait ToSocketAddrs {
     ///
     /// # Suspends
     ///
-    /// If a name has to be looked up. # Blocks the thread when called on a plain one.
+    /// If a name has to be looked up. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

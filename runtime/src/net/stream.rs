@@ -382,7 +382,7 @@ macro_rules! descriptor_impls {
             ///
             /// # Suspends
             ///
-            /// Until then. # Blocks the thread when called on a plain one.
+            /// Until then. Blocks the thread when called on a plain one.
             ///
             /// # Errors
             ///
@@ -398,7 +398,7 @@ macro_rules! descriptor_impls {
             ///
             /// # Suspends
             ///
-            /// Until then. # Blocks the thread when called on a plain one.
+            /// Until then. Blocks the thread when called on a plain one.
             ///
             /// # Errors
             ///

@@ -162,7 +162,7 @@ impl Command {
     ///
     /// # Suspends
     ///
-    /// Until it ends. # Blocks the thread when called on a plain one.
+    /// Until it ends. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -287,7 +287,7 @@ impl Child {
     ///
     /// # Suspends
     ///
-    /// Until then. # Blocks the thread when called on a plain one.
+    /// Until then. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -321,7 +321,7 @@ impl Child {
     ///
     /// # Suspends
     ///
-    /// Until then. # Blocks the thread when called on a plain one.
+    /// Until then. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

@@ -83,7 +83,7 @@ macro_rules! pipe {
         ///
         /// # Suspends
         ///
-        /// Until the pipe moves at least one byte, or ends. # Blocks the thread when called on a plain one.
+        /// Until the pipe moves at least one byte, or ends. Blocks the thread when called on a plain one.
         ///
         /// # Cancellation
         ///

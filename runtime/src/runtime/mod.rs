@@ -118,7 +118,7 @@ impl Runtime {
     ///
     /// # Suspends
     ///
-    /// Until the workers have answered. # Blocks the thread when called on a plain one, in a future or in a callback.
+    /// Until the workers have answered. Blocks the thread when called on a plain one, in a future or in a callback.
     pub fn dump(&self) -> Dump {
         inspect::dump::gather(self.threads.shared.remotes().collect())
     }

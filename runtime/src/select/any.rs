@@ -67,7 +67,7 @@ fn poll_all<L: Future + Unpin>(leaves: &mut [L], outputs: &mut [Option<L::Output
 ///
 /// # Suspends
 ///
-/// Until one is ready. # Blocks the thread when called on a plain one. In a future use [`wait_any_async`].
+/// Until one is ready. Blocks the thread when called on a plain one. In a future use [`wait_any_async`].
 ///
 /// # Cancellation
 ///
@@ -97,7 +97,7 @@ pub fn wait_any_async<L: Future + Unpin>(leaves: &mut [L]) -> impl Future<Output
 ///
 /// # Suspends
 ///
-/// Until one is ready or the deadline has passed. # Blocks the thread when called on a plain one.
+/// Until one is ready or the deadline has passed. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///
@@ -132,7 +132,7 @@ pub fn wait_any_until_async<L: Future + Unpin>(
 ///
 /// # Suspends
 ///
-/// Until the last one is ready; not at all if there are none. # Blocks the thread when called on a plain one. In a future use
+/// Until the last one is ready; not at all if there are none. Blocks the thread when called on a plain one. In a future use
 /// [`wait_all_async`].
 ///
 /// # Cancellation
@@ -168,7 +168,7 @@ pub async fn wait_all_async<L: Future + Unpin, const N: usize>(mut leaves: [L; N
 ///
 /// # Suspends
 ///
-/// Until the last one is ready; not at all if there are none. # Blocks the thread when called on a plain one.
+/// Until the last one is ready; not at all if there are none. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///
@@ -201,7 +201,7 @@ pub fn wait_all_into_async<L: Future + Unpin>(
 ///
 /// # Suspends
 ///
-/// Until the last one is ready or the deadline has passed. # Blocks the thread when called on a plain one.
+/// Until the last one is ready or the deadline has passed. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///

@@ -118,7 +118,7 @@ pub fn wait<P: Parts>(parts: Pin<&mut P>) -> P::Outputs {
 ///
 /// # Suspends
 ///
-/// Until the last one is ready. # Blocks the thread when called on a plain one. In a future use
+/// Until the last one is ready. Blocks the thread when called on a plain one. In a future use
 /// [`join_async!`](crate::join_async!).
 ///
 /// # Cancellation

@@ -85,7 +85,7 @@ pub mod __private {
 ///
 /// # Suspends
 ///
-/// Until an arm is ready; with `default` never for the sake of an arm. # Blocks the thread when called on a plain one. In a
+/// Until an arm is ready; with `default` never for the sake of an arm. Blocks the thread when called on a plain one. In a
 /// future use [`select_async!`](crate::select_async!).
 ///
 /// # Cancellation

@@ -39,7 +39,7 @@ pub trait Race {
 ///
 /// # Suspends
 ///
-/// Until one is ready. # Blocks the thread when called on a plain one. In a future use [`race_async`].
+/// Until one is ready. Blocks the thread when called on a plain one. In a future use [`race_async`].
 ///
 /// # Cancellation
 ///

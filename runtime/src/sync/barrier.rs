@@ -66,7 +66,7 @@ impl Barrier {
     ///
     /// # Suspends
     ///
-    /// Until the last party has come. # Blocks the thread when called on a plain one.
+    /// Until the last party has come. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

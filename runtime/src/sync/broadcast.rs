@@ -92,7 +92,7 @@ impl<T: Clone> Receiver<T> {
     ///
     /// # Suspends
     ///
-    /// While there is none. # Blocks the thread when called on a plain one.
+    /// While there is none. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

@@ -60,7 +60,7 @@ impl Condvar {
     ///
     /// # Suspends
     ///
-    /// Always. # Blocks the thread when called on a plain one.
+    /// Always. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -88,7 +88,7 @@ impl Condvar {
     ///
     /// # Suspends
     ///
-    /// Unless the condition does not hold. # Blocks the thread when called on a plain one.
+    /// Unless the condition does not hold. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -123,7 +123,7 @@ impl Condvar {
     ///
     /// # Suspends
     ///
-    /// Always. # Blocks the thread when called on a plain one.
+    /// Always. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -157,7 +157,7 @@ impl Condvar {
     ///
     /// # Suspends
     ///
-    /// Unless the condition does not hold. # Blocks the thread when called on a plain one.
+    /// Unless the condition does not hold. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

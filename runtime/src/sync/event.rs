@@ -109,7 +109,7 @@ impl Event {
     ///
     /// # Suspends
     ///
-    /// Until it is this caller's turn; not at all if the event is set. # Blocks the thread when called on a plain one.
+    /// Until it is this caller's turn; not at all if the event is set. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -134,7 +134,7 @@ impl Event {
     ///
     /// # Suspends
     ///
-    /// As [`wait`](Event::wait). # Blocks the thread when called on a plain one.
+    /// As [`wait`](Event::wait). Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

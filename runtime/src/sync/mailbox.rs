@@ -81,7 +81,7 @@ impl Mailbox {
     ///
     /// # Suspends
     ///
-    /// Until then; not at all if one is raised. # Blocks the thread when called on a plain one.
+    /// Until then; not at all if one is raised. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -100,7 +100,7 @@ impl Mailbox {
     ///
     /// # Suspends
     ///
-    /// Until then; not at all if all are raised. # Blocks the thread when called on a plain one.
+    /// Until then; not at all if all are raised. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

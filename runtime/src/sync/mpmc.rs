@@ -73,7 +73,7 @@ impl<T> Receiver<T> {
     ///
     /// # Suspends
     ///
-    /// While the channel is empty, or others wait for what is in it. # Blocks the thread when called on a plain one.
+    /// While the channel is empty, or others wait for what is in it. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -94,7 +94,7 @@ impl<T> Receiver<T> {
     ///
     /// # Suspends
     ///
-    /// As [`recv`](Receiver::recv). # Blocks the thread when called on a plain one.
+    /// As [`recv`](Receiver::recv). Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

@@ -85,7 +85,7 @@ impl<T> Sender<T> {
     ///
     /// # Suspends
     ///
-    /// While the channel is full. # Blocks the thread when called on a plain one.
+    /// While the channel is full. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -146,7 +146,7 @@ impl<T> Sender<T> {
     ///
     /// # Suspends
     ///
-    /// While the channel is full. # Blocks the thread when called on a plain one.
+    /// While the channel is full. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -186,7 +186,7 @@ impl<T> Sender<T> {
     ///
     /// # Suspends
     ///
-    /// Unless it is so already. # Blocks the thread when called on a plain one.
+    /// Unless it is so already. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -349,7 +349,7 @@ impl<T> Receiver<T> {
     ///
     /// # Suspends
     ///
-    /// While the channel is empty. # Blocks the thread when called on a plain one.
+    /// While the channel is empty. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -370,7 +370,7 @@ impl<T> Receiver<T> {
     ///
     /// # Suspends
     ///
-    /// While the channel is empty. # Blocks the thread when called on a plain one.
+    /// While the channel is empty. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

@@ -54,7 +54,7 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Suspends
     ///
-    /// While somebody else holds the lock or has asked for it earlier. # Blocks the thread when called on a plain one.
+    /// While somebody else holds the lock or has asked for it earlier. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

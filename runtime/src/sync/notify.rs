@@ -53,7 +53,7 @@ impl Notify {
     ///
     /// # Suspends
     ///
-    /// Unless one is remembered. # Blocks the thread when called on a plain one.
+    /// Unless one is remembered. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

@@ -45,7 +45,7 @@ impl<T> Sender<T> {
     ///
     /// # Suspends
     ///
-    /// Unless it is so already. # Blocks the thread when called on a plain one.
+    /// Unless it is so already. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -79,7 +79,7 @@ impl<T> Receiver<T> {
     ///
     /// # Suspends
     ///
-    /// Until it has been sent. # Blocks the thread when called on a plain one.
+    /// Until it has been sent. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -100,7 +100,7 @@ impl<T> Receiver<T> {
     ///
     /// # Suspends
     ///
-    /// Until it has been sent. # Blocks the thread when called on a plain one.
+    /// Until it has been sent. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

@@ -49,7 +49,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Suspends
     ///
-    /// While it has to wait. # Blocks the thread when called on a plain one.
+    /// While it has to wait. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -66,7 +66,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Suspends
     ///
-    /// While it has to wait. # Blocks the thread when called on a plain one.
+    /// While it has to wait. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

@@ -64,7 +64,7 @@ impl Semaphore {
     ///
     /// # Suspends
     ///
-    /// While none is free or somebody has asked earlier. # Blocks the thread when called on a plain one.
+    /// While none is free or somebody has asked earlier. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -81,7 +81,7 @@ impl Semaphore {
     ///
     /// # Suspends
     ///
-    /// While there are too few or somebody has asked earlier. # Blocks the thread when called on a plain one.
+    /// While there are too few or somebody has asked earlier. Blocks the thread when called on a plain one.
     ///
     /// # Panics
     ///
@@ -131,7 +131,7 @@ impl Semaphore {
     ///
     /// # Suspends
     ///
-    /// As [`acquire`](Semaphore::acquire). # Blocks the thread when called on a plain one.
+    /// As [`acquire`](Semaphore::acquire). Blocks the thread when called on a plain one.
     ///
     /// # Panics
     ///

@@ -69,7 +69,7 @@ impl Interval {
     ///
     /// # Suspends
     ///
-    /// Until it is time. # Blocks the thread when called on a plain one.
+    /// Until it is time. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///

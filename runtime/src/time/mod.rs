@@ -27,7 +27,7 @@ pub use crate::worker::context::coarse_now;
 ///
 /// # Suspends
 ///
-/// Always. # Blocks the thread when called on a plain one.
+/// Always. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///
@@ -46,7 +46,7 @@ pub fn sleep(duration: Duration) {
 ///
 /// # Suspends
 ///
-/// Always. # Blocks the thread when called on a plain one.
+/// Always. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///

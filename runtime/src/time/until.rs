@@ -38,7 +38,7 @@ use crate::sync::{Event, Notify};
 ///
 /// # Suspends
 ///
-/// Unless the condition holds. # Blocks the thread when called on a plain one.
+/// Unless the condition holds. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///

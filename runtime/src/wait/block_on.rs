@@ -41,7 +41,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 ///
 /// # Suspends
 ///
-/// Until the work is done. # Blocks the thread when called on a plain one.
+/// Until the work is done. Blocks the thread when called on a plain one.
 ///
 /// # Cancellation
 ///

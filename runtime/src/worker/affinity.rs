@@ -1,4 +1,4 @@
-//! System calls that std and our crates have no safe call for.
+//! Pinning a thread to a processor.
 
 /// Pins the calling thread to the `index`-th processor (modulo their number) that it may run on.
 pub(crate) fn pin_thread(index: usize) {

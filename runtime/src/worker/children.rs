@@ -10,10 +10,10 @@ use osier_queue::Group;
 use crate::worker::remote;
 use crate::worker::waker::Word;
 
-/// What a scope and its children share.
+/// The state that a scope and its children share.
 #[derive(Default)]
 pub(crate) struct Children {
-    /// In an `Arc` for its sake: the last child wakes the parent after it has left.
+    /// The group is shared because the last child wakes the parent after it has left.
     pub(crate) group: Group,
     /// Children that panicked and were not joined.
     pub(crate) panics: AtomicUsize,
@@ -24,12 +24,12 @@ impl Children {
         self.group.is_cancelled()
     }
 
-    /// Counts a child, whose [`Ticket`] will take it off again.
+    /// Counts a child. Its [`Ticket`] takes it off again.
     pub(crate) fn add_child(&self) {
         self.group.enter();
     }
 
-    /// A child starts as `word`; false if the scope was cancelled before.
+    /// Notes that a child starts as `word`. Returns false if the scope was cancelled before.
     pub(crate) fn start(&self, word: Word) -> bool {
         self.group.start(word.to_bits())
     }

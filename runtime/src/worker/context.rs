@@ -1,19 +1,20 @@
-//! Where am I? A thread, a worker between fibers, or a fiber: the thread-locals behind every blocking call.
+//! The caller's place: a thread, a worker between fibers, or a fiber. These are the thread-locals behind every blocking
+//! call.
 //!
 //! ```text
 //!  thread-local HERE ── worker ──▶ Worker   set by the loop for as long as it runs on this thread
 //!                   ├── fiber ───▶ Core     set by a fiber whenever it runs, null while the loop does
-//!                   └── driver ──▶ Remote   set while leaves are polled for somebody else than this thread's worker
+//!                   └── driver ──▶ Remote   set while leaves are polled for another driver than this thread's worker
 //! ```
 //!
-//! A fiber sets the pointer to its own core when it starts and each time its suspension returns; the loop clears it when
-//! the switch comes back. Nothing else writes them.
+//! A fiber sets the pointer to its own core when it starts and each time its suspension returns. The loop clears the
+//! pointer when the switch comes back. Nothing else writes it.
 //!
 //! # Safety
 //!
-//! This file may use `unsafe` to follow those two pointers. The worker outlives its loop, which set the pointer and
-//! clears it on its way out. The core lives in the first frame of the fiber's own stack, so it is alive whenever code of
-//! that fiber runs, which is the only time the pointer is set.
+//! This file may use `unsafe` to follow the pointers to the worker and to the core. The worker outlives its loop, which
+//! sets the pointer and clears it on its way out. The core lives in the first frame of the fiber's own stack, so it is
+//! alive whenever code of that fiber runs, and only then is the pointer set.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -38,23 +39,23 @@ thread_local! {
     };
 }
 
-/// Who is calling.
+/// The kind of the caller.
 pub(crate) enum Caller<'a> {
     /// A fiber: a call that must wait suspends it.
     Fiber(&'a Core<'a>, &'a Worker),
-    /// A worker between fibers (a waker's code, a dormant hook), or a fiber while it polls for another driver, which it must
-    /// not leave set for its neighbours: a call that must wait fails.
+    /// A worker between fibers (a waker's code, a dormant hook), or a fiber that polls for another driver, which it
+    /// must not leave set for its neighbours. A call that must wait fails.
     Worker,
-    /// Any other thread, and a panic hook wherever it runs: a call that must wait blocks the thread.
+    /// Any other thread, and a panic hook wherever it runs. A call that must wait blocks the thread.
     Thread,
 }
 
-/// A local variable of the frame that asks [`here`], which what it answers cannot outlive.
+/// A local variable of the frame that calls [`here`]. The answer cannot outlive it.
 pub(crate) struct Anchor;
 
-/// What the caller is.
+/// Tells the caller's kind.
 ///
-/// Inlined, and not a function that takes a closure, since that would be one frame more between a caller and its suspension
+/// The function is inlined and takes no closure: a closure would be one more frame between a caller and its suspension
 /// ([`Core::suspend`] says what a frame costs).
 #[inline(always)]
 pub(crate) fn here(_anchor: &Anchor) -> Caller<'_> {
@@ -78,7 +79,7 @@ pub(crate) fn here(_anchor: &Anchor) -> Caller<'_> {
     unsafe { Caller::Fiber(&*fiber, &*worker) }
 }
 
-/// Runs `with` on what the caller is.
+/// Runs `with` on the caller's kind.
 #[inline]
 pub(crate) fn caller<T>(with: impl FnOnce(Caller<'_>) -> T) -> T {
     with(here(&Anchor))
@@ -95,7 +96,7 @@ pub(crate) fn worker<T>(with: impl FnOnce(&Worker) -> T) -> Option<T> {
     Some(with(unsafe { &*worker }))
 }
 
-/// Runs `with` on the core of the current fiber, panic hook or not.
+/// Runs `with` on the core of the current fiber, also inside the panic hook.
 #[inline]
 pub(crate) fn core<T>(with: impl FnOnce(&Core<'_>) -> T) -> Option<T> {
     let fiber = HERE.with(|here| here.fiber.get());
@@ -106,7 +107,7 @@ pub(crate) fn core<T>(with: impl FnOnce(&Core<'_>) -> T) -> Option<T> {
     Some(with(unsafe { &*fiber }))
 }
 
-/// Wakes the slot if it belongs to this thread's worker; false if it is somebody else's.
+/// Wakes the slot if it belongs to this thread's worker. Returns false if it belongs to another.
 #[inline]
 pub(crate) fn wake_here(word: Word) -> bool {
     worker(|worker| {
@@ -119,8 +120,8 @@ pub(crate) fn wake_here(word: Word) -> bool {
     .unwrap_or(false)
 }
 
-/// Runs the loop with its worker set as this thread's. It may be one inside of another: then that one's fiber, which
-/// calls this, and whom it polls for are put aside.
+/// Runs `run` with `worker` set as this thread's. It may be called on a fiber of another worker: that fiber, that
+/// worker and the driver that it polls for are put aside meanwhile.
 pub(crate) fn enter_worker<T>(worker: &Worker, run: impl FnOnce() -> T) -> T {
     struct Reset(*const Worker, *const Core<'static>, Option<&'static Remote>);
     impl Drop for Reset {
@@ -142,26 +143,26 @@ pub(crate) fn enter_worker<T>(worker: &Worker, run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Says that the fiber of `core` runs from here on.
+/// Notes that the fiber of `core` runs from here on.
 #[inline]
 pub(crate) fn enter_fiber(core: &Core<'_>) {
     HERE.with(|here| here.fiber.set(ptr::from_ref(core).cast()));
 }
 
-/// Says that no fiber runs: the switch back to the loop.
+/// Notes that no fiber runs: the switch came back to the loop.
 #[inline]
 pub(crate) fn leave_fiber() {
     HERE.with(|here| here.fiber.set(ptr::null()));
 }
 
-/// What leaves register with that are polled here; `None` outside of everything.
+/// The driver that leaves polled here register with; `None` outside of everything.
 #[inline]
 pub(crate) fn driver() -> Option<&'static Remote> {
     HERE.with(|here| here.driver.get())
         .or_else(|| worker(|worker| worker.remote))
 }
 
-/// The worker whose own thread this is, unless leaves are polled for another driver.
+/// The worker of this thread, unless leaves are polled for another driver.
 #[inline]
 pub(crate) fn driver_is_worker() -> Option<&'static Remote> {
     match HERE.with(|here| here.driver.get()) {
@@ -182,13 +183,13 @@ pub(crate) fn with_driver<T>(driver: &'static Remote, run: impl FnOnce() -> T) -
     run()
 }
 
-/// Marks this thread as being inside the panic hook; the former value is to be set back.
+/// Marks this thread as being inside the panic hook, or not. Returns the former mark, to be set back.
 pub(crate) fn set_panic_hook(inside: bool) -> bool {
     HERE.with(|here| here.panic_hook.replace(inside))
 }
 
-/// When the current turn of this worker's loop began: a clock that costs nothing to read and is late by as long as the
-/// fibers of this turn have run. On a plain thread, the present.
+/// The time at which the current turn of this worker's loop began. This clock costs nothing to read, and is late by as
+/// long as the fibers of this turn have run. A plain thread gets the present time.
 pub fn coarse_now() -> Instant {
     worker(|worker| worker.now()).unwrap_or_else(Instant::now)
 }

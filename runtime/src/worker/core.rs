@@ -24,10 +24,10 @@ use crate::worker::slots::Resume;
 use crate::worker::waker::Word;
 use crate::worker::{Worker, remote};
 
-/// What everybody may know of a fiber, from before its start until its handle is gone.
+/// The part of a fiber that all threads may read, from before its start until its handle is gone.
 pub(crate) struct Header {
     pub(crate) place: &'static Location<'static>,
-    /// What most fibers do without.
+    /// The particulars that most fibers do without.
     particulars: Option<Box<Particulars>>,
     cancellation: Cancellation,
 }
@@ -76,9 +76,9 @@ impl Header {
         self.cancellation.is_requested() || self.scope().is_some_and(Children::is_cancelled)
     }
 
-    /// The fiber starts as `word`; false if it was cancelled before.
+    /// Notes that the fiber starts as `word`. Returns false if it was cancelled before.
     pub(crate) fn start(&self, word: Word) -> bool {
-        // Both: each has to learn the word.
+        // Both have to learn the word.
         let scope_goes_on = self.scope().is_none_or(|scope| scope.start(word));
         self.cancellation.start(word.to_bits()) && scope_goes_on
     }
@@ -94,7 +94,7 @@ impl Header {
         self.particulars.as_ref()?.scope.as_deref()
     }
 
-    /// The place in the scope that the header was put [in](Header::in_scope): to be taken once.
+    /// The fiber's place in the scope that the header was put [in](Header::in_scope). Taken once.
     pub(crate) fn ticket(&self) -> Option<Ticket> {
         let scope = self.particulars.as_ref()?.scope.clone()?;
         Some(Ticket::of(scope, self.cancellation.started()))
@@ -109,13 +109,14 @@ impl Header {
     }
 }
 
-/// What a fiber knows of itself; lives in the first frame of its stack.
+/// A fiber's own state; lives in the first frame of its stack.
 pub(crate) struct Core<'a> {
     yielder: &'a Yielder<Resume, ()>,
     header: &'a Header,
     pub(crate) word: Word,
     id: u64,
-    /// What most fibers never need; made at the first need, so that a fiber starts and ends without looking at it.
+    /// The part that most fibers never need. It is made at the first need, so a fiber starts and ends without looking
+    /// at it.
     extra: OnceCell<Box<Extra>>,
 }
 
@@ -171,7 +172,7 @@ impl<'a> Core<'a> {
         };
         context::enter_fiber(&core);
         let value = body();
-        // Locals end as the fiber's last code: their destructors may block like any other.
+        // Locals end as the fiber's last code: their destructors may block.
         if let Some(extra) = core.extra.get() {
             extra.end_locals();
         }
@@ -181,14 +182,16 @@ impl<'a> Core<'a> {
 
     /// Switches to the worker's loop until somebody wakes this fiber. May return for no reason.
     ///
-    /// `waits`: what for; asked if the fiber is to be shown meanwhile. That must leave its waiting as it is.
+    /// A fiber that is to be shown meanwhile calls `waits` to say what it waits for. That call must leave the wait as
+    /// it is.
     //
-    // Inlined, as is all that leads to a switch: each frame between the two sides of one returns to where the processor's
-    // return predictor does not expect it, at some 6 ns a frame (measured: a yield took 30 ns with three of them).
+    // Inlined, as is everything that leads to a switch. Each frame between the two sides of a switch returns to where
+    // the processor's return predictor does not expect it, which costs some 6 ns (measured: a yield took 30 ns with
+    // three frames).
     #[inline(always)]
     pub(crate) fn suspend<'w>(&self, waits: impl Fn() -> Waits<'w>) {
-        // std counts panics per thread: a fiber that suspends while it unwinds takes its share out, or its neighbours
-        // would believe that they panic.
+        // std counts panics per thread. A fiber that suspends while it unwinds takes its share out: otherwise its
+        // neighbours would believe that they panic.
         let panics = if thread::panicking() { panic_count::take() } else { 0 };
         while self.yielder.suspend(()) == Resume::Show {
             self.show(waits());
@@ -207,7 +210,7 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// What others may know of it.
+    /// The fiber's identity.
     pub(crate) fn fiber(&self) -> Fiber {
         Fiber {
             id: self.id,
@@ -229,7 +232,7 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Whether nobody has asked for anything: no cancellation, no frame, no hook.
+    /// Whether there is nothing to do at a checkpoint: no cancellation, no frame, no hook.
     #[inline]
     pub(crate) fn is_plain(&self, worker: &Worker) -> bool {
         self.extra.get().is_none() && !self.root_requested(worker)
@@ -251,7 +254,7 @@ impl<'a> Core<'a> {
         self.run_hooks();
     }
 
-    /// Runs the hooks of [`before_suspend`]; false if there is none.
+    /// Runs the hooks of [`before_suspend`](crate::worker::hook::before_suspend). Returns false if there is none.
     #[inline]
     pub(crate) fn run_hooks(&self) -> bool {
         self.extra.get().is_some_and(|extra| extra.hooks.run())
@@ -274,7 +277,7 @@ impl<'a> Core<'a> {
     }
 }
 
-/// What is known of a running fiber: its id and its name.
+/// A running fiber's identity: its id and its name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fiber {
     id: u64,
@@ -287,7 +290,7 @@ impl Fiber {
         self.id
     }
 
-    /// The name given by [`Builder::name`].
+    /// The name given by [`Builder::name`](crate::fiber::Builder::name).
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -308,7 +311,7 @@ pub(crate) fn no_runtime(what: &str) -> ! {
     panic!("{what} outside of a runtime: call it inside osier::run, or use a method of osier::Runtime")
 }
 
-/// The payload of a fiber that could not be started.
+/// The error of a fiber that could not be started.
 pub(crate) fn cannot_start(header: &Header, error: io::Error) -> io::Error {
     let name = header.name().map(|name| &**name).unwrap_or("unnamed");
     io::Error::new(

@@ -13,33 +13,33 @@ use std::time::Duration;
 
 use crate::worker::Worker;
 
-/// A number for a new runtime.
+/// Makes a number for a new runtime.
 pub(crate) fn next_runtime() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What a worker is asked: a call on its thread, between two fibers.
+/// A question to a worker: a call on its thread, between two fibers.
 pub(crate) type Question = Box<dyn FnOnce(&Worker) + Send>;
 
 /// How deep the fibers of one spawn place have been.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StackDepth {
-    /// Where they were spawned.
+    /// The place where the fibers were spawned.
     pub place: &'static Location<'static>,
-    /// How many have ended.
+    /// The number of fibers that have ended.
     pub fibers: u64,
-    /// The most that one of them has touched of its stack, in whole pages.
+    /// The most that one fiber has touched of its stack, in whole pages.
     pub touched_bytes: usize,
 }
 
-/// A number that one thread changes and all may read.
+/// A number that one thread changes and all threads may read.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Only by the owner.
+    /// Adds. Only the owner calls it.
     #[inline]
     pub(crate) fn add(&self, more: u64) {
         self.set(self.get() + more);
@@ -55,7 +55,7 @@ impl Counter {
     }
 }
 
-/// What a worker has to do at the end of a turn.
+/// A worker's load at the end of a turn.
 #[derive(Default)]
 pub(crate) struct Load {
     pub(crate) queued: usize,
@@ -66,14 +66,14 @@ pub(crate) struct Load {
     pub(crate) started: u64,
 }
 
-/// What the worker runs, in `Desk::running`: a slot's number, or a task's id with this bit, or nothing.
+/// The mark of a task in `Desk::running`, which holds a slot's number, or a task's id with this bit, or `NOTHING`.
 pub(crate) const TASK: u64 = 1 << 63;
 pub(crate) const NOTHING: u64 = u64::MAX;
 
-/// How many powers of two of nanoseconds the histogram has: up to 18 minutes.
+/// The number of buckets of the histogram, which are powers of two of nanoseconds: up to 18 minutes.
 pub(crate) const BUCKETS: usize = 40;
 
-/// See the module. On cache lines of its own: others write next to it.
+/// A worker's desk; the module has its protocol. It has cache lines of its own, because other threads write next to it.
 #[repr(align(128))]
 pub(crate) struct Desk {
     /// Twice the number of turns; odd while the worker is at its poller.
@@ -90,25 +90,25 @@ pub(crate) struct Desk {
     pub(crate) timers: Counter,
     pub(crate) pooled: Counter,
     pub(crate) started: Counter,
-    /// Turns by the power of two of nanoseconds that they took.
+    /// The number of turns in each bucket.
     pub(crate) latency: [Counter; BUCKETS],
     asked: AtomicBool,
     others: Mutex<Others>,
 }
 
-/// What is under the lock.
+/// The part under the lock.
 #[derive(Default)]
 struct Others {
-    /// Whose desk it is, while it has a worker.
+    /// The worker whose desk it is, while there is one.
     seat: Option<Arc<Seat>>,
     questions: Vec<Question>,
     stacks: Vec<StackDepth>,
 }
 
-/// Whose desk it is.
+/// The identity of a worker.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    /// A number of the runtime.
+    /// The number of the runtime.
     pub(crate) runtime: u64,
     pub(crate) index: usize,
     pub(crate) name: String,
@@ -140,7 +140,7 @@ impl Desk {
         self.others.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A worker takes its seat: everything begins anew.
+    /// Begins anew: a worker takes its seat.
     pub(crate) fn open(&self, seat: Seat) {
         let numbers = [&self.sleeps, &self.events, &self.wakes, &self.resumed, &self.steals];
         numbers
@@ -154,7 +154,7 @@ impl Desk {
         others.seat = Some(Arc::new(seat));
     }
 
-    /// The worker has gone.
+    /// Notes that the worker has gone.
     pub(crate) fn close(&self) {
         self.phase.set(1);
         let mut others = self.others();
@@ -166,19 +166,19 @@ impl Desk {
         self.others().seat.clone()
     }
 
-    /// The worker resumes a fiber.
+    /// Notes that the worker resumes a fiber.
     #[inline(always)]
     pub(crate) fn run_fiber(&self, slot: u32) {
         self.running.set(u64::from(slot));
     }
 
-    /// The worker polls a task.
+    /// Notes that the worker polls a task.
     #[inline]
     pub(crate) fn run_task(&self, id: u64) {
         self.running.set(id | TASK);
     }
 
-    /// The worker is about to look at its poller.
+    /// Notes that the worker is about to look at its poller.
     #[inline]
     pub(crate) fn turn_ends(&self, load: &Load, sleeps: bool) {
         self.sleeps.add(u64::from(sleeps));
@@ -197,7 +197,7 @@ impl Desk {
         self.phase.set(phase);
     }
 
-    /// The worker has looked at its poller; the turn before took `busy`.
+    /// Notes that the worker has looked at its poller. The turn before took `busy`.
     #[inline]
     pub(crate) fn turn_begins(&self, busy: Duration) {
         let nanos = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
@@ -206,7 +206,7 @@ impl Desk {
         self.phase.set((self.phase.get() | 1) + 1);
     }
 
-    /// The worker, which was not at work, begins.
+    /// Notes that the worker, which was not at work, begins.
     pub(crate) fn work_begins(&self) {
         self.phase.set(self.phase.get() & !1);
     }
@@ -222,9 +222,9 @@ impl Desk {
         self.asked.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the questions that there are, to be answered.
+    /// Takes the questions, for the worker to answer.
     pub(crate) fn questions(&self) -> Vec<Question> {
-        // Before they are taken: one that comes now is heard the next time.
+        // The flag is cleared first: a question that comes now is heard the next time.
         self.asked.store(false, Ordering::Relaxed);
         std::mem::take(&mut self.others().questions)
     }
@@ -234,7 +234,7 @@ impl Desk {
         self.others().stacks.clone()
     }
 
-    /// A fiber spawned at `place` has touched so much of its stack.
+    /// Notes that a fiber spawned at `place` has touched this much of its stack.
     pub(crate) fn note_stack(&self, place: &'static Location<'static>, touched_bytes: usize) {
         let stacks = &mut self.others().stacks;
         match stacks.iter_mut().find(|stack| stack.place == place) {

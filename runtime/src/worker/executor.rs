@@ -1,20 +1,22 @@
-//! Futures as tasks of the workers: what is spawned, where it queues, who knows of it.
+//! The executor: futures as tasks of the workers, the queues that they stand in, and the registry that lists them.
 //!
-//! A task is one allocation of `async-task`: state, future, output, waker. It is queued when it is woken; whoever takes it
-//! polls it once, between two fibers, so a blocking call inside a future's poll fails instead of stopping the worker.
+//! A task is one allocation of `async-task`: state, future, output, waker. A wake-up queues it. The worker that takes
+//! it polls it once, between two fibers, so a blocking call inside a future's poll fails instead of stopping the
+//! worker.
 //!
 //! | queue | filled by | taken by |
 //! |---|---|---|
 //! | `last_woken`, one task | its worker, which wakes a task: the last one woken runs next | its worker, at most 16 times in a row; thieves, where there are other workers |
-//! | `deque` | its worker, unless it is the only one: new ones, and those that were displaced from the last_woken | its worker, oldest first; thieves, half at a time |
-//! | `local` | its worker: tasks that are not `Send`; the only worker: also what would be for thieves | its worker |
+//! | `deque` | its worker, unless it is the only one: new tasks, and tasks displaced from `last_woken` | its worker, oldest first; thieves, half at a time |
+//! | `local` | its worker: tasks that are not `Send`; the only worker: also the tasks that thieves would take | its worker |
 //! | `Shared::tasks` | other threads | any worker |
 //! | `Seat::local_tasks` | other threads, for tasks of that worker that are not `Send` | that worker |
 //!
 //! # Protocol
-//! Every task is in the [`Registry`] of the worker where it was spawned (one of the runtime's, when it comes from outside)
-//! until its future is dropped, wherever that is. A runtime that stops wakes all of them, and its workers drop what they
-//! take from the queues instead of polling it. A task that is not `Send` is polled and dropped on its own thread alone.
+//! A task is in the [`Registry`] of the worker where it was spawned until its future is dropped, wherever that is. A
+//! task from outside is in the registry of one of the runtime's workers. A runtime that stops wakes all tasks, and its
+//! workers drop the tasks that they take from the queues instead of polling them. A task that is not `Send` is polled
+//! and dropped on its own thread alone.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -40,27 +42,27 @@ use crate::worker::shared::Shared;
 use crate::worker::table::Table;
 use crate::worker::waker::SLOTS_MAX;
 
-/// A task to be polled once. Where it belongs is with it, so that its way to the queues captures nothing: `async-task`
-/// would protect what is captured with a waker for the length of the call, two atomic operations each time.
+/// A task to be polled once. It carries its [`Home`], so that its way to the queues captures nothing: `async-task`
+/// would protect a capture with a waker for the length of the call, two atomic operations each time.
 pub(crate) type Runnable = async_task::Runnable<Home>;
 
-/// The other end of a task: waits for what it ends with, or cancels it.
+/// The other end of a task: takes its outcome, or cancels it.
 pub(crate) struct Handle<T> {
     pub(crate) id: u64,
     pub(crate) task: FallibleTask<Ended<T>, Home>,
 }
 
-/// Where a task belongs.
+/// The place where a task belongs.
 pub(crate) struct Home {
     shared: Arc<Shared>,
-    /// The worker of a task that is not `Send`; of others, the one whose registry it is in.
+    /// The worker of a task that is not `Send`; for another task, the worker whose registry it is in.
     index: usize,
 }
 
-/// How many times in a row the last_woken is served before the others.
+/// The last one woken is served this many times in a row before the others.
 const LAST_WOKEN_RUNS: u32 = 16;
 
-/// The queues of one worker. Only its thread uses them; others have the [`Stealers`].
+/// The queues of one worker. Only its thread uses them; other workers have the [`Stealers`].
 pub(crate) struct Queue {
     last_woken: LastWoken,
     last_woken_runs: Cell<u32>,
@@ -75,11 +77,11 @@ pub(crate) struct Stealers {
     deque: Stealer<Runnable>,
 }
 
-/// The place of the one task that is polled next.
+/// The place of the task that was woken last and is polled next.
 enum LastWoken {
-    /// Where there are thieves.
+    /// Thieves may reach it.
     Open(Deque<Runnable>),
-    /// A runtime's only worker has none, and pays for none: two atomic operations a wake-up.
+    /// A runtime's only worker has no thieves, and saves two atomic operations a wake-up.
     Closed(RefCell<Option<Runnable>>),
 }
 
@@ -91,7 +93,7 @@ impl LastWoken {
         }
     }
 
-    /// Puts a task into it and returns the one that was there.
+    /// Puts a task into the place and returns the one that was there.
     fn replace(&self, task: Runnable) -> Option<Runnable> {
         match self {
             LastWoken::Open(last_woken) => {
@@ -112,7 +114,7 @@ impl LastWoken {
 }
 
 impl Queue {
-    /// `alone`: there is nobody to steal.
+    /// Makes the queues. `alone`: there are no thieves.
     pub(crate) fn new(alone: bool) -> (Queue, Stealers) {
         let (last_woken, deque) = (Deque::new_fifo(), Deque::new_fifo());
         let stealers = Stealers {
@@ -137,12 +139,12 @@ impl Queue {
         self.last_woken.len() == 0 && self.deque.is_empty() && self.local.borrow().is_empty()
     }
 
-    /// How many tasks are queued.
+    /// The number of queued tasks.
     pub(crate) fn len(&self) -> usize {
         self.last_woken.len() + self.deque.len() + self.local.borrow().len()
     }
 
-    /// Queues a task that was woken on this worker; `true`: another was displaced, for anybody to take.
+    /// Queues a task that was woken on this worker. Returns true if it displaced another, for anybody to take.
     fn push(&self, task: Runnable) -> bool {
         let displaced = self.last_woken.replace(task);
         displaced.map(|displaced| self.push_last(displaced)).is_some()
@@ -160,12 +162,12 @@ impl Queue {
         self.local.borrow_mut().push_back(task);
     }
 
-    /// Where what is taken from others goes.
+    /// The queue that tasks taken from others go to.
     pub(crate) fn deque(&self) -> &Deque<Runnable> {
         &self.deque
     }
 
-    /// The task to be polled next.
+    /// Takes the task to be polled next.
     pub(crate) fn pop(&self) -> Option<Runnable> {
         let runs = self.last_woken_runs.get();
         if runs < LAST_WOKEN_RUNS
@@ -176,7 +178,7 @@ impl Queue {
         }
         self.last_woken_runs.set(0);
         let local = || self.local.borrow_mut().pop_front();
-        // In turn: neither kind may keep the other waiting for ever.
+        // Each kind has its turn: neither may keep the other waiting for ever.
         let queued = match self.local_first.replace(!self.local_first.get()) {
             false => self.deque.pop().or_else(local),
             true => local().or_else(|| self.deque.pop()),
@@ -190,7 +192,8 @@ impl Stealers {
         self.deque.is_empty() && self.last_woken.as_ref().is_none_or(Stealer::is_empty)
     }
 
-    /// Half of what waits there, or the last one woken if nothing else does: its worker may be busy for long.
+    /// Takes half of the tasks that wait there, or the last one woken if nothing else waits: its worker may be busy for
+    /// long.
     pub(crate) fn steal_into(&self, deque: &Deque<Runnable>) -> Steal<()> {
         let last_woken = || {
             self.last_woken
@@ -204,27 +207,28 @@ impl Stealers {
 /// The tasks that were spawned on one worker and are not dropped yet.
 pub(crate) struct Registry {
     tasks: Mutex<Slab<Entry>>,
-    /// When the task of this key was polled last, in nanoseconds after `epoch`. Written by who polls it.
+    /// The time when the task of this key was polled last, in nanoseconds after `epoch`. Written by the thread that
+    /// polls it.
     polled: Table<AtomicU64>,
     epoch: Instant,
-    /// Its worker waits for the last one to be dropped.
+    /// Set while its worker waits for the last task to be dropped.
     ending: AtomicBool,
 }
 
-/// What others may know of a task.
+/// A task as its registry knows it.
 struct Entry {
     info: Info,
-    /// Makes it run, or end.
+    /// Makes the task run, or end.
     waker: Waker,
 }
 
-/// What a task is called.
+/// The identity of a task.
 #[derive(Clone)]
 pub(crate) struct Info {
     pub(crate) id: u64,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) place: &'static Location<'static>,
-    /// The type of its future.
+    /// The type of the task's future.
     pub(crate) future: &'static str,
 }
 
@@ -246,7 +250,7 @@ impl Registry {
         self.lock().len()
     }
 
-    /// What lives here, with the time of its last poll, or of its spawn.
+    /// Every task here, with the time of its last poll, or of its spawn.
     pub(crate) fn infos(&self) -> Vec<(Info, Option<Instant>)> {
         let polled = |key| {
             let polled = self.polled.get(u32::try_from(key).ok()?)?;
@@ -259,20 +263,20 @@ impl Registry {
             .collect()
     }
 
-    /// What to write to `polled`.
+    /// The value of `polled` for this moment.
     #[inline]
     fn nanos(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
-    /// Queues every task, to be dropped by workers of a runtime that stops.
+    /// Queues every task, for the workers of a runtime that stops to drop.
     pub(crate) fn end_all(&self) {
         self.ending.store(true, Ordering::Release);
         let wakers: Vec<Waker> = self.lock().iter().map(|(_, entry)| entry.waker.clone()).collect();
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// For the next worker of this remote. A task that has not ended in time concerns nobody from here on.
+    /// Empties the registry for the next worker of this remote. A task that has not ended in time is forgotten.
     pub(crate) fn reopen(&self) {
         let left = std::mem::take(&mut *self.lock());
         drop(left);
@@ -285,7 +289,7 @@ struct Registered {
     id: u64,
     remote: &'static Remote,
     key: usize,
-    /// Its place in `Registry::polled`, unless it is beyond.
+    /// Its place in `Registry::polled`, unless the key is beyond the table.
     polled: Option<&'static AtomicU64>,
 }
 
@@ -293,7 +297,7 @@ impl Drop for Registered {
     fn drop(&mut self) {
         let registry = &self.remote.tasks;
         let mut tasks = registry.lock();
-        // Of a runtime that has ended without it the key may be another's.
+        // After a runtime has ended without this task, the key may be another task's.
         let ours = tasks.get(self.key).is_some_and(|entry| entry.info.id == self.id);
         let entry = ours.then(|| tasks.remove(self.key));
         let last = tasks.is_empty();
@@ -306,7 +310,7 @@ impl Drop for Registered {
 }
 
 pin_project! {
-    /// The future that is polled for a task: the user's, and what belongs to the task.
+    /// The future that is polled for a task: the user's future, and the parts that belong to the task.
     struct Spawned<F> {
         name: Option<Arc<str>>,
         locals: Locals,
@@ -318,14 +322,15 @@ pin_project! {
     impl<F> PinnedDrop for Spawned<F> {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            // Where the future is dropped nobody waits for a panic of it.
+            // Nobody waits for a panic where the future is dropped.
             isolate(|| this.future.set(None));
             isolate(|| this.locals.clear());
         }
     }
 }
 
-/// What a task ends with. It is dropped here if nobody takes it, where nobody waits for a panic of its destructor either.
+/// The outcome of a task. Nobody may take it: then it is dropped here, where nobody waits for a panic of its
+/// destructor.
 pub(crate) struct Ended<T>(Option<thread::Result<T>>);
 
 impl<T> Ended<T> {
@@ -364,7 +369,7 @@ impl<F: Future> Future for Spawned<F> {
             Ok(Poll::Ready(value)) => Ok(value),
             Err(payload) => Err(payload),
         };
-        // What it has captured, and its locals, end as its last code, before anybody sees the outcome.
+        // The captures and the locals end as the task's last code, before anybody sees the outcome.
         isolate(|| this.future.set(None));
         entered.end_locals();
         Poll::Ready(Ended(Some(outcome)))
@@ -372,7 +377,7 @@ impl<F: Future> Future for Spawned<F> {
 }
 
 impl Shared {
-    /// Makes a task that any worker may poll; `index`: whose registry it is in. The runnable is to be scheduled.
+    /// Makes a task that any worker may poll, in the registry of worker `index`, and queues it.
     pub(crate) fn task<F>(
         self: &Arc<Self>,
         index: usize,
@@ -463,7 +468,8 @@ impl Shared {
         (runnable, Handle { id, task })
     }
 
-    /// Queues a task that has not run: whoever spawned it may be busy for long, so another worker is told, as of a new fiber.
+    /// Queues a task that has not run. Its spawner may be busy for long, so another worker is notified, as for a new
+    /// fiber.
     fn schedule_new(&self, task: Runnable) {
         let mut task = Some(task);
         context::worker(|worker| {
@@ -495,7 +501,7 @@ fn schedule(task: Runnable) {
         }
     });
     if let Some(task) = task {
-        // Once it is queued it may be gone.
+        // A queued task may be gone at once.
         let shared = Arc::clone(&task.metadata().shared);
         shared.tasks.push(task);
         shared.wake_one();
@@ -515,7 +521,7 @@ fn schedule_local(task: Runnable) {
         }
     });
     if let Some(task) = task {
-        // Once it is queued it may be gone.
+        // A queued task may be gone at once.
         let Home { shared, index } = task.metadata();
         let (shared, index) = (Arc::clone(shared), *index);
         shared.local_tasks(index).push(task);

@@ -1,4 +1,5 @@
-//! Hooks that run before a fiber suspends: how a server flushes what it has collected before anybody has to wait for it.
+//! Hooks that run before a fiber suspends. A server flushes its collected output in one, before anybody has to wait for
+//! it.
 //!
 //! ```text
 //!  Hooks ──▶ Node (innermost before_suspend) ──▶ Node ──▶ … ──▶ null      nodes live in the frames that made them
@@ -6,9 +7,9 @@
 //!
 //! # Safety
 //!
-//! This file may use `unsafe` to forget and recover the lifetime of a node. A node is linked by [`before_suspend`] for as
-//! long as that call's frame is alive and unlinked by a guard when it is left in any way; only the fiber whose stack that is
-//! walks the list, from a deeper frame.
+//! This file may use `unsafe` to forget and recover the lifetime of a node. [`before_suspend`] links a node for as long
+//! as its own frame is alive; a guard unlinks the node however the frame is left. Only the fiber of that stack walks
+//! the list, from a deeper frame.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -38,14 +39,15 @@ impl Default for Hooks {
 }
 
 impl Hooks {
-    /// Runs the hooks, the innermost first; false if there is none. While they run there is none: they may suspend.
+    /// Runs the hooks, the innermost first. Returns false if there is none. A hook may suspend; while hooks run, the
+    /// fiber has none.
     ///
-    /// If one suspends, those before it run once more: what they had prepared may be used up meanwhile.
+    /// If a hook suspends, the hooks before it run once more: the output that they prepared may be used up meanwhile.
     #[inline]
     pub(crate) fn run(&self) -> bool {
         let innermost = self.innermost.get();
         if innermost.is_null() {
-            // Asked by a hook that is about to suspend, or by a fiber without any.
+            // A hook that is about to suspend asks, or a fiber without hooks.
             self.suspended.set(true);
             return false;
         }
@@ -81,7 +83,7 @@ fn run_one(node: *const Node<'static>) -> *const Node<'static> {
     *outer
 }
 
-/// Runs `body` with none of the hooks that were there before.
+/// Runs `body` without the hooks that were there before.
 pub(crate) fn without_hooks<T>(body: impl FnOnce() -> T) -> T {
     let hooks = context::core(|core| &raw const core.extra().hooks);
     let Some(hooks) = hooks else { return body() };
@@ -99,11 +101,11 @@ impl Drop for Restore<'_> {
     }
 }
 
-/// Runs `body`; each time this fiber is about to suspend inside it, for whatever reason, `hook` runs first.
+/// Runs `body`. Each time this fiber is about to suspend inside it, for whatever reason, `hook` runs first.
 ///
-/// The hook may block; while it runs it is not called again, but once more after a hook further out has blocked. Nested
-/// hooks run from the innermost to the outermost.
-/// Outside of a fiber nothing suspends, so the body just runs.
+/// The hook may block. While it runs it is not called again, but it is called once more after a hook further out has
+/// blocked. Nested hooks run from the innermost to the outermost. On a plain thread nothing suspends, so the body just
+/// runs.
 ///
 /// ```
 /// use std::cell::Cell;

@@ -1,32 +1,32 @@
-//! Lingering: a worker that others ring as soon as it has fallen asleep stays awake for a moment instead.
+//! Lingering: a worker that is rung as soon as it has fallen asleep stays awake for a moment instead.
 //!
-//! Two fibers on two workers that signal each other in turn pay, for each signal, a system call to ring and a wake-up of the
-//! processor, some microseconds; a look at the inbox costs nanoseconds. So: after [`ENOUGH`] sleeps in a row that a ring
-//! has ended within [`QUICK`], the worker looks at its queues for [`LINGER`] before the next sleep. If nobody comes meanwhile
-//! it falls asleep, and lingers no more until it has been rung so quickly again. What ends a sleep otherwise (a descriptor, a
-//! timer) is not waited for in this way.
+//! Two fibers on two workers that signal each other in turn pay for each signal a system call to ring and a wake-up of
+//! the processor: some microseconds. A look at the inbox costs nanoseconds. So, after [`ENOUGH`] sleeps in a row that a
+//! ring ended within [`QUICK`], the worker looks at its queues for [`LINGER`] before the next sleep. If nobody comes
+//! meanwhile, it falls asleep and lingers no more until it has been rung so quickly again. A descriptor or a timer that
+//! ends a sleep does not count.
 
 use std::cell::Cell;
 use std::hint;
 use std::time::{Duration, Instant};
 
-/// How many quick sleeps in a row make the next one not worth it.
+/// This many quick sleeps in a row make the next sleep not worth it.
 const ENOUGH: u8 = 3;
-/// What is quick: several times what a sleep and a ring cost together.
+/// A quick sleep is at most this long: several times the cost of a sleep and a ring.
 const QUICK: Duration = Duration::from_micros(50);
-/// How long a worker stays awake for nothing, at most.
+/// A worker stays awake for nothing at most this long.
 const LINGER: Duration = Duration::from_micros(20);
-/// How many looks at the queues between two at the clock.
+/// The number of looks at the queues between two looks at the clock.
 const LOOKS: u32 = 32;
 
-/// How the last sleeps of a worker ended.
+/// The record of how the last sleeps of a worker ended.
 #[derive(Default)]
 pub(crate) struct Linger {
     quick: Cell<u8>,
 }
 
 impl Linger {
-    /// Waits for `something` if that is worth it; whether it came.
+    /// Waits for `something` if that is worth it. Returns whether it came.
     #[inline]
     pub(crate) fn before_sleep(&self, something: impl Fn() -> bool) -> bool {
         self.quick.get() >= ENOUGH && self.look_for(something)
@@ -49,7 +49,7 @@ impl Linger {
         }
     }
 
-    /// A sleep of this length has ended; by a ring, or otherwise.
+    /// Notes that a sleep of this length has ended, by a ring or otherwise.
     #[inline]
     pub(crate) fn slept(&self, length: Duration, rung: bool) {
         self.quick.set(match rung && length < QUICK {

@@ -1,4 +1,5 @@
-//! A worker: one thread, one poller, one ready queue, its fibers. The loop is [`Worker::run`], its phases are calls.
+//! A worker: one thread, one poller, one ready queue and the fibers that live there. The loop is [`Worker::run`]; its
+//! phases are calls.
 //!
 //! ```text
 //!        ┌──────────────────────────────────────────────────────────────┐
@@ -7,12 +8,13 @@
 //!   (at most BUDGET resumes)                     dispatch readiness
 //! ```
 //!
-//! Everything here belongs to the worker's thread; other threads leave things in [`Remote`] (wake-ups), in the injectors
-//! of [`Shared`] (jobs) and steal from `fresh`. No field is borrowed across a resume: the coroutine runs where it lies in its
-//! slot, which never moves, so a fiber may spawn, wake, arm and end others at will.
+//! Everything here belongs to the worker's thread. Other threads leave wake-ups in [`Remote`], leave jobs in the
+//! injectors of [`Shared`], and steal from `fresh`. No field is borrowed across a resume. The coroutine runs where it
+//! lies in its slot, which never moves, so a fiber may spawn, wake, arm and end others at will.
 //!
-//! A slot holds a fiber, or a connection at rest which becomes a fiber when it is woken and keeps its word ([`Word`]).
-//! It is queued at most once; a wake-up of a running fiber queues it, so that it is resumed once more.
+//! A slot holds a fiber, or a connection at rest. The connection becomes a fiber when it is woken, and keeps its word
+//! ([`Word`]). A slot is queued at most once. A wake-up of a running fiber queues its slot, so that the fiber is
+//! resumed once more.
 
 pub(crate) mod affinity;
 pub(crate) mod children;
@@ -61,15 +63,16 @@ use crate::worker::shared::Shared;
 use crate::worker::slots::{Slot, Slots, State};
 use crate::worker::waker::{SLOTS_MAX, Word};
 
-/// How many fibers are resumed between two looks at the poller.
+/// The loop resumes this many fibers between two looks at the poller.
 const BUDGET: u32 = 256;
-/// How many fibers are resumed between two looks for new ones; and of how many new ones one may start elsewhere.
+/// The loop resumes this many fibers between two looks for new jobs. It starts one in this many new jobs from the
+/// stealable queue.
 const FRESH_EVERY: u32 = 8;
-/// How many blocking calls a fiber may complete without suspending.
+/// A fiber may complete this many blocking calls without suspending.
 const CALLS_BUDGET: u32 = 128;
-/// How long after fibers have ended the pool of stacks is looked through.
+/// The pool of stacks is looked through this long after fibers have ended.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
-/// How many events one poll takes at most.
+/// One poll takes at most this many events.
 const EVENTS: usize = 1024;
 
 pub(crate) struct Worker {
@@ -79,21 +82,21 @@ pub(crate) struct Worker {
     pub(crate) poller: Arc<Poller>,
     linger: Linger,
     slots: Slots,
-    /// Jobs that others may steal; of the only worker, those from outside.
+    /// Jobs that others may steal. A runtime's only worker keeps the jobs from outside here.
     fresh: deque::Worker<Job>,
-    /// Jobs that must start here; of the only worker, all that it spawns.
+    /// Jobs that must start here. A runtime's only worker keeps all jobs that it spawns here.
     local: RefCell<VecDeque<Job>>,
-    /// Futures that were woken.
+    /// Tasks that were woken.
     pub(crate) tasks: executor::Queue,
     timers: RefCell<Wheel<Word>>,
     /// Tick 0 of the wheel.
     started: Instant,
     /// Read once per turn of the loop.
     now: Cell<Instant>,
-    /// The same as a tick of the wheel: each wake-up of a connection at rest asks for it.
+    /// `now` as a tick of the wheel: each wake-up of a connection at rest asks for it.
     tick: Cell<u64>,
     stacks: stack::Pool,
-    /// Where the fibers of connections at rest come from.
+    /// The place that is shown as the origin of fibers of connections at rest.
     connection: &'static Location<'static>,
     /// Blocking calls completed since the last suspension of any fiber.
     completed: Cell<u32>,
@@ -102,11 +105,11 @@ pub(crate) struct Worker {
     next_id: Cell<u64>,
     /// The first id of this worker's fibers.
     first_id: u64,
-    /// When the stacks are to be trimmed next; none while nothing has run since they were.
+    /// The next time to trim the stacks; `None` while nothing has run since they were trimmed.
     trim_at: Cell<Option<Instant>>,
     /// Set once: every fiber is to end.
     stopping: Cell<bool>,
-    /// Set with it: when fibers that have not ended by then are given up.
+    /// Set with `stopping`: the time at which fibers that have not ended are given up.
     stop_at: Cell<Option<Instant>>,
 }
 
@@ -146,7 +149,7 @@ impl Worker {
         })
     }
 
-    /// The loop, until the runtime stops and every fiber has ended.
+    /// Runs the loop until the runtime stops and every fiber has ended.
     pub(crate) fn run(&self) {
         let mut events = Events::with_capacity(EVENTS);
         self.remote.desk.work_begins();
@@ -161,7 +164,7 @@ impl Worker {
         self.abandon();
     }
 
-    /// Fibers and tasks in turn, until none is ready or either kind has had its share.
+    /// Runs fibers and tasks in turn, until none is ready or either kind has had its share.
     pub(crate) fn run_ready(&self) {
         let (mut fibers, mut tasks) = (BUDGET, BUDGET);
         loop {
@@ -176,7 +179,8 @@ impl Worker {
     #[inline(always)]
     fn run_fibers(&self, budget: &mut u32) {
         while *budget > 0 {
-            // One new fiber, then those that were ready before it: whoever spawns and yields sees it run first.
+            // One new fiber, then those that were ready before it: a fiber that spawns and yields sees the new one run
+            // first.
             let ready = self.slots.ready();
             let job = self.next_job();
             if ready == 0 && job.is_none() {
@@ -197,14 +201,15 @@ impl Worker {
         }
     }
 
-    /// Polls tasks; false if there is none, or no time.
+    /// Polls tasks. Returns false if there was none, or no budget.
     fn run_tasks(&self, budget: &mut u32) -> bool {
         let before = *budget;
         while *budget > 0
             && let Some(task) = self.tasks.pop()
         {
             *budget -= 1;
-            // Not this worker's own flag: whoever has woken it to end it may be ahead of this one.
+            // The shared flag, not this worker's own: the thread that woke the task to end it may be ahead of this
+            // worker.
             match self.shared.stopping.load(Ordering::Acquire) {
                 // Ends it.
                 true => drop(isolate(|| drop(task))),
@@ -214,7 +219,8 @@ impl Worker {
         *budget < before
     }
 
-    /// Mostly those that must start here, sometimes those that need not: neither may keep the other waiting for ever.
+    /// Takes mostly jobs that must start here, sometimes jobs that need not: neither kind may keep the other waiting
+    /// for ever.
     fn next_job(&self) -> Option<Job> {
         let local = || self.local.borrow_mut().pop_front();
         // Counted by the fibers that have started: the budget of a turn may fall in steps of FRESH_EVERY.
@@ -234,7 +240,7 @@ impl Worker {
         }
     }
 
-    /// Looks at the poller; sleeps in it when there is nothing else to do, at most for `limit`.
+    /// Looks at the poller. Sleeps in it when there is nothing else to do, at most for `limit`.
     pub(crate) fn poll(&self, events: &mut Events, limit: Option<Duration>) -> io::Result<()> {
         let desk = &self.remote.desk;
         let mut timeout = Some(Duration::ZERO);
@@ -244,7 +250,7 @@ impl Worker {
             self.shared.idle.enter_sleep(self.index);
             let now = Instant::now();
             asleep_at = Some(now);
-            // Whoever pushes after this look sees the worker asleep and rings.
+            // A thread that pushes after this look sees the worker asleep and rings.
             let nothing = !self.has_work() && !self.shared.has_work(self.index) && self.remote.inbox.is_empty();
             if nothing && !desk.is_asked() && !self.is_to_stop() && !self.is_done() {
                 timeout = [self.until_next(now), limit].into_iter().flatten().min();
@@ -283,13 +289,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Stays awake for a moment, if that has been worth it lately; whether there is something to do.
+    /// Stays awake for a moment if that has been worth it lately. Returns whether there is something to do.
     fn linger(&self) -> bool {
         self.linger
             .before_sleep(|| !self.remote.inbox.is_empty() || self.shared.has_work(self.index))
     }
 
-    /// What it has to do at the end of a turn.
+    /// The load at the end of a turn, for the desk.
     fn load(&self) -> Load {
         let fibers = self.slots.live() - self.resting.get();
         Load {
@@ -302,7 +308,7 @@ impl Worker {
         }
     }
 
-    /// Takes jobs that wait elsewhere: those sent to this worker, those from outside, those of a busy neighbour.
+    /// Takes jobs that wait elsewhere: jobs sent to this worker, jobs from outside, jobs of a busy neighbour.
     fn find_work(&self) -> bool {
         let arrived = self.take_arrivals();
         if arrived || self.shared.workers() == 1 {
@@ -332,7 +338,7 @@ impl Worker {
         self.next_deadline().map(|next| next.saturating_duration_since(now))
     }
 
-    /// When there is something to do at the latest.
+    /// The time at which there is something to do at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let timer = self
             .timers
@@ -356,7 +362,7 @@ impl Worker {
         if self.remote.desk.is_asked() {
             self.answer();
         }
-        // Also a worker that never runs out of its own takes what others send it.
+        // A worker that never runs out of its own jobs must take arrivals too.
         self.take_arrivals();
         self.shared.take_injected(&self.fresh);
         self.shared.take_woken(self.index, &self.tasks);
@@ -393,7 +399,7 @@ impl Worker {
         }
     }
 
-    /// A slot for a tenant, with its word.
+    /// Gives a new tenant a slot and its word.
     #[inline]
     fn occupy(&self) -> io::Result<(Word, &Slot)> {
         match self.slots.occupy(self.remote) {
@@ -443,7 +449,7 @@ impl Worker {
         id
     }
 
-    /// Notes how deep a stack was touched by the fiber that has just ended on it.
+    /// Notes how deep the fiber that has just ended touched its stack.
     #[cold]
     fn measure(&self, stack: &mut stack::Stack) {
         let place = stack::Label::at(stack.address()).and_then(stack::Label::place);
@@ -452,7 +458,7 @@ impl Worker {
         }
     }
 
-    /// Answers those who have asked.
+    /// Answers the questions on the desk.
     #[cold]
     fn answer(&self) {
         self.remote
@@ -527,7 +533,7 @@ impl Worker {
         Some(slot)
     }
 
-    /// Puts all spawned jobs on fibers, and those into the ready queue.
+    /// Puts all spawned jobs on fibers, and these fibers into the ready queue.
     pub(crate) fn prepare_all(&self) {
         while let Some(job) = self.next_job() {
             if let Some(slot) = self.prepare(job) {
@@ -546,7 +552,7 @@ impl Worker {
         self.slots.pop().map(|slot| self.word(slot))
     }
 
-    /// Resumes the fiber of `word`, or wakes the connection at rest, if there still is one.
+    /// Resumes the fiber of `word`, or wakes the connection at rest. Does nothing if the tenant has gone.
     pub(crate) fn resume_word(&self, word: Word) {
         if let Some(slot) = self.slots.get(word.slot())
             && word.is_generation(slot.generation.get())
@@ -556,7 +562,7 @@ impl Worker {
         }
     }
 
-    /// What others may know of the fiber of `word`.
+    /// The id of the fiber of `word`, and the label of its stack.
     pub(crate) fn tenant(&self, word: Word) -> Option<(u64, &'static stack::Label)> {
         let slot = self.slots.get(word.slot())?;
         let current = word.is_generation(slot.generation.get()) && slot.state() == State::Suspended;
@@ -568,7 +574,7 @@ impl Worker {
         self.remote.desk.resumed.get()
     }
 
-    /// The worker's host begins to work for it.
+    /// The host of an embedded worker begins to work for it.
     pub(crate) fn wake_up(&self) {
         self.remote.parker.unprepare();
         if self.shared.idle.leave_sleep(self.index) {
@@ -577,7 +583,7 @@ impl Worker {
         self.remote.desk.work_begins();
     }
 
-    /// The worker's host turns to something else: from now on whoever wakes a fiber rings. `true`: there is something to do.
+    /// The host turns to something else: from now on a wake-up rings. Returns whether there is something to do.
     pub(crate) fn lie_down(&self) -> bool {
         self.remote.desk.turn_ends(&self.load(), false);
         self.remote.parker.prepare();
@@ -642,13 +648,13 @@ impl Worker {
                     true => None,
                 };
                 match next {
-                    // After the last call there is no rest.
+                    // After the last call the connection does not rest again.
                     Some(Next::Sleep(deadline)) if cause != Cause::Shutdown => {
                         context::worker(|worker| resting.set_deadline(worker, deadline));
                         Some(resting)
                     }
                     _ => {
-                        // Its destructor may do I/O: on this fiber.
+                        // The destructor may do I/O, so it runs on this fiber.
                         isolate(move || drop(resting));
                         None
                     }
@@ -661,14 +667,14 @@ impl Worker {
     /// Queues a job that any worker may start.
     pub(crate) fn spawn(&self, job: Job) {
         if self.shared.workers() == 1 {
-            // Nobody steals: the plain queue does without atomic operations.
+            // Nobody steals here, so the plain queue does, without atomic operations.
             return self.spawn_local(job);
         }
         self.fresh.push(job);
         self.shared.wake_one();
     }
 
-    /// Queues a job that starts here. The one queue for jobs that are not `Send`: only this thread reaches it.
+    /// Queues a job that starts here. This is the one queue for jobs that are not `Send`: only this thread reaches it.
     pub(crate) fn spawn_local(&self, job: Job) {
         self.local.borrow_mut().push_back(job);
     }
@@ -680,7 +686,7 @@ impl Worker {
         core.suspend(Waits::nothing);
     }
 
-    /// Counts a blocking call that did not block; the fiber that makes too many in a row yields.
+    /// Counts a blocking call that did not block. A fiber that makes too many in a row yields.
     #[inline]
     pub(crate) fn charge(&self, core: &Core<'_>) {
         let completed = self.completed.get() + 1;
@@ -729,7 +735,7 @@ impl Worker {
         self.stopping.get()
     }
 
-    /// Cancels everything that lives here.
+    /// Cancels every tenant of this worker.
     fn stop(&self) {
         self.stopping.set(true);
         self.stop_at.set(Some(Instant::now() + self.shared.shutdown_timeout));
@@ -744,7 +750,7 @@ impl Worker {
         })
     }
 
-    /// Reports the fibers that would not end, and leaks their stacks: others may point into them.
+    /// Reports the fibers that would not end, and leaks their stacks: other code may point into them.
     fn abandon(&self) {
         for slot in (0..self.slots.made()).filter_map(|index| self.slots.get(index)) {
             if let Some(coroutine) = slot.take_fiber() {

@@ -1,4 +1,4 @@
-//! What is spawned: a closure and the place for its outcome in one allocation, shared by the fiber and its handle.
+//! A packet: a spawned closure and the place for its outcome in one allocation, shared by the fiber and its handle.
 //!
 //! ```text
 //!  Box ─▶ Packet { calls, header │ done: Completion<Result<T>> │ body: Option<F> }   freed by whichever of the two leaves last
@@ -9,9 +9,9 @@
 //! # Safety
 //!
 //! This file may use `unsafe` for the packet's memory and body, and to send jobs and handles between threads.
-//! [`Completion`] says who frees the packet: the job, when it finishes and the handle has gone before; else the handle. The
-//! body is touched only through the packet's one [`Job`], which leaves it empty when it ends, so a body is dropped where
-//! its job is. A job with a body that is not `Send` is made only by [`packet_local`], whose caller keeps it on its worker's own
+//! [`Completion`] decides who frees the packet: the job, if it finishes after the handle has gone; else the handle.
+//! Only the packet's one [`Job`] touches the body, and leaves it empty when it ends, so a body is dropped where its job
+//! is. Only [`packet_local`] makes a job with a body that is not `Send`; its caller keeps the job on its worker's own
 //! queue.
 #![allow(unsafe_code)]
 
@@ -35,14 +35,14 @@ use crate::worker::waker::Word;
 
 type Payload = Box<dyn Any + Send>;
 
-/// The part of a packet whose type everybody knows.
+/// The part of a packet whose type is the same for all.
 #[repr(C)]
 struct Front {
     calls: &'static Calls,
     header: Header,
 }
 
-/// The part that its handle knows.
+/// The part that the handle knows.
 #[repr(C)]
 struct Middle<T> {
     front: Front,
@@ -52,11 +52,11 @@ struct Middle<T> {
 #[repr(C)]
 struct Packet<F, T> {
     middle: Middle<T>,
-    /// Only touched through the one [`Job`].
+    /// Touched only through the one [`Job`].
     body: UnsafeCell<Option<F>>,
 }
 
-/// What a job does with a packet whose type it does not know. Each is to be called with the job's own packet.
+/// The calls of a job on a packet whose type it does not know. Each takes the job's own packet.
 struct Calls {
     run: unsafe fn(NonNull<Front>),
     fail: unsafe fn(NonNull<Front>, Payload),
@@ -83,7 +83,7 @@ impl<F: FnOnce() -> T, T> Packet<F, T> {
         unsafe { front.cast::<Self>().as_ref() }
     }
 
-    /// Runs the body and leaves its outcome, not shown yet.
+    /// Runs the body and leaves its outcome. The outcome is not shown yet.
     ///
     /// # Safety
     ///
@@ -103,7 +103,7 @@ impl<F: FnOnce() -> T, T> Packet<F, T> {
         // SAFETY: the one producer, once.
         unsafe { packet.middle.done.set(outcome) };
         if packet.middle.done.is_detached() {
-            // The value ends where its fiber does, so that its destructor may block.
+            // The value ends where its fiber does, so its destructor may block.
             // SAFETY: the one producer, between `set` and `finish`.
             isolate(|| unsafe { packet.middle.done.discard() });
         }
@@ -119,7 +119,7 @@ impl<F: FnOnce() -> T, T> Packet<F, T> {
         let packet = unsafe { Self::of(front) };
         // SAFETY: the caller is the packet's one job, so nobody else touches the body.
         let body = unsafe { &mut *packet.body.get() }.take();
-        // Nothing of the body has run; what it captured may still panic when dropped, which concerns nobody else.
+        // Nothing of the body has run. Its captures may still panic when they are dropped, which concerns nobody else.
         let dropped = catch_unwind(AssertUnwindSafe(move || drop(body)));
         let outcome = Err(dropped.err().unwrap_or(payload));
         packet.note_panic(&outcome);
@@ -127,7 +127,7 @@ impl<F: FnOnce() -> T, T> Packet<F, T> {
         unsafe { packet.middle.done.set(outcome) };
     }
 
-    /// A panic is the scope's to report, unless a handle takes it.
+    /// Counts a panic in the scope. A handle that takes the panic uncounts it.
     fn note_panic(&self, outcome: &thread::Result<T>) {
         if let Err(payload) = outcome
             && let Some(scope) = self.middle.front.header.scope()
@@ -137,7 +137,7 @@ impl<F: FnOnce() -> T, T> Packet<F, T> {
         }
     }
 
-    /// Shows the outcome to the handle. `true`: there is none, the packet is the job's to free.
+    /// Shows the outcome to the handle. Returns true if there is no handle: then the packet is the job's to free.
     ///
     /// # Safety
     ///
@@ -147,9 +147,11 @@ impl<F: FnOnce() -> T, T> Packet<F, T> {
         unsafe { Self::of(front).middle.done.finish() }
     }
 
+    /// Frees the packet.
+    ///
     /// # Safety
     ///
-    /// By the side that the completion has named, once.
+    /// Only the side that the completion has named may call it, once.
     unsafe fn free(front: NonNull<Front>) {
         // SAFETY: the packet came from a box of this type, and the other side will not touch it again.
         drop(unsafe { Box::from_raw(front.cast::<Self>().as_ptr()) });
@@ -159,9 +161,9 @@ impl<F: FnOnce() -> T, T> Packet<F, T> {
 /// A spawned closure that has not run yet. Dropping it cancels it. One word.
 pub(crate) type Job = ScopedJob<'static>;
 
-/// A [`Job`] whose closure may borrow. Only `scope.rs` makes one that does, and vouches for it.
+/// A [`Job`] whose closure may borrow. Only `fiber/scope.rs` makes one that does, and answers for the lifetime.
 pub(crate) struct ScopedJob<'a> {
-    /// None when the job has ended.
+    /// `None` when the job has ended.
     packet: Option<NonNull<Front>>,
     body: PhantomData<&'a ()>,
 }
@@ -171,7 +173,7 @@ pub(crate) struct ScopedJob<'a> {
 unsafe impl Send for ScopedJob<'_> {}
 
 impl ScopedJob<'_> {
-    /// The pointer to the whole packet; one made from [`front`](Self::front) would be to its front alone.
+    /// The pointer to the whole packet. A pointer made from [`front`](Self::front) would reach its front alone.
     #[inline]
     fn packet(&self) -> NonNull<Front> {
         self.packet.expect("a job that has ended is not used any more")
@@ -188,19 +190,19 @@ impl ScopedJob<'_> {
         &self.front().header
     }
 
-    /// The fiber starts as `word`; false if it was cancelled before.
+    /// Notes that the fiber starts as `word`. Returns false if it was cancelled before.
     pub(crate) fn start(&mut self, word: Word) -> bool {
         self.header().start(word)
     }
 
-    /// Runs the closure and leaves its outcome, which [`end`](Self::end) will show. Never unwinds. To be called once.
+    /// Runs the closure and leaves its outcome, which [`end`](Self::end) shows. Never unwinds. Called once.
     #[inline]
     pub(crate) fn run(&self) {
         // SAFETY: this is the packet's one job; the caller, `Worker::start`, runs or abandons it once and then ends it.
         unsafe { (self.front().calls.run)(self.packet()) }
     }
 
-    /// As [`run`](Self::run) for a closure that is not to run.
+    /// Leaves `payload` as the outcome of a closure that is not to run.
     pub(crate) fn abandon(&self, payload: Payload) {
         // SAFETY: as in `run`.
         unsafe { (self.front().calls.fail)(self.packet(), payload) }
@@ -211,19 +213,19 @@ impl ScopedJob<'_> {
         self.finish();
     }
 
-    /// Ends the fiber before it began, with `payload` for its handle.
+    /// Ends the fiber before it begins, with `payload` for its handle.
     pub(crate) fn fail(self, payload: Payload) {
         self.abandon(payload);
         self.end();
     }
 
-    /// Shows the packet's outcome and frees it if nobody is there to see.
+    /// Shows the outcome, and frees the packet if there is no handle.
     #[inline]
     fn finish(&mut self) {
         let Some(packet) = self.packet.take() else { return };
         // SAFETY: the packet lives until the job has finished it, which is below.
         let Front { calls, header } = unsafe { packet.as_ref() };
-        // Given up last: the scope may end, and what the packet borrows with it.
+        // The ticket is given up last: the scope may end then, and with it everything that the packet borrows.
         let ticket = header.ticket();
         // SAFETY: the one job, once, after its outcome was left.
         if unsafe { (calls.finish)(packet) } {
@@ -243,7 +245,7 @@ impl Drop for ScopedJob<'_> {
     }
 }
 
-/// A packet as seen by whoever waits for its outcome. Unique. One word.
+/// A packet as its handle sees it. Unique. One word.
 pub(crate) struct Handle<'a, T>(NonNull<Middle<T>>, PhantomData<(T, &'a ())>);
 
 // SAFETY: a handle reaches the header, which is Sync, and the outcome, which it may take or drop where it is: T is Send.
@@ -316,9 +318,9 @@ impl<T> fmt::Debug for Handle<'_, T> {
 
 /// The handle of a fiber: waits for its value, or asks it to end. Dropping it lets the fiber run on.
 ///
-/// It is also a future, which gives what [`join`](JoinHandle::join) does: `&mut handle` is an arm of
-/// [`select!`](crate::select!) that leaves the handle usable when another arm wins. Like any future it must not be polled after it
-/// was ready: that panics.
+/// The handle is also a future with the outcome of [`join`](JoinHandle::join). `&mut handle` is an arm of
+/// [`select!`](crate::select!) that leaves the handle usable when another arm wins. Polling it again after it was ready
+/// panics.
 ///
 /// ```
 /// osier::run(|| {
@@ -336,13 +338,13 @@ impl<T> fmt::Debug for Handle<'_, T> {
 pub struct JoinHandle<T>(Handle<'static, T>);
 
 impl<T> JoinHandle<T> {
-    /// Waits for the fiber to end and gives its value, or what it panicked with.
+    /// Waits for the fiber to end and gives its value, or the payload of its panic.
     ///
     /// The payload of a fiber that was cancelled is a [`Cancelled`].
     ///
     /// # Suspends
     ///
-    /// Until the fiber has ended, if it has not. # Blocks the thread when called on a plain one.
+    /// Until the fiber has ended, if it has not. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -350,7 +352,7 @@ impl<T> JoinHandle<T> {
     ///
     /// # Errors
     ///
-    /// What the fiber panicked with; [`Cancelled`]; an [`std::io::Error`] if there was no memory for its stack.
+    /// The payload of the fiber's panic; [`Cancelled`]; an [`std::io::Error`] if there was no memory for its stack.
     ///
     /// # Panics
     ///
@@ -388,7 +390,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// A closure that may run on any thread, with its handle.
+/// Makes a packet whose job may run on any thread.
 pub(crate) fn packet<F, T>(header: Header, body: F) -> (Job, JoinHandle<T>)
 where
     F: FnOnce() -> T + Send + 'static,
@@ -398,7 +400,7 @@ where
     (job, JoinHandle(handle))
 }
 
-/// A closure that must stay on this thread: the job may only go into the own queue of this thread's worker.
+/// Makes a packet whose job must stay on this thread: it may only go into the own queue of this thread's worker.
 pub(crate) fn packet_local<F, T>(header: Header, body: F) -> (Job, JoinHandle<T>)
 where
     F: FnOnce() -> T + 'static,
@@ -408,7 +410,8 @@ where
     (job, JoinHandle(handle))
 }
 
-/// A closure that may borrow: for `scope.rs`, which sees to it that the job is gone in time.
+/// Makes a packet whose closure may borrow, for `fiber/scope.rs`, which keeps the borrowed values until the job is
+/// gone.
 pub(crate) fn packet_unbounded<'a, F, T>(header: Header, body: F) -> (ScopedJob<'a>, Handle<'a, T>)
 where
     F: FnOnce() -> T + 'a,
@@ -424,7 +427,7 @@ where
         },
         body: UnsafeCell::new(Some(body)),
     });
-    // Both are the same address; which of them frees it is the completion's to say.
+    // Both pointers are the same address. The completion decides which side frees it.
     let packet = NonNull::from(Box::leak(packet));
     let job = ScopedJob {
         packet: Some(packet.cast()),

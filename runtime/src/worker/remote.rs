@@ -1,9 +1,10 @@
-//! What other threads may touch of a worker: its inbox of wake-ups, its parker, the doorbell of its poller, and what leaves
-//! register with (`wait/driver.rs`).
+//! The part of a worker that other threads may touch: its inbox of wake-ups, its parker, the doorbell of its poller,
+//! and the timers and descriptors that leaves register (`wait/driver.rs`).
 //!
-//! A [`Remote`] is never freed: when its runtime ends it goes to a free list and serves a later worker. So a waker, which
-//! is only a number, can look it up at any time without a reference count, and the worst a late one does is wake a
-//! stranger spuriously. The table below is the one process-wide static of the runtime's scheduling; `wait/socket.rs` has the one of its sockets.
+//! A [`Remote`] is never freed. When its runtime ends it goes to a free list and serves a later worker. So a waker,
+//! which is only a number, can find the remote at any time without a reference count, and a late waker does no worse
+//! than wake a stranger spuriously. `TABLE` is the one process-wide static of scheduling; `wait/socket.rs` has the one
+//! of sockets.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -47,12 +48,14 @@ pub(crate) struct Remote {
     pub(crate) id: u16,
     pub(crate) inbox: Inbox,
     pub(crate) parker: Parker,
-    /// The first id that no fiber of its workers has had. Written at the end of a worker, read at the start of the next.
+    /// The first id that no fiber of its workers has had. Written at the end of a worker, read at the start of the
+    /// next.
     pub(crate) next_fiber: AtomicU64,
     poller: Mutex<Option<Arc<Poller>>>,
-    /// Its poller reports edges, and half-closes by name; written when it is claimed, as the next.
+    /// Whether the poller reports edges, and half-closes by name. This flag and the next are written when the remote is
+    /// claimed.
     edges: AtomicBool,
-    /// Its poller forgets a descriptor that is closed.
+    /// Whether the poller forgets a descriptor that is closed.
     forgets_closed: AtomicBool,
     pub(crate) timers: Timers,
     pub(crate) descriptors: descriptor::Table,
@@ -66,13 +69,13 @@ pub(crate) struct Remote {
 pub(crate) struct RemoteSlot {
     link: Link,
     pub(crate) generation: AtomicU32,
-    /// The id of the fiber that was last started in the slot, and an address in its stack; 0: none yet.
+    /// The id of the fiber that was last started in the slot, and an address in its stack; 0 before the first fiber.
     pub(crate) fiber: AtomicU64,
     pub(crate) stack: AtomicUsize,
 }
 
 impl RemoteSlot {
-    /// The id of the fiber that was last started here, and what is known of its stack.
+    /// The id of the fiber that was last started here, and the label of its stack.
     pub(crate) fn tenant(&self) -> Option<(u64, &'static Label)> {
         let label = Label::at(self.stack.load(Ordering::Relaxed))?;
         Some((self.fiber.load(Ordering::Relaxed), label))
@@ -80,7 +83,8 @@ impl RemoteSlot {
 }
 
 impl Remote {
-    /// A remote for a worker that starts, whose doorbell is `poller`; `None` when the process has [`WORKERS_MAX`].
+    /// Claims a remote for a worker that starts, whose doorbell is `poller`. Returns `None` when the process has
+    /// [`WORKERS_MAX`].
     pub(crate) fn claim(poller: Arc<Poller>) -> Option<&'static Remote> {
         let mut free = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let id = match free.unused.pop() {
@@ -115,10 +119,10 @@ impl Remote {
         Some(remote)
     }
 
-    /// Gives the remote back. Late wake-ups may still reach it; they do nothing.
+    /// Gives the remote back. Late wake-ups may still reach it, and do nothing.
     pub(crate) fn release(&self) {
         *self.doorbell() = None;
-        // Who waits here for time or for a foreign descriptor goes elsewhere.
+        // A leaf that waits here for time or for a descriptor registers with another driver.
         self.timers.forget_all();
         self.descriptors.forget_all();
         self.tasks.reopen();
@@ -128,7 +132,7 @@ impl Remote {
             .push(self.id);
     }
 
-    /// Makes the worker look at its queues: to be called after something was put into one of them.
+    /// Makes the worker look at its queues. The caller has put something into one of them.
     pub(crate) fn ring(&self) {
         if self.parker.unpark()
             && let Some(poller) = &*self.doorbell()
@@ -138,13 +142,14 @@ impl Remote {
         }
     }
 
-    /// Whether its poller reports edges, so that sources are registered once. Otherwise they are armed for each wait.
+    /// Whether the poller reports edges, so that a socket is registered once. Otherwise a socket is armed for each
+    /// wait.
     #[inline]
     pub(crate) fn has_edges(&self) -> bool {
         self.edges.load(Ordering::Relaxed)
     }
 
-    /// Whether a descriptor of ours may be closed without a word to its poller.
+    /// Whether a descriptor of ours may be closed without telling the poller.
     pub(crate) fn forgets_closed(&self) -> bool {
         self.forgets_closed.load(Ordering::Relaxed)
     }
@@ -184,7 +189,8 @@ pub(crate) fn of(worker: u16) -> Option<&'static Remote> {
     TABLE.get(worker as usize)?.get().copied()
 }
 
-/// Wakes what `word` names: pushes it to the ready queue of this thread's worker, or to the inbox of another's.
+/// Wakes the tenant that `word` names: through the ready queue of this thread's worker, or through the inbox of
+/// another's.
 pub(crate) fn wake(word: Word) {
     if context::wake_here(word) {
         return;

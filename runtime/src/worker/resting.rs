@@ -13,33 +13,33 @@ use crate::worker::context;
 use crate::worker::isolate::isolate;
 use crate::worker::waker::Word;
 
-/// Why a dormant connection was woken.
+/// The reason why a dormant connection was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// There are bytes, or the end of them, or an error.
+    /// The socket has bytes, their end, or an error.
     Readable,
-    /// What it polled in [`Dormant::poll_woken`] is ready.
+    /// A leaf polled in [`Dormant::poll_woken`] is ready.
     Woken,
     /// The deadline given with [`Next::Sleep`] has passed.
     Deadline,
-    /// The runtime shuts down: the last call.
+    /// The runtime shuts down. This is the last call.
     Shutdown,
 }
 
-/// What becomes of a connection after a burst.
+/// The next state of a connection after a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Dormant again, until there is something to read or the deadline has passed. Bytes that came meanwhile start the
     /// next burst at once.
     Sleep(Option<Instant>),
-    /// Drop it.
+    /// Dropped.
     End,
 }
 
-/// Something that is idle most of the time: a connection between requests.
+/// A connection that is idle most of the time, between two requests for example.
 ///
-/// [`park_local`](crate::dormant::park_local) takes it; it then lives on that worker, as a few words beside its socket, without a stack. See
-/// `examples/echo.rs` for the same with a fiber per connection.
+/// [`park_local`](crate::dormant::park_local) takes it. It then lives on that worker, as a few words beside its socket,
+/// without a stack. `examples/echo.rs` does the same with a fiber per connection.
 ///
 /// ```
 /// use osier::dormant::{self, Cause, Dormant, Next};
@@ -73,37 +73,37 @@ pub enum Next {
 /// }).unwrap();
 /// ```
 pub trait Dormant: 'static {
-    /// The socket it waits for; always the same one.
+    /// The socket that the connection waits for; always the same one.
     fn source(&self) -> &dyn Source;
 
-    /// Asks what else it waits for besides its socket: leaves that are in the box, polled here with `cx`, so that they wake
-    /// the connection. Called before each rest and after each wake-up, on the worker and not on a fiber: it must not block.
-    /// `Ready` gives it a fiber, with [`Cause::Woken`]; it is then not asked again before that. A panic ends the connection,
-    /// which is dropped on a fiber.
+    /// Polls with `cx` the leaves in the box that the connection waits for besides its socket, so that they wake the
+    /// connection. The worker calls it before each rest and after each wake-up, not on a fiber: it must not block.
+    /// `Ready` gives the connection a fiber, with [`Cause::Woken`], and the call is not repeated before that. A panic
+    /// ends the connection, which is dropped on a fiber.
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending
     }
 
-    /// Runs on a fiber of the worker it lives on. A panic ends the connection and nothing else.
+    /// Serves the connection, on a fiber of the worker where it lives. A panic ends the connection and nothing else.
     fn wake(&mut self, cause: Cause) -> Next;
 }
 
-/// No deadline.
+/// The tick of no deadline.
 const NEVER: u64 = u64::MAX;
 
-/// A connection at rest, and while its fiber runs in the hands of that. Times are ticks of its worker's wheel, which take
+/// A connection at rest; while its fiber runs, that fiber holds it. Times are ticks of its worker's wheel, which take
 /// half as much room as an `Option<Instant>`: an idle server has little else in memory.
 pub(crate) struct Resting {
     pub(crate) connection: Box<dyn Dormant>,
     entry: &'static Entry,
     deadline: u64,
     timer: Option<Key>,
-    /// When the timer fires, if there is one: at or before the deadline.
+    /// The tick of the timer, if there is one: at or before the deadline.
     armed: u64,
-    /// [`Dormant::poll_woken`] has said so, and is not asked again before the connection has been told.
+    /// Set when [`Dormant::poll_woken`] was ready. It is not called again before the connection has got its fiber.
     woken: bool,
-    /// It has panicked instead: of what it holds nothing is called any more.
+    /// Set when a call of the connection has panicked. Nothing but its destructor is called any more.
     pub(crate) has_panicked: bool,
 }
 
@@ -120,7 +120,7 @@ impl Resting {
         }
     }
 
-    /// From now on the socket wakes `word`.
+    /// Makes the socket wake `word` from now on.
     pub(crate) fn attach(&self, word: Word) {
         self.entry.set_dormant(Some(word));
     }
@@ -129,7 +129,7 @@ impl Resting {
         self.deadline = deadline.map_or(NEVER, |deadline| worker.tick_after(deadline));
     }
 
-    /// What there is to do for it.
+    /// The reason to give it a fiber now, if there is one.
     pub(crate) fn cause(&mut self, worker: &Worker, word: Word) -> Option<Cause> {
         if self.entry.is_readable() {
             Some(Cause::Readable)
@@ -149,7 +149,7 @@ impl Resting {
         }
     }
 
-    /// It is woken for `cause`.
+    /// Notes that it is woken for `cause`.
     #[inline]
     pub(crate) fn note_wake(&mut self, cause: Cause) {
         if cause == Cause::Woken {
@@ -157,16 +157,16 @@ impl Resting {
         }
     }
 
-    /// Sees to it that the socket's next event comes, where the poller has to be asked for each.
+    /// Asks the poller for the socket's next event, where it has to be asked for each.
     #[inline]
     pub(crate) fn listen(&self, worker: &Worker) {
         if !worker.remote.has_edges() && self.connection.source().watched().own_here().is_err() {
-            // A burst meets the error.
+            // The burst meets the error.
             self.entry.try_read();
         }
     }
 
-    /// Sees to it that a timer fires no later than the deadline.
+    /// Arms a timer that fires no later than the deadline.
     pub(crate) fn arm(&mut self, worker: &Worker, word: Word) {
         if self.deadline == NEVER {
             return;

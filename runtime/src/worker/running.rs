@@ -25,11 +25,11 @@ thread_local! {
     };
 }
 
-/// Says for the length of one poll which task runs. Polls nest where one task's poll blocks on another executor's loop.
+/// The guard of one poll: says which task runs. Polls nest where one task's poll blocks on another executor's loop.
 pub(crate) struct Entered<'a> {
     locals: &'a mut Locals,
     outer: u64,
-    /// What most tasks have not: the name, and locals, of the outer one while this one has any.
+    /// The name and locals of the outer task, kept only while one of the two tasks has any.
     others: Option<(Option<Arc<str>>, Locals)>,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Entered<'a> {
         loop {
             let last = RUNNING.with(|running| running.locals.borrow_mut().pop());
             let Some(last) = last else { return };
-            // If it panics the others shall still be dropped.
+            // A panic of one destructor does not keep the others from being dropped.
             isolate(move || drop(last));
         }
     }
@@ -68,7 +68,7 @@ impl Drop for Entered<'_> {
                     *self.locals = running.locals.replace(locals);
                 }
                 None if running.locals.borrow().is_empty() => {}
-                // Made in this poll.
+                // The locals were made in this poll.
                 None => *self.locals = running.locals.take(),
             }
         });

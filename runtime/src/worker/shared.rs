@@ -1,4 +1,4 @@
-//! What the workers of one runtime share: the queues of jobs that nobody has started, and who sleeps.
+//! The state that the workers of one runtime share: the queues of jobs that nobody has started, and who sleeps.
 //!
 //! | queue | filled by | taken by |
 //! |---|---|---|
@@ -19,7 +19,7 @@ use crate::worker::executor::{self, Runnable};
 use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
 
-/// What the workers of a runtime share.
+/// The state that the workers of a runtime share.
 pub(crate) struct Shared {
     pub(crate) seats: Box<[Seat]>,
     pub(crate) injector: Injector<Job>,
@@ -65,7 +65,7 @@ impl Shared {
         self.wake_one();
     }
 
-    /// After jobs were queued: wakes a sleeper to look for them, unless somebody is looking already.
+    /// Wakes a sleeper to look for queued jobs, unless a worker is looking already.
     #[inline]
     pub(crate) fn wake_one(&self) {
         if let Some(index) = self.idle.wake_candidate() {
@@ -73,7 +73,7 @@ impl Shared {
         }
     }
 
-    /// Whether anything waits that worker `index` could take.
+    /// Whether a job or task waits that worker `index` could take.
     pub(crate) fn has_work(&self, index: usize) -> bool {
         !self.injector.is_empty()
             || !self.tasks.is_empty()
@@ -84,7 +84,7 @@ impl Shared {
                 .any(|seat| !seat.stealer.is_empty() || !seat.stealers.is_empty())
     }
 
-    /// Takes some of the jobs from outside into a worker's deque, although that has others to run.
+    /// Takes some of the jobs from outside into a worker's deque. A worker that has others to run calls it too.
     pub(crate) fn take_injected(&self, fresh: &Deque<Job>) {
         if !self.injector.is_empty() {
             self.steal(|| self.injector.steal_batch(fresh));
@@ -118,7 +118,7 @@ impl Shared {
             })
     }
 
-    /// Takes some of the tasks that others have woken: those from outside, and those that only worker `index` may poll.
+    /// Takes some of the tasks that others have woken: tasks from outside, and tasks that only worker `index` may poll.
     pub(crate) fn take_woken(&self, index: usize, queue: &executor::Queue) {
         if !self.tasks.is_empty() {
             self.steal(|| self.tasks.steal_batch(queue.deque()));
@@ -149,7 +149,7 @@ impl Shared {
         }
     }
 
-    /// The other seats, beginning behind `index`: so that not all thieves go to the same door.
+    /// The other seats, beginning behind `index`, so that not all thieves go to the same door.
     fn others(&self, index: usize) -> impl Iterator<Item = &Seat> {
         self.seats[index + 1..].iter().chain(&self.seats[..index])
     }

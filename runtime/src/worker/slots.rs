@@ -1,6 +1,6 @@
-//! The slots of a worker: who lives there, and whether it is queued.
+//! The slots of a worker: the tenant of each, and whether it is queued.
 //!
-//! They never move, so a fiber is resumed where it lies. Owner thread only.
+//! Slots never move, so a fiber is resumed where it lies. Only the owner thread uses them.
 //!
 //! ```text
 //!   Free ── occupy ──▶ Running ◀── resume ──┐
@@ -11,10 +11,10 @@
 //!
 //! # Safety
 //!
-//! This file may use `unsafe` to follow the ready queue's pointers, which are to slots of the same table, and to reach a
-//! slot's body while the slot is shared. The body is touched only by [`Slot::resume`] and
-//! by the calls that store or take a tenant. While a coroutine runs in place its slot's state is `Running`, and every other
-//! call looks at the state first; the slots are not `Sync`, so there is no other thread.
+//! This file may use `unsafe` to follow the ready queue's pointers, which lead to slots of the same table, and to reach
+//! a slot's body while the slot is shared. Only [`Slot::resume`] and the calls that store or take a tenant touch the
+//! body. While a coroutine runs in place, its slot's state is `Running`, and every other call looks at the state first.
+//! Slots are not `Sync`, so there is no other thread.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -31,16 +31,16 @@ use crate::worker::waker::{SLOTS_MAX, next_generation};
 
 pub(crate) type Fiber = Coroutine<Resume, (), Exit>;
 
-/// What a fiber is resumed for.
+/// The reason to resume a fiber.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resume {
-    /// To go on.
+    /// The fiber goes on.
     Run,
-    /// To show where it is, and suspend again as it was.
+    /// The fiber shows where it is, and suspends again as it was.
     Show,
 }
 
-/// How a fiber's coroutine ends: for good, or with a connection to leave at rest.
+/// The end of a fiber's coroutine: for good, or with a connection to leave at rest.
 pub(crate) type Exit = Option<Box<Resting>>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,12 +59,12 @@ enum Body {
 
 pub(crate) struct Slot {
     pub(crate) generation: Cell<u32>,
-    /// In the ready queue, where `next` is the one behind it.
+    /// Set while the slot is in the ready queue. `next` is the slot behind it.
     queued: Cell<bool>,
     next: Cell<*const Slot>,
     index: u32,
     state: Cell<State>,
-    /// What others see of this slot; made with its first tenant.
+    /// The part of this slot that other threads see; made with its first tenant.
     remote: Cell<Option<&'static RemoteSlot>>,
     /// `Fiber` if Suspended, or Running on a fiber; `Resting` if Resting; else `Empty`.
     body: UnsafeCell<Body>,
@@ -83,7 +83,7 @@ impl Slot {
         }
     }
 
-    /// A new tenant, or none: words of the former one are stale from here on.
+    /// Begins a new generation, for a new tenant or none. Words of the former tenant are stale from here on.
     #[inline]
     fn next_generation(&self) {
         let generation = next_generation(self.generation.get());
@@ -105,7 +105,7 @@ impl Slot {
         self.queued.get()
     }
 
-    /// Says to other threads which fiber runs in this slot, on which stack.
+    /// Notes for other threads which fiber runs in this slot, on which stack.
     #[inline]
     pub(crate) fn set_tenant(&self, id: u64, stack: usize) {
         if let Some(remote) = self.remote.get() {
@@ -114,7 +114,7 @@ impl Slot {
         }
     }
 
-    /// The id of the fiber that was last started here, and what is known of its stack.
+    /// The id of the fiber that was last started here, and the label of its stack.
     pub(crate) fn tenant(&self) -> Option<(u64, &'static Label)> {
         self.remote.get()?.tenant()
     }
@@ -127,7 +127,8 @@ impl Slot {
         self.state.set(State::Suspended);
     }
 
-    /// Runs the coroutine until it suspends (`None`) or ends; then it is to be taken out by [`take_ended`](Slot::take_ended).
+    /// Runs the coroutine until it suspends (`None`) or ends. Then the caller takes it out by
+    /// [`take_ended`](Slot::take_ended).
     #[inline(always)]
     fn resume(&self) -> Option<Exit> {
         debug_assert!(self.state.get() == State::Suspended);
@@ -146,7 +147,7 @@ impl Slot {
         }
     }
 
-    /// Lets a suspended fiber show where it is (`Core::suspend` does); false if there is none.
+    /// Lets a suspended fiber show where it is (`Core::suspend` does so). Returns false if there is no started fiber.
     pub(crate) fn show(&self) -> bool {
         if self.state.get() != State::Suspended {
             return false;
@@ -181,7 +182,7 @@ impl Slot {
         self.state.set(State::Resting);
     }
 
-    /// Takes the connection at rest out; the slot is Running then.
+    /// Takes the connection at rest out. The slot is Running then.
     pub(crate) fn take_resting(&self) -> Option<Box<Resting>> {
         match self.take(State::Resting)? {
             Body::Resting(resting) => Some(resting),
@@ -189,7 +190,7 @@ impl Slot {
         }
     }
 
-    /// Takes the suspended fiber out; the slot is Running then.
+    /// Takes the suspended fiber out. The slot is Running then.
     pub(crate) fn take_fiber(&self) -> Option<Fiber> {
         match self.take(State::Suspended)? {
             Body::Fiber(fiber) => Some(fiber),
@@ -210,14 +211,14 @@ impl Slot {
 pub(crate) struct Slots {
     table: Table<Slot>,
     free: std::cell::RefCell<Vec<u32>>,
-    /// Slots that were ever occupied.
+    /// The number of slots that were ever occupied.
     made: Cell<u32>,
     live: Cell<usize>,
-    /// The ready queue: through the slots, so that it is never full and allocates nothing.
+    /// The ready queue. It leads through the slots, so it is never full and allocates nothing.
     head: Cell<*const Slot>,
     tail: Cell<*const Slot>,
     ready: Cell<u32>,
-    /// Whose fiber was switched to last.
+    /// The slot whose fiber was switched to last.
     current: Cell<*const Slot>,
 }
 
@@ -235,13 +236,13 @@ impl Slots {
         }
     }
 
-    /// How many slots are in the ready queue.
+    /// The number of slots in the ready queue.
     #[inline]
     pub(crate) fn ready(&self) -> u32 {
         self.ready.get()
     }
 
-    /// Puts the slot at the end of the ready queue, unless it is in it.
+    /// Puts the slot at the end of the ready queue, unless it is queued already.
     #[inline]
     pub(crate) fn queue(&self, slot: &Slot) {
         if slot.queued.replace(true) {
@@ -294,12 +295,12 @@ impl Slots {
         slot.resume()
     }
 
-    /// How many slots are occupied.
+    /// The number of occupied slots.
     pub(crate) fn live(&self) -> usize {
         self.live.get()
     }
 
-    /// How many slots were ever occupied.
+    /// The number of slots that were ever occupied.
     pub(crate) fn made(&self) -> u32 {
         self.made.get()
     }
@@ -309,7 +310,7 @@ impl Slots {
         self.table.get(index)
     }
 
-    /// A slot for a new tenant, Running, under a new generation; `None` when there are [`SLOTS_MAX`].
+    /// Gives a new tenant a slot, Running, under a new generation. Returns `None` when [`SLOTS_MAX`] are occupied.
     #[inline]
     pub(crate) fn occupy(&self, remote: &'static Remote) -> Option<&Slot> {
         let index = match self.free.borrow_mut().pop() {
@@ -332,7 +333,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// Ends the tenant of a Running slot: its word is stale from here on.
+    /// Ends the tenant of a Running slot. Its word is stale from here on.
     pub(crate) fn vacate(&self, slot: &Slot) {
         debug_assert!(slot.state.get() == State::Running);
         slot.next_generation();
@@ -346,7 +347,7 @@ impl Slots {
 mod tests {
     use super::*;
 
-    /// A million fibers are a million of these.
+    /// A million fibers need a million slots.
     #[test]
     fn a_slot_is_small() {
         assert!(size_of::<Slot>() <= 80, "{}", size_of::<Slot>());

@@ -1,13 +1,13 @@
-//! A table that grows and never moves: 2²⁴ entries, in leaves of 256 that are made when first asked for.
+//! A table that grows and never moves: 2²⁴ entries, in leaves of 256 that are made when they are first asked for.
 //!
 //! ```text
 //!   index  23     16 15      8 7       0
 //!         │  branch │   leaf  │  entry  │        an entry costs its own bytes and 1/256 of a leaf's pointer
 //! ```
 //!
-//! Chunks that double would be found in fewer steps, but half of the last one is initialised, and so resident, for nobody:
-//! it was 100 of 430 bytes of an idle connection. Entries may be reached from any thread; those of the workers' own table,
-//! which are not `Sync`, only from theirs, as the compiler sees to.
+//! Chunks that double would be found in fewer steps. But half of the last chunk is initialised, and so resident,
+//! without use: it was 100 of 430 bytes of an idle connection. Any thread may reach the entries of a table of `Sync`
+//! entries. The slots of a worker are not `Sync`, so the compiler keeps them on its thread.
 
 use std::sync::OnceLock;
 
@@ -34,11 +34,11 @@ impl<T> Table<T> {
         self.branches.get(branch)?.get()?.get(leaf)?.get()?.get(entry)
     }
 
-    /// The entry; its leaf is made by `make`, which is given each entry's index.
+    /// The entry. `make` makes its leaf and is given the index of each entry.
     ///
     /// # Panics
     ///
-    /// From 2²⁴ on.
+    /// If the index is 2²⁴ or more.
     pub(crate) fn get_or_make(&self, index: u32, make: impl Fn(u32) -> T) -> &T {
         let [branch, leaf, entry] = split(index);
         let branch = self.branches[branch].get_or_init(|| (0..FANOUT).map(|_| OnceLock::new()).collect());

@@ -26,7 +26,7 @@ use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
 use crate::worker::shared::{Seat, Shared};
 
-/// How the workers of a runtime are made.
+/// The settings that workers are made with.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The threads are called `name-0`, `name-1` and so on.
@@ -53,7 +53,7 @@ impl Default for Settings {
 pub(crate) struct Threads {
     pub(crate) shared: Arc<Shared>,
     threads: Vec<thread::JoinHandle<()>>,
-    /// Hears from each worker when its loop has ended.
+    /// Receives a message from each worker when its loop has ended.
     ended: Mutex<mpsc::Receiver<()>>,
 }
 
@@ -86,7 +86,7 @@ impl Threads {
                 match vacancy.fill(index, shared) {
                     Ok((worker, claim)) => {
                         let watching = watch(claim.0);
-                        // The builder may have given up; then the worker is told to stop.
+                        // The builder may have given up. Then the worker is stopped.
                         let _ = started.send(Ok(()));
                         context::enter_worker(&worker, || worker.run());
                         drop(watching);
@@ -95,10 +95,10 @@ impl Threads {
                     }
                     Err(error) => drop(started.send(Err(error))),
                 }
-                // Nobody hears it if the runtime was not built to the end.
+                // Nobody receives it if the runtime was not built to the end.
                 let _ = ends.send(());
             });
-            // Dropping the threads ends those that run already.
+            // Dropping the threads ends the ones that run already.
             running.threads.push(thread?);
         }
         drop((started, ends));
@@ -137,14 +137,14 @@ impl Drop for Threads {
                 eprintln!("osier: a worker ended by a panic: {}", message(&*payload));
             }
         }
-        // What was queued too late to be started is dropped here, and so cancelled.
+        // Jobs that were queued too late to start are dropped here, and so cancelled.
         while !self.shared.injector.is_empty() {
             drop(self.shared.injector.steal());
         }
         while !self.shared.tasks.is_empty() {
             isolate(|| drop(self.shared.tasks.steal()));
         }
-        // Of a task that did not end in time: it may be dropped on its own thread alone, which is gone.
+        // A task that did not end in time may be dropped on its own thread alone, which is gone.
         for seat in &self.shared.seats {
             while let Steal::Success(task) = seat.local_tasks.steal() {
                 std::mem::forget(task);
@@ -213,7 +213,7 @@ pub(crate) fn prepare(
     Ok((shared, vacancies))
 }
 
-/// The place of a worker that is not there yet.
+/// The place of a worker that is not made yet.
 pub(crate) struct Vacancy {
     name: String,
     claim: Claim,
@@ -223,7 +223,7 @@ pub(crate) struct Vacancy {
 }
 
 impl Vacancy {
-    /// Its worker, to be made on its own thread. The claim is to go after that.
+    /// Makes the worker, on its own thread. The claim must be dropped after the worker.
     pub(crate) fn fill(self, index: usize, shared: Arc<Shared>) -> io::Result<(Worker, Claim)> {
         let worker = Worker::new(index, shared, self.claim.0, self.poller, self.deque, self.tasks)?;
         Ok((worker, self.claim))
@@ -241,7 +241,7 @@ impl Drop for Claim {
     }
 }
 
-/// Lets a blocking call know that it is made inside the panic hook: there it blocks the thread.
+/// Marks the panic hook for blocking calls, which block the thread there.
 fn wrap_panic_hook() {
     static WRAPPED: Once = Once::new();
     WRAPPED.call_once(|| {

@@ -7,9 +7,9 @@
 //! └────────────┴────────────────────┴────────────────────────┘
 //! ```
 //!
-//! Clone and drop are free and waking is a table look-up ([`crate::worker::remote`]). A stale word (the slot was freed, its
-//! generation moved on, the worker is gone) wakes nothing, or, after 2²⁸ reuses of one slot, wakes the wrong one
-//! spuriously; every leaf tolerates a spurious wake-up.
+//! Clone and drop are free, and waking is a table look-up ([`crate::worker::remote`]). A word is stale when the slot
+//! was freed, its generation moved on, or the worker is gone. A stale word wakes nothing, or, after 2²⁸ reuses of one
+//! slot, wakes the wrong tenant spuriously. Every leaf tolerates a spurious wake-up.
 //!
 //! # Safety
 //!
@@ -23,9 +23,9 @@ const GENERATION_BITS: u32 = 28;
 const SLOT_BITS: u32 = 24;
 const WORKER_BITS: u32 = 12;
 
-/// How many workers a process may have at once.
+/// The number of workers that a process may have at once.
 pub(crate) const WORKERS_MAX: usize = 1 << WORKER_BITS;
-/// How many slots (fibers and dormant connections) a worker may have at once.
+/// The number of slots (fibers and dormant connections) that a worker may have at once.
 pub(crate) const SLOTS_MAX: usize = 1 << SLOT_BITS;
 
 const _: () = assert!(
@@ -35,7 +35,7 @@ const _: () = assert!(
 
 const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 
-/// The generation after this one: of 28 bits, never 0.
+/// The generation after this one: 28 bits, never 0.
 pub(crate) fn next_generation(generation: u32) -> u32 {
     (generation.wrapping_add(1) & GENERATION_MASK).max(1)
 }
@@ -45,7 +45,7 @@ pub(crate) fn next_generation(generation: u32) -> u32 {
 pub(crate) struct Word(NonZeroUsize);
 
 impl Word {
-    /// `generation` is [one that fits](next_generation).
+    /// Makes a word. `generation` is [one that fits](next_generation).
     pub(crate) fn new(worker: u16, slot: u32, generation: u32) -> Word {
         debug_assert!((worker as usize) < WORKERS_MAX && (slot as usize) < SLOTS_MAX);
         debug_assert!(generation > 0 && generation <= GENERATION_MASK);
