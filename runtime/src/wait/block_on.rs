@@ -1,4 +1,4 @@
-//! Futures on fibers, and blocking work off them.
+//! Futures on fibers and threads, and blocking work away from the workers.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use crate::wait;
 
-/// Waits for any future: a fiber suspends until it is ready, a plain thread blocks.
+/// Waits for a future. A fiber suspends until it is ready, a plain thread blocks.
 ///
 /// ```
 /// osier::run(|| {
@@ -24,13 +24,14 @@ use crate::wait;
 ///
 /// # Panics
 ///
-/// If the future does, and where nothing may wait: in another future's poll or a callback, on a worker.
+/// If the future panics, and where nothing may wait: in another future's poll or a callback, on a worker.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     wait::wait_or_unwind(None, |cx| future.as_mut().poll(cx)).expect("no deadline was set")
 }
 
-/// Runs `work` on a thread of the pool for blocking work and waits for it: for calls that would stop the worker.
+/// Runs `work` on a thread of the pool for blocking work and waits for it. Calls that would stop the worker belong
+/// here.
 ///
 /// ```
 /// osier::run(|| {
@@ -45,11 +46,11 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 ///
 /// # Cancellation
 ///
-/// Unwinds; work that has begun goes on by itself, its value is dropped.
+/// Unwinds. Work that has begun goes on by itself, and its value is dropped.
 ///
 /// # Panics
 ///
-/// With what `work` panics with.
+/// If `work` does, with the same payload.
 pub fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match block_on(blocking::unblock(|| catch_unwind(AssertUnwindSafe(work)))) {
         Ok(value) => value,

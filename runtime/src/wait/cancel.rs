@@ -1,13 +1,15 @@
-//! Cancellation: requests, the frames they aim at, and how one is delivered.
+//! Cancellation: requests, the frames that they aim at, and their delivery.
 //!
-//! A fiber has a stack of *frames*: the fiber itself (depth 0, requested by [`crate::JoinHandle::cancel`], a failing scope or
-//! the runtime's shutdown), and inside it [`timeout`]s, [`crate::io::while_connected`]s and [`shield`]s. Each blocking call
-//! asks, before it waits and whenever it wakes, whether a frame is requested; a shield hides the frames outside it, and a
-//! fiber that unwinds is shielded as a whole, for at most the grace period. The outermost requested frame wins.
+//! A fiber has a stack of *frames*. The outermost frame is the fiber itself: [`crate::JoinHandle::cancel`], a failing
+//! scope or the runtime's shutdown request it. Inside it are [`timeout`]s, [`crate::io::while_connected`]s and
+//! [`shield`]s. Each blocking call asks, before it waits and whenever it wakes, whether a frame is requested. A shield
+//! hides the frames outside it. A fiber that unwinds is shielded as a whole, for at most the grace period. The
+//! outermost requested frame wins.
 //!
-//! The first delivery to a frame is an error where the call has one ([`Cancelled`] in an `io::Error`); every later one, and
-//! every one to a call without errors, unwinds with a private payload that carries the frame's depth and stops there. A
-//! request is a condition, not an event: it is asked anew each time, so it stays until its frame is left.
+//! The first delivery to a frame is an error where the call has one ([`Cancelled`] in an `io::Error`). Every later
+//! delivery, and every delivery to a call without errors, unwinds with a private payload that carries the frame's depth
+//! and stops there. A request is a condition, not an event: it is asked anew each time, so it stays until its frame is
+//! left.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -22,10 +24,11 @@ use crate::wait::socket::Entry;
 use crate::worker::Worker;
 use crate::worker::context::{self, Caller};
 
-/// How long the blocking calls of a cancelled fiber go on working while it unwinds.
+/// The blocking calls of a cancelled fiber go on working for this long while it unwinds.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
-/// The fiber was cancelled: what `io::Error::get_ref` gives of an error that a blocking call returned for that reason.
+/// The fiber was cancelled. `io::Error::get_ref` gives this value for an error that a blocking call returned for that
+/// reason.
 ///
 /// The error's kind is [`io::ErrorKind::Other`], never `Interrupted`, which `read_exact` and friends would retry for ever.
 ///
@@ -44,7 +47,7 @@ impl Cancelled {
         error.get_ref().is_some_and(|inner| inner.is::<Cancelled>())
     }
 
-    /// Whether `payload`, from a join that failed, is that of a cancelled fiber and not of a panic.
+    /// Whether `payload`, from a join that failed, comes from a cancellation and not from a panic.
     pub fn is_payload(payload: &(dyn Any + Send)) -> bool {
         payload.is::<Cancelled>() || payload.is::<Unwind>()
     }
@@ -82,7 +85,7 @@ impl From<Elapsed> for io::Error {
     }
 }
 
-/// What a cancelled fiber unwinds with: private, silent, on its way to the frame at this depth.
+/// The payload that a cancelled fiber unwinds with: private, silent, on its way to the frame at this depth.
 struct Unwind {
     depth: usize,
 }
@@ -126,12 +129,12 @@ impl Kind {
 struct Frame {
     kind: Kind,
     delivered: bool,
-    /// Entered by a destructor, while the fiber unwound.
+    /// Set if a destructor entered the frame while the fiber unwound.
     unwinding: bool,
 }
 
-/// What the call that asks is doing. A half-closed client counts as gone only for a fiber that waits for something else: a
-/// call that has not had to wait yet, or that waits for this client, can still answer it.
+/// The state of the call that asks. A half-closed client counts as gone only for a fiber that waits for something else:
+/// a call that has not had to wait yet, or that waits for this client, can still answer the client.
 #[derive(Clone, Copy)]
 pub(crate) enum Waiting {
     NotYet,
@@ -141,15 +144,15 @@ pub(crate) enum Waiting {
 /// The frames of one fiber. Only the fiber itself touches them.
 #[derive(Default)]
 pub(crate) struct Frames {
-    /// Two without an allocation: most fibers are a connection's, in `while_connected` and perhaps a `timeout`.
+    /// Two frames need no allocation: most fibers serve a connection, in `while_connected` and perhaps a `timeout`.
     inner: RefCell<SmallVec<[Frame; 2]>>,
-    /// The length of `inner`, for the question that every call asks.
+    /// The length of `inner`, which every call asks for.
     depth: Cell<usize>,
     root_delivered: Cell<bool>,
     grace: Cell<Option<Instant>>,
 }
 
-/// A frame of the current fiber, popped when dropped.
+/// A frame of the current fiber. Dropping it pops it.
 pub(crate) struct Entered {
     depth: usize,
 }
@@ -171,7 +174,7 @@ impl Entered {
         }
     }
 
-    /// Runs `body`; `Err` if a request aimed at this frame ended it.
+    /// Runs `body`. Returns `Err` if a request aimed at this frame ended it.
     pub(crate) fn run<T>(self, body: impl FnOnce() -> T) -> Result<T, ()> {
         let outcome = catch_unwind(AssertUnwindSafe(body));
         let unwound = match &outcome {
@@ -182,7 +185,7 @@ impl Entered {
         };
         let delivered = context::core(|core| {
             if unwound && !thread::panicking() {
-                // The next time it unwinds it has as long again.
+                // The next unwinding has the full grace period again.
                 core.extra().frames.grace.set(None);
             }
             core.extra()
@@ -252,7 +255,7 @@ impl Frames {
         if root { Some(0) } else { found }
     }
 
-    /// Asks for a request and delivers it: `Err` the first time, by unwinding afterwards.
+    /// Asks for a request and delivers it: by `Err` the first time, by unwinding afterwards.
     #[inline]
     pub(crate) fn check(&self, root: bool, waiting: Waiting, worker: &Worker) -> Result<(), Cancelled> {
         if !root && self.depth.get() == 0 {
@@ -267,8 +270,8 @@ impl Frames {
         }
     }
 
-    /// While the fiber unwinds only the frames that its destructors have entered count, and a request is always an error: to
-    /// unwind might leave a destructor, which aborts. So calls without an error must not ask.
+    /// Asks while the fiber unwinds. Only the frames that its destructors have entered count, and a request is always
+    /// an error: unwinding might leave a destructor, which aborts. So calls without an error must not ask.
     #[cold]
     fn check_unwinding(&self, waiting: Waiting, worker: &Worker) -> Result<(), Cancelled> {
         for frame in self.inner.borrow_mut().iter_mut().rev() {
@@ -291,7 +294,8 @@ impl Frames {
             _ => std::mem::replace(&mut self.inner.borrow_mut()[depth - 1].delivered, true),
         };
         if delivered_before {
-            // Who swallows it for ever shall not keep the worker: an unwinding takes as long as many calls.
+            // A fiber that swallows cancellations for ever must not keep the worker: an unwinding takes as long as many
+            // calls.
             context::core(|core| {
                 core.run_hooks();
                 worker.yield_fiber(core);
@@ -301,14 +305,14 @@ impl Frames {
         Err(Cancelled)
     }
 
-    /// Unwinds to the frame that [`check`](Frames::check) has just reported: for a call that has no error to return.
+    /// Unwinds to the frame that [`check`](Frames::check) has just reported, for a call that has no error to return.
     #[cold]
     pub(crate) fn unwind(&self, root: bool, worker: &Worker) -> ! {
         let depth = self.requested(root, Waiting::For(None), worker).unwrap_or(0);
         resume_unwind(Box::new(Unwind { depth }))
     }
 
-    /// When the calls of a fiber that unwinds stop working; `None` if it is not to be cancelled.
+    /// The time at which the calls of a fiber that unwinds stop working; `None` if it is not to be cancelled.
     pub(crate) fn grace(&self, root: bool, worker: &Worker) -> Option<Instant> {
         if self.grace.get().is_none() && self.requested(root, Waiting::For(None), worker).is_some() {
             self.grace.set(Some(Instant::now() + GRACE));
@@ -316,7 +320,7 @@ impl Frames {
         self.grace.get()
     }
 
-    /// Arms the timers of the frames: done before the fiber suspends, so that a body that never waits pays nothing.
+    /// Arms the timers of the frames. It is called before the fiber suspends, so a body that never waits pays nothing.
     pub(crate) fn arm(&self, word: crate::worker::waker::Word, worker: &Worker) {
         for frame in self.inner.borrow_mut().iter_mut() {
             if let Kind::Timeout {
@@ -332,8 +336,9 @@ impl Frames {
 
 /// Runs `body` and cancels it when it takes longer than `limit`.
 ///
-/// The body meets the end of its time as a cancellation ([`Cancelled`]): first an error from a call that has errors, then by
-/// unwinding out of the next blocking call, as far as this function. Timeouts nest; each cancels only what is inside it.
+/// The body meets the end of its time as a cancellation ([`Cancelled`]): first as an error from a call that has errors,
+/// then as an unwinding out of the next blocking call, up to this function. Timeouts nest, and each cancels only the
+/// code inside it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -351,14 +356,14 @@ impl Frames {
 ///
 /// # Errors
 ///
-/// [`Elapsed`] when the limit passed and a blocking call of the body was told so; a body that finishes without meeting a
+/// [`Elapsed`] when the limit passed and a blocking call of the body met it. A body that finishes without meeting a
 /// blocking call after the limit returns its value.
 ///
 /// In a destructor of a fiber that unwinds, only calls that have errors meet the limit, with an error each time.
 ///
 /// # Panics
 ///
-/// Outside of a fiber: nothing could end the body there.
+/// Outside of a fiber, where nothing could end the body.
 pub fn timeout<T>(limit: Duration, body: impl FnOnce() -> T) -> Result<T, Elapsed> {
     let on_fiber = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
     assert!(
@@ -373,7 +378,7 @@ pub fn timeout<T>(limit: Duration, body: impl FnOnce() -> T) -> Result<T, Elapse
         .map_err(|()| Elapsed(()))
 }
 
-/// Runs `body` with cancellation deferred: requests from outside wait until the shield is left.
+/// Runs `body` and defers cancellation: requests from outside wait until the shield is left.
 ///
 /// A [`timeout`] inside the body still works. On a plain thread the body just runs.
 ///

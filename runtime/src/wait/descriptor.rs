@@ -1,12 +1,13 @@
-//! Foreign descriptors: waiting for an fd that is not a socket of ours, one-shot and level-triggered.
+//! Descriptors that are not sockets of ours: waiting for one, one-shot and level-triggered.
 //!
-//! Each driver has a table, one entry per descriptor number with everybody who waits for it. The entry is armed for what
-//! its waiters want; an event disarms it, wakes those whom it concerns and arms it for the rest. An edge cached from
-//! earlier would be wrong here, because others may read the same description. The descriptor's flags are never touched.
+//! Each driver has a table with one entry per descriptor number, which lists all waits for it. The entry is armed for
+//! the interests of its waits. An event disarms the entry, wakes the waits that it concerns and arms the entry for the
+//! others. A cached edge would be wrong here, because other code may read the same description. The descriptor's flags
+//! are never touched.
 //!
 //! # Protocol
-//! All of a table is under its one lock, which is taken after that of the driver's poller if both are needed. Wakers are
-//! woken and dropped without it: they may run anybody's code.
+//! All of a table is under its one lock, which is taken after the lock of the driver's poller if both are needed.
+//! Wakers are woken and dropped without the lock, because they may run anybody's code.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -40,11 +41,11 @@ struct Inner {
 struct Entry {
     waits: SmallVec<[Wait; 1]>,
     generation: u32,
-    /// The poller knows it (perhaps disarmed).
+    /// Whether the poller knows the entry, perhaps disarmed.
     registered: bool,
-    /// What it is armed for.
+    /// The interest that the entry is armed for.
     armed: Interest,
-    /// Stands for the descriptor where that itself is registered already: a socket of ours.
+    /// A duplicate, where the descriptor itself is registered already as a socket of ours.
     double: Option<OwnedFd>,
 }
 
@@ -55,12 +56,12 @@ struct Wait {
     waker: Option<Waker>,
 }
 
-/// A place in a driver's table, kept by who keeps the descriptor: it leaves before the descriptor is closed.
+/// A place in a driver's table. The owner of the descriptor keeps it, and leaves it before the descriptor is closed.
 #[derive(Default)]
 pub(crate) struct Place(Option<(&'static Remote, u64)>);
 
 impl Place {
-    /// Waits for the same descriptor and interest until it is ready; then it begins anew.
+    /// Waits for the same descriptor and interest until it is ready. Then it begins anew.
     pub(crate) fn poll(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -71,7 +72,7 @@ impl Place {
         let known = entered.and_then(|(driver, number)| driver.descriptors.poll(driver, fd, number, cx.waker()));
         let seen = match known {
             Some(seen) => seen,
-            // At first; or its driver has ended since.
+            // The first wait, or the driver has ended since.
             None => {
                 let driver = driver::current()?;
                 let number = driver.descriptors.number();
@@ -95,7 +96,7 @@ impl Place {
     }
 }
 
-/// A descriptor that is waited for: the leaf behind [`io::ready`](crate::io::ready). Once it has completed it begins anew.
+/// A wait for a descriptor: the leaf behind [`io::ready`](crate::io::ready). Once it has completed it begins anew.
 pub(crate) struct Waiting<'fd> {
     fd: BorrowedFd<'fd>,
     interest: Interest,
@@ -138,7 +139,7 @@ impl Table {
         inner.next_wait
     }
 
-    /// Adds a wait and arms the descriptor for everybody.
+    /// Adds a wait, and arms the descriptor for all waits.
     fn enter(
         &self,
         driver: &Remote,
@@ -157,7 +158,7 @@ impl Table {
             let mut inner = self.lock();
             let entry = inner.entry(fd.as_raw_fd());
             entry.waits.push(wait);
-            // Who waits there already may have been forgotten, and mean a descriptor that had this number before.
+            // A wait that was forgotten may be listed already, for a descriptor that had this number before.
             entry.distrust(poller);
             entry.arm(poller, fd)
         });
@@ -165,8 +166,8 @@ impl Table {
         Ok(None)
     }
 
-    /// What the wait has seen; if nothing, leaves another waker and arms the descriptor for everybody. `None`: the driver has
-    /// ended since the wait was added.
+    /// The readiness that the wait has seen. If there is none, leaves another waker and arms the descriptor for all
+    /// waits. Returns `None` if the driver has ended since the wait was added.
     fn poll(
         &self,
         driver: &Remote,
@@ -174,7 +175,7 @@ impl Table {
         number: u64,
         waker: &Waker,
     ) -> Option<io::Result<Option<Ready>>> {
-        // Out here: neither clone nor drop is to run under a lock.
+        // Neither clone nor drop of a waker may run under a lock.
         let mut waker = Some(waker.clone());
         driver.with_poller(|poller| {
             let mut inner = self.lock();
@@ -195,7 +196,7 @@ impl Table {
             if let Some((_, Some(entry))) = &left
                 && entry.registered
             {
-                // It fails only when the descriptor was closed under us, and the registration with it.
+                // It fails only when the descriptor was closed meanwhile, and the registration with it.
                 let _ = poller.delete(entry.double.as_ref().map_or(fd, |double| double.as_fd()));
             }
             left
@@ -203,7 +204,7 @@ impl Table {
         drop(left);
     }
 
-    /// Leaves the descriptor's own registration to a socket of ours; those who wait here go on with a duplicate.
+    /// Leaves the descriptor's own registration to a socket of ours. The waits here go on with a duplicate.
     pub(crate) fn give_way(&self, poller: &Poller, fd: BorrowedFd<'_>) -> io::Result<()> {
         let mut inner = self.lock();
         let Some(entry) = inner.entries.get_mut(&fd.as_raw_fd()) else {
@@ -218,7 +219,8 @@ impl Table {
         Ok(())
     }
 
-    /// Takes an event: tells those whom it concerns, and wakes all, so that the others arm the descriptor again.
+    /// Takes an event: notes it for the waits that it concerns, and wakes all, so that the others arm the descriptor
+    /// again.
     pub(crate) fn dispatch(&self, token: u64, ready: Ready) {
         let mut woken: SmallVec<[Waker; 4]> = SmallVec::new();
         if let Some(entry) = self.lock().entries.get_mut(&(token as u32 as RawFd))
@@ -235,7 +237,7 @@ impl Table {
         wake_each(woken);
     }
 
-    /// The driver ends: whoever waits here waits elsewhere.
+    /// Wakes every wait, because the driver ends. They go on elsewhere.
     pub(crate) fn forget_all(&self) {
         let entries = std::mem::take(&mut self.lock().entries);
         let waits = entries.into_values().flat_map(|entry| entry.waits);
@@ -269,11 +271,11 @@ impl Inner {
 }
 
 impl Entry {
-    /// Has [`arm`](Entry::arm) ask the poller again, for what has this number now.
+    /// Makes [`arm`](Entry::arm) ask the poller again, for the descriptor that has this number now.
     fn distrust(&mut self, poller: &Poller) {
         self.armed = Interest::NONE;
         if let Some(double) = self.double.take() {
-            // It fails only if the poller does not know it.
+            // It fails only if the poller does not know the descriptor.
             let _ = poller.delete(double.as_fd());
             self.registered = false;
         }
@@ -289,7 +291,7 @@ impl Entry {
         let known_as = self.double.as_ref().map_or(fd, |double| double.as_fd());
         if self.registered {
             match poller.modify(known_as, token, interest, Mode::Oneshot) {
-                // Another descriptor of this number was closed while somebody had forgotten its wait here.
+                // Another descriptor of this number was closed while a forgotten wait for it stood here.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 modified => {
                     modified?;

@@ -1,14 +1,15 @@
-//! What drives leaves that are polled with any waker: timers that any thread may set, and where they are set.
+//! Drivers: the timers and descriptors that leaves register with, whichever waker polls them.
 //!
-//! A leaf registers with the *driver* of whoever polls it: the worker of this thread; in a callback of an
-//! [`IoQueue`](crate::callbacks) that queue's; anywhere else a runtime of one worker that is started at the first need, runs no
-//! fiber, and stays. A driver is a [`Remote`]: a poller, foreign descriptors, and the timers below. Whose thread polls it does not
-//! matter to the leaf.
+//! A leaf registers with the *driver* of its poller: the worker of this thread; in a callback of an
+//! [`IoQueue`](crate::callbacks), that queue's driver; anywhere else, a worker that is started at the first need, runs
+//! no fiber, and stays. A driver is a [`Remote`]: a poller, a table of descriptors, and the timers below. The leaf does
+//! not care which thread polls the driver.
 //!
 //! # Protocol
-//! `wheel` under its lock. `next`: written under it, read without: when the wheel is to be looked at. Whoever sets a timer
-//! that is earlier stores `next` and rings; the driver, about to sleep, says so ([`Parker`](osier_queue::Parker)) and then reads it. Wakers are cloned
-//! before the lock and woken after it: they may run anybody's code.
+//! `wheel` is under its lock. `next`, the time of the next look at the wheel, is written under the lock and read
+//! without it. A thread that sets an earlier timer stores `next` and rings. The driver, about to sleep, announces that
+//! ([`Parker`](osier_queue::Parker)) and then reads `next`. Wakers are cloned before the lock is taken and woken after
+//! it is released, because they may run anybody's code.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,9 +25,9 @@ use crate::worker::isolate::isolate;
 use crate::worker::remote::Remote;
 use crate::worker::threads::{Settings, Threads};
 
-/// How many wakers are taken out under one hold of the lock.
+/// The number of wakers that are taken out under one hold of the lock.
 const BATCH: usize = 32;
-/// No timer.
+/// The tick of no timer.
 const NEVER: u64 = u64::MAX;
 
 pub(crate) struct Timers {
@@ -53,7 +54,7 @@ impl Timers {
         self.next.store(wheel.next_wakeup().unwrap_or(NEVER), Ordering::Release);
     }
 
-    /// Sets a timer; `true`: it is the earliest, so the driver must not sleep past it.
+    /// Sets a timer. Returns true if it is the earliest, so the driver must not sleep past it.
     fn insert(&self, deadline: Instant, waker: Waker) -> (Key, bool) {
         let tick = tick_after(deadline.saturating_duration_since(self.epoch));
         let mut wheel = self.lock();
@@ -63,7 +64,7 @@ impl Timers {
         (key, earliest)
     }
 
-    /// Leaves another waker with a timer; `false`: it has fired.
+    /// Leaves another waker with a timer. Returns false if the timer has fired.
     fn refresh(&self, key: Key, waker: &Waker) -> bool {
         match self.lock().get_mut(key) {
             None => return false,
@@ -84,7 +85,7 @@ impl Timers {
         drop(removed);
     }
 
-    /// When [`fire`](Timers::fire) is to be called next.
+    /// The time of the next call of [`fire`](Timers::fire).
     pub(crate) fn next(&self) -> Option<Instant> {
         match self.next.load(Ordering::Acquire) {
             NEVER => None,
@@ -92,12 +93,12 @@ impl Timers {
         }
     }
 
-    /// How many timers are set.
+    /// The number of timers that are set.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Wakes whom time has come for. One load if there is nobody.
+    /// Wakes the timers that are due. It costs one load if none is.
     #[inline]
     pub(crate) fn fire(&self, now: Instant) {
         let next = self.next.load(Ordering::Acquire);
@@ -129,7 +130,7 @@ impl Timers {
         }
     }
 
-    /// The driver ends: whoever has a timer here sets it elsewhere.
+    /// Wakes every timer, because the driver ends. The leaves set their timers elsewhere.
     pub(crate) fn forget_all(&self) {
         while let Some(waker) = {
             let mut wheel = self.lock();
@@ -142,12 +143,12 @@ impl Timers {
     }
 }
 
-/// Wakes all of them, whichever panic: what one has of foreign code is no reason for the others not to hear.
+/// Wakes all of them, whichever panic: a panic in one waker's code must not keep the others asleep.
 pub(crate) fn wake_each(wakers: impl IntoIterator<Item = Waker>) {
     each(wakers, Waker::wake);
 }
 
-/// Does it for every item, also if that panics for some.
+/// Calls `with` for every item, also after it has panicked for some.
 pub(crate) fn each<T>(items: impl IntoIterator<Item = T>, mut with: impl FnMut(T)) {
     let mut items = items.into_iter();
     // The hook has reported a panic.
@@ -161,7 +162,7 @@ pub(crate) struct LeafTimer {
 }
 
 impl LeafTimer {
-    /// Wakes `waker` at `deadline` or up to a tick later, never before.
+    /// Sets a timer that wakes `waker` at `deadline` or up to a tick later, never before.
     ///
     /// # Errors
     ///
@@ -175,7 +176,7 @@ impl LeafTimer {
         Ok(LeafTimer { driver, key })
     }
 
-    /// Wakes this waker instead; `false` if the timer has fired.
+    /// Makes the timer wake this waker instead. Returns false if it has fired.
     pub(crate) fn refresh(&self, waker: &Waker) -> bool {
         self.driver.timers.refresh(self.key, waker)
     }
@@ -187,11 +188,11 @@ impl Drop for LeafTimer {
     }
 }
 
-/// The driver of whoever calls.
+/// The driver of the calling code.
 ///
 /// # Errors
 ///
-/// What the system says when the one outside of all runtimes cannot be started.
+/// The system's error if the driver outside of all runtimes cannot be started.
 pub(crate) fn current() -> io::Result<&'static Remote> {
     match context::driver() {
         Some(driver) => Ok(driver),
@@ -199,7 +200,7 @@ pub(crate) fn current() -> io::Result<&'static Remote> {
     }
 }
 
-/// The driver of leaves that are polled outside of every runtime.
+/// The driver of leaves that are polled outside of every runtime, started at the first need.
 #[cold]
 fn outside() -> io::Result<&'static Remote> {
     static THREADS: OnceLock<Threads> = OnceLock::new();

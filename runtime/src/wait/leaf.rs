@@ -1,12 +1,13 @@
 //! One call on a watched descriptor as a leaf, in two shapes.
 //!
-//! [`Io`] is a future that borrows the descriptor and keeps its waiter inside itself: nothing is allocated. [`Side`] is for
-//! traits whose polls have no future between them (`AsyncRead`): it keeps the waiter boxed, from the first would-block on.
-//! Both try the call first where the descriptor has no source yet, so that one which never waits never gets one.
+//! [`Io`] is a future that borrows the descriptor and keeps its waiter inside itself, so nothing is allocated. [`Side`]
+//! is for traits whose polls have no future between them (`AsyncRead`): it keeps the waiter boxed, from the first
+//! would-block on. Both try the call first where the descriptor has no entry yet, so a descriptor that never waits
+//! never gets one.
 //!
 //! # Protocol
-//! A waiter belongs to the list of the source of one descriptor, and must not outlive that: `Io` borrows the descriptor,
-//! who has a `Side` drops it before the descriptor.
+//! A waiter belongs to the list of one descriptor's entry, and must not outlive the descriptor. An `Io` borrows the
+//! descriptor. The owner of a `Side` drops it before the descriptor.
 
 use std::future::Future;
 use std::io;
@@ -20,7 +21,7 @@ use pin_project_lite::pin_project;
 use crate::wait::socket::{Direction, Moved, Watched};
 
 pin_project! {
-    /// The future of one call. After it has completed it may be polled again, and calls again.
+    /// The future of one call. After it has completed it may be polled again, and makes the call again.
     #[must_use = "a future does nothing until it is polled"]
     pub(crate) struct Io<'a, C> {
         watched: &'a Watched,
@@ -67,12 +68,12 @@ impl<T, C: FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>> Future for Io<'_, C> {
     }
 }
 
-/// What an adapter keeps for one direction.
+/// The waiter that an adapter keeps for one direction.
 #[derive(Default)]
 pub(crate) struct Side(Option<Pin<Box<Waiter<'static>>>>);
 
 impl Side {
-    /// Calls, and waits for the next poll where it would block.
+    /// Makes the call, and waits for the next poll where it would block.
     pub(crate) fn poll_io<T>(
         &mut self,
         watched: &Watched,
@@ -91,14 +92,14 @@ impl Side {
         };
         let polled = watched.poll_io(direction, waiter.as_mut(), cx, call);
         if polled.is_ready() {
-            // The waker of who waited in vain, before, is not to be woken for what others wait for.
+            // A later event for others must not wake the waker of this wait, which is over.
             waiter.as_mut().remove();
         }
         polled
     }
 }
 
-/// The call at once; `None`: it would block.
+/// Makes the call at once. Returns `None` if it would block.
 fn attempt<T>(
     watched: &Watched,
     call: &mut impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,

@@ -1,7 +1,7 @@
-//! The one place where code waits: polls a leaf until it is ready, and between polls suspends the fiber or blocks the thread.
+//! Waiting, in one place: polls a leaf until it is ready, and between polls suspends the fiber or blocks the thread.
 //!
-//! Every blocking call of the runtime ends up in [`wait`]. The leaf registers the waker it is given and nothing else; its
-//! effect happens in the poll that returns `Ready`. On a fiber one call goes through
+//! Every blocking call of the runtime ends in [`wait`]. The leaf registers the waker that it is given and nothing else.
+//! Its effect happens in the poll that returns `Ready`. A call on a fiber takes this way:
 //!
 //! ```text
 //!   checkpoint ─▶ poll ─▶ Ready ─▶ charge the budget ─▶ return           (no clock, no lock, no allocation)
@@ -32,13 +32,13 @@ use crate::worker::Worker;
 use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::core::Core;
 
-/// What a suspended fiber waits for.
+/// The description of a suspended fiber's wait, for a dump.
 pub(crate) struct Waits<'a> {
-    /// The name of the closure that polls for it, so of the function that waits; empty: nothing, it has yielded.
+    /// The name of the closure that polls, and so of the function that waits. Empty when the fiber has yielded.
     pub(crate) leaf: &'static str,
     pub(crate) on: Option<Socket<'a>>,
     pub(crate) deadline: Option<Instant>,
-    /// When the turn of the loop began in which the fiber began to wait.
+    /// The time of the turn in which the fiber began to wait.
     pub(crate) since: Option<Instant>,
 }
 
@@ -53,7 +53,7 @@ impl Waits<'_> {
     }
 }
 
-/// A socket that is waited for.
+/// A socket that a fiber waits for.
 #[derive(Clone, Copy)]
 pub(crate) struct Socket<'a> {
     pub(crate) entry: &'static Entry,
@@ -61,16 +61,16 @@ pub(crate) struct Socket<'a> {
     pub(crate) direction: Direction,
 }
 
-/// Why a wait ended without its leaf.
+/// The reason why a wait ended without its leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     Cancelled,
     Elapsed,
-    /// Called on a worker but not on a fiber: waiting there would stop everybody.
+    /// The call was made on a worker but not on a fiber. Waiting there would stop everybody.
     NotHere,
 }
 
-/// What a call that would have to wait says when it is on a worker but not on a fiber.
+/// The error text of a call that would have to wait on a worker but not on a fiber.
 pub(crate) const NOT_HERE: &str = "blocking call inside a future or callback: use spawn or unblock";
 
 impl From<Stop> for io::Error {
@@ -85,7 +85,7 @@ impl From<Stop> for io::Error {
 
 /// Waits until `poll` is ready, at most until `deadline`.
 ///
-/// `on`: the socket that is waited for, if it is one: its half-close is no reason to cancel this very wait.
+/// A wait for a socket passes it in `on`: the socket's half-close is no reason to cancel this very wait.
 #[inline(always)]
 pub(crate) fn wait<T>(
     deadline: Option<Instant>,
@@ -99,8 +99,8 @@ pub(crate) fn wait<T>(
     }
 }
 
-/// As [`wait`], also for longer than the grace period: for calls that have no error to end with, and must not panic in the
-/// destructor of a fiber that unwinds.
+/// Waits as [`wait`] does, also for longer than the grace period. This is for calls that have no error to end with, and
+/// must not panic in the destructor of a fiber that unwinds.
 #[inline(always)]
 pub(crate) fn wait_without_grace<T>(
     deadline: Option<Instant>,
@@ -113,14 +113,14 @@ pub(crate) fn wait_without_grace<T>(
     }
 }
 
-/// What the end of its grace period does to a wait of a cancelled fiber that unwinds.
+/// The effect of the end of the grace period on a wait of a cancelled fiber that unwinds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Grace {
     Ends,
     GoesOn,
 }
 
-/// Waits for a leaf whose call has no error: a cancellation unwinds, and a wrong place panics.
+/// Waits for a leaf whose call has no error. A cancellation unwinds, and a wrong place panics.
 #[inline(always)]
 pub(crate) fn wait_or_unwind<T>(deadline: Option<Instant>, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
     match wait_without_grace(deadline, poll) {
@@ -149,7 +149,7 @@ fn on_fiber<T>(
     on: Option<Socket<'_>>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
-    // A call without an error cannot be told of a request while a destructor makes it.
+    // A call without an error cannot report a request while a destructor makes the call.
     let deaf = || grace == Grace::GoesOn && thread::panicking();
     if !deaf() {
         core.check(worker, Waiting::NotYet)?;
@@ -166,8 +166,8 @@ fn on_fiber<T>(
     let mut armed_for = None;
     let mut armed = false;
     loop {
-        // Before every suspension, not only the first: a hook may wait for wake-ups of its own, which this one used up.
-        // They may suspend; then what was registered may have fired meanwhile.
+        // The hooks run before every suspension, not only the first: a hook may wait for wake-ups of its own, which
+        // this one used up. A hook may suspend, and then the registered wake-up may have come meanwhile.
         if core.run_hooks()
             && let Poll::Ready(value) = poll(&mut cx)
         {
@@ -213,7 +213,7 @@ fn on_fiber<T>(
     }
 }
 
-/// A timer that is disarmed however the wait ends.
+/// A timer of a wait. It is disarmed however the wait ends.
 struct FiberTimer<'a> {
     worker: &'a Worker,
     key: osier_queue::Key,
@@ -247,12 +247,13 @@ fn on_thread<T>(deadline: Option<Instant>, poll: impl FnMut(&mut Context<'_>) ->
     thread_local! {
         static WAKER: Waker = Arc::new(Unpark(thread::current())).into();
     }
-    // While thread-locals are torn down there is none left: a fresh one serves.
+    // While thread-locals are torn down there is no waker left, and a fresh one serves.
     let waker = WAKER
         .try_with(Waker::clone)
         .unwrap_or_else(|_| Arc::new(Unpark(thread::current())).into());
     let mut cx = Context::from_waker(&waker);
-    // Inside tokio's `block_on` the thread has a budget that only tokio refills: once spent, its leaves would never be ready.
+    // Inside tokio's `block_on` the thread has a budget that only tokio refills. Once it is spent, tokio's leaves would
+    // never be ready.
     let mut leaf = pin!(tokio::task::unconstrained(future::poll_fn(poll)));
     loop {
         if let Poll::Ready(value) = leaf.as_mut().poll(&mut cx) {

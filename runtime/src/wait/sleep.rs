@@ -1,4 +1,4 @@
-//! A point in time as a leaf.
+//! `Sleep`: a point in time as a leaf.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use crate::wait::driver::LeafTimer;
 use crate::worker::context::coarse_now;
 
-/// A point in time as a leaf: a future that is ready when it has come, or up to a few milliseconds later; never before.
+/// A point in time as a future. It is ready when the time has come, or up to a few milliseconds later; never before.
 ///
-/// It begins when it is made, not when it is first polled. Any executor may poll it, or [`select!`](crate::select!).
+/// The time counts from the making of the future, not from its first poll. Any executor may poll it, and so may
+/// [`select!`](crate::select!).
 ///
 /// ```
 /// use osier::time::Sleep;
@@ -25,13 +26,13 @@ use crate::worker::context::coarse_now;
 /// Dropping it takes its timer out.
 #[must_use = "a future does nothing until it is polled"]
 pub struct Sleep {
-    /// `None`: for ever, beyond what the clock can tell.
+    /// `None`: for ever, beyond the range of the clock.
     deadline: Option<Instant>,
     timer: Option<LeafTimer>,
 }
 
 impl Sleep {
-    /// From now on for `duration`.
+    /// Sleeps for `duration` from now on.
     pub fn new(duration: Duration) -> Sleep {
         Sleep {
             deadline: Instant::now().checked_add(duration),
@@ -39,7 +40,7 @@ impl Sleep {
         }
     }
 
-    /// Until `deadline`.
+    /// Sleeps until `deadline`.
     pub fn until(deadline: Instant) -> Sleep {
         Sleep {
             deadline: Some(deadline),
@@ -47,7 +48,7 @@ impl Sleep {
         }
     }
 
-    /// Never ready.
+    /// Sleeps for ever.
     pub fn forever() -> Sleep {
         Sleep {
             deadline: None,
@@ -55,7 +56,7 @@ impl Sleep {
         }
     }
 
-    /// When it will be ready; `None`: never.
+    /// The time when it will be ready; `None` for never.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -66,13 +67,13 @@ impl Sleep {
         self.deadline.is_some_and(|deadline| coarse_now() >= deadline)
     }
 
-    /// Another deadline, from the next poll on.
+    /// Sets another deadline, from the next poll on.
     pub fn reset(&mut self, deadline: Instant) {
         self.deadline = Some(deadline);
         self.timer = None;
     }
 
-    /// What is a future's poll.
+    /// Polls as the future does, and reports a driver that cannot be started.
     ///
     /// # Errors
     ///

@@ -1,13 +1,14 @@
-//! Entries: sockets of ours as the loop sees them. Sticky readiness, who owns which direction, who waits.
+//! Sockets of ours as the loop sees them: sticky readiness, the owner of each direction, and the waiters.
 //!
-//! A entry is a slot of a process-wide table that is never freed, only reused under a new generation, so an event that was
-//! harvested before a close finds its entry or changes nothing; at worst it wakes a stranger spuriously. A stream gets one at its first
-//! would-block ([`Watched`]), not before.
+//! A socket has an entry in a process-wide table. Entries are never freed, only reused under a new generation. So an
+//! event that was harvested before a close finds its entry or changes nothing; at worst it wakes a stranger spuriously.
+//! A socket gets its entry at its first would-block ([`Watched`]), not before.
 //!
-//! What pollers said of it, which worker's poller speaks for which direction, and who waits, is one word and two lists:
-//! `osier_queue::readiness` has the rules and their reasons, models check them. Here are the system calls between.
+//! One word and two lists hold the readiness that pollers reported, the worker whose poller speaks for each direction,
+//! and the waiters. `osier_queue::readiness` has the rules and their reasons, and models check them. This file has the
+//! system calls between.
 //!
-//! A closed bit counts as readable (and HUP and ERR as writable) once, so that the next call meets what the kernel has to say.
+//! A closed bit counts as readable (and HUP and ERR as writable) once, so that the next call meets the kernel's answer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,8 +37,8 @@ mod sealed {
 }
 pub(crate) use sealed::Sealed;
 
-/// A socket of ours, as what [`Dormant`](crate::dormant::Dormant) and [`while_connected`](crate::io::while_connected) watch.
-/// Sealed.
+/// A socket of ours that [`Dormant`](crate::dormant::Dormant) and [`while_connected`](crate::io::while_connected) can
+/// watch. Sealed.
 pub trait Source: Sealed {
     #[doc(hidden)]
     fn watched(&self) -> &Watched;
@@ -47,35 +48,35 @@ pub trait Source: Sealed {
 #[derive(Default)]
 pub(crate) struct Entry {
     state: State,
-    /// The word of the connection that is to be started when this becomes readable; 0: none.
+    /// The word of the connection to start when this socket becomes readable; 0 for none.
     dormant: AtomicU64,
 }
 
 impl Entry {
-    /// Whether the peer is gone: it reset or closed both ways, or, if `fin_counts`, its own.
+    /// Whether the peer is gone: it has reset the connection or closed both directions, or, if `fin_counts`, its own.
     pub(crate) fn is_gone(&self, fin_counts: bool) -> bool {
         let gone = if fin_counts { CLOSED } else { HUP | ERROR };
         self.state.snapshot().has(gone)
     }
 
-    /// Whether a read may find something: bytes, the end, an error. (Closed bits set this one too, and a read that finds
-    /// nothing in spite of them clears it: a datagram socket goes on after an error.)
+    /// Whether a read may find something: bytes, the end, an error. Closed bits set this bit too, and a read that finds
+    /// nothing in spite of them clears it, because a datagram socket goes on after an error.
     pub(crate) fn is_readable(&self) -> bool {
         self.state.snapshot().has(READABLE)
     }
 
-    /// Has a read tried that nobody has said would find something.
+    /// Makes the next read try the socket, although no event says that it would find something.
     pub(crate) fn try_read(&self) {
         let now = self.state.snapshot();
         self.state.set(now.generation(), READABLE);
     }
 
-    /// Sets the connection that this entry starts when it becomes readable.
+    /// Sets the connection to start when this socket becomes readable.
     pub(crate) fn set_dormant(&self, word: Option<Word>) {
         self.dormant.store(word.map_or(0, Word::to_bits), Ordering::Release);
     }
 
-    /// Those who wait to read: woken at every edge of the read side, closed bits included.
+    /// The waiters for reading. Every edge of the read side wakes them, closed bits included.
     pub(crate) fn readers(&self) -> &WaitList {
         self.state.list(Direction::Read)
     }
@@ -99,15 +100,15 @@ pub(crate) fn forget_worker(id: u16) {
     driver::each((0..made).map(at), |entry| entry.state.forget_worker(id));
 }
 
-/// Bits 0..32 the index, 32..48 the generation; bit 63 is the foreign table's.
+/// Makes a token: bits 0..32 the index, 32..48 the generation; bit 63 is that of the tables of descriptors.
 fn token(index: u32, generation: u16) -> Token {
     Token(u64::from(generation) << 32 | u64::from(index))
 }
 
-/// The bit that says that a token belongs to a worker's table of foreign descriptors.
+/// The bit of a token that belongs to a worker's table of descriptors.
 pub(crate) const FOREIGN: u64 = 1 << 63;
 
-/// Takes an event: sets the entry's bits and wakes whom it concerns.
+/// Takes an event: sets the entry's bits and wakes the waiters that it concerns.
 pub(crate) fn dispatch(driver: &Remote, event: Event) {
     let Event {
         token: Token(token),
@@ -124,7 +125,7 @@ pub(crate) fn dispatch(driver: &Remote, event: Event) {
         | has(Ready::HUP, READABLE | WRITABLE | HUP)
         | has(Ready::ERROR, READABLE | WRITABLE | ERROR);
     let Some(entry) = mark(token, bits) else { return };
-    // Without edges both directions are disarmed now: whom it does not concern arms again.
+    // Without edges both directions are disarmed now. A waiter that the event does not concern arms again.
     let concerned = if driver.has_edges() { bits } else { READABLE | WRITABLE };
     if concerned & (READABLE | CLOSED) != 0 {
         let dormant = entry.dormant.load(Ordering::Acquire);
@@ -135,7 +136,7 @@ pub(crate) fn dispatch(driver: &Remote, event: Event) {
     entry.state.wake(concerned);
 }
 
-/// What to ask a poller for, so that it tells of `bits`.
+/// The interest whose events report `bits`.
 fn interest_in(bits: u64) -> Interest {
     let wanted = |bit: u64, interest: Interest| if bits & bit != 0 { interest } else { Interest::NONE };
     wanted(READABLE, Interest::READABLE | Interest::PRIORITY) | wanted(WRITABLE, Interest::WRITABLE)
@@ -147,25 +148,25 @@ fn mark(token: u64, bits: u64) -> Option<&'static Entry> {
     entry.state.set((token >> 32) as u16, bits).then_some(entry)
 }
 
-/// A descriptor of ours, non-blocking, with its entry once it has one.
+/// A non-blocking descriptor of ours, with its entry once it has one.
 pub struct Watched {
-    /// Here until `into_fd`, which ends this value.
+    /// Present until `into_fd`, which ends this value.
     fd: Option<OwnedFd>,
     entry: OnceLock<u32>,
-    /// Another descriptor of the same description may exist (a dup, a borrowed raw fd, a child's): a ghost registration
-    /// would outlive the close, so the close must remove it.
+    /// Set when another descriptor of the same description may exist (a dup, a borrowed raw fd, a child's). A ghost
+    /// registration would outlive the close, so the close must remove it.
     exported: AtomicBool,
     short_read: ShortRead,
 }
 
-/// What a read that is shorter than its buffer says of what is left in the socket.
+/// The meaning of a read that is shorter than its buffer, for the bytes left in the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ShortRead {
-    /// Nothing.
+    /// Unknown.
     SaysNothing,
-    /// Nothing is left: a TCP stream.
+    /// The socket is empty: a TCP stream.
     Drains,
-    /// Nothing is left unless the read has stopped at a passed descriptor, which the kernel then says: a Unix stream.
+    /// The socket is empty unless the read stopped at a passed descriptor, which the kernel reports: a Unix stream.
     DrainsUnlessPassed,
 }
 
@@ -180,7 +181,7 @@ impl Watched {
         }
     }
 
-    /// Takes a descriptor that others may have copies of.
+    /// Takes a descriptor that other code may have copies of.
     pub(crate) fn from_outside(fd: OwnedFd, short_read: ShortRead) -> io::Result<Watched> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         let watched = Watched::new(fd, short_read);
@@ -202,7 +203,7 @@ impl Watched {
             .as_fd()
     }
 
-    /// The descriptor for somebody who may copy it.
+    /// The descriptor for code that may copy it.
     pub(crate) fn export(&self) -> BorrowedFd<'_> {
         self.exported.store(true, Ordering::Relaxed);
         self.fd()
@@ -215,9 +216,9 @@ impl Watched {
         self.fd.take().expect("it is taken only here")
     }
 
-    /// Does a call that reads or writes, waiting for readiness in between, at most until `deadline`.
+    /// Makes a call that reads or writes, and waits for readiness in between, at most until `deadline`.
     ///
-    /// `call` gives a value and whether it has emptied the socket; a would-block error makes it wait.
+    /// `call` gives a value and whether it has emptied the socket. A would-block error makes it wait.
     #[inline]
     pub(crate) fn io<T>(
         &self,
@@ -241,7 +242,7 @@ impl Watched {
         loop {
             let seen = self.entry.get().map(|&index| &at(index).state);
             let seen = seen.map(|state| (state, state.snapshot()));
-            // Where nobody owns the direction, nobody keeps its bit.
+            // A direction without an owner has nobody to keep its bit.
             if seen.is_none_or(|(_, seen)| seen.has(direction.bit()) || seen.owner(direction).is_none()) {
                 match call(self.fd()) {
                     Ok(Moved { value, drained }) => {
@@ -268,7 +269,7 @@ impl Watched {
         }
     }
 
-    /// Waits until the direction is ready, as far as this worker's poller has said.
+    /// Waits until this worker's poller has reported the direction ready.
     fn wait(&self, direction: Direction, deadline: Option<Instant>) -> io::Result<()> {
         let entry = self.entry();
         let mut waiter = pin!(entry.state.list(direction).waiter());
@@ -295,7 +296,7 @@ impl Watched {
         }))
     }
 
-    /// What this worker's poller has said of reading; `None` where it speaks for nobody, or says less than edges do.
+    /// This worker's latest report on reading; `None` where it does not own the direction, or its poller has no edges.
     pub(crate) fn seen_readable(&self) -> Option<bool> {
         let seen = at(*self.entry.get()?).state.snapshot();
         let here = context::worker(|worker| worker.remote)?;
@@ -303,14 +304,14 @@ impl Watched {
         speaks.then(|| seen.has(READABLE | CLOSED))
     }
 
-    /// Makes this thread's worker the owner of what is read, as a connection at rest needs.
+    /// Makes this thread's worker the owner of the read side, as a connection at rest needs.
     pub(crate) fn own_here(&self) -> io::Result<&'static Entry> {
         self.own(Direction::Read)?;
         Ok(self.entry())
     }
 
-    /// The same for one who waits for the peer's end. A poller that does not tell a half-close from bytes has it looked for
-    /// here; behind bytes that nobody reads it is not seen.
+    /// Does the same for a wait for the peer's end. A poller that does not tell a half-close from bytes has the end
+    /// looked for here. Behind bytes that nobody reads, the end is not seen.
     pub(crate) fn watch_end(&self) -> io::Result<()> {
         let entry = self.own_here()?;
         match context::worker(|worker| worker.remote) {
@@ -346,8 +347,8 @@ impl Watched {
         }
     }
 
-    /// The future face of [`io`](Watched::io): the same, but where it would wait it leaves `waiter`, of the direction's
-    /// [`list`](Watched::waiter), with the waker of `cx`.
+    /// Polls a call: the future face of [`io`](Watched::io). Where it would wait, it leaves `waiter`, of the
+    /// direction's [`list`](Watched::waiter), with the waker of `cx`.
     pub(crate) fn poll_io<T>(
         &self,
         direction: Direction,
@@ -384,7 +385,7 @@ impl Watched {
         }
     }
 
-    /// The same where this thread does not dispatch the events itself, so that it may trust and clear no bit.
+    /// Polls a call where this thread does not dispatch the events itself, so that it may trust and clear no bit.
     #[cold]
     fn poll_io_elsewhere<T>(
         &self,
@@ -411,18 +412,19 @@ impl Watched {
         }
     }
 
-    /// Whether something has waited for it already, so that its bits say something.
+    /// Whether something has waited for the socket already, so that its bits have a meaning.
     #[inline]
     pub(crate) fn has_entry(&self) -> bool {
         self.entry.get().is_some()
     }
 
-    /// A node for [`poll_io`](Watched::poll_io). It is not to outlive `self`: then it would wait for the next tenant.
+    /// A node for [`poll_io`](Watched::poll_io). It must not outlive `self`: it would wait for the next tenant.
     pub(crate) fn waiter(&self, direction: Direction) -> Waiter<'static> {
         self.entry().state.list(direction).waiter()
     }
 
-    /// Registers with the driver's poller, which reports what is there, and leaves the one that nobody needs.
+    /// Registers with the driver's poller, which reports the present readiness, and leaves the poller that nobody
+    /// needs.
     fn register(&self, driver: &Remote, how: Move) -> io::Result<()> {
         if let Some(old) = how.leaves {
             self.deregister(old);
@@ -430,7 +432,8 @@ impl Watched {
         let index = *self.entry.get().expect("entry() has made it");
         let token = token(index, how.generation);
         let (interest, mode) = match driver.has_edges() {
-            // No more than that: a Unix stream says that it is writable each time its peer has read, which nobody waits for.
+            // The interest is not wider: a Unix stream reports writable each time its peer has read, which nobody waits
+            // for.
             true => (interest_in(how.owned), Mode::Edge),
             false => (interest_in(how.wanted), Mode::Oneshot),
         };
@@ -440,7 +443,7 @@ impl Watched {
             }
             let add = || poller.add(self.fd(), token, interest, mode);
             add().or_else(|error| match error.kind() {
-                // Somebody waits here for this socket as for a foreign descriptor.
+                // A leaf waits here for this socket as for any descriptor.
                 io::ErrorKind::AlreadyExists => driver.descriptors.give_way(poller, self.fd()).and_then(|()| add()),
                 _ => Err(error),
             })
@@ -455,7 +458,7 @@ impl Watched {
         }
     }
 
-    /// The same call on a plain thread: it knows no bits and clears none.
+    /// Makes the call on a plain thread, which knows no bits and clears none.
     #[cold]
     fn io_on_thread<T>(
         &self,
@@ -487,7 +490,7 @@ impl Drop for Watched {
 }
 
 impl Watched {
-    /// Gives the entry back; a second time it does nothing.
+    /// Gives the entry back. A second call does nothing.
     fn leave(&mut self) {
         let Some(index) = self.entry.take() else { return };
         let entry = at(index);
@@ -499,7 +502,7 @@ impl Watched {
                 self.deregister(owner);
             }
         }
-        // Its next tenant must meet neither the connection of this one nor a worker that was forgotten.
+        // The next tenant must meet neither the connection of this one nor a worker that was forgotten.
         entry.state.retire(|| entry.set_dormant(None));
         FREE.lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -508,15 +511,15 @@ impl Watched {
     }
 }
 
-/// What a call moved.
+/// The outcome of a call.
 pub(crate) struct Moved<T> {
     pub(crate) value: T,
-    /// Nothing is left, as far as the call can tell.
+    /// Whether the socket is empty, as far as the call can tell.
     pub(crate) drained: bool,
 }
 
 impl<T> Moved<T> {
-    /// A call whose count says nothing about what is left.
+    /// The outcome of a call whose count says nothing about the bytes left.
     pub(crate) fn all(value: T) -> Moved<T> {
         Moved { value, drained: false }
     }
@@ -577,7 +580,7 @@ mod tests {
         assert!(entry.is_readable() && !entry.is_gone(true));
         drop(watched);
         assert!(mark(token, HUP).is_none());
-        // (Another test may have the slot by now, and its half-close.)
+        // (Another test may have the entry by now, and its half-close.)
         assert!(!entry.is_gone(false), "the next tenant would take its client for gone");
     }
 

@@ -13,7 +13,7 @@ use crate::worker::waker::Word;
 /// The state that a scope and its children share.
 #[derive(Default)]
 pub(crate) struct Children {
-    /// The group is shared because the last child wakes the parent after it has left.
+    /// The reason why this struct is in an `Arc`: the last child wakes the parent after it has left.
     pub(crate) group: Group,
     /// Children that panicked and were not joined.
     pub(crate) panics: AtomicUsize,
