@@ -27,7 +27,7 @@ pub use crate::worker::resting::{Cause, Dormant, Next};
 ///
 /// # Errors
 ///
-/// What the poller says of the socket; no more slots.
+/// The poller's error for the socket; an error when the worker has no more slots.
 ///
 /// # Panics
 ///

@@ -30,9 +30,10 @@
 //!
 //! # Fibers
 //!
-//! [`spawn`] starts a *fiber*: a function with a stack of its own (256 KiB of address space, of which only touched pages cost
-//! memory) on one of the runtime's workers. A call that has to wait suspends the fiber, and its worker runs others. Once
-//! started a fiber never leaves its thread, so `Rc`, `RefCell` and thread-locals are fine across a suspension.
+//! [`spawn`] starts a *fiber* on one of the runtime's workers: a function with a stack of its own. The stack takes 256
+//! KiB of address space, and only touched pages cost memory. A call that has to wait suspends the fiber, and its worker
+//! runs others. Once started, a fiber never leaves its thread, so `Rc`, `RefCell` and thread-locals are fine across a
+//! suspension.
 //!
 //! # Where a call may be made
 //!
@@ -44,18 +45,31 @@
 //!
 //! # Cancellation
 //!
-//! See [`JoinHandle::cancel`], [`timeout`], [`shield`] and [`Cancelled`]. It needs `panic = "unwind"`.
+//! [`JoinHandle::cancel`], [`timeout`], [`shield`] and [`Cancelled`] say how. Cancellation needs `panic = "unwind"`.
+//!
+//! # Modules
+//!
+//! | modules | what they are for |
+//! |---|---|
+//! | [`net`], [`fs`], [`process`], [`signal`], [`io`], [`time`], [`sync`] | std's names and tokio's locks and channels, suspending |
+//! | [`fiber`], [`future`], [`select`](mod@select) | starting fibers and tasks, waiting for several things |
+//! | [`dormant`] | connections that hold no stack while they are idle |
+//! | [`pubsub`] | topics with a queue for each subscriber |
+//! | [`adapters`], [`callbacks`], [`embed`] | futures libraries, code in callbacks, somebody else's loop |
+//! | [`inspect`] | dump, watchdog, metrics |
 //!
 //! # Systems
 //!
-//! On Linux the workers use epoll(7), edge-triggered. With the environment variable `OSIER_DRIVER=portable` they use what the
-//! `polling` crate has, one-shot and level-triggered, as they would on other systems. The tests run on that too, on Linux, over
-//! epoll and over poll(2). For FreeBSD, and so for kqueue, types are checked and nothing has run. What is different there:
+//! On Linux the workers use epoll(7), edge-triggered. With the environment variable `OSIER_DRIVER=portable` they use
+//! the poller of the `polling` crate, one-shot and level-triggered, as on other systems. The tests run on that poller
+//! too, on Linux, over epoll and over poll(2). FreeBSD, and so kqueue, has its types checked; nothing has run there.
+//! The differences:
 //!
 //! - A wait costs a system call more, to arm the descriptor, and with poll(2) a duplicate of it.
-//! - A peer that has ended its direction is not told from one that sends, until somebody reads. So who watches for its end
-//!   ([`io::while_connected`]) hears of it only when nothing is unread.
-//! - `peek` behind an urgent byte that nothing follows looks again and again, other fibers in between, until something does.
+//! - A peer that has ended its direction looks like one that sends, until somebody reads. So code that watches for its
+//!   end ([`io::while_connected`]) meets the end only when nothing is unread.
+//! - `peek` behind an urgent byte that nothing follows looks again and again, with other fibers in between, until
+//!   something follows.
 //! - Where a system has nothing but poll(2), [`Builder::build_local`] is refused: its poller has no descriptor of its own.
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Fiber-locals: one value per fiber for each key, made when first asked for, dropped when the fiber ends.
+//! Fiber-locals: one value per fiber for each key, made at the first use, dropped when the fiber ends.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ thread_local! {
 }
 
 impl<T: 'static> LocalKey<T> {
-    /// Runs `with` on this fiber's value. Outside of a fiber, on this thread's.
+    /// Runs `with` on this fiber's value. A plain thread has a value of its own.
     ///
     /// The value stays while `with` runs, even if that suspends.
     pub fn with<R>(&'static self, with: impl FnOnce(&T) -> R) -> R {
@@ -30,7 +30,7 @@ impl<T: 'static> LocalKey<T> {
                 .iter()
                 .find(|(key, _)| *key == address)
                 .map(|(_, value)| value.clone());
-            // Not under the borrow: the initial value may be made of other locals.
+            // The borrow has ended: the initial value may be made of other locals.
             found.unwrap_or_else(|| {
                 let value: Rc<dyn Any> = Rc::new((self.init)());
                 locals.borrow_mut().push((address, value.clone()));

@@ -1,4 +1,4 @@
-//! Fibers: how to make one, and what one may ask about itself.
+//! Fibers: how to make one, and how code finds out which one runs it.
 //!
 //! A fiber is a coroutine that a worker resumes. `worker/core.rs` holds what a fiber knows of itself, `worker/packet.rs` what is
 //! spawned. This module is the public face: it starts fibers, names them and yields.
@@ -19,7 +19,7 @@ use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::core::{Header, no_runtime};
 use crate::worker::packet::{self, JoinHandle};
 
-/// The fiber that calls, or `None` outside of one.
+/// The calling fiber, or `None` outside of one.
 ///
 /// ```
 /// osier::run(|| {
@@ -40,7 +40,7 @@ pub fn worker() -> Option<usize> {
 
 /// Lets the other fibers of this worker run, then goes on.
 ///
-/// Outside of a fiber it is [`std::thread::yield_now`].
+/// A plain thread calls [`std::thread::yield_now`].
 ///
 /// # Suspends
 ///
@@ -79,24 +79,24 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A fiber like those of [`spawn`].
+    /// Settings for a fiber like those of [`spawn`].
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// The fiber's name, for overflow reports and for [`current`].
+    /// Names the fiber, for overflow reports and for [`current`].
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Builder {
         self.name = Some(name.into());
         self
     }
 
-    /// Bytes of stack instead of the runtime's default; rounded up to a size class of the pool.
+    /// Sets the bytes of stack, instead of the runtime's default; rounded up to a size class of the pool.
     pub fn stack_bytes(mut self, bytes: usize) -> Builder {
         self.stack_bytes = Some(bytes);
         self
     }
 
-    /// Starts the fiber on the worker of this number instead of wherever there is time for it.
+    /// Starts the fiber on the worker of this number instead of on one that has time.
     ///
     /// # Panics
     ///
@@ -106,7 +106,7 @@ impl Builder {
         self
     }
 
-    /// As [`spawn`].
+    /// Spawns a fiber as [`spawn`] does.
     #[track_caller]
     pub fn spawn<F, T>(self, body: F) -> JoinHandle<T>
     where
@@ -123,11 +123,11 @@ impl Builder {
         handle
     }
 
-    /// As [`spawn_local`].
+    /// Spawns a fiber as [`spawn_local`] does.
     ///
     /// # Panics
     ///
-    /// Also if [`worker`](Builder::worker) named another worker than this one.
+    /// Outside of a runtime, and if [`worker`](Builder::worker) named another worker than this one.
     #[track_caller]
     pub fn spawn_local<F, T>(self, body: F) -> JoinHandle<T>
     where
@@ -153,9 +153,9 @@ impl Builder {
     }
 }
 
-/// Runs `body` on a new fiber, on whichever worker has time first; once started it never leaves that thread.
+/// Runs `body` on a new fiber, on a worker that has time. Once started, the fiber never leaves that thread.
 ///
-/// The handle's [`join`](JoinHandle::join) gives the body's value; dropping the handle lets the fiber run on.
+/// The handle's [`join`](JoinHandle::join) gives the body's value. Dropping the handle lets the fiber run on.
 ///
 /// ```
 /// osier::run(|| {
@@ -180,7 +180,7 @@ where
     Builder::new().spawn(body)
 }
 
-/// Runs `body` on a new fiber of this worker: what it captures need not be `Send`.
+/// Runs `body` on a new fiber of this worker. Its captures need not be `Send`.
 ///
 /// ```
 /// use std::{cell::Cell, rc::Rc};
@@ -208,7 +208,7 @@ where
     Builder::new().spawn_local(body)
 }
 
-/// How many workers the runtime of this thread has.
+/// The number of workers of this thread's runtime.
 ///
 /// # Panics
 ///

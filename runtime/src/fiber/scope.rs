@@ -1,17 +1,17 @@
-//! Scopes: fibers that may borrow from the one that starts them, because they end before it goes on.
+//! Scopes: fibers that may borrow from the fiber that starts them, because they end before it goes on.
 //!
-//! [`scope`] is: run the body, catching its panic; if it unwound, cancel the children; wait until every child has ended and
-//! everything of it is dropped (shielded: nothing can cut this wait short); go on unwinding. Never a join in a destructor,
-//! which `mem::forget` could skip.
+//! [`scope`] runs the body and catches its panic. If the body unwound, it cancels the children. Then it waits until
+//! every child has ended and everything of it is dropped; a shield keeps anything from cutting this wait short. Then
+//! the unwinding goes on. The wait is never in a destructor, which `mem::forget` could skip.
 //!
-//! A child leaves its scope as the last thing its job does, after its closure and, unless a handle has taken it, its value
-//! are dropped ([`Ticket`]).
+//! A child leaves its scope as the last act of its job. Its closure is dropped by then, and its value too unless a
+//! handle has taken it ([`Ticket`](crate::worker::children::Ticket)).
 //!
 //! # Safety
 //!
-//! This file may use `unsafe` to forget the lifetime of a child's closure and value. The keeper of that lifetime is the wait in
-//! [`scope`] and [`run`], which ends only when the job, and so everything borrowed, is gone. A fiber that is given up at a
-//! shutdown never leaves its scope; then neither does the parent, whose stack is given up as well, never unmapped.
+//! This file may use `unsafe` to forget the lifetime of a child's closure and value. The wait in [`scope`] and [`run`]
+//! keeps that lifetime: it ends only when the job, and so everything borrowed, is gone. A fiber that is given up at a
+//! shutdown never leaves its scope. Then neither does the parent, whose stack is given up as well, never unmapped.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -35,20 +35,20 @@ use crate::worker::hook::without_hooks;
 use crate::worker::isolate::isolate;
 use crate::worker::packet::{self, Handle, Job};
 
-/// Where scoped fibers are started; see [`scope`].
+/// A scope, which starts fibers that may borrow; see [`scope`].
 pub struct Scope<'scope, 'env: 'scope> {
     shared: Arc<Children>,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// The handle of a scoped fiber; also a future, as a [`JoinHandle`](crate::JoinHandle) is.
+/// The handle of a scoped fiber. It is also a future, as a [`JoinHandle`](crate::JoinHandle) is.
 pub struct ScopedJoinHandle<'scope, T>(Handle<'scope, T>);
 
-/// Runs `body`, which may start fibers that borrow from here, and waits for all of them.
+/// Runs `body`, which may start fibers that borrow from the calling frame, and waits for all of them.
 ///
-/// As [`std::thread::scope`]. If the body unwinds (it panics, or its fiber is cancelled) the children are cancelled first; if
-/// the fiber is cancelled while it waits for the children, they are too.
+/// It works as [`std::thread::scope`] does. If the body unwinds (it panics, or its fiber is cancelled), the children
+/// are cancelled first. If the fiber is cancelled while it waits for the children, they are cancelled too.
 ///
 /// ```
 /// osier::run(|| {
@@ -81,15 +81,15 @@ pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>)
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| body(&scope)));
     let shared = &scope.shared;
-    // It ends early when the fiber is cancelled, or by the panic of a hook that runs before the suspension.
+    // The wait ends early when the fiber is cancelled, or by the panic of a hook that runs before the suspension.
     let waited = match &outcome {
         Ok(_) => catch_unwind(AssertUnwindSafe(|| wait_for(shared))),
         Err(_) => Ok(Err(Stop::Cancelled)),
     };
     if !matches!(waited, Ok(Ok(()))) {
         shared.cancel();
-        // Nothing may leave this frame before the children have: a wait that ends early is begun again, without the hooks
-        // if one of them was what ended it.
+        // Nothing may leave this frame before the children have. A wait that ends early is begun again, without the
+        // hooks if one of them ended it.
         let mut hooks = waited.is_ok();
         while shared.group.children() != 0 {
             let wait = || shield(|| wait_for(shared));
@@ -111,7 +111,7 @@ fn wait_for(children: &Children) -> Result<(), Stop> {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// As [`spawn`](crate::spawn), for a closure that borrows.
+    /// Spawns as [`spawn`](crate::spawn) does, for a closure that borrows.
     #[track_caller]
     pub fn spawn<F, T>(&'scope self, body: F) -> ScopedJoinHandle<'scope, T>
     where
@@ -123,7 +123,7 @@ impl<'scope> Scope<'scope, '_> {
         handle
     }
 
-    /// As [`spawn_local`](crate::spawn_local), for a closure that borrows.
+    /// Spawns as [`spawn_local`](crate::spawn_local) does, for a closure that borrows.
     #[track_caller]
     pub fn spawn_local<F, T>(&'scope self, body: F) -> ScopedJoinHandle<'scope, T>
     where
@@ -135,7 +135,7 @@ impl<'scope> Scope<'scope, '_> {
         handle
     }
 
-    /// Asks every child that has been started so far, and those to come, to end.
+    /// Asks every child of the scope to end, those to come included.
     pub fn cancel(&'scope self) {
         self.shared.cancel();
     }
@@ -156,21 +156,21 @@ impl<'scope> Scope<'scope, '_> {
 }
 
 impl<T> ScopedJoinHandle<'_, T> {
-    /// As [`crate::JoinHandle::join`].
+    /// Waits as [`JoinHandle::join`](crate::JoinHandle::join) does.
     ///
     /// # Errors
     ///
-    /// What the fiber panicked with; [`Cancelled`](crate::Cancelled).
+    /// The payload of the fiber's panic; [`Cancelled`](crate::Cancelled).
     pub fn join(self) -> thread::Result<T> {
         self.0.join()
     }
 
-    /// As [`crate::JoinHandle::cancel`].
+    /// Asks the fiber to end, as [`JoinHandle::cancel`](crate::JoinHandle::cancel) does.
     pub fn cancel(&self) {
         self.0.cancel();
     }
 
-    /// As [`crate::JoinHandle::is_finished`].
+    /// Whether the fiber has ended.
     pub fn is_finished(&self) -> bool {
         self.0.is_finished()
     }

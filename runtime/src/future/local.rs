@@ -1,4 +1,4 @@
-//! Task-locals, and what a task may ask about itself.
+//! Task-locals, and how code finds out which task runs it.
 
 use std::any::Any;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::worker::running::{RUNNING, Running};
 
-/// What is known of the task that is being polled.
+/// The identity of the task that is being polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Current {
     id: u64,
@@ -14,7 +14,7 @@ pub struct Current {
 }
 
 impl Current {
-    /// As [`Task::id`](super::Task::id).
+    /// The task's number, as [`Task::id`](super::Task::id) gives it.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -25,7 +25,7 @@ impl Current {
     }
 }
 
-/// The task whose future is being polled here; `None` outside of one, as on a fiber.
+/// The task whose future is being polled here. Outside of a task, as on a fiber, it is `None`.
 pub fn current() -> Option<Current> {
     RUNNING.with(|running| match running.id.get() {
         0 => None,
@@ -43,7 +43,7 @@ pub struct LocalKey<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> LocalKey<T> {
-    /// Runs `with` on this task's value, which is made at the first need and dropped with the task.
+    /// Runs `with` on this task's value, which is made at the first use and dropped with the task.
     ///
     /// # Errors
     ///
@@ -58,8 +58,8 @@ impl<T: Send + 'static> LocalKey<T> {
             let at = locals.iter().position(|(key, _)| *key == address)?;
             Some(std::mem::replace(&mut locals[at].1, Box::new(())))
         };
-        // Out of the list while it is used: the closure may use other locals. Not under the borrow: the initial value may
-        // be made of others too.
+        // The value is out of the list while it is used, because the closure may use other locals. The borrow has
+        // ended, because the initial value may be made of others.
         let value = RUNNING.with(take).unwrap_or_else(|| {
             let value: Box<dyn Any + Send> = Box::new((self.init)());
             RUNNING.with(|running| running.locals.borrow_mut().push((address, Box::new(()))));
@@ -75,11 +75,11 @@ impl<T: Send + 'static> LocalKey<T> {
         }
     }
 
-    /// As [`try_with`](LocalKey::try_with).
+    /// Runs `with` on this task's value, as [`try_with`](LocalKey::try_with) does.
     ///
     /// # Panics
     ///
-    /// Outside of a task, and inside of its own `with`.
+    /// Outside of a task, and inside its own `with`.
     pub fn with<R>(&'static self, with: impl FnOnce(&T) -> R) -> R {
         match self.try_with(with) {
             Ok(value) => value,

@@ -1,7 +1,8 @@
-//! Futures as tasks: what [`spawn_future`] makes, with a name or with locals.
+//! Futures as tasks: how [`spawn_future`] makes one, with a name or with locals.
 //!
-//! A task is polled by the workers between fibers, on whichever has time; it never blocks one. Every primitive of this crate
-//! has a future (`wait_async` beside `wait`), so tasks, fibers and threads meet at the same primitives.
+//! The workers poll tasks between fibers, each task on a worker that has time. A task never blocks a worker. Every
+//! primitive of this crate has a future (`wait_async` beside `wait`), so tasks, fibers and threads meet at the same
+//! primitives.
 
 mod local;
 
@@ -22,10 +23,11 @@ use crate::worker::shared::Shared;
 
 pub use local::{Current, LocalKey, NoTask, current};
 
-/// A spawned future: waits for its value, or ends it. Dropping it lets the task run on, as with a thread's handle.
+/// A spawned future's handle: waits for its value, or ends it. Dropping it lets the task run on, as with a thread's
+/// handle.
 ///
-/// It is itself a future, whose output is what [`JoinHandle::join`](crate::JoinHandle::join) would give: the value, or what the task panicked
-/// with, or [`Cancelled`].
+/// The handle is itself a future, with the output of [`JoinHandle::join`](crate::JoinHandle::join): the value, or the
+/// payload of the task's panic, or [`Cancelled`].
 ///
 /// ```
 /// osier::run(|| {
@@ -39,7 +41,7 @@ pub use local::{Current, LocalKey, NoTask, current};
 /// ```
 pub struct Task<T> {
     id: u64,
-    /// Here until the handle is dropped or used up.
+    /// Present until the handle is dropped or used up.
     task: Option<FallibleTask<Ended<T>, Home>>,
 }
 
@@ -48,7 +50,7 @@ impl<T> Task<T> {
         Task { id, task: Some(task) }
     }
 
-    /// Runs `future` as a task of the runtime whose workers share `shared`. Any thread.
+    /// Runs `future` as a task of the runtime whose workers share `shared`. Any thread may call it.
     pub(crate) fn spawn_on<F>(shared: &Arc<Shared>, place: &'static Location<'static>, future: F) -> Task<T>
     where
         F: Future<Output = T> + Send + 'static,
@@ -57,7 +59,7 @@ impl<T> Task<T> {
         Task::new(shared.task(0, None, place, future))
     }
 
-    /// The task's number, from 1; no other task of this process has or had it.
+    /// The task's number, from 1. No other task of this process has or had it.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -74,23 +76,24 @@ impl<T> Task<T> {
     ///
     /// # Errors
     ///
-    /// What the task panicked with; [`Cancelled`].
+    /// The payload of the task's panic; [`Cancelled`].
     ///
     /// # Panics
     ///
-    /// In a future or callback on a worker, where nothing may wait: there, await it.
+    /// In a future or callback on a worker, where nothing may wait: await the handle there.
     pub fn join(self) -> thread::Result<T> {
         crate::block_on(self)
     }
 
-    /// Tells the task to end; what this returns is ready when it has: its future is dropped instead of polled the next time.
+    /// Cancels the task: its future is dropped instead of polled the next time. The returned future is ready when the
+    /// task has ended.
     ///
-    /// `None`: it was cancelled; what a poll that ran meanwhile has ended with is dropped. A task that had ended before gives what
-    /// it ended with. Dropping the future that this returns leaves the task to end by itself.
+    /// `None` says that the task was cancelled. The outcome of a poll that ran meanwhile is dropped. A task that had
+    /// ended before gives its outcome. Dropping the returned future leaves the task to end by itself.
     pub fn cancel(mut self) -> impl Future<Output = Option<thread::Result<T>>> + use<T> {
         let task = self.task.take().expect("it is taken only by methods that take self");
         let mut cancelling = Box::pin(task.cancel());
-        // The first poll tells the task.
+        // The first poll cancels the task.
         let polled = cancelling.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         async move {
             let ended = match polled {
@@ -143,9 +146,9 @@ impl<T> fmt::Debug for Task<T> {
     }
 }
 
-/// Runs `future` as a task on whichever worker has time; it may be polled by another one each time.
+/// Runs `future` as a task on a worker that has time. Each poll may be on another worker.
 ///
-/// The handle is a future too; dropping it lets the task run on. A panic of the task goes to the handle.
+/// The handle is a future too. Dropping it lets the task run on. A panic of the task goes to the handle.
 ///
 /// ```
 /// osier::run(|| {
@@ -155,8 +158,8 @@ impl<T> fmt::Debug for Task<T> {
 /// });
 /// ```
 ///
-/// The future is moved some times before it has its place: one of many kilobytes wants a fiber with a larger stack to spawn it,
-/// or a box.
+/// The future is moved some times before it has its place. A future of many kilobytes needs a box, or a fiber with a
+/// larger stack to spawn it.
 ///
 /// # Suspends
 ///
@@ -174,7 +177,7 @@ where
     Builder::new().spawn(future)
 }
 
-/// Runs `future` as a task of this worker: neither it nor its value need be `Send`.
+/// Runs `future` as a task of this worker. Neither it nor its value need be `Send`.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -220,18 +223,18 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A task like those of [`spawn_future`].
+    /// Settings for a task like those of [`spawn_future`].
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// The task's name, for dumps and for [`current`].
+    /// Names the task, for dumps and for [`current`].
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Builder {
         self.name = Some(name.into());
         self
     }
 
-    /// As [`spawn_future`].
+    /// Spawns a task as [`spawn_future`] does.
     #[track_caller]
     pub fn spawn<F>(self, future: F) -> Task<F::Output>
     where
@@ -243,7 +246,7 @@ impl Builder {
             .unwrap_or_else(|| no_runtime("osier::spawn_future"))
     }
 
-    /// As [`spawn_future_local`].
+    /// Spawns a task as [`spawn_future_local`] does.
     #[track_caller]
     pub fn spawn_local<F>(self, future: F) -> Task<F::Output>
     where
@@ -256,7 +259,7 @@ impl Builder {
     }
 }
 
-/// A future that lets the other tasks of this worker run once: pending at its first poll, ready at its second.
+/// Lets the other tasks of this worker run once. The future is pending at its first poll, and ready at its second.
 pub fn yield_now() -> YieldNow {
     YieldNow(false)
 }

@@ -1,6 +1,6 @@
-//! A runtime without threads, inside somebody else's loop.
+//! An embedded runtime: one worker without a thread, inside somebody else's loop.
 //!
-//! A [`Local`] is one worker that nobody runs: its host turns it, when its descriptor says so. Between two turns it is *at rest*:
+//! A [`Local`] is a worker that its host turns when its descriptor is readable. Between two turns it is *at rest*:
 //!
 //! ```text
 //!   host's loop ──▶ turn: poll ─▶ inbox ─▶ timers ─▶ ready fibers ─▶ rest ──▶ host's loop
@@ -9,7 +9,8 @@
 //!            what is left to do rings at once. The poller's descriptor, which is the Local's, is readable at each of them.
 //! ```
 //!
-//! Within a turn the thread is that worker; between turns it is a plain thread again. Who is on a worker already turns none.
+//! Within a turn the thread is that worker; between turns it is a plain thread again. Code on a worker cannot turn
+//! another.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -36,17 +37,17 @@ use crate::worker::packet::{self, JoinHandle};
 use crate::worker::threads::{self, Claim};
 use crate::worker::waker::Word;
 
-/// How many events one turn takes at most.
+/// One turn takes at most this many events.
 const EVENTS: usize = 256;
-/// The timer's token: of a foreign descriptor that nobody has.
+/// The timer's token: that of a descriptor number that nobody has.
 const TIMER: Token = Token(FOREIGN | u32::MAX as u64);
 
-/// A runtime that runs inside of its host's loop, on its host's thread.
+/// A runtime that runs inside its host's loop, on its host's thread.
 ///
-/// It is as a [`Runtime`](crate::Runtime) of one worker, but runs only while its host [turns](Local::turn) it, or resumes its
-/// [ready](Local::ready) fibers one by one. Its descriptor ([`AsFd`]) tells when there is something to do. Between turns the thread is a plain
-/// one: blocking calls block it, and [`join`](JoinHandle::join) would wait for a fiber that nobody runs (use [`run_until`](Local::run_until)).
-/// One thread may have several.
+/// It is a [`Runtime`](crate::Runtime) of one worker that runs only while its host [turns](Local::turn) it, or resumes
+/// its [ready](Local::ready) fibers one by one. Its descriptor ([`AsFd`]) is readable when there is something to do.
+/// Between turns the thread is a plain one: blocking calls block it, and [`join`](JoinHandle::join) would wait for a
+/// fiber that nobody runs (use [`run_until`](Local::run_until)). One thread may have several embedded runtimes.
 ///
 /// Dropping it cancels its fibers and runs them until they have ended, at most for the
 /// [`shutdown_timeout`](Builder::shutdown_timeout).
@@ -81,22 +82,22 @@ const TIMER: Token = Token(FOREIGN | u32::MAX as u64);
 /// send::<osier::embed::Local>();
 /// ```
 pub struct Local {
-    /// Suspended fibers hold references to it, so it stays where it is when this moves.
+    /// Suspended fibers hold references to the worker, so it stays where it is when this value moves.
     worker: Rc<Worker>,
     events: RefCell<Events>,
     timer: OwnedFd,
-    /// What the timer is set for.
+    /// The time that the timer is set for.
     armed: Cell<Option<Instant>>,
     _watch: Option<Watch>,
     _claim: Claim,
 }
 
 impl Local {
-    /// With the settings of [`Builder::default`].
+    /// Makes one with the settings of [`Builder::default`].
     ///
     /// # Errors
     ///
-    /// As [`Builder::build_local`].
+    /// The errors of [`Builder::build_local`].
     pub fn new() -> io::Result<Local> {
         Builder::default().build_local()
     }
@@ -135,13 +136,13 @@ impl Local {
     ///
     /// # Errors
     ///
-    /// `WouldBlock` on a worker, as [`turn`](Local::turn).
+    /// `WouldBlock` on a worker, as for [`turn`](Local::turn).
     pub fn enter<T>(&self, body: impl FnOnce() -> T) -> io::Result<T> {
         self.work(|_| body())
     }
 
-    /// Waits until there is something to do, at most for `timeout`, and does it: runs what is ready, once, and what becomes ready
-    /// meanwhile until some hundred fibers have run. Returns how many were run.
+    /// Waits until there is something to do, at most for `timeout`, and does it. It runs every ready fiber once, and
+    /// the fibers that become ready meanwhile until some hundred have run. Returns how many were run.
     ///
     /// # Blocks the thread
     ///
@@ -150,7 +151,7 @@ impl Local {
     /// # Errors
     ///
     /// - `WouldBlock` on a worker, its own or another, which it would stop.
-    /// - What the system says of the poller.
+    /// - The poller's error.
     pub fn turn(&self, timeout: Option<Duration>) -> io::Result<usize> {
         self.work(|worker| {
             self.look(worker, timeout)?;
@@ -160,14 +161,15 @@ impl Local {
         })?
     }
 
-    /// Looks for what has become ready, and gives the ready fibers one by one to be [resumed](Ready::resume). Does not block.
+    /// Looks for fibers that have become ready, and gives them one by one to be [resumed](Ready::resume). Does not
+    /// block.
     ///
-    /// The ones that become ready later come with the next call. One that is not resumed stays ready. Futures that were spawned
-    /// here are no fibers: they are polled by [`turn`](Local::turn).
+    /// The fibers that become ready later come with the next call. A fiber that is not resumed stays ready. Futures
+    /// that were spawned here are no fibers: [`turn`](Local::turn) polls them.
     ///
     /// # Errors
     ///
-    /// As [`turn`](Local::turn).
+    /// The errors of [`turn`](Local::turn).
     pub fn ready(&self) -> io::Result<ReadyFibers<'_>> {
         let left = self.work(|worker| {
             self.look(worker, Some(Duration::ZERO))?;
@@ -177,12 +179,12 @@ impl Local {
         Ok(ReadyFibers { local: self, left })
     }
 
-    /// When a timer wants to be turned next.
+    /// The time at which a timer needs a turn.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.worker.next_deadline()
     }
 
-    /// Turns until `condition` holds; it is asked before each turn.
+    /// Turns until `condition` holds. The condition is asked before each turn.
     ///
     /// ```
     /// let local = osier::embed::Local::new()?;
@@ -201,7 +203,7 @@ impl Local {
     ///
     /// # Errors
     ///
-    /// As [`turn`](Local::turn).
+    /// The errors of [`turn`](Local::turn).
     pub fn run_until(&self, mut condition: impl FnMut() -> bool) -> io::Result<()> {
         while !condition() {
             self.turn(None)?;
@@ -209,12 +211,12 @@ impl Local {
         Ok(())
     }
 
-    /// As [`Runtime::metrics`](crate::Runtime::metrics).
+    /// The numbers of the worker, as [`Runtime::metrics`](crate::Runtime::metrics) gives them.
     pub fn metrics(&self) -> Metrics {
         metrics::of([self.worker.remote].into_iter())
     }
 
-    /// As [`Runtime::dump`](crate::Runtime::dump).
+    /// Shows its fibers and tasks, as [`Runtime::dump`](crate::Runtime::dump) does.
     pub fn dump(&self) -> Dump {
         match context::worker(|_| ()) {
             None => dump::collect(
@@ -225,7 +227,7 @@ impl Local {
         }
     }
 
-    /// Makes this thread the worker for as long as `run` takes, then lets that rest.
+    /// Makes this thread the worker for as long as `run` takes, then lets the worker rest.
     fn work<T>(&self, run: impl FnOnce(&Worker) -> T) -> io::Result<T> {
         if context::worker(|_| ()).is_some() {
             return Err(wait::Stop::NotHere.into());
@@ -241,7 +243,7 @@ impl Local {
         Ok(context::enter_worker(&self.worker, || run(&self.worker)))
     }
 
-    /// Takes in what has happened.
+    /// Takes in the events, wake-ups and timers that have come.
     fn look(&self, worker: &Worker, timeout: Option<Duration>) -> io::Result<()> {
         worker.poll(&mut self.events.borrow_mut(), timeout)?;
         worker.take_inbox();
@@ -249,13 +251,14 @@ impl Local {
         Ok(())
     }
 
-    /// From now on the descriptor tells of whatever happens.
+    /// Makes the descriptor readable for every event from now on.
     fn rest(&self) {
         if self.worker.lie_down() {
             // An eventfd write fails only when its counter is full, and then it is readable.
             let _ = self.worker.poller.notify();
         }
-        // A failure leaves a timer out that the host does not see without `next_deadline`; the kernel gives no reason for one.
+        // A failure leaves out a timer that the host then sees only by `next_deadline`. The kernel gives no reason for
+        // one.
         let _ = self.arm();
     }
 
@@ -265,7 +268,7 @@ impl Local {
         if next.is_none() || self.armed.get() == next && next.is_some_and(|next| next > now) {
             return Ok(());
         }
-        // Zero would stop it.
+        // A timer of zero would be stopped.
         let left = next.map_or(Duration::ZERO, |next| {
             next.saturating_duration_since(now).max(Duration::from_nanos(1))
         });
@@ -288,14 +291,14 @@ impl Local {
 }
 
 impl Builder {
-    /// A runtime without threads, to be run inside of this thread's own loop; of one worker, whatever
+    /// Makes a runtime without threads, to be run inside this thread's own loop. It has one worker, whatever
     /// [`workers`](Builder::workers) says.
     ///
     /// # Errors
     ///
     /// - `WouldBlock` on a worker, which it would stop.
     /// - `Unsupported` if no driver has a descriptor of its own here.
-    /// - What the system says of descriptors and memory.
+    /// - The system's errors for descriptors and memory.
     pub fn build_local(self) -> io::Result<Local> {
         if context::worker(|_| ()).is_some() {
             return Err(wait::Stop::NotHere.into());
@@ -318,10 +321,10 @@ impl Builder {
     }
 }
 
-/// Readable whenever `turn(Some(Duration::ZERO))` has something to do: events, wake-ups from other threads, timers, fibers that
-/// are ready. It may be so for nothing now and then.
+/// Readable whenever `turn(Some(Duration::ZERO))` has something to do: events, wake-ups from other threads, timers,
+/// ready fibers. It may be readable for nothing now and then.
 ///
-/// For level-triggered waiting: it stays readable until a turn.
+/// It suits level-triggered waiting: it stays readable until a turn.
 impl AsFd for Local {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.worker
@@ -338,7 +341,7 @@ impl Drop for Local {
     fn drop(&mut self) {
         self.worker.shared.stopping.store(true, Ordering::SeqCst);
         self.worker.wake_up();
-        // Whoever drops it may be unwinding, or be a fiber of another worker: its fibers are neither.
+        // The code that drops it may be unwinding, or be a fiber of another worker. Its fibers are neither.
         let panics = panic_count::take();
         context::enter_worker(&self.worker, || self.worker.run());
         panic_count::put(panics);
@@ -353,7 +356,7 @@ impl fmt::Debug for Local {
     }
 }
 
-/// The fibers that were ready when [`Local::ready`] was called, in the order in which they became so.
+/// The fibers that were ready when [`Local::ready`] was called, in the order in which they became ready.
 #[derive(Debug)]
 pub struct ReadyFibers<'a> {
     local: &'a Local,
@@ -374,7 +377,7 @@ impl<'a> Iterator for ReadyFibers<'a> {
     }
 }
 
-/// A fiber that is ready to go on, for its host to resume. Dropped without that, it is ready the next time.
+/// A ready fiber, for its host to resume. A fiber that is dropped instead is ready the next time.
 pub struct Ready<'a> {
     local: &'a Local,
     word: Word,
@@ -386,14 +389,15 @@ impl Ready<'_> {
     ///
     /// # Panics
     ///
-    /// On a worker, which it would stop. Not with the fiber's own panic, which goes to its handle.
+    /// On a worker, which it would stop. A panic of the fiber goes to its handle.
     pub fn resume(mut self) {
         self.resumed = true;
         let resumed = self.local.work(|worker| worker.resume_word(self.word));
         resumed.unwrap_or_else(|error| panic!("Ready::resume: {error}"));
     }
 
-    /// The fiber's [id](crate::fiber::Fiber::id); `None` for a [connection at rest](crate::dormant), which is to become one.
+    /// The fiber's [id](crate::fiber::Fiber::id). A [connection at rest](crate::dormant), which is to become a fiber,
+    /// has none.
     pub fn id(&self) -> Option<u64> {
         self.local.worker.tenant(self.word).map(|(id, _)| id)
     }
@@ -406,7 +410,7 @@ impl Ready<'_> {
         Some(name).filter(|name| !name.is_empty())
     }
 
-    /// Where the fiber was spawned.
+    /// The place where the fiber was spawned.
     pub fn place(&self) -> Option<&'static Location<'static>> {
         self.local.worker.tenant(self.word)?.1.place()
     }

@@ -1,7 +1,7 @@
 //! A runtime: how it is built, what runs on it, how it ends.
 //!
-//! A [`Runtime`] is a value. `worker/threads.rs` starts and joins the threads of its workers, `worker/shared.rs` has what they
-//! have in common. [`embed`] is a worker without a thread.
+//! A [`Runtime`] is a value. `worker/threads.rs` starts and joins the threads of its workers, `worker/shared.rs` has
+//! the state that they share. [`embed`] is a worker without a thread.
 
 pub mod embed;
 
@@ -25,10 +25,10 @@ use crate::worker::threads::{Settings, Threads};
 
 /// A set of workers, each a thread with an event loop, on which fibers run.
 ///
-/// Dropping it shuts it down: every fiber is cancelled and joined, for at most the [`shutdown
-/// timeout`](Builder::shutdown_timeout); then no thread, descriptor or fiber of it is left. A fiber that will not end by
-/// then is reported, and its stack leaked. (Threads of the process-wide pool behind [`unblock`](crate::unblock) go when
-/// they have been idle for a while.)
+/// Dropping it shuts it down. Every fiber is cancelled and joined, for at most the [`shutdown
+/// timeout`](Builder::shutdown_timeout); then no thread, descriptor or fiber of it is left. A fiber that does not end
+/// in time is reported, and its stack is leaked. (The threads of the process-wide pool behind
+/// [`unblock`](crate::unblock) end when they have been idle for a while.)
 ///
 /// ```
 /// let runtime = osier::Runtime::builder().workers(2).build()?;
@@ -51,7 +51,7 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// As [`Builder::build`].
+    /// The errors of [`Builder::build`].
     pub fn new() -> io::Result<Runtime> {
         Builder::default().build()
     }
@@ -64,7 +64,8 @@ impl Runtime {
     ///
     /// # Panics
     ///
-    /// With what `body` panics with; on a worker of any runtime, which must not block (use [`spawn`](crate::spawn) and join).
+    /// If `body` does, with the same payload. On a worker of any runtime, which must not block: use
+    /// [`spawn`](crate::spawn) and join there.
     #[track_caller]
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         assert!(
@@ -74,7 +75,7 @@ impl Runtime {
         scope::run(body, |job| self.threads.shared.inject(job))
     }
 
-    /// Runs `body` on a new fiber of this runtime; from any thread.
+    /// Runs `body` on a new fiber of this runtime. Any thread may call it.
     #[track_caller]
     pub fn spawn<F, T>(&self, body: F) -> JoinHandle<T>
     where
@@ -86,7 +87,7 @@ impl Runtime {
         handle
     }
 
-    /// Runs `future` as a task of this runtime; from any thread. As [`spawn_future`](crate::spawn_future).
+    /// Runs `future` as a task of this runtime, as [`spawn_future`](crate::spawn_future) does. Any thread may call it.
     #[track_caller]
     pub fn spawn_future<F>(&self, future: F) -> Task<F::Output>
     where
@@ -96,12 +97,12 @@ impl Runtime {
         Task::spawn_on(&self.threads.shared, Location::caller(), future)
     }
 
-    /// How many workers it has.
+    /// The number of workers.
     pub fn workers(&self) -> usize {
         self.threads.shared.workers()
     }
 
-    /// The numbers of its workers: turns, queues, timers, fibers, latency. Costs the workers nothing.
+    /// The numbers of the workers: turns, queues, timers, fibers, latency. It costs the workers nothing.
     ///
     /// ```
     /// let runtime = osier::Runtime::builder().workers(1).build()?;
@@ -114,7 +115,7 @@ impl Runtime {
         inspect::metrics::of(self.threads.shared.remotes())
     }
 
-    /// As [`dump`](crate::dump()), of this runtime alone.
+    /// Shows the fibers and tasks of this runtime alone, as [`dump`](crate::dump()) shows all.
     ///
     /// # Suspends
     ///
@@ -132,7 +133,7 @@ impl fmt::Debug for Runtime {
 
 /// Runs `body` on a fiber of a new runtime with one worker per core, and shuts the runtime down when it returns.
 ///
-/// Fibers that are still running then are cancelled; what must be finished is to be joined before `body` returns.
+/// Fibers that still run then are cancelled. Join the ones that must finish before `body` returns.
 ///
 /// ```
 /// use osier::net::{TcpListener, TcpStream};
@@ -157,7 +158,7 @@ impl fmt::Debug for Runtime {
 ///
 /// # Panics
 ///
-/// If the runtime cannot be built (use [`Runtime::builder`] to handle that), and with what `body` panics with.
+/// If the runtime cannot be built (use [`Runtime::builder`] to handle that). If `body` panics, with the same payload.
 #[track_caller]
 pub fn run<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     match Runtime::new() {
@@ -191,13 +192,13 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// How many workers, instead of one per available core.
+    /// Sets the number of workers; one per available core unless set.
     pub fn workers(mut self, workers: usize) -> Builder {
         self.workers = Some(workers);
         self
     }
 
-    /// The workers' threads are called `name-0`, `name-1` and so on.
+    /// Names the threads: `name-0`, `name-1` and so on.
     pub fn name(mut self, name: impl Into<String>) -> Builder {
         self.settings.name = name.into();
         self
@@ -209,37 +210,40 @@ impl Builder {
         self
     }
 
-    /// Bytes of address space per fiber's stack, its guard included; 256 KiB unless set. Only touched pages cost memory.
+    /// Sets the bytes of address space per fiber's stack, its guard included; 256 KiB unless set. Only touched pages
+    /// cost memory.
     pub fn stack_bytes(mut self, bytes: usize) -> Builder {
         self.settings.stacks.stack_bytes = bytes;
         self
     }
 
-    /// How stacks are cut from memory.
+    /// Sets how stacks are cut from memory.
     pub fn stacks(mut self, stacks: stack::Config) -> Builder {
         self.settings.stacks = stacks;
         self
     }
 
-    /// How long a shutdown waits for cancelled fibers to end; 10 s unless set.
+    /// Sets how long a shutdown waits for cancelled fibers to end; 10 s unless set.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Builder {
         self.settings.shutdown_timeout = timeout;
         self
     }
 
-    /// How long a worker may go without a turn of its loop before the watchdog writes a line to stderr that names it and the
-    /// fiber that it runs; `None`: for ever. Unless set, 1 s in debug builds, and for ever in release builds.
+    /// Sets how long a turn of a worker's loop may take before the watchdog writes a line to stderr that names the
+    /// worker and the fiber that it runs. `None` means for ever. Unless set, it is 1 s in debug builds and for ever in
+    /// release builds.
     ///
-    /// The watchdog is a thread, one for the process, that looks at each worker four times in this time and stays.
+    /// The watchdog is one thread for the process. It looks at each worker four times in this time, and stays.
     pub fn watchdog(mut self, limit: Option<Duration>) -> Builder {
         self.watchdog = limit;
         self
     }
 
-    /// Whether each fiber's stack is measured when it ends, for [`WorkerMetrics::stack_depths`](crate::inspect::WorkerMetrics::stack_depths);
-    /// not unless set.
+    /// Sets whether each fiber's stack is measured when it ends, for
+    /// [`WorkerMetrics::stack_depths`](crate::inspect::WorkerMetrics::stack_depths). It is not unless set.
     ///
-    /// It costs each fiber two system calls and the page faults of a fresh stack, some microseconds: for development.
+    /// The measurement is for development: it costs each fiber two system calls and the page faults of a fresh stack,
+    /// some microseconds.
     pub fn measure_stacks(mut self, measure: bool) -> Builder {
         self.settings.measure_stacks = measure;
         self
@@ -249,8 +253,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for no workers or more than the runtime can have; what the system says of threads, descriptors
-    /// and memory.
+    /// `InvalidInput` for no workers or more than a runtime can have; the system's errors for threads, descriptors and
+    /// memory.
     pub fn build(self) -> io::Result<Runtime> {
         let workers = self
             .workers
