@@ -1,5 +1,10 @@
-//! Compiles the programs of the guide (`docs/guide/`) as doc tests, and runs those that end by themselves.
+//! Compiles the programs of `README.md` and of the guide (`docs/guide/`) as doc tests, and runs those that end by themselves.
 #![forbid(unsafe_code)]
+
+/// The programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 /// One item a chapter.
 #[cfg(doctest)]

@@ -39,3 +39,8 @@ pub mod stack;
 
 pub use coroutine::{Coroutine, CoroutineResult, Yielder};
 pub use stack::Stack;
+
+/// The program of the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

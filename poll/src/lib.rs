@@ -128,3 +128,8 @@ pub struct Event {
     /// For what it is ready.
     pub readiness: Ready,
 }
+
+/// The program of the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -54,3 +54,8 @@ pub use owned::OwnedWaiter;
 pub use parker::{Idle, Parker};
 pub use waiters::{WaitList, Waiter};
 pub use wheel::{Key, Wheel};
+
+/// The program of the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

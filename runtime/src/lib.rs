@@ -110,3 +110,8 @@ pub use time::sleep;
 pub use wait::block_on::{block_on, unblock};
 pub use wait::cancel::{Cancelled, Elapsed, shield, timeout};
 pub use worker::packet::JoinHandle;
+
+/// The program of the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

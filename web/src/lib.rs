@@ -127,7 +127,7 @@ pub use router::route::Route;
 pub use server::served::Served;
 pub use server::{Connections, Listening, Server, ShutdownHandle, SocketFile, serve};
 
-/// The README's programs, compiled.
+/// The program of the README, compiled.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

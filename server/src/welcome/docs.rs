@@ -1,4 +1,6 @@
 //! The documents and the guide as they lie in the repository, and the page that lists them.
+//!
+//! The folder `documents` of this crate has links to them, because a package contains nothing from outside of its folder.
 
 /// A document: its path below `/docs/`, what it is about, its text.
 pub struct Doc {
@@ -13,7 +15,7 @@ macro_rules! doc {
         Doc {
             path: $path,
             about: $about,
-            text: include_str!(concat!("../../../", $file)),
+            text: include_str!(concat!("../../documents/", $file)),
         }
     };
 }
@@ -106,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_guide_is_whole() {
-        let summary = include_str!("../../../docs/guide/src/SUMMARY.md");
+        let summary = include_str!("../../documents/docs/guide/src/SUMMARY.md");
         let chapters: Vec<String> = summary
             .split("](")
             .skip(1)
