@@ -10,12 +10,11 @@ use crate::reader::Section;
 
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, form, without_port};
 
-/// What cannot stand in a path as it is.
+/// What cannot stand in a path as it is. The text of a path has escapes already.
 const PATH: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
     .add(b'#')
-    .add(b'%')
     .add(b'<')
     .add(b'>')
     .add(b'?')
@@ -171,7 +170,7 @@ fn keep_here(to: &mut String) {
     to.replace_range(..slashes, "/");
 }
 
-/// Encoded anew from what routes see: so it has one slash in front, never two, and cannot be read as another host.
+/// Encodes what routes see, whose escapes stay. It has one slash in front, never two, so nobody reads it as another host.
 fn push_path(to: &mut String, path: &[u8]) {
     to.extend(percent_encode(path, PATH));
 }

@@ -18,6 +18,7 @@ mod hosts;
 pub mod live;
 mod policies;
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -152,8 +153,9 @@ impl Snapshot {
 impl Site {
     #[inline]
     fn dispatch(&self, request: &mut Request<'_>) -> Routed {
-        let Some(path) = path::plain(request.path()) else {
-            return Routed::Answer(self.around.refuse(request, plain(StatusCode::BAD_REQUEST)));
+        let path = match path::text(request.path()) {
+            Ok(path) if matches!(path, Cow::Borrowed(_)) || !self.is_ambiguous(request, &path) => path,
+            _ => return Routed::Answer(self.around.refuse(request, plain(StatusCode::BAD_REQUEST))),
         };
         for route in &self.routes {
             if !route.takes(request.method(), &path) {
@@ -181,6 +183,28 @@ impl Site {
             }
         }
         Routed::Answer(self.nobody(request, &path))
+    }
+
+    /// Whether a reader that takes `%2F` for a slash would be sent another way. Then one of the two would pass by the policies
+    /// that are meant for it.
+    #[cold]
+    fn is_ambiguous(&self, request: &Request<'_>, path: &[u8]) -> bool {
+        let Some(other) = path::with_slashes_decoded(request.path()) else {
+            return false;
+        };
+        for route in &self.routes {
+            let is_taken = route.takes(request.method(), path);
+            if is_taken != route.takes(request.method(), &other) {
+                return true;
+            }
+            match &route.handler {
+                _ if !is_taken => {}
+                Opened::Rewrites(rules) if rules.tells_apart(path, &other) => return true,
+                Opened::Rewrites(_) => {}
+                Opened::Answers(_) => return false,
+            }
+        }
+        false
     }
 
     /// 405 when only the method is wrong, 404 otherwise.

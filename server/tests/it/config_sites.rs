@@ -136,8 +136,6 @@ fn no_spelling_of_a_path_leads_around_a_route() {
         "//admin",
         "///admin//x",
         "/%61dmin",
-        "/%2Fadmin",
-        "/admin%2Fx",
         "/admin?x",
         "/x.ph%70",
         "//x.php",
@@ -150,6 +148,10 @@ fn no_spelling_of_a_path_leads_around_a_route() {
         "/%2e/admin",
         "/a/%2e%2e/admin",
         "/a%2f..%2fadmin",
+        // A reader that takes an encoded slash for one would be sent elsewhere.
+        "/%2Fadmin",
+        "/admin%2Fx",
+        "/%61dmin%2F%2fx",
         "/%00admin",
         "/%zz",
     ] {
@@ -194,14 +196,14 @@ fn redirects() {
         // Never another host, whatever the path looks like.
         ("/slash/evil.example?q", 308, "/evil.example?q"),
         ("/slash//evil.example", 308, "/evil.example"),
-        ("/slash/%2F%2Fevil.example", 308, "/evil.example"),
+        ("/slash/%2F%2Fevil.example", 308, "/%2F%2Fevil.example"),
         ("/slash", 308, "/"),
         ("/rest/evil.example?q", 308, "/evil.example?q"),
         ("/rest?q", 308, "/?q"),
         ("//evil.example/x", 307, "/evil.example/x"),
-        ("/%2Fevil.example", 307, "/evil.example"),
+        ("/%2Fevil.example", 307, "/%2Fevil.example"),
         ("/%5cevil.example", 307, "/%5Cevil.example"),
-        ("/a%0d%0aX:%20y", 307, "/a%0D%0AX:%20y"),
+        ("/100%25", 307, "/100%25"),
     ] {
         let reply = sites.get("h.example:81", target);
         assert_eq!(
@@ -290,15 +292,11 @@ fn no_spelling_of_a_path_leads_around_a_rewrite() {
         "[[site]]\n[[site.route]]\nrewrite = [{ pattern = \"^/admin(/|$)\", to = \"/login\", redirect = 302 }]\n\
          [[site.route]]\nfiles = \"www\"\n",
     );
-    for target in [
-        "/admin/x.txt",
-        "//admin/x.txt",
-        "/admin//x.txt",
-        "/%61dmin/x.txt",
-        "/admin%2fx.txt",
-        "/%2fadmin/x.txt",
-    ] {
+    for target in ["/admin/x.txt", "//admin/x.txt", "/admin//x.txt", "/%61dmin/x.txt"] {
         assert_eq!(sites.get("x", target).field("location"), Some("/login"), "{target}");
+    }
+    for target in ["/admin%2fx.txt", "/%2fadmin/x.txt"] {
+        assert_eq!(sites.get("x", target).status, 400, "{target}");
     }
     assert_eq!(text(&sites.get("x", "/a.txt")), (200, "the file a"));
 }

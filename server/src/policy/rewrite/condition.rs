@@ -213,7 +213,7 @@ impl Check {
         match &self.look {
             Look::Known(value) => self.expects(value.as_deref(), captures),
             Look::Capture(index) => self.expects(captures.get(*index).map(|found| found.as_bytes()), captures),
-            Look::Stat(parts, kind) => exists(template::fill_raw(parts, captures), *kind),
+            Look::Stat(parts, kind) => template::fill_name(parts, captures).is_some_and(|name| exists(name, *kind)),
             Look::Of(subject) => self.finds_in(subject, facts, path, captures),
         }
     }

@@ -23,7 +23,7 @@ use osier_web::{Request, Response};
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
 use crate::log::operator::Say;
-use crate::policy::path::plain;
+use crate::policy::path;
 use condition::Check;
 pub use condition::{Condition, SUBJECTS, Subject, Test};
 use template::Url;
@@ -222,13 +222,19 @@ impl Rewrite {
         request.body().preview(FORM_MAX)
     }
 
+    /// Whether some pattern fits one of the two paths and not the other.
+    pub fn tells_apart(&self, path: &[u8], other: &[u8]) -> bool {
+        let mut rules = self.rules.iter();
+        rules.any(|rule| rule.pattern.is_match(path) != rule.pattern.is_match(other))
+    }
+
     /// What becomes of a request.
     ///
     /// # Suspends
     ///
     /// While a condition asks the file system.
     pub fn apply(&self, facts: &dyn Facts) -> Verdict {
-        let Some(path) = plain(facts.path()) else {
+        let Ok(path) = path::text(facts.path()) else {
             return Verdict::Nothing;
         };
         for rule in &self.rules {

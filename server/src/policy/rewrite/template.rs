@@ -104,6 +104,24 @@ pub fn fill_raw(parts: &[Part], captures: &Captures<'_>) -> Vec<u8> {
     filled
 }
 
+/// The text as the name of a file, with the captures decoded; `None` where an encoded slash in one would end a name.
+pub fn fill_name(parts: &[Part], captures: &Captures<'_>) -> Option<Vec<u8>> {
+    let mut filled = Vec::new();
+    for part in parts {
+        match part {
+            Part::Text(text) => filled.extend_from_slice(text.as_bytes()),
+            Part::Capture(index) => {
+                let captured = captured(captures, *index);
+                if captured.windows(3).any(|escape| escape == b"%2F") {
+                    return None;
+                }
+                filled.extend(percent_encoding::percent_decode(captured));
+            }
+        }
+    }
+    Some(filled)
+}
+
 pub fn captured<'h>(captures: &Captures<'h>, index: usize) -> &'h [u8] {
     captures.get(index).map_or(&[], |found| found.as_bytes())
 }
@@ -211,8 +229,21 @@ fn fill(into: &mut String, parts: &[Part], captures: &Captures<'_>, set: &'stati
     for part in parts {
         match part {
             Part::Text(text) => into.push_str(text),
-            Part::Capture(index) => into.extend(percent_encode(captured(captures, *index), set)),
+            Part::Capture(index) => push_encoded(into, captured(captures, *index), set),
         }
+    }
+}
+
+/// Appends a capture. The escapes that a path's text keeps go through as they are.
+fn push_encoded(into: &mut String, captured: &[u8], set: &'static AsciiSet) {
+    for (index, part) in captured.split(|&byte| byte == b'%').enumerate() {
+        if index > 0 {
+            into.push_str(match part {
+                [b'2', b'F' | b'5', ..] => "%",
+                _ => "%25",
+            });
+        }
+        into.extend(percent_encode(part, set));
     }
 }
 

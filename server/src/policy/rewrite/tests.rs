@@ -342,7 +342,7 @@ fn every_condition_holds_and_fails() {
         assert_eq!(apply(&positive, &no), Verdict::Nothing, "{name}");
         let negative = [unless(rule(), of.clone(), is)];
         assert_eq!(apply(&negative, &yes), Verdict::Nothing, "not {name}");
-        if !matches!(of, Environment(_)) && plain(no.path()).is_some() {
+        if !matches!(of, Environment(_)) && crate::policy::path::text(no.path()).is_ok() {
             assert_eq!(
                 apply(&negative, &no),
                 again(&format!("/yes{}", kept(&no))),
@@ -400,7 +400,8 @@ fn the_query_is_kept_or_dropped() {
 fn nothing_a_client_sends_makes_a_line_a_host_or_a_parameter() {
     let everything = [redirect("(?s-u)^/(.*)$", "/$1")];
     for (target, expected) in [
-        ("/%0d%0aSet-Cookie:%20a=b", "/%0D%0ASet-Cookie%3A%20a%3Db"),
+        ("/Set-Cookie:%20a=b", "/Set-Cookie%3A%20a%3Db"),
+        ("/a%2fb%252F", "/a%2Fb%252F"),
         ("//evil.example", "/evil.example"),
         ("///evil.example/x", "/evil.example/x"),
         ("/%5cevil.example", "/%5Cevil.example"),
@@ -412,18 +413,29 @@ fn nothing_a_client_sends_makes_a_line_a_host_or_a_parameter() {
     }
     let parameter = [path("(?s)^/(.*)$", "/search?q=$1")];
     assert_eq!(
-        apply(&parameter, &get("/a%26b=c+d%0a/")),
-        again("/search?q=a%26b%3Dc%2Bd%0A%2F")
+        apply(&parameter, &get("/a%26b=c+d%2f/")),
+        again("/search?q=a%26b%3Dc%2Bd%2F%2F")
     );
     // Two captures that are dots together.
     let dots = [path("^/(.*),(.*)$", "/data/$1$2/x")];
     assert_eq!(apply(&dots, &get("/.,.")), again("/x"));
     // What routes read as one path is one path to rules.
     let guard = [path("^/admin(/|$)", "/login")];
-    for target in ["/admin/x", "//admin/x", "/admin%2fx", "/%2fadmin", "/%61dmin//x"] {
+    for target in ["/admin/x", "//admin/x", "/admin//x", "/%61dmin//x"] {
         assert_eq!(apply(&guard, &get(target)), again("/login"), "{target}");
     }
-    for target in ["/../x", "/a/./b", "/%2e%2E/x", "/a%00", "/a%", "/a%2f..%2fb"] {
+    // The site refuses a path that the two readings of an encoded slash send different ways.
+    let guard = Rewrite::compile(&guard).unwrap();
+    assert!(guard.tells_apart(b"/admin%2Fx", b"/admin/x") && !guard.tells_apart(b"/a%2Fx", b"/a/x"));
+    for target in [
+        "/../x",
+        "/a/./b",
+        "/%2e%2E/x",
+        "/a%0d%0ab",
+        "/a%00",
+        "/a%",
+        "/a%2f..%2fb",
+    ] {
         assert_eq!(apply(&everything, &get(target)), Verdict::Nothing, "{target}");
     }
 }
