@@ -75,22 +75,28 @@ pub fn cargo() -> Command {
     ))
 }
 
-/// `cargo` of the nightly toolchain; only where [`has_nightly`] said yes.
+/// `cargo` of the nightly toolchain; only where [`nightly`] said yes.
 pub fn nightly_cargo() -> Command {
     let mut command = clean(Command::new("rustup"));
     command.args(["run", "nightly", "cargo"]);
     command
 }
 
+/// Whether the nightly toolchain is there, else why not.
+pub fn nightly() -> Result<(), String> {
+    match succeeds(nightly_cargo().arg("--version")) {
+        true => Ok(()),
+        false => Err("no nightly toolchain (rustup toolchain install nightly)".into()),
+    }
+}
+
 /// Whether `cargo SUBCOMMAND` of the nightly toolchain is there, else why not.
 pub fn has_nightly(subcommand: &str) -> Result<(), String> {
-    if !succeeds(Command::new("rustup").args(["run", "nightly", "cargo", "--version"])) {
-        return Err("no nightly toolchain (rustup toolchain install nightly)".into());
+    nightly()?;
+    match succeeds(nightly_cargo().args([subcommand, "--version"])) {
+        true => Ok(()),
+        false => Err(format!("the nightly toolchain has no cargo {subcommand}")),
     }
-    if !succeeds(nightly_cargo().args([subcommand, "--version"])) {
-        return Err(format!("the nightly toolchain has no cargo {subcommand}"));
-    }
-    Ok(())
 }
 
 /// Runs quietly; true if it could be started and ended well.

@@ -25,7 +25,7 @@ const FLAGS: &[&str] = &[
 ];
 
 pub fn build() -> Built {
-    if let Err(why) = step::has_nightly("version") {
+    if let Err(why) = step::nightly() {
         return Err(Box::new(Outcome::skipped("fuzz", why)));
     }
     if !crate::peers::is_there("c++") {

@@ -14,7 +14,7 @@ const MODULES: &str = "queue/tests/it";
 
 /// Builds everything that [`run`] runs.
 pub fn build() -> Built {
-    if step::has_nightly("miri").is_err() && step::has_nightly("version").is_ok() {
+    if step::has_nightly("miri").is_err() && step::nightly().is_ok() {
         step::succeeds(Command::new("rustup").args(["component", "add", "--toolchain", "nightly", "miri", "rust-src"]));
     }
     if let Err(why) = step::has_nightly("miri") {
