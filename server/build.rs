@@ -1,0 +1,11 @@
+//! Compresses the debug information of a released server.
+//!
+//! Dumps of fibers and backtraces name functions, files and lines from it. Compressed, it is a fraction of the binary.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|set| set == value);
+    if is("PROFILE", "release") && is("CARGO_CFG_TARGET_OS", "linux") {
+        println!("cargo::rustc-link-arg-bins=-Wl,--compress-debug-sections=zlib");
+    }
+}
