@@ -4,6 +4,7 @@
 //! compiler flags differ, so that a third-party crate is compiled once for each set of flags.
 
 mod executables;
+mod features;
 mod fuzz;
 mod lanes;
 mod miri;
@@ -35,6 +36,7 @@ pub const STEPS: &[Step] = &[
     ),
     of("fuzz", Work::Both(fuzz::build, Lane::Computations, fuzz::run)),
     of("bench", Work::Both(build_heads, Lane::Tests, floor_of_the_bench)),
+    of("features", Work::Compile(features::features)),
     of("freebsd", Work::Compile(freebsd_types)),
 ];
 

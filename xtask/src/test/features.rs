@@ -1,0 +1,73 @@
+//! The step `features`: every feature of a crate compiles by itself, without a warning.
+
+use super::LIMIT;
+use crate::root;
+use crate::step::{self, Outcome, cargo};
+use std::time::Duration;
+
+/// The packages whose features are tried: a folder, and the package in it.
+const CRATES: &[(&str, &str)] = &[("runtime", "osier"), ("web", "osier-web")];
+
+/// Checks each crate without features, with each feature alone, and with all of them.
+pub fn features() -> Outcome {
+    let mut wrong = vec![];
+    let mut count = 0;
+    for (folder, package) in CRATES {
+        let manifest = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap_or_default();
+        let mut sets = vec!["--no-default-features".to_string(), "--all-features".to_string()];
+        let single = declared(&manifest).into_iter().filter(|feature| feature != "default");
+        sets.extend(single.map(|feature| format!("--no-default-features --features {feature}")));
+        for set in sets {
+            let mut command = cargo();
+            command
+                .args(["check", "--locked", "-p", package, "--lib"])
+                .args(set.split(' '));
+            // A warning is a sign of code that only another feature uses.
+            let mut has_warning = false;
+            let ok = step::run(&mut command, LIMIT, |line| {
+                has_warning |= line.starts_with("warning");
+                true
+            });
+            count += 1;
+            if !ok || has_warning {
+                wrong.push(format!("{package} {set}"));
+            }
+        }
+    }
+    let outcome = Outcome::one_check("features", wrong.is_empty(), count, "sets of features", Duration::ZERO);
+    Outcome {
+        complaints: wrong,
+        ..outcome
+    }
+}
+
+/// The names in the table `[features]` of a manifest.
+fn declared(manifest: &str) -> Vec<String> {
+    let table = manifest.split_once("\n[features]\n").map_or("", |(_, rest)| rest);
+    let table = table.split("\n[").next().unwrap_or_default();
+    let names = table
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, _)| name.trim());
+    let is_name = |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)) && !name.is_empty();
+    names.filter(is_name).map(str::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_read_from_the_manifest() {
+        let manifest = "[package]\nname = \"x\"\n\n[features]\n# All of them = everything.\ndefault = [\"a\"]\na = []\n\
+                        b-c = [\n    \"a\",\n]\n\n[dependencies]\nd = \"1\"\n";
+        assert_eq!(declared(manifest), ["default", "a", "b-c"]);
+        assert_eq!(declared("[package]\n"), [""; 0]);
+    }
+
+    #[test]
+    fn the_runtime_has_features() {
+        let manifest = std::fs::read_to_string(root().join("runtime/Cargo.toml")).unwrap();
+        assert!(declared(&manifest).contains(&"hyper".to_string()));
+    }
+}
