@@ -70,6 +70,26 @@
 //! assert_eq!(reply.text(), "the JSON: invalid value: integer `-1`, expected u32 at line 1 column 11\n");
 //! ```
 //!
+//! # Features
+//!
+//! None is on by default: what is left is a router, requests and responses. `full` turns all of them on.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `serde` | [`Request::params`] |
+//! | `forms` | [`Request::query_as`], [`Request::form`]; `serde` |
+//! | `json` | [`Request::json`], [`Json`]; `serde` |
+//! | `cookies` | [`Request::cookies`], [`Request::cookie`], [`Response::cookie`] |
+//! | `multipart` | [`Request::multipart`] |
+//! | `compress` | [`compress`] |
+//! | `files` | [`files`]; `compress` |
+//! | `proxy` | [`proxy`], [`upstream`] |
+//! | `fastcgi` | [`fastcgi`], [`upstream`]; `files` |
+//! | `ws` | [`ws`] |
+//! | `sse` | [`sse`] |
+//! | `redis` | [`pubsub`] |
+//! | `chat` | [`chat`]; `json`, `redis`, `ws` |
+//!
 //! # Layout
 //!
 //! | room | idea |
@@ -85,38 +105,53 @@
 //! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
 //! | `test` | a client without a socket |
 #![forbid(unsafe_code)]
+// Some parts of the core serve one feature each. Dead code is looked for with all features on.
+#![cfg_attr(not(feature = "full"), allow(dead_code))]
 
 mod body;
+#[cfg(feature = "chat")]
 pub mod chat;
+#[cfg(feature = "compress")]
 pub mod compress;
 mod conn;
+#[cfg(feature = "fastcgi")]
 pub mod fastcgi;
+#[cfg(feature = "files")]
 pub mod files;
 mod listen;
+#[cfg(feature = "proxy")]
 pub mod proxy;
+#[cfg(feature = "redis")]
 pub mod pubsub;
 mod request;
 mod response;
 mod router;
 mod server;
+#[cfg(feature = "sse")]
 pub mod sse;
 pub mod test;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
 pub mod upstream;
 pub mod wrap;
+#[cfg(feature = "ws")]
 pub mod ws;
 
 pub use body::incoming::RequestBody;
 pub use body::outgoing::Body;
 pub use conn::settings::Timeouts;
 pub use conn::upgrade::{Session, Upgraded};
+#[cfg(feature = "cookies")]
 pub use cookie;
 pub use http;
 pub use listen::{Address, Listener};
 pub use osier::net::Stream;
 pub use osier_http::{Limits, path, percent_decode};
-pub use request::extract::Json;
+pub use request::Request;
+#[cfg(feature = "json")]
+pub use request::extract::json::Json;
 pub use request::id::RequestId;
-pub use request::{Request, multipart};
+#[cfg(feature = "multipart")]
+pub use request::multipart;
 pub use response::into_response::IntoResponse;
 pub use response::rejection::Rejection;
 pub use response::{Fields, Response};
@@ -128,6 +163,6 @@ pub use server::served::Served;
 pub use server::{Connections, Listening, Server, ShutdownHandle, SocketFile, serve};
 
 /// The program of the README, compiled.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "full"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -29,7 +29,9 @@ use std::sync::{Arc, OnceLock};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use osier::Runtime;
 use osier_http::{BodyDecoder, Limits, Method, ReplyScanner, Slots};
+#[cfg(any(feature = "forms", feature = "json"))]
 use serde::Serialize;
+#[cfg(feature = "json")]
 use serde::de::DeserializeOwned;
 
 use crate::conn::Conn;
@@ -177,6 +179,7 @@ impl Ask<'_> {
     /// # Panics
     ///
     /// When it cannot be serialised.
+    #[cfg(feature = "json")]
     pub fn json(self, value: &impl Serialize) -> Self {
         let bytes = serde_json::to_vec(value).expect("the test's value is JSON");
         self.header("content-type", "application/json").body(bytes)
@@ -187,6 +190,7 @@ impl Ask<'_> {
     /// # Panics
     ///
     /// When it cannot be serialised.
+    #[cfg(feature = "forms")]
     pub fn form(self, value: &impl Serialize) -> Self {
         let text = serde_html_form::to_string(value).expect("the test's value is a form");
         self.header("content-type", "application/x-www-form-urlencoded")
@@ -440,6 +444,7 @@ impl Reply {
     /// # Errors
     ///
     /// When it is not, or not of the type.
+    #[cfg(feature = "json")]
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.body)
     }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+#[cfg(feature = "ws")]
 use crate::ws::Frame;
 
 /// A message that other processes can be told: bytes, there and back.
@@ -42,6 +43,7 @@ impl Payload for String {
 }
 
 /// The whole frame, so that text stays text. Bytes that are no frame are taken for a text, if they are one.
+#[cfg(feature = "ws")]
 impl Payload for Frame {
     fn to_bytes(&self) -> Cow<'_, [u8]> {
         self.as_bytes().into()

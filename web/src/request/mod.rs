@@ -2,9 +2,11 @@
 //!
 //! Made by `exchange` for each request; nothing in it is copied until it is asked for.
 
+#[cfg(feature = "cookies")]
 mod cookies;
 pub(crate) mod extract;
 pub(crate) mod id;
+#[cfg(feature = "multipart")]
 pub mod multipart;
 pub(crate) mod state;
 

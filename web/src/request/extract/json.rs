@@ -1,0 +1,134 @@
+//! JSON: the body of a request as a value, and a value as a response.
+
+use http::StatusCode;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use crate::request::extract::{IN_MEMORY, told};
+use crate::{IntoResponse, Rejection, Request, Response};
+
+/// How deep a JSON document may nest. The parser recurses, on a fiber's stack: 64 levels take a third of it in a debug build.
+const JSON_DEPTH: usize = 64;
+
+impl Request<'_> {
+    /// The body as JSON (`application/json`, or a type that ends in `+json`), at most 2 MiB: [`json_up_to`](Request::json_up_to) has
+    /// another bound.
+    ///
+    /// ```
+    /// use osier_web::{Json, Rejection, Request, Router, test::Client};
+    ///
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct Point { x: i32, y: i32 }
+    ///
+    /// fn mirror(request: &mut Request<'_>) -> Result<Json<Point>, Rejection> {
+    ///     let Point { x, y } = request.json()?;
+    ///     Ok(Json(Point { x: -x, y }))
+    /// }
+    ///
+    /// let client = Client::new(Router::new().post("/mirror", mirror));
+    /// assert_eq!(client.post("/mirror").json(&Point { x: 1, y: 2 }).send().text(), r#"{"x":-1,"y":2}"#);
+    /// let reply = client.post("/mirror").header("content-type", "application/json").body("{\n\"x\": }").send();
+    /// assert_eq!(reply.status(), 400);
+    /// assert_eq!(reply.text(), "the body is not JSON: expected value at line 2 column 6\n");
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// Until the body has come.
+    ///
+    /// # Errors
+    ///
+    /// 415 for another content type, 413 for a larger body; with line and column 400 for what is not JSON and 422 for JSON that
+    /// is not of the type. A document that nests deeper than 64 levels is 400.
+    pub fn json<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
+        self.json_up_to(IN_MEMORY)
+    }
+
+    /// As [`json`](Request::json), at most `limit` bytes. A body beyond the limit of the route, or else of the server, is refused
+    /// before: for more than 2 MiB both have to be said.
+    ///
+    /// ```
+    /// use osier_web::{Rejection, Request, Route, Router, test::Client};
+    ///
+    /// const MOST: u64 = 16 << 20;
+    ///
+    /// fn import(request: &mut Request<'_>) -> Result<String, Rejection> {
+    ///     let names: Vec<String> = request.json_up_to(MOST)?;
+    ///     Ok(format!("{} names", names.len()))
+    /// }
+    ///
+    /// let router = Router::new().route("/import", Route::new().post(import).body_limit(MOST));
+    /// let names = vec!["willow"; 1 << 19];
+    /// assert_eq!(Client::new(router).post("/import").json(&names).send().text(), "524288 names");
+    /// ```
+    ///
+    /// # Suspends
+    ///
+    /// Until the body has come.
+    ///
+    /// # Errors
+    ///
+    /// As [`json`](Request::json).
+    pub fn json_up_to<T: DeserializeOwned>(&mut self, limit: u64) -> Result<T, Rejection> {
+        let is_json = self.media_type().is_some_and(|kind| {
+            let kind = kind.to_ascii_lowercase();
+            kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
+        });
+        if !is_json {
+            let what = "the content type must be application/json";
+            return Err(told(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
+        }
+        let bytes = self.bytes(limit)?;
+        if let Some((line, column)) = too_deep(&bytes) {
+            let text = format!("the body nests deeper than {JSON_DEPTH} levels at line {line} column {column}");
+            return Err(told(StatusCode::BAD_REQUEST, text));
+        }
+        serde_json::from_slice(&bytes).map_err(|error| match error.classify() {
+            Category::Data => told(StatusCode::UNPROCESSABLE_ENTITY, format!("the JSON: {error}")),
+            _ => told(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")),
+        })
+    }
+}
+
+/// Where a document, if it is one, goes beyond [`JSON_DEPTH`]: line and column.
+fn too_deep(bytes: &[u8]) -> Option<(usize, usize)> {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > JSON_DEPTH {
+            let before = &bytes[..at];
+            let lines = before.iter().filter(|byte| **byte == b'\n').count();
+            let line_at = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |lf| lf + 1);
+            return Some((lines + 1, at - line_at + 1));
+        }
+    }
+    None
+}
+
+/// A value as a JSON response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Json<T>(
+    /// What is serialised.
+    pub T,
+);
+
+/// 200; 500 with a log line when the value cannot be serialised (a map whose keys are no strings, for example).
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(bytes) => Response::new(StatusCode::OK)
+                .content_type("application/json")
+                .body(bytes),
+            Err(error) => Response::internal_error(error),
+        }
+    }
+}
