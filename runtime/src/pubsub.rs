@@ -1,6 +1,6 @@
-//! Topics: what one publishes, every subscriber gets, each at its own pace.
+//! Topics: every subscriber gets every published message, each at its own pace.
 //!
-//! The queues, who is woken and in which order are `osier_queue::topic`, which is modelled; here are its faces.
+//! `osier_queue::topic` has the queues and the order of wake-ups, which models check. This module has the faces.
 //!
 //! ```
 //! use osier::pubsub::{Policy, Topic};
@@ -16,16 +16,16 @@
 //!
 //! # Slow subscribers
 //!
-//! A publisher never waits. Each subscriber has a queue of its own with a bound, and a [`Policy`] for a message that finds it
-//! full; what it then does not get is counted. A message is cloned for each subscriber, so let it be cheap to clone: an `Arc`.
-//! A publication allocates nothing as long as subscribers keep up.
+//! A publisher never waits. Each subscriber has a queue of its own with a bound, and a [`Policy`] for a message that
+//! finds it full. The messages that a subscriber misses are counted. A message is cloned for each subscriber, so let it
+//! be cheap to clone: an `Arc`. A publication allocates nothing as long as subscribers keep up.
 //!
 //! # Waiting
 //!
-//! A subscriber is a leaf: [`recv`](Subscriber::recv) on a fiber or thread, [`recv_async`](Subscriber::recv_async) in a future, in
-//! `select!` or in [`Handle::when`](crate::callbacks::Handle::when) for a callback, and [`with_fd`](Subscriber::with_fd) for a loop of
-//! somebody else's that polls descriptors. It has one owner, so nothing is handed on: whoever stops waiting leaves the
-//! messages where they are.
+//! A subscriber is a leaf: [`recv`](Subscriber::recv) on a fiber or thread, [`recv_async`](Subscriber::recv_async) in a
+//! future, in `select!` or in [`Handle::when`](crate::callbacks::Handle::when) for a callback, and
+//! [`with_fd`](Subscriber::with_fd) for somebody else's loop that polls descriptors. A subscriber has one owner, so
+//! nothing is handed on: a wait that ends leaves the messages where they are.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::pin::Pin;
@@ -41,13 +41,13 @@ use queue::{End, Feed};
 
 use crate::sync::{Event, EventFd, block, block_for};
 
-/// Where one publishes, and what one subscribes to. A clone is the same topic; the last one dropped ends its subscribers,
-/// after what they have in their queues.
+/// A topic, to publish on and to subscribe to. A clone is the same topic. Dropping the last clone ends the subscribers,
+/// after the messages in their queues.
 ///
 /// All subscribers see the messages in the same order, whoever publishes.
 pub struct Topic<T>(Arc<Handle<T>>);
 
-/// What the topic's clones share, and its subscribers do not.
+/// The part that the topic's clones share and its subscribers do not. Dropping it closes the topic.
 struct Handle<T>(Arc<queue::Topic<T>>);
 
 impl<T> Drop for Handle<T> {
@@ -57,7 +57,7 @@ impl<T> Drop for Handle<T> {
 }
 
 impl<T> Topic<T> {
-    /// A topic without subscribers.
+    /// Makes a topic without subscribers.
     pub fn new() -> Topic<T> {
         Topic(Arc::new(Handle(Arc::new(queue::Topic::new()))))
     }
@@ -69,17 +69,17 @@ impl<T> Topic<T> {
         Subscriber { feed }
     }
 
-    /// How many subscribers there are. One that was disconnected is none.
+    /// The number of subscribers. A disconnected one does not count.
     pub fn subscribers(&self) -> usize {
         self.core().subscribers()
     }
 
-    /// How many messages were published.
+    /// The number of published messages.
     pub fn published(&self) -> u64 {
         self.core().published()
     }
 
-    /// How many messages subscribers did not get because their queues were full, counted for each subscriber.
+    /// The number of messages that subscribers did not get because their queues were full, counted for each subscriber.
     pub fn dropped(&self) -> u64 {
         self.core().dropped()
     }
@@ -90,8 +90,8 @@ impl<T> Topic<T> {
 }
 
 impl<T: Clone> Topic<T> {
-    /// Gives a clone of `message` to every subscriber: from any thread, a callback or a destructor; never waits. Returns how
-    /// many took it.
+    /// Gives a clone of `message` to every subscriber. Returns how many took it. It never waits, and any thread, a
+    /// callback or a destructor may call it.
     ///
     /// The clones are made under the topic's lock, so `T::clone` must not use the topic.
     pub fn publish(&self, message: T) -> usize {
@@ -117,12 +117,12 @@ impl<T> fmt::Debug for Topic<T> {
     }
 }
 
-/// Receives what is published to its topics. Dropped, it is subscribed nowhere.
+/// A subscriber, which receives the messages of its topics. A dropped one is subscribed nowhere.
 pub struct Subscriber<T> {
     feed: Arc<Feed<T>>,
 }
 
-/// Why there will be no more messages.
+/// The reason why there will be no more messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvError {
     /// Every topic it was subscribed to is gone, and so is every [`Inlet`].
@@ -151,12 +151,12 @@ impl fmt::Display for RecvError {
 
 impl error::Error for RecvError {}
 
-/// Why there is no message now.
+/// The reason why there is no message now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryRecvError {
-    /// None has come yet.
+    /// No message has come yet.
     Empty,
-    /// None will come.
+    /// No message will come.
     Ended(RecvError),
 }
 
@@ -172,8 +172,8 @@ impl fmt::Display for TryRecvError {
 impl error::Error for TryRecvError {}
 
 impl<T> Subscriber<T> {
-    /// One that is subscribed to nothing yet: see [`join`](Subscriber::join) and [`inlet`](Subscriber::inlet). Until then it has
-    /// ended.
+    /// Makes a subscriber without a topic: see [`join`](Subscriber::join) and [`inlet`](Subscriber::inlet). Until then
+    /// it has ended.
     pub fn new(bound: usize, policy: Policy) -> Subscriber<T> {
         Subscriber {
             feed: Arc::new(Feed::new(bound, policy, 0)),
@@ -188,11 +188,11 @@ impl<T> Subscriber<T> {
     ///
     /// # Cancellation
     ///
-    /// Unwinds; no message is lost.
+    /// Unwinds. No message is lost.
     ///
     /// # Errors
     ///
-    /// Once the queue is empty and nothing more will come.
+    /// An error once the queue is empty and no more messages will come.
     ///
     /// # Panics
     ///
@@ -201,29 +201,29 @@ impl<T> Subscriber<T> {
         block(self.recv_async())
     }
 
-    /// As [`recv`](Subscriber::recv), at most for `timeout`; `None` if nothing has come by then.
+    /// Waits as [`recv`](Subscriber::recv) does, at most for `timeout`. `None` says that nothing has come by then.
     ///
     /// # Errors
     ///
-    /// As [`recv`](Subscriber::recv).
+    /// The errors of [`recv`](Subscriber::recv).
     ///
     /// # Panics
     ///
-    /// As [`recv`](Subscriber::recv).
+    /// The panics of [`recv`](Subscriber::recv).
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<T>, RecvError> {
         block_for(timeout, self.recv_async()).transpose()
     }
 
-    /// As [`recv`](Subscriber::recv), for futures and `select!`. A future that is dropped has taken nothing.
+    /// Waits as [`recv`](Subscriber::recv) does, in a future or `select!`. A future that is dropped has taken nothing.
     pub fn recv_async(&mut self) -> Recv<'_, T> {
         Recv(&self.feed)
     }
 
-    /// The next message, if it is there. Never waits.
+    /// Takes the next message, if there is one. Never waits.
     ///
     /// # Errors
     ///
-    /// `Empty`, or why nothing more will come.
+    /// `Empty`, or the reason why no more messages will come.
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         match self.feed.try_receive() {
             Ok(Some(message)) => Ok(message),
@@ -232,38 +232,40 @@ impl<T> Subscriber<T> {
         }
     }
 
-    /// Every message, waiting for each, until nothing more will come; [`ended`](Subscriber::ended) says why.
+    /// Gives every message, and waits for each, until no more will come. [`ended`](Subscriber::ended) tells the reason.
     pub fn iter(&mut self) -> impl Iterator<Item = T> + '_ {
         std::iter::from_fn(|| self.recv().ok())
     }
 
-    /// Every message that is there. Never waits.
+    /// Gives every message that is there. Never waits.
     pub fn try_iter(&mut self) -> impl Iterator<Item = T> + '_ {
         std::iter::from_fn(|| self.try_recv().ok())
     }
 
-    /// Whether [`try_recv`](Subscriber::try_recv) has something to say; otherwise wakes `cx` when it has. Takes nothing. For
-    /// those who wait without a future of their own, as a dormant connection does; a later call replaces the waker.
+    /// Whether [`try_recv`](Subscriber::try_recv) has a message or the end to report; otherwise wakes `cx` when it has.
+    /// Takes nothing. It is for waits without a future, such as a dormant connection's. A later call replaces the
+    /// waker.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.feed.poll_ready(cx)
     }
 
-    /// Subscribes to one more topic, into the same queue. `false` if it was subscribed there already.
+    /// Subscribes to one more topic, into the same queue. Returns false if it was subscribed there already.
     pub fn join(&mut self, topic: &Topic<T>) -> bool {
         self.feed.join(topic.core())
     }
 
-    /// Unsubscribes from a topic; what has come from there stays in the queue. `false` if it was not subscribed there.
+    /// Unsubscribes from a topic. The messages from there stay in the queue. Returns false if it was not subscribed
+    /// there.
     pub fn leave(&mut self, topic: &Topic<T>) -> bool {
         self.feed.part(topic.core())
     }
 
-    /// A handle that puts messages into this queue alone, from anywhere.
+    /// Makes a handle that puts messages into this queue alone, from anywhere.
     pub fn inlet(&self) -> Inlet<T> {
         Inlet::to(&self.feed)
     }
 
-    /// How many messages are in the queue.
+    /// The number of messages in the queue.
     pub fn len(&self) -> usize {
         self.feed.len()
     }
@@ -273,23 +275,23 @@ impl<T> Subscriber<T> {
         self.feed.is_empty()
     }
 
-    /// How many messages it did not get because its queue was full.
+    /// The number of messages that it did not get because its queue was full.
     pub fn dropped(&self) -> u64 {
         self.feed.dropped()
     }
 
-    /// Why nothing more will come, though there may be messages in the queue.
+    /// The reason why no more messages will come, though there may be some in the queue.
     pub fn ended(&self) -> Option<RecvError> {
         self.feed.ended().map(RecvError::from)
     }
 }
 
 impl<T: Send + 'static> Subscriber<T> {
-    /// The same with a descriptor, for a loop that polls descriptors.
+    /// Adds a descriptor, for a loop that polls descriptors.
     ///
     /// # Errors
     ///
-    /// When the process or the system has no descriptor left.
+    /// An error when the process or the system has no descriptor left.
     pub fn with_fd(self) -> io::Result<FdSubscriber<T>> {
         let signal = Arc::new(Signal(Event::with_fd()?));
         let mut subscriber = FdSubscriber {
@@ -351,7 +353,8 @@ impl<T> fmt::Debug for Recv<'_, T> {
     }
 }
 
-/// Puts messages into the queue of one [`Subscriber`], and speaks for it to topics. From anywhere; a clone does the same.
+/// An inlet puts messages into the queue of one [`Subscriber`], and subscribes it to topics. It works from anywhere; a
+/// clone does the same.
 ///
 /// It counts as a source: a subscriber that has an inlet does not end with its topics.
 pub struct Inlet<T>(Arc<Feed<T>>);
@@ -362,37 +365,37 @@ impl<T> Inlet<T> {
         Inlet(Arc::clone(feed))
     }
 
-    /// Puts a message into the queue; never waits. What becomes of it if there is no room is the subscriber's policy.
+    /// Puts a message into the queue. Never waits. The subscriber's policy decides about a message that finds no room.
     pub fn push(&self, message: T) -> Pushed {
         self.0.push(message)
     }
 
-    /// Subscribes the subscriber to a topic. `false` if it is subscribed there already, or gone.
+    /// Subscribes the subscriber to a topic. Returns false if it is subscribed there already, or gone.
     pub fn join(&self, topic: &Topic<T>) -> bool {
         self.0.join(topic.core())
     }
 
-    /// Unsubscribes it. `false` if it is not subscribed there.
+    /// Unsubscribes the subscriber. Returns false if it is not subscribed there.
     pub fn leave(&self, topic: &Topic<T>) -> bool {
         self.0.part(topic.core())
     }
 
-    /// How many messages wait in the queue.
+    /// The number of messages in the queue.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none does.
+    /// Whether no message is in the queue.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many messages the subscriber did not get.
+    /// The number of messages that the subscriber did not get.
     pub fn dropped(&self) -> u64 {
         self.0.dropped()
     }
 
-    /// Whether nobody will receive what is pushed: the subscriber is gone or was disconnected.
+    /// Whether nobody will receive the messages: the subscriber is gone or was disconnected.
     pub fn is_over(&self) -> bool {
         self.0.is_over()
     }
@@ -416,7 +419,7 @@ impl<T> fmt::Debug for Inlet<T> {
     }
 }
 
-/// A [`Subscriber`] with a descriptor, which is readable while there is a message, or the end to be heard.
+/// A [`Subscriber`] with a descriptor, which is readable while there is a message, or the end to report.
 ///
 /// ```
 /// use osier::pubsub::{Policy, Topic};
@@ -433,12 +436,12 @@ impl<T> fmt::Debug for Inlet<T> {
 /// # ?; std::io::Result::Ok(())
 /// ```
 ///
-/// A message that comes to an empty queue costs a system call here, and so does the one that empties it. The descriptor tells
-/// nothing while a call of [`recv`](FdSubscriber::recv) waits.
+/// A message that comes to an empty queue costs a system call here, and so does the one that empties it. The descriptor
+/// means nothing while a call of [`recv`](FdSubscriber::recv) waits.
 pub struct FdSubscriber<T> {
     subscriber: Subscriber<T>,
     signal: Arc<Signal>,
-    /// Sets the signal; it is with the feed whenever the queue is empty and nobody calls.
+    /// The waker that sets the signal. It is with the feed whenever the queue is empty and no call waits.
     waker: Waker,
 }
 
@@ -456,34 +459,34 @@ impl Wake for Signal {
 }
 
 impl<T> FdSubscriber<T> {
-    /// As [`Subscriber::recv`].
+    /// Waits as [`Subscriber::recv`] does.
     ///
     /// # Errors
     ///
-    /// As [`Subscriber::recv`].
+    /// The errors of [`Subscriber::recv`].
     ///
     /// # Panics
     ///
-    /// As [`Subscriber::recv`].
+    /// The panics of [`Subscriber::recv`].
     pub fn recv(&mut self) -> Result<T, RecvError> {
         block(self.recv_async())
     }
 
-    /// As [`Subscriber::recv_async`].
+    /// Waits as [`Subscriber::recv_async`] does.
     ///
     /// # Errors
     ///
-    /// As [`Subscriber::recv`].
+    /// The errors of [`Subscriber::recv`].
     pub async fn recv_async(&mut self) -> Result<T, RecvError> {
         let armed = Rearm(self);
         armed.0.subscriber.recv_async().await
     }
 
-    /// As [`Subscriber::try_recv`].
+    /// Takes the next message, as [`Subscriber::try_recv`] does.
     ///
     /// # Errors
     ///
-    /// As [`Subscriber::try_recv`].
+    /// The errors of [`Subscriber::try_recv`].
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         let message = self.subscriber.try_recv();
         if self.subscriber.is_empty() {
@@ -492,7 +495,7 @@ impl<T> FdSubscriber<T> {
         message
     }
 
-    /// Makes the descriptor say what the queue is.
+    /// Makes the descriptor tell the state of the queue.
     fn arm(&mut self) {
         self.signal.0.reset();
         if self
@@ -504,7 +507,7 @@ impl<T> FdSubscriber<T> {
         }
     }
 
-    /// Without the descriptor.
+    /// Gives the subscriber back, without the descriptor.
     pub fn into_inner(self) -> Subscriber<T> {
         self.subscriber.feed.stop_waiting();
         self.subscriber

@@ -1,17 +1,17 @@
 //! Signals of the process, as something to wait for.
 //!
-//! A listener is a word of bits and an eventfd. The handler sets the signal's bit and writes to the descriptor; whoever
-//! receives takes a bit. Handlers are shared with everybody else who uses the `signal-hook` family, so listeners and other
+//! A listener is a word of bits and an eventfd. The handler sets the signal's bit and writes to the descriptor. A
+//! receiver takes a bit. Handlers are shared with all users of the `signal-hook` family, so listeners and other
 //! libraries do not push each other out.
 //!
 //! # Protocol
-//! A bit is set before the descriptor is written to, and the descriptor is read only when no bit was found. Who has read it
-//! and then takes one bit of several writes again. So bits imply a readable descriptor, and any number of receivers on any
-//! pollers may wait for it.
+//! A bit is set before the descriptor is written to, and the descriptor is read only when no bit was found. A receiver
+//! that has read the descriptor and then takes one bit of several writes to it again. So bits imply a readable
+//! descriptor, and any number of receivers on any pollers may wait for it.
 //!
 //! # Safety
-//! This file may use `unsafe` to register handlers: what they do must be allowed in a signal handler. It is one atomic
-//! read-modify-write and one write(2); nothing allocates, locks or panics.
+//! This file may use `unsafe` to register handlers. A handler must do only what a signal handler may do: it makes one
+//! atomic read-modify-write and one write(2). It does not allocate, lock or panic.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -82,10 +82,10 @@ impl fmt::Display for Signal {
     }
 }
 
-/// Listens for signals. From the first listener for a signal on, what the signal does by default is off for good.
+/// A listener for signals. From the first listener for a signal on, the signal's default action is off for good.
 ///
-/// Each listener gets each of its signals. A signal that comes again before it was received coalesces with its former: as
-/// the kernel does with pending ones. Of several different ones, the lowest number is received first.
+/// Each listener gets each of its signals. A signal that comes again before it was received coalesces with the former
+/// one, as the kernel's pending signals do. The lowest number of several different signals is received first.
 ///
 /// ```
 /// use osier::signal::{Signal, Signals};
@@ -100,14 +100,15 @@ impl fmt::Display for Signal {
 /// # std::io::Result::Ok(())
 /// ```
 ///
-/// It is a [`Stream`](futures_core::Stream) too. Several fibers, threads and futures may share one listener; then one of them gets a signal.
+/// The listener is a [`Stream`](futures_core::Stream) too. Several fibers, threads and futures may share one; then one
+/// of them gets a signal.
 ///
 /// # Not promised
 ///
 /// Dropping a listener restores nothing: a signal that ends the process by default is then ignored, since the handler
 /// stays.
 pub struct Signals {
-    // Before the descriptor in `shared`: its waiter is not to outlive it.
+    // Declared before the descriptor in `shared`: the waiter must not outlive it.
     side: Side,
     registered: Vec<SigId>,
     shared: Arc<Shared>,
@@ -120,12 +121,12 @@ struct Shared {
 }
 
 impl Signals {
-    /// From now on listens for these signals.
+    /// Begins to listen for these signals.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a signal that cannot be listened for (`SIGKILL`, `SIGSTOP`; `SIGSEGV`, `SIGFPE`, `SIGILL`, which
-    /// are not told of afterwards) or does not exist; too many open files.
+    /// `InvalidInput` for a signal that does not exist or that cannot be listened for (`SIGKILL`, `SIGSTOP`; `SIGSEGV`,
+    /// `SIGFPE`, `SIGILL`, which no receiver could handle afterwards); too many open files.
     pub fn new(signals: impl IntoIterator<Item = Signal>) -> io::Result<Signals> {
         let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let mut listener = Signals {
@@ -160,11 +161,11 @@ impl Signals {
     ///
     /// # Cancellation
     ///
-    /// The error of a cancelled call; no signal is lost.
+    /// The error of a cancelled call. No signal is lost.
     ///
     /// # Errors
     ///
-    /// Only the cancelled call's, and `WouldBlock` on a worker but not on a fiber.
+    /// The error of a cancelled call, and `WouldBlock` on a worker but not on a fiber.
     pub fn recv(&self) -> io::Result<Signal> {
         let shared = &*self.shared;
         shared.event.io(Direction::Read, || None, |fd| shared.receive(fd))
@@ -176,25 +177,26 @@ impl Signals {
         Io::new(&shared.event, Direction::Read, |fd| shared.receive(fd))
     }
 
-    /// A signal that has come already.
+    /// Takes a signal that has come already.
     pub fn try_recv(&self) -> Option<Signal> {
         self.shared.take().map(|(signal, _)| signal)
     }
 }
 
 impl Shared {
-    /// In the signal handler.
+    /// Notes a signal. Runs in the signal handler.
     fn note(&self, number: i32) {
         self.pending.fetch_or(1 << (number - 1), Ordering::SeqCst);
         self.ring();
     }
 
-    /// In the signal handler too. The counter cannot overflow before the receivers are 2^64 signals behind.
+    /// Makes the descriptor readable. Runs in the signal handler too. The counter cannot overflow before the receivers
+    /// are 2^64 signals behind.
     fn ring(&self) {
         let _ = rustix::io::write(self.event.fd(), &1_u64.to_ne_bytes());
     }
 
-    /// Takes a signal, and says whether there are more.
+    /// Takes a signal, and tells whether there are more.
     fn take(&self) -> Option<(Signal, bool)> {
         let without_lowest = |bits: u64| (bits != 0).then(|| bits & (bits - 1));
         let before = self
@@ -248,7 +250,8 @@ impl fmt::Debug for Signals {
     }
 }
 
-/// Waits for the next Ctrl-C (`SIGINT`), from this call on. Between two calls one may be missed: keep a [`Signals`] then.
+/// Waits for the next Ctrl-C (`SIGINT`), from this call on. A signal between two calls may be missed: keep a
+/// [`Signals`] then.
 ///
 /// # Suspends
 ///
@@ -256,12 +259,12 @@ impl fmt::Debug for Signals {
 ///
 /// # Errors
 ///
-/// As [`Signals::new`] and [`Signals::recv`].
+/// The errors of [`Signals::new`] and [`Signals::recv`].
 pub fn ctrl_c() -> io::Result<()> {
     Signals::new([Signal::INT])?.recv().map(drop)
 }
 
-/// [`ctrl_c`] as a future: it listens from its first poll on.
+/// Waits as [`ctrl_c`] does, in a future. It listens from its first poll on.
 pub async fn ctrl_c_async() -> io::Result<()> {
     Signals::new([Signal::INT])?.recv_async().await.map(drop)
 }

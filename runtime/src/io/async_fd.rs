@@ -1,10 +1,11 @@
-//! `io::Async`: any descriptor that can be polled, as something to read and write in every colour.
+//! `io::Async`: reading and writing through any descriptor that can be polled, for fibers, threads and futures.
 //!
-//! The descriptor stays its owner's, who may have given copies of it away; so nothing is remembered of its readiness: each
-//! wait arms it anew (`crate::wait::descriptor`).
+//! The descriptor stays its owner's, who may have given copies of it away. So nothing is remembered of its readiness:
+//! each wait arms it anew (`crate::wait::descriptor`).
 //!
 //! # Protocol
-//! A [`Place`] is left before the descriptor can be closed: by `Drop`, and before `into_inner` and `get_mut` hand it out.
+//! A [`Place`] is left before the descriptor can be closed: by `Drop`, and before `into_inner` and `get_mut` hand it
+//! out.
 
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -20,11 +21,11 @@ use crate::wait;
 use crate::wait::descriptor::{Place, Waiting};
 use crate::worker::context::{self, Caller};
 
-/// A descriptor of somebody else's type that joins: blocking calls on it suspend the fiber, and it has `futures_io`'s
-/// traits if it has std's.
+/// A descriptor of somebody else's type. Blocking calls on it suspend the fiber, and it has `futures_io`'s traits if it
+/// has std's.
 ///
-/// It is made non-blocking, and stays so. Whatever can be polled will do: a socket of another library, a pipe, a terminal,
-/// a timer, an eventfd.
+/// It is made non-blocking, and stays so. Any descriptor that can be polled will do: a socket of another library, a
+/// pipe, a terminal, a timer, an eventfd.
 ///
 /// ```
 /// use osier::io::Async;
@@ -42,8 +43,8 @@ use crate::worker::context::{self, Caller};
 /// # std::io::Result::Ok(())
 /// ```
 ///
-/// `T` must give the same descriptor as long as it lives; otherwise waits may go on for ever. Tasks that read and write at the same time each
-/// have their own: `Async::new(&socket)`.
+/// `T` must give the same descriptor as long as it lives; otherwise waits may go on for ever. Tasks that read and write
+/// at the same time each have their own: `Async::new(&socket)`.
 ///
 /// # Suspends
 ///
@@ -51,26 +52,26 @@ use crate::worker::context::{self, Caller};
 ///
 /// # Cancellation
 ///
-/// A blocking call ends with the error of a cancelled call; a future that is dropped while pending has done nothing.
+/// A blocking call ends with the error of a cancelled call. A future that is dropped while pending has done nothing.
 ///
 /// # Errors
 ///
-/// What the call says.
+/// The errors of the call.
 #[derive(Debug)]
 pub struct Async<T: AsFd> {
-    /// Here until `into_inner`, which ends this value.
+    /// Present until `into_inner`, which ends this value.
     io: Option<T>,
     reading: Side,
     writing: Side,
 }
 
 impl<T: AsFd> Async<T> {
-    /// Makes the descriptor non-blocking, for everybody who has a copy of it.
+    /// Makes the descriptor non-blocking, for every copy of it.
     ///
     /// # Errors
     ///
-    /// `PermissionDenied` for a regular file or a directory, which are always ready ([`fs`](crate::fs) is for them); what
-    /// the system says.
+    /// `PermissionDenied` for a regular file or a directory, which are always ready ([`fs`](crate::fs) is for them);
+    /// the system's error.
     pub fn new(io: T) -> io::Result<Async<T>> {
         always_ready(io.as_fd())?;
         rustix::io::ioctl_fionbio(io.as_fd(), true)?;
@@ -81,18 +82,18 @@ impl<T: AsFd> Async<T> {
         })
     }
 
-    /// What it was made around.
+    /// The inner value.
     pub fn get_ref(&self) -> &T {
         self.io.as_ref().expect(HERE)
     }
 
-    /// What it was made around. It must keep its descriptor.
+    /// The inner value. It must keep its descriptor.
     pub fn get_mut(&mut self) -> &mut T {
         self.leave();
         self.io.as_mut().expect(HERE)
     }
 
-    /// What it was made around, still non-blocking.
+    /// Gives the inner value back, still non-blocking.
     pub fn into_inner(mut self) -> T {
         self.leave();
         self.io.take().expect(HERE)
@@ -105,7 +106,7 @@ impl<T: AsFd> Async<T> {
         }
     }
 
-    /// Waits until it can be read from, as [`io::readable`](crate::io::readable).
+    /// Waits until it can be read from, as [`io::readable`](crate::io::readable) does.
     ///
     /// # Suspends
     ///
@@ -113,12 +114,12 @@ impl<T: AsFd> Async<T> {
     ///
     /// # Errors
     ///
-    /// As [`io::ready`](crate::io::ready).
+    /// The errors of [`io::ready`](crate::io::ready).
     pub fn readable(&self) -> io::Result<()> {
         crate::io::readable(self.get_ref(), None)
     }
 
-    /// Waits until it can be written to, as [`io::writable`](crate::io::writable).
+    /// Waits until it can be written to, as [`io::writable`](crate::io::writable) does.
     ///
     /// # Suspends
     ///
@@ -126,7 +127,7 @@ impl<T: AsFd> Async<T> {
     ///
     /// # Errors
     ///
-    /// As [`io::ready`](crate::io::ready).
+    /// The errors of [`io::ready`](crate::io::ready).
     pub fn writable(&self) -> io::Result<()> {
         crate::io::writable(self.get_ref(), None)
     }
@@ -141,7 +142,7 @@ impl<T: AsFd> Async<T> {
         crate::io::writable_async(self.get_ref())
     }
 
-    /// Does `call`, and again whenever it says `WouldBlock` and there is something to read.
+    /// Makes `call`, and again whenever it fails with `WouldBlock` and there is something to read.
     ///
     /// ```
     /// use osier::io::Async;
@@ -160,12 +161,12 @@ impl<T: AsFd> Async<T> {
     ///
     /// # Errors
     ///
-    /// Those of `call` but for `WouldBlock` and `Interrupted`, and those of a cancelled call.
+    /// The errors of `call` but for `WouldBlock` and `Interrupted`, and the error of a cancelled call.
     pub fn read_with<R>(&self, call: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
         self.call(Interest::READABLE, call)
     }
 
-    /// Does `call`, and again whenever it says `WouldBlock` and there is room to write.
+    /// Makes `call`, and again whenever it fails with `WouldBlock` and there is room to write.
     ///
     /// # Suspends
     ///
@@ -173,7 +174,7 @@ impl<T: AsFd> Async<T> {
     ///
     /// # Errors
     ///
-    /// As [`read_with`](Async::read_with).
+    /// The errors of [`read_with`](Async::read_with).
     pub fn write_with<R>(&self, call: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
         self.call(Interest::WRITABLE, call)
     }
@@ -247,7 +248,7 @@ impl<T: AsFd> AsFd for Async<T> {
 /// No poll hands out a pinned part of `T`.
 impl<T: AsFd> Unpin for Async<T> {}
 
-/// One direction's place, in its `Debug` nothing.
+/// The place of one direction. Its `Debug` shows nothing.
 #[derive(Default)]
 struct Side(Place);
 
@@ -294,7 +295,7 @@ impl<T: AsFd, R, F: FnMut(&T) -> io::Result<R>> Future for Call<'_, T, F> {
     }
 }
 
-/// The call at once; `None`: it would block.
+/// Makes the call at once. `None` says that it would block.
 fn attempt<R>(mut call: impl FnMut() -> io::Result<R>) -> Option<io::Result<R>> {
     loop {
         match call() {
@@ -384,7 +385,7 @@ impl<T: AsFd + Read> AsyncRead for Async<T> {
     }
 }
 
-/// `poll_close` flushes; what ends a direction is a matter of the type, such as `shutdown`.
+/// `poll_close` flushes. The end of a direction is a matter of the type, such as `shutdown`.
 impl<T: AsFd + Write> AsyncWrite for Async<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_mut(Interest::WRITABLE, cx, |io| io.write(buf))

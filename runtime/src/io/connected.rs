@@ -1,10 +1,10 @@
-//! `while_connected`: work that is cancelled when the client it is done for has gone.
+//! `while_connected`: work that is cancelled when its client has gone.
 //!
-//! The frame it pushes asks the source's closed bits at every checkpoint, for free. What costs something is to be *woken*
-//! by them while the fiber waits for something else: for that it stands in the source's list of readers, on whose edges
-//! every waiter wakes, and its worker owns the read direction. Both are done by a hook, right before the fiber suspends, so a
-//! body that never waits pays for neither. An edge that brings bytes and no end wakes it for nothing; then it gets in line
-//! again before it suspends the next time.
+//! The frame that it pushes asks the socket's closed bits at every checkpoint, for free. To be *woken* by them while
+//! the fiber waits for something else has a cost: the fiber stands in the socket's list of readers, on whose edges
+//! every waiter wakes, and its worker owns the read direction. A hook does both, right before the fiber suspends, so a
+//! body that never waits pays for neither. An edge that brings bytes and no end wakes the fiber for nothing; then it
+//! gets in line again before it suspends the next time.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -15,12 +15,12 @@ use crate::wait::socket::Source;
 use crate::worker::context::{self, Caller};
 use crate::worker::hook::before_suspend;
 
-/// What a client means that has ended its own direction and still reads (a FIN without a reset).
+/// The meaning of a client that has ended its own direction and still reads (a FIN without a reset).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HalfClose {
-    /// It has gone, unless the fiber waits for this very client at that moment.
+    /// The client has gone, unless the fiber waits for this very client at that moment.
     IsGone,
-    /// It waits for an answer.
+    /// The client waits for an answer.
     IsFine,
 }
 
@@ -42,14 +42,14 @@ impl From<Disconnected> for io::Error {
     }
 }
 
-/// Runs `body` and cancels it when the peer of `stream` has gone: it reset the connection, closed both directions, or,
-/// with [`HalfClose::IsGone`], its own.
+/// Runs `body` and cancels it when the peer of `stream` has gone. The peer has gone when it reset the connection,
+/// closed both directions, or, with [`HalfClose::IsGone`], closed its own.
 ///
-/// A driver that does not tell a half-close from bytes ([`read_closed`](crate::poll::Capabilities::read_closed): any but
-/// epoll) does not see one behind bytes that nobody reads; a reset it does see.
+/// A poller that does not tell a half-close from bytes ([`read_closed`](crate::poll::Capabilities::read_closed): any
+/// but epoll) does not see one behind bytes that nobody reads. It does see a reset.
 ///
-/// The body meets that as a [cancellation](crate::Cancelled), and only there: outside of this call nothing is cancelled. It
-/// may read and write the stream meanwhile.
+/// The body meets that as a [cancellation](crate::Cancelled), and only the body: outside of this call nothing is
+/// cancelled. It may read and write the stream meanwhile.
 ///
 /// ```
 /// use osier::io::{HalfClose, while_connected};
@@ -70,8 +70,8 @@ impl From<Disconnected> for io::Error {
 ///
 /// # Errors
 ///
-/// [`Disconnected`] when the peer went and a blocking call of the body was told so; a body that finishes without meeting a
-/// blocking call after that returns its value. Outside of a fiber nothing could end the body: it just runs.
+/// [`Disconnected`] when the peer went and a blocking call of the body met that. A body that finishes without meeting a
+/// blocking call after that returns its value. On a plain thread nothing could end the body, so it just runs.
 pub fn while_connected<T>(
     stream: &(impl Source + ?Sized),
     half_close: HalfClose,
@@ -93,7 +93,7 @@ pub fn while_connected<T>(
                 let _ = waiter.as_mut().register(&waker);
             }
         });
-        // Where the poller refuses, the client's end is met by the next call on the stream, as without this function.
+        // Where the poller refuses, the next call on the stream meets the client's end, as without this function.
         let _ = watched.watch_end();
     };
     let frame = Kind::Gone {

@@ -8,7 +8,7 @@
 //!   while_connected              io/connected.rs
 //! ```
 //!
-//! There is no `copy` here: [`std::io::copy`] between our streams does what one of ours would.
+//! There is no `copy` here: [`std::io::copy`] between our streams does the same.
 
 mod async_fd;
 mod connected;
@@ -38,11 +38,11 @@ use crate::wait::socket::block_thread;
 use crate::wait::{self, Stop};
 use crate::worker::context::{self, Caller};
 
-/// Waits until `fd` can be read from: there are bytes, or the end of them, or an error to be read. Any descriptor that can
-/// be polled: a pipe, a terminal, an eventfd, a timer, a socket that a C library made.
+/// Waits until `fd` can be read from: there are bytes, or their end, or an error to be read. Any descriptor that can be
+/// polled will do: a pipe, a terminal, an eventfd, a timer, a socket that a C library made.
 ///
-/// Nothing is read, nothing of the descriptor is changed, and others may wait for it and read from it at the same time,
-/// here or in other processes; so a read that follows may still find nothing.
+/// Nothing is read, and nothing of the descriptor is changed. Others may wait for it and read from it at the same time,
+/// here or in other processes, so a read that follows may still find nothing.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -67,16 +67,16 @@ use crate::worker::context::{self, Caller};
 ///
 /// # Cancellation
 ///
-/// The error of a cancelled call; the descriptor is left alone.
+/// The error of a cancelled call. The descriptor is left alone.
 ///
 /// # Errors
 ///
-/// As [`ready`].
+/// The errors of [`ready`].
 pub fn readable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
     ready(fd, Interest::READABLE, deadline).map(drop)
 }
 
-/// Waits until `fd` can be written to: there is room, or an error to be met. As [`readable`].
+/// Waits until `fd` can be written to, as [`readable`] does for reading: there is room, or an error to be met.
 ///
 /// # Suspends
 ///
@@ -84,20 +84,20 @@ pub fn readable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
 ///
 /// # Cancellation
 ///
-/// The error of a cancelled call; the descriptor is left alone.
+/// The error of a cancelled call. The descriptor is left alone.
 ///
 /// # Errors
 ///
-/// As [`ready`].
+/// The errors of [`ready`].
 pub fn writable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
     ready(fd, Interest::WRITABLE, deadline).map(drop)
 }
 
-/// Waits until `fd` is ready for something of `interest`, and says for what.
+/// Waits until `fd` is ready for a part of `interest`, and returns the readiness.
 ///
 /// A hang-up and an error of the descriptor are readiness too ([`Ready::HUP`], [`Ready::ERROR`]), whatever the
-/// interest: the next call on the descriptor tells what happened. The descriptor must not be closed meanwhile, which its
-/// borrow sees to.
+/// interest: the next call on the descriptor tells what happened. The descriptor must not be closed meanwhile; its
+/// borrow sees to that.
 ///
 /// # Suspends
 ///
@@ -105,13 +105,13 @@ pub fn writable(fd: impl AsFd, deadline: Option<Instant>) -> io::Result<()> {
 ///
 /// # Cancellation
 ///
-/// The error of a cancelled call; the descriptor is left alone.
+/// The error of a cancelled call. The descriptor is left alone.
 ///
 /// # Errors
 ///
 /// - `TimedOut` when the deadline has passed first.
-/// - `PermissionDenied` for what cannot be waited for because it is always ready: a regular file, a directory; on a fiber
-///   also a device like `/dev/null`, which a plain thread is told to be ready.
+/// - `PermissionDenied` for a descriptor that is always ready: a regular file, a directory; on a fiber also a device
+///   like `/dev/null`, which is ready on a plain thread.
 /// - `InvalidInput` for an empty interest.
 /// - `WouldBlock` where it would have to wait on a worker but not on a fiber.
 pub fn ready(fd: impl AsFd, interest: Interest, deadline: Option<Instant>) -> io::Result<Ready> {
@@ -138,9 +138,9 @@ pub fn ready(fd: impl AsFd, interest: Interest, deadline: Option<Instant>) -> io
     }
 }
 
-/// [`ready`] as a future: any executor may poll it, and a worker drives it.
+/// Waits as [`ready`] does, in a future. Any executor may poll it, and a worker drives it.
 ///
-/// The descriptor stays open as long as the future borrows it, be it by value (`fd` may own it).
+/// The descriptor stays open as long as the future borrows it. `fd` may own it.
 ///
 /// ```
 /// use osier::io::{Interest, ready_async};
@@ -160,7 +160,7 @@ pub fn ready(fd: impl AsFd, interest: Interest, deadline: Option<Instant>) -> io
 ///
 /// # Errors
 ///
-/// As [`ready`], but for the deadline's.
+/// The errors of [`ready`], but for that of the deadline.
 pub fn ready_async<F: AsFd + ?Sized>(fd: &F, interest: Interest) -> WhenReady<'_> {
     WhenReady(descriptor::Waiting::new(fd.as_fd(), interest))
 }
@@ -187,7 +187,7 @@ impl Future for WhenReady<'_> {
     }
 }
 
-/// What `fd` is ready for at this moment.
+/// The present readiness of `fd`.
 fn poll_now(fd: BorrowedFd<'_>, flags: PollFlags) -> io::Result<PollFlags> {
     always_ready(fd)?;
     let mut fds = [PollFd::from_borrowed_fd(fd, flags)];

@@ -1,9 +1,9 @@
 //! `sendfile`: bytes of a file into a stream, without the worker ever waiting for the disk.
 //!
-//! sendfile(2) into a non-blocking socket still blocks on pages that are not in memory. So the bytes go in chunks, and
-//! before each one its ends, and a few bytes between, are read with `RWF_NOWAIT`. What is missing is fetched by a thread of the
-//! pool for blocking work while the fiber is suspended. A page in the middle that is missing or was evicted meanwhile makes
-//! the worker wait for that page; nothing worse happens.
+//! sendfile(2) into a non-blocking socket still blocks on pages that are not in memory. So the bytes go in chunks.
+//! Before each chunk, its ends and a few bytes between are read with `RWF_NOWAIT`. A thread of the pool for blocking
+//! work fetches missing pages while the fiber is suspended. A page in the middle that is missing or was evicted
+//! meanwhile makes the worker wait for that page; nothing worse happens.
 
 use std::io;
 #[cfg(target_os = "linux")]
@@ -20,14 +20,15 @@ use crate::net::stream::{FileSink, Stream};
 use crate::wait;
 use crate::worker::context::{self, Caller};
 
-/// Bytes per call, which keeps the other fibers waiting for less than 100 us. (Measured for 1 MiB over loopback, with 64
-/// connections: 87 us of CPU in one call, 106 in four, because every call ends with a push to the receiver.)
+/// The bytes of one call, which keeps the other fibers waiting for less than 100 us. (Measured for 1 MiB over loopback,
+/// with 64 connections: 87 us of CPU in one call, 106 in four, because every call ends with a push to the receiver.)
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Bytes between two probes.
+/// The bytes between two probes.
 const PROBE_BYTES: u64 = 512 << 10;
 const PAGE_BYTES: u64 = 4096;
 
-/// Sends `len` bytes of `file`, from `offset` on, and returns how many it sent: fewer only if the file ends before.
+/// Sends `len` bytes of `file`, from `offset` on, and returns how many it sent. It sends fewer only if the file ends
+/// before.
 ///
 /// The file's own position is neither used nor moved. Bytes that are not in memory are fetched without stopping the
 /// worker.
@@ -56,8 +57,8 @@ const PAGE_BYTES: u64 = 4096;
 ///
 /// Until the stream takes the bytes, and while they come from the disk. Blocks the thread when called on a plain one.
 ///
-/// Not promised: that it never blocks the worker when somebody has made a duplicate of the stream blocking; there is no flag
-/// against that in sendfile(2).
+/// Not promised: that it never blocks the worker when somebody has made a duplicate of the stream blocking. sendfile(2)
+/// has no flag against that.
 ///
 /// # Cancellation
 ///
@@ -65,21 +66,22 @@ const PAGE_BYTES: u64 = 4096;
 ///
 /// # Errors
 ///
-/// `TimedOut` when the stream takes nothing for as long as its write timeout; `InvalidInput` for what is no file that can be
-/// sent; what the system says of either. Some of the bytes may have been sent.
+/// `TimedOut` when the stream takes nothing for as long as its write timeout; `InvalidInput` for a file that cannot be
+/// sent; the system's error for either. Some of the bytes may have been sent.
 pub fn sendfile(file: impl AsFd, offset: u64, len: u64, out: &(impl FileSink + ?Sized)) -> io::Result<u64> {
     sendfile_after(file, offset, len, out, || Ok(()))
 }
 
-/// As [`sendfile`], and calls `before` once the first bytes are in memory, right before they are sent: to write what
-/// precedes them on the stream, a head for example. A receiver that is woken by the head alone sleeps again before the file
-/// comes, and to wake it twice costs more than the probes (measured for 1 MiB over loopback: 84 us of CPU against 76).
+/// Sends as [`sendfile`] does, and calls `before` once the first bytes are in memory, right before they are sent.
+/// `before` writes the bytes that precede them on the stream, a head for example. A receiver that is woken by the head
+/// alone sleeps again before the file comes, and waking it twice costs more than the probes (measured for 1 MiB over
+/// loopback: 84 us of CPU against 76).
 ///
 /// It is not called when `len` is 0.
 ///
 /// # Errors
 ///
-/// As [`sendfile`], and what `before` returns.
+/// The errors of [`sendfile`], and the error that `before` returns.
 pub fn sendfile_after(
     file: impl AsFd,
     offset: u64,
@@ -90,7 +92,7 @@ pub fn sendfile_after(
     let file = file.as_fd();
     let mut before = Some(before);
     let stream = out.stream();
-    // No file reaches beyond.
+    // No file reaches beyond this.
     let len = len.min(u64::MAX - offset);
     let mut probe = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
     let mut sent = 0;
@@ -100,7 +102,7 @@ pub fn sendfile_after(
             match in_memory(file, offset + sent, chunk) {
                 Ok(true) => {}
                 Ok(false) => fetch(file, offset + sent, chunk)?,
-                // The filesystem cannot tell: those that live in memory and some that do not.
+                // The filesystem cannot tell: some filesystems cannot, among them those in memory.
                 Err(_) => probe = false,
             }
         }
@@ -141,7 +143,7 @@ fn send_piece(file: BorrowedFd<'_>, mut offset: u64, room: usize, out: &Stream) 
     })
 }
 
-/// Copies: there is no sendfile(2), or none that is the same.
+/// Copies the bytes: the system has no sendfile(2), or none with the same meaning.
 #[cfg(not(target_os = "linux"))]
 fn send_piece(file: BorrowedFd<'_>, offset: u64, room: usize, out: &Stream) -> io::Result<usize> {
     let mut buf = vec![0; room.min(64 << 10)];
@@ -172,7 +174,7 @@ fn byte_in_memory(file: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
 fn fetch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let file = file.try_clone_to_owned()?;
     let mut fetching = pin!(blocking::unblock(move || {
-        // The advice starts all reads; the last byte comes with the last of them. What goes wrong, sendfile(2) will say.
+        // The advice starts all reads, and the last byte comes with the last of them. sendfile(2) will report an error.
         let _ = rustix::fs::fadvise(&file, offset, NonZeroU64::new(len), Advice::WillNeed);
         let mut byte = [0];
         let _ = rustix::io::pread(&file, &mut byte, offset);

@@ -1,12 +1,12 @@
-//! Bytes from one stream to another that stay in the kernel: splice(2), through a pipe of the thread.
+//! `splice`: bytes from one stream to another that stay in the kernel, through a pipe of the thread.
 //!
 //! ```text
 //!   from ─▶ pipe ─▶ to           both in one call, which does not suspend in between
 //!             └──▶ rest          what `to` does not take at once is copied out of the pipe
 //! ```
 //!
-//! So the pipe is empty whenever another fiber can run, one serves the whole thread, and no descriptor is held by who waits.
-//! A pipe that may hold something after an error is thrown away.
+//! So the pipe is empty whenever another fiber can run, one pipe serves the whole thread, and a waiting fiber holds no
+//! descriptor of it. A pipe that may hold something after an error is thrown away.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,8 +17,9 @@ use std::os::fd::OwnedFd;
 use crate::net::stream::FileSink;
 use crate::wait::socket::Moved;
 
-/// Room of the pipe. The kernel counts in places of a page's size, and one may hold a packet's few bytes or many pages. (Measured
-/// for 1 MiB through a proxy over loopback, with 64 connections: 234 us of CPU with 64 KiB, 209 with 256, 217 with 1024.)
+/// The room of the pipe. The kernel counts in places of a page's size, and one may hold a packet's few bytes or many
+/// pages. (Measured for 1 MiB through a proxy over loopback, with 64 connections: 234 us of CPU with 64 KiB, 209 with
+/// 256, 217 with 1024.)
 #[cfg(target_os = "linux")]
 const PIPE_BYTES: usize = 256 << 10;
 
@@ -26,17 +27,18 @@ thread_local! {
     static PIPE: RefCell<Option<Pipe>> = const { RefCell::new(None) };
 }
 
-/// What a call of [`splice`] has done.
+/// The outcome of [`splice`].
 #[derive(Debug)]
 pub struct Spliced {
-    /// Bytes that were taken from the one stream; 0 at its end.
+    /// The bytes that were taken from `from`; 0 at its end.
     pub taken: usize,
-    /// How many of them the other has taken at once; the others are in `rest`. With an error they are lost.
+    /// The bytes of these that `to` has taken at once; the others are in `rest`. With an error they are lost.
     pub sent: io::Result<usize>,
 }
 
-/// Takes at most `most` bytes from one stream, which must not be 0, and passes them on to another without copying them, as far as that takes
-/// them at once. What it does not take is appended to `rest`, and is to be written before anything else.
+/// Takes at most `most` bytes from `from` and passes them on to `to` without copying them, as far as `to` takes them at
+/// once. `most` must not be 0. The bytes that `to` does not take are appended to `rest`. Write them before anything
+/// else.
 ///
 /// ```
 /// use osier::net::UnixStream;
@@ -61,8 +63,8 @@ pub struct Spliced {
 ///
 /// # Suspends
 ///
-/// Until there is something to take, for the read timeout of `from` at most. Never for `to`. # Blocks the thread when called
-/// on a plain one.
+/// Until there is something to take, for the read timeout of `from` at most. Never for `to`. Blocks the thread when
+/// called on a plain one.
 ///
 /// # Cancellation
 ///
@@ -70,10 +72,11 @@ pub struct Spliced {
 ///
 /// # Errors
 ///
-/// Nothing was taken: `Unsupported` where there is no splice(2), no pipe can be made, or `from` cannot be spliced; else what
-/// the system says of `from`.
+/// The bytes were not taken: `Unsupported` where there is no splice(2), no pipe can be made, or `from` cannot be
+/// spliced; else the system's error for `from`.
 ///
-/// Not promised: that `SIGPIPE` is kept away from a program that has not ignored it, as Rust's do; splice(2) has no flag for that.
+/// Not promised: that `SIGPIPE` is kept away from a program that does not ignore it, as Rust programs do. splice(2) has
+/// no flag for that.
 pub fn splice(
     from: &(impl FileSink + ?Sized),
     to: &(impl FileSink + ?Sized),
@@ -82,7 +85,7 @@ pub fn splice(
 ) -> io::Result<Spliced> {
     let to = to.stream();
     from.stream().receive(|from| {
-        // Back in its place only when it is empty.
+        // The pipe goes back in its place only when it is empty.
         let pipe = match PIPE.take() {
             Some(pipe) => pipe,
             None => Pipe::new()?,
@@ -118,12 +121,12 @@ impl Pipe {
     fn new() -> io::Result<Pipe> {
         use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(unsupported)?;
-        // A user without privileges has a bound over all pipes; less room is more calls.
+        // A user without privileges has a bound over all pipes. Less room means more calls.
         let _ = fcntl_setpipe_size(&writer, PIPE_BYTES);
         Ok(Pipe { reader, writer })
     }
 
-    /// The pipe is empty, so a would-block is the stream's.
+    /// Fills the pipe. It is empty, so a would-block is the stream's.
     fn fill(&self, from: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         use rustix::io::Errno;
         match splice_once(from, &self.writer, most) {
@@ -132,7 +135,7 @@ impl Pipe {
         }
     }
 
-    /// Sends the `held` bytes as far as `to` takes them, and copies the others; how many were sent.
+    /// Sends the `held` bytes as far as `to` takes them, and copies the others. Returns how many were sent.
     fn empty(&self, to: BorrowedFd<'_>, held: usize, rest: &mut Vec<u8>) -> io::Result<usize> {
         use rustix::io::Errno;
         let mut sent = 0;

@@ -1,7 +1,8 @@
 //! `wait_any` and `wait_all`: many leaves of one type, in a slice or an array.
 //!
-//! Leaves of different types are one type behind `Pin<&mut dyn Future<Output = T>>`, which costs no allocation. A wake-up
-//! polls every leaf that is not done, so the cost of a wait grows with the slice; thousands of leaves are better spawned.
+//! Leaves of different types become one type behind `Pin<&mut dyn Future<Output = T>>`, which costs no allocation. A
+//! wake-up polls every leaf that is not done, so the cost of a wait grows with the slice. Thousands of leaves are
+//! better spawned.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -11,7 +12,7 @@ use std::time::Instant;
 use super::arms::{any_of, until};
 use crate::{block_on, wait};
 
-/// Polls each of `leaves` once, from any of them on, until one is ready.
+/// Polls each of `leaves` once, from a random one on, until one is ready.
 #[inline]
 pub(super) fn poll_any<L: Future + Unpin>(leaves: &mut [L], cx: &mut Context<'_>) -> Poll<(usize, L::Output)> {
     let start = any_of(leaves.len());
@@ -23,7 +24,7 @@ pub(super) fn poll_any<L: Future + Unpin>(leaves: &mut [L], cx: &mut Context<'_>
     Poll::Pending
 }
 
-/// Polls each of `leaves` that has no output yet; ready when all have one.
+/// Polls each of `leaves` that has no output yet. Ready when all have one.
 #[inline]
 fn poll_all<L: Future + Unpin>(leaves: &mut [L], outputs: &mut [Option<L::Output>], cx: &mut Context<'_>) -> Poll<()> {
     let mut done = true;
@@ -40,8 +41,8 @@ fn poll_all<L: Future + Unpin>(leaves: &mut [L], outputs: &mut [Option<L::Output
 
 /// Waits until one of `leaves` is ready, and gives its index and output.
 ///
-/// Fair when several are ready at once. The others stay as they are and can be waited for again; take the one that has
-/// completed out of the slice first, for a future must not be polled after that.
+/// The choice is fair when several are ready at once. The other leaves stay as they are and can be waited for again.
+/// Take the completed leaf out of the slice first, because a future must not be polled after that.
 ///
 /// ```
 /// use std::pin::{Pin, pin};
@@ -71,7 +72,7 @@ fn poll_all<L: Future + Unpin>(leaves: &mut [L], outputs: &mut [Option<L::Output
 ///
 /// # Cancellation
 ///
-/// Unwinds; the leaves stay as they are.
+/// Unwinds. The leaves stay as they are.
 ///
 /// # Panics
 ///
@@ -82,7 +83,7 @@ pub fn wait_any<L: Future + Unpin>(leaves: &mut [L]) -> (usize, L::Output) {
     block_on(wait_any_async(leaves))
 }
 
-/// As [`wait_any`], as a future; `Send` if the leaves are.
+/// Waits as [`wait_any`] does, in a future. The future is `Send` if the leaves are.
 ///
 /// # Panics
 ///
@@ -93,7 +94,8 @@ pub fn wait_any_async<L: Future + Unpin>(leaves: &mut [L]) -> impl Future<Output
     poll_fn(|cx| poll_any(leaves, cx))
 }
 
-/// As [`wait_any`], at most until `deadline`: then `None`, which is all that an empty slice has to give.
+/// Waits as [`wait_any`] does, at most until `deadline`. `None` says that it passed. An empty slice gives `None` too,
+/// at the deadline.
 ///
 /// # Suspends
 ///
@@ -101,7 +103,7 @@ pub fn wait_any_async<L: Future + Unpin>(leaves: &mut [L]) -> impl Future<Output
 ///
 /// # Cancellation
 ///
-/// Unwinds; the leaves stay as they are.
+/// Unwinds. The leaves stay as they are.
 ///
 /// # Panics
 ///
@@ -110,7 +112,7 @@ pub fn wait_any_until<L: Future + Unpin>(leaves: &mut [L], deadline: Instant) ->
     wait::wait_or_unwind(Some(deadline), |cx| poll_any(leaves, cx))
 }
 
-/// As [`wait_any_until`], as a future; `Send` if the leaves are.
+/// Waits as [`wait_any_until`] does, in a future. The future is `Send` if the leaves are.
 pub fn wait_any_until_async<L: Future + Unpin>(
     leaves: &mut [L],
     deadline: Instant,
@@ -127,8 +129,8 @@ pub fn wait_any_until_async<L: Future + Unpin>(
 /// });
 /// ```
 ///
-/// For a slice, or with a deadline, see [`wait_all_into`] and [`wait_all_until`]; for futures of several output types,
-/// [`join!`](crate::join!).
+/// [`wait_all_into`] takes a slice, and [`wait_all_until`] a deadline too. [`join!`](crate::join!) takes futures of
+/// several output types.
 ///
 /// # Suspends
 ///
@@ -146,7 +148,7 @@ pub fn wait_all<L: Future + Unpin, const N: usize>(leaves: [L; N]) -> [L::Output
     block_on(wait_all_async(leaves))
 }
 
-/// As [`wait_all`], as a future; `Send` if the leaves and their outputs are.
+/// Waits as [`wait_all`] does, in a future. The future is `Send` if the leaves and their outputs are.
 pub async fn wait_all_async<L: Future + Unpin, const N: usize>(mut leaves: [L; N]) -> [L::Output; N] {
     let mut outputs = [const { None }; N];
     wait_all_into_async(&mut leaves, &mut outputs).await;
@@ -155,7 +157,7 @@ pub async fn wait_all_async<L: Future + Unpin, const N: usize>(mut leaves: [L; N
 
 /// Waits until all of `leaves` are ready, and puts each one's output in its place in `outputs`.
 ///
-/// A leaf whose place is taken counts as ready and is not polled, so a wait that ended early goes on where it was.
+/// A leaf whose place is filled counts as ready and is not polled, so a wait that ended early goes on where it was.
 ///
 /// ```
 /// osier::run(|| {
@@ -183,7 +185,7 @@ pub fn wait_all_into<L: Future + Unpin>(leaves: &mut [L], outputs: &mut [Option<
     block_on(wait_all_into_async(leaves, outputs));
 }
 
-/// As [`wait_all_into`], as a future; `Send` if the leaves and their outputs are.
+/// Waits as [`wait_all_into`] does, in a future. The future is `Send` if the leaves and their outputs are.
 ///
 /// # Panics
 ///
@@ -197,7 +199,8 @@ pub fn wait_all_into_async<L: Future + Unpin>(
     poll_fn(|cx| poll_all(leaves, outputs, cx))
 }
 
-/// As [`wait_all_into`], at most until `deadline`. `false`: it passed, and a place in `outputs` is empty.
+/// Waits as [`wait_all_into`] does, at most until `deadline`. `false` says that it passed, and that a place in
+/// `outputs` is empty.
 ///
 /// # Suspends
 ///
@@ -221,7 +224,7 @@ pub fn wait_all_until<L: Future + Unpin>(
     wait::wait_or_unwind(Some(deadline), |cx| poll_all(leaves, outputs, cx)).is_some()
 }
 
-/// As [`wait_all_until`], as a future; `Send` if the leaves and their outputs are.
+/// Waits as [`wait_all_until`] does, in a future. The future is `Send` if the leaves and their outputs are.
 ///
 /// # Panics
 ///

@@ -1,12 +1,12 @@
-//! The arms of one `select!`, as a list of types: who is polled in which order, and what the winner brings.
+//! The arms of one `select!`, as a list of types: the order of their polls, and the output of the winner.
 //!
 //! ```text
 //!   a, b, c   ─▶  Arm<A, Arm<B, Arm<C, End>>>               on the caller's stack, pinned as a whole; nothing is boxed
 //!   b is first ─▶ Taken::Rest(Taken::First(output of b))    the macro's nested `match` finds the body
 //! ```
 //!
-//! One poll of the list polls the arms once each, from a starting arm to the last and then from the first to the starting
-//! one, and ends at the first that is ready. It is called by the macros and by [`race`](crate::race), through [`next`].
+//! One poll of the list polls the arms once each, from a starting arm to the last and then from the first to the
+//! starting one. It ends at the first arm that is ready. The macros and [`race`](crate::race) call it through [`next`].
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -20,21 +20,21 @@ use pin_project_lite::pin_project;
 use crate::time::Sleep;
 use crate::{block_on, wait};
 
-/// Which arm is polled first.
+/// The choice of the arm that is polled first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Any of them, another each time.
+    /// A random arm, another each time.
     Fair,
-    /// The first as written.
+    /// The first arm as written.
     Biased,
 }
 
-/// No more arms.
+/// The end of the list.
 #[derive(Debug)]
 pub struct End;
 
 pin_project! {
-    /// An arm, and those written after it.
+    /// An arm, and the arms written after it.
     #[derive(Debug)]
     pub struct Arm<F, R> {
         // `None`: its condition was false.
@@ -46,27 +46,27 @@ pin_project! {
 }
 
 impl<F: Future, R: Arms> Arm<F, R> {
-    /// `leaf` before the arms of `rest`.
+    /// Puts `leaf` before the arms of `rest`.
     #[inline]
     pub fn new(leaf: Option<F>, rest: R) -> Arm<F, R> {
         Arm { leaf, rest }
     }
 }
 
-/// What the winner brings: the first arm's output, or that of one of the others.
+/// The winner's output: that of the first arm, or of one of the others.
 #[derive(Debug)]
 pub enum Taken<A, R> {
     /// The first arm was ready.
     First(A),
-    /// One of those after it was.
+    /// One of the arms after it was ready.
     Rest(R),
 }
 
 /// A list of arms.
 pub trait Arms {
-    /// How many.
+    /// The number of arms.
     const COUNT: usize;
-    /// Which of them is ready, with its output.
+    /// The arm that is ready, with its output.
     type Taken;
 
     /// Polls the arms from number `from` up to, not including, number `to`, until one is ready.
@@ -118,7 +118,7 @@ impl<F: Future, R: Arms> Arms for Arm<F, R> {
     }
 }
 
-/// Polls each of the arms once, until one is ready.
+/// Polls each arm once, until one is ready.
 #[inline]
 pub(super) fn poll<A: Arms>(mut arms: Pin<&mut A>, order: Order, cx: &mut Context<'_>) -> Poll<A::Taken> {
     let start = match order {
@@ -133,10 +133,10 @@ pub(super) fn poll<A: Arms>(mut arms: Pin<&mut A>, order: Order, cx: &mut Contex
     Poll::Pending
 }
 
-/// A number below `count`, each as often as the others.
+/// A number below `count`. Each comes as often as the others.
 ///
-/// Not a mere counter: two places that take turns on one thread would see every other number only. This is Knuth's linear
-/// congruential generator (MMIX), whose high bits serve.
+/// A mere counter would not do: two places that take turns on one thread would see every other number only. This is
+/// Knuth's linear congruential generator (MMIX), whose high bits serve.
 #[inline]
 pub(super) fn any_of(count: usize) -> usize {
     thread_local! {
@@ -154,7 +154,7 @@ pub(super) fn any_of(count: usize) -> usize {
 ///
 /// # Panics
 ///
-/// When no arm is enabled: it would wait for ever.
+/// When no arm is enabled, because it would wait for ever.
 #[inline]
 #[track_caller]
 pub fn next<A: Arms>(mut arms: Pin<&mut A>, order: Order) -> impl Future<Output = A::Taken> {
@@ -165,7 +165,7 @@ pub fn next<A: Arms>(mut arms: Pin<&mut A>, order: Order) -> impl Future<Output 
     poll_fn(move |cx| poll(arms.as_mut(), order, cx))
 }
 
-/// As [`next`]; `None` once `deadline` has passed.
+/// Waits as [`next`] does. `None` says that `deadline` has passed.
 #[inline]
 pub fn next_until<A: Arms>(
     mut arms: Pin<&mut A>,
@@ -175,7 +175,7 @@ pub fn next_until<A: Arms>(
     until(deadline, move |cx| poll(arms.as_mut(), order, cx))
 }
 
-/// As [`next`]; `None` if no arm is ready now.
+/// Polls as [`next`] does. `None` says that no arm is ready now.
 #[inline]
 pub fn next_now<A: Arms>(mut arms: Pin<&mut A>, order: Order) -> impl Future<Output = Option<A::Taken>> {
     poll_fn(move |cx| match poll(arms.as_mut(), order, cx) {
@@ -184,7 +184,7 @@ pub fn next_now<A: Arms>(mut arms: Pin<&mut A>, order: Order) -> impl Future<Out
     })
 }
 
-/// What `poll` gives, or `None` once `deadline` has passed.
+/// The output of `poll`, or `None` once `deadline` has passed.
 #[inline]
 pub(super) fn until<T>(
     deadline: Option<Instant>,
@@ -204,7 +204,7 @@ pub fn wait<A: Arms>(arms: Pin<&mut A>, order: Order) -> A::Taken {
     block_on(next(arms, order))
 }
 
-/// [`next_until`], waited for; the wait has a deadline of its own, which is cheaper than a second leaf.
+/// [`next_until`], waited for. The wait has a deadline of its own, which is cheaper than a second leaf.
 #[inline]
 pub fn wait_until<A: Arms>(mut arms: Pin<&mut A>, order: Order, deadline: Option<Instant>) -> Option<A::Taken> {
     wait::wait_or_unwind(deadline, |cx| poll(arms.as_mut(), order, cx))
@@ -216,7 +216,7 @@ pub fn wait_now<A: Arms>(arms: Pin<&mut A>, order: Order) -> Option<A::Taken> {
     block_on(next_now(arms, order))
 }
 
-/// The deadline of a `timeout` arm; beyond what the clock can tell is for ever.
+/// The deadline of a `timeout` arm. Beyond the range of the clock it is for ever.
 #[inline]
 pub fn after(limit: Duration) -> Option<Instant> {
     Instant::now().checked_add(limit)

@@ -1,7 +1,7 @@
 //! `join!`: several leaves at once on one fiber, until each has its output.
 //!
-//! A list of types on the caller's stack, as in [`arms`](super::arms). A leaf that is done is dropped at once and its output
-//! kept beside it until the last one is.
+//! A list of types on the caller's stack holds the leaves, as in [`arms`](super::arms). A leaf that is done is dropped
+//! at once. Its output stays beside it until the last one is done.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -11,12 +11,12 @@ use pin_project_lite::pin_project;
 
 use crate::block_on;
 
-/// No more parts.
+/// The end of the list.
 #[derive(Debug)]
 pub struct End;
 
 pin_project! {
-    /// A leaf with the place for its output, and those written after it.
+    /// A leaf with the place for its output, and the leaves written after it.
     #[derive(Debug)]
     pub struct Part<F: Future, R> {
         // `None`: done.
@@ -29,7 +29,7 @@ pin_project! {
 }
 
 impl<F: Future, R: Parts> Part<F, R> {
-    /// `leaf` before the parts of `rest`.
+    /// Puts `leaf` before the parts of `rest`.
     #[inline]
     pub fn new(leaf: F, rest: R) -> Part<F, R> {
         Part {
@@ -45,10 +45,10 @@ pub trait Parts {
     /// Their outputs, as nested pairs.
     type Outputs;
 
-    /// Polls each part that is not done; true when all are.
+    /// Polls each part that is not done. Returns true when all are.
     fn poll_each(self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool;
 
-    /// The outputs; to be called once, when all parts are done.
+    /// The outputs. Called once, when all parts are done.
     fn take(self: Pin<&mut Self>) -> Self::Outputs;
 }
 
@@ -105,8 +105,8 @@ pub fn wait<P: Parts>(parts: Pin<&mut P>) -> P::Outputs {
 
 /// Waits for several futures at once and gives the outputs of all of them, as a tuple.
 ///
-/// They are polled in turn on this fiber, so they wait at the same time but compute one after the other; for work on several
-/// workers, spawn it. Errors are outputs: nothing ends early because of one.
+/// The futures are polled in turn on this fiber, so they wait at the same time but compute one after the other. Spawn
+/// work that is for several workers. Errors are outputs: nothing ends early because of one.
 ///
 /// ```
 /// osier::run(|| {
@@ -127,7 +127,7 @@ pub fn wait<P: Parts>(parts: Pin<&mut P>) -> P::Outputs {
 ///
 /// # Panics
 ///
-/// If one of the futures does, the others are dropped; and where nothing may wait: in a future's poll or a callback, on a
+/// If one of the futures does; the others are dropped. Where nothing may wait: in a future's poll or a callback, on a
 /// worker.
 #[macro_export]
 macro_rules! join {
@@ -139,7 +139,7 @@ macro_rules! join {
     }};
 }
 
-/// As [`join!`](crate::join!), as a future: `join_async!(a, b).await`.
+/// Waits as [`join!`](crate::join!) does, in a future: `join_async!(a, b).await`.
 ///
 /// ```
 /// osier::run(|| {
@@ -168,7 +168,8 @@ macro_rules! __parts {
     };
 }
 
-/// Nested pairs as one tuple. Each level makes an identifier of its own, which hygiene keeps apart from the others.
+/// Makes one tuple of nested pairs. Each level makes an identifier of its own, which hygiene keeps apart from the
+/// others.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __flat {

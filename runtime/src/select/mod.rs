@@ -7,14 +7,14 @@
 //! | some futures, whatever their types | all the outputs | [`join!`](crate::join!) |
 //! | a slice or an array of one type | the first, or all, perhaps with a deadline | [`wait_any`], [`wait_all`] |
 //!
-//! Each has a twin with `_async` in its name, for use inside a future. What is waited for is any [`Future`], best
-//! a *leaf*: the `_async` methods of this crate, timers, join handles. A leaf's effect happens in the poll in which it is
-//! ready, so those that do not win have done nothing: a message stays in its channel, and a permit that was on its way to a
-//! loser goes to the next in line. An `async` block as an arm is dropped half-way when it loses, with what it has done so
-//! far.
+//! Each has a twin with `_async` in its name, for use inside a future. The arms are any [`Future`]s, best *leaves*: the
+//! `_async` methods of this crate, timers, join handles. A leaf's effect happens in the poll in which it is ready, so
+//! the leaves that do not win have done nothing: a message stays in its channel, and a permit that was on its way to a
+//! loser goes to the next in line. An `async` block as an arm is dropped half-way when it loses, with the effects that
+//! it has had so far.
 //!
-//! Nothing here allocates, however many there are: the futures are pinned on the caller's stack, in lists whose types say
-//! what they hold.
+//! Nothing here allocates, however many futures there are: they are pinned on the caller's stack, in lists whose types
+//! name their contents.
 
 mod any;
 mod arms;
@@ -27,7 +27,7 @@ pub use any::{
 };
 pub use race::{First, FirstOf, Race, race, race_async};
 
-/// What the macros expand to. Not for use by hand, and not stable.
+/// The expansion of the macros. Not for use by hand, and not stable.
 #[doc(hidden)]
 pub mod __private {
     pub use super::arms::{
@@ -74,39 +74,41 @@ pub mod __private {
 /// | `until instant => body` | runs when none was ready by then |
 /// | `default => body` | runs when none is ready now: nothing is waited for |
 ///
-/// At most one of the last three. Any number of the others, of any types; the same source may be in several. A comma follows
-/// a body that is not a block. The value is that of the body that has run.
+/// At most one of the last three may stand. The other arms may be any in number and type, and the same source may be in
+/// several. A comma follows a body that is not a block. The value is that of the body that has run.
 ///
-/// When several futures are ready at once, each has its turn: the polling starts at another arm each time. With `biased;`
-/// before the arms it starts at the first, always.
+/// When several futures are ready at once, each has its turn: the polling starts at another arm each time. With
+/// `biased;` before the arms it always starts at the first.
 ///
-/// The futures are made in the order in which they are written and are gone before a body runs, so a body may use what they
-/// borrowed, and `?`, `return`, `break` and `continue` work in it.
+/// The futures are made in the order in which they are written. They are gone before a body runs, so a body may use the
+/// values that they borrowed, and `?`, `return`, `break` and `continue` work in it.
 ///
 /// # Suspends
 ///
-/// Until an arm is ready; with `default` never for the sake of an arm. Blocks the thread when called on a plain one. In a
-/// future use [`select_async!`](crate::select_async!).
+/// Until an arm is ready; with `default`, never for an arm. Blocks the thread when called on a plain one. In a future
+/// use [`select_async!`](crate::select_async!).
 ///
 /// # Cancellation
 ///
-/// Unwinds, dropping the futures of all arms. [`timeout`](crate::timeout) ends it in the same way; a `timeout` arm does
-/// not unwind.
+/// Unwinds, and drops the futures of all arms. [`timeout`](crate::timeout) ends it in the same way; a `timeout` arm
+/// does not unwind.
 ///
 /// # Precision
 ///
-/// That of [`sleep`](crate::sleep): never early, up to a few milliseconds late. A future that is ready by then wins.
+/// The precision of [`sleep`](crate::sleep): never early, up to a few milliseconds late. A future that is ready by then
+/// wins.
 ///
 /// # Panics
 ///
-/// If one of the futures does, the others are dropped; if no arm is there, because no condition is true, and there
-/// is neither `timeout`, `until` nor `default`; and where nothing may wait: in a future's poll or a callback, on a worker.
+/// If one of the futures does; the others are dropped. If no arm is there, because no condition is true, and there is
+/// neither `timeout`, `until` nor `default`. Where nothing may wait: in a future's poll or a callback, on a worker.
 #[macro_export]
 macro_rules! select {
     ($($arms:tt)*) => { $crate::__select!(@order blocking; $($arms)*) };
 }
 
-/// As [`select!`](crate::select!), inside a future: awaits instead of blocking. The bodies may await too.
+/// Selects as [`select!`](crate::select!) does, inside a future: it awaits instead of blocking. The bodies may await
+/// too.
 ///
 /// ```
 /// use std::time::Duration;
@@ -127,8 +129,8 @@ macro_rules! select {
 ///
 /// # Panics
 ///
-/// If one of the futures does, the others are dropped; if no arm is there, because no condition is true, and there
-/// is neither `timeout`, `until` nor `default`.
+/// If one of the futures does; the others are dropped. If no arm is there, because no condition is true, and there is
+/// neither `timeout`, `until` nor `default`.
 #[macro_export]
 macro_rules! select_async {
     ($($arms:tt)*) => { $crate::__select!(@order awaiting; $($arms)*) };
@@ -136,7 +138,7 @@ macro_rules! select_async {
 
 /// Reads the arms one by one, then writes the wait and the bodies.
 ///
-/// What it carries along: `(face order) [timeout, until or default] [arms read so far]`, and the arms to come.
+/// The state of the reading: `(face order) [timeout, until or default] [arms read so far]`, and the arms to come.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __select {
@@ -200,7 +202,7 @@ macro_rules! __select {
         ::core::compile_error!("select! takes one of `timeout`, `until` and `default`, once")
     };
 
-    // The wait. The outer `let` ends what the futures borrow before the bodies begin.
+    // The wait. The outer `let` ends the futures' borrows before the bodies begin.
     (@blocking $order:ident [] $arms:tt) => {{
         let taken = $crate::__select!(@pin $arms arms
             $crate::select::__private::wait(arms, $crate::select::__private::Order::$order));
@@ -233,7 +235,7 @@ macro_rules! __select {
             $crate::select::__private::next_now(arms, $crate::select::__private::Order::$order).await);
         $crate::__select!(@taken_or taken $arms $body)
     }};
-    // `match` and not `let`: what the futures borrow may be a temporary.
+    // `match` and not `let`: the futures may borrow a temporary.
     (@pin [$(($output:tt $leaf:tt $body:tt))*] $list:ident $wait:expr) => {
         match $crate::__select!(@list $($leaf)*) {
             list => {

@@ -1,4 +1,4 @@
-//! `race`: the first output of several futures of one output type; the others are dropped.
+//! `race`: the first output of several futures of one output type. The others are dropped.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -11,11 +11,11 @@ use super::any::poll_any;
 use super::arms::{Arm, Arms, End, Order, Taken, poll};
 use crate::block_on;
 
-/// What can [`race`]: a tuple of two to eight futures with one output type, or an array of futures that are `Unpin`.
+/// A set of futures for [`race`]: a tuple of two to eight futures with one output type, or an array of `Unpin` futures.
 pub trait Race {
     /// The output of each of them.
     type Output;
-    /// What [`race_async`] gives.
+    /// The future of [`race_async`].
     type Future: Future<Output = Self::Output>;
 
     /// The first output, as a future.
@@ -24,8 +24,8 @@ pub trait Race {
 
 /// Waits for the first of several futures and drops the others.
 ///
-/// Fair when several are ready at once. Where the futures' outputs differ in type or in what is to be done with them, use
-/// [`select!`](crate::select!).
+/// The choice is fair when several are ready at once. [`select!`](crate::select!) takes futures whose outputs differ in
+/// type or in their handling.
 ///
 /// ```
 /// use osier::time::Sleep;
@@ -47,13 +47,13 @@ pub trait Race {
 ///
 /// # Panics
 ///
-/// If one of the futures does; if the array is empty; and where nothing may wait: in a future's poll or a callback, on a
+/// If one of the futures does. If the array is empty. Where nothing may wait: in a future's poll or a callback, on a
 /// worker.
 pub fn race<R: Race>(futures: R) -> R::Output {
     block_on(futures.first())
 }
 
-/// As [`race`], as a future; `Send` if the futures are.
+/// Waits as [`race`] does, in a future. The future is `Send` if the futures are.
 pub fn race_async<R: Race>(futures: R) -> R::Future {
     futures.first()
 }
@@ -76,9 +76,9 @@ impl<F: Future, R: Arms<Taken: One<F::Output>>> Future for First<Arm<F, R>> {
     }
 }
 
-/// Whoever won, the output is of one type.
+/// The winner's output, whichever arm it was: all have one type.
 pub trait One<T> {
-    /// It.
+    /// The output.
     fn one(self) -> T;
 }
 

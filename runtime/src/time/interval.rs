@@ -1,7 +1,8 @@
 //! Points in time at a fixed distance.
 //!
-//! A [`Sleep`] that is set to the next tick when one has come. There is no timer between two ticks if nobody waits for one.
-//! Ticks that nobody came to take in time are left out, and the later ones stay where they were: no burst, no drift.
+//! An interval is a [`Sleep`] that is set to the next tick when one has come. There is no timer between two ticks if
+//! nobody waits for one. Ticks that nobody took in time are left out, and the later ones stay where they were: no
+//! burst, no drift.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,7 +13,7 @@ use futures_core::Stream;
 use super::Sleep;
 use crate::block_on;
 
-/// Ticks every `period`; the first tick is at once.
+/// Makes ticks every `period`. The first tick is at once.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ pub fn interval(period: Duration) -> Interval {
     interval_at(Instant::now(), period)
 }
 
-/// Ticks at `start`, and every `period` after it.
+/// Makes ticks at `start`, and every `period` after it.
 ///
 /// # Panics
 ///
@@ -47,15 +48,15 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
     }
 }
 
-/// Ticks at a fixed distance: also a stream of them, which does not end.
+/// Ticks at a fixed distance. It is also a stream of them, which does not end.
 ///
 /// # Missed ticks
 ///
-/// Who comes late for a tick gets it at once, and after it the next that is still to come: of several that were missed only
-/// one is delivered, and the ticks stay on their grid. Each tick comes up to a few milliseconds late, never early; that
-/// does not add up.
+/// A waiter that is late for a tick gets it at once, and after it the next tick that is still to come. Of several
+/// missed ticks only one is delivered, and the ticks stay on their grid. Each tick comes up to a few milliseconds late,
+/// never early; the delays do not add up.
 ///
-/// To end an interval, drop it.
+/// Dropping an interval ends it.
 #[derive(Debug)]
 #[must_use = "an interval ticks when it is waited for"]
 pub struct Interval {
@@ -73,7 +74,7 @@ impl Interval {
     ///
     /// # Cancellation
     ///
-    /// Unwinds; the tick is not lost.
+    /// Unwinds. The tick is not lost.
     ///
     /// # Panics
     ///
@@ -82,7 +83,7 @@ impl Interval {
         block_on(self.tick_async())
     }
 
-    /// As [`tick`](Interval::tick), for futures. A future that is dropped has taken no tick.
+    /// Waits as [`tick`](Interval::tick) does, in a future. A future that is dropped has taken no tick.
     pub fn tick_async(&mut self) -> Tick<'_> {
         Tick(self)
     }
@@ -92,7 +93,7 @@ impl Interval {
         self.period
     }
 
-    /// The next tick is one period from now, the others follow it.
+    /// Sets the next tick to one period from now. The others follow it.
     pub fn reset(&mut self) {
         self.reset_to(Instant::now().checked_add(self.period));
     }
@@ -112,7 +113,7 @@ impl Interval {
     }
 }
 
-/// The first tick after `now` on the grid of `due`; `None`: beyond what the clock can tell.
+/// The first tick after `now` on the grid of `due`; `None` if it is beyond the range of the clock.
 fn next(due: Instant, period: Duration, now: Instant) -> Option<Instant> {
     let late = now.saturating_duration_since(due);
     let past = late.as_nanos() % period.as_nanos();
@@ -154,7 +155,7 @@ mod tests {
         assert_eq!(after(0), period);
         assert_eq!(after(1), period);
         assert_eq!(after(9_999), period);
-        // At the tick itself it has come: the next is the one after it.
+        // The tick at `now` itself has come: the next is the one after it.
         assert_eq!(after(10_000), 2 * period);
         assert_eq!(after(34_567), 4 * period);
         assert_eq!(next(due, Duration::MAX, due), None);

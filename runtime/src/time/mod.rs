@@ -14,7 +14,7 @@ pub use until::{News, wait_until, wait_until_async};
 pub use crate::wait::sleep::Sleep;
 pub use crate::worker::context::coarse_now;
 
-/// Waits for `duration`, or up to a few milliseconds longer; never shorter.
+/// Waits for `duration`, or up to a few milliseconds longer, never shorter.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -37,12 +37,12 @@ pub use crate::worker::context::coarse_now;
 ///
 /// In a future or callback on a worker, where nothing may wait.
 pub fn sleep(duration: Duration) {
-    // Beyond what the clock can tell is for ever.
+    // A time beyond the range of the clock is for ever.
     let deadline = Instant::now().checked_add(duration);
     wait::wait_or_unwind::<()>(deadline, |_| Poll::Pending);
 }
 
-/// Waits until `deadline`, or up to a few milliseconds longer; otherwise as [`sleep`].
+/// Waits until `deadline`, or up to a few milliseconds longer, as [`sleep`] does.
 ///
 /// # Suspends
 ///

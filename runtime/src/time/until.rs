@@ -1,4 +1,4 @@
-//! Waiting for a condition that others make true and tell of.
+//! Waiting for a condition that others make true and announce.
 //!
 //! The waiter joins the queue before it looks at the condition, so news that comes after the look is heard.
 
@@ -10,7 +10,7 @@ use std::task::Poll;
 use crate::block_on;
 use crate::sync::{Event, Notify};
 
-/// Waits until `condition` holds; it is looked at now, and again at each notification.
+/// Waits until `condition` holds. It is looked at now, and again at each notification.
 ///
 /// ```
 /// use osier::sync::Notify;
@@ -31,8 +31,8 @@ use crate::sync::{Event, Notify};
 /// });
 /// ```
 ///
-/// Who makes the condition true does so before the notification. No such notification is lost, however they race. If several
-/// wait for different conditions, tell all of them: a single notification may find one whose condition does not hold.
+/// Make the condition true before you notify. No such notification is lost, however the two race. If several wait for
+/// different conditions, notify all of them: a single notification may find a waiter whose condition does not hold.
 ///
 /// The condition is a look, not a wait: it runs where a future is polled.
 ///
@@ -42,18 +42,19 @@ use crate::sync::{Event, Notify};
 ///
 /// # Cancellation
 ///
-/// Unwinds; a notification meant for this waiter alone goes to the next.
+/// Unwinds. A notification meant for this waiter alone goes to the next.
 ///
 /// # Panics
 ///
-/// If the condition does; and in a future or callback on a worker, if it would have to wait: use [`wait_until_async`] there.
+/// If the condition does. In a future or callback on a worker, if it would have to wait: use [`wait_until_async`]
+/// there.
 pub fn wait_until<N: News>(news: &N, condition: impl FnMut() -> bool) {
     block_on(wait_until_async(news, condition));
 }
 
-/// As [`wait_until`], for futures. A future that is dropped leaves the queue.
+/// Waits as [`wait_until`] does, in a future. A future that is dropped leaves the queue.
 pub async fn wait_until_async<N: News>(news: &N, mut condition: impl FnMut() -> bool) {
-    // Uses up no notification if it holds already.
+    // A condition that holds already uses up no notification.
     while !condition() {
         let mut notified = pin!(news.wait_async());
         let already = poll_fn(|cx| Poll::Ready(notified.as_mut().poll(cx).is_ready())).await;
@@ -66,7 +67,7 @@ pub async fn wait_until_async<N: News>(news: &N, mut condition: impl FnMut() -> 
     }
 }
 
-/// What [`wait_until`] can wait on for news: [`Notify`] and [`Event`], shared in an [`Arc`] or not.
+/// A source of news for [`wait_until`]: [`Notify`] and [`Event`], shared in an [`Arc`] or not.
 pub trait News: sealed::Sealed {
     /// Waits for the next news. It is in the queue from its first poll.
     fn wait_async(&self) -> impl Future<Output = ()> + Send;
