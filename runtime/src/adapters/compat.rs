@@ -1,6 +1,6 @@
 //! `Compat`: what has `futures_io`'s traits with those of hyper and tokio.
 //!
-//! Both hand over a buffer that may not be initialised; the reader below wants bytes. What is handed over is zeroed, at most
+//! Both hand over a buffer that may not be initialised; the reader below wants bytes. The buffer is zeroed, at most
 //! [`ZEROED_BYTES`] per read, and tokio remembers how far it was.
 //!
 //! # Safety
@@ -35,17 +35,17 @@ impl<A> Compat<A> {
         Compat { inner }
     }
 
-    /// What it was made around.
+    /// The inner value.
     pub fn get_ref(&self) -> &A {
         &self.inner
     }
 
-    /// What it was made around.
+    /// The inner value.
     pub fn get_mut(&mut self) -> &mut A {
         &mut self.inner
     }
 
-    /// What it was made around.
+    /// The inner value.
     pub fn into_inner(self) -> A {
         self.inner
     }

@@ -1,4 +1,4 @@
-//! What hyper asks for beside streams: an executor and a timer.
+//! An executor and a timer for hyper.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -16,7 +16,7 @@ use crate::net::{Stream, TcpStream, UnixStream};
 use crate::wait::leaf::Side;
 use crate::wait::socket::{Direction, Sealed, Source as _};
 
-/// What leads to a stream of ours: one itself, a reference, an `Arc` or an `Rc`. Sealed.
+/// A pointer to a stream of ours: the stream itself, a reference, an `Arc` or an `Rc`. Sealed.
 pub trait AsStream: Sealed {
     /// The stream.
     type Stream: FileSink;
@@ -122,7 +122,7 @@ impl<S: AsStream> AsyncStream<S> {
         }
     }
 
-    /// What it was made around.
+    /// The inner value.
     pub fn into_inner(self) -> S {
         self.stream
     }
@@ -132,7 +132,7 @@ impl<S: AsStream> AsyncStream<S> {
         self.stream.as_stream()
     }
 
-    /// With the traits of hyper and tokio.
+    /// Adds the traits of hyper and tokio.
     #[cfg(any(feature = "hyper", feature = "tokio-io"))]
     pub fn compat(self) -> super::Compat<AsyncStream<S>> {
         super::Compat::new(self)

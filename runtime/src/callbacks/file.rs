@@ -46,7 +46,7 @@ type Call = Box<dyn FnMut(BorrowedFd<'_>, &mut [u8]) -> io::Result<usize> + Send
 /// ```
 pub struct File<F> {
     fd: Arc<F>,
-    /// On the pool for blocking work.
+    /// The pool for blocking work makes the calls.
     pooled: bool,
     reads: Arc<Request<()>>,
     writes: Arc<Request<()>>,
@@ -57,7 +57,7 @@ impl<F: AsFd + Send + Sync + 'static> File<F> {
     ///
     /// # Errors
     ///
-    /// What the system says of the descriptor.
+    /// The system's error for the descriptor.
     pub fn new(queue: &Handle, fd: F) -> io::Result<File<F>> {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
         Ok(File {
@@ -84,11 +84,11 @@ impl<F: AsFd + Send + Sync + 'static> File<F> {
         self.begin(&self.reads, Interest::READABLE, buffer, call, callback)
     }
 
-    /// As [`read`](File::read), from `offset`, leaving the file's position alone. What has no positions gives an error.
+    /// As [`read`](File::read), from `offset`, leaving the file's position alone. A file without positions gives an error.
     ///
     /// # Errors
     ///
-    /// As [`read`](File::read).
+    /// The errors of [`read`](File::read).
     pub fn read_at<C>(&self, buffer: Vec<u8>, offset: u64, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
     where
         C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
@@ -110,11 +110,11 @@ impl<F: AsFd + Send + Sync + 'static> File<F> {
         self.begin(&self.writes, Interest::WRITABLE, buffer, call, callback)
     }
 
-    /// As [`write`](File::write), at `offset`, leaving the file's position alone. What has no positions gives an error.
+    /// As [`write`](File::write), at `offset`, leaving the file's position alone. A file without positions gives an error.
     ///
     /// # Errors
     ///
-    /// As [`write`](File::write).
+    /// The errors of [`write`](File::write).
     pub fn write_at<C>(&self, buffer: Vec<u8>, offset: u64, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
     where
         C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,

@@ -5,11 +5,11 @@
 //! ```
 //!
 //! # Protocol
-//! - A [`Remote`] is claimed as a worker claims one. Whoever iterates is its thread for that long, and announces its sleep to
-//!   the parker; who queues a callback, sets an earlier timer or [notifies](Handle::notify) then rings.
-//! - `registry` is what is outstanding. Once it is not `open` nothing comes in, so what is taken from it then is all.
-//! - The end: the registry closes; the pool's threads are joined; what is queued, then what is registered, is ended on the
-//!   thread that drops; the remote goes back. What is left of the queue refuses, and touches the remote no more.
+//! - A [`Remote`] is claimed as a worker claims one. The thread that iterates is its thread for that long, and announces its sleep to
+//!   the parker. A thread that queues a callback, sets an earlier timer or [notifies](Handle::notify) then rings.
+//! - `registry` has the outstanding requests. Once it is not `open` none comes in, so the requests taken from it then are all.
+//! - The end: the registry closes; the pool's threads are joined; queued requests, then registered ones, are ended on the
+//!   thread that drops; the remote goes back. The rest of the queue refuses requests, and touches the remote no more.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -38,7 +38,7 @@ use crate::worker::threads::Claim;
 /// How many events one iteration takes at most.
 const EVENTS_MAX: usize = 256;
 
-/// What requests know of their queue.
+/// The part of a queue that its requests know.
 pub(super) struct Shared {
     pub(super) remote: &'static Remote,
     pub(super) tasks: Arc<Tasks>,
@@ -205,7 +205,7 @@ impl IoQueue {
     ///
     /// # Errors
     ///
-    /// What the system says of descriptors and threads.
+    /// The system's error for descriptors and threads.
     pub fn new(background_threads: usize) -> io::Result<IoQueue> {
         let poller = Arc::new(Poller::new()?);
         let Some(remote) = Remote::claim(Arc::clone(&poller)) else {
@@ -248,7 +248,7 @@ impl IoQueue {
     ///
     /// - `ResourceBusy` while another thread or fiber waits in here.
     /// - `WouldBlock` where it would have to wait on a worker but not on a fiber.
-    /// - What the system says of the poller.
+    /// - The system's error for the poller.
     pub fn iterate(&self) -> io::Result<()> {
         self.turn(None)
     }
@@ -274,7 +274,7 @@ impl IoQueue {
     ///
     /// # Errors
     ///
-    /// As [`iterate`](IoQueue::iterate).
+    /// The errors of [`iterate`](IoQueue::iterate).
     pub fn run_until<T>(&self, future: impl Future<Output = T>) -> io::Result<T> {
         let mut future = pin!(future);
         let waker = Waker::from(Arc::clone(&self.handle.0));

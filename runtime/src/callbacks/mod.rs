@@ -101,7 +101,7 @@ impl<T> Refused<T> {
         self.reason == Reason::Busy
     }
 
-    /// What was to be waited with.
+    /// The object that was to wait.
     pub fn into_inner(self) -> T {
         self.object
     }
@@ -144,7 +144,7 @@ impl<T> From<Refused<T>> for io::Error {
     }
 }
 
-/// What an operation that did not take place is told to have given: an error, which cannot be taken for an end of file.
+/// The result of an operation that did not take place: an error, which cannot be taken for an end of file.
 fn result<T>(status: Status, output: Option<io::Result<T>>) -> io::Result<T> {
     output.unwrap_or_else(|| {
         Err(match status {

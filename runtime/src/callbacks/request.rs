@@ -28,7 +28,7 @@ use super::{Reason, Refused, Status};
 use crate::worker::context;
 use crate::worker::isolate::{discard, isolate};
 
-/// What a request waits for and whom it tells. `P` is what can be changed meanwhile.
+/// The work of a request: the leaf that it waits for, and its callback. `P` is the part that can be changed meanwhile.
 pub(super) trait Work<P>: Send {
     /// Waits for something else from the next poll on.
     fn change(self: Pin<&mut Self>, parameter: P);

@@ -2,8 +2,9 @@
 //!
 //! # Protocol
 //! Everything is under one lock, which nobody holds while a callback runs. A push wakes a thread of the pool that waits, and,
-//! if there is more than those who wait will take, the thread that iterates the [`IoQueue`](super::IoQueue). Whoever else has run something notifies that one, which
-//! may wait for what the callback did: also if it does not sleep yet, so that it does not. Of two flags `closed` refuses new work, `quit` also ends the threads.
+//! if there is more than those who wait will take, the thread that iterates the [`IoQueue`](super::IoQueue). Any other thread that has run a callback
+//! notifies that thread, which may wait for the callback's effect; it does so even before that thread sleeps, so that it does not.
+//! The flag `closed` refuses new work, the flag `quit` also ends the threads.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -154,7 +155,7 @@ impl Tasks {
         count
     }
 
-    /// What the thread that iterates runs: as many tasks as are queued now; those that they queue wait for the next time.
+    /// The turn of the thread that iterates: it runs as many tasks as are queued now. Tasks that these queue wait for the next turn.
     pub(super) fn dispatch_round(&self) {
         for _ in 0..self.len() {
             let Some(task) = self.pop() else { return };
@@ -231,7 +232,7 @@ impl RunQueue {
     ///
     /// # Errors
     ///
-    /// What the system says of a thread that it cannot start; those that had been started are ended.
+    /// The system's error for a thread that it cannot start; those that had been started are ended.
     pub fn new(background_threads: usize) -> io::Result<RunQueue> {
         RunQueue::start(None, background_threads, spawn)
     }

@@ -85,7 +85,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// What the system says of the address; `AlreadyExists` for a socket that listens or connects already.
+    /// The system's error for the address; `AlreadyExists` for a socket that listens or connects already.
     pub fn listen(&self, address: SocketAddr) -> io::Result<()> {
         let mut slot = self.slot();
         if slot.is_some() {

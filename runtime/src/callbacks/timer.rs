@@ -61,7 +61,7 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Timer::wait).
+    /// The errors of [`wait`](Timer::wait).
     pub fn wait_until<C>(self, deadline: Instant, callback: C) -> Result<CancelHandle<Instant>, Refused<Timer>>
     where
         C: FnOnce(Timer, Status) + Send + 'static,

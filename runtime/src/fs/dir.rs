@@ -1,4 +1,4 @@
-//! What is in a directory, some entries per visit to the pool.
+//! Directories: their entries, read some at a time on the pool.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -114,7 +114,7 @@ impl DirEntry {
         self.0.file_name()
     }
 
-    /// What the system knows of it; of a link itself.
+    /// The metadata of the entry; a link is not followed.
     ///
     /// # Suspends
     ///
@@ -122,7 +122,7 @@ impl DirEntry {
     ///
     /// # Errors
     ///
-    /// As [`fs::symlink_metadata`](super::symlink_metadata).
+    /// The errors of [`fs::symlink_metadata`](super::symlink_metadata).
     pub fn metadata(&self) -> io::Result<Metadata> {
         self.metadata_async().block()
     }
@@ -141,7 +141,7 @@ impl DirEntry {
     ///
     /// # Errors
     ///
-    /// As [`fs::symlink_metadata`](super::symlink_metadata).
+    /// The errors of [`fs::symlink_metadata`](super::symlink_metadata).
     pub fn file_type(&self) -> io::Result<FileType> {
         self.file_type_async().block()
     }

@@ -29,7 +29,7 @@ use super::{Metadata, Operation, Permissions};
 use crate::wait::{self, Stop};
 use crate::worker::context::{self, Caller};
 
-/// What one operation moves at most.
+/// One operation moves at most this many bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// A file; as [`std::fs::File`].
@@ -85,7 +85,7 @@ struct State {
     wakers: Vec<Waker>,
 }
 
-/// Who makes the system calls.
+/// The place where the system calls are made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Pool,
@@ -286,7 +286,7 @@ macro_rules! methods {
         ///
         /// # Errors
         ///
-        /// What the system says of it, or of what was written before.
+        /// The system's error for it, or of what was written before.
         pub fn $name(&self $(, $value: $type)?) -> io::Result<$output> {
             if context::caller(|caller| matches!(caller, Caller::Worker)) {
                 // Not even begun.
@@ -345,7 +345,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// As [`open`](File::open).
+    /// The errors of [`open`](File::open).
     pub fn create(path: impl AsRef<Path>) -> io::Result<File> {
         File::create_async(path).block()
     }
@@ -370,7 +370,7 @@ impl File {
         /// Cuts the file off at `bytes`, or lengthens it by zeros.
         set_len, set_len_async(bytes: u64) -> () = |file| file.set_len(bytes);
 
-        /// What the system knows of the file.
+        /// The metadata of the file.
         metadata, metadata_async() -> Metadata = |file| file.metadata();
 
         /// Changes who may do what with the file.
@@ -398,7 +398,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// What the system says of what was written before.
+    /// The system's error for what was written before.
     pub fn into_std(self) -> io::Result<fs::File> {
         self.in_order(|_| Ok(()))?;
         match Arc::try_unwrap(self.0) {
@@ -419,7 +419,7 @@ impl File {
     }
 }
 
-/// Whoever has the descriptor meets a position that may be ahead of what was read from this value.
+/// Code that has the descriptor meets a position that may be ahead of what was read from this value.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.file.as_fd()
@@ -507,20 +507,20 @@ macro_rules! options {
 }
 
 impl OpenOptions {
-    /// For nothing yet.
+    /// Options that open for nothing yet.
     #[expect(clippy::new_without_default, reason = "as std's")]
     pub fn new() -> OpenOptions {
         OpenOptions(fs::OpenOptions::new())
     }
 
     options! {
-        /// To be read.
+        /// Opens the file for reading.
         read: bool,
-        /// To be written.
+        /// Opens the file for writing.
         write: bool,
         /// Each write goes to the end.
         append: bool,
-        /// What is in it goes.
+        /// Empties the file.
         truncate: bool,
         /// It is made if it is not there.
         create: bool,

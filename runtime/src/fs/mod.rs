@@ -93,7 +93,7 @@ functions! {
     /// Makes another name for a file.
     hard_link, hard_link_async(original, link) -> () = std::fs::hard_link(original, link);
 
-    /// What the system knows of a file; of what a link leads to.
+    /// The metadata of a file; a link is followed.
     metadata, metadata_async(path) -> Metadata = std::fs::metadata(path);
 
     /// All bytes of a file.
@@ -121,7 +121,7 @@ functions! {
     set_permissions, set_permissions_async(path; permissions: Permissions) -> () =
         std::fs::set_permissions(path, permissions);
 
-    /// What the system knows of a file; of a link itself.
+    /// The metadata of a file; a link is not followed.
     symlink_metadata, symlink_metadata_async(path) -> Metadata = std::fs::symlink_metadata(path);
 
     /// Makes the file, if need be, and these bytes all that is in it. It copies them first.
@@ -129,7 +129,7 @@ functions! {
         std::fs::write(path, contents);
 }
 
-/// What is in a directory.
+/// Reads a directory.
 ///
 /// # Suspends
 ///

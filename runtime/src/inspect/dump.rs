@@ -42,7 +42,7 @@ const ROOM_BYTES: usize = 24 * 1024;
 /// How many frames are kept of one fiber.
 const FRAMES: usize = 128;
 
-/// What a fiber has noted of itself.
+/// The note of a fiber about itself.
 #[derive(Clone)]
 pub(crate) struct Shown {
     pub(crate) fiber: Fiber,
@@ -57,7 +57,7 @@ pub(crate) struct Shown {
     queued: bool,
 }
 
-/// What a worker has noted of itself.
+/// The note of a worker about itself.
 #[derive(Clone)]
 pub(crate) struct Answer {
     pub(crate) fibers: Vec<Shown>,
@@ -108,7 +108,7 @@ pub(crate) fn answer(worker: &Worker) -> Answer {
     }
 }
 
-/// What the fiber has noted that was just asked; `queued`: it is ready.
+/// Takes the note of the fiber that was just asked. `queued`: the fiber is ready.
 fn shown(queued: bool) -> Option<Shown> {
     let shown = SHOWN.with_borrow_mut(Option::take)?;
     Some(Shown { queued, ..*shown })
@@ -144,7 +144,7 @@ fn of_socket(socket: Socket<'_>) -> Wait {
     }
 }
 
-/// What all workers of this process run and wait for, from [`dump`] and [`Runtime::dump`](crate::Runtime::dump).
+/// Everything that the workers of this process run and wait for, from [`dump`] and [`Runtime::dump`](crate::Runtime::dump).
 ///
 /// [`Display`](fmt::Display) writes it for people.
 #[derive(Clone, Debug)]
@@ -184,13 +184,13 @@ pub struct DumpedFiber {
     pub fiber: Fiber,
     /// Where it was spawned.
     pub place: &'static Location<'static>,
-    /// What it is about.
+    /// Its state.
     pub state: State,
-    /// What it waits for, unless it has yielded.
+    /// The reason of its wait; `None` if it has yielded.
     pub wait: Option<Wait>,
     /// Since when it waits, exact to a turn of its worker's loop.
     pub waited: Option<Duration>,
-    /// For how long it will wait at most.
+    /// The longest time that it will still wait.
     pub left: Option<Duration>,
     /// How much of its stack is in use.
     pub stack_bytes: usize,
@@ -219,7 +219,7 @@ pub struct DumpedTask {
     pub waited: Option<Duration>,
 }
 
-/// What a fiber or task is about.
+/// The state of a fiber or task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
@@ -231,7 +231,7 @@ pub enum State {
     Suspended,
 }
 
-/// What a fiber waits for.
+/// The reason of a fiber's wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
@@ -413,7 +413,7 @@ impl Shown {
     }
 }
 
-/// What is waited for, by the name of the closure that polls, and by which function of the runtime was called.
+/// The reason of a wait, by the name of the closure that polls and the function of the runtime that was called.
 fn of_leaf(leaf: &str, frames: &[Frame]) -> Option<Wait> {
     if leaf.is_empty() {
         return None;

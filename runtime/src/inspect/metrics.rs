@@ -52,7 +52,7 @@ pub struct WorkerMetrics {
     pub stacks_pooled: usize,
     /// How long its turns took.
     pub latency: LatencyHistogram,
-    /// By the place where they were spawned, how deep fibers have been on their stacks; empty unless
+    /// The depth that fibers reached on their stacks, by the place of their spawn; empty unless
     /// [`Builder::measure_stacks`](crate::Builder::measure_stacks) is set.
     pub stack_depths: Vec<StackDepth>,
 }
@@ -102,7 +102,7 @@ pub fn metrics() -> Option<Metrics> {
     context::worker(|worker| of(worker.shared.remotes()))
 }
 
-/// What is on the desks of some workers.
+/// The numbers on the desks of some workers.
 pub(crate) fn of<'r>(remotes: impl Iterator<Item = &'r Remote>) -> Metrics {
     let workers = remotes.filter_map(of_worker).collect();
     Metrics { workers }

@@ -13,12 +13,12 @@ use std::thread;
 
 use super::dump;
 
-/// From now on writes a [`dump`] to stderr whenever the process gets SIGQUIT (Ctrl-\\ in a terminal), instead of ending it
-/// as it does by default. Handlers that were set before run as well. A second call does nothing.
+/// Makes the process write a [`dump`] to stderr whenever it gets SIGQUIT (Ctrl-\\ in a terminal), instead of ending.
+/// Handlers that were set before run as well. A second call does nothing.
 ///
 /// # Errors
 ///
-/// What the system says of pipes, threads and handlers.
+/// The system's error for pipes, threads and handlers.
 pub fn dump_on_sigquit() -> io::Result<()> {
     static SET: Mutex<bool> = Mutex::new(false);
     let mut set = SET.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

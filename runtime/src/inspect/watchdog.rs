@@ -129,7 +129,7 @@ impl Watched {
     }
 }
 
-/// What a worker is busy with.
+/// The work that a worker is busy with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Work {
@@ -170,7 +170,7 @@ impl fmt::Display for Work {
     }
 }
 
-/// What a worker has last said that it runs.
+/// The work that a worker has last noted.
 pub(crate) fn work(remote: &Remote) -> Work {
     let Desk { running, .. } = &remote.desk;
     match running.get() {

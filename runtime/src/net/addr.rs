@@ -19,8 +19,8 @@ use crate::worker::context::{self, Caller};
 /// How many names are looked up at a time.
 const LOOKUPS: usize = 64;
 
-/// What one can bind or connect to: an address, several, or a name and a port. As std's trait of this name, but looking up a
-/// name suspends.
+/// An address to bind or connect to, several addresses, or a name and a port. This is std's trait of the same name, but looking
+/// up a name suspends.
 ///
 /// ```
 /// use osier::net::ToSocketAddrs;
@@ -52,7 +52,7 @@ pub trait ToSocketAddrs {
 
     /// [`to_socket_addrs`](ToSocketAddrs::to_socket_addrs) as a future.
     ///
-    /// Whoever implements the trait and waits in there implements this one too: what is provided just calls it.
+    /// An implementation of the trait that waits implements this method too: the provided one just calls the other.
     ///
     /// # Cancellation
     ///

@@ -37,7 +37,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `Unsupported` for a Unix socket; what the system says.
+    /// `Unsupported` for a Unix socket; the system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let fd = self.0.watched.fd();
         let addr = socket2::SockRef::from(&fd).local_addr()?;

@@ -1,7 +1,7 @@
-//! What TCP and Unix streams have in common: reading and writing with timeouts, and the impls that std's streams have.
+//! The common part of TCP and Unix streams: reading and writing with timeouts, and the impls that std's streams have.
 //!
-//! Every receive and send says `MSG_DONTWAIT`: whoever has a duplicate of the description may have made it blocking, and
-//! that must not stop a worker. `MSG_NOSIGNAL` keeps `SIGPIPE` away from programs that have not ignored it.
+//! Every receive and send says `MSG_DONTWAIT`: the owner of a duplicate may have made the description blocking, which
+//! must not stop a worker. `MSG_NOSIGNAL` keeps `SIGPIPE` away from programs that have not ignored it.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -359,7 +359,7 @@ macro_rules! descriptor_impls {
         }
     };
     ($type:ident) => {
-        /// Whoever has the descriptor may copy it, so closing the socket then costs a system call more.
+        /// Code that has the descriptor may copy it, so closing the socket then costs a system call more.
         impl std::os::fd::AsFd for $type {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
                 crate::wait::socket::Source::watched(self).export()
@@ -429,7 +429,7 @@ macro_rules! descriptor_impls {
     };
 }
 
-/// What std's streams implement: `Read` and `Write` for the type and for references to it.
+/// The traits of std's streams: `Read` and `Write` for the type and for references to it.
 macro_rules! stream_impls {
     ($type:ident, $std:ty, $short_read:expr) => {
         crate::net::stream::stream_impls!($type, $short_read);
@@ -548,7 +548,7 @@ macro_rules! stream_impls {
             ///
             /// # Errors
             ///
-            /// What the system says: too little memory, or too many sockets watched.
+            /// The system's error: too little memory, or too many sockets watched.
             pub fn watch(&self) -> std::io::Result<()> {
                 self.0.watched.own_here().map(drop)
             }
@@ -592,7 +592,7 @@ macro_rules! stream_impls {
                 self.0.write_async(buf, crate::net::stream::MORE)
             }
 
-            /// Ends reading, writing or both, for every copy of the socket. Those that wait on it wake.
+            /// Ends reading, writing or both, for every copy of the socket. Calls that wait on it wake.
             ///
             /// # Suspends
             ///
@@ -658,7 +658,7 @@ macro_rules! stream_impls {
             ///
             /// # Errors
             ///
-            /// What the system says.
+            /// The system's error.
             pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
                 socket2::SockRef::from(&self.0.watched.fd()).take_error()
             }

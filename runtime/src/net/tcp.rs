@@ -20,7 +20,7 @@ use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
 /// As many connections as the system lets wait (`/proc/sys/net/core/somaxconn` bounds it).
 pub(crate) const BACKLOG: i32 = 4096;
 
-/// What a socket of ours is made with: no other flag may be set later without a race with a fork.
+/// The flags that a socket is made with. Setting them later would race with a fork.
 pub(crate) const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// A TCP stream between a local and a remote socket; as [`std::net::TcpStream`].
@@ -85,7 +85,7 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a timeout of zero; `TimedOut`; what the system says.
+    /// `InvalidInput` for a timeout of zero; `TimedOut`; the system's error.
     pub fn connect_timeout(addr: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
         if timeout.is_zero() {
             return Err(zero_timeout());
@@ -115,7 +115,7 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// As [`connect`](TcpStream::connect).
+    /// The errors of [`connect`](TcpStream::connect).
     pub fn connect_async<A: ToSocketAddrs>(addr: A) -> impl Future<Output = io::Result<TcpStream>> + Send + use<A> {
         each_addr_async(addr, |addr| async move {
             let watched = Watched::new(socket(&addr, SocketType::STREAM)?, ShortRead::Drains);
@@ -137,7 +137,7 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         ip(SockRef::from(&self.0.watched.fd()).local_addr()?)
     }
@@ -146,7 +146,7 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         Ok(sockopt::set_tcp_nodelay(self.0.watched.fd(), nodelay)?)
     }
@@ -155,27 +155,27 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(sockopt::tcp_nodelay(self.0.watched.fd())?)
     }
 
-    /// What becomes of unsent bytes when the socket closes (`SO_LINGER`): with `Some(zero)` the connection is reset.
+    /// Sets how long a close waits for unsent bytes (`SO_LINGER`). `Some(zero)` resets the connection.
     ///
     /// A longer time would make the close block the worker: leave it `None`, and [`shutdown`](TcpStream::shutdown) instead.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         SockRef::from(&self.0.watched.fd()).set_linger(linger)
     }
 
-    /// What becomes of unsent bytes when the socket closes.
+    /// The time that a close waits for unsent bytes.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         SockRef::from(&self.0.watched.fd()).linger()
     }
@@ -184,7 +184,7 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         Ok(sockopt::set_ip_ttl(self.0.watched.fd(), ttl)?)
     }
@@ -193,7 +193,7 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn ttl(&self) -> io::Result<u32> {
         Ok(sockopt::ip_ttl(self.0.watched.fd())?)
     }
@@ -248,7 +248,7 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// As [`bind`](TcpListener::bind).
+    /// The errors of [`bind`](TcpListener::bind).
     pub fn bind_reuseport(addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
         each_addr(addr, |addr| TcpListener::listen(addr, true))
     }
@@ -257,7 +257,7 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// As [`bind`](TcpListener::bind).
+    /// The errors of [`bind`](TcpListener::bind).
     pub fn bind_async<A: ToSocketAddrs>(addr: A) -> impl Future<Output = io::Result<TcpListener>> + Send + use<A> {
         each_addr_async(addr, |addr| ready(TcpListener::listen(addr, false)))
     }
@@ -266,7 +266,7 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// As [`bind`](TcpListener::bind).
+    /// The errors of [`bind`](TcpListener::bind).
     pub fn bind_reuseport_async<A: ToSocketAddrs>(
         addr: A,
     ) -> impl Future<Output = io::Result<TcpListener>> + Send + use<A> {
@@ -308,7 +308,7 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// As [`accept`](TcpListener::accept).
+    /// The errors of [`accept`](TcpListener::accept).
     pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
         accepted(Io::new(&self.0, Direction::Read, call::accept).await?)
     }
@@ -345,7 +345,7 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         ip(SockRef::from(&self.0.fd()).local_addr()?)
     }
@@ -366,7 +366,7 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         Ok(sockopt::set_ip_ttl(self.0.fd(), ttl)?)
     }
@@ -375,7 +375,7 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn ttl(&self) -> io::Result<u32> {
         Ok(sockopt::ip_ttl(self.0.fd())?)
     }
@@ -384,7 +384,7 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         SockRef::from(&self.0.fd()).take_error()
     }
@@ -426,7 +426,7 @@ impl fmt::Debug for TcpListener {
     }
 }
 
-/// What [`TcpListener::incoming`] gives.
+/// The iterator of [`TcpListener::incoming`].
 #[derive(Debug)]
 pub struct Incoming<'a>(&'a TcpListener);
 
@@ -440,7 +440,7 @@ impl Iterator for Incoming<'_> {
 
 impl std::iter::FusedIterator for Incoming<'_> {}
 
-/// What [`TcpListener::incoming_async`] gives. Dropping it loses no connection.
+/// The stream of [`TcpListener::incoming_async`]. Dropping it loses no connection.
 pub struct IncomingAsync<'a> {
     // Before the listener: its waiter is not to outlive it.
     side: Side,

@@ -71,7 +71,7 @@ impl UdpSocket {
     ///
     /// # Errors
     ///
-    /// What the system says of the last address.
+    /// The system's error for the last address.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
         each_addr(addr, |addr| self.connect_to(addr))
     }
@@ -80,7 +80,7 @@ impl UdpSocket {
         Ok(rustix::net::connect(self.fd(), &addr)?)
     }
 
-    /// Receives a datagram and says from where it comes. What does not fit into `buf` is lost.
+    /// Receives a datagram and says from where it comes. The bytes that do not fit into `buf` are lost.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::empty()))?)
     }
@@ -90,7 +90,7 @@ impl UdpSocket {
         received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::PEEK))?)
     }
 
-    /// Receives a datagram of the connected peer. What does not fit into `buf` is lost.
+    /// Receives a datagram of the connected peer. The bytes that do not fit into `buf` are lost.
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.receive(|fd| call::receive(fd, buf, RecvFlags::empty()))
     }

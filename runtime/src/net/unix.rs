@@ -74,7 +74,7 @@ impl UnixStream {
     ///
     /// # Errors
     ///
-    /// As [`connect`](UnixStream::connect).
+    /// The errors of [`connect`](UnixStream::connect).
     pub fn connect_addr(addr: &UnixSocketAddr) -> io::Result<UnixStream> {
         UnixStream::connect_to(&to_rustix(addr)?)
     }
@@ -106,7 +106,7 @@ impl UnixStream {
     ///
     /// # Errors
     ///
-    /// As [`connect`](UnixStream::connect).
+    /// The errors of [`connect`](UnixStream::connect).
     pub fn connect_async<P: AsRef<Path>>(path: P) -> impl Future<Output = io::Result<UnixStream>> + Send + use<P> {
         let addr = SocketAddrUnix::new(path.as_ref());
         async { UnixStream::connect_to_async(addr?).await }
@@ -116,7 +116,7 @@ impl UnixStream {
     ///
     /// # Errors
     ///
-    /// As [`connect`](UnixStream::connect).
+    /// The errors of [`connect`](UnixStream::connect).
     pub fn connect_addr_async(addr: &UnixSocketAddr) -> impl Future<Output = io::Result<UnixStream>> + Send + use<> {
         let addr = to_rustix(addr);
         async { UnixStream::connect_to_async(addr?).await }
@@ -146,7 +146,7 @@ impl UnixStream {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
         local(self.0.watched.fd())
     }
@@ -185,7 +185,7 @@ impl UnixListener {
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if there is something of this name, even the file of a listener that has gone; what the system says.
+    /// `AddrInUse` if there is something of this name, even the file of a listener that has gone; the system's error.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         UnixListener::listen(&SocketAddrUnix::new(path.as_ref()).map_err(io::Error::from)?)
     }
@@ -194,7 +194,7 @@ impl UnixListener {
     ///
     /// # Errors
     ///
-    /// As [`bind`](UnixListener::bind).
+    /// The errors of [`bind`](UnixListener::bind).
     pub fn bind_addr(addr: &UnixSocketAddr) -> io::Result<UnixListener> {
         UnixListener::listen(&to_rustix(addr)?)
     }
@@ -227,7 +227,7 @@ impl UnixListener {
     ///
     /// # Errors
     ///
-    /// As [`accept`](UnixListener::accept).
+    /// The errors of [`accept`](UnixListener::accept).
     pub async fn accept_async(&self) -> io::Result<(UnixStream, UnixSocketAddr)> {
         accepted(Io::new(&self.0, Direction::Read, call::accept).await?)
     }
@@ -253,7 +253,7 @@ impl UnixListener {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
         local(self.0.fd())
     }
@@ -274,7 +274,7 @@ impl UnixListener {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         SockRef::from(&self.0.fd()).take_error()
     }
@@ -316,7 +316,7 @@ impl fmt::Debug for UnixListener {
     }
 }
 
-/// What [`UnixListener::incoming`] gives.
+/// The iterator of [`UnixListener::incoming`].
 #[derive(Debug)]
 pub struct UnixIncoming<'a>(&'a UnixListener);
 
@@ -330,7 +330,7 @@ impl Iterator for UnixIncoming<'_> {
 
 impl std::iter::FusedIterator for UnixIncoming<'_> {}
 
-/// What [`UnixListener::incoming_async`] gives. Dropping it loses no connection.
+/// The stream of [`UnixListener::incoming_async`]. Dropping it loses no connection.
 pub struct UnixIncomingAsync<'a> {
     // Before the listener: its waiter is not to outlive it.
     side: Side,
@@ -429,12 +429,12 @@ impl UnixDatagram {
         )?)
     }
 
-    /// Receives a datagram and says from where it comes. What does not fit into `buf` is lost.
+    /// Receives a datagram and says from where it comes. The bytes that do not fit into `buf` are lost.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, UnixSocketAddr)> {
         received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::empty()))?)
     }
 
-    /// Receives a datagram. What does not fit into `buf` is lost.
+    /// Receives a datagram. The bytes that do not fit into `buf` are lost.
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.receive(|fd| call::receive(fd, buf, RecvFlags::empty()))
     }
@@ -570,7 +570,7 @@ fn to_rustix(addr: &UnixSocketAddr) -> io::Result<SocketAddrUnix> {
     ))
 }
 
-/// What the kernel says of a peer. A name that fills `sun_path` to the last byte has no room for its NUL there; std cannot
+/// The kernel's address of a peer. A name that fills `sun_path` to the last byte has no room for its NUL there; std cannot
 /// hold it and rustix panics over it, so it counts as none, like the empty one.
 fn from_rustix(addr: Option<SocketAddrAny>) -> io::Result<UnixSocketAddr> {
     const FAMILY_BYTES: u32 = 2;

@@ -10,7 +10,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions};
 use crate::wait::{self, Stop};
 use crate::worker::context::{self, Caller};
 
-/// What tells of the end of a child.
+/// The source of the news that a child has ended.
 pub(super) enum Exit {
     /// A descriptor that is readable from then on.
     Pidfd(OwnedFd),

@@ -98,7 +98,7 @@ impl Command {
         self
     }
 
-    /// What it reads. Inherited by default, for [`output`](Command::output) nothing.
+    /// Sets its stdin. Inherited by default, for [`output`](Command::output) nothing.
     pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Command {
         self.set[0] = true;
         self.std.stdin(stdin);
@@ -125,8 +125,8 @@ impl Command {
         self
     }
 
-    /// std's command, for what only that can: user, group, `pre_exec`. What is set there for stdin, stdout and stderr
-    /// [`output`](Command::output) does not know of.
+    /// std's command, for settings that only that one has: user, group, `pre_exec`. [`output`](Command::output) does not see
+    /// settings that are made there for stdin, stdout and stderr.
     pub fn as_std_mut(&mut self) -> &mut std::process::Command {
         &mut self.std
     }
@@ -170,7 +170,7 @@ impl Command {
     ///
     /// # Errors
     ///
-    /// As [`spawn`](Command::spawn).
+    /// The errors of [`spawn`](Command::spawn).
     pub fn status(&mut self) -> io::Result<ExitStatus> {
         self.spawn()?.wait()
     }
@@ -193,7 +193,7 @@ impl Command {
     ///
     /// # Errors
     ///
-    /// As [`spawn`](Command::spawn).
+    /// The errors of [`spawn`](Command::spawn).
     pub fn output(&mut self) -> io::Result<Output> {
         self.spawn_for_output()?.wait_with_output()
     }
@@ -278,7 +278,7 @@ impl Child {
     ///
     /// # Errors
     ///
-    /// What the system says, for example when somebody else has waited for it.
+    /// The system's error, for example when somebody else has waited for it.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.as_mut().expect(HERE).try_wait()
     }
@@ -295,7 +295,7 @@ impl Child {
     ///
     /// # Errors
     ///
-    /// As [`try_wait`](Child::try_wait).
+    /// The errors of [`try_wait`](Child::try_wait).
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
         loop {
@@ -329,7 +329,7 @@ impl Child {
     ///
     /// # Errors
     ///
-    /// As [`try_wait`](Child::try_wait).
+    /// The errors of [`try_wait`](Child::try_wait).
     pub fn wait_with_output(self) -> io::Result<Output> {
         let mut output = pin!(self.wait_with_output_async());
         wait::wait(None, None, |cx| output.as_mut().poll(cx))?

@@ -58,7 +58,7 @@ impl Pipe {
         self.watched = None;
     }
 
-    /// For another child, which expects a blocking descriptor.
+    /// Makes the descriptor blocking, for another child.
     fn into_stdio(mut self) -> Stdio {
         self.side = Side::default();
         match self.watched.take() {
@@ -113,7 +113,7 @@ macro_rules! pipe {
 
 macro_rules! reader {
     ($type:ident) => {
-        /// Whoever has the descriptor may copy it.
+        /// Code that has the descriptor may copy it.
         impl AsFd for $type {
             fn as_fd(&self) -> BorrowedFd<'_> {
                 self.0

@@ -22,7 +22,7 @@ struct Orphan {
 
 struct Orphans {
     new: Vec<Orphan>,
-    /// What interrupts the thread, as long as it runs.
+    /// The eventfd that interrupts the thread, as long as it runs.
     alarm: Option<Arc<OwnedFd>>,
 }
 

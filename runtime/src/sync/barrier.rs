@@ -1,10 +1,11 @@
-//! Where a number of parties wait for one another, as often as they like.
+//! A barrier: a number of parties wait for one another, as often as they like.
 //!
-//! Not tokio's: there a party that was cancelled while it waited stays counted, and the others pass without it.
+//! tokio's barrier would not do: there a party that was cancelled while it waited stays counted, and the others pass without it.
 //!
-//! The lock is held for a few instructions, never while waiting or waking. The last party to come turns the generation under
-//! it, and notifies after it. Every other one makes its `Notified`, which from then on hears each `notify_waiters`, before it
-//! looks at the generation; so either it sees the turn or it hears of it. What it hears may be of an earlier round.
+//! The lock is held for a few instructions, never while waiting or waking. The last party to come turns the generation
+//! under the lock, and notifies after it. Every other party makes its `Notified`, which from then on hears each
+//! `notify_waiters`, before it looks at the generation. So it either sees the turn or hears of it; it may hear of an earlier
+//! round.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -79,7 +80,7 @@ impl Barrier {
         block(self.wait_async())
     }
 
-    /// As [`wait`](Barrier::wait), for futures. The party has come with the first poll, and is gone again if the future is
+    /// Waits as [`wait`](Barrier::wait) does, in a future. The party has come with the first poll, and is gone again if the future is
     /// dropped before the round is complete.
     pub async fn wait_async(&self) -> BarrierWaitResult {
         let Some(arrival) = self.arrive() else {
@@ -131,7 +132,7 @@ impl Drop for Arrival<'_> {
     }
 }
 
-/// Who passed a [`Barrier`].
+/// The result of passing a [`Barrier`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BarrierWaitResult(bool);
 

@@ -61,7 +61,7 @@ impl<T> Sender<T> {
         Receiver(self.0.subscribe())
     }
 
-    /// How many receivers there are.
+    /// The number of receivers.
     pub fn receiver_count(&self) -> usize {
         self.0.receiver_count()
     }
@@ -110,11 +110,11 @@ impl<T: Clone> Receiver<T> {
         block(self.recv_async())
     }
 
-    /// As [`recv`](Receiver::recv), for futures. A future that is dropped has taken nothing.
+    /// Waits as [`recv`](Receiver::recv) does, in a future. A future that is dropped has taken nothing.
     ///
     /// # Errors
     ///
-    /// As [`recv`](Receiver::recv).
+    /// The errors of [`recv`](Receiver::recv).
     pub async fn recv_async(&mut self) -> Result<T, RecvError> {
         self.0.recv().await.map_err(|error| match error {
             tokio::error::RecvError::Lagged(missed) => RecvError::Lagged(missed),

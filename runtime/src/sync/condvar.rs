@@ -14,11 +14,11 @@ use queue::{WaitList, Waiter};
 use super::{MutexGuard, block};
 use crate::wait::sleep::Sleep;
 
-/// What a fiber, thread or future waits on that holds a lock and cannot go on with what it guards.
+/// A condition variable: a fiber, thread or future that holds a lock waits here until the guarded value has changed.
 ///
-/// As [`std::sync::Condvar`], over [`Mutex`](super::Mutex), which nothing poisons; and nobody wakes without having been notified. But what
-/// one waited for may be gone again before it has the lock, so look, best with [`wait_while`](Condvar::wait_while). Who waits
-/// longest is notified first.
+/// It works as [`std::sync::Condvar`] does, over [`Mutex`](super::Mutex), which nothing poisons. Nobody wakes without a
+/// notification. But the condition may be gone again before the waiter has the lock, so look at it again, best with
+/// [`wait_while`](Condvar::wait_while). The longest waiter is notified first.
 ///
 /// ```
 /// use osier::sync::{Condvar, Mutex};
@@ -41,17 +41,17 @@ use crate::wait::sleep::Sleep;
 pub struct Condvar(WaitList);
 
 impl Condvar {
-    /// With nobody waiting.
+    /// Makes a condition variable without waiters.
     pub const fn new() -> Condvar {
         Condvar(WaitList::new())
     }
 
-    /// Lets one go on that waits, the one that came first. With nobody waiting nothing happens.
+    /// Wakes the waiter that came first. Without waiters nothing happens.
     pub fn notify_one(&self) {
         self.0.wake_one();
     }
 
-    /// Lets all go on that wait at this moment, one after the other as they get the lock.
+    /// Wakes all present waiters. They go on one after the other, as they get the lock.
     pub fn notify_all(&self) {
         self.0.wake_all();
     }
@@ -73,7 +73,7 @@ impl Condvar {
         block(self.wait_async(guard))
     }
 
-    /// As [`wait`](Condvar::wait), for futures. It unlocks when it is first polled. Dropped before it is ready, it passes a
+    /// Waits as [`wait`](Condvar::wait) does, in a future. It unlocks when it is first polled. Dropped before it is ready, it passes a
     /// notification meant for it alone on.
     pub async fn wait_async<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let mutex = tokio::sync::MutexGuard::mutex(&guard.0);
@@ -106,7 +106,7 @@ impl Condvar {
         block(self.wait_while_async(guard, condition))
     }
 
-    /// As [`wait_while`](Condvar::wait_while), for futures. Dropped before it is ready, it has unlocked.
+    /// Waits as [`wait_while`](Condvar::wait_while) does, in a future. Dropped before it is ready, it has unlocked.
     pub async fn wait_while_async<'a, T: ?Sized>(
         &self,
         mut guard: MutexGuard<'a, T>,
@@ -135,7 +135,7 @@ impl Condvar {
     ///
     /// # Panics
     ///
-    /// As [`wait`](Condvar::wait).
+    /// The panics of [`wait`](Condvar::wait).
     pub fn wait_timeout<'a, T: ?Sized>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -144,7 +144,7 @@ impl Condvar {
         block(self.wait_timeout_async(guard, timeout))
     }
 
-    /// As [`wait_timeout`](Condvar::wait_timeout), for futures.
+    /// Waits as [`wait_timeout`](Condvar::wait_timeout) does, in a future.
     pub async fn wait_timeout_async<'a, T: ?Sized>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -165,7 +165,7 @@ impl Condvar {
     ///
     /// # Panics
     ///
-    /// As [`wait_while`](Condvar::wait_while).
+    /// The panics of [`wait_while`](Condvar::wait_while).
     pub fn wait_timeout_while<'a, T: ?Sized>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -175,7 +175,7 @@ impl Condvar {
         block(self.wait_timeout_while_async(guard, timeout, condition))
     }
 
-    /// As [`wait_timeout_while`](Condvar::wait_timeout_while), for futures.
+    /// Waits as [`wait_timeout_while`](Condvar::wait_timeout_while) does, in a future.
     pub async fn wait_timeout_while_async<'a, T: ?Sized>(
         &self,
         mut guard: MutexGuard<'a, T>,

@@ -1,6 +1,6 @@
 //! The awaitable event: a signal that is set or not.
 //!
-//! What it promises about order and loss is kept in `osier_queue::Event`, which is modelled; here are its faces.
+//! `osier_queue::Event` keeps the promises about order and loss, and models check it. This module has its faces.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -37,9 +37,9 @@ use super::{EventFd, block, block_for};
 /// });
 /// ```
 ///
-/// What was done before a `set` has happened for the one whom it releases, also where several sets became one.
+/// The effects before a `set` are visible to the waiter that it releases, also where several sets became one.
 ///
-/// An event is not moved while somebody waits, since a wait borrows it; share it in an `Arc`, a `static` or a
+/// An event is not moved while somebody waits, because a wait borrows it; share it in an `Arc`, a `static` or a
 /// [`scope`](crate::scope()). For the same reason it is not dropped under its waiters.
 pub struct Event(queue::Event);
 
@@ -86,7 +86,7 @@ impl Event {
         self.0.set();
     }
 
-    /// Unsets it. Returns whether it was set. Whoever has been released stays released.
+    /// Unsets it. Returns whether it was set. A released waiter stays released.
     #[inline]
     pub fn reset(&self) -> bool {
         self.0.reset()
@@ -142,12 +142,12 @@ impl Event {
     ///
     /// # Panics
     ///
-    /// As [`wait`](Event::wait).
+    /// The panics of [`wait`](Event::wait).
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         block_for(timeout, self.wait_async()).is_some()
     }
 
-    /// As [`wait`](Event::wait), for futures. It takes its place among the waiters when it is first polled.
+    /// Waits as [`wait`](Event::wait) does, in a future. It takes its place among the waiters when it is first polled.
     ///
     /// ```
     /// use osier::sync::Event;

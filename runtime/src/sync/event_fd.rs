@@ -120,7 +120,7 @@ impl EventFd {
         wait::wait(None, None, |cx| leaf.as_mut().poll(cx))?
     }
 
-    /// As [`wait`](EventFd::wait), for futures. It takes its place among the waiters when it is first polled.
+    /// Waits as [`wait`](EventFd::wait) does, in a future. It takes its place among the waiters when it is first polled.
     pub fn wait_async(&self) -> EventFdWait<'_> {
         EventFdWait {
             event: self,

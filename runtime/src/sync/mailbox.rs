@@ -1,6 +1,6 @@
 //! The mailbox: 32 flags that are raised, awaited and taken.
 //!
-//! Who is woken by which raise is kept in `osier_queue::Mailbox`, which is modelled; here are its faces.
+//! `osier_queue::Mailbox` decides which raise wakes which waiter, and models check it. This module has its faces.
 
 use std::fmt;
 use std::pin::Pin;
@@ -43,7 +43,7 @@ use super::block;
 /// may contain flags that somebody else has taken since: among several who wait for the same work, let
 /// [`take`](Mailbox::take) tell who got it. Nobody else is woken.
 ///
-/// What was done before a flag was raised has happened for whoever sees it.
+/// The effects before a flag was raised are visible to the waiter that sees the flag.
 pub struct Mailbox(queue::Mailbox);
 
 impl Mailbox {
@@ -114,13 +114,13 @@ impl Mailbox {
         block(self.wait_all_async(set))
     }
 
-    /// As [`wait_any`](Mailbox::wait_any), for futures. It begins to wait when it is first polled.
+    /// Waits as [`wait_any`](Mailbox::wait_any) does, in a future. It begins to wait when it is first polled.
     #[inline]
     pub fn wait_any_async(&self, set: u32) -> MailboxWait<'_> {
         self.wait_for(Flags::Any(set))
     }
 
-    /// As [`wait_all`](Mailbox::wait_all), for futures. It begins to wait when it is first polled.
+    /// Waits as [`wait_all`](Mailbox::wait_all) does, in a future. It begins to wait when it is first polled.
     ///
     /// ```
     /// use osier::sync::Mailbox;

@@ -1,4 +1,4 @@
-//! What fibers, threads, futures and callbacks share and wait for.
+//! Synchronisation between fibers, threads, futures and callbacks: locks, channels, events.
 //!
 //! | type | what it holds | who goes on |
 //! |---|---|---|

@@ -106,7 +106,7 @@ impl<T> Receiver<T> {
     ///
     /// # Panics
     ///
-    /// As [`recv`](Receiver::recv).
+    /// The panics of [`recv`](Receiver::recv).
     pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         match block_for(timeout, self.recv_async()) {
             Some(Ok(value)) => Ok(value),
@@ -115,7 +115,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// As [`recv`](Receiver::recv), for futures. A future that is dropped has taken nothing.
+    /// Waits as [`recv`](Receiver::recv) does, in a future. A future that is dropped has taken nothing.
     #[inline]
     pub fn recv_async(&self) -> Recv<'_, T> {
         Recv {
@@ -158,7 +158,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Lets nobody send any more. What is in the channel, and what holds a permit, can still be received.
+    /// Ends sending. Values in the channel, and values for permits that were granted, can still be received.
     pub fn close(&self) {
         self.0.close();
     }
@@ -265,7 +265,7 @@ impl<T> fmt::Debug for Messages<T> {
     }
 }
 
-/// What [`Receiver::iter`] gives: each step waits for a value, as [`Receiver::recv`] does.
+/// The iterator of [`Receiver::iter`]: each step waits for a value, as [`Receiver::recv`] does.
 #[derive(Debug)]
 pub struct Iter<'a, T>(&'a Receiver<T>);
 
@@ -277,7 +277,7 @@ impl<T> Iterator for Iter<'_, T> {
     }
 }
 
-/// What [`Receiver::try_iter`] gives: ends where it would have to wait.
+/// The iterator of [`Receiver::try_iter`]: it ends where it would have to wait.
 #[derive(Debug)]
 pub struct TryIter<'a, T>(&'a Receiver<T>);
 

@@ -102,11 +102,11 @@ impl<T> Sender<T> {
         block(self.send_async(value))
     }
 
-    /// As [`send`](Sender::send), for futures. A future that is dropped before it is ready drops the value.
+    /// Waits as [`send`](Sender::send) does, in a future. A future that is dropped before it is ready drops the value.
     ///
     /// # Errors
     ///
-    /// As [`send`](Sender::send).
+    /// The errors of [`send`](Sender::send).
     #[inline]
     pub fn send_async(&self, value: T) -> Sending<'_, T> {
         Sending {
@@ -163,11 +163,11 @@ impl<T> Sender<T> {
         block(self.reserve_async())
     }
 
-    /// As [`reserve`](Sender::reserve), for futures. A future that is dropped leaves the queue.
+    /// Waits as [`reserve`](Sender::reserve) does, in a future. A future that is dropped leaves the queue.
     ///
     /// # Errors
     ///
-    /// As [`reserve`](Sender::reserve).
+    /// The errors of [`reserve`](Sender::reserve).
     pub async fn reserve_async(&self) -> Result<Permit<'_, T>, SendError<()>> {
         let channel = &self.0;
         let held = match channel.bound() {
@@ -199,7 +199,7 @@ impl<T> Sender<T> {
         block(self.closed_async());
     }
 
-    /// As [`closed`](Sender::closed), for futures.
+    /// Waits as [`closed`](Sender::closed) does, in a future.
     pub async fn closed_async(&self) {
         let mut waiter = pin!(self.0.watcher());
         future::poll_fn(|cx| self.0.poll_closed(waiter.as_mut(), cx)).await;
@@ -382,7 +382,7 @@ impl<T> Receiver<T> {
     ///
     /// # Panics
     ///
-    /// As [`recv`](Receiver::recv).
+    /// The panics of [`recv`](Receiver::recv).
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         match block_for(timeout, self.recv_async()) {
             Some(Ok(value)) => Ok(value),
@@ -391,7 +391,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// As [`recv`](Receiver::recv), for futures. A future that is dropped has taken nothing.
+    /// Waits as [`recv`](Receiver::recv) does, in a future. A future that is dropped has taken nothing.
     pub fn recv_async(&mut self) -> Recv<'_, T> {
         Recv(self)
     }
@@ -419,7 +419,7 @@ impl<T> Receiver<T> {
         TryIter(self)
     }
 
-    /// Lets nobody send any more. What is in the channel, and what holds a permit, can still be received.
+    /// Ends sending. Values in the channel, and values for permits that were granted, can still be received.
     pub fn close(&mut self) {
         self.0.owner().close();
     }
@@ -496,7 +496,7 @@ impl<T> Future for Recv<'_, T> {
     }
 }
 
-/// What [`Receiver::iter`] gives: each step waits for a value, as [`Receiver::recv`] does.
+/// The iterator of [`Receiver::iter`]: each step waits for a value, as [`Receiver::recv`] does.
 #[derive(Debug)]
 pub struct Iter<'a, T>(&'a mut Receiver<T>);
 
@@ -508,7 +508,7 @@ impl<T> Iterator for Iter<'_, T> {
     }
 }
 
-/// What [`Receiver::try_iter`] gives: ends where it would have to wait.
+/// The iterator of [`Receiver::try_iter`]: it ends where it would have to wait.
 #[derive(Debug)]
 pub struct TryIter<'a, T>(&'a mut Receiver<T>);
 

@@ -67,7 +67,7 @@ impl<T: ?Sized> Mutex<T> {
         block(self.lock_async())
     }
 
-    /// As [`lock`](Mutex::lock), for futures. A future that is dropped leaves the queue, and hands on what it was granted.
+    /// Waits as [`lock`](Mutex::lock) does, in a future. A future that is dropped leaves the queue, and hands on what it was granted.
     pub async fn lock_async(&self) -> MutexGuard<'_, T> {
         MutexGuard(self.0.lock().await)
     }

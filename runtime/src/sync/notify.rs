@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 
 use super::block;
 
-/// What tells a waiter to look again: it carries no value and no condition.
+/// A notification that tells a waiter to look again. It carries no value and no condition.
 ///
 /// [`notify_one`](Notify::notify_one) with nobody waiting is remembered, once: the next wait returns at once.
 /// [`notify_all`](Notify::notify_all) is not: it is for those who wait already.
@@ -32,7 +32,7 @@ use super::block;
 pub struct Notify(tokio::sync::Notify);
 
 impl Notify {
-    /// With nobody waiting and nothing remembered.
+    /// Makes one without waiters, with nothing remembered.
     pub const fn new() -> Notify {
         Notify(tokio::sync::Notify::const_new())
     }
@@ -66,7 +66,7 @@ impl Notify {
         block(self.wait_async());
     }
 
-    /// As [`wait`](Notify::wait), for futures. A future that is dropped leaves the queue and passes on what was meant for it.
+    /// Waits as [`wait`](Notify::wait) does, in a future. A future that is dropped leaves the queue and passes on what was meant for it.
     pub fn wait_async(&self) -> Notified<'_> {
         Notified {
             inner: self.0.notified(),

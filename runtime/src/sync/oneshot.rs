@@ -58,7 +58,7 @@ impl<T> Sender<T> {
         block(self.closed_async());
     }
 
-    /// As [`closed`](Sender::closed), for futures.
+    /// Waits as [`closed`](Sender::closed) does, in a future.
     pub async fn closed_async(&mut self) {
         self.0.closed().await;
     }
@@ -112,7 +112,7 @@ impl<T> Receiver<T> {
     ///
     /// # Panics
     ///
-    /// As [`recv`](Receiver::recv).
+    /// The panics of [`recv`](Receiver::recv).
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         if self.0.is_terminated() {
             return Err(RecvTimeoutError::Disconnected);

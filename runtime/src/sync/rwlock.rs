@@ -79,12 +79,12 @@ impl<T: ?Sized> RwLock<T> {
         block(self.write_async())
     }
 
-    /// As [`read`](RwLock::read), for futures. A future that is dropped leaves the queue.
+    /// Waits as [`read`](RwLock::read) does, in a future. A future that is dropped leaves the queue.
     pub async fn read_async(&self) -> RwLockReadGuard<'_, T> {
         RwLockReadGuard(self.0.read().await)
     }
 
-    /// As [`write`](RwLock::write), for futures. A future that is dropped leaves the queue.
+    /// Waits as [`write`](RwLock::write) does, in a future. A future that is dropped leaves the queue.
     pub async fn write_async(&self) -> RwLockWriteGuard<'_, T> {
         RwLockWriteGuard(self.0.write().await)
     }

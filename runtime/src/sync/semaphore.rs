@@ -90,12 +90,12 @@ impl Semaphore {
         block(self.acquire_many_async(permits))
     }
 
-    /// As [`acquire`](Semaphore::acquire), for futures. A future that is dropped leaves the queue.
+    /// Waits as [`acquire`](Semaphore::acquire) does, in a future. A future that is dropped leaves the queue.
     pub async fn acquire_async(&self) -> SemaphorePermit<'_> {
         self.acquire_many_async(1).await
     }
 
-    /// As [`acquire_many`](Semaphore::acquire_many), for futures. A future that is dropped leaves the queue and gives back what
+    /// Waits as [`acquire_many`](Semaphore::acquire_many) does, in a future. A future that is dropped leaves the queue and gives back what
     /// it had gathered.
     pub async fn acquire_many_async(&self, permits: u32) -> SemaphorePermit<'_> {
         SemaphorePermit(self.0.acquire_many(permits).await.expect("never closed"))
@@ -135,12 +135,12 @@ impl Semaphore {
     ///
     /// # Panics
     ///
-    /// As [`acquire`](Semaphore::acquire).
+    /// The panics of [`acquire`](Semaphore::acquire).
     pub fn acquire_owned(self: Arc<Self>) -> OwnedSemaphorePermit {
         block(self.acquire_owned_async())
     }
 
-    /// As [`acquire_owned`](Semaphore::acquire_owned), for futures. A future that is dropped leaves the queue.
+    /// Waits as [`acquire_owned`](Semaphore::acquire_owned) does, in a future. A future that is dropped leaves the queue.
     pub async fn acquire_owned_async(self: Arc<Self>) -> OwnedSemaphorePermit {
         self.acquire_async().await.forget();
         OwnedSemaphorePermit { semaphore: self }

@@ -52,8 +52,8 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
 ///
 /// # Missed ticks
 ///
-/// A waiter that is late for a tick gets it at once, and after it the next tick that is still to come. Of several
-/// missed ticks only one is delivered, and the ticks stay on their grid. Each tick comes up to a few milliseconds late,
+/// A waiter that is late for a tick gets it at once, and after it the next tick that is still to come. Several
+/// missed ticks are delivered as one, and the ticks stay on their grid. Each tick comes up to a few milliseconds late,
 /// never early; the delays do not add up.
 ///
 /// Dropping an interval ends it.

@@ -166,7 +166,7 @@ impl LeafTimer {
     ///
     /// # Errors
     ///
-    /// As [`current`].
+    /// The errors of [`current`].
     pub(crate) fn new(deadline: Instant, waker: &Waker) -> io::Result<LeafTimer> {
         let driver = current()?;
         let (key, earliest) = driver.timers.insert(deadline, waker.clone());

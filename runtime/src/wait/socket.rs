@@ -93,8 +93,8 @@ fn at(index: u32) -> &'static Entry {
         .unwrap_or_else(|| TABLE.get_or_make(index, |_| Entry::default()))
 }
 
-/// Takes away what worker `id` owned, which has ended. Those that wait there, on workers of other runtimes, register anew. A waker
-/// that panics keeps none of the others from being woken.
+/// Takes away what worker `id` owned, which has ended. Calls that wait there, on workers
+/// of other runtimes, register anew. A waker that panics keeps none of the others from being woken.
 pub(crate) fn forget_worker(id: u16) {
     let made = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).1;
     driver::each((0..made).map(at), |entry| entry.state.forget_worker(id));

@@ -18,7 +18,7 @@ const LIMITS: Limits = &[
     ("mixing", 15),
     ("poll", 39),
     ("queue", 77),
-    ("runtime", 244),
+    ("runtime", 12),
     ("server", 192),
     ("testkit", 17),
     ("web", 327),
