@@ -108,8 +108,8 @@ impl Server {
         self
     }
 
-    /// The most connections at once, over all workers. Further ones wait in the kernel's backlog. Workers look at the
-    /// count on their own: it may be exceeded by as many as there are workers, less one.
+    /// The most connections at once, over all workers. For a further one, those that are idle longest are closed; while none is idle, it
+    /// waits in the accept backlog. Each worker reads the count on its own, so one less than there are workers may exceed it.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count;
         self
