@@ -18,6 +18,7 @@ mod config_system;
 mod curl;
 mod hostile;
 mod logs;
+mod paths;
 mod precompressed;
 mod ranges;
 mod shutdown;
