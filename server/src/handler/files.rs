@@ -17,17 +17,6 @@ pub struct Files {
     pub root: PathBuf,
     /// The cache and the compression are those of the server and of the route.
     pub options: Options,
-    /// The prefix that is cut from a path before it is looked for below the root.
-    strip: Option<String>,
-    /// `Cache-Control` of the files.
-    cache: Option<String>,
-}
-
-/// Files below a prefix.
-struct Mounted {
-    files: files::Files,
-    strip: String,
-    cache: Option<String>,
 }
 
 impl Files {
@@ -36,8 +25,6 @@ impl Files {
         Files {
             root,
             options: Options::default(),
-            strip: None,
-            cache: None,
         }
     }
 }
@@ -67,17 +54,12 @@ impl Configured for Files {
             spa: table.boolean("spa").unwrap_or(default.spa),
             hidden: table.boolean("hidden").unwrap_or(default.hidden),
             precompressed: table.boolean("precompressed").unwrap_or(default.precompressed),
+            cache_control: table.string("cache").map(|text| text.value),
+            strip: strip(&table, matches).unwrap_or_default(),
             ..default
         };
-        let cache = table.string("cache").map(|text| text.value);
-        let strip = strip(&table, matches);
         table.finish();
-        Some(Files {
-            root: root?,
-            options,
-            strip,
-            cache,
-        })
+        Some(Files { root: root?, options })
     }
 
     fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
@@ -95,24 +77,13 @@ impl Configured for Files {
             ..self.options.clone()
         };
         let files = files::Files::with(&self.root, options).map_err(|error| cannot_serve(&self.root, &error))?;
-        Ok(Opened::answers(Mounted {
-            files,
-            strip: self.strip.clone().unwrap_or_default(),
-            cache: self.cache.clone(),
-        }))
+        Ok(Opened::answers(files))
     }
 }
 
-impl Handler for Mounted {
+impl Handler for files::Files {
     fn answer(&self, request: &mut Request<'_>, _path: &[u8]) -> Response {
-        let response = match self.strip.is_empty() {
-            true => self.files.answer(request),
-            false => self.files.answer_below(&self.strip, request),
-        };
-        match (&self.cache, response.status().as_u16()) {
-            (Some(cache), 200 | 206 | 304) => response.header("cache-control", cache),
-            _ => response,
-        }
+        files::Files::answer(self, request)
     }
 }
 

@@ -189,6 +189,6 @@ impl Configured for Proxy {
 
 impl Handler for proxy::Proxy {
     fn answer(&self, request: &mut Request<'_>, _path: &[u8]) -> Response {
-        self.handle(request)
+        proxy::Proxy::answer(self, request)
     }
 }

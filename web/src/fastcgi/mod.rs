@@ -74,7 +74,7 @@ use self::stderr::Stderr;
 use crate::files::root::Root;
 use crate::files::{self, Files};
 use crate::upstream::{Unavailable, Upstream};
-use crate::{Address, IntoResponse, Request, Response};
+use crate::{Address, Handler, IntoResponse, Request, Response};
 
 /// A body of at most so many bytes goes out with the parameters, in one call.
 const SMALL: u64 = 16 << 10;
@@ -532,6 +532,12 @@ fn cut(text: &str) -> &str {
 
 fn invalid(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+impl From<FastCgi> for Handler {
+    fn from(fastcgi: FastCgi) -> Handler {
+        fastcgi.handler().into()
+    }
 }
 
 impl fmt::Debug for FastCgi {

@@ -1,18 +1,17 @@
 //! From a request to its response.
 //!
-//! Called by `files.rs` on a fiber. The life of a GET: path as it was sent → this worker's cache, which trusts an
+//! The life of a GET: path as it was sent → this worker's cache, which trusts an
 //! entry for [`FRESH`] → otherwise `target.rs` and `resource.rs`, here when the kernel has all of it in memory, or else
 //! on the blocking pool → form by Accept-Encoding → conditions → range → response. A hit makes no system call.
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::StatusCode;
 use osier_http::path::{BadPath, Path};
 
-use super::cache::Weigh;
-use super::caches;
+use super::caches::{self, Remembered};
 use super::conditional::{Conditions, Verdict, evaluate};
 use super::encoded;
 use super::listing::{self, Form};
@@ -20,7 +19,7 @@ use super::range::{Selection, select, still_valid};
 use super::resource::{Access, Content, Forms, Loaded, Resource, Variant, load};
 use super::root::Found;
 use super::target::{Refusal, Target};
-use super::{Site, Source};
+use super::{Files, Site, Source};
 use crate::compress::negotiate::{Choice, choose, weighted};
 use crate::{Body, Request, RequestId, Response};
 
@@ -43,34 +42,63 @@ enum Answer {
     Missing,
 }
 
-/// A cache entry.
-pub struct Remembered {
-    pub resource: Arc<Resource>,
-    /// When the file system last said so.
-    pub checked: Instant,
-}
-
-/// Answers one request, for what lies below `prefix`.
-///
-/// # Suspends
-/// while a disk is asked, if it has to be.
-pub fn answer(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> Response {
-    let mut response = match request.method() {
-        "GET" | "HEAD" => read(site, request, prefix).unwrap_or_else(failure),
-        "OPTIONS" => Response::new(StatusCode::NO_CONTENT).header("allow", ALLOW),
-        _ => plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", ALLOW),
-    };
-    for (name, value) in &site.options.headers {
-        response = response.header(name, value);
+impl Files {
+    /// Answers `request` by its path, without the prefix that [`Options::strip`](super::Options::strip) names. 404 for a path that is
+    /// not below it.
+    ///
+    /// # Suspends
+    ///
+    /// While the disk is asked, if it has to be.
+    pub fn answer(&self, request: &Request<'_>) -> Response {
+        self.answer_below(&self.site.options.strip, request)
     }
-    response
+
+    /// Answers `request` by what follows `prefix` in its path: with `/assets`, the root is `/assets/`. 404 for a path that
+    /// is not below it.
+    ///
+    /// # Suspends
+    ///
+    /// As [`Files::answer`].
+    #[inline]
+    pub fn answer_below(&self, prefix: &str, request: &Request<'_>) -> Response {
+        let (site, prefix) = (&self.site, prefix.trim_end_matches('/'));
+        let mut response = match request.method() {
+            "GET" | "HEAD" => read(site, request, prefix).unwrap_or_else(failure),
+            "OPTIONS" => Response::new(StatusCode::NO_CONTENT).header("allow", ALLOW),
+            _ => plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", ALLOW),
+        };
+        if let (Some(value), 200 | 206 | 304) = (&site.options.cache_control, response.status().as_u16()) {
+            response = response.header("cache-control", value);
+        }
+        for (name, value) in &site.options.headers {
+            response = response.header(name, value);
+        }
+        response
+    }
+
+    /// Answers `request` with the file `name`, a path below the root without percent-encoding, whatever the request's own
+    /// path is: what an application means by `X-Sendfile`. Names that begin with a dot are served too. 404 for what is no
+    /// file, and for what lies outside the root. Conditions and ranges count, for `GET`.
+    ///
+    /// # Suspends
+    ///
+    /// As [`Files::answer`].
+    pub fn answer_with(&self, request: &Request<'_>, name: impl AsRef<[u8]>) -> Response {
+        answer_with(&self.site, request, name.as_ref(), StatusCode::OK)
+    }
+
+    /// The same under another status, such as that of an error page: then neither conditions nor ranges count.
+    #[cfg(feature = "fastcgi")]
+    pub(crate) fn answer_as(&self, status: StatusCode, request: &Request<'_>, name: &[u8]) -> Response {
+        answer_with(&self.site, request, name, status)
+    }
 }
 
 /// Answers `request` with what lies under `name`, whatever its path and method are, under `status`.
 ///
 /// # Suspends
-/// as [`answer`].
-pub fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status: StatusCode) -> Response {
+/// as [`Files::answer`].
+fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status: StatusCode) -> Response {
     // No request's path begins like this.
     let key = [b"\0", name].concat();
     let target = Target {
@@ -103,6 +131,7 @@ pub fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status:
     response
 }
 
+#[inline]
 fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Response> {
     let path = match below(request.path(), prefix) {
         Ok(Some(path)) => path,
@@ -472,15 +501,5 @@ fn failure(error: io::Error) -> Response {
             plain(StatusCode::SERVICE_UNAVAILABLE).header("retry-after", "1")
         }
         _ => Response::internal_error(error),
-    }
-}
-
-impl Weigh for Remembered {
-    fn bytes(&self) -> usize {
-        self.resource.bytes()
-    }
-
-    fn files(&self) -> usize {
-        self.resource.files()
     }
 }

@@ -11,10 +11,28 @@ use std::cell::RefCell;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
+use std::time::Instant;
 
 use super::Site;
-use super::answer::Remembered;
-use super::cache::{Cache, Limits};
+use super::cache::{Cache, Limits, Weigh};
+use super::resource::Resource;
+
+/// A cache entry.
+pub struct Remembered {
+    pub resource: Arc<Resource>,
+    /// When the file system last said so.
+    pub checked: Instant,
+}
+
+impl Weigh for Remembered {
+    fn bytes(&self) -> usize {
+        self.resource.bytes()
+    }
+
+    fn files(&self) -> usize {
+        self.resource.files()
+    }
+}
 
 /// Half of how long an entry, and the descriptors in it, outlive their last use.
 const UNUSED: Duration = Duration::from_secs(10);

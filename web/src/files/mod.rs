@@ -50,7 +50,7 @@ use self::caches::Seat;
 use self::encoded::Store;
 use self::resource::Resource;
 use self::root::Root;
-use crate::{Request, Response, Router, compress};
+use crate::{Handler, Request, Response, Router, compress};
 
 /// How a folder is served.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +71,10 @@ pub struct Options {
     /// does; not within two seconds of a change. Between codings that a client wants equally the denser one counts here. On
     /// by default, from 1 KiB on.
     pub compress: Option<compress::Settings>,
+    /// The prefix that [`Files::answer`] takes off a path: with `/assets`, the root is `/assets/`. Empty by default.
+    pub strip: String,
+    /// `Cache-Control` of responses that carry a file or say that it has not changed (200, 206, 304). None by default.
+    pub cache_control: Option<String>,
     /// Fields of every response, name and value. None by default.
     pub headers: Vec<(String, String)>,
     /// What may be remembered, over all workers: each has its share.
@@ -86,6 +90,8 @@ impl Default for Options {
             hidden: false,
             precompressed: true,
             compress: Some(compress::Settings::default()),
+            strip: String::new(),
+            cache_control: None,
             headers: Vec::new(),
             cache: CacheLimits::default(),
         }
@@ -173,8 +179,11 @@ impl Files {
         Files::of(Source::Embedded(pages.collect()), options)
     }
 
-    fn of(source: Source, options: Options) -> io::Result<Files> {
-        for (name, value) in &options.headers {
+    fn of(source: Source, mut options: Options) -> io::Result<Files> {
+        options.strip.truncate(options.strip.trim_end_matches('/').len());
+        let cache_control = options.cache_control.as_ref().map(|value| ("cache-control", value));
+        let headers = options.headers.iter().map(|(name, value)| (name.as_str(), value));
+        for (name, value) in headers.chain(cache_control) {
             if Response::new(StatusCode::OK).header(name, value).status() != StatusCode::OK {
                 let what = format!("header {name:?} has a name or value that HTTP does not allow");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -191,42 +200,7 @@ impl Files {
         })
     }
 
-    /// Answers `request` by the whole of its path.
-    ///
-    /// # Suspends
-    ///
-    /// While a disk is asked, if it has to be.
-    pub fn answer(&self, request: &Request<'_>) -> Response {
-        answer::answer(&self.site, request, "")
-    }
-
-    /// Answers `request` by what follows `prefix` in its path: with `/assets`, the root is `/assets/`. 404 for a path that
-    /// is not below it.
-    ///
-    /// # Suspends
-    ///
-    /// As [`Files::answer`].
-    pub fn answer_below(&self, prefix: &str, request: &Request<'_>) -> Response {
-        answer::answer(&self.site, request, prefix.trim_end_matches('/'))
-    }
-
-    /// Answers `request` with the file `name`, a path below the root without percent-encoding, whatever the request's own
-    /// path is: what an application means by `X-Sendfile`. Names that begin with a dot are served too. 404 for what is no
-    /// file, and for what lies outside the root. Conditions and ranges count, for `GET`.
-    ///
-    /// # Suspends
-    ///
-    /// As [`Files::answer`].
-    pub fn answer_with(&self, request: &Request<'_>, name: impl AsRef<[u8]>) -> Response {
-        answer::answer_with(&self.site, request, name.as_ref(), StatusCode::OK)
-    }
-
-    /// The same under another status, such as that of an error page: then neither conditions nor ranges count.
-    pub(crate) fn answer_as(&self, status: StatusCode, request: &Request<'_>, name: &[u8]) -> Response {
-        answer::answer_with(&self.site, request, name, status)
-    }
-
-    /// A handler for [`Router::mount`] and [`Router::fallback`]: answers by [`Request::rest`].
+    /// A handler for [`Router::mount`] and [`Router::fallback`]: answers by [`Request::rest`], whatever [`Options::strip`] is.
     pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static {
         move |request| self.answer_below(request.mount_point(), request)
     }
@@ -238,6 +212,12 @@ impl Files {
     /// When `prefix` is neither empty nor begins with `/`.
     pub fn below(self, prefix: &str) -> Router {
         Router::new().mount(prefix, self.handler())
+    }
+}
+
+impl From<Files> for Handler {
+    fn from(files: Files) -> Handler {
+        files.handler().into()
     }
 }
 

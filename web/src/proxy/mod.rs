@@ -38,7 +38,7 @@ use osier_http::Limits;
 use osier_http::path::canonical_part;
 
 use crate::upstream::Upstream;
-use crate::{Request, Response};
+use crate::{Handler, Request, Response};
 
 /// A body of known length up to this many bytes is read as a whole before its response begins: then the backend's
 /// connection is free at once, and one that breaks off is answered by 502 instead of half a response. (Two reads of a
@@ -227,7 +227,7 @@ impl Proxy {
 
     /// As a handler, for [`Router::fallback`](crate::Router::fallback) or a [`Route`](crate::Route).
     pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Clone + Send + Sync + 'static {
-        move |request| self.handle(request)
+        move |request| self.answer(request)
     }
 
     /// Answers one request.
@@ -239,7 +239,7 @@ impl Proxy {
     /// # Cancellation
     ///
     /// The connection to the backend is closed; what it makes of that is its affair.
-    pub fn handle(&self, request: &mut Request<'_>) -> Response {
+    pub fn answer(&self, request: &mut Request<'_>) -> Response {
         exchange::pass(&self.0, request)
     }
 
@@ -248,6 +248,12 @@ impl Proxy {
         let mut settings = Arc::into_inner(self.0).expect("a proxy is configured before it is cloned");
         change(&mut settings);
         Proxy(Arc::new(settings))
+    }
+}
+
+impl From<Proxy> for Handler {
+    fn from(proxy: Proxy) -> Handler {
+        proxy.handler().into()
     }
 }
 

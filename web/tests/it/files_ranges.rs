@@ -264,3 +264,34 @@ fn files_that_the_path_does_not_name_stay_inside_the_root() {
         );
     }
 }
+
+#[test]
+fn a_folder_is_a_handler_with_a_prefix_and_a_cache_control() {
+    let folder = Folder::new();
+    folder.write("a.txt", "text");
+    let options = Options {
+        strip: "/assets/".into(),
+        cache_control: Some("max-age=60".into()),
+        ..Options::default()
+    };
+    let files = Files::with(folder.path(), options).unwrap();
+    let site = site(move |request: &mut Request<'_>| files.answer(request));
+    for (path, status, cache) in [
+        ("/assets/a.txt", 200, Some("max-age=60")),
+        ("/assets/b.txt", 404, None),
+        ("/a.txt", 404, None),
+    ] {
+        let reply = site.get(path);
+        assert_eq!((reply.status, reply.header("cache-control")), (status, cache), "{path}");
+    }
+
+    let whole = crate::common::site(Files::open(folder.path()).unwrap());
+    assert_eq!(whole.get("/a.txt").text(), "text");
+
+    let bad = Options {
+        cache_control: Some("a\nb".into()),
+        ..Options::default()
+    };
+    let refused = Files::with(folder.path(), bad).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
+}

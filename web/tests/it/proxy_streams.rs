@@ -661,7 +661,7 @@ fn a_kept_unix_connection_that_ends_unheard_costs_no_request() {
         for _ in 0..if request.method() == "POST" { 2 } else { 0 } {
             closed.wait();
         }
-        proxy.handle(request)
+        proxy.answer(request)
     }));
     let mut client = site.connect();
     assert_eq!(client.get("/").text(), "1");
