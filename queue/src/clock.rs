@@ -1,92 +1,314 @@
-//! The clock behind the timer wheel: time since the clock's own start, real or set by a test.
+//! A clock that stands still until it is moved, and the protocol by which it moves itself.
 //!
-//! The wheel counts ticks of one millisecond. Deadlines round up ([`tick_after`]) and the present rounds down
+//! # Ticks
+//! The [wheel](crate::wheel) counts ticks of one millisecond. Deadlines round up ([`tick_after`]) and the present rounds down
 //! ([`tick_at`]), so a timer whose tick has come is never early; it is late by less than one tick plus the sleep's own
 //! error. A tick's own time is `Duration::from_millis(tick)`.
+//!
+//! # The jump
+//! A [`Virtual`] clock has members: the workers that live on it. When all of them have nothing to do but wait for time, the
+//! clock jumps to the earliest deadline. No worker can see that alone: while one looks into its queues another may send it
+//! something. So they agree in *rounds*:
+//!
+//! ```text
+//!   worker                                              clock, under its lock
+//!     nothing to do: look(stirred) ───────────────────▶   stirred: a new round; all reports are void
+//!                          ◀─────────────────── round
+//!     looks at all its queues and its poller:
+//!       something: does it, is stirred, begins again
+//!       nothing: says that it sleeps (Parker),
+//!         looks at its queues again, then
+//!         rest(round, deadline) ──────────────────────▶   a later round: look again
+//!                                                          first report of the round: wakes the others to look again
+//!                                                          last report, and all asleep: jumps, wakes who is due
+//!                          ◀── sleep, or look again
+//! ```
+//!
+//! Why nothing is left behind: say that worker W has something to do although all have reported for the round. It was sent
+//! after W's look, or the look would have found it; so its sender worked after the round had begun, and must have opened a
+//! later round before it reported again. What comes from outside of the members ends the sleep of whom it is for
+//! ([`Sleeper::is_asleep`]), and is otherwise as if it had come after the jump.
+//!
+//! # Who may touch what
+//! `nanos` is written under the lock of `state` and read without it: `Release` and `Acquire`, so who reads a time sees what
+//! was done before the clock moved there. All else is under the lock. Sleepers are woken under it: `wake` must not come back here.
 
-use crate::sync::{AtomicU64, Ordering};
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A source of time that never goes back.
-pub trait Clock {
-    /// Time since the clock's start.
-    fn now(&self) -> Duration;
-}
-
-/// The machine's monotonic clock; it starts when it is made.
-#[derive(Clone, Copy, Debug)]
-pub struct Monotonic {
-    start: Instant,
-}
-
-impl Monotonic {
-    /// A clock that starts now.
-    pub fn new() -> Self {
-        Self { start: Instant::now() }
-    }
-
-    /// The clock that read zero at `start`; turns an [`Instant`] into this clock's time and back.
-    pub fn since(start: Instant) -> Self {
-        Self { start }
-    }
-
-    /// The instant at which this clock read zero.
-    pub fn start(&self) -> Instant {
-        self.start
-    }
-}
-
-impl Default for Monotonic {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Clock for Monotonic {
-    fn now(&self) -> Duration {
-        self.start.elapsed()
-    }
-}
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// A clock that stands still until it is moved. Clones are handles on the same clock.
 ///
 /// ```
-/// use osier_queue::{Clock, Virtual};
+/// use osier_queue::Virtual;
 /// use std::time::Duration;
 ///
 /// let clock = Virtual::new();
 /// let hand = clock.clone();
 /// hand.advance(Duration::from_secs(3600));
-/// assert_eq!(clock.now(), Duration::from_secs(3600));
+/// assert_eq!(clock.elapsed(), Duration::from_secs(3600));
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone)]
 pub struct Virtual {
-    nanos: Arc<AtomicU64>,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    start: Instant,
+    /// Time since `start`.
+    nanos: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None`: vacant.
+    seats: Vec<Option<Seat>>,
+    /// Counts from 1.
+    round: u64,
+    automatic: bool,
+    holds: usize,
+}
+
+struct Seat {
+    sleeper: Box<dyn Sleeper>,
+    /// The last round for which it has reported that there is nothing to do; 0: none.
+    reported: u64,
+    /// What it waits for, in nanoseconds after the clock's start. Out of date while it is awake.
+    deadline: Option<u64>,
+}
+
+/// A member as the clock sees it.
+pub trait Sleeper: Send + Sync {
+    /// Whether it has announced a sleep that nobody has ended.
+    fn is_asleep(&self) -> bool;
+
+    /// Ends its sleep, if it sleeps. It must not call the clock.
+    fn wake(&self);
 }
 
 impl Virtual {
-    /// A clock that reads zero.
+    /// A clock that starts at the present.
     pub fn new() -> Self {
-        Self::default()
+        Self::starting_at(Instant::now())
     }
 
-    /// Moves the clock forward by `step`. It stops at its end, 584 years after its start.
+    /// A clock that starts at `start`.
+    pub fn starting_at(start: Instant) -> Self {
+        let state = State {
+            seats: Vec::new(),
+            round: 1,
+            automatic: true,
+            holds: 0,
+        };
+        let inner = Inner {
+            start,
+            nanos: AtomicU64::new(0),
+            state: Mutex::new(state),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// What time it is on this clock.
+    pub fn now(&self) -> Instant {
+        self.inner.start + self.elapsed()
+    }
+
+    /// Time since the clock's start.
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.inner.nanos.load(Ordering::Acquire))
+    }
+
+    /// Moves the clock forward by `step`, and wakes the members whose deadline has come. The clock stops at its end, 584
+    /// years after its start.
     pub fn advance(&self, step: Duration) {
-        let step = nanos(step);
-        let add = |now: u64| Some(now.saturating_add(step));
-        let _ = self.nanos.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
+        let state = self.lock();
+        let now = self.nanos().saturating_add(nanos(step));
+        self.move_to(&state, now);
     }
 
-    /// Moves the clock to `time`; a time that has passed leaves it where it is, as a [`Clock`] never goes back.
-    pub fn set(&self, time: Duration) {
-        self.nanos.fetch_max(nanos(time), Ordering::AcqRel);
+    /// Whether the clock jumps to the next deadline when nobody has anything to do; it does unless told otherwise.
+    pub fn is_automatic(&self) -> bool {
+        self.lock().automatic
+    }
+
+    /// Lets the clock jump by itself, or no longer.
+    pub fn set_automatic(&self, automatic: bool) {
+        let mut state = self.lock();
+        state.automatic = automatic;
+        if automatic {
+            state.ask_all();
+        }
+    }
+
+    /// Keeps the clock from jumping by itself until the [`Hold`] is dropped.
+    pub fn hold(&self) -> Hold {
+        self.lock().holds += 1;
+        Hold(self.clone())
+    }
+
+    /// Adds a member. The clock does not jump before it has [reported](Member::rest).
+    pub fn join(&self, sleeper: impl Sleeper + 'static) -> Member {
+        let seat = Seat {
+            sleeper: Box::new(sleeper),
+            reported: 0,
+            deadline: None,
+        };
+        let mut state = self.lock();
+        let index = state
+            .seats
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or(state.seats.len());
+        if index == state.seats.len() {
+            state.seats.push(None);
+        }
+        state.seats[index] = Some(seat);
+        Member {
+            clock: self.clone(),
+            index,
+        }
+    }
+
+    fn nanos(&self) -> u64 {
+        self.inner.nanos.load(Ordering::Acquire)
+    }
+
+    fn move_to(&self, state: &State, now: u64) {
+        self.inner.nanos.store(now, Ordering::Release);
+        let due = |seat: &&Seat| seat.deadline.is_some_and(|deadline| deadline <= now);
+        state.taken().filter(due).for_each(|seat| seat.sleeper.wake());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-impl Clock for Virtual {
-    fn now(&self) -> Duration {
-        Duration::from_nanos(self.nanos.load(Ordering::Acquire))
+impl Default for Virtual {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Virtual {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Virtual")
+            .field("elapsed", &self.elapsed())
+            .finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn taken(&self) -> impl Iterator<Item = &Seat> {
+        self.seats.iter().flatten()
+    }
+
+    /// Begins a round in which all members look again.
+    fn ask_all(&mut self) {
+        self.round += 1;
+        self.taken().for_each(|seat| seat.sleeper.wake());
+    }
+
+    /// Where the clock may jump to: everybody has reported for this round and sleeps, and nobody is due.
+    fn target(&self, now: u64) -> Option<u64> {
+        let quiet = |seat: &Seat| seat.reported == self.round && seat.sleeper.is_asleep();
+        if !self.automatic || self.holds > 0 || !self.taken().all(quiet) {
+            return None;
+        }
+        let next = self.taken().filter_map(|seat| seat.deadline).min();
+        next.filter(|&next| next > now)
+    }
+}
+
+/// A worker's place at a clock; dropped, it has left.
+pub struct Member {
+    clock: Virtual,
+    index: usize,
+}
+
+impl Member {
+    /// The clock that it lives on.
+    pub fn clock(&self) -> &Virtual {
+        &self.clock
+    }
+
+    /// Begins a look for something to do; gives the round that the look is for. `stirred`: it has done something since its
+    /// last look, which may have given others something to do.
+    pub fn look(&self, stirred: bool) -> u64 {
+        let mut state = self.clock.lock();
+        state.round += u64::from(stirred);
+        state.round
+    }
+
+    /// Reports that the look of this round has found nothing, and what the member waits for. It has announced its sleep.
+    ///
+    /// `true`: it is to sleep until it is woken. `false`: it is to look again, for the time has come or others have worked.
+    pub fn rest(&self, round: u64, deadline: Option<Instant>) -> bool {
+        let mut state = self.clock.lock();
+        let now = self.clock.nanos();
+        let deadline = self.note(&mut state, deadline);
+        if round != state.round || deadline.is_some_and(|deadline| deadline <= now) {
+            return false;
+        }
+        let first = state.taken().all(|seat| seat.reported != round);
+        self.seat(&mut state).reported = round;
+        if first && state.automatic {
+            let others = state.taken().filter(|seat| seat.reported != round);
+            others.for_each(|seat| seat.sleeper.wake());
+        }
+        let Some(target) = state.target(now) else {
+            return true;
+        };
+        self.clock.move_to(&state, target);
+        deadline.is_none_or(|deadline| deadline > target)
+    }
+
+    /// Says what the member waits for while somebody else decides when it looks: the clock wakes it, and does not jump.
+    pub fn publish(&self, deadline: Option<Instant>) {
+        self.note(&mut self.clock.lock(), deadline);
+    }
+
+    fn note(&self, state: &mut State, deadline: Option<Instant>) -> Option<u64> {
+        let deadline = deadline.map(|deadline| nanos(deadline.saturating_duration_since(self.clock.inner.start)));
+        self.seat(state).deadline = deadline;
+        deadline
+    }
+
+    fn seat<'s>(&self, state: &'s mut State) -> &'s mut Seat {
+        state.seats[self.index].as_mut().expect("vacated by its drop alone")
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut state = self.clock.lock();
+        state.seats[self.index] = None;
+        state.ask_all();
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member")
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Keeps a [`Virtual`] clock from jumping by itself for as long as it lives.
+#[derive(Debug)]
+#[must_use = "dropped, it holds nothing"]
+pub struct Hold(Virtual);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.holds -= 1;
+        if state.holds == 0 {
+            state.ask_all();
+        }
     }
 }
 
@@ -113,6 +335,7 @@ fn nanos(time: Duration) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     #[test]
     fn deadlines_round_up_and_the_present_rounds_down() {
@@ -132,23 +355,163 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_virtual_clock_moves_only_forward_and_saturates() {
-        let clock = Virtual::new();
-        clock.set(Duration::from_secs(5));
-        clock.set(Duration::from_secs(3));
-        assert_eq!(clock.now(), Duration::from_secs(5));
-        clock.advance(Duration::MAX);
-        clock.advance(Duration::from_secs(1));
-        assert_eq!(clock.now(), Duration::from_nanos(u64::MAX));
+    /// A member's sleep, and how often the clock has ended it.
+    #[derive(Clone, Default)]
+    struct Bed(Arc<(AtomicBool, AtomicUsize)>);
+
+    impl Bed {
+        fn lie_down(&self) {
+            self.0.0.store(true, Ordering::SeqCst);
+        }
+
+        fn wakes(&self) -> usize {
+            self.0.1.load(Ordering::SeqCst)
+        }
+    }
+
+    impl Sleeper for Bed {
+        fn is_asleep(&self) -> bool {
+            self.0.0.load(Ordering::SeqCst)
+        }
+
+        fn wake(&self) {
+            if self.0.0.swap(false, Ordering::SeqCst) {
+                self.0.1.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn after(clock: &Virtual, hours: u32) -> Option<Instant> {
+        Some(clock.inner.start + HOUR * hours)
+    }
+
+    /// Looks, finds nothing and reports it.
+    fn rests(member: &Member, bed: &Bed, stirred: bool, hours: Option<u32>) -> bool {
+        let round = member.look(stirred);
+        bed.lie_down();
+        member.rest(round, hours.and_then(|hours| after(member.clock(), hours)))
     }
 
     #[test]
-    fn the_monotonic_clock_starts_at_zero_and_goes_on() {
-        let clock = Monotonic::new();
-        let first = clock.now();
-        assert!(first < Duration::from_secs(60));
-        assert!(clock.now() >= first);
-        assert_eq!(Monotonic::since(clock.start()).start(), clock.start());
+    fn it_moves_only_forward_and_stops_at_its_end() {
+        let start = Instant::now();
+        let clock = Virtual::starting_at(start);
+        assert_eq!(clock.now(), start);
+        clock.advance(HOUR);
+        clock.advance(Duration::ZERO);
+        assert_eq!((clock.now(), clock.elapsed()), (start + HOUR, HOUR));
+        clock.advance(Duration::MAX);
+        clock.advance(HOUR);
+        assert_eq!(clock.elapsed(), Duration::from_nanos(u64::MAX));
+    }
+
+    #[test]
+    fn one_member_jumps_from_deadline_to_deadline() {
+        let (clock, bed) = (Virtual::new(), Bed::default());
+        let member = clock.join(bed.clone());
+        assert!(
+            rests(&member, &bed, true, None),
+            "without a deadline there is nowhere to go"
+        );
+        assert_eq!(clock.elapsed(), Duration::ZERO);
+        for hour in 1..=24 {
+            assert!(!rests(&member, &bed, true, Some(hour)), "it is due at once");
+            assert_eq!(clock.elapsed(), HOUR * hour);
+        }
+    }
+
+    #[test]
+    fn the_first_to_rest_asks_the_others_and_the_last_jumps() {
+        let (clock, beds) = (Virtual::new(), [Bed::default(), Bed::default()]);
+        let members = beds.clone().map(|bed| clock.join(bed));
+        assert!(rests(&members[0], &beds[0], true, Some(2)));
+        assert_eq!(
+            (clock.elapsed(), beds[1].wakes()),
+            (Duration::ZERO, 0),
+            "the other is awake"
+        );
+        // It has worked since: the first must look again.
+        assert!(rests(&members[1], &beds[1], true, Some(1)));
+        assert_eq!((clock.elapsed(), beds[0].wakes()), (Duration::ZERO, 1));
+        assert!(rests(&members[0], &beds[0], false, Some(2)));
+        assert_eq!(
+            (clock.elapsed(), beds[1].wakes()),
+            (HOUR, 1),
+            "to the deadline of the other"
+        );
+        assert!(!rests(&members[1], &beds[1], false, Some(1)), "which is due");
+    }
+
+    #[test]
+    fn who_is_awake_on_somebody_elses_behalf_keeps_the_clock() {
+        let (clock, beds) = (Virtual::new(), [Bed::default(), Bed::default()]);
+        let members = beds.clone().map(|bed| clock.join(bed));
+        assert!(rests(&members[0], &beds[0], false, Some(1)));
+        beds[0].wake(); // by a thread outside
+        assert!(rests(&members[1], &beds[1], false, Some(1)));
+        assert_eq!(clock.elapsed(), Duration::ZERO);
+        assert!(!rests(&members[0], &beds[0], false, Some(1)));
+        assert_eq!(clock.elapsed(), HOUR);
+    }
+
+    #[test]
+    fn a_look_of_an_earlier_round_counts_for_nothing() {
+        let (clock, beds) = (Virtual::new(), [Bed::default(), Bed::default()]);
+        let members = beds.clone().map(|bed| clock.join(bed));
+        let round = members[0].look(false);
+        members[1].look(true);
+        beds[0].lie_down();
+        assert!(!members[0].rest(round, after(&clock, 1)));
+    }
+
+    #[test]
+    fn a_hand_wakes_who_is_due_and_nobody_else() {
+        let (clock, beds) = (Virtual::new(), [Bed::default(), Bed::default()]);
+        clock.set_automatic(false);
+        let members = beds.clone().map(|bed| clock.join(bed));
+        assert!(rests(&members[0], &beds[0], true, Some(1)));
+        assert!(rests(&members[1], &beds[1], false, Some(2)));
+        assert_eq!(clock.elapsed(), Duration::ZERO);
+        clock.advance(HOUR);
+        assert_eq!((beds[0].wakes(), beds[1].wakes()), (1, 0));
+        assert!(!rests(&members[0], &beds[0], false, Some(1)), "moved after it looked");
+        members[0].publish(after(&clock, 3));
+        beds[0].lie_down();
+        clock.advance(HOUR * 2);
+        assert_eq!((beds[0].wakes(), beds[1].wakes()), (2, 1));
+    }
+
+    #[test]
+    fn holds_and_the_switch_stop_the_jump_and_ask_again_when_they_go() {
+        let (clock, bed) = (Virtual::new(), Bed::default());
+        let member = clock.join(bed.clone());
+        let holds = [clock.hold(), clock.hold()];
+        assert!(rests(&member, &bed, true, Some(1)));
+        let [first, second] = holds;
+        drop(first);
+        assert_eq!(bed.wakes(), 0);
+        clock.set_automatic(false);
+        drop(second);
+        assert_eq!(bed.wakes(), 1);
+        assert!(rests(&member, &bed, false, Some(1)) && !clock.is_automatic());
+        clock.set_automatic(true);
+        assert_eq!(bed.wakes(), 2);
+        assert!(!rests(&member, &bed, false, Some(1)));
+        assert_eq!(clock.elapsed(), HOUR);
+    }
+
+    #[test]
+    fn who_has_left_is_not_waited_for() {
+        let (clock, beds) = (Virtual::new(), [Bed::default(), Bed::default()]);
+        let [first, second] = beds.clone().map(|bed| clock.join(bed));
+        assert!(rests(&first, &beds[0], true, Some(1)));
+        drop(second);
+        assert_eq!(beds[0].wakes(), 1);
+        assert!(!rests(&first, &beds[0], false, Some(1)));
+        let third = clock.join(beds[1].clone());
+        assert_eq!(third.index, 1, "the place is used again");
+        assert!(rests(&first, &beds[0], true, Some(2)));
     }
 }

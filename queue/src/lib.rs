@@ -4,7 +4,7 @@
 //! | module | what it answers | checked by |
 //! |---|---|---|
 //! | [`wheel`] | which deadline comes next | proptest against a sorted model |
-//! | [`clock`] | what time it is, real or virtual | unit tests |
+//! | [`clock`] | what time a clock shows that tests move, and when it moves by itself | loom |
 //! | [`waiters`] | who waits for this condition | loom, miri |
 //! | [`owned`] | the same, for who cannot borrow what it waits for | miri |
 //! | [`event`] | is that signal set, and whose is it | loom, miri |
@@ -43,7 +43,7 @@ pub mod wheel;
 
 pub use cancel::Cancellation;
 pub use channel::Channel;
-pub use clock::{Clock, Monotonic, Virtual, tick_after, tick_at};
+pub use clock::{Virtual, tick_after, tick_at};
 pub use completion::Completion;
 pub use event::Event;
 pub use group::Group;

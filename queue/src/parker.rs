@@ -56,6 +56,12 @@ impl Parker {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
+    /// Any thread: whether the owner has announced a sleep that nobody has ended. Ordered after whatever ended it.
+    pub fn is_prepared(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.sleeping.load(Ordering::Relaxed)
+    }
+
     /// Any thread, after its push: `true` for exactly one caller per sleep, who must now interrupt the owner's poll.
     pub fn unpark(&self) -> bool {
         fence(Ordering::SeqCst);

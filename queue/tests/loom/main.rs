@@ -72,6 +72,7 @@ impl Counter {
 
 mod cancel;
 mod channel;
+mod clock;
 mod completion;
 mod event;
 mod group;

@@ -1,0 +1,112 @@
+//! A clock that jumps when nobody has anything to do: never while somebody has, and always when nobody has.
+
+use super::*;
+use osier_queue::Virtual;
+use osier_queue::clock::{Member, Sleeper};
+use std::time::{Duration, Instant};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What a worker sleeps with, and a socket: messages wake its poller, not its parker.
+struct Desk {
+    parker: Parker,
+    poller: Notify,
+    message: AtomicBool,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        Desk {
+            parker: Parker::new(),
+            poller: Notify::new(),
+            message: AtomicBool::new(false),
+        }
+    }
+
+    fn receive(&self) -> bool {
+        // No swap: loom would order its store of "none" after a message that it has not seen.
+        let is_there = self.message.load(Relaxed);
+        if is_there {
+            self.message.store(false, Relaxed);
+        }
+        is_there
+    }
+
+    fn send(&self) {
+        self.message.store(true, Relaxed);
+        self.poller.notify();
+    }
+}
+
+#[derive(Clone)]
+struct Bed(Arc<[Desk; 2]>, usize);
+
+impl Sleeper for Bed {
+    fn is_asleep(&self) -> bool {
+        self.0[self.1].parker.is_prepared()
+    }
+
+    fn wake(&self) {
+        let desk = &self.0[self.1];
+        if desk.parker.unpark() {
+            desk.poller.notify();
+        }
+    }
+}
+
+/// A worker's loop until the hour has come; how many messages it got, all of them before.
+fn live(member: Member, bed: Bed, end: Instant, mut stirred: bool, answers: bool) -> usize {
+    let (desks, own) = (&bed.0, bed.1);
+    let mut heard = 0;
+    loop {
+        let round = member.look(stirred);
+        stirred = desks[own].receive();
+        if stirred {
+            assert_eq!(
+                member.clock().elapsed(),
+                Duration::ZERO,
+                "the clock moved past a message"
+            );
+            heard += 1;
+            if answers {
+                desks[1 - own].send();
+            }
+            continue;
+        }
+        desks[own].parker.prepare();
+        let nothing = !desks[own].message.load(Relaxed);
+        if nothing && member.rest(round, Some(end)) {
+            desks[own].poller.wait(); // a deadlock if nobody moved the clock
+        }
+        desks[own].parker.unprepare();
+        if member.clock().elapsed() >= HOUR {
+            return heard;
+        }
+    }
+}
+
+fn message_and_answer(name: &'static str, answers: bool) {
+    model(name, Some(2), &[1 + usize::from(answers)], move || {
+        let start = Instant::now();
+        let clock = Virtual::starting_at(start);
+        let desks = Arc::new([Desk::new(), Desk::new()]);
+        let [mine, theirs] = [0, 1].map(|index| {
+            let bed = Bed(desks.clone(), index);
+            (clock.join(bed.clone()), bed)
+        });
+        let other = thread::spawn(move || live(theirs.0, theirs.1, start + HOUR, false, answers));
+        desks[1].send();
+        let answered = live(mine.0, mine.1, start + HOUR, true, false);
+        answered + other.join().unwrap()
+    });
+}
+
+#[test]
+fn the_clock_does_not_pass_a_message() {
+    message_and_answer("clock: a message races the jump", false);
+}
+
+#[test]
+fn the_clock_does_not_pass_an_answer() {
+    message_and_answer("clock: an answer races the jump", true);
+}
