@@ -115,6 +115,11 @@ impl Virtual {
         self.inner.start + self.elapsed()
     }
 
+    /// When it started.
+    pub fn start(&self) -> Instant {
+        self.inner.start
+    }
+
     /// Time since the clock's start.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.inner.nanos.load(Ordering::Acquire))

@@ -182,6 +182,16 @@ impl<T> Wheel<T> {
         self.vacate(index)
     }
 
+    /// Turns an empty wheel to `now`, also back: for another driver with another beginning of time. Keys of former timers stay
+    /// stale.
+    ///
+    /// # Panics
+    /// If there are timers.
+    pub fn restart(&mut self, now: u64) {
+        assert!(self.is_empty(), "a wheel with {} timers is not restarted", self.live);
+        self.now = now;
+    }
+
     /// The first occupied slot of the lowest occupied level: where the earliest deadline is.
     fn first_slot(&self) -> Option<(usize, usize)> {
         if self.levels == 0 {

@@ -32,6 +32,10 @@ impl hyper::rt::Timer for Timer {
         Box::pin(Sleep(crate::time::Sleep::until(deadline)))
     }
 
+    fn now(&self) -> Instant {
+        crate::time::now()
+    }
+
     fn reset(&self, sleep: &mut Pin<Box<dyn hyper::rt::Sleep>>, deadline: Instant) {
         match sleep.as_mut().downcast_mut_pin::<Sleep>() {
             Some(mut sleep) => sleep.0.reset(deadline),

@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use osier_poll::{Events, Interest, Poller};
+use osier_queue::tick_at;
 use slab::Slab;
 
 use super::request::{Awaiting, Request};
 use super::run_queue::{Run, RunQueue, Task, Tasks};
 use super::{CancelHandle, Refused, Status};
 use crate::sync::Mailbox;
-use crate::time;
 use crate::wait::Stop;
 use crate::wait::driver::each;
 use crate::wait::socket;
@@ -195,6 +195,8 @@ pub struct IoQueue {
     run_queue: RunQueue,
     poller: Arc<Poller>,
     iterating: AtomicBool,
+    /// Tick 0 of its timers: it lives in the machine's time.
+    epoch: Instant,
     /// Goes last: what is ended before may still touch the driver.
     claim: Claim,
 }
@@ -208,7 +210,8 @@ impl IoQueue {
     /// The system's error for descriptors and threads.
     pub fn new(background_threads: usize) -> io::Result<IoQueue> {
         let poller = Arc::new(Poller::new()?);
-        let Some(remote) = Remote::claim(Arc::clone(&poller)) else {
+        let epoch = Instant::now();
+        let Some(remote) = Remote::claim(Arc::clone(&poller), epoch) else {
             return Err(io::Error::other("more workers and queues in this process than 4096"));
         };
         let claim = Claim(remote);
@@ -226,6 +229,7 @@ impl IoQueue {
             run_queue,
             poller,
             iterating: AtomicBool::new(false),
+            epoch,
             claim,
         })
     }
@@ -292,11 +296,16 @@ impl IoQueue {
     pub fn next_deadline(&self) -> Option<Duration> {
         match self.run_queue.tasks().len() {
             0 => {
-                let next = self.claim.0.timers.next()?;
+                let next = self.next_timer()?;
                 Some(next.saturating_duration_since(Instant::now()))
             }
             _ => Some(Duration::ZERO),
         }
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        let tick = self.claim.0.timers.next()?;
+        Some(self.epoch + Duration::from_millis(tick))
     }
 
     /// The order of its callbacks; to submit to, or to help with.
@@ -357,14 +366,14 @@ impl IoQueue {
         let tasks = self.run_queue.tasks();
         let nothing = !tasks.notified.load(Ordering::Acquire) && tasks.len() == 0;
         let until = match nothing {
-            true => [limit, remote.timers.next()].into_iter().flatten().min(),
-            false => Some(time::coarse_now()),
+            true => [limit, self.next_timer()].into_iter().flatten().min(),
+            false => Some(self.epoch),
         };
         self.wait(until)?;
         // Acquires what was done before: the caller looks when this returns.
         tasks.notified.swap(false, Ordering::AcqRel);
         drop(iterating);
-        remote.timers.fire(Instant::now());
+        remote.timers.fire(tick_at(self.epoch.elapsed()));
         tasks.dispatch_round();
         Ok(())
     }
@@ -421,13 +430,15 @@ impl IoQueue {
         }
         let _interrupt = Interrupt(&self.poller);
         let (poller, remote) = (Arc::clone(&self.poller), self.claim.0);
-        crate::unblock(move || {
+        // Without a hold on the caller's clock: it waits for the outside.
+        let polling = blocking::unblock(move || {
             let mut events = Events::with_capacity(EVENTS_MAX);
             let polled = poller.wait(&mut events, timeout);
             // Here, since nobody may be left to hand them to.
             each(events.iter(), |event| socket::dispatch(remote, event));
             polled.map(drop)
-        })
+        });
+        crate::block_on(polling)
     }
 }
 

@@ -54,7 +54,7 @@ impl Timer {
     where
         C: FnOnce(Timer, Status) + Send + 'static,
     {
-        self.wait_for(Sleep::new(duration), callback)
+        self.wait_for(sleep_for(duration), callback)
     }
 
     /// As [`wait`](Timer::wait), until `deadline`. One that has passed is due at once.
@@ -80,6 +80,13 @@ impl Timer {
             .begin(waiting)
             .map_err(|refused| refused.map(|waiting| Pin::into_inner(waiting).timer))
     }
+}
+
+/// A callback queue lives in the machine's time, whatever clock the caller's runtime has.
+fn sleep_for(duration: Duration) -> Sleep {
+    Instant::now()
+        .checked_add(duration)
+        .map_or_else(Sleep::forever, Sleep::until)
 }
 
 impl CancelHandle<Instant> {

@@ -27,6 +27,7 @@ use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
 
 use super::{Metadata, Operation, Permissions};
 use crate::wait::{self, Stop};
+use crate::worker::clock::hold;
 use crate::worker::context::{self, Caller};
 
 /// One operation moves at most this many bytes.
@@ -164,7 +165,14 @@ impl Shared {
         };
         match by {
             By::Me => work(),
-            By::Pool => blocking::unblock(work).detach(),
+            By::Pool => {
+                let hold = hold();
+                let held = || {
+                    work();
+                    drop(hold);
+                };
+                blocking::unblock(held).detach();
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
+use crate::wait::block_on::{Pooled, pooled};
 use crate::wait::{self, Stop};
 use crate::worker::context::{self, Caller};
 
@@ -23,7 +24,7 @@ pub struct Operation<T>(State<T>);
 
 enum State<T> {
     Waiting(Box<dyn FnOnce() -> io::Result<T> + Send>),
-    Running(blocking::Task<io::Result<T>>),
+    Running(Pooled<io::Result<T>>),
     Over,
 }
 
@@ -62,7 +63,7 @@ impl<T: Send + 'static> Future for Operation<T> {
         if let State::Waiting(_) = self.0
             && let State::Waiting(call) = std::mem::replace(&mut self.0, State::Over)
         {
-            self.0 = State::Running(blocking::unblock(call));
+            self.0 = State::Running(pooled(call));
         }
         let State::Running(task) = &mut self.0 else {
             panic!("polled after it had completed");

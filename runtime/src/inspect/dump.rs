@@ -60,6 +60,8 @@ pub(crate) struct Shown {
 /// The note of a worker about itself.
 #[derive(Clone)]
 pub(crate) struct Answer {
+    /// On the worker's clock.
+    pub(crate) now: Instant,
     pub(crate) fibers: Vec<Shown>,
     pub(crate) resting: usize,
     pub(crate) unstarted: usize,
@@ -102,6 +104,7 @@ pub(crate) fn answer(worker: &Worker) -> Answer {
     worker.each_suspended(show, |queued| fibers.extend(shown(queued)));
     fibers.sort_by_key(|shown| shown.fiber.id());
     Answer {
+        now: worker.clock().now(),
         fibers,
         resting: worker.resting(),
         unstarted: worker.unstarted(),
@@ -346,14 +349,14 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
     }
     let works: Vec<Work> = remote::all().map(watchdog::work).collect();
     let mut symbols = Symbols::default();
-    let now = Instant::now();
     let mut workers: Vec<_> = remotes
         .iter()
         .filter_map(|remote| {
             let seat = remote.desk.seat()?;
             let answer = answers.remove(&remote.id);
             let stuck = answer.is_none().then(|| watchdog::work(remote));
-            let answer = answer.unwrap_or(Answer {
+            let answer = answer.unwrap_or_else(|| Answer {
+                now: Instant::now(),
                 fibers: Vec::new(),
                 resting: 0,
                 unstarted: 0,
@@ -366,9 +369,9 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
                 fibers: answer
                     .fibers
                     .into_iter()
-                    .map(|shown| shown.dumped(now, &mut symbols))
+                    .map(|shown| shown.dumped(answer.now, &mut symbols))
                     .collect(),
-                tasks: tasks(remote, &works),
+                tasks: tasks(remote, &works, answer.now),
                 resting: answer.resting,
                 unstarted: answer.unstarted,
             })
@@ -379,8 +382,7 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
 }
 
 /// The tasks that were spawned on a worker, of which some may run on others.
-fn tasks(remote: &Remote, works: &[Work]) -> Vec<DumpedTask> {
-    let now = Instant::now();
+fn tasks(remote: &Remote, works: &[Work], now: Instant) -> Vec<DumpedTask> {
     let dumped = |(info, polled): (crate::worker::executor::Info, Option<Instant>)| DumpedTask {
         future: info.future,
         waited: polled.map(|polled| now.saturating_duration_since(polled)),

@@ -13,6 +13,7 @@ use std::{io, option, slice, vec};
 
 use osier_queue::WaitList;
 
+use crate::wait::block_on::pooled;
 use crate::wait::{self, Stop};
 use crate::worker::context::{self, Caller};
 
@@ -224,7 +225,7 @@ fn look_up(host: String, port: u16) -> io::Result<vec::IntoIter<SocketAddr>> {
 
 async fn look_up_async(host: String, port: u16) -> io::Result<vec::IntoIter<SocketAddr>> {
     let permit = PERMITS.acquire().await;
-    let found = blocking::unblock(move || {
+    let found = pooled(move || {
         let _permit = permit;
         std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port))
     });

@@ -19,6 +19,7 @@ use super::tcp::FLAGS;
 use super::unacknowledged::unacknowledged;
 use crate::wait::leaf::Io;
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
+use crate::worker::clock::now;
 
 /// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
 const SLICES_MAX: usize = 1024;
@@ -55,7 +56,7 @@ impl Timeout {
 
     /// When a call that begins now has to end. Beyond what the clock can tell is for ever.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.limit().and_then(|limit| Instant::now().checked_add(limit))
+        self.limit().and_then(|limit| now().checked_add(limit))
     }
 }
 

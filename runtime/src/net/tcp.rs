@@ -16,6 +16,7 @@ use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
 use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls, zero_timeout};
 use crate::wait::leaf::{Io, Side};
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
+use crate::worker::clock::now;
 
 /// As many connections as the system lets wait (`/proc/sys/net/core/somaxconn` bounds it).
 pub(crate) const BACKLOG: i32 = 4096;
@@ -90,7 +91,7 @@ impl TcpStream {
         if timeout.is_zero() {
             return Err(zero_timeout());
         }
-        TcpStream::connect_until(*addr, Instant::now().checked_add(timeout))
+        TcpStream::connect_until(*addr, now().checked_add(timeout))
     }
 
     fn connect_until(addr: SocketAddr, deadline: Option<Instant>) -> io::Result<TcpStream> {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fmt, io};
 
 use rustix::io::Errno;
@@ -20,6 +20,7 @@ use crate::wait::leaf::{Io, Side};
 use crate::wait::sleep::Sleep;
 use crate::wait::socket::{Direction, ShortRead, Source, Watched};
 use crate::wait::{self, Stop};
+use crate::worker::clock::now;
 
 /// The address of a Unix socket: std's own type, under another name because [`SocketAddr`](super::SocketAddr) is taken.
 pub use std::os::unix::net::SocketAddr as UnixSocketAddr;
@@ -83,7 +84,7 @@ impl UnixStream {
         let fd = socket(SocketType::STREAM)?;
         let mut pause = FIRST_PAUSE;
         while !try_connect(&fd, addr)? {
-            match wait::wait::<()>(Some(Instant::now() + pause), None, |_| Poll::Pending) {
+            match wait::wait::<()>(Some(now() + pause), None, |_| Poll::Pending) {
                 Ok(()) | Err(Stop::Elapsed) => pause = longer(pause),
                 Err(stop) => return Err(stop.into()),
             }

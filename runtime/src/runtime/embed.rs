@@ -31,6 +31,7 @@ use crate::runtime::Builder;
 use crate::wait;
 use crate::wait::socket::FOREIGN;
 use crate::worker::Worker;
+use crate::worker::clock::Clock;
 use crate::worker::context;
 use crate::worker::core::Header;
 use crate::worker::packet::{self, JoinHandle};
@@ -179,9 +180,12 @@ impl Local {
         Ok(ReadyFibers { local: self, left })
     }
 
-    /// The time at which a timer needs a turn.
+    /// The time at which a timer needs a turn, on the runtime's [clock](Builder::clock).
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.worker.next_deadline()
+        match self.worker.clock() {
+            Clock::Real => self.worker.next_deadline(),
+            Clock::Virtual(_) => self.worker.next_timer(),
+        }
     }
 
     /// Turns until `condition` holds. The condition is asked before each turn.
@@ -263,7 +267,14 @@ impl Local {
     }
 
     fn arm(&self) -> io::Result<()> {
-        let next = self.worker.next_deadline();
+        let next = match self.worker.clock() {
+            Clock::Real => self.worker.next_deadline(),
+            // The clock rings when it has moved there.
+            Clock::Virtual(seat) => {
+                seat.publish(self.worker.next_timer());
+                self.worker.next_chore()
+            }
+        };
         let now = Instant::now();
         if next.is_none() || self.armed.get() == next && next.is_some_and(|next| next > now) {
             return Ok(());

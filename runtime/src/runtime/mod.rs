@@ -18,6 +18,7 @@ use osier_queue::Idle;
 use crate::fiber::scope;
 use crate::future::Task;
 use crate::inspect::{self, Dump, Metrics, watchdog};
+use crate::worker::clock::VirtualClock;
 use crate::worker::context;
 use crate::worker::core::Header;
 use crate::worker::packet::{self, JoinHandle};
@@ -246,6 +247,23 @@ impl Builder {
     /// some microseconds.
     pub fn measure_stacks(mut self, measure: bool) -> Builder {
         self.settings.measure_stacks = measure;
+        self
+    }
+
+    /// Lives in the time of this clock, instead of the machine's monotonic one: for tests, which then wait for no time.
+    ///
+    /// ```
+    /// use osier::time::VirtualClock;
+    /// use std::time::Duration;
+    ///
+    /// let runtime = osier::Runtime::builder().clock(VirtualClock::new()).build()?;
+    /// let slow = || osier::sleep(Duration::from_secs(3600));
+    /// let outcome = runtime.run(|| osier::timeout(Duration::from_secs(60), slow));
+    /// assert!(outcome.is_err());
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn clock(mut self, clock: VirtualClock) -> Builder {
+        self.settings.clock = Some(clock);
         self
     }
 

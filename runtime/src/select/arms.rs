@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use pin_project_lite::pin_project;
 
 use crate::time::Sleep;
+use crate::worker::clock::now;
 use crate::{block_on, wait};
 
 /// The choice of the arm that is polled first.
@@ -219,5 +220,5 @@ pub fn wait_now<A: Arms>(arms: Pin<&mut A>, order: Order) -> Option<A::Taken> {
 /// The deadline of a `timeout` arm. Beyond the range of the clock it is for ever.
 #[inline]
 pub fn after(limit: Duration) -> Option<Instant> {
-    Instant::now().checked_add(limit)
+    now().checked_add(limit)
 }

@@ -22,6 +22,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use crate::wait;
+use crate::worker::clock::now;
 
 mod barrier;
 pub mod broadcast;
@@ -55,7 +56,7 @@ pub(crate) fn block<T>(leaf: impl Future<Output = T>) -> T {
 /// As [`block`], at most for this long.
 pub(crate) fn block_for<T>(timeout: Duration, leaf: impl Future<Output = T>) -> Option<T> {
     // Beyond what the clock can tell is for ever.
-    block_until(Instant::now().checked_add(timeout), leaf)
+    block_until(now().checked_add(timeout), leaf)
 }
 
 fn block_until<T>(deadline: Option<Instant>, leaf: impl Future<Output = T>) -> Option<T> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 
-use super::Sleep;
+use super::{Sleep, now};
 use crate::block_on;
 
 /// Makes ticks every `period`. The first tick is at once.
@@ -32,7 +32,7 @@ use crate::block_on;
 ///
 /// If `period` is zero.
 pub fn interval(period: Duration) -> Interval {
-    interval_at(Instant::now(), period)
+    interval_at(now(), period)
 }
 
 /// Makes ticks at `start`, and every `period` after it.
@@ -95,7 +95,7 @@ impl Interval {
 
     /// Sets the next tick to one period from now. The others follow it.
     pub fn reset(&mut self) {
-        self.reset_to(Instant::now().checked_add(self.period));
+        self.reset_to(now().checked_add(self.period));
     }
 
     fn reset_to(&mut self, deadline: Option<Instant>) {
@@ -108,7 +108,7 @@ impl Interval {
     fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
         ready!(Pin::new(&mut self.sleep).poll(cx));
         let due = self.sleep.deadline().expect("what never comes has not come");
-        self.reset_to(next(due, self.period, Instant::now()));
+        self.reset_to(next(due, self.period, now()));
         Poll::Ready(due)
     }
 }

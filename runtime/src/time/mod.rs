@@ -8,11 +8,11 @@ use crate::wait;
 mod interval;
 mod until;
 
+pub use crate::worker::clock::{Hold, VirtualClock, coarse_now, now};
 pub use interval::{Interval, Tick, interval, interval_at};
 pub use until::{News, wait_until, wait_until_async};
 
 pub use crate::wait::sleep::Sleep;
-pub use crate::worker::context::coarse_now;
 
 /// Waits for `duration`, or up to a few milliseconds longer, never shorter.
 ///
@@ -38,7 +38,7 @@ pub use crate::worker::context::coarse_now;
 /// In a future or callback on a worker, where nothing may wait.
 pub fn sleep(duration: Duration) {
     // A time beyond the range of the clock is for ever.
-    let deadline = Instant::now().checked_add(duration);
+    let deadline = now().checked_add(duration);
     wait::wait_or_unwind::<()>(deadline, |_| Poll::Pending);
 }
 

@@ -2,9 +2,11 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 
 use crate::wait;
+use crate::worker::clock::{Hold, hold};
 
 /// Waits for a future. A fiber suspends until it is ready, a plain thread blocks.
 ///
@@ -52,8 +54,30 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 ///
 /// If `work` does, with the same payload.
 pub fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match block_on(blocking::unblock(|| catch_unwind(AssertUnwindSafe(work)))) {
+    match block_on(pooled(|| catch_unwind(AssertUnwindSafe(work)))) {
         Ok(value) => value,
         Err(payload) => resume_unwind(payload),
+    }
+}
+
+/// Runs `work` on a thread of the pool. A virtual clock of the caller's does not move by itself before the value was taken.
+pub(crate) fn pooled<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Pooled<T> {
+    Pooled {
+        _hold: hold(),
+        task: blocking::unblock(work),
+    }
+}
+
+/// Work on the pool: the future of its value.
+pub(crate) struct Pooled<T> {
+    task: blocking::Task<T>,
+    _hold: Option<Hold>,
+}
+
+impl<T> Future for Pooled<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        Pin::new(&mut self.task).poll(cx)
     }
 }

@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 
 use crate::wait::socket::Entry;
 use crate::worker::Worker;
+use crate::worker::clock::now;
 use crate::worker::context::{self, Caller};
 
 /// The blocking calls of a cancelled fiber go on working for this long while it unwinds.
@@ -315,7 +316,7 @@ impl Frames {
     /// The time at which the calls of a fiber that unwinds stop working; `None` if it is not to be cancelled.
     pub(crate) fn grace(&self, root: bool, worker: &Worker) -> Option<Instant> {
         if self.grace.get().is_none() && self.requested(root, Waiting::For(None), worker).is_some() {
-            self.grace.set(Some(Instant::now() + GRACE));
+            self.grace.set(Some(worker.clock().now() + GRACE));
         }
         self.grace.get()
     }
@@ -370,7 +371,7 @@ pub fn timeout<T>(limit: Duration, body: impl FnOnce() -> T) -> Result<T, Elapse
         on_fiber,
         "osier::timeout outside of a fiber: call it inside osier::run or osier::spawn"
     );
-    let Some(deadline) = Instant::now().checked_add(limit) else {
+    let Some(deadline) = now().checked_add(limit) else {
         return Ok(body());
     };
     Entered::push(Kind::Timeout { deadline, timer: None })

@@ -6,7 +6,7 @@
 //! not care which thread polls the driver.
 //!
 //! # Protocol
-//! `wheel` is under its lock. `next`, the time of the next look at the wheel, is written under the lock and read
+//! The wheel and its epoch are under one lock. `next`, the time of the next look at the wheel, is written under the lock and read
 //! without it. A thread that sets an earlier timer stores `next` and rings. The driver, about to sleep, announces that
 //! ([`Parker`](osier_queue::Parker)) and then reads `next`. Wakers are cloned before the lock is taken and woken after
 //! it is released, because they may run anybody's code.
@@ -15,9 +15,9 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use osier_queue::{Key, Wheel, tick_after, tick_at};
+use osier_queue::{Key, Wheel, tick_after};
 use smallvec::SmallVec;
 
 use crate::worker::context;
@@ -31,8 +31,12 @@ const BATCH: usize = 32;
 const NEVER: u64 = u64::MAX;
 
 pub(crate) struct Timers {
-    wheel: Mutex<Wheel<Waker>>,
+    inner: Mutex<Inner>,
     next: AtomicU64,
+}
+
+struct Inner {
+    wheel: Wheel<Waker>,
     /// Tick 0.
     epoch: Instant,
 }
@@ -40,14 +44,24 @@ pub(crate) struct Timers {
 impl Timers {
     pub(crate) fn new() -> Timers {
         Timers {
-            wheel: Mutex::new(Wheel::new(0)),
+            inner: Mutex::new(Inner {
+                wheel: Wheel::new(0),
+                epoch: Instant::now(),
+            }),
             next: AtomicU64::new(NEVER),
-            epoch: Instant::now(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Wheel<Waker>> {
-        self.wheel.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Begins for another driver, whose tick 0 is `epoch`.
+    pub(crate) fn restart(&self, epoch: Instant) {
+        self.forget_all();
+        let mut inner = self.lock();
+        inner.wheel.restart(0);
+        inner.epoch = epoch;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn note_next(&self, wheel: &Wheel<Waker>) {
@@ -56,57 +70,49 @@ impl Timers {
 
     /// Sets a timer. Returns true if it is the earliest, so the driver must not sleep past it.
     fn insert(&self, deadline: Instant, waker: Waker) -> (Key, bool) {
-        let tick = tick_after(deadline.saturating_duration_since(self.epoch));
-        let mut wheel = self.lock();
-        let key = wheel.insert(tick, waker);
+        let mut inner = self.lock();
+        let tick = tick_after(deadline.saturating_duration_since(inner.epoch));
+        let key = inner.wheel.insert(tick, waker);
         let earliest = tick < self.next.load(Ordering::Relaxed);
-        self.note_next(&wheel);
+        self.note_next(&inner.wheel);
         (key, earliest)
     }
 
     /// Leaves another waker with a timer. Returns false if the timer has fired.
     fn refresh(&self, key: Key, waker: &Waker) -> bool {
-        match self.lock().get_mut(key) {
+        match self.lock().wheel.get_mut(key) {
             None => return false,
             Some(old) if old.will_wake(waker) => return true,
             Some(_) => {}
         }
         let mut waker = waker.clone();
-        let mut wheel = self.lock();
-        let found = wheel.get_mut(key).map(|old| std::mem::swap(old, &mut waker));
-        drop(wheel);
+        let mut inner = self.lock();
+        let found = inner.wheel.get_mut(key).map(|old| std::mem::swap(old, &mut waker));
+        drop(inner);
         found.is_some()
     }
 
     fn remove(&self, key: Key) {
-        let mut wheel = self.lock();
-        let removed = wheel.remove(key);
-        drop(wheel);
+        let mut inner = self.lock();
+        let removed = inner.wheel.remove(key);
+        drop(inner);
         drop(removed);
     }
 
-    /// The time of the next call of [`fire`](Timers::fire).
-    pub(crate) fn next(&self) -> Option<Instant> {
-        match self.next.load(Ordering::Acquire) {
-            NEVER => None,
-            tick => Some(self.epoch + Duration::from_millis(tick)),
-        }
+    /// The tick of the next call of [`fire`](Timers::fire).
+    pub(crate) fn next(&self) -> Option<u64> {
+        Some(self.next.load(Ordering::Acquire)).filter(|&tick| tick != NEVER)
     }
 
     /// The number of timers that are set.
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().wheel.len()
     }
 
     /// Wakes the timers that are due. It costs one load if none is.
     #[inline]
-    pub(crate) fn fire(&self, now: Instant) {
-        let next = self.next.load(Ordering::Acquire);
-        if next == NEVER {
-            return;
-        }
-        let tick = tick_at(now.saturating_duration_since(self.epoch));
-        if next <= tick {
+    pub(crate) fn fire(&self, tick: u64) {
+        if self.next.load(Ordering::Acquire) <= tick {
             self.fire_until(tick);
         }
     }
@@ -114,14 +120,14 @@ impl Timers {
     fn fire_until(&self, tick: u64) {
         loop {
             let mut due: SmallVec<[Waker; BATCH]> = SmallVec::new();
-            let mut wheel = self.lock();
+            let mut inner = self.lock();
             while due.len() < BATCH
-                && let Some(waker) = wheel.pop_expired(tick)
+                && let Some(waker) = inner.wheel.pop_expired(tick)
             {
                 due.push(waker);
             }
-            self.note_next(&wheel);
-            drop(wheel);
+            self.note_next(&inner.wheel);
+            drop(inner);
             let full = due.len() == BATCH;
             wake_each(due);
             if !full {
@@ -133,9 +139,9 @@ impl Timers {
     /// Wakes every timer, because the driver ends. The leaves set their timers elsewhere.
     pub(crate) fn forget_all(&self) {
         while let Some(waker) = {
-            let mut wheel = self.lock();
-            let waker = wheel.pop_any();
-            self.note_next(&wheel);
+            let mut inner = self.lock();
+            let waker = inner.wheel.pop_any();
+            self.note_next(&inner.wheel);
             waker
         } {
             wake_each([waker]);

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::wait::driver::LeafTimer;
-use crate::worker::context::coarse_now;
+use crate::worker::clock::{coarse_now, now};
 
 /// A point in time as a future. It is ready when the time has come, or up to a few milliseconds later; never before.
 ///
@@ -35,7 +35,7 @@ impl Sleep {
     /// Sleeps for `duration` from now on.
     pub fn new(duration: Duration) -> Sleep {
         Sleep {
-            deadline: Instant::now().checked_add(duration),
+            deadline: now().checked_add(duration),
             timer: None,
         }
     }

@@ -19,7 +19,6 @@
 
 use std::cell::Cell;
 use std::ptr;
-use std::time::Instant;
 
 use crate::worker::Worker;
 use crate::worker::core::Core;
@@ -94,6 +93,15 @@ pub(crate) fn worker<T>(with: impl FnOnce(&Worker) -> T) -> Option<T> {
     }
     // SAFETY: set by the loop that runs on this thread, which keeps the worker alive until after it has cleared it.
     Some(with(unsafe { &*worker }))
+}
+
+/// Runs `with` on the worker whose time is the caller's: this thread's worker, unless leaves are polled for another driver.
+#[inline]
+pub(crate) fn timekeeper<T>(with: impl FnOnce(&Worker) -> T) -> Option<T> {
+    match HERE.with(|here| here.driver.get()) {
+        None => worker(with),
+        Some(_) => None,
+    }
 }
 
 /// Runs `with` on the core of the current fiber, also inside the panic hook.
@@ -186,10 +194,4 @@ pub(crate) fn with_driver<T>(driver: &'static Remote, run: impl FnOnce() -> T) -
 /// Marks this thread as being inside the panic hook, or not. Returns the former mark, to be set back.
 pub(crate) fn set_panic_hook(inside: bool) -> bool {
     HERE.with(|here| here.panic_hook.replace(inside))
-}
-
-/// The time at which the current turn of this worker's loop began. This clock costs nothing to read, and is late by as
-/// long as the fibers of this turn have run. A plain thread gets the present time.
-pub fn coarse_now() -> Instant {
-    worker(|worker| worker.now()).unwrap_or_else(Instant::now)
 }

@@ -34,6 +34,7 @@ use crossbeam_deque::{Steal, Stealer, Worker as Deque};
 use pin_project_lite::pin_project;
 use slab::Slab;
 
+use crate::worker::clock::coarse_now;
 use crate::worker::context;
 use crate::worker::isolate::isolate;
 use crate::worker::remote::Remote;
@@ -442,7 +443,7 @@ impl Shared {
         let key = entry.key();
         let polled = (key < SLOTS_MAX).then(|| remote.tasks.polled.get_or_make(key as u32, |_| AtomicU64::new(0)));
         if let Some(polled) = polled {
-            polled.store(remote.tasks.nanos(context::coarse_now()), Ordering::Relaxed);
+            polled.store(remote.tasks.nanos(coarse_now()), Ordering::Relaxed);
         }
         let (runnable, task) = spawn(Spawned {
             name: name.clone(),

@@ -18,6 +18,7 @@
 
 pub(crate) mod affinity;
 pub(crate) mod children;
+pub(crate) mod clock;
 pub(crate) mod context;
 pub(crate) mod core;
 pub(crate) mod desk;
@@ -52,6 +53,7 @@ use crate::wait::Waits;
 use crate::wait::cancel::Cancelled;
 use crate::wait::driver;
 use crate::wait::socket;
+use crate::worker::clock::Clock;
 use crate::worker::core::{Core, Header, Show, cannot_start};
 use crate::worker::desk::Load;
 use crate::worker::isolate::isolate;
@@ -89,10 +91,13 @@ pub(crate) struct Worker {
     /// Tasks that were woken.
     pub(crate) tasks: executor::Queue,
     timers: RefCell<Wheel<Word>>,
-    /// Tick 0 of the wheel.
-    started: Instant,
-    /// Read once per turn of the loop.
+    clock: Clock,
+    /// Tick 0 of the wheel, on its clock.
+    epoch: Instant,
+    /// When this turn of the loop began, on its clock.
     now: Cell<Instant>,
+    /// The beginning of the turn on the machine's clock, which measures turns.
+    turned: Cell<Instant>,
     /// `now` as a tick of the wheel: each wake-up of a connection at rest asks for it.
     tick: Cell<u64>,
     stacks: stack::Pool,
@@ -121,8 +126,10 @@ impl Worker {
         poller: Arc<Poller>,
         fresh: deque::Worker<Job>,
         tasks: executor::Queue,
+        (clock, epoch): (Clock, Instant),
     ) -> io::Result<Worker> {
-        let now = Instant::now();
+        let turned = Instant::now();
+        let now = clock.time(turned);
         Ok(Worker {
             index,
             remote,
@@ -133,9 +140,11 @@ impl Worker {
             local: RefCell::default(),
             tasks,
             timers: RefCell::new(Wheel::new(0)),
-            started: now,
+            epoch,
             now: Cell::new(now),
-            tick: Cell::new(0),
+            turned: Cell::new(turned),
+            tick: Cell::new(tick_at(now.duration_since(epoch))),
+            clock,
             stacks: stack::Pool::new(shared.stacks.clone())?,
             connection: Location::caller(),
             completed: Cell::new(0),
@@ -174,6 +183,9 @@ impl Worker {
             }
         }
         self.remote.desk.resumed.add(u64::from(BUDGET - fibers));
+        if fibers < BUDGET || tasks < BUDGET {
+            self.clock.stir();
+        }
     }
 
     #[inline(always)]
@@ -231,8 +243,8 @@ impl Worker {
     }
 
     pub(crate) fn fire_timers(&self) {
-        self.remote.timers.fire(self.now.get());
         let tick = self.tick();
+        self.remote.timers.fire(tick);
         let mut timers = self.timers.borrow_mut();
         while timers.next_wakeup().is_some_and(|wakeup| wakeup <= tick) {
             let Some(word) = timers.pop_expired(tick) else { return };
@@ -245,15 +257,19 @@ impl Worker {
         let desk = &self.remote.desk;
         let mut timeout = Some(Duration::ZERO);
         let mut asleep_at = None;
-        if !self.has_work() && !self.find_work() && !self.linger() {
+        if self.has_work() || self.find_work() || self.linger() {
+            // Only a look.
+        } else if let Some(look) = self.clock.look(self.remote) {
+            timeout = Some(limit.map_or(look, |limit| look.min(limit)));
+        } else {
             self.remote.parker.prepare();
             self.shared.idle.enter_sleep(self.index);
             let now = Instant::now();
             asleep_at = Some(now);
             // A thread that pushes after this look sees the worker asleep and rings.
             let nothing = !self.has_work() && !self.shared.has_work(self.index) && self.remote.inbox.is_empty();
-            if nothing && !desk.is_asked() && !self.is_to_stop() && !self.is_done() {
-                timeout = [self.until_next(now), limit].into_iter().flatten().min();
+            if nothing && !desk.is_asked() && !self.is_to_stop() && !self.is_done() && limit != Some(Duration::ZERO) {
+                timeout = [self.sleep_for(now), limit].into_iter().flatten().min();
             }
         }
         desk.turn_ends(&self.load(), asleep_at.is_some());
@@ -273,8 +289,10 @@ impl Worker {
             let rung = events.is_empty() && !self.remote.inbox.is_empty();
             self.linger.slept(now.duration_since(asleep_at), rung);
         }
-        let began = self.now.replace(now);
-        self.tick.set(tick_at(now.duration_since(self.started)));
+        let began = self.turned.replace(now);
+        let time = self.clock.time(now);
+        self.now.set(time);
+        self.tick.set(tick_at(time.duration_since(self.epoch)));
         // A turn that does not end in a sleep counts with its look at the poller, which spares it one at the clock.
         desk.turn_begins(asleep_at.unwrap_or(now).duration_since(began));
         match self.trim_at.get() {
@@ -285,6 +303,9 @@ impl Worker {
             _ => {}
         }
         desk.events.add(polled? as u64);
+        if !events.is_empty() {
+            self.clock.stir();
+        }
         driver::each(events.iter(), |event| socket::dispatch(self.remote, event));
         Ok(())
     }
@@ -334,22 +355,37 @@ impl Worker {
         self.slots.ready() > 0 || !self.local.borrow().is_empty() || !self.fresh.is_empty() || !self.tasks.is_empty()
     }
 
-    fn until_next(&self, now: Instant) -> Option<Duration> {
-        self.next_deadline().map(|next| next.saturating_duration_since(now))
+    /// How long it may sleep; `None`: until it is rung.
+    fn sleep_for(&self, now: Instant) -> Option<Duration> {
+        let until = match &self.clock {
+            Clock::Real => self.next_deadline(),
+            Clock::Virtual(seat) => match seat.rest(self.next_timer()) {
+                true => self.next_chore(),
+                false => return Some(Duration::ZERO),
+            },
+        };
+        until.map(|until| until.saturating_duration_since(now))
     }
 
     /// The time at which there is something to do at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let timer = self
-            .timers
-            .borrow()
-            .next_wakeup()
-            .map(|tick| self.started + Duration::from_millis(tick));
-        let leaf = self.remote.timers.next();
-        [timer, leaf, self.stop_at.get(), self.trim_at.get()]
-            .into_iter()
-            .flatten()
-            .min()
+        [self.next_timer(), self.next_chore()].into_iter().flatten().min()
+    }
+
+    /// When a timer is due, on its clock.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        let timer = self.timers.borrow().next_wakeup();
+        let tick = [timer, self.remote.timers.next()].into_iter().flatten().min()?;
+        Some(self.epoch + Duration::from_millis(tick))
+    }
+
+    /// When the worker has something to do for itself, on the machine's clock.
+    pub(crate) fn next_chore(&self) -> Option<Instant> {
+        [self.stop_at.get(), self.trim_at.get()].into_iter().flatten().min()
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     pub(crate) fn take_inbox(&self) {
@@ -558,6 +594,7 @@ impl Worker {
             && word.is_generation(slot.generation.get())
         {
             self.resume(slot);
+            self.clock.stir();
             self.remote.desk.resumed.add(1);
         }
     }
@@ -709,7 +746,7 @@ impl Worker {
 
     /// The first tick of the wheel that is not before `deadline`.
     pub(crate) fn tick_after(&self, deadline: Instant) -> u64 {
-        tick_after(deadline.saturating_duration_since(self.started))
+        tick_after(deadline.saturating_duration_since(self.epoch))
     }
 
     /// The tick in which this turn of the loop began.

@@ -15,11 +15,14 @@
 //! | `slots[i].{fiber, stack}` | owner thread | any thread (relaxed: for reports, which may be out of date) |
 //! | `desk` | `worker/desk.rs` | `worker/desk.rs` |
 //! | `edges`, `forgets_closed` | start of a worker | any thread (before it has a registration here) |
+//! | `watches` | whoever registers (relaxed: a virtual clock asks) | owner thread |
 //! | `timers` | any thread, see `wait/driver.rs` | its driver |
 //! | `descriptors` | any thread under its lock, after that of `poller` if it needs both | its driver |
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+
+use std::time::Instant;
 
 use osier_coro::stack::Label;
 use osier_poll::Poller;
@@ -57,6 +60,8 @@ pub(crate) struct Remote {
     edges: AtomicBool,
     /// Whether the poller forgets a descriptor that is closed.
     forgets_closed: AtomicBool,
+    /// Something was registered with its poller.
+    watches: AtomicBool,
     pub(crate) timers: Timers,
     pub(crate) descriptors: descriptor::Table,
     /// The tasks that were spawned here.
@@ -83,9 +88,9 @@ impl RemoteSlot {
 }
 
 impl Remote {
-    /// Claims a remote for a worker that starts, whose doorbell is `poller`. Returns `None` when the process has
-    /// [`WORKERS_MAX`].
-    pub(crate) fn claim(poller: Arc<Poller>) -> Option<&'static Remote> {
+    /// Claims a remote for a worker that starts, whose doorbell is `poller` and whose time begins at `epoch`. Returns
+    /// `None` when the process has [`WORKERS_MAX`].
+    pub(crate) fn claim(poller: Arc<Poller>, epoch: Instant) -> Option<&'static Remote> {
         let mut free = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let id = match free.unused.pop() {
             Some(id) => id,
@@ -105,6 +110,7 @@ impl Remote {
                 poller: Mutex::new(None),
                 edges: AtomicBool::new(true),
                 forgets_closed: AtomicBool::new(true),
+                watches: AtomicBool::new(false),
                 timers: Timers::new(),
                 descriptors: descriptor::Table::default(),
                 tasks: executor::Registry::new(),
@@ -115,6 +121,8 @@ impl Remote {
         let can = poller.capabilities();
         remote.edges.store(can.edge && can.read_closed, Ordering::Relaxed);
         remote.forgets_closed.store(can.forgets_closed, Ordering::Relaxed);
+        remote.watches.store(false, Ordering::Relaxed);
+        remote.timers.restart(epoch);
         *remote.doorbell() = Some(poller);
         Some(remote)
     }
@@ -154,8 +162,14 @@ impl Remote {
         self.forgets_closed.load(Ordering::Relaxed)
     }
 
+    /// Whether anything was ever registered with its poller.
+    pub(crate) fn watches(&self) -> bool {
+        self.watches.load(Ordering::Relaxed)
+    }
+
     /// Runs `with` on the poller of the worker, unless the worker has ended.
     pub(crate) fn with_poller<T>(&self, with: impl FnOnce(&Poller) -> T) -> Option<T> {
+        self.watches.store(true, Ordering::Relaxed);
         self.doorbell().as_deref().map(with)
     }
 

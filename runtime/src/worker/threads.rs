@@ -14,10 +14,12 @@ use crossbeam_deque::{Injector, Steal, Worker as Deque};
 use osier_coro::stack;
 use osier_poll::Poller;
 use osier_queue::Idle;
+use osier_queue::clock::Member;
 
 use crate::wait::socket;
 use crate::worker::Worker;
 use crate::worker::affinity::pin_thread;
+use crate::worker::clock::{Clock, VirtualClock};
 use crate::worker::context;
 use crate::worker::desk::{self, Seat as Named};
 use crate::worker::executor;
@@ -35,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) stacks: stack::Config,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) measure_stacks: bool,
+    /// `None`: the machine's clock.
+    pub(crate) clock: Option<VirtualClock>,
 }
 
 impl Default for Settings {
@@ -45,6 +49,7 @@ impl Default for Settings {
             stacks: stack::Config::default(),
             shutdown_timeout: Duration::from_secs(10),
             measure_stacks: false,
+            clock: None,
         }
     }
 }
@@ -169,11 +174,12 @@ pub(crate) fn prepare(
     wrap_panic_hook();
     let runtime = desk::next_runtime();
     let alone = pollers.len() == 1;
+    let epoch = settings.clock.as_ref().map_or_else(Instant::now, VirtualClock::start);
     let mut vacancies = Vec::new();
     let mut seats = Vec::new();
     for (index, poller) in pollers.enumerate() {
         let poller = Arc::new(poller?);
-        let Some(remote) = Remote::claim(Arc::clone(&poller)) else {
+        let Some(remote) = Remote::claim(Arc::clone(&poller), epoch) else {
             return Err(io::Error::other("more workers in this process than 4096"));
         };
         let claim = Claim(remote);
@@ -198,6 +204,8 @@ pub(crate) fn prepare(
             poller,
             deque,
             tasks,
+            member: settings.clock.as_ref().map(|clock| clock.join(remote)),
+            epoch,
         });
     }
     let shared = Arc::new(Shared {
@@ -220,12 +228,16 @@ pub(crate) struct Vacancy {
     poller: Arc<Poller>,
     deque: Deque<Job>,
     tasks: executor::Queue,
+    /// Its place at the runtime's clock, if that is a virtual one.
+    member: Option<Member>,
+    epoch: Instant,
 }
 
 impl Vacancy {
     /// Makes the worker, on its own thread. The claim must be dropped after the worker.
     pub(crate) fn fill(self, index: usize, shared: Arc<Shared>) -> io::Result<(Worker, Claim)> {
-        let worker = Worker::new(index, shared, self.claim.0, self.poller, self.deque, self.tasks)?;
+        let time = (Clock::with(self.member), self.epoch);
+        let worker = Worker::new(index, shared, self.claim.0, self.poller, self.deque, self.tasks, time)?;
         Ok((worker, self.claim))
     }
 }

@@ -10,6 +10,7 @@ mod callbacks_end;
 mod callbacks_wait;
 mod cancel;
 mod channels;
+mod clock;
 mod colours;
 mod dns;
 mod dormant;

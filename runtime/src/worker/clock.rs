@@ -1,0 +1,262 @@
+//! Which time a runtime lives in: the machine's, or that of a clock which a test moves.
+//!
+//! All that a runtime calls time is an [`Instant`]. On a virtual clock it is the clock's start and what the clock has moved since, so
+//! deadlines, sleeps and timeouts are the same types with either. A worker asks its [`Clock`] once per turn of its loop; [`now`]
+//! asks it for each call. [`osier_queue::clock`] has the protocol of the jump; here is the worker's part in it.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use osier_queue::Virtual;
+use osier_queue::clock::{self, Member, Sleeper};
+
+use super::Worker;
+use super::context;
+use super::remote::Remote;
+
+/// How long a worker with a poller that watches something looks at it before it says that there is nothing: bytes between
+/// two sockets of this machine may still be on their way through the kernel.
+const ON_THEIR_WAY: Duration = Duration::from_millis(1);
+
+/// What time it is for the caller: on a fiber, and wherever else a worker runs, that of its [runtime's
+/// clock](crate::Builder::clock); on a plain thread, and inside a callback queue, that of the machine.
+///
+/// ```
+/// use osier::time::VirtualClock;
+/// use std::time::Duration;
+///
+/// let runtime = osier::Runtime::builder().clock(VirtualClock::new()).build()?;
+/// runtime.run(|| {
+///     let start = osier::time::now();
+///     osier::sleep(Duration::from_secs(3600));
+///     assert_eq!(osier::time::now() - start, Duration::from_secs(3600));
+/// });
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// # Suspends
+///
+/// Never.
+#[inline]
+pub fn now() -> Instant {
+    context::timekeeper(|worker| worker.clock().now()).unwrap_or_else(Instant::now)
+}
+
+/// When the current turn of this worker's loop began: a clock that costs nothing to read and is late by as long as the
+/// fibers of this turn have run. On a plain thread, the present.
+pub fn coarse_now() -> Instant {
+    context::timekeeper(|worker| worker.now()).unwrap_or_else(Instant::now)
+}
+
+/// A clock for tests: it stands still until it is moved, and moves by itself when nobody has anything to do.
+///
+/// A runtime that is [built with it](crate::Builder::clock) takes every time from it: sleeps, timeouts, intervals, deadlines of I/O,
+/// [`now`] and [`coarse_now`]. Clones are handles on the same clock, and several runtimes may share it.
+///
+/// ```
+/// use osier::time::VirtualClock;
+/// use std::time::Duration;
+///
+/// const DAY: Duration = Duration::from_secs(86_400);
+/// let clock = VirtualClock::new();
+/// let runtime = osier::Runtime::builder().clock(clock.clone()).build()?;
+/// runtime.run(|| osier::sleep(DAY));
+/// assert_eq!(clock.elapsed(), DAY);
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// # When it moves by itself
+///
+/// When every worker of every runtime on it has nothing that is ready, nothing that others have sent it, and a poller that
+/// reports nothing, the clock jumps to the earliest deadline. What the runtimes wait for outside of themselves the clock does not see: a
+/// socket whose peer is another process or a plain thread, a pipe, a signal, a child process. Then the jump is only a guess, and comes too
+/// early: [hold](VirtualClock::hold) the clock while the outside is at work, or [turn the jump off](VirtualClock::auto_advance) and
+/// [advance](VirtualClock::advance) by hand. Sockets between two fibers on the clock are seen.
+///
+/// Work on the pool holds the clock until its result is taken: [`unblock`](crate::unblock()), files, names that are looked up.
+///
+/// A fiber that sleeps again and again makes an otherwise idle clock run as fast as it can.
+///
+/// # What stays real
+///
+/// The shutdown timeout and the watchdog; time as a plain thread sees it, also inside of [`unblock`](crate::unblock()); callback queues
+/// ([`callbacks`](crate::callbacks)) with their timers; `SystemTime`.
+#[derive(Clone, Debug, Default)]
+pub struct VirtualClock(Virtual);
+
+impl VirtualClock {
+    /// A clock that starts at the present.
+    pub fn new() -> VirtualClock {
+        VirtualClock::default()
+    }
+
+    /// A clock that starts at `start`.
+    pub fn starting_at(start: Instant) -> VirtualClock {
+        VirtualClock(Virtual::starting_at(start))
+    }
+
+    /// What time it is on this clock.
+    pub fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    pub(crate) fn start(&self) -> Instant {
+        self.0.start()
+    }
+
+    /// How far the clock has moved since its start.
+    pub fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    /// Moves the clock forward, from any thread, and wakes every worker with a timer whose time has come.
+    ///
+    /// The clock moves at once, by the whole `step`; the fibers whose timers are due run when their workers turn next. A fiber that
+    /// advances the clock itself yields to let them.
+    ///
+    /// ```
+    /// use osier::time::VirtualClock;
+    /// use std::time::Duration;
+    ///
+    /// let clock = VirtualClock::new();
+    /// clock.auto_advance(false);
+    /// let runtime = osier::Runtime::builder().clock(clock.clone()).build()?;
+    /// let start = clock.now();
+    /// let sleeper = runtime.spawn(move || osier::time::sleep_until(start + Duration::from_secs(60)));
+    /// clock.advance(Duration::from_secs(60));
+    /// sleeper.join().unwrap();
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn advance(&self, step: Duration) {
+        self.0.advance(step);
+    }
+
+    /// Whether the clock moves by itself when nobody has anything to do; it does unless told otherwise.
+    pub fn auto_advance(&self, on: bool) {
+        self.0.set_automatic(on);
+    }
+
+    /// Keeps the clock from moving by itself until the [`Hold`] is dropped. [`advance`](VirtualClock::advance) still moves it.
+    pub fn hold(&self) -> Hold {
+        Hold(self.0.hold())
+    }
+
+    pub(crate) fn join(&self, remote: &'static Remote) -> Member {
+        self.0.join(Bed(remote))
+    }
+}
+
+/// Keeps a [`VirtualClock`] from moving by itself while it lives.
+#[derive(Debug)]
+#[must_use = "dropped, it holds nothing"]
+pub struct Hold(#[expect(dead_code, reason = "dropped, it tells the clock")] clock::Hold);
+
+/// Holds the caller's clock, if that is one which could move by itself.
+pub(crate) fn hold() -> Option<Hold> {
+    let held = |worker: &Worker| match worker.clock() {
+        Clock::Real => None,
+        Clock::Virtual(seat) => Some(Hold(seat.member.clock().hold())),
+    };
+    context::worker(held).flatten()
+}
+
+/// A worker's sleep as its clock sees it.
+struct Bed(&'static Remote);
+
+impl Sleeper for Bed {
+    fn is_asleep(&self) -> bool {
+        self.0.parker.is_prepared()
+    }
+
+    fn wake(&self) {
+        self.0.ring();
+    }
+}
+
+/// A worker's clock.
+pub(crate) enum Clock {
+    Real,
+    Virtual(Seat),
+}
+
+impl Clock {
+    pub(crate) fn with(member: Option<Member>) -> Clock {
+        match member {
+            None => Clock::Real,
+            Some(member) => Clock::Virtual(Seat {
+                member,
+                stirred: Cell::new(true),
+                looked: Cell::new(None),
+            }),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        match self {
+            Clock::Real => Instant::now(),
+            Clock::Virtual(seat) => seat.member.clock().now(),
+        }
+    }
+
+    /// The time that belongs to this moment of the machine's clock.
+    #[inline]
+    pub(crate) fn time(&self, real: Instant) -> Instant {
+        match self {
+            Clock::Real => real,
+            Clock::Virtual(seat) => seat.member.clock().now(),
+        }
+    }
+
+    /// The worker does something, which may give others something to do.
+    #[inline]
+    pub(crate) fn stir(&self) {
+        if let Clock::Virtual(seat) = self {
+            seat.stirred.set(true);
+        }
+    }
+
+    /// Before the worker sleeps: how long it is to look at its poller first. `None`: it may sleep.
+    #[inline]
+    pub(crate) fn look(&self, remote: &Remote) -> Option<Duration> {
+        match self {
+            Clock::Real => None,
+            Clock::Virtual(seat) => seat.look(remote),
+        }
+    }
+}
+
+/// A worker's place at a virtual clock.
+pub(crate) struct Seat {
+    member: Member,
+    /// It has done something since its last look.
+    stirred: Cell<bool>,
+    /// The round for which the last turn has looked.
+    looked: Cell<Option<u64>>,
+}
+
+impl Seat {
+    fn look(&self, remote: &Remote) -> Option<Duration> {
+        let stirred = self.stirred.replace(false);
+        if self.looked.get().is_some() && !stirred {
+            return None;
+        }
+        self.looked.set(Some(self.member.look(stirred)));
+        Some(match remote.watches() && self.member.clock().is_automatic() {
+            true => ON_THEIR_WAY,
+            false => Duration::ZERO,
+        })
+    }
+
+    /// The look has found nothing and the worker has announced its sleep: whether it is to sleep until it is rung.
+    pub(crate) fn rest(&self, deadline: Option<Instant>) -> bool {
+        self.looked
+            .take()
+            .is_some_and(|round| self.member.rest(round, deadline))
+    }
+
+    /// Says when the worker is to be rung, while its host looks elsewhere.
+    pub(crate) fn publish(&self, deadline: Option<Instant>) {
+        self.member.publish(deadline);
+    }
+}
