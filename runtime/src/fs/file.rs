@@ -27,8 +27,7 @@ use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
 
 use super::{Metadata, Operation, Permissions};
 use crate::wait::{self, Stop};
-use crate::worker::clock::hold;
-use crate::worker::context::{self, Caller};
+use crate::worker::context::{self, Caller, hold};
 
 /// One operation moves at most this many bytes.
 const CHUNK_BYTES: usize = 256 << 10;

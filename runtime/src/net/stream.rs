@@ -19,7 +19,7 @@ use super::tcp::FLAGS;
 use super::unacknowledged::unacknowledged;
 use crate::wait::leaf::Io;
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
-use crate::worker::clock::now;
+use crate::worker::context::now;
 
 /// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
 const SLICES_MAX: usize = 1024;

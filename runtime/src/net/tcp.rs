@@ -16,7 +16,7 @@ use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
 use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls, zero_timeout};
 use crate::wait::leaf::{Io, Side};
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
-use crate::worker::clock::now;
+use crate::worker::context::now;
 
 /// As many connections as the system lets wait (`/proc/sys/net/core/somaxconn` bounds it).
 pub(crate) const BACKLOG: i32 = 4096;

@@ -20,7 +20,7 @@ use crate::wait::leaf::{Io, Side};
 use crate::wait::sleep::Sleep;
 use crate::wait::socket::{Direction, ShortRead, Source, Watched};
 use crate::wait::{self, Stop};
-use crate::worker::clock::now;
+use crate::worker::context::now;
 
 /// The address of a Unix socket: std's own type, under another name because [`SocketAddr`](super::SocketAddr) is taken.
 pub use std::os::unix::net::SocketAddr as UnixSocketAddr;

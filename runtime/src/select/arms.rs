@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use pin_project_lite::pin_project;
 
 use crate::time::Sleep;
-use crate::worker::clock::now;
+use crate::worker::context::now;
 use crate::{block_on, wait};
 
 /// The choice of the arm that is polled first.

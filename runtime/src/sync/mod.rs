@@ -22,7 +22,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use crate::wait;
-use crate::worker::clock::now;
+use crate::worker::context::now;
 
 mod barrier;
 pub mod broadcast;

@@ -8,7 +8,8 @@ use crate::wait;
 mod interval;
 mod until;
 
-pub use crate::worker::clock::{Hold, VirtualClock, coarse_now, now};
+pub use crate::worker::clock::{Hold, VirtualClock};
+pub use crate::worker::context::{coarse_now, now};
 pub use interval::{Interval, Tick, interval, interval_at};
 pub use until::{News, wait_until, wait_until_async};
 

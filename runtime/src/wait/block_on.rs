@@ -6,7 +6,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use crate::wait;
-use crate::worker::clock::{Hold, hold};
+use crate::worker::clock::Hold;
+use crate::worker::context::hold;
 
 /// Waits for a future. A fiber suspends until it is ready, a plain thread blocks.
 ///

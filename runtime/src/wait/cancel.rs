@@ -22,8 +22,7 @@ use smallvec::SmallVec;
 
 use crate::wait::socket::Entry;
 use crate::worker::Worker;
-use crate::worker::clock::now;
-use crate::worker::context::{self, Caller};
+use crate::worker::context::{self, Caller, now};
 
 /// The blocking calls of a cancelled fiber go on working for this long while it unwinds.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);

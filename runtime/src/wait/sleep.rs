@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::wait::driver::LeafTimer;
-use crate::worker::clock::{coarse_now, now};
+use crate::worker::context::{coarse_now, now};
 
 /// A point in time as a future. It is ready when the time has come, or up to a few milliseconds later; never before.
 ///

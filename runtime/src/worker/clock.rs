@@ -1,8 +1,8 @@
 //! Which time a runtime lives in: the machine's, or that of a clock which a test moves.
 //!
 //! All that a runtime calls time is an [`Instant`]. On a virtual clock it is the clock's start and what the clock has moved since, so
-//! deadlines, sleeps and timeouts are the same types with either. A worker asks its [`Clock`] once per turn of its loop; [`now`]
-//! asks it for each call. [`osier_queue::clock`] has the protocol of the jump; here is the worker's part in it.
+//! deadlines, sleeps and timeouts are the same types with either. A worker asks its [`Clock`] once per turn of its loop; `now` in
+//! `worker/context.rs` asks it for each call. [`osier_queue::clock`] has the protocol of the jump; here is the worker's part in it.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -10,48 +10,14 @@ use std::time::{Duration, Instant};
 use osier_queue::Virtual;
 use osier_queue::clock::{self, Member, Sleeper};
 
-use super::Worker;
-use super::context;
-use super::remote::Remote;
-
 /// How long a worker with a poller that watches something looks at it before it says that there is nothing: bytes between
 /// two sockets of this machine may still be on their way through the kernel.
 const ON_THEIR_WAY: Duration = Duration::from_millis(1);
 
-/// What time it is for the caller: on a fiber, and wherever else a worker runs, that of its [runtime's
-/// clock](crate::Builder::clock); on a plain thread, and inside a callback queue, that of the machine.
-///
-/// ```
-/// use osier::time::VirtualClock;
-/// use std::time::Duration;
-///
-/// let runtime = osier::Runtime::builder().clock(VirtualClock::new()).build()?;
-/// runtime.run(|| {
-///     let start = osier::time::now();
-///     osier::sleep(Duration::from_secs(3600));
-///     assert_eq!(osier::time::now() - start, Duration::from_secs(3600));
-/// });
-/// # std::io::Result::Ok(())
-/// ```
-///
-/// # Suspends
-///
-/// Never.
-#[inline]
-pub fn now() -> Instant {
-    context::timekeeper(|worker| worker.clock().now()).unwrap_or_else(Instant::now)
-}
-
-/// When the current turn of this worker's loop began: a clock that costs nothing to read and is late by as long as the
-/// fibers of this turn have run. On a plain thread, the present.
-pub fn coarse_now() -> Instant {
-    context::timekeeper(|worker| worker.now()).unwrap_or_else(Instant::now)
-}
-
 /// A clock for tests: it stands still until it is moved, and moves by itself when nobody has anything to do.
 ///
 /// A runtime that is [built with it](crate::Builder::clock) takes every time from it: sleeps, timeouts, intervals, deadlines of I/O,
-/// [`now`] and [`coarse_now`]. Clones are handles on the same clock, and several runtimes may share it.
+/// [`now`](crate::time::now) and [`coarse_now`](crate::time::coarse_now). Clones are handles on the same clock, and several runtimes may share it.
 ///
 /// ```
 /// use osier::time::VirtualClock;
@@ -141,8 +107,8 @@ impl VirtualClock {
         Hold(self.0.hold())
     }
 
-    pub(crate) fn join(&self, remote: &'static Remote) -> Member {
-        self.0.join(Bed(remote))
+    pub(crate) fn join(&self, sleeper: impl Sleeper + 'static) -> Member {
+        self.0.join(sleeper)
     }
 }
 
@@ -150,28 +116,6 @@ impl VirtualClock {
 #[derive(Debug)]
 #[must_use = "dropped, it holds nothing"]
 pub struct Hold(#[expect(dead_code, reason = "dropped, it tells the clock")] clock::Hold);
-
-/// Holds the caller's clock, if that is one which could move by itself.
-pub(crate) fn hold() -> Option<Hold> {
-    let held = |worker: &Worker| match worker.clock() {
-        Clock::Real => None,
-        Clock::Virtual(seat) => Some(Hold(seat.member.clock().hold())),
-    };
-    context::worker(held).flatten()
-}
-
-/// A worker's sleep as its clock sees it.
-struct Bed(&'static Remote);
-
-impl Sleeper for Bed {
-    fn is_asleep(&self) -> bool {
-        self.0.parker.is_prepared()
-    }
-
-    fn wake(&self) {
-        self.0.ring();
-    }
-}
 
 /// A worker's clock.
 pub(crate) enum Clock {
@@ -199,6 +143,14 @@ impl Clock {
         }
     }
 
+    /// Keeps a clock that could move by itself from doing so.
+    pub(crate) fn hold(&self) -> Option<Hold> {
+        match self {
+            Clock::Real => None,
+            Clock::Virtual(seat) => Some(Hold(seat.member.clock().hold())),
+        }
+    }
+
     /// The time that belongs to this moment of the machine's clock.
     #[inline]
     pub(crate) fn time(&self, real: Instant) -> Instant {
@@ -216,12 +168,13 @@ impl Clock {
         }
     }
 
-    /// Before the worker sleeps: how long it is to look at its poller first. `None`: it may sleep.
+    /// Before the worker sleeps: how long it is to look at its poller first, which may watch something. `None`: it may
+    /// sleep.
     #[inline]
-    pub(crate) fn look(&self, remote: &Remote) -> Option<Duration> {
+    pub(crate) fn look(&self, watches: impl FnOnce() -> bool) -> Option<Duration> {
         match self {
             Clock::Real => None,
-            Clock::Virtual(seat) => seat.look(remote),
+            Clock::Virtual(seat) => seat.look(watches),
         }
     }
 }
@@ -236,13 +189,13 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    fn look(&self, remote: &Remote) -> Option<Duration> {
+    fn look(&self, watches: impl FnOnce() -> bool) -> Option<Duration> {
         let stirred = self.stirred.replace(false);
         if self.looked.get().is_some() && !stirred {
             return None;
         }
         self.looked.set(Some(self.member.look(stirred)));
-        Some(match remote.watches() && self.member.clock().is_automatic() {
+        Some(match watches() && self.member.clock().is_automatic() {
             true => ON_THEIR_WAY,
             false => Duration::ZERO,
         })

@@ -19,8 +19,10 @@
 
 use std::cell::Cell;
 use std::ptr;
+use std::time::Instant;
 
 use crate::worker::Worker;
+use crate::worker::clock::Hold;
 use crate::worker::core::Core;
 use crate::worker::remote::Remote;
 use crate::worker::waker::Word;
@@ -194,4 +196,39 @@ pub(crate) fn with_driver<T>(driver: &'static Remote, run: impl FnOnce() -> T) -
 /// Marks this thread as being inside the panic hook, or not. Returns the former mark, to be set back.
 pub(crate) fn set_panic_hook(inside: bool) -> bool {
     HERE.with(|here| here.panic_hook.replace(inside))
+}
+
+/// What time it is for the caller: on a fiber, and wherever else a worker runs, that of its [runtime's
+/// clock](crate::Builder::clock); on a plain thread, and inside a callback queue, that of the machine.
+///
+/// ```
+/// use osier::time::VirtualClock;
+/// use std::time::Duration;
+///
+/// let runtime = osier::Runtime::builder().clock(VirtualClock::new()).build()?;
+/// runtime.run(|| {
+///     let start = osier::time::now();
+///     osier::sleep(Duration::from_secs(3600));
+///     assert_eq!(osier::time::now() - start, Duration::from_secs(3600));
+/// });
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// # Suspends
+///
+/// Never.
+#[inline]
+pub fn now() -> Instant {
+    timekeeper(|worker| worker.clock().now()).unwrap_or_else(Instant::now)
+}
+
+/// When the current turn of this worker's loop began: a clock that costs nothing to read and is late by as long as the
+/// fibers of this turn have run. On a plain thread, the present.
+pub fn coarse_now() -> Instant {
+    timekeeper(|worker| worker.now()).unwrap_or_else(Instant::now)
+}
+
+/// Keeps the caller's clock from moving by itself, if it is one that could.
+pub(crate) fn hold() -> Option<Hold> {
+    worker(|worker| worker.clock().hold()).flatten()
 }

@@ -34,8 +34,7 @@ use crossbeam_deque::{Steal, Stealer, Worker as Deque};
 use pin_project_lite::pin_project;
 use slab::Slab;
 
-use crate::worker::clock::coarse_now;
-use crate::worker::context;
+use crate::worker::context::{self, coarse_now};
 use crate::worker::isolate::isolate;
 use crate::worker::remote::Remote;
 use crate::worker::running::{Entered, Locals};

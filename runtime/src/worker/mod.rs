@@ -259,7 +259,7 @@ impl Worker {
         let mut asleep_at = None;
         if self.has_work() || self.find_work() || self.linger() {
             // Only a look.
-        } else if let Some(look) = self.clock.look(self.remote) {
+        } else if let Some(look) = self.clock.look(|| self.remote.watches()) {
             timeout = Some(limit.map_or(look, |limit| look.min(limit)));
         } else {
             self.remote.parker.prepare();

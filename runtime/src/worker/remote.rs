@@ -26,6 +26,7 @@ use std::time::Instant;
 
 use osier_coro::stack::Label;
 use osier_poll::Poller;
+use osier_queue::clock::Sleeper;
 use osier_queue::{Inbox, Link, Links, Parker};
 
 use crate::wait::descriptor;
@@ -184,6 +185,17 @@ impl Remote {
 
     fn doorbell(&self) -> std::sync::MutexGuard<'_, Option<Arc<Poller>>> {
         self.poller.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A virtual clock sees whether a worker sleeps, and rings it.
+impl Sleeper for &'static Remote {
+    fn is_asleep(&self) -> bool {
+        self.parker.is_prepared()
+    }
+
+    fn wake(&self) {
+        self.ring();
     }
 }
 
