@@ -60,7 +60,7 @@ pub(crate) struct Shown {
 /// The note of a worker about itself.
 #[derive(Clone)]
 pub(crate) struct Answer {
-    /// On the worker's clock.
+    /// The time on the worker's clock.
     pub(crate) now: Instant,
     pub(crate) fibers: Vec<Shown>,
     pub(crate) resting: usize,

@@ -1,4 +1,4 @@
-//! Which time a runtime lives in: the machine's, or that of a clock which a test moves.
+//! The time of a runtime: the machine's, or that of a clock which a test moves.
 //!
 //! All that a runtime calls time is an [`Instant`]. On a virtual clock it is the clock's start and what the clock has moved since, so
 //! deadlines, sleeps and timeouts are the same types with either. A worker asks its [`Clock`] once per turn of its loop; `now` in
@@ -34,7 +34,7 @@ const ON_THEIR_WAY: Duration = Duration::from_millis(1);
 /// # When it moves by itself
 ///
 /// When every worker of every runtime on it has nothing that is ready, nothing that others have sent it, and a poller that
-/// reports nothing, the clock jumps to the earliest deadline. What the runtimes wait for outside of themselves the clock does not see: a
+/// reports nothing, the clock jumps to the earliest deadline. The clock does not see the outside of its runtimes: a
 /// socket whose peer is another process or a plain thread, a pipe, a signal, a child process. Then the jump is only a guess, and comes too
 /// early: [hold](VirtualClock::hold) the clock while the outside is at work, or [turn the jump off](VirtualClock::auto_advance) and
 /// [advance](VirtualClock::advance) by hand. Sockets between two fibers on the clock are seen.
@@ -61,7 +61,7 @@ impl VirtualClock {
         VirtualClock(Virtual::starting_at(start))
     }
 
-    /// What time it is on this clock.
+    /// The present on this clock.
     pub fn now(&self) -> Instant {
         self.0.now()
     }

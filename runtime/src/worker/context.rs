@@ -198,7 +198,7 @@ pub(crate) fn set_panic_hook(inside: bool) -> bool {
     HERE.with(|here| here.panic_hook.replace(inside))
 }
 
-/// What time it is for the caller: on a fiber, and wherever else a worker runs, that of its [runtime's
+/// The present as the caller has it: on a fiber, and wherever else a worker runs, that of its [runtime's
 /// clock](crate::Builder::clock); on a plain thread, and inside a callback queue, that of the machine.
 ///
 /// ```

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use osier::Runtime;
 use osier::sync::{Condvar, Mutex, mpmc, mpsc};
 
-/// What a thousand rounds allocate, after a hundred that may fill pools and tables.
+/// Counts the allocations of a thousand rounds, after a hundred that may fill pools and tables.
 fn allocations(mut round: impl FnMut()) -> usize {
     (0..100).for_each(|_| round());
     let before = counting::allocations();

@@ -1,4 +1,4 @@
-//! What a wait, a publication and a task allocate, counted by the allocator on the thread of the one worker.
+//! The allocations of a wait, a publication and a task, counted by the allocator on the thread of the one worker.
 
 mod channels;
 mod counting;

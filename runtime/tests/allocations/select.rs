@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What `wait` allocates in a hundred rounds, after a few that may fill pools and tables.
+/// Counts the allocations of a hundred rounds of `wait`, after a few that may fill pools and tables.
 fn allocations(mut wait: impl FnMut()) -> usize {
     (0..10).for_each(|_| wait());
     let before = counting::allocations();

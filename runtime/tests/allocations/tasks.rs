@@ -8,7 +8,7 @@ use osier::{Runtime, spawn_future, spawn_future_local};
 
 const ROUNDS: usize = 1000;
 
-/// What `round` allocates in a thousand of them, after a few that may fill queues and tables.
+/// Counts the allocations of a thousand rounds, after a few that may fill queues and tables.
 fn allocations(mut round: impl FnMut()) -> usize {
     (0..100).for_each(|_| round());
     let before = counting::allocations();

@@ -1,4 +1,4 @@
-//! What a callback can wait for: descriptors, mailboxes, files, sockets, names.
+//! Callbacks can wait for these: descriptors, mailboxes, files, sockets, names.
 
 use std::fs;
 use std::io::{ErrorKind, PipeReader, Read, Write};

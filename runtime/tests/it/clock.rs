@@ -16,7 +16,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
-/// What a test of hours may take: what the loop of a loaded machine takes, and no sleep.
+/// A test of hours may take this long: the loop of a loaded machine, and no sleep.
 const SOON: Duration = Duration::from_secs(20);
 
 fn on(clock: &VirtualClock, workers: usize) -> Runtime {

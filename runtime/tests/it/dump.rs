@@ -1,4 +1,4 @@
-//! What a dump shows, and that nobody is disturbed by it.
+//! Dumps show each fiber and task, and nobody is disturbed by it.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};

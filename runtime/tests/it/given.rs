@@ -1,4 +1,4 @@
-//! What most tests begin with: a runtime and two connected sockets.
+//! Most tests begin with this: a runtime and two connected sockets.
 
 use osier::Runtime;
 use osier::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! What the tests of the callback face share.
+//! A loop that the tests of callback queues share.
 
 use std::time::{Duration, Instant};
 

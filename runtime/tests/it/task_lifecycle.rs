@@ -26,7 +26,7 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// What happened to one future and its output.
+/// The history of one future and its output.
 #[derive(Default)]
 struct Seen {
     polls: AtomicUsize,
