@@ -13,7 +13,10 @@ fuzz_target!(|data: &[u8]| {
     for segment in path.segments() {
         let data = segment.data();
         assert!(!data.contains(&0));
-        assert!(data.split(|byte| matches!(byte, b'/' | b'\\')).all(|name| !matches!(name, b"." | b"..")));
+        assert!(
+            data.split(|byte| matches!(byte, b'/' | b'\\'))
+                .all(|name| !matches!(name, b"." | b".."))
+        );
         if let Some(name) = segment.name() {
             assert!(!name.is_empty() && !name.contains(&b'/'));
         }

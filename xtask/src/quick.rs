@@ -30,11 +30,7 @@ fn tests(packages: &[&str]) -> Outcome {
     let mut command = cargo();
     command.args(["test", "--locked", "--no-fail-fast"]).args(packages);
     let whole = packages.contains(&"--workspace");
-    command.args(if whole {
-        &["--lib", "--bins"][..]
-    } else {
-        &["--lib", "--bins", "--tests"]
-    });
+    command.args(if whole { &["--lib", "--bins"][..] } else { &["--tests"] });
     command.args(["--", "--show-output"]);
     step::tests("tests", &mut command, LIMIT)
 }
