@@ -1,4 +1,4 @@
-//! The step `features`: every feature of a crate compiles by itself, without a warning.
+//! The steps `features` and `package`: every feature compiles by itself, and every crate can be packaged.
 
 use super::LIMIT;
 use crate::root;
@@ -40,6 +40,24 @@ pub fn features() -> Outcome {
         ..outcome
     }
 }
+
+/// Makes the packages that a registry would get. It does not compile them once more; `cargo package --workspace` does.
+pub fn package() -> Outcome {
+    let mut command = cargo();
+    command.args(["package", "--workspace", "--locked", "--no-verify", "--allow-dirty"]);
+    for private in PRIVATE {
+        command.args(["--exclude", private]);
+    }
+    let mut count = 0;
+    let ok = step::run(&mut command, LIMIT, |line| {
+        count += usize::from(line.trim_start().starts_with("Packaged "));
+        true
+    });
+    Outcome::one_check("package", ok, count, "packages", Duration::ZERO)
+}
+
+/// The packages that no registry gets.
+const PRIVATE: &[&str] = &["osier-examples", "testkit", "xtask"];
 
 /// The names in the table `[features]` of a manifest.
 fn declared(manifest: &str) -> Vec<String> {

@@ -37,6 +37,7 @@ pub const STEPS: &[Step] = &[
     of("fuzz", Work::Both(fuzz::build, Lane::Computations, fuzz::run)),
     of("bench", Work::Both(build_heads, Lane::Tests, floor_of_the_bench)),
     of("features", Work::Compile(features::features)),
+    of("package", Work::Compile(features::package)),
     of("freebsd", Work::Compile(freebsd_types)),
 ];
 
