@@ -1,6 +1,4 @@
-//! What a server listens on, and where a client finds one: TCP and Unix sockets by one name each.
-//!
-//! `server` binds, `accept` takes connections from a [`Listener`]; upstreams are connected to by their [`Address`].
+//! Listening sockets and addresses of services, TCP and Unix alike.
 
 use std::fmt;
 use std::io;
@@ -21,7 +19,7 @@ pub(crate) fn ip_of_client(peer: SocketAddr, is_told: bool) -> Option<IpAddr> {
     (peer != NOWHERE || is_told).then(|| peer.ip())
 }
 
-/// Where a service is: `host:port`, or `unix:/path/of/the/socket`.
+/// The address of a service: `host:port`, or `unix:/path/of/the/socket`.
 ///
 /// ```
 /// use osier_web::Address;
@@ -216,7 +214,7 @@ fn knock(path: &Path) -> io::Result<()> {
     socket.connect(&socket2::SockAddr::unix(path)?)
 }
 
-/// How long another program may keep a lock on a folder before nobody waits for it any more.
+/// The longest wait for a lock that another program keeps on a folder.
 const TURN: Duration = Duration::from_secs(1);
 
 /// Lets one server at a time look for the socket file of another in its folder: a lock on the folder, which leaves no file behind.

@@ -16,7 +16,7 @@
 //! assert_eq!(reply.text(), "hello, Ada\n");
 //! ```
 //!
-//! What is different from a connection: one request each; the client never goes away while a handler waits, only at the bound
+//! Differences from a connection: one request each; the client never goes away while a handler waits, only at the bound
 //! of [`Ask::leave_after`]; a response is collected as a whole, in memory; and an upgrade is answered by its 101 and
 //! ends there, unless it is [asked for](Ask::upgrade).
 
@@ -42,7 +42,7 @@ use crate::conn::worker::Shared;
 use crate::conn::worker::Worker;
 use crate::{Handler, Server, Stream};
 
-/// Whom handlers see unless the test says otherwise.
+/// The client that handlers see unless the test says otherwise.
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4);
 
 /// The most that a response may have: a test is not to fill the machine's memory.
@@ -51,7 +51,7 @@ const REPLY_BYTES: usize = 256 << 20;
 /// Asks a router, or a server with its limits, without a connection.
 pub struct Client {
     shared: Arc<Shared>,
-    /// For a caller that is on no fiber; made for the first.
+    /// The runtime for callers on no fiber; made for the first.
     runtime: OnceLock<Runtime>,
 }
 
@@ -155,7 +155,7 @@ impl Ask<'_> {
         self
     }
 
-    /// What `reader` yields as the body, chunk by chunk: its pieces are the pieces that the handler's reads find. When it
+    /// Sends what `reader` yields as the body, chunk by chunk: its pieces are the pieces that the handler's reads find. When it
     /// fails or panics, so does the connection.
     pub fn reader(mut self, reader: impl Read + Send + 'static) -> Self {
         self.body = Some(Outgoing {
@@ -197,7 +197,7 @@ impl Ask<'_> {
             .body(text)
     }
 
-    /// Whom the handler sees as the client; `127.0.0.1:4` otherwise.
+    /// Sets the client's address that the handler sees; `127.0.0.1:4` otherwise.
     pub fn peer(mut self, peer: SocketAddr) -> Self {
         self.peer = peer;
         self
@@ -358,7 +358,7 @@ fn exchange(
     (memory.received.into_inner(), connection)
 }
 
-/// What came back.
+/// The response, as a client receives it.
 #[derive(Clone, Debug)]
 pub struct Reply {
     status: StatusCode,
@@ -449,13 +449,13 @@ impl Reply {
         serde_json::from_slice(&self.body)
     }
 
-    /// Whether the body has come to its end: a handler that fails in the middle cuts it off.
+    /// True if the body has come to its end: a handler that fails in the middle cuts it off.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 }
 
-/// What a reader yields as a chunked body.
+/// A reader's bytes, framed as a chunked body.
 struct Chunks {
     reader: Box<dyn Read>,
     /// Framed and not yet taken.

@@ -1,8 +1,7 @@
 //! The body of a request: read by the handler, from what is left in the connection's buffer and then from the socket.
 //!
-//! Made by `exchange` for each request, over the part of the input buffer that follows the head. Bytes beyond the body
-//! belong to the next request: they stay in the buffer, and what was not read of the body is drained or closes the
-//! connection.
+//! Each request has one, over the part of the input buffer that follows the head. Bytes beyond the body belong to the next
+//! request and stay in the buffer. A part of the body that the handler has not read is drained, or closes the connection.
 
 use std::error::Error;
 use std::io::{self, Read};
@@ -37,7 +36,7 @@ pub struct RequestBody<'a> {
     length: BodyLength,
     /// The input buffer after the head; never empty when the body is not in it as a whole.
     buffer: &'a mut [u8],
-    /// What has been received and not been taken by the decoder.
+    /// The received bytes that the decoder has not taken.
     unread: ops::Range<usize>,
     /// The client waits for `100 Continue`.
     awaited: bool,
@@ -150,13 +149,13 @@ impl<'a> RequestBody<'a> {
         Ok(())
     }
 
-    /// Where answers go, for an interim one: what is written leaves at the latest when this fiber, the connection's own,
+    /// The output of the connection, for an interim response: it leaves at the latest when this fiber, the connection's own,
     /// suspends. The client must have been [invited](RequestBody::invite) before the body is given to another.
     pub(crate) fn output(&self) -> &'a Output<'a> {
         self.output
     }
 
-    /// Whether some of it, or perhaps only of its framing, has been received and not been read.
+    /// True if a part of the body, or perhaps only of its framing, has been received and not been read.
     pub(crate) fn has_received(&self) -> bool {
         self.ahead.is_some() || (!self.unread.is_empty() && !self.is_done())
     }
@@ -208,7 +207,7 @@ impl<'a> RequestBody<'a> {
         whole
     }
 
-    /// What the buffer holds beyond what was taken: the beginning of the next request, once the body is done.
+    /// The bytes of the buffer that have not been taken: the beginning of the next request, once the body is done.
     pub(crate) fn unread(&self) -> ops::Range<usize> {
         self.unread.clone()
     }
@@ -218,7 +217,7 @@ impl<'a> RequestBody<'a> {
         self.decoder.is_done() && self.ahead.is_none()
     }
 
-    /// Whether the rest is worth reading for the sake of the connection: it is on its way, and not more than `bound`
+    /// True if the rest is worth reading to keep the connection: it is on its way, and not more than `bound`
     /// bytes as far as one can tell.
     pub(crate) fn is_drainable(&self, bound: u64) -> bool {
         self.is_done() || (!self.awaited && self.failed.is_none() && self.decoder.plain() <= bound)

@@ -1,6 +1,6 @@
 //! The body of a response: bytes, a reader, a range of a file, or a closure that writes.
 //!
-//! Made by handlers, taken apart by `output`.
+//! A handler makes it, and the server sends it once.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,12 +12,12 @@ use crate::RequestBody;
 use crate::conn::output::Outlet;
 use crate::conn::upgrade::Takeover;
 
-/// What follows the head of a response.
+/// The body of a response.
 ///
 /// It need not be `Send`: it is sent by the fiber that made it.
 pub struct Body {
     pub(crate) kind: Kind,
-    /// Whether a bare value of this kind is text; `None` if that is not known.
+    /// True if a bare value of this kind is text; `None` if that is not known.
     pub(crate) text: Option<bool>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Kind {
         offset: u64,
         len: u64,
     },
-    /// With the number of bytes it will write, if that is known.
+    /// The number is how many bytes it will write, if that is known.
     FileParts(Box<FileParts>),
     Stream(Producer, Option<u64>),
     Duplex(Exchanger),
@@ -103,7 +103,7 @@ impl Body {
     }
 
     /// `len` bytes of `file` from `offset` on, by `sendfile`; the file's own position does not matter and is left alone.
-    /// When the file is shorter by the time it is sent, the connection is closed.
+    /// The connection is closed if the file is shorter by the time it is sent.
     pub fn file(file: impl Into<Arc<File>>, offset: u64, len: u64) -> Self {
         Body {
             kind: Kind::File {
@@ -128,7 +128,7 @@ impl Body {
         }
     }
 
-    /// What `write` writes; see [`Response::stream`](crate::Response::stream).
+    /// The bytes that `write` writes; see [`Response::stream`](crate::Response::stream).
     pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'static) -> Self {
         Body {
             kind: Kind::Stream(Box::new(move |out| write(out)), None),
@@ -136,7 +136,7 @@ impl Body {
         }
     }
 
-    /// What `exchange` writes, while it may still read the request's body, also from a second fiber of the same worker
+    /// The bytes that `exchange` writes, while it may still read the request's body, also from a second fiber of the same worker
     /// ([`Scope::spawn_local`](osier::Scope::spawn_local)): for a proxy, which passes both on at once.
     ///
     /// A client that waits for `100 Continue` gets it before the response's head. When `exchange` fails the connection is

@@ -14,12 +14,12 @@ use zstd::stream::write::Encoder as ZstdEncoder;
 
 use crate::compress::negotiate::Coding;
 
-/// How much time a byte is worth.
+/// The time that a byte is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
     /// Sent once, and somebody waits for it.
     Once,
-    /// Kept and sent many times.
+    /// The result is kept and sent many times.
     Kept,
 }
 
@@ -73,7 +73,7 @@ impl Encoder {
         encoder.finish()
     }
 
-    /// What has collected; to be emptied by the caller.
+    /// The encoded bytes so far. The caller empties it.
     pub(crate) fn encoded(&mut self) -> &mut Vec<u8> {
         match self {
             Encoder::Brotli(encoder) => encoder.get_mut(),

@@ -1,4 +1,4 @@
-//! Compression of what handlers answer, by the client's Accept-Encoding.
+//! Compression of responses, by the client's Accept-Encoding.
 //!
 //! [`filter`], or [`Settings::filter`], is called after the handler, on the same fiber. A body whose bytes are there is encoded at once; one that is
 //! produced while it is sent is encoded as it comes, and whatever the handler has written leaves the encoder on `flush`
@@ -41,7 +41,7 @@ pub(crate) const INLINE: usize = 4 * 1024;
 /// A stream lets the other fibers of its worker run after this many bytes.
 const TURN: usize = 64 * 1024;
 
-/// What is compressed, and how.
+/// Settings of compression: which bodies, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Bodies of fewer bytes are left alone. 1 KiB by default: they fit in one packet with their head as they are.
@@ -161,7 +161,7 @@ const BARS: [&str; 6] = [
     "repr-digest",
 ];
 
-/// Whether bodies of this content type shrink: text, and the usual formats that are not compressed by themselves.
+/// True if bodies of this content type shrink: text, and the usual formats that are not compressed by themselves.
 pub fn is_compressible(content_type: &[u8]) -> bool {
     let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default();
     let Ok(essence) = std::str::from_utf8(essence.trim_ascii()) else {
@@ -287,11 +287,11 @@ fn pipe(
     out.write_all(&encoder.finish()?)
 }
 
-/// From the handler to the output.
+/// Encodes on the way from the handler to the output.
 struct Pipe<'o> {
     encoder: Encoder,
     out: &'o mut dyn Write,
-    /// Whether the encoder holds anything back.
+    /// True while the encoder holds bytes back.
     is_dirty: bool,
     /// Bytes written.
     taken: u64,

@@ -1,6 +1,6 @@
 //! The Accept-Encoding field: which of the forms on offer a client wants.
 //!
-//! Called by `compress.rs` and by `files/answer.rs`; pure. Weights are thousandths, because that is all the grammar can say.
+//! Pure. Weights are thousandths, because that is all the grammar can say.
 //!
 //! Source: RFC 9110 sections 12.4.2 and 12.5.3.
 
@@ -22,7 +22,7 @@ impl Coding {
     // The position, which is the value of the variant, is the index into arrays of forms.
     pub const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
-    /// What is appended to the name of the file.
+    /// The suffix of a file in this coding.
     pub fn suffix(self) -> &'static str {
         match self {
             Coding::Brotli => ".br",
@@ -56,12 +56,12 @@ impl FromStr for Coding {
     }
 }
 
-/// What to send.
+/// The form to send.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Choice {
-    /// As it is.
+    /// The identity.
     Identity,
-    /// In this coding.
+    /// This coding.
     Encoded(Coding),
     /// The client refuses every form there is: 406.
     Nothing,

@@ -1,6 +1,6 @@
 //! The `date` field of every response, made once per second and worker.
 //!
-//! `worker` owns one; a burst refreshes it with the loop's clock reading, so that no request reads a clock.
+//! A worker owns one. A burst refreshes it with the loop's clock reading, so that no request reads a clock.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use osier_http::DateLine;
 
 pub(crate) struct DateCache {
     line: DateLine,
-    /// When the line's second is over.
+    /// The end of the line's second.
     until: Instant,
 }
 

@@ -71,11 +71,11 @@ enum Stage {
 #[derive(Default)]
 struct Announced {
     bytes: Vec<u8>,
-    /// From the first byte on.
+    /// Runs from the first byte on.
     deadline: Option<Instant>,
 }
 
-/// With a buffer full of it, it is known whether it is one.
+/// A full buffer is enough to decide whether the bytes are a header.
 const _: () = assert!(proxy_protocol::HEADER_MAX < INPUT_BYTES);
 
 struct Taken {
@@ -86,7 +86,7 @@ struct Taken {
 /// The beginning of a head. Looked at once per byte, however the bytes drip in.
 struct Partial {
     bytes: Vec<u8>,
-    /// Of `bytes`; the rest is room.
+    /// The filled part of `bytes`; the rest is room.
     filled: usize,
     scanner: HeadScanner,
     deadline: Option<Instant>,
@@ -133,7 +133,7 @@ impl Conn {
         }
     }
 
-    /// What becomes of an upgrade whose request came over no socket: a connection that begins with the new protocol. Its other end.
+    /// Opens a connection that begins with the new protocol, for an upgrade whose request came over no socket. Returns its other end.
     pub(crate) fn begin_with(takeover: Takeover, worker: &Rc<Worker>, peer: SocketAddr) -> io::Result<Stream> {
         let (ours, theirs) = UnixStream::pair()?;
         let ours = Stream::from(ours);
@@ -325,7 +325,7 @@ impl Conn {
         }
     }
 
-    /// Until the next request begins.
+    /// Sleeps until the next request begins.
     fn sleep(&mut self) -> Next {
         self.stage = Stage::Idle;
         self.link.resting.set(true);
@@ -419,12 +419,12 @@ impl Drop for Conn {
     }
 }
 
-/// Whose connection it is; nobody's, on a Unix socket.
+/// The IP address of a peer; none on a Unix socket.
 fn ip(peer: SocketAddr) -> Option<IpAddr> {
     (peer != NOWHERE).then(|| peer.ip().to_canonical())
 }
 
-/// When `time` from now is; `None`, which is never, beyond what the clock can tell.
+/// The instant `time` from now; `None`, which means never, if the clock cannot tell it.
 fn after(time: Duration) -> Option<Instant> {
     osier::time::coarse_now().checked_add(time)
 }

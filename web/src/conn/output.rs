@@ -1,4 +1,4 @@
-//! What goes out: the responses of a burst collect in one buffer, in order, and leave in as few writes as possible.
+//! The output of a burst: its responses collect in one buffer, in order, and leave in as few writes as possible.
 //!
 //! One [`Output`] lives for one burst on its fiber's stack. It is flushed by the burst at its end and at [`HIGH_WATER`], by
 //! the bodies that do not fit the buffer, before `100 Continue`, and, through the fiber's hook, before the fiber suspends
@@ -16,7 +16,7 @@ use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
 use crate::conn::peer::Sink;
 
-/// Beyond this many collected bytes they go out.
+/// The buffer is flushed when it holds this many bytes.
 pub(crate) const HIGH_WATER: usize = 64 << 10;
 
 /// A piece of a streamed body is collected with others below this many bytes, and else sent from where it is.
@@ -39,10 +39,10 @@ pub(crate) struct Output<'c> {
 
 pub(crate) struct State {
     pub(crate) buffer: Vec<u8>,
-    /// Where the data of a chunk begins whose length is still open.
+    /// The place where the data of the open chunk begins; its length is not written yet.
     chunk: Option<usize>,
     broken: bool,
-    /// How often bytes have left.
+    /// The number of flushes so far.
     flushes: u64,
 }
 
@@ -118,7 +118,7 @@ impl<'c> Output<'c> {
         self.state().flush(self.sink, &[])
     }
 
-    /// What the fiber's hook does before a suspension; errors are met again by whoever writes next.
+    /// Flushes from the fiber's hook, before a suspension. The next write meets an error again.
     pub(crate) fn flush_before_suspension(&self) {
         if let Ok(mut state) = self.state.try_borrow_mut()
             && !state.buffer.is_empty()
@@ -222,7 +222,7 @@ impl State {
     }
 }
 
-/// Where a body goes that is produced while it is sent.
+/// The destination of a body that is produced while it is sent.
 pub(crate) trait Outlet: Write {
     /// The client's socket, when all that was written before has left: for who passes bytes on without seeing them, and
     /// says so by [`sent`](Outlet::sent). `None` where somebody has to see them: to frame, encode or keep them.
@@ -230,7 +230,7 @@ pub(crate) trait Outlet: Write {
         Ok(None)
     }
 
-    /// So many bytes have gone out over the socket, or the client does not take any more.
+    /// Records that the caller has sent so many bytes over the socket, or that the client takes no more.
     fn sent(&mut self, sent: io::Result<usize>) -> io::Result<()> {
         sent.map(drop)
     }

@@ -30,10 +30,10 @@ enum End<'w> {
 pub(crate) struct Memory {
     pub(crate) worker: Rc<Worker>,
     pub(crate) peer: SocketAddr,
-    /// What follows the request's head.
+    /// The body of the request, as the client sends it.
     pub(crate) body: RefCell<Box<dyn Read>>,
     pub(crate) received: RefCell<Vec<u8>>,
-    /// After so many bytes the client is gone.
+    /// The number of bytes after which the client is gone.
     pub(crate) bound: usize,
 }
 
@@ -64,7 +64,7 @@ impl<'w> Peer<'w> {
         matches!(self.end, End::Link(link) if link.is_proxied())
     }
 
-    /// Where the client has reached the server, if it was over a network.
+    /// The address at which the client has reached the server; none on a Unix socket.
     pub(crate) fn local_addr(self) -> Option<SocketAddr> {
         let stream = self.stream()?;
         self.worker.server.bound.or_else(|| stream.local_addr().ok())
@@ -94,7 +94,7 @@ impl<'w> Peer<'w> {
     }
 }
 
-/// Where answers go.
+/// The destination of responses.
 #[derive(Clone, Copy)]
 pub(crate) enum Sink<'c> {
     Stream(&'c Stream),
@@ -145,7 +145,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// What the socket takes of `bytes` at once, being told that more follows; nothing where there is no socket.
+    /// Sends what the socket takes of `bytes` at once, with a note that more follows; nothing where there is no socket.
     pub(crate) fn send_joined(self, bytes: &[u8]) -> usize {
         use rustix::net::SendFlags;
         match self {

@@ -17,7 +17,7 @@ pub(crate) trait Serve: Send + Sync {
     ///
     /// # Suspends
     ///
-    /// As handlers and flushes do.
+    /// When a handler or a flush does.
     fn serve(&self, peer: Peer<'_>, output: &Output<'_>, input: &mut Input) -> After;
 
     /// Answers a client whose request head did not come as a whole in time.
@@ -35,7 +35,7 @@ pub(crate) struct Input {
     pub(crate) end: usize,
 }
 
-/// What the connection does next.
+/// The next step of a connection, after its requests have been answered.
 pub(crate) enum After {
     /// Waits for bytes; what is left of the input is an incomplete head, which the scanner has seen.
     Wait(HeadScanner),

@@ -7,15 +7,15 @@ use std::time::Duration;
 /// How long a server waits for its clients. All of them are on by default; `Duration::MAX` is for ever.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For a whole request head, counted from its first byte: then 408 and close. 10 s.
+    /// Time for a whole request head, counted from its first byte; then 408 and close. 10 s.
     pub header: Duration,
-    /// For the next bytes of a request body that a handler reads: then the read fails with `TimedOut`. 30 s.
+    /// Time for the next bytes of a request body that a handler reads; then the read fails with `TimedOut`. 30 s.
     pub body: Duration,
-    /// For the first byte of the next request on a kept connection: then close. 60 s.
+    /// Idle timeout: time for the first byte of the next request on a keep-alive connection; then close. 60 s.
     pub idle: Duration,
-    /// For a client to take the next bytes of a response: then close. 30 s.
+    /// Time for a client to take the next bytes of a response; then close. 30 s.
     pub write: Duration,
-    /// For running requests once a shutdown has been asked for: then their connections are cut. 10 s.
+    /// Time for in-flight requests after a shutdown has been asked for; then their connections are cut. 10 s.
     pub drain: Duration,
 }
 

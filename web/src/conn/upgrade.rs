@@ -6,9 +6,8 @@
 //!                    Response::upgrade_dormant: a Session in the connection's box; a fiber only while it is woken
 //! ```
 //!
-//! `burst` hands the response's [`Takeover`] to `conn`, which owns it from then on. Nothing of the server's buffers is held
-//! while a session rests. The frame that cancels a handler whose client is gone has been left before: such code meets the
-//! end of its client where it reads or writes.
+//! The connection owns the response's [`Takeover`] from the 101 on. A session at rest holds none of the server's buffers.
+//! Nothing cancels code whose client is gone any more: it meets the end of its client where it reads or writes.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -21,7 +20,7 @@ use osier::net::Stream;
 
 use crate::conn::worker::Link;
 
-/// What takes a connection over.
+/// The code that takes a connection over.
 pub(crate) enum Takeover {
     Run(Box<dyn FnOnce(&mut Upgraded)>),
     Rest(Box<dyn Session>),
@@ -45,7 +44,7 @@ pub trait Session: 'static {
     /// A read that finds nothing fails with `TimedOut` after a millisecond: read what is there and sleep again.
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> Next;
 
-    /// As [`Dormant::poll_woken`](osier::dormant::Dormant::poll_woken): polls the leaves the session waits for.
+    /// Polls the leaves the session waits for, as [`Dormant::poll_woken`](osier::dormant::Dormant::poll_woken) does.
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending
@@ -71,7 +70,7 @@ impl Upgraded {
         &self.link.stream
     }
 
-    /// What has been received and can be read without asking the socket.
+    /// The bytes that have been received and not been read; reading them asks no socket.
     pub fn buffered(&self) -> &[u8] {
         &self.unread[self.taken..]
     }
@@ -81,7 +80,7 @@ impl Upgraded {
         self.link.peer()
     }
 
-    /// Whether the server is shutting down: say goodbye, and end.
+    /// True while the server shuts down: say goodbye, and end.
     pub fn is_draining(&self) -> bool {
         self.link.worker.draining.get()
     }

@@ -1,4 +1,4 @@
-//! What the workers of a server share, and what one worker keeps for it: warm buffers, the date, the list of its connections.
+//! The state that the workers of a server share, and the state of one worker: warm buffers, the date, its connections.
 //!
 //! A worker leads to what serves requests, which may upgrade a connection, which leads to the worker: `worker`, `serve` and
 //! `upgrade` name each other, and nothing else in this crate does.
@@ -34,7 +34,7 @@ const POOLED: usize = 64;
 /// An output buffer that has grown beyond this is not kept.
 const OUTPUT_KEPT: usize = 128 << 10;
 
-/// How much above the mean a worker's connections may be before fresh ones go elsewhere, at least.
+/// A worker takes at least this many connections above the mean before fresh ones go to another worker.
 const UNEVEN: usize = 8;
 
 /// The read timeout between requests. A connection is woken to read what is there; should there be nothing after all, it
@@ -57,20 +57,20 @@ pub(crate) struct Worker {
     hand: Cell<usize>,
 }
 
-/// On a cache line of its own: each worker writes its own counter.
+/// A counter on a cache line of its own: each worker writes its own.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct ConnectionCount(AtomicUsize);
 
-/// What the workers of a server have in common. Read-only, apart from the counters of connections, which change when a
+/// The state that the workers of a server share. Read-only, apart from the counters of connections, which change when a
 /// connection opens or closes and never per request.
 pub(crate) struct Shared {
-    /// What answers requests.
+    /// Answers requests.
     pub(crate) app: Box<dyn Serve>,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
     pub(crate) max_connections: usize,
-    /// Where every connection has come to, when the listeners say so: without asking the system for each.
+    /// The local address of every connection, when the listeners have only one. Saves a system call for each connection.
     pub(crate) bound: Option<SocketAddr>,
     pub(crate) trusted: Option<Trusted>,
     pub(crate) log: Log,
@@ -114,7 +114,7 @@ impl Shared {
     }
 }
 
-/// What a burst needs.
+/// The buffers of one burst.
 pub(crate) struct Buffers {
     pub(crate) input: Box<[u8]>,
     pub(crate) output: Vec<u8>,
@@ -280,7 +280,7 @@ impl Link {
         self.peer.set(proxied);
     }
 
-    /// Whether a balancer has named the client.
+    /// True if a balancer has named the client.
     pub(crate) fn is_proxied(&self) -> bool {
         self.peer.get().is_proxied
     }

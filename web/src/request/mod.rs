@@ -1,6 +1,6 @@
-//! What a handler is given: the head, borrowed from the connection's buffer, and the body as a reader.
+//! A request as its handler sees it: the head, borrowed from the connection's buffer, and the body as a reader.
 //!
-//! Made by `exchange` for each request; nothing in it is copied until it is asked for.
+//! Nothing in a request is copied until it is asked for.
 
 #[cfg(feature = "cookies")]
 mod cookies;
@@ -27,10 +27,10 @@ use crate::listen::ip_of_client;
 use crate::request::state::States;
 use crate::{Rejection, RequestBody, RequestId};
 
-/// What is left of a request for whoever is told that it was answered.
+/// Per-request notes that the observer reads after the response: the request id, made on demand, and the application's label.
 #[derive(Default)]
 pub(crate) struct Marks {
-    /// Made when it is first asked for.
+    /// Made at the first use.
     pub(crate) id: Cell<Option<RequestId>>,
     pub(crate) label: Cell<u32>,
 }
@@ -43,7 +43,7 @@ impl Marks {
     }
 }
 
-/// The targets that a request was given in place of its own: each lives as long as the request, which borrows from it.
+/// Targets that [`Request::retarget`] has set, oldest first. The request borrows from them, so each lives as long as it.
 #[derive(Default)]
 pub(crate) struct Turns<'a>(OnceCell<Box<Turn<'a>>>);
 
@@ -53,7 +53,7 @@ struct Turn<'a> {
     next: Turns<'a>,
 }
 
-/// What the parameters of a route have matched.
+/// The parameters of a route, and what they have matched.
 #[derive(Clone, Copy)]
 pub(crate) struct Matched<'a> {
     pub(crate) params: &'a Params<'a, 'a>,
@@ -99,7 +99,7 @@ pub struct Request<'a> {
     pub(crate) extensions: Extensions,
     pub(crate) turns: &'a Turns<'a>,
     pub(crate) states: &'a States,
-    /// How much of the path is the prefix that the handler is mounted at.
+    /// The length of the path's prefix that the handler is mounted at.
     pub(crate) mount: usize,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Request<'a> {
         &self.path()[self.mount..]
     }
 
-    /// What follows the target's first `?`, still percent-encoded.
+    /// The query: the part of the target after its first `?`, still percent-encoded.
     pub fn query(&self) -> Option<&'a str> {
         self.head.query()
     }
@@ -170,19 +170,19 @@ impl<'a> Request<'a> {
             .map(|(_, value)| decode_form(value))
     }
 
-    /// What the route's `{name}` matched, percent-decoded; bytes that are not UTF-8 become U+FFFD.
+    /// The part of the path that the route's `{name}` matched, percent-decoded; bytes that are not UTF-8 become U+FFFD.
     pub fn param(&self, name: &str) -> Option<Cow<'a, str>> {
         self.param_raw(name)
             .map(|raw| percent_decode(raw.as_bytes()).decode_utf8_lossy())
     }
 
-    /// What the route's `{name}` matched, as it was sent.
+    /// The part of the path that the route's `{name}` matched, as it was sent.
     pub fn param_raw(&self, name: &str) -> Option<&'a str> {
         let matched = self.params?;
         matched.params.get(name).map(|part| matched.sent(part))
     }
 
-    /// Whom the request addresses: `host` or `host:port`. Only an HTTP/1.0 request may lack it.
+    /// The host that the request addresses: `host` or `host:port`. Only an HTTP/1.0 request may lack it.
     pub fn host(&self) -> Option<&'a str> {
         self.head.host()
     }
@@ -210,7 +210,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether the client's address is what a trusted balancer has told in the PROXY protocol; see
+    /// True if the client's address comes from a trusted balancer, by the PROXY protocol; see
     /// [`Server::proxy_protocol`](crate::Server::proxy_protocol).
     pub fn is_proxied(&self) -> bool {
         self.body.is_proxied()
@@ -221,7 +221,7 @@ impl<'a> Request<'a> {
         self.body.peer()
     }
 
-    /// The client's IP address; none on a Unix socket, unless a trusted balancer has told one.
+    /// The client's IP address; none on a Unix socket, unless a trusted balancer has named one.
     pub fn client_ip(&self) -> Option<IpAddr> {
         ip_of_client(self.peer(), self.is_proxied())
     }
@@ -245,17 +245,17 @@ impl<'a> Request<'a> {
         self.marks.label.set(label);
     }
 
-    /// What the code before the handler has found out, by type.
+    /// Values that code before the handler has left for it, by type.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
 
-    /// As [`Request::extensions`], to be added to.
+    /// The [`extensions`](Request::extensions), to be added to.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.extensions
     }
 
-    /// What the router [shares](crate::Router::state) with its handlers.
+    /// The state of type `T` that the router [shares](crate::Router::state) with its handlers.
     ///
     /// # Errors
     ///

@@ -38,10 +38,10 @@ pub use osier_http::multipart::Limits;
 use crate::request::extract::too_large;
 use crate::{Rejection, Request, RequestBody};
 
-/// What is held of a form at once: as much as a visit to the disk moves, and more than any head of a part.
+/// The part of a form that is held at once: as much as a visit to the disk moves, and more than any head of a part.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The most that one head of a part may be told to have.
+/// The largest setting for the head of a part.
 const HEAD_BYTES: usize = BUFFER_BYTES - 256;
 
 impl<'a> Request<'a> {
@@ -91,15 +91,15 @@ pub struct Multipart<'r, 'a> {
     body: &'r mut RequestBody<'a>,
     /// Room for `BUFFER_BYTES`, once something has been read.
     buffer: Vec<u8>,
-    /// What has been received and not been taken by the parser.
+    /// The received bytes that the parser has not taken.
     unread: Range<usize>,
     /// The part that was given out last has not ended.
     in_part: bool,
-    /// The same answer for whoever asks again.
+    /// The rejection, for the next call too.
     failed: Option<Malformed>,
 }
 
-/// What the parser has found, in places of the buffer.
+/// An event of the parser, with its places in the buffer.
 enum Found {
     Part(Box<codec::Part>),
     Data(Range<usize>),
@@ -193,7 +193,7 @@ impl fmt::Debug for Multipart<'_, '_> {
 pub struct Part<'p, 'r, 'a> {
     form: &'p mut Multipart<'r, 'a>,
     head: Box<codec::Part>,
-    /// Of the form's buffer: found and not yet read.
+    /// The part of the form's buffer that has been found and not been read.
     data: Range<usize>,
 }
 
@@ -202,7 +202,7 @@ pub struct Part<'p, 'r, 'a> {
 pub struct Saved {
     /// Its name is chosen at random.
     pub path: PathBuf,
-    /// How long it is.
+    /// The length in bytes.
     pub bytes: u64,
 }
 
@@ -212,13 +212,13 @@ impl Part<'_, '_, '_> {
         self.head.name()
     }
 
-    /// What the client calls the file, if it is one; whatever the client likes, `../../etc/passwd` for example. To be shown, not
+    /// The client's name for the file, if it is one; it may be anything, `../../etc/passwd` for example. To be shown, not
     /// to be opened.
     pub fn file_name(&self) -> Option<&str> {
         self.head.file_name()
     }
 
-    /// What the client says the data is.
+    /// The content type that the client names.
     pub fn content_type(&self) -> Option<&str> {
         self.head.content_type()
     }

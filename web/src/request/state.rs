@@ -1,4 +1,4 @@
-//! What a router shares with its handlers: at most one value of each type.
+//! The state that a router shares with its handlers: at most one value of each type.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,13 +1,12 @@
 //! A body whose backend has failed, said by the error that ends it.
 //!
-//! Made by whoever passes the body on; read by the server, which may still answer something else when nothing of the response
-//! has left.
+//! The gateway makes it. The server reads it, and may still send another response when nothing of the first has left.
 
 use std::{error, fmt, io};
 
 use http::StatusCode;
 
-/// What the client is told in place of a response of which nothing is out, and what the log says.
+/// The status of the response in place of one of which nothing has left, and the text for the log.
 #[derive(Debug)]
 pub(crate) struct Broken {
     status: StatusCode,

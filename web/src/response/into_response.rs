@@ -1,4 +1,4 @@
-//! What a handler may return: the usual types, and how each becomes a response.
+//! Types that a handler may return, and how each becomes a response.
 
 use std::borrow::Cow;
 use std::convert;
@@ -7,7 +7,7 @@ use http::StatusCode;
 
 use crate::{Body, Response};
 
-/// What a handler may return.
+/// A type that a handler may return.
 ///
 /// Implement it for error types, so that handlers can use `?`:
 ///

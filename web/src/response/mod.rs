@@ -1,7 +1,7 @@
-//! What a handler returns, and everything that can be turned into it.
+//! A response: status, fields and body.
 //!
-//! A response is built by the handler and consumed by `answer` on the same fiber. Its fields are kept as lines that are
-//! ready to go out, so that a response without fields of its own allocates nothing.
+//! The handler builds it, and the server sends it on the same fiber. Its fields are kept as lines that are ready to go out, so
+//! that a response without fields of its own allocates nothing.
 
 pub(crate) mod broken;
 pub(crate) mod into_response;
@@ -19,7 +19,7 @@ use crate::Body;
 use crate::body::outgoing::Kind;
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
 
-/// What a bare text is sent with, and bare bytes.
+/// The content types of bare text and of bare bytes.
 const TEXT: &str = "text/plain; charset=utf-8";
 const BYTES: &str = "application/octet-stream";
 
@@ -34,7 +34,7 @@ fn content_type_line(value: &str) -> FieldLines {
     line
 }
 
-/// Kept apart from the other fields because it is nearly always a literal: most responses then allocate nothing.
+/// The content type, kept apart from the other fields: it is nearly always a literal, so most responses allocate nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentType {
     Unset,
@@ -44,7 +44,7 @@ pub(crate) enum ContentType {
 }
 
 impl ContentType {
-    /// Of a body that nobody has said it for.
+    /// The content type of a body whose handler names none.
     #[inline]
     fn natural(body: &Body) -> Self {
         match body.text {
@@ -295,7 +295,7 @@ impl Response {
         self
     }
 
-    /// Whether this is what a backend has answered, of [`Proxy`](crate::proxy::Proxy) or [`FastCgi`](crate::fastcgi::FastCgi);
+    /// True if a backend has made this response, through [`Proxy`](crate::proxy::Proxy) or [`FastCgi`](crate::fastcgi::FastCgi);
     /// what these say in place of one, of a path without a script for example, is not.
     pub fn is_of_backend(&self) -> bool {
         self.of_backend

@@ -21,9 +21,9 @@ pub struct Rejection(Kind);
 #[derive(Debug)]
 enum Kind {
     Told(StatusCode, Cow<'static, str>),
-    /// Of the body, or of what it was written to.
+    /// A failure of the body, or of the place it was written to.
     Io(io::Error),
-    /// For the log.
+    /// A text for the log.
     Internal(String),
 }
 

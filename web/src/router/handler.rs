@@ -1,4 +1,4 @@
-//! What a server answers with: a router, or one function for all requests.
+//! The handler of a server: a router, or one function for all requests.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -11,8 +11,7 @@ use crate::router::route::{Endpoint, Route};
 use crate::router::{Found, Router};
 use crate::{IntoResponse, Request};
 
-/// What answers the requests of a [`Server`](crate::Server): made from a [`Router`], or from a function, which then gets every
-/// request, of any method and path.
+/// The handler of a [`Server`](crate::Server): a [`Router`], or one function that gets every request, of any method and path.
 ///
 /// ```
 /// use osier_web::{Request, Server, test::Client};
@@ -51,7 +50,7 @@ where
 static NOTHING: Surroundings = Surroundings::NOTHING;
 
 impl Handler {
-    /// As [`Router::find`].
+    /// Finds the handler of a request, as [`Router::find`] does.
     #[inline]
     pub(crate) fn find<'r, 'p, 'h: 'p>(
         &'r self,
@@ -71,7 +70,7 @@ impl Handler {
         }
     }
 
-    /// For a request that has no path.
+    /// The result for a request that has no path.
     pub(crate) fn nothing(&self) -> Found<'_> {
         match &self.0 {
             Kind::Router(router) => router.nothing(),

@@ -1,7 +1,7 @@
-//! Which handler answers a request: paths on a radix tree (`matchit`), methods on a short list per path.
+//! A router finds the handler of a request: paths on a radix tree (`matchit`), methods on a short list per path.
 //!
-//! Built once by the application, then shared read-only by every worker; [`Router::find`] is on the hot path and
-//! borrows everything from the router and from the request's target.
+//! The application builds it once; then every worker reads it. [`Router::find`] is on the hot path and borrows everything from
+//! the router and from the request's target.
 
 pub(crate) mod handler;
 pub(crate) mod next;
@@ -61,7 +61,7 @@ pub struct Router {
     routes: Vec<(String, Route)>,
     /// Prefix and handler; the longest prefix that fits answers.
     fallbacks: Vec<(String, Endpoint)>,
-    /// What this router has said itself. Everything above begins its own with it.
+    /// The surroundings of this router alone. Those of every handler above begin with them.
     around: Surroundings,
 }
 
@@ -179,7 +179,7 @@ impl Router {
     /// after; and, on the outermost router, what no handler answers (404, 405, `OPTIONS`). It may change the request, answer
     /// by itself, or call [`Next::run`] and change the response.
     ///
-    /// Of several the first added is the outermost; those of a router are outside of those of a router nested in it, and
+    /// The function added first is the outermost. The functions of a router are outside of those of a router nested in it, and
     /// these outside of those of a [`Route`]. After a panic of the handler nothing of `wrap` runs any more.
     ///
     /// ```
@@ -402,7 +402,7 @@ impl Router {
     }
 }
 
-/// What answers a path that cannot be read.
+/// Answers a path that cannot be read.
 static MALFORMED: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
     handler: erase(|_| Response::plain(StatusCode::BAD_REQUEST)),
     around: Surroundings::NOTHING,
@@ -452,7 +452,7 @@ impl fmt::Debug for Router {
     }
 }
 
-/// What a router says to a method and a path.
+/// The result of a look-up: the handler, and what holds for it.
 #[derive(Clone, Copy)]
 pub(crate) struct Found<'r> {
     /// `None` when the path is unknown or lacks the method.
@@ -460,7 +460,7 @@ pub(crate) struct Found<'r> {
     /// `None` when the path is unknown.
     pub(crate) route: Option<&'r Route>,
     pub(crate) around: &'r Surroundings,
-    /// How much of the path is the prefix of a fallback.
+    /// The length of the path's prefix that a fallback stands at.
     pub(crate) mount: usize,
 }
 

@@ -33,7 +33,7 @@ where
     Arc::new(move |request, next| wrap(request, next).into_response())
 }
 
-/// What is around one handler.
+/// The functions and states around one handler.
 #[derive(Clone, Default)]
 pub(crate) struct Surroundings {
     /// The outermost first.
@@ -47,7 +47,7 @@ impl Surroundings {
         states: States::NONE,
     };
 
-    /// How many functions there are.
+    /// The number of functions.
     #[inline]
     pub(crate) fn depth(&self) -> usize {
         self.wraps.len()

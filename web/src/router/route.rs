@@ -11,11 +11,11 @@ use crate::{IntoResponse, Request, Response};
 /// A handler, and what is around it.
 pub(crate) struct Endpoint {
     pub(crate) handler: Erased,
-    /// What its route and all routers around that have said.
+    /// The functions and states of its route and of all routers around that.
     pub(crate) around: Surroundings,
 }
 
-/// What becomes of a handler whose client is gone while it waits for something else.
+/// The fate of a handler whose client is gone while the handler waits for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gone {
     /// Cancelled on a reset, and on the client's FIN.
@@ -34,18 +34,18 @@ pub(crate) enum Gone {
 /// let router = Router::new().route("/payments", Route::new().post(|_| "done").finish_when_gone().body_limit(4096));
 /// ```
 pub struct Route {
-    /// In the order of addition; each method at most once.
+    /// The handlers in the order of addition; each method at most once.
     pub(super) endpoints: Vec<(Box<str>, Endpoint)>,
     pub(crate) gone: Gone,
     pub(crate) body_limit: Option<u64>,
-    /// What the route has said itself.
+    /// The surroundings of the route alone.
     around: Surroundings,
-    /// What the routers around it have said.
+    /// The surroundings that the routers around it give.
     pub(super) outside: Surroundings,
 }
 
 impl Route {
-    /// What holds for fallbacks.
+    /// The route of every fallback.
     pub(super) const PLAIN: &'static Route = &Route {
         endpoints: Vec::new(),
         gone: Gone::Cancel,

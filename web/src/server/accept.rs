@@ -26,13 +26,13 @@ const BACKLOG: usize = 4096;
 /// Pause of a worker that cannot accept: out of descriptors or memory, or at the limit of connections.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
-/// At most one log line on that in this time.
+/// The least time between two log lines on that.
 const SAY_AGAIN: Duration = Duration::from_secs(5);
 
 /// How long evicted connections get to close before more are chosen.
 const EVICTION_TICK: Duration = Duration::from_millis(1);
 
-/// How often a drain looks whether it is done.
+/// The interval at which a drain checks whether it is done.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
 
 /// The accepting fiber of a worker: never spins, and ends only when it is cancelled.

@@ -1,4 +1,4 @@
-//! From a response to bytes in the output: the other half of a burst, and the answers that no handler gives.
+//! The second half of a burst: a response becomes bytes in the output. Also the responses that no handler gives.
 
 use std::io;
 use std::mem;

@@ -1,6 +1,6 @@
 //! One burst: takes the requests that are whole in the input, in order, on one fiber.
 //!
-//! `conn` reads the bytes, runs this, flushes, and puts the connection to sleep. A request goes through
+//! The connection reads the bytes, calls this, flushes, and goes to sleep. A request goes through
 //!
 //! ```text
 //!   scan ─▶ parse ─▶ route ─▶ handler ─▶ answer ─▶ skip what the handler left unread of the body
@@ -40,7 +40,7 @@ const BODY_ROOM: usize = 4 << 10;
 /// The most that is read of a body its handler did not want, so that the connection can be kept.
 pub(crate) const DRAIN_BYTES: u64 = 256 << 10;
 
-/// What answers the requests of a server.
+/// Answers the requests of a server: its handler, and the observer that hears of each.
 pub(crate) struct App {
     pub(crate) handler: Handler,
     pub(crate) observer: Option<Observer>,
@@ -57,7 +57,7 @@ impl Serve for App {
     }
 }
 
-/// What a part of a burst ends with.
+/// The end of a part of a burst.
 enum Step {
     Done(After),
     /// The burst goes on at once, under another policy.
@@ -91,7 +91,7 @@ pub(crate) struct Burst<'b> {
     pub(crate) output: &'b Output<'b>,
     /// The fiber has been suspended since the date was made.
     pub(crate) suspended: Cell<bool>,
-    /// Of the request that is being answered.
+    /// The notes of the request that is being answered.
     pub(crate) marks: Marks,
 }
 
@@ -109,7 +109,7 @@ impl<'b> Burst<'b> {
         }
     }
 
-    /// What the fiber does before it suspends, for whatever reason.
+    /// Runs before the fiber suspends, for whatever reason.
     pub(crate) fn before_suspension(&self) {
         self.suspended.set(true);
         self.output.flush_before_suspension();
@@ -119,7 +119,7 @@ impl<'b> Burst<'b> {
     ///
     /// # Suspends
     ///
-    /// As handlers and flushes do.
+    /// When a handler or a flush does.
     pub(crate) fn run(&self, input: &mut Input) -> After {
         let mut gone = Gone::Cancel;
         loop {

@@ -1,4 +1,4 @@
-//! A server as its owner sees it: configured, listening, running, shut down. The work is done in `accept`.
+//! A server as its owner sees it: configured, listening, running, shut down.
 
 pub(crate) mod accept;
 pub(crate) mod answer;
@@ -96,13 +96,13 @@ impl Server {
         }
     }
 
-    /// How large requests may be.
+    /// Sets how large requests may be.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// How long to wait for clients.
+    /// Sets how long to wait for clients.
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
         self
@@ -120,7 +120,7 @@ impl Server {
     /// with a log line; then [`Request::peer`](crate::Request::peer) and [`Served::peer`] are the client that the header tells. A header
     /// that tells none (`LOCAL`, `UNKNOWN`, Unix sockets) leaves the peer as it is.
     ///
-    /// From everybody else no header is looked for: its bytes are HTTP, and refused as such.
+    /// The bytes of every other peer are HTTP, so a header from it is refused as bad HTTP.
     ///
     /// ```
     /// use osier_web::{Router, Server};
@@ -252,7 +252,7 @@ impl Server {
         })
     }
 
-    /// What the workers of the server have in common.
+    /// The state that the workers of the server share.
     pub(crate) fn shared(self, workers: usize) -> Shared {
         Shared {
             app: Box::new(App {
@@ -308,7 +308,7 @@ impl Listening {
         }
     }
 
-    /// What it listens on, as a client would name it.
+    /// The address it listens on, as a client would name it.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -329,7 +329,7 @@ impl Listening {
         self.file.take()
     }
 
-    /// What ends [`run`](Listening::run).
+    /// A handle that ends [`run`](Listening::run).
     pub fn handle(&self) -> ShutdownHandle {
         self.stop.clone()
     }
@@ -388,12 +388,12 @@ impl fmt::Debug for Listening {
     }
 }
 
-/// How many connections a server has; see [`Listening::connections`].
+/// Counts the connections of a server; see [`Listening::connections`].
 #[derive(Clone)]
 pub struct Connections(Arc<Shared>);
 
 impl Connections {
-    /// Those of one worker of the runtime; 0 where there is no such worker.
+    /// The connections of one worker of the runtime; 0 where there is no such worker.
     pub fn of_worker(&self, index: usize) -> usize {
         match index < self.0.connections.len() {
             true => self.0.count(index),
@@ -401,7 +401,7 @@ impl Connections {
         }
     }
 
-    /// At this moment, over all workers.
+    /// All connections at this moment, over all workers.
     pub fn count(&self) -> usize {
         self.0.total()
     }
@@ -484,7 +484,7 @@ impl ShutdownHandle {
         self.ask(CLOSED);
     }
 
-    /// Whether the server has accepted its last connection, after [`close`](ShutdownHandle::close) or
+    /// True once the server has accepted its last connection, after [`close`](ShutdownHandle::close) or
     /// [`shutdown`](ShutdownHandle::shutdown): what [`Connections::count`] says from then on only falls.
     pub fn is_closed(&self) -> bool {
         self.0.closed.load(Ordering::Acquire)

@@ -1,4 +1,4 @@
-//! What a server reports about each request that it has answered.
+//! The report of a server about each request that it has answered.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -62,7 +62,7 @@ impl<'a> Served<'a> {
         self.bytes
     }
 
-    /// From the parsed head to the last byte handed to the connection.
+    /// The time from the parsed head to the last byte handed to the connection.
     pub fn duration(&self) -> Duration {
         self.duration
     }
@@ -72,7 +72,7 @@ impl<'a> Served<'a> {
         self.peer
     }
 
-    /// The client's IP address; none on a Unix socket, unless a trusted balancer has told one.
+    /// The client's IP address; none on a Unix socket, unless a trusted balancer has named one.
     pub fn client_ip(&self) -> Option<IpAddr> {
         ip_of_client(self.peer, self.is_proxied)
     }
@@ -82,7 +82,7 @@ impl<'a> Served<'a> {
         self.id
     }
 
-    /// What [`Request::set_label`](crate::Request::set_label) left; 0 otherwise.
+    /// The label that [`Request::set_label`](crate::Request::set_label) has left; 0 otherwise.
     pub fn label(&self) -> u32 {
         self.label
     }

@@ -8,7 +8,7 @@ use serde_json::error::Category;
 use crate::request::extract::{IN_MEMORY, told};
 use crate::{IntoResponse, Rejection, Request, Response};
 
-/// How deep a JSON document may nest. The parser recurses, on a fiber's stack: 64 levels take a third of it in a debug build.
+/// The deepest nesting of a JSON document that is read. The parser recurses, on a fiber's stack: 64 levels take a third of it in a debug build.
 const JSON_DEPTH: usize = 64;
 
 impl Request<'_> {
@@ -91,7 +91,7 @@ impl Request<'_> {
     }
 }
 
-/// Where a document, if it is one, goes beyond [`JSON_DEPTH`]: line and column.
+/// The place where a document nests deeper than [`JSON_DEPTH`]: line and column.
 fn too_deep(bytes: &[u8]) -> Option<(usize, usize)> {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for (at, byte) in bytes.iter().enumerate() {
@@ -117,7 +117,7 @@ fn too_deep(bytes: &[u8]) -> Option<(usize, usize)> {
 /// A value as a JSON response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Json<T>(
-    /// What is serialised.
+    /// The value that is serialised.
     pub T,
 );
 

@@ -1,7 +1,7 @@
-//! What a request holds, by type: path, query, form and JSON through `serde`.
+//! Reading a request by type: path, query, form and JSON through `serde`.
 //!
-//! Plain functions of [`Request`]. What comes in the path and the query is read in place; forms and JSON are collected first,
-//! up to [`IN_MEMORY`] bytes, or what the handler says, and to the limit of the route, whichever is less.
+//! Path and query are read in place. Forms and JSON are collected first, up to [`IN_MEMORY`] bytes, or what the handler says,
+//! and up to the limit of the route, whichever is less.
 
 #[cfg(feature = "json")]
 pub(crate) mod json;
@@ -22,7 +22,7 @@ pub(super) const IN_MEMORY: u64 = 2 << 20;
 
 #[cfg(feature = "serde")]
 impl Request<'_> {
-    /// What the route's parameters have matched, percent-decoded: a struct or map by their names, a tuple in their order, or a
+    /// The route's parameters, percent-decoded: a struct or map by their names, a tuple in their order, or a
     /// single value where there is one.
     ///
     /// ```

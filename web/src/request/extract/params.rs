@@ -37,7 +37,7 @@ pub(super) fn read<T: DeserializeOwned>(params: Option<Matched<'_>>) -> Result<T
     })
 }
 
-/// What went wrong, and with which value if it was one of the client's.
+/// A mistake, with the value if the value was the client's.
 #[derive(Debug)]
 struct Failure {
     value: Option<(String, String)>,
