@@ -73,6 +73,7 @@ use self::spool::Spool;
 use self::stderr::Stderr;
 use crate::files::root::Root;
 use crate::files::{self, Files};
+use crate::upstream::attempt::{Failed, Unanswered, is_idempotent};
 use crate::upstream::{Unavailable, Upstream};
 use crate::{Address, Handler, IntoResponse, Request, Response};
 
@@ -414,17 +415,7 @@ impl FastCgi {
         if let Err(error) = body.join(&mut opening, SMALL as usize) {
             return Outcome::Response(Response::internal_error(error));
         }
-        let mut failed_at = None;
-        loop {
-            let lease = match failed_at {
-                None => self.upstream.lease(None),
-                Some(backend) => self.upstream.lease_anew(None, Some(backend)),
-            };
-            let lease = match lease {
-                Ok(lease) => lease,
-                Err(Unavailable::Cancelled(error)) => return Outcome::Response(error.into_response()),
-                Err(unavailable) => return Outcome::Response(self.fail(request, unavailable.status(), &unavailable)),
-            };
+        let answered = self.upstream.attempt(false, |lease| {
             let is_fresh = !lease.is_reused();
             let stderr = stderr_of(request);
             let mut exchange = Exchange::new(lease, self.keep, self.patience, body.progress(), stderr);
@@ -443,26 +434,30 @@ impl FastCgi {
                 }
                 Err((_, failure)) => Err((false, failure)),
             };
-            match answered {
+            let (nothing_sent, failure) = match answered {
                 Ok(head) => {
                     lease.answered();
                     drop(lease);
-                    return self.respond(request, Answer::new(exchange, head), body);
+                    return Ok(Answer::new(exchange, head));
                 }
-                Err((nothing_sent, failure)) => {
-                    let unanswered = matches!(failure, Failure::Broken { answered: false, .. });
-                    let late_or_strange = matches!(failure, Failure::TimedOut(_) | Failure::Malformed(_));
-                    if late_or_strange || (unanswered && is_fresh) {
-                        lease.failed(&failure);
-                    }
-                    let is_safe = nothing_sent || is_idempotent(asked.method);
-                    if unanswered && is_safe && failed_at.is_none() && body.begin_again() {
-                        failed_at = Some(lease.backend());
-                        continue;
-                    }
-                    return Outcome::Response(self.refuse(request, failure));
-                }
+                Err(failed) => failed,
+            };
+            let unanswered = matches!(failure, Failure::Broken { answered: false, .. });
+            let late_or_strange = matches!(failure, Failure::TimedOut(_) | Failure::Malformed(_));
+            if late_or_strange || (unanswered && is_fresh) {
+                lease.failed(&failure);
             }
+            let is_safe = nothing_sent || is_idempotent(asked.method);
+            let may_repeat = unanswered && is_safe && body.begin_again();
+            Err(Failed { failure, may_repeat })
+        });
+        match answered {
+            Ok(answer) => self.respond(request, answer, body),
+            Err(Unanswered::Unavailable(Unavailable::Cancelled(error))) => Outcome::Response(error.into_response()),
+            Err(Unanswered::Unavailable(unavailable)) => {
+                Outcome::Response(self.fail(request, unavailable.status(), &unavailable))
+            }
+            Err(Unanswered::Failed(failure)) => Outcome::Response(self.refuse(request, failure)),
         }
     }
 
@@ -485,11 +480,6 @@ enum Outcome {
     Response(Response),
     /// To a path and query of this server, for which it is to answer itself.
     Redirect(String),
-}
-
-/// RFC 9110 9.2.2: what may be sent a second time though the first may have been done.
-fn is_idempotent(method: &str) -> bool {
-    matches!(method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
 }
 
 /// Path and query of a target that may name a host before it.

@@ -16,6 +16,7 @@ use osier::Cancelled;
 use osier_http::fastcgi::{RECORD_HEAD, STDIN_END, stdin_head};
 
 use super::spool::Spool;
+use crate::upstream::attempt;
 use crate::{RequestBody, Stream};
 
 /// What goes into one record: enough to make the calls few, little enough to lie in a connection's buffers as a whole.
@@ -250,12 +251,6 @@ pub fn while_sending<T>(
     }
     // An error is met again by whoever reads or writes next.
     let _ = client.invite();
-    osier::scope(|s| {
-        let sending = s.spawn_local(move || sender.run(stream, client));
-        let outcome = read();
-        sending.cancel();
-        // A panic there is one here, which the scope sees to; a cancellation is what was asked for.
-        let _ = sending.join();
-        outcome
-    })
+    // A panic of the sending fiber is one of the scope; a cancellation is what was asked for.
+    attempt::while_sending(move || sender.run(stream, client), read).0
 }

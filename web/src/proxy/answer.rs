@@ -14,6 +14,7 @@ use super::{SMALL, Settings, forwarded, relay, tunnel};
 use crate::body::outgoing::Kind;
 use crate::conn::output::{Outlet, Output};
 use crate::upstream::Upstream;
+use crate::upstream::attempt::while_sending;
 use crate::{Body, Request, RequestId, Response};
 
 /// What is kept of the backend's head.
@@ -184,17 +185,13 @@ fn exchange(
 ) -> io::Result<()> {
     let lease = wire.lease().expect("nothing has been read").clone();
     wire.while_sending(sender.over());
-    osier::scope(|s| {
-        // A backend that does not want the rest may still answer; a client that fails ends the connection.
-        let sending = s.spawn_local(|| match sender.send(body, &lease) {
-            Ok(()) => None,
-            // With a second owner it is not kept: the next request would be taken for the rest of this one.
-            Err(_) => Some(lease),
-        });
-        let relayed = relay::relay(wire, &[], bound, out);
-        sending.cancel();
-        relayed
-    })
+    // A backend that does not want the rest may still answer; a client that fails ends the connection.
+    let send = move || match sender.send(body, &lease) {
+        Ok(()) => None,
+        // With a second owner it is not kept: the next request would be taken for the rest of this one.
+        Err(_) => Some(lease),
+    };
+    while_sending(send, || relay::relay(wire, &[], bound, out)).0
 }
 
 fn upgrade(settings: &Settings, wire: Wire, protocol: &str, fields: FieldLines, has_date: bool) -> Response {

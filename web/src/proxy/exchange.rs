@@ -12,6 +12,7 @@ use osier_http::Reply;
 use super::sender::{Sender, Unsent};
 use super::wire::{NoHead, Wire};
 use super::{Settings, answer, forwarded, outgoing};
+use crate::upstream::attempt::{Failed, Unanswered, while_sending};
 use crate::upstream::{Lease, Unavailable};
 use crate::{IntoResponse, Request, Response};
 
@@ -49,33 +50,31 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
         return Response::new(StatusCode::BAD_REQUEST).body("a Connection field that lists too many names\n");
     }
     let mut sender = Sender::new(request.head.body());
-    let mut failed = None;
-    loop {
-        let lease = match failed {
-            None if outgoing::is_repeatable(request) => settings.upstream.lease_to_repeat(None),
-            None => settings.upstream.lease(None),
-            Some(backend) => settings.upstream.lease_anew(None, Some(backend)),
-        };
-        let lease = match lease {
-            Ok(lease) => lease,
-            Err(unavailable) => return Failure::Unavailable(unavailable).answer(settings, request),
-        };
-        let backend = lease.backend();
+    let is_repeatable = outgoing::is_repeatable(request);
+    let answered = settings.upstream.attempt(is_repeatable, |lease| {
         let upgrade = request.head.upgrade();
         let upgrade = upgrade.filter(|list| settings.tunnels && !carries_requests(list));
         if outgoing::write_head(settings, request, &target, &lease, upgrade, &mut sender.head).is_err() {
             // What came through the strict parser can be written; a host or prefix of the settings perhaps not.
-            return Response::internal_error("the proxy's host or prefix cannot be written in a request");
+            return Ok(Response::internal_error(
+                "the proxy's host or prefix cannot be written in a request",
+            ));
         }
-        match attempt(settings, request, &mut sender, lease, upgrade) {
-            Ok(response) => return response,
-            Err(failure) if failed.is_none() && may_repeat(&failure, &sender, request) => {
+        attempt(settings, request, &mut sender, lease, upgrade).map_err(|failure| {
+            let may_repeat = may_repeat(&failure, &sender, is_repeatable);
+            if may_repeat {
                 sender.restart();
-                failed = Some(backend);
             }
-            Err(failure) => return failure.answer(settings, request),
-        }
-    }
+            Failed { failure, may_repeat }
+        })
+    });
+    answered.unwrap_or_else(|unanswered| {
+        let failure = match unanswered {
+            Unanswered::Unavailable(unavailable) => Failure::Unavailable(unavailable),
+            Unanswered::Failed(failure) => failure,
+        };
+        failure.answer(settings, request)
+    })
 }
 
 /// Whether one of these protocols is HTTP again, or hides it: what came through such a tunnel would pass all rules by.
@@ -92,14 +91,14 @@ fn carries_requests(protocols: &[u8]) -> bool {
 
 /// Whether the same request may be sent again: the backend has not got a byte of it, or it makes no difference how often it
 /// gets it and nothing was heard of it.
-fn may_repeat(failure: &Failure, sender: &Sender, request: &Request<'_>) -> bool {
+fn may_repeat(failure: &Failure, sender: &Sender, is_repeatable: bool) -> bool {
     let Failure::Backend(_, why) = failure else {
         return false;
     };
     match why {
         Why::Unsent(error) if error.kind() == io::ErrorKind::TimedOut => false,
-        Why::Unsent(_) => sender.is_untouched() || outgoing::is_repeatable(request),
-        Why::Broken { begun: false, .. } => outgoing::is_repeatable(request),
+        Why::Unsent(_) => sender.is_untouched() || is_repeatable,
+        Why::Broken { begun: false, .. } => is_repeatable,
         _ => false,
     }
 }
@@ -179,18 +178,15 @@ fn send_and_await(
     request.body.invite().map_err(of_client)?;
     let (asked, output) = (request.head, request.body.output());
     let body = &mut request.body;
-    let (found, sent) = osier::scope(|s| {
-        let sending = s.spawn_local(|| {
-            let lease = lease;
-            sender.send(body, &lease)
-        });
-        let interim = |reply: &Reply<'_>| answer::pass_interim(reply, asked, output);
-        let found = wire.read_head(&settings.limits, asked.method(), interim, |reply| {
-            answer::Head::of(reply, upgrade)
-        });
-        sending.cancel();
-        (found, sending.join())
-    });
+    let (found, sent) = while_sending(
+        move || sender.send(body, &lease),
+        || {
+            let interim = |reply: &Reply<'_>| answer::pass_interim(reply, asked, output);
+            wire.read_head(&settings.limits, asked.method(), interim, |reply| {
+                answer::Head::of(reply, upgrade)
+            })
+        },
+    );
     match sent {
         Ok(Err(Unsent::Client(error))) => Err(of_client(error)),
         // The backend does not want the rest; it may have said why.

@@ -7,6 +7,7 @@ use osier_http::{BodyLength, Form, HeaderError, RequestWriter, connection_names}
 
 use super::{Host, Settings, forwarded};
 use crate::upstream::Lease;
+use crate::upstream::attempt::is_idempotent;
 use crate::{Address, Request};
 
 /// The target that the backend is asked for.
@@ -78,8 +79,7 @@ pub(super) fn write_head(
     Ok(())
 }
 
-/// Whether the request may be sent twice (RFC 9110 9.2.2) and has nothing that would have to be sent twice.
+/// Whether the request may be sent twice and has no body that would have to be sent twice.
 pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
-    let idempotent = ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"];
-    idempotent.contains(&request.method()) && matches!(request.head.body(), BodyLength::None | BodyLength::Known(0))
+    is_idempotent(request.method()) && matches!(request.head.body(), BodyLength::None | BodyLength::Known(0))
 }

@@ -16,6 +16,7 @@
 //! held for a push or a pop and never across a suspension: a connection stays on the worker whose poller knows it, and only
 //! a worker whose own shelf is empty takes from another's, which costs two system calls where connecting would cost more.
 
+pub(crate) mod attempt;
 mod backend;
 mod check;
 mod health;
