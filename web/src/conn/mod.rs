@@ -13,6 +13,7 @@
 //! The runtime calls [`Dormant::wake`] on a fiber of the connection's worker and never twice at once, so handlers of one
 //! connection do not overlap. What `wake` returns says how long the box sleeps next.
 
+pub(crate) mod buffers;
 pub(crate) mod date;
 pub(crate) mod output;
 pub(crate) mod peer;

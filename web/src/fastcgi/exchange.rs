@@ -8,7 +8,6 @@
 //! answers several requests at once reads meanwhile; php-fpm and its like look at the next record when they are done with this
 //! request, and so would keep the connection from everybody until then.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::mem;
@@ -23,17 +22,8 @@ use osier_http::fastcgi::{Decoder, Event, Malformed};
 
 use super::sender::{Failed, Progress};
 use super::stderr::Stderr;
+use crate::conn::buffers::{self, Size};
 use crate::upstream::Lease;
-
-/// What is read at once.
-const INPUT: usize = 32 << 10;
-
-/// Buffers kept for the next exchanges of a worker. More are used at once only while applications are slow.
-const POOLED: usize = 64;
-
-thread_local! {
-    static INPUTS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
-}
 
 /// How long the application may take.
 #[derive(Clone, Copy, Debug)]
@@ -130,9 +120,7 @@ impl Exchange {
         Exchange {
             lease: Some(Rc::new(lease)),
             decoder: Decoder::new(),
-            input: INPUTS
-                .with_borrow_mut(Vec::pop)
-                .unwrap_or_else(|| vec![0; INPUT].into_boxed_slice()),
+            input: buffers::take(Size::K32),
             unread: 0..0,
             answered: false,
             ended: None,
@@ -315,14 +303,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let input = mem::take(&mut self.input);
-        // A thread that ends has no pool any more.
-        let _ = INPUTS.try_with(|inputs| {
-            let mut inputs = inputs.borrow_mut();
-            if inputs.len() < POOLED {
-                inputs.push(input);
-            }
-        });
+        buffers::give(mem::take(&mut self.input));
         // The sender has been joined, so this is the only one.
         if self.reusable
             && let Some(lease) = self.lease.take().and_then(Rc::into_inner)

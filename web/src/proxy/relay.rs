@@ -26,10 +26,11 @@ use std::io;
 use osier::sync::Event;
 
 use super::wire::Wire;
+use crate::conn::buffers::{self, Size};
 use crate::conn::output::Outlet;
 
 /// One read of a connection that is busy.
-const PIECE: usize = 64 << 10;
+const PIECE: usize = Size::K64.bytes();
 
 /// Fewer bytes than these are not worth another way of passing them on.
 const SPLICE_LEAST: u64 = 32 << 10;
@@ -45,13 +46,6 @@ struct Queue {
     emptied: Event,
 }
 
-/// Pieces that a worker keeps for the next answers.
-const POOLED: usize = 32;
-
-thread_local! {
-    static PIECES: RefCell<Vec<Piece>> = const { RefCell::new(Vec::new()) };
-}
-
 struct Piece {
     bytes: Box<[u8]>,
     filled: usize,
@@ -59,11 +53,10 @@ struct Piece {
 
 impl Piece {
     fn take() -> Piece {
-        let pooled = PIECES.with_borrow_mut(Vec::pop);
-        pooled.unwrap_or_else(|| Piece {
-            bytes: vec![0; PIECE].into_boxed_slice(),
+        Piece {
+            bytes: buffers::take(Size::K64),
             filled: 0,
-        })
+        }
     }
 
     /// What was not taken at once. At most [`SPLICED`] bytes.
@@ -78,11 +71,7 @@ impl Piece {
     }
 
     fn give(self) {
-        PIECES.with_borrow_mut(|pool| {
-            if pool.len() < POOLED {
-                pool.push(self);
-            }
-        });
+        buffers::give(self.bytes);
     }
 }
 

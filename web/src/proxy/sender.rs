@@ -4,7 +4,7 @@
 //! what has been read from the client and not been taken by the backend stays in `piece`. As long as the backend has not
 //! taken a byte, the same request may go to another.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::rc::Rc;
@@ -13,22 +13,12 @@ use std::time::Instant;
 use osier::Cancelled;
 use osier_http::{BodyLength, CHUNK_END, ChunkHead, LAST_CHUNK};
 
+use crate::conn::buffers;
 use crate::upstream::Lease;
 use crate::{RequestBody, Stream};
 
 /// Read from the client at once.
 const PIECE: usize = 32 << 10;
-
-/// Room for the head of most requests.
-const HEAD: usize = 1 << 10;
-
-/// Buffers of that size a worker keeps for the next requests: 64 KiB. (Of so many requests at once the allocator keeps few at
-/// hand; the others cost 0.3 us each.)
-const POOLED: usize = 64;
-
-thread_local! {
-    static HEADS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
-}
 
 /// In front of a piece: the longest line with its length.
 const CHUNK_ROOM: usize = 18;
@@ -68,9 +58,7 @@ pub(super) enum Unsent {
 impl Sender {
     pub(super) fn new(body: BodyLength) -> Sender {
         Sender {
-            head: HEADS
-                .with_borrow_mut(Vec::pop)
-                .unwrap_or_else(|| Vec::with_capacity(HEAD)),
+            head: buffers::take_head(),
             head_sent: 0,
             piece: Vec::new(),
             sent: 0,
@@ -191,13 +179,7 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        let mut head = std::mem::take(&mut self.head);
-        head.clear();
-        HEADS.with_borrow_mut(|pool| {
-            if pool.len() < POOLED && head.capacity() == HEAD {
-                pool.push(head);
-            }
-        });
+        buffers::give_head(std::mem::take(&mut self.head));
     }
 }
 

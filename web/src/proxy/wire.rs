@@ -3,7 +3,6 @@
 //! The lease lies in here while the answer is read, and leaves at its end: kept where the connection can serve another
 //! request, closed in every other case by being dropped. Whoever still sends the request shares it; then it is not kept.
 
-use std::cell::RefCell;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,24 +13,16 @@ use osier::net::Stream;
 use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyScanner, Slots};
 
 use super::sender::Over;
+use crate::conn::buffers::{self, Size};
 use crate::upstream::Lease;
-
-/// Read at once; a longer head gets a buffer of its own.
-const BUFFER: usize = 16 << 10;
-
-/// Buffers a worker keeps for the next answers: 1 MiB.
-const POOLED: usize = 64;
 
 /// The most interim responses before the final one.
 const INTERIM_MAX: usize = 16;
 
-thread_local! {
-    static BUFFERS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
-}
-
 pub(super) struct Wire {
     /// Gone once the body has been read.
     lease: Option<Rc<Lease>>,
+    /// A longer head gets a larger one.
     buffer: Box<[u8]>,
     /// What has been received and not been taken.
     unread: Range<usize>,
@@ -56,10 +47,9 @@ pub(super) enum NoHead {
 impl Wire {
     /// Before the answer.
     pub(super) fn new(lease: Lease) -> Wire {
-        let pooled = BUFFERS.with_borrow_mut(Vec::pop);
         Wire {
             lease: Some(Rc::new(lease)),
-            buffer: pooled.unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice()),
+            buffer: buffers::take(Size::K16),
             unread: 0..0,
             decoder: BodyDecoder::of_reply(osier_http::ReplyLength::None, &Limits::DEFAULT),
             keep: false,
@@ -264,12 +254,7 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        let buffer = std::mem::take(&mut self.buffer);
-        BUFFERS.with_borrow_mut(|pool| {
-            if pool.len() < POOLED && buffer.len() == BUFFER {
-                pool.push(buffer);
-            }
-        });
+        buffers::give(std::mem::take(&mut self.buffer));
     }
 }
 

@@ -11,13 +11,13 @@
 //! client does not take what is written the fiber waits, and the queue's policy decides what becomes of the rest: that is the
 //! back-pressure.
 
+use std::fmt;
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use std::{cell::RefCell, fmt};
 
 use osier::dormant::{Cause, Next};
 use osier::pubsub::{Inlet, Policy, Pushed, RecvError, Subscriber, Topic, TryRecvError};
@@ -26,12 +26,7 @@ use super::decode::{Decoder, Event, Failure};
 use super::frame::{Frame, Outbox};
 use super::{Close, Message, Timing};
 use crate::Upgraded;
-
-/// What is read at once, into a buffer of the worker's.
-const INPUT_BYTES: usize = 16 << 10;
-
-/// Such buffers that are kept for each worker; more are used only while handlers are suspended.
-const POOLED: usize = 4;
+use crate::conn::buffers::{self, Size};
 
 /// Frames that are taken out of the queue for one write.
 const BATCH: usize = 32;
@@ -235,7 +230,7 @@ impl<H: Handler> Session<H> {
     }
 
     fn receive(&mut self, io: &mut Upgraded) -> Result<(), Over> {
-        let mut input = take_buffer();
+        let mut input = buffers::take(Size::K16);
         let outcome = loop {
             let read = io.read(&mut input);
             let outcome = match read {
@@ -249,7 +244,7 @@ impl<H: Handler> Session<H> {
                 break outcome;
             }
         };
-        give_buffer(input);
+        buffers::give(input);
         outcome
     }
 
@@ -406,21 +401,4 @@ impl<H: Handler> Drop for Session<H> {
         // not end the process. The second one has been printed too, by the hook; nobody is left to hear of it.
         let _ = catch_unwind(AssertUnwindSafe(|| self.tell(None)));
     }
-}
-
-thread_local! {
-    static BUFFERS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
-}
-
-fn take_buffer() -> Box<[u8]> {
-    let pooled = BUFFERS.with_borrow_mut(Vec::pop);
-    pooled.unwrap_or_else(|| vec![0; INPUT_BYTES].into())
-}
-
-fn give_buffer(buffer: Box<[u8]>) {
-    BUFFERS.with_borrow_mut(|pool| {
-        if pool.len() < POOLED {
-            pool.push(buffer);
-        }
-    });
 }
