@@ -15,8 +15,8 @@ use std::cell::Cell;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -24,8 +24,9 @@ use osier_poll::{Events, Interest, Poller};
 use osier_queue::tick_at;
 use slab::Slab;
 
+use super::registry::{Registry, Shared};
 use super::request::{Awaiting, Request};
-use super::run_queue::{Run, RunQueue, Task, Tasks};
+use super::run_queue::{Run, RunQueue, Task};
 use super::{CancelHandle, Refused, Status};
 use crate::sync::Mailbox;
 use crate::wait::Stop;
@@ -38,52 +39,8 @@ use crate::worker::threads::Claim;
 /// How many events one iteration takes at most.
 const EVENTS_MAX: usize = 256;
 
-/// The part of a queue that its requests know.
-pub(super) struct Shared {
-    pub(super) remote: &'static Remote,
-    pub(super) tasks: Arc<Tasks>,
-    registry: Mutex<Registry>,
-}
-
-struct Registry {
-    open: bool,
-    requests: Slab<Arc<dyn Run>>,
-}
-
-impl Shared {
-    fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    /// Notes a request that begins; `None`: no more do.
-    pub(super) fn enter(&self, request: Arc<dyn Run>) -> Option<usize> {
-        let mut registry = self.registry();
-        registry.open.then(|| registry.requests.insert(request))
-    }
-
-    /// Forgets a request that has ended.
-    pub(super) fn leave(&self, key: usize) {
-        let mut registry = self.registry();
-        let request = registry.requests.try_remove(key);
-        drop(registry);
-        drop(request);
-    }
-
-    /// Lets nothing in any more.
-    fn close(&self) -> MutexGuard<'_, Registry> {
-        let mut registry = self.registry();
-        registry.open = false;
-        registry
-    }
-}
-
-impl Wake for Shared {
-    fn wake(self: Arc<Self>) {
-        self.tasks.notify();
-    }
-}
-
-/// A queue's name: what its requests are made with. Costs a reference count; does not keep the queue, so callbacks may hold it.
+/// A handle of a queue, which makes its requests. It costs a reference count and does not keep the queue, so callbacks may hold
+/// it.
 #[derive(Clone)]
 pub struct Handle(Arc<Shared>);
 
@@ -212,7 +169,7 @@ impl IoQueue {
         let poller = Arc::new(Poller::new()?);
         let epoch = Instant::now();
         let Some(remote) = Remote::claim(Arc::clone(&poller), epoch) else {
-            return Err(io::Error::other("more workers and queues in this process than 4096"));
+            return Err(io::Error::other("a process has at most 4096 workers and I/O queues"));
         };
         let claim = Claim(remote);
         let run_queue = RunQueue::of(remote, background_threads)?;

@@ -58,6 +58,7 @@
 //! ```text
 //!   io_queue.rs    IoQueue, Handle: a driver (wait/driver.rs) with a poller of its own, what is outstanding, how it ends
 //!      │  run_queue.rs   RunQueue: the order of callbacks, the threads that run them
+//!      │  registry.rs    the outstanding requests
 //!      │  request.rs     a leaf, its callback and osier_queue::request, the word that decides; CancelHandle
 //!      └─ timer.rs  monitor.rs  file.rs  socket.rs  resolver.rs     the leaves of time/, wait/descriptor.rs and net/, nothing of their own
 //! ```
@@ -65,6 +66,7 @@
 mod file;
 mod io_queue;
 mod monitor;
+mod registry;
 mod request;
 mod resolver;
 mod run_queue;

@@ -22,7 +22,7 @@ use osier_queue::request as word;
 use osier_queue::request::{Asked, Decision, Ended, Generation};
 use pin_project_lite::pin_project;
 
-use super::io_queue::Shared;
+use super::registry::Shared;
 use super::run_queue::{Run, Task};
 use super::{Reason, Refused, Status};
 use crate::worker::context;

@@ -11,7 +11,8 @@ use rustix::net::SendFlags;
 use socket2::{Domain, Protocol, Type};
 
 use super::file::lend;
-use super::io_queue::{Handle, Shared};
+use super::io_queue::Handle;
+use super::registry::Shared;
 use super::request::{Awaiting, Request};
 use super::{CancelHandle, Refused, Status, result};
 use crate::io::ready_async;

@@ -12,14 +12,16 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::addr::SocketAddrArg;
-use rustix::net::{RecvFlags, ReturnFlags, SendFlags, SocketAddrAny};
+use rustix::net::{RecvFlags, ReturnFlags, SendFlags, SocketAddrAny, SocketFlags};
 use socket2::SockRef;
 
-use super::tcp::FLAGS;
 use super::unacknowledged::unacknowledged;
 use crate::wait::leaf::Io;
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
 use crate::worker::context::now;
+
+/// The flags that a socket is made with. Setting them later would race with a fork.
+pub(crate) const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
 const SLICES_MAX: usize = 1024;

@@ -9,20 +9,17 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
 use socket2::SockRef;
 
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
-use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls, zero_timeout};
+use super::stream::{FLAGS, Stream, adopt, call, describe, descriptor_impls, stream_impls, zero_timeout};
 use crate::wait::leaf::{Io, Side};
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
 use crate::worker::context::now;
 
 /// As many connections as the system lets wait (`/proc/sys/net/core/somaxconn` bounds it).
 pub(crate) const BACKLOG: i32 = 4096;
-
-/// The flags that a socket is made with. Setting them later would race with a fork.
-pub(crate) const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// A TCP stream between a local and a remote socket; as [`std::net::TcpStream`].
 ///

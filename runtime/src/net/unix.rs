@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketType};
 use socket2::SockRef;
 
-use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls};
-use super::tcp::{BACKLOG, FLAGS};
+use super::stream::{FLAGS, Stream, adopt, call, describe, descriptor_impls, stream_impls};
+use super::tcp::BACKLOG;
 use crate::wait::leaf::{Io, Side};
 use crate::wait::sleep::Sleep;
 use crate::wait::socket::{Direction, ShortRead, Source, Watched};

@@ -90,7 +90,10 @@ pub fn wait_any<L: Future + Unpin>(leaves: &mut [L]) -> (usize, L::Output) {
 /// If a leaf's poll does; if the slice is empty, which would be a wait for ever.
 #[track_caller]
 pub fn wait_any_async<L: Future + Unpin>(leaves: &mut [L]) -> impl Future<Output = (usize, L::Output)> {
-    assert!(!leaves.is_empty(), "wait_any: no leaves, so it would wait for ever");
+    assert!(
+        !leaves.is_empty(),
+        "wait_any: the slice is empty, so it would wait for ever"
+    );
     poll_fn(|cx| poll_any(leaves, cx))
 }
 

@@ -146,7 +146,7 @@ impl<F: Future + Unpin, const N: usize> Race for [F; N] {
     type Future = FirstOf<F, N>;
 
     fn first(self) -> FirstOf<F, N> {
-        assert!(N > 0, "race: among no futures none is ever first");
+        assert!(N > 0, "race: the array is empty, so it would wait for ever");
         FirstOf(self)
     }
 }

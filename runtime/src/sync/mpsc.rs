@@ -71,7 +71,7 @@ pub(super) fn with_bound<T>(bound: Option<usize>) -> Arc<Channel<T>> {
         let most = Semaphore::MAX_PERMITS;
         assert!(
             (1..=most).contains(&bound),
-            "a channel cannot hold at most {bound} values: the bound is 1 to {most}"
+            "a channel bound of {bound}: it must be 1 to {most}"
         );
     }
     Arc::new(Channel::new(bound))

@@ -20,7 +20,7 @@ use std::{error, fmt, io, ptr, thread};
 use osier_queue::Key;
 use smallvec::SmallVec;
 
-use crate::wait::socket::Entry;
+use crate::wait::socket::{Entry, Waiting};
 use crate::worker::Worker;
 use crate::worker::context::{self, Caller, now};
 
@@ -131,14 +131,6 @@ struct Frame {
     delivered: bool,
     /// Set if a destructor entered the frame while the fiber unwound.
     unwinding: bool,
-}
-
-/// The state of the call that asks. A half-closed client counts as gone only for a fiber that waits for something else:
-/// a call that has not had to wait yet, or that waits for this client, can still answer the client.
-#[derive(Clone, Copy)]
-pub(crate) enum Waiting {
-    NotYet,
-    For(Option<&'static Entry>),
 }
 
 /// The frames of one fiber. Only the fiber itself touches them.

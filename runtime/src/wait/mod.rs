@@ -26,8 +26,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-use crate::wait::cancel::{Cancelled, Waiting};
-use crate::wait::socket::{Direction, Entry};
+use crate::wait::cancel::Cancelled;
+use crate::wait::socket::{Direction, Entry, Waiting};
 use crate::worker::Worker;
 use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::core::Core;

@@ -24,7 +24,6 @@ use osier_queue::readiness::{CLOSED, ERROR, HUP, Move, PRIORITY, READ_CLOSED, RE
 use osier_queue::{WaitList, Waiter};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::wait::cancel::Waiting;
 use crate::wait::{self, Socket, driver};
 use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::remote;
@@ -80,6 +79,14 @@ impl Entry {
     pub(crate) fn readers(&self) -> &WaitList {
         self.state.list(Direction::Read)
     }
+}
+
+/// The state of the call that asks. A half-closed client counts as gone only for a fiber that waits for something else:
+/// a call that has not had to wait yet, or that waits for this client, can still answer the client.
+#[derive(Clone, Copy)]
+pub(crate) enum Waiting {
+    NotYet,
+    For(Option<&'static Entry>),
 }
 
 /// Never freed, only reused.
@@ -448,7 +455,7 @@ impl Watched {
                 _ => Err(error),
             })
         });
-        registered.unwrap_or_else(|| Err(io::Error::other("the runtime whose thread this was has ended")))
+        registered.unwrap_or_else(|| Err(io::Error::other("the runtime of this thread has ended")))
     }
 
     fn deregister(&self, owner: u16) {

@@ -14,7 +14,8 @@ use std::{fmt, io, thread};
 use osier_coro::{Yielder, panic_count};
 use osier_queue::Cancellation;
 
-use crate::wait::cancel::{Frames, Waiting};
+use crate::wait::cancel::Frames;
+use crate::wait::socket::Waiting;
 use crate::wait::{Stop, Waits};
 use crate::worker::children::{Children, Ticket};
 use crate::worker::context;

@@ -668,7 +668,7 @@ impl Worker {
         let stack = match self.stacks.take(None) {
             Ok(stack) => stack,
             Err(error) => {
-                eprintln!("osier: a connection is closed for want of a stack: {error}");
+                eprintln!("osier: a connection is closed because there is no stack for it: {error}");
                 isolate(|| drop(resting));
                 return self.slots.vacate(slot);
             }

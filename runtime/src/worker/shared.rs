@@ -54,7 +54,8 @@ impl Shared {
     pub(crate) fn spawn_on(&self, index: usize, job: Job) {
         let seats = self.seats.len();
         let seat = self.seats.get(index);
-        let seat = seat.unwrap_or_else(|| panic!("fiber for worker {index}, but the runtime's are 0 to {}", seats - 1));
+        let seat =
+            seat.unwrap_or_else(|| panic!("spawn on worker {index}: the runtime has workers 0 to {}", seats - 1));
         seat.arrivals.push(job);
         seat.remote.ring();
     }

@@ -180,7 +180,7 @@ pub(crate) fn prepare(
     for (index, poller) in pollers.enumerate() {
         let poller = Arc::new(poller?);
         let Some(remote) = Remote::claim(Arc::clone(&poller), epoch) else {
-            return Err(io::Error::other("more workers in this process than 4096"));
+            return Err(io::Error::other("a process has at most 4096 workers and I/O queues"));
         };
         let claim = Claim(remote);
         let deque = Deque::new_fifo();

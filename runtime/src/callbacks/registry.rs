@@ -1,0 +1,57 @@
+//! The registry of a queue: its outstanding requests, and whether more may begin.
+//!
+//! All of it is under one lock. The word of a request decides what becomes of it; the registry only keeps it alive.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Wake;
+
+use slab::Slab;
+
+use super::run_queue::{Run, Tasks};
+use crate::worker::remote::Remote;
+
+/// The part of a queue that its requests know.
+pub(super) struct Shared {
+    pub(super) remote: &'static Remote,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) registry: Mutex<Registry>,
+}
+
+/// The outstanding requests.
+pub(super) struct Registry {
+    pub(super) open: bool,
+    pub(super) requests: Slab<Arc<dyn Run>>,
+}
+
+impl Shared {
+    pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Notes a request that begins. Returns `None` if the queue is closed.
+    pub(super) fn enter(&self, request: Arc<dyn Run>) -> Option<usize> {
+        let mut registry = self.registry();
+        registry.open.then(|| registry.requests.insert(request))
+    }
+
+    /// Forgets a request that has ended.
+    pub(super) fn leave(&self, key: usize) {
+        let mut registry = self.registry();
+        let request = registry.requests.try_remove(key);
+        drop(registry);
+        drop(request);
+    }
+
+    /// Refuses requests from now on.
+    pub(super) fn close(&self) -> MutexGuard<'_, Registry> {
+        let mut registry = self.registry();
+        registry.open = false;
+        registry
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.tasks.notify();
+    }
+}
