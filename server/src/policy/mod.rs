@@ -9,3 +9,4 @@ pub mod headers;
 pub mod path;
 pub mod rate;
 pub mod rewrite;
+pub mod template;

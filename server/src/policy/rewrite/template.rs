@@ -3,8 +3,10 @@
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use regex::bytes::{Captures, Regex};
 
-/// Of a capture in a path: what is not unreserved (RFC 3986), nor a slash, is encoded. Dots stay: a decoded path has no dot segments, see `decoded`,
-/// but two captures side by side could make one; `Url::fill` looks.
+use crate::policy::template;
+
+/// What is encoded of a capture in a path: all but unreserved characters (RFC 3986), and slashes.
+/// Dots stay: a path has no dot segments, but two captures side by side could make one; `Url::fill` looks.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -27,54 +29,16 @@ const URL: &AsciiSet = &percent_encoding::CONTROLS
     .add(b'}')
     .add(b'#');
 
-#[derive(Clone, Debug, PartialEq)]
-pub enum Part {
-    Text(String),
-    /// By its index in the pattern.
-    Capture(usize),
-}
+/// A piece of a text; a name stands for the index of a capture in the pattern.
+pub type Part = template::Part<usize>;
 
 /// Takes a text apart.
 ///
 /// # Errors
 ///
-/// For a capture that the pattern does not have, and a lonely dollar.
+/// For a capture that the pattern does not have, and a lone dollar.
 pub fn parse(text: &str, pattern: &Regex) -> Result<Vec<Part>, String> {
-    let mut parts = Vec::new();
-    let mut plain = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('$') {
-        plain.push_str(before);
-        if let Some(after) = after.strip_prefix('$') {
-            plain.push('$');
-            rest = after;
-            continue;
-        }
-        let (name, after) = if let Some(braced) = after.strip_prefix('{') {
-            braced.split_once('}').ok_or("'${' without its '}'")?
-        } else {
-            let digits = after.starts_with(|c: char| c.is_ascii_digit());
-            let name = |c: char| {
-                if digits {
-                    c.is_ascii_digit()
-                } else {
-                    c.is_ascii_alphanumeric() || c == '_'
-                }
-            };
-            after.split_at(after.find(|c| !name(c)).unwrap_or(after.len()))
-        };
-        let index = capture(name, pattern)?;
-        if !plain.is_empty() {
-            parts.push(Part::Text(std::mem::take(&mut plain)));
-        }
-        parts.push(Part::Capture(index));
-        rest = after;
-    }
-    plain.push_str(rest);
-    if !plain.is_empty() {
-        parts.push(Part::Text(plain));
-    }
-    Ok(parts)
+    template::parse(text, |name| capture(name, pattern))
 }
 
 /// The index of a capture, by number or name.
@@ -98,7 +62,7 @@ pub fn fill_raw(parts: &[Part], captures: &Captures<'_>) -> Vec<u8> {
     for part in parts {
         match part {
             Part::Text(text) => filled.extend_from_slice(text.as_bytes()),
-            Part::Capture(index) => filled.extend_from_slice(captured(captures, *index)),
+            Part::Name(index) => filled.extend_from_slice(captured(captures, *index)),
         }
     }
     filled
@@ -110,7 +74,7 @@ pub fn fill_name(parts: &[Part], captures: &Captures<'_>) -> Option<Vec<u8>> {
     for part in parts {
         match part {
             Part::Text(text) => filled.extend_from_slice(text.as_bytes()),
-            Part::Capture(index) => {
+            Part::Name(index) => {
                 let captured = captured(captures, *index);
                 if captured.windows(3).any(|escape| escape == b"%2F") {
                     return None;
@@ -229,7 +193,7 @@ fn fill(into: &mut String, parts: &[Part], captures: &Captures<'_>, set: &'stati
     for part in parts {
         match part {
             Part::Text(text) => into.push_str(text),
-            Part::Capture(index) => push_encoded(into, captured(captures, *index), set),
+            Part::Name(index) => push_encoded(into, captured(captures, *index), set),
         }
     }
 }
