@@ -14,6 +14,7 @@ mod proxy;
 mod redirect;
 mod respond;
 mod rewrite;
+mod template;
 mod upstream;
 mod welcome;
 

@@ -1,4 +1,4 @@
-//! `respond`: a fixed status and body.
+//! `respond`: a status and a body, which may hold fields of the request.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,10 @@ use toml::de::DeValue;
 
 use crate::reader::Section;
 
+use super::template::{Escape, Template};
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form};
+
+const TEXT: &str = "text/plain; charset=utf-8";
 
 /// The largest file that is kept in memory.
 const MAX_FILE: u64 = 1 << 20;
@@ -28,14 +31,19 @@ pub struct Respond {
 enum Body {
     /// The status in words.
     Status,
-    Text(String),
+    Text(Template),
     File(PathBuf),
 }
 
 struct Ready {
     status: StatusCode,
     content_type: String,
-    body: Arc<Vec<u8>>,
+    body: Text,
+}
+
+enum Text {
+    Fixed(Arc<Vec<u8>>),
+    Filled(Template, Escape),
 }
 
 impl Respond {
@@ -62,14 +70,14 @@ impl Configured for Respond {
             Form::Short(text) => {
                 return Some(Respond {
                     status: 200,
-                    body: Body::Text(text.value),
+                    body: Body::Text(Template::literal(text.value)),
                     content_type: None,
                 });
             }
             Form::Table(table) => table,
         };
         let status = table.integer("status", 200..=599).unwrap_or(200) as u16;
-        let body = table.string("body");
+        let body = table.parsed("body", Template::parse);
         let file = table.file("file");
         if let (Some(_), Some(at)) = (&body, table.key("file")) {
             table
@@ -112,26 +120,34 @@ impl Configured for Respond {
 
     fn open(&self, _route: &Route<'_>, _means: &Means) -> Result<Opened, String> {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
-        let text = || Cow::Borrowed("text/plain; charset=utf-8");
-        let (body, natural) = match &self.body {
-            Body::Status => (format!("{status}\n").into_bytes(), text()),
-            Body::Text(body) => (body.clone().into_bytes(), text()),
+        let (bytes, natural) = match &self.body {
+            Body::Status => (format!("{status}\n").into_bytes(), TEXT.into()),
+            Body::Text(text) => (text.fixed().unwrap_or_default().into(), TEXT.into()),
             Body::File(path) => read_file(path)?,
+        };
+        let content_type = self.content_type.clone().unwrap_or(natural.into_owned());
+        let body = match &self.body {
+            Body::Text(text) if text.fixed().is_none() => Text::Filled(text.clone(), Escape::of(&content_type)),
+            _ => Text::Fixed(Arc::new(bytes)),
         };
         Ok(Opened::answers(Ready {
             status,
-            content_type: self.content_type.clone().unwrap_or(natural.into_owned()),
-            body: Arc::new(body),
+            content_type,
+            body,
         }))
     }
 }
 
 impl Handler for Ready {
-    fn answer(&self, _request: &mut Request<'_>, _path: &[u8]) -> Response {
-        let body = osier_web::Body::shared(Arc::clone(&self.body));
-        Response::new(self.status)
-            .body(body)
-            .header("content-type", &self.content_type)
+    fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response {
+        let response = match &self.body {
+            Text::Fixed(body) => Response::new(self.status).body(osier_web::Body::shared(Arc::clone(body))),
+            // What a client has sent must not be taken for another type than that it was escaped for.
+            Text::Filled(template, escape) => Response::new(self.status)
+                .header("x-content-type-options", "nosniff")
+                .body(template.fill(request, path, *escape)),
+        };
+        response.header("content-type", &self.content_type)
     }
 }
 

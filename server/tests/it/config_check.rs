@@ -359,6 +359,13 @@ fn routes() {
             ],
         ),
         (
+            "@site\n[[site.route]]\nrespond = { body = \"at $pth\" }\n",
+            &[
+                "4:20: 'body' cannot be \"at $pth\": '$pth' is unknown; there are $method, $host, $path, $query, $client and $header_NAME; did you mean \
+               '$path'?",
+            ],
+        ),
+        (
             "@site\n[[site.route]]\nglob = [\"[a\", \"\"]\nmethods = [\"get\", \"G T\"]\nrespond = 404\n",
             &[
                 "4:9: 'glob' cannot be \"[a\": unclosed character class; missing ']'",

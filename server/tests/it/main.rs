@@ -13,6 +13,7 @@ mod config_docs;
 mod config_php;
 mod config_proxy;
 mod config_reload;
+mod config_respond;
 mod config_sites;
 mod config_system;
 mod curl;

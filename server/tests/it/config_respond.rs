@@ -1,0 +1,50 @@
+//! A `respond` route: its body holds fields of the request, and nothing that a client sends becomes markup.
+
+use crate::support::Reply;
+use crate::support::sites::Sites;
+
+fn text(reply: &Reply) -> (u16, &str) {
+    (reply.status, reply.text())
+}
+
+#[test]
+fn a_response_holds_fields_of_the_request() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\n\
+         [[site.route]]\npath = \"/text\"\nrespond = { status = 201, body = \"$method $host $path?$query $client $header_x_a|$header_none|$$$$\" }\n\
+         [[site.route]]\npath = \"/html\"\nrespond = { content_type = \"text/html\", body = \"<p>$path $${query} $header_x_a\" }\n\
+         [[site.route]]\npath = \"/json\"\nrespond = { content_type = \"application/json\", body = '{\"path\":\"$path\",\"agent\":\"$header_user_agent\"}' }\n\
+         [[site.route]]\npath = \"/short\"\nrespond = \"$path\"\n",
+    );
+    let reply = sites.ask(
+        "POST",
+        "h.example:81",
+        "/text//%61b?c=%0d%0a",
+        &["X-A: v \"q\"", "Content-Length: 0"],
+    );
+    assert_eq!(
+        text(&reply),
+        (201, "POST h.example /text/ab?c=%0d%0a 127.0.0.1 v \"q\"||$")
+    );
+    assert_eq!(reply.field("x-content-type-options"), Some("nosniff"));
+    let reply = sites.ask("GET", "x", "/html/%3Cb%3E?a&b", &["X-A: <i>'\"&"]);
+    assert_eq!(
+        text(&reply),
+        (200, "<p>/html/&lt;b&gt; a&amp;b &lt;i&gt;&#39;&quot;&amp;")
+    );
+    assert_eq!(reply.field("content-type"), Some("text/html"));
+    let reply = sites.ask("GET", "x", "/json/%22", &["User-Agent: a\\b\"c"]);
+    let value: serde_json::Value = serde_json::from_str(reply.text()).unwrap();
+    assert_eq!(value, serde_json::json!({ "path": "/json/\"", "agent": "a\\b\"c" }));
+    // Nothing that a client sends becomes a line of the head.
+    for bad in ["/text/%0d%0aX:%20y", "/text/%00"] {
+        assert_eq!(sites.get("x", bad).status, 400, "{bad}");
+    }
+    assert_eq!(
+        text(&sites.get("x", "/short")),
+        (200, "$path"),
+        "the short form is the text itself"
+    );
+    let head = sites.ask("HEAD", "x", "/text", &[]);
+    assert_eq!((head.status, head.text()), (201, ""));
+}
