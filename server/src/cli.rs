@@ -1,6 +1,6 @@
-//! The command line: what a user types, checked as far as that is possible without touching the machine.
+//! The command line, checked without touching the machine. A folder, or nothing, becomes a configuration of one site.
 //!
-//! Called by `main.rs` first of all. Every refusal is one line that names the thing, its value and the remedy.
+//! Every refusal is one line: the argument, its value, and what to do.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

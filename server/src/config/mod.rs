@@ -5,9 +5,8 @@
 //!                        └────────── every mistake of every step ─────────────▶ problem.rs: Report
 //! ```
 //!
-//! Called by `main.rs` for `osier check` and by `sites.rs` at the start and at each reload. Nothing here opens anything to keep
-//! or changes anything: checking looks at files and folders and forgets them. What two configurations have in common is
-//! found by `==`, hence every part is comparable; places in the file are not part of that.
+//! Checking a configuration changes nothing and keeps nothing open. Every part is comparable, for a reload finds by `==` what has not changed;
+//! places in the file are no part of that.
 
 pub mod address;
 mod check;

@@ -65,7 +65,7 @@ impl Origin {
         }
     }
 
-    /// What is served, as messages call it: the file, the folder, or `the welcome site`.
+    /// The name of what is served in messages: the file, the folder, or `the welcome site`.
     pub fn name(&self) -> String {
         match self {
             Origin::File(file) => file.display().to_string(),

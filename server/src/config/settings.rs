@@ -22,7 +22,7 @@ pub const DRAIN: Duration = Duration::from_secs(10);
 /// A whole file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Whom the process becomes once it listens.
+    /// User that the process switches to once it listens.
     pub user: Option<String>,
     pub group: Option<String>,
     /// What becomes the root folder once it listens.
@@ -247,7 +247,7 @@ pub enum Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// Of a route, given its site's.
+    /// The setting of a route, given its site's.
     pub fn or<'a>(&'a self, site: &'a Setting<T>) -> Option<&'a T> {
         match self {
             Setting::On(value) => Some(value),

@@ -17,7 +17,7 @@ use super::{check, policy, route};
 /// A listener as it was read, with its place.
 pub struct ListenAt {
     pub listener: Listener,
-    /// Of its address, or of the table.
+    /// Place of its address, or of the table.
     pub at: std::ops::Range<usize>,
     /// It has an address.
     pub sound: bool,

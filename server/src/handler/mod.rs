@@ -121,7 +121,7 @@ pub struct Means {
     pub say: Say,
 }
 
-/// What is done with a path of the configuration.
+/// How the server uses a path of the configuration.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
     Read,

@@ -45,7 +45,7 @@ const EAGER: usize = 64 * 1024;
 /// How long a line may wait for company.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// What is known of one request when its response has been sent. Absent fields are empty.
+/// One request, as it is known when its response has been sent. Absent fields are empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
     /// The client; `unix` where it has no address.
@@ -58,7 +58,7 @@ pub struct Entry<'a> {
     pub target: &'a [u8],
     /// `HTTP/1.1`.
     pub version: &'a str,
-    /// Of the response.
+    /// Status of the response.
     pub status: u16,
     /// Bytes of the response's body.
     pub bytes: u64,
@@ -80,7 +80,7 @@ pub struct AccessLog {
     json: bool,
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    /// What is opened anew, when it is a file.
+    /// The file that a reload opens anew. None for another sink.
     path: Option<PathBuf>,
 }
 

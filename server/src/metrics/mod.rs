@@ -54,7 +54,7 @@ struct Known {
 /// The numbers of one route.
 pub struct Series(Box<[Cell]>);
 
-/// Of one worker; on cache lines of its own.
+/// The counters of one worker, on cache lines of their own.
 #[derive(Default)]
 #[repr(align(64))]
 struct Cell {
@@ -116,7 +116,7 @@ impl Series {
     }
 }
 
-/// Of a counter that this thread alone writes.
+/// Adds to a counter that this thread alone writes.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }

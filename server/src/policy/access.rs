@@ -19,7 +19,7 @@ use osier_web::http::StatusCode;
 
 use crate::policy::client::Client;
 
-/// Who may come in.
+/// The clients that are admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Networks and whether they may, the smallest first.

@@ -1,19 +1,19 @@
-//! Who is at the other end of a connection, as configurations name clients.
+//! Clients, as configurations name them: addresses, networks, and the clients of Unix sockets.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Who is at the other end of a connection.
+/// A client, or a network of clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Client {
     Net(IpNet),
-    /// Whoever can open the Unix socket.
+    /// Every client of a Unix socket.
     Unix,
 }
 
 impl Client {
-    /// Whether this is one of them; none has come over a Unix socket.
+    /// Whether the client with this address is one of them. `None` is the address of a client of a Unix socket.
     pub fn is(&self, address: Option<IpAddr>) -> bool {
         match (self, address) {
             (Client::Net(net), Some(address)) => net.contains(&address.to_canonical()),

@@ -1,11 +1,11 @@
-//! `headers`: fields of every answer of a route. First those that are to go are taken away, then those that are set replace what is there; several settings of
-//! one name stay beside each other (two `Set-Cookie`, for example).
+//! `headers`: fields of every response of a route. Fields to remove go first, then each field that is set replaces the fields of its name. Several
+//! settings of one name stay side by side (two `Set-Cookie`, for example).
 
 use std::str::FromStr;
 
 use osier_web::Response;
 
-/// What is done to the fields of an answer.
+/// Changes to the fields of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Name and value.
@@ -15,7 +15,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Changes one answer.
+    /// Changes one response.
     pub fn apply(&self, mut response: Response) -> Response {
         for name in self.remove.iter().chain(self.set.iter().map(|(name, _)| name)) {
             response = response.remove(name);

@@ -38,7 +38,7 @@ pub struct Settings {
     pub concurrent: Option<u32>,
 }
 
-/// Who has asked how often.
+/// How often each client has asked.
 pub struct Rate {
     /// Between two requests at the steady rate.
     interval: Duration,

@@ -10,7 +10,7 @@ pub enum Part<N> {
 /// Takes a text apart. `resolve` says what a name stands for; a number is a name, and so is the empty text after a lone `$`.
 ///
 /// # Errors
-/// Those of `resolve`, and a `${` without its `}`.
+/// The errors of `resolve`, and a `${` without its `}`.
 pub fn parse<N>(text: &str, resolve: impl Fn(&str) -> Result<N, String>) -> Result<Vec<Part<N>>, String> {
     let mut parts = Vec::new();
     let mut plain = String::new();

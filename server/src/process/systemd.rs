@@ -1,7 +1,7 @@
-//! Sockets that systemd has opened, by name, and what systemd is told in return (sd_listen_fds(3), sd_notify(3)).
+//! Sockets that systemd has opened, by name, and notices to systemd (sd_listen_fds(3), sd_notify(3)).
 //!
-//! `serve.rs` takes [`Sockets`] once, before it binds anything itself, and hands out each by the name that `[[listen]]` asks for. [`Notify`] is made at the same time,
-//! before a change of the root folder puts its socket out of sight; it is connected then and works on.
+//! [`Sockets`] are taken once, before anything else is bound. [`Notify`] connects at the same time, for a change of the root folder hides its socket;
+//! the connection stays.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -13,7 +13,7 @@ use osier::net::{Inherited, TcpListener, UnixListener};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::time::{ClockId, clock_gettime};
 
-/// What systemd has opened and nobody has asked for yet.
+/// Sockets that systemd has opened and no listener has asked for yet.
 #[derive(Debug, Default)]
 pub struct Sockets(Vec<Inherited>);
 
@@ -27,7 +27,7 @@ pub enum Socket {
 }
 
 impl Sockets {
-    /// Takes all of them.
+    /// Takes every socket.
     ///
     /// # Errors
     ///

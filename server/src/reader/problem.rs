@@ -1,4 +1,4 @@
-//! What is wrong with a configuration file, with the place, and how a user reads it.
+//! Mistakes in a configuration file, each with its place, and how they are printed.
 //!
 //! Made by `reader.rs` and the sections while they go through the file; nothing stops at the first one. A [`Report`] owns
 //! all it needs to be printed, so that the file's text may be gone by then.
@@ -14,7 +14,7 @@ const SHOWN_CHARS: usize = 120;
 pub struct Problem {
     /// Bytes of the file.
     pub at: Range<usize>,
-    /// What is wrong, what was expected, and the remedy; one line.
+    /// One line: the mistake, what was expected, and what to do.
     pub text: String,
 }
 
@@ -43,7 +43,7 @@ struct Place {
 }
 
 impl Report {
-    /// Of a file that could not be read.
+    /// The report on a file that could not be read.
     pub fn unreadable(file: &str, text: String) -> Report {
         let entries = vec![Entry { place: None, text }];
         Report {
@@ -52,7 +52,7 @@ impl Report {
         }
     }
 
-    /// Of what was found in `source`. Lines are shown without what is `secret` in them.
+    /// The report on the mistakes in `source`. Lines are shown without what is `secret` in them.
     pub fn new(file: &str, source: &str, mut problems: Vec<Problem>, secret: &[Range<usize>]) -> Report {
         problems.sort_by_key(|problem| problem.at.start);
         problems.dedup();

@@ -1,6 +1,6 @@
 //! The listener of `[admin]`: bound, accepting, gone.
 //!
-//! Called by `sites.rs` only, on the first fiber. An address that moves between `[admin]` and `[[listen]]` takes its sockets along, and the
+//! Only the first fiber touches it. An address that moves between `[admin]` and `[[listen]]` takes its sockets along, and the
 //! file of a Unix one: nobody could bind it anew while the other still has it.
 
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The listeners of sites: bound, accepting, given other settings, gone.
 //!
-//! Called by `sites.rs` only, on the first fiber. A [`Bound`] has everything but connections: nothing is lost by dropping it. [`Running`] is
-//! one that accepts. A server's settings do not change under its connections: for other ones a second server is bound to clones of the same
-//! sockets, takes whoever comes, and the first is closed, which keeps its connections until they go or the listener does. It is ended by this or a
-//! later reload: only when its last accept is over is a count of 0 true, and ending it before would drop who has just come.
+//! Only the first fiber touches listeners. A [`Bound`] has no connections yet, so dropping it loses nothing. A [`Running`] accepts. The settings
+//! of a server do not change under its connections: for other settings a second server is bound to clones of the same sockets and takes new
+//! connections, and the first one is closed, which keeps its connections until they end or the listener does. A server is ended only after its
+//! accept loops have stopped. Before that its connection count may read 0 while a client is being accepted, and that client would be dropped.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -67,7 +67,7 @@ pub struct Ending {
     pub stop: ShutdownHandle,
     /// How many connections had to be cut.
     pub fiber: JoinHandle<usize>,
-    /// Those of clients; none are counted of `[admin]`.
+    /// The connections of clients. `[admin]` counts none.
     pub connections: Option<Connections>,
 }
 
@@ -79,9 +79,9 @@ pub struct Modes(Vec<(PathBuf, Permissions)>);
 pub enum Given {
     /// None: they are opened now.
     Nothing,
-    /// Those that were opened before privileges were given up.
+    /// Sockets that were opened before privileges were given up.
     Opened(Vec<Listener>),
-    /// Those of the same listener with other settings, or of `[admin]`, which has had this address.
+    /// Sockets of the same listener with other settings, or of `[admin]` at the same address.
     Inherited(Vec<Listener>),
 }
 
@@ -235,7 +235,7 @@ impl Running {
             .collect()
     }
 
-    /// Of clients, of all its servers.
+    /// The connections of clients, on all its servers.
     pub fn connections(&self) -> impl Iterator<Item = Connections> {
         self.servers.iter().map(|server| server.connections.clone())
     }

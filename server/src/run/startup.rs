@@ -1,7 +1,7 @@
-//! What is opened by the first thread, before there is another: listeners, the sockets of systemd, its manager; then privileges are given up.
+//! The start of the process, on its first thread and before any other: it opens listeners and systemd's sockets, then gives up privileges.
 //!
-//! Called by `sites.rs` once, before the runtime is built; `privileges.rs` says why before. After [`open`] the process is what it will be: paths of the
-//! configuration are then as they are inside of the new root folder.
+//! Privileges belong to threads, so [`open`] runs before the runtime is built (`process/privileges`). After it, paths of the configuration are
+//! those inside of the new root folder.
 
 use std::fs::{self, Permissions};
 use std::io;

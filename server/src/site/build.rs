@@ -46,7 +46,7 @@ type Compress<'a> = Option<&'a compress::Settings>;
 type Identity = Option<(u64, u64)>;
 
 impl Parts {
-    /// Those that hold something.
+    /// The handlers that a reload may keep.
     pub fn handlers(&self) -> impl Iterator<Item = &Arc<dyn Handler>> {
         self.handlers.iter().filter_map(|part| part.value.handler())
     }
@@ -70,13 +70,13 @@ struct Place {
 #[derive(Clone)]
 pub struct Means {
     pub handlers: handler::Means,
-    /// Who counts requests, if anybody wants to know.
+    /// The counters of requests, if `[admin]` is configured.
     pub admin: Option<Arc<Admin>>,
 }
 
 struct Builder<'o> {
     old: &'o Parts,
-    /// Of the old handlers and rates, those that have been taken.
+    /// Which of the old handlers and rates have been taken.
     taken: (Vec<bool>, Vec<bool>),
     new: Parts,
     means: &'o Means,
@@ -334,7 +334,7 @@ impl Builder<'_> {
     }
 }
 
-/// Of the parts with this key, the one nearest to the place that nobody has taken.
+/// The part with this key that is nearest to the place and not taken yet.
 fn take<K: PartialEq, V: Clone>(old: &[Part<K, V>], taken: &mut [bool], place: &Place, key: &K) -> Option<V> {
     let nearness = |part: &Part<K, V>| {
         (

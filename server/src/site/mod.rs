@@ -1,4 +1,4 @@
-//! Who answers a request: its host's site, there the first route that fits, around its handler what the route asks for.
+//! From a request to its response: the host selects a site, the first matching route a handler, and policies surround it.
 //!
 //! ```text
 //!   request ─▶ hosts.rs: site ─▶ path.rs: one reading of the path ─▶ first Route that takes it

@@ -1,8 +1,8 @@
-//! What happens around the handler of a route: who may come in, how much may be sent, and what every answer gets.
+//! The policies around the handler of a route: they admit a request, limit its body, and change the response.
 //!
-//! The order is fixed. A browser's question about other origins first (it comes without credentials), then the address, the
-//! rate, who it is (the dearest to find out), the size of the body; then the handler. Refusals go the way of answers: they get
-//! error pages and fields too, and a page of another origin may read them.
+//! The order is fixed. A CORS preflight comes first, for it carries no credentials; then the address, the rate, authentication (the most
+//! expensive check), the size of the body; then the handler. A refusal is a response like any other: it gets error pages and fields, and a
+//! page of another origin may read it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::policy::rate::Rate;
 
 use super::plain;
 
-/// Fields that describe the body that an error page takes the place of.
+/// Fields that describe a body. They go when an error page replaces the body.
 const OF_BODY: [&str; 11] = [
     "accept-ranges",
     "content-digest",
@@ -45,17 +45,17 @@ pub struct Around {
     pub body: u64,
     /// For the head of the answer.
     pub time: Option<Duration>,
-    /// Text is compressed for who asks for it; files do that themselves.
+    /// Compression of text for clients that accept it. Files compress by themselves.
     pub compress: Option<compress::Settings>,
     pub headers: Headers,
     pub errors: Arc<[ErrorPage]>,
-    /// Of the log.
+    /// The label of the log and of the metrics.
     pub label: u32,
-    /// None of the above but the label and the bound of the body.
+    /// Only the label and the limit of the body are set.
     pub bare: bool,
 }
 
-/// What a status looks like.
+/// The body that replaces the body of an error with that status.
 pub struct ErrorPage {
     pub status: u16,
     pub content_type: String,

@@ -1,6 +1,6 @@
-//! Who may see live data and the fibers: programs and people on this machine.
+//! Access to live data and the fibers: for programs and people on this machine.
 //!
-//! Called for each such request. The address of the connection decides, and no field of the request can widen that; three narrow it:
+//! The address of the connection decides. No field of the request widens that; three narrow it:
 //!
 //! - `X-Forwarded-For`, `Forwarded` and their like say that a proxy on this machine speaks for somebody else;
 //! - a `Host` that is not a name of the loopback says that a page of another site has had its name point here;

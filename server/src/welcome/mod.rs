@@ -1,8 +1,4 @@
-//! The site that is served when no folder is named: what Osier is, a chat, the runtime at work, and the documents, all of it
-//! inside the binary.
-//!
-//! `serve.rs` makes one [`Welcome`], takes a router from it for each listener, tells it of those listeners and of each answered
-//! request, and stops it before they drain. `site/build.rs` makes one for each route that has it.
+//! The built-in site, all of it inside the binary: what Osier is, a chat, the runtime at work, and the documents.
 //!
 //! # Layout
 //!

@@ -66,12 +66,12 @@ pub struct Settings {
     pub password_file: Option<PathBuf>,
 }
 
-/// Who may come in.
+/// The users that are admitted.
 pub struct Auth {
     /// The value of `WWW-Authenticate`.
     challenge: String,
     realm: String,
-    /// Those of the configuration itself.
+    /// The users that the configuration names itself.
     named: Passwords,
     path: Option<PathBuf>,
     file: Mutex<File>,

@@ -118,7 +118,7 @@ impl Hash {
     }
 }
 
-/// Who has which hash.
+/// The hash of each user.
 #[derive(Clone, Debug, Default)]
 pub struct Passwords {
     hashes: Vec<Arc<Hash>>,
@@ -137,7 +137,7 @@ impl Passwords {
         Some((false, stand_in))
     }
 
-    /// Of the users that the configuration names itself.
+    /// The users that the configuration names itself.
     pub fn named(users: &[(String, String)]) -> Result<Passwords, Vec<Trouble>> {
         let mut passwords = Passwords::default();
         let add = |(user, hash): &(String, String)| passwords.add(user, hash).err();
@@ -153,7 +153,7 @@ impl Passwords {
         }
     }
 
-    /// Those of a file added.
+    /// Adds the users of a file.
     fn and(mut self, path: &Path, text: &str) -> Result<Passwords, Vec<Trouble>> {
         let mut troubles = Vec::new();
         for (index, line) in text.lines().enumerate() {

@@ -16,7 +16,7 @@ use crate::policy::client;
 /// One condition, as it was written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
-    /// What is looked at.
+    /// The part of the request that the test looks at.
     pub of: Subject,
     /// What it has to be.
     pub is: Test,

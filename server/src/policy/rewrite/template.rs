@@ -5,7 +5,7 @@ use regex::bytes::{Captures, Regex};
 
 use crate::policy::template;
 
-/// What is encoded of a capture in a path: all but unreserved characters (RFC 3986), and slashes.
+/// The bytes of a capture that are encoded in a path: all but unreserved characters (RFC 3986) and slashes.
 /// Dots stay: a path has no dot segments, but two captures side by side could make one; `Url::fill` looks.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -13,9 +13,9 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~')
     .remove(b'/');
-/// Of a capture in a query.
+/// The bytes of a capture that are encoded in a query.
 const QUERY: &AsciiSet = &PATH.add(b'/');
-/// Of the rule's own text and of a query that was sent: what no URL holds as it is.
+/// The bytes of a rule's own text, and of a query that was sent, that no URL holds as they are.
 const URL: &AsciiSet = &percent_encoding::CONTROLS
     .add(b' ')
     .add(b'"')

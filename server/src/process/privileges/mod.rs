@@ -39,7 +39,7 @@ const SYSTEM: [&str; 8] = [
     "/proc",
 ];
 
-/// What is given up.
+/// The privileges that are given up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// A name, or a number.
@@ -151,7 +151,7 @@ impl Privileges {
         self.give_up_here()
     }
 
-    /// Of this thread, and of those that it starts from now on.
+    /// Restricts this thread and the threads that it starts from now on.
     fn give_up_here(self) -> Result<Vec<String>, String> {
         let mut lines = Vec::new();
         if let Some(folder) = &self.chroot {
@@ -203,7 +203,7 @@ impl Identity {
     }
 }
 
-/// Of this process; `None` without /proc.
+/// The number of threads of this process; `None` without /proc.
 fn threads() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Threads:"))?;
