@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::given::{on, pair};
+use crate::given::{on, pair, settle, timeless};
 use osier::Cancelled;
 use osier::net::UnixStream;
 
@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 #[test]
 fn a_cancelled_read_fails_first_and_unwinds_afterwards() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (_client, mut server) = pair();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let theirs = Arc::clone(&seen);
@@ -30,7 +30,7 @@ fn a_cancelled_read_fails_first_and_unwinds_afterwards() {
             osier::sleep(LONG);
             unreachable!("cancelled for good");
         });
-        osier::sleep(Duration::from_millis(10));
+        settle();
         handle.cancel();
         assert!(Cancelled::is_payload(&*handle.join().unwrap_err()));
         assert_eq!(
@@ -42,14 +42,14 @@ fn a_cancelled_read_fails_first_and_unwinds_afterwards() {
 
 #[test]
 fn read_exact_and_friends_do_not_retry_a_cancelled_read() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (_client, mut server) = pair();
         let handle = osier::spawn_local(move || {
             server
                 .read_to_end(&mut Vec::new())
                 .map_err(|error| Cancelled::is(&error))
         });
-        osier::sleep(Duration::from_millis(5));
+        settle();
         handle.cancel();
         assert_eq!(handle.join().unwrap(), Err(true));
     });
@@ -155,12 +155,12 @@ fn a_timeout_whose_error_is_swallowed_still_says_elapsed() {
 
 #[test]
 fn a_shield_defers_cancellation_but_not_its_own_timeouts() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let seen = Rc::new(RefCell::new(Vec::new()));
         let theirs = Rc::clone(&seen);
         let handle = osier::spawn_local(move || {
             osier::shield(|| {
-                osier::sleep(Duration::from_millis(20));
+                settle();
                 theirs.borrow_mut().push("slept");
                 assert!(osier::timeout(Duration::from_millis(5), || osier::sleep(LONG)).is_err());
                 theirs.borrow_mut().push("timed out");

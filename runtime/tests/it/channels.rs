@@ -8,13 +8,12 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use futures_core::Stream;
 use futures_lite::StreamExt;
 use osier::sync::{broadcast, mpmc, mpsc, oneshot};
 
 const LONG: Duration = Duration::from_secs(3600);
-const SHORT: Duration = Duration::from_millis(5);
 
 /// Polls once with a waker that does nothing.
 fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
@@ -149,13 +148,13 @@ fn without_a_receiver_a_send_gives_its_value_back() {
         assert_eq!(sender.try_send("b"), Err(mpsc::TrySendError::Disconnected("b")));
         assert!(sender.reserve().is_err());
     }
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (sender, receiver) = mpsc::channel(1);
         sender.send(1).unwrap();
         let other = sender.clone();
         let full = osier::spawn(move || sender.send(2));
         let watching = osier::spawn(move || other.closed());
-        osier::sleep(SHORT);
+        settle();
         assert!(!watching.is_finished());
         drop(receiver);
         assert_eq!(full.join().unwrap(), Err(mpsc::SendError(2)));
@@ -165,14 +164,14 @@ fn without_a_receiver_a_send_gives_its_value_back() {
 
 #[test]
 fn a_disconnect_wakes_whoever_waits_for_a_value() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (sender, mut receiver) = mpsc::channel::<u8>(1);
         let waiting = osier::spawn(move || receiver.recv());
         let (single, value) = oneshot::channel::<u8>();
         let waiting_single = osier::spawn(move || value.recv());
         let (all, mut news) = broadcast::channel::<u8>(1);
         let waiting_news = osier::spawn(move || news.recv());
-        osier::sleep(SHORT);
+        settle();
         drop((sender, single, all));
         assert_eq!(waiting.join().unwrap(), Err(mpsc::RecvError));
         assert_eq!(waiting_single.join().unwrap(), Err(oneshot::RecvError));
@@ -210,12 +209,12 @@ fn a_receive_that_is_given_up_loses_no_value() {
         sender.try_send(1).unwrap();
     }
     assert_eq!(receiver.try_recv(), Ok(1));
-    on(2).run(move || {
+    timeless(2).run(move || {
         let sending = osier::spawn(move || {
             for n in 0..300 {
                 sender.send(n).unwrap();
                 if n % 10 == 0 {
-                    osier::sleep(Duration::from_millis(1));
+                    settle();
                 }
             }
         });
@@ -417,11 +416,11 @@ fn a_thousand_oneshots_between_fibers_threads_and_futures() {
 
 #[test]
 fn a_sender_hears_that_nobody_wants_the_value_any_more() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (mut sender, receiver) = oneshot::channel::<u8>();
         let waiting = osier::spawn(move || receiver.recv());
         let working = osier::spawn(move || sender.closed());
-        osier::sleep(SHORT);
+        settle();
         assert!(!working.is_finished());
         waiting.cancel();
         working.join().unwrap();
@@ -484,7 +483,7 @@ fn a_receiver_that_lags_is_told_how_many_it_missed() {
 
 #[test]
 fn a_broadcast_receiver_becomes_a_stream_that_tells_of_gaps() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (sender, receiver) = broadcast::channel(2);
         let mut stream = receiver.into_stream();
         (0..5).for_each(|n| assert!(sender.send(n).is_ok()));
@@ -495,7 +494,7 @@ fn a_broadcast_receiver_becomes_a_stream_that_tells_of_gaps() {
         });
         assert!(poll_once(pin!(poll_fn(|cx| Pin::new(&mut stream).poll_next(cx)))).is_pending());
         let sending = osier::spawn(move || {
-            osier::sleep(SHORT);
+            settle();
             sender.send(5).unwrap();
         });
         assert_eq!(osier::block_on(stream.next()), Some(Ok(5)));
@@ -641,10 +640,10 @@ fn cancelling_receivers_while_values_come_loses_none() {
 
 #[test]
 fn every_receiver_hears_the_end_and_every_sender() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (sender, receiver) = mpmc::channel::<u8>(1);
         let waiting = [receiver.clone(), receiver].map(|receiver| osier::spawn(move || receiver.recv()));
-        osier::sleep(SHORT);
+        settle();
         drop(sender);
         for handle in waiting {
             assert_eq!(handle.join().unwrap(), Err(mpmc::RecvError));
@@ -656,7 +655,7 @@ fn every_receiver_hears_the_end_and_every_sender() {
             osier::spawn(move || sender.send(n))
         });
         let other = receiver.clone();
-        osier::sleep(SHORT);
+        settle();
         drop(receiver);
         assert!(!sender.is_closed(), "there is another");
         other.close();

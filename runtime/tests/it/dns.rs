@@ -4,9 +4,8 @@ use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 
 #[test]
@@ -29,7 +28,7 @@ fn localhost_is_this_machine() {
 
 #[test]
 fn addresses_need_no_lookup() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (mut ours, _theirs) = osier::net::UnixStream::pair().unwrap();
         let cancelled = osier::spawn(move || {
             assert!(osier::Cancelled::is(&ours.read(&mut [0]).unwrap_err()));
@@ -39,7 +38,7 @@ fn addresses_need_no_lookup() {
             let pair = (String::from("10.0.0.1"), 80).to_socket_addrs().unwrap().count();
             v4 + v6 + pair + "[::1]:8080".to_socket_addrs().unwrap().count()
         });
-        osier::sleep(Duration::from_millis(5));
+        settle();
         cancelled.cancel();
         assert_eq!(cancelled.join().unwrap(), 4);
     });

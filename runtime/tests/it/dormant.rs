@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::given::{on, pair};
+use crate::given::{on, pair, settle, timeless};
 use osier::dormant::{Cause, Dormant, Next, park_local};
 use osier::io::Source;
 use osier::net::{TcpStream, UdpSocket};
@@ -149,13 +149,13 @@ fn a_dormant_connection_whose_destructor_blocks_at_shutdown_does_so_on_a_fiber()
     impl Drop for Slow {
         fn drop(&mut self) {
             self.0.fetch_add(1, Ordering::SeqCst);
-            osier::shield(|| osier::sleep(Duration::from_millis(1)));
+            osier::shield(|| settle());
             self.1.fetch_add(1, Ordering::SeqCst);
         }
     }
     let (begun, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let causes = Arc::new(AtomicUsize::new(0));
-    let clients = on(1).run(|| {
+    let clients = timeless(1).run(|| {
         let mut clients = Vec::new();
         for _ in 0..3 {
             let (client, server) = pair();

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::colours::Count;
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::Cancelled;
 use osier::sync::{Event, EventWait};
 
@@ -185,7 +185,7 @@ fn events_awaited_in_turn_may_be_set_in_any_order() {
 
 #[test]
 fn each_set_releases_the_one_who_waits_longest() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (event, order) = (Rc::new(Event::new()), Rc::new(RefCell::new(Vec::new())));
         let waiters: Vec<_> = (0..20)
             .map(|id| {
@@ -196,7 +196,7 @@ fn each_set_releases_the_one_who_waits_longest() {
                 })
             })
             .collect();
-        osier::sleep(SHORT); // all wait now
+        settle(); // all wait now
         assert!(order.borrow().is_empty());
         for released in 1..=20 {
             event.set();
@@ -246,14 +246,14 @@ fn a_future_dropped_between_release_and_poll_passes_the_signal_on() {
 
 #[test]
 fn a_fiber_cancelled_while_it_waits_takes_no_signal_with_it() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let event = Rc::new(Event::new());
         let wait = |event: &Rc<Event>| {
             let event = Rc::clone(event);
             osier::spawn_local(move || event.wait())
         };
         let (first, second) = (wait(&event), wait(&event));
-        osier::sleep(SHORT);
+        settle();
         first.cancel();
         assert!(first.join().unwrap_err().is::<Cancelled>());
         event.set();
@@ -266,7 +266,7 @@ fn a_fiber_cancelled_while_it_waits_takes_no_signal_with_it() {
 fn a_signal_and_a_cancellation_at_once_leave_the_signal_with_one() {
     // Both orders: the fiber has the signal and may use it, or the next has.
     for signal_first in [true, false] {
-        on(1).run(|| {
+        timeless(1).run(|| {
             let (event, had) = (Rc::new(Event::new()), Rc::new(Cell::new(0)));
             let wait = |event: &Rc<Event>| {
                 let (event, had) = (Rc::clone(event), Rc::clone(&had));
@@ -277,7 +277,7 @@ fn a_signal_and_a_cancellation_at_once_leave_the_signal_with_one() {
                 })
             };
             let (first, second) = (wait(&event), wait(&event));
-            osier::sleep(SHORT);
+            settle();
             if signal_first {
                 event.set();
                 first.cancel();
@@ -286,10 +286,10 @@ fn a_signal_and_a_cancellation_at_once_leave_the_signal_with_one() {
                 event.set();
             }
             assert!(first.join().unwrap_err().is::<Cancelled>());
-            osier::sleep(SHORT);
+            settle();
             assert_eq!(had.get(), 1, "one signal");
             event.set();
-            osier::sleep(SHORT);
+            settle();
             assert_eq!(had.get() + usize::from(event.is_set()), 2);
             second.join().unwrap();
         });
@@ -368,7 +368,7 @@ fn five_thousand_waiters_are_released_one_by_one() {
 
 #[test]
 fn a_manual_one_releases_five_thousand_at_once_and_stays_set() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (open, released) = (Event::manual(), AtomicUsize::new(0));
         osier::scope(|s| {
             for _ in 0..5000 {
@@ -377,7 +377,7 @@ fn a_manual_one_releases_five_thousand_at_once_and_stays_set() {
                     released.fetch_add(1, Ordering::SeqCst);
                 });
             }
-            osier::sleep(SHORT);
+            settle();
             assert_eq!(released.load(Ordering::SeqCst), 0);
             open.set();
         });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::{Runtime, fiber};
 
 #[test]
@@ -53,17 +53,17 @@ fn a_handle_dropped_lets_its_fiber_run_on() {
 
 #[test]
 fn handles_are_joined_from_plain_threads_and_other_runtimes() {
-    let runtime = on(1);
+    let runtime = timeless(1);
     let handle = runtime.spawn(|| {
-        osier::sleep(Duration::from_millis(5));
+        settle();
         "slept"
     });
     assert_eq!(handle.join().unwrap(), "slept");
     let handle = runtime.spawn(|| {
-        osier::sleep(Duration::from_millis(5));
+        settle();
         3
     });
-    assert_eq!(on(1).run(|| handle.join().unwrap()), 3);
+    assert_eq!(timeless(1).run(|| handle.join().unwrap()), 3);
 }
 
 #[test]
@@ -98,13 +98,13 @@ fn fibers_take_turns() {
 
 #[test]
 fn rc_and_refcell_live_across_suspensions() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let shared = Rc::new(RefCell::new(0));
         let handles: Vec<_> = (0..100)
             .map(|_| {
                 let shared = Rc::clone(&shared);
                 osier::spawn_local(move || {
-                    osier::sleep(Duration::from_millis(1));
+                    settle();
                     *shared.borrow_mut() += 1;
                 })
             })
@@ -222,7 +222,7 @@ fn fiber_locals_are_dropped_on_the_fiber_and_may_block() {
     osier::fiber_local! {
         static LOUD: RefCell<Option<Loud>> = RefCell::new(None);
     }
-    on(1).run(|| {
+    timeless(1).run(|| {
         let drops = Rc::new(Cell::new(0));
         let theirs = Rc::clone(&drops);
         osier::spawn_local(move || LOUD.with(|loud| *loud.borrow_mut() = Some(Loud(theirs))))
@@ -387,7 +387,7 @@ fn a_blocking_call_between_fibers_fails_instead_of_stopping_the_worker() {
 
 #[test]
 fn hooks_run_before_each_suspension_from_the_inside_out() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let seen = RefCell::new(Vec::new());
         fiber::before_suspend(&|| seen.borrow_mut().push("outer"), || {
             fiber::before_suspend(
@@ -396,7 +396,7 @@ fn hooks_run_before_each_suspension_from_the_inside_out() {
                     osier::yield_now();
                     seen.borrow_mut().push("inner");
                 },
-                || osier::sleep(Duration::from_millis(1)),
+                || settle(),
             );
             osier::yield_now();
         });

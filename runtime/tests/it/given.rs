@@ -1,7 +1,10 @@
 //! Most tests begin with this: a runtime and two connected sockets.
 
+use std::time::Duration;
+
 use osier::Runtime;
 use osier::net::{TcpListener, TcpStream};
+use osier::time::VirtualClock;
 
 /// A runtime with so many workers, everything else as it is by default.
 pub fn on(workers: usize) -> Runtime {
@@ -13,4 +16,16 @@ pub fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (client, listener.accept().unwrap().0)
+}
+
+/// A runtime whose time passes only when nobody on it has anything to do: a sleep takes no time, and lasts until the
+/// others have done what they can.
+pub fn timeless(workers: usize) -> Runtime {
+    let builder = Runtime::builder().workers(workers).clock(VirtualClock::new());
+    builder.build().unwrap()
+}
+
+/// On a [`timeless`] runtime: waits until everybody else waits, and has nothing left to do before time passes.
+pub fn settle() {
+    osier::sleep(Duration::from_millis(1));
 }

@@ -3,10 +3,11 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::given::on;
+use crate::given::{settle, timeless};
 use osier::net::UnixStream;
+use osier::time::now;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -15,14 +16,14 @@ fn a_grace_period_ends_io_and_a_later_one_is_as_long() {
     struct Wait(UnixStream, Arc<AtomicUsize>);
     impl Drop for Wait {
         fn drop(&mut self) {
-            let start = Instant::now();
+            let start = now();
             let error = (&self.0).read(&mut [0]).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-            assert!(start.elapsed() > Duration::from_secs(4), "{:?}", start.elapsed());
+            assert!(now() - start > Duration::from_secs(4), "{:?}", now() - start);
             self.1.fetch_add(1, Ordering::SeqCst);
         }
     }
-    on(1).run(|| {
+    timeless(1).run(|| {
         let timed_out = Arc::new(AtomicUsize::new(0));
         for n in 1..=2 {
             let (one, _two) = UnixStream::pair().unwrap();
@@ -47,7 +48,7 @@ fn a_destructor_may_join_for_longer_than_the_grace_period() {
             self.1.store(value as usize, Ordering::SeqCst);
         }
     }
-    on(1).run(|| {
+    timeless(1).run(|| {
         let value = Arc::new(AtomicUsize::new(0));
         let slow = osier::spawn(|| {
             osier::sleep(Duration::from_millis(5500));
@@ -73,7 +74,7 @@ fn a_fiber_cancelled_while_its_destructor_waits_gets_the_grace_period_too() {
             self.1.store(true, Ordering::SeqCst);
         }
     }
-    on(1).run(|| {
+    timeless(1).run(|| {
         let ended = Arc::new(AtomicBool::new(false));
         let (one, _two) = UnixStream::pair().unwrap();
         let wait = Wait(one, Arc::clone(&ended));
@@ -81,7 +82,7 @@ fn a_fiber_cancelled_while_its_destructor_waits_gets_the_grace_period_too() {
             let _wait = wait;
             panic!("with a destructor that waits for ever");
         });
-        osier::sleep(Duration::from_millis(50));
+        settle();
         fiber.cancel();
         assert!(osier::timeout(LIMIT, || fiber.join().is_err()).unwrap());
         assert!(ended.load(Ordering::SeqCst));

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::given::{on, pair};
+use crate::given::{on, pair, settle, timeless};
 use osier::io::{HalfClose, Interest, readable, ready, sendfile, sendfile_after, while_connected, writable};
 use osier::net::{TcpListener, TcpStream, UnixStream};
 use osier::{Cancelled, fiber};
@@ -233,7 +233,7 @@ fn a_number_is_used_again() {
 #[test]
 fn sockets_of_ours_in_either_order() {
     for first_foreign in [true, false] {
-        on(1).run(move || {
+        timeless(1).run(move || {
             let (mut client, server) = pair();
             let server = Arc::new(server);
             let foreign = || {
@@ -246,14 +246,14 @@ fn sockets_of_ours_in_either_order() {
             };
             let (foreign, own) = if first_foreign {
                 let foreign = foreign();
-                osier::sleep(Duration::from_millis(2));
+                settle();
                 (foreign, own())
             } else {
                 let own = own();
-                osier::sleep(Duration::from_millis(2));
+                settle();
                 (foreign(), own)
             };
-            osier::sleep(Duration::from_millis(2));
+            settle();
             client.write_all(b"x").unwrap();
             foreign.join().unwrap().unwrap();
             assert_eq!(own.join().unwrap().unwrap(), 1);
@@ -370,7 +370,7 @@ fn a_file_that_ends_early_is_sent_as_far_as_it_goes() {
     // More than a socket takes at once.
     const LEN: usize = 32 << 20;
     let file = Temporary::new("short", LEN);
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (ours, theirs) = pair();
         let receiving = receive(theirs);
         assert_eq!(sendfile(&file.file, 0, u64::MAX / 4, &ours).unwrap(), LEN as u64);
@@ -382,7 +382,7 @@ fn a_file_that_ends_early_is_sent_as_far_as_it_goes() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let clone = file.file.try_clone().unwrap();
         let sending = osier::spawn(move || sendfile(&clone, 0, u64::MAX / 4, &ours));
-        osier::sleep(Duration::from_millis(5));
+        settle();
         file.file.set_len(10).unwrap();
         let received = receive(theirs)();
         assert_eq!(sending.join().unwrap().unwrap(), received.len() as u64);
@@ -394,12 +394,12 @@ fn a_file_that_ends_early_is_sent_as_far_as_it_goes() {
 fn a_reader_that_takes_its_time() {
     const LEN: usize = 8 << 20;
     let file = Temporary::new("slow", LEN);
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (ours, mut theirs) = pair();
         let receiving = osier::spawn(move || {
             let (mut got, mut buf) = (Vec::with_capacity(LEN), vec![0; 600_000]);
             loop {
-                osier::sleep(Duration::from_millis(1));
+                settle();
                 match theirs.read(&mut buf).unwrap() {
                     0 => return got,
                     count => got.extend_from_slice(&buf[..count]),
@@ -487,13 +487,13 @@ fn std_copy_works_between_streams() {
 #[test]
 fn work_for_a_client_that_went_is_cancelled() {
     for workers in [1, 2] {
-        on(workers).run(|| {
+        timeless(workers).run(|| {
             for reset in [false, true] {
                 for half_close in [HalfClose::IsGone, HalfClose::IsFine] {
                     let (client, server) = pair();
                     let (theirs, going) = osier::net::UnixStream::pair().unwrap();
                     let leaving = osier::spawn(move || {
-                        osier::sleep(Duration::from_millis(5));
+                        settle();
                         if reset {
                             client.set_linger(Some(Duration::ZERO)).unwrap();
                             drop(client);
@@ -543,15 +543,15 @@ fn bytes_do_not_hide_the_end_that_follows() {
         return println!("skipped: this driver does not tell a half-close from bytes");
     }
     for workers in [1, 2] {
-        on(workers).run(|| {
+        timeless(workers).run(|| {
             let (mut client, server) = pair();
             client.set_nodelay(true).unwrap();
             osier::spawn(move || {
                 for _ in 0..5 {
-                    osier::sleep(Duration::from_millis(3));
+                    settle();
                     client.write_all(b"the next request").unwrap();
                 }
-                osier::sleep(Duration::from_millis(3));
+                settle();
             });
             let outcome = osier::timeout(GENEROUS, || {
                 while_connected(&server, HalfClose::IsGone, || osier::sleep(LONG))
@@ -563,11 +563,11 @@ fn bytes_do_not_hide_the_end_that_follows() {
 
 #[test]
 fn a_body_may_wait_for_its_own_client() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (mut client, server) = pair();
         client.write_all(b"all of it").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
-        osier::sleep(Duration::from_millis(5));
+        settle();
         let outcome = while_connected(&server, HalfClose::IsGone, || {
             // A half-closed client is still answered by who only reads it and writes to it.
             let mut text = String::new();

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::Cancelled;
 use osier::sync::{Barrier, Condvar, Event, Mutex, Notify, RwLock, RwLockWriteGuard, Semaphore};
 use osier::time::{wait_until, wait_until_async};
@@ -166,15 +166,15 @@ fn a_mutex_is_handed_on_in_order_of_arrival() {
 
 #[test]
 fn a_guard_is_held_across_a_sleep_and_dropped_by_somebody_else() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let mutex = Arc::new(Mutex::new(0));
         osier::scope(|s| {
             let mut guard = mutex.lock();
             s.spawn(|| *mutex.lock() *= 2);
-            osier::sleep(SHORT);
+            settle();
             *guard += 21;
             s.spawn(move || {
-                osier::sleep(SHORT);
+                settle();
                 drop(guard);
             });
         });
@@ -204,7 +204,7 @@ fn a_lock_granted_to_a_future_that_is_dropped_goes_to_the_next() {
 
 #[test]
 fn a_cancelled_or_timed_out_waiter_leaves_the_queue() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let mutex = Arc::new(Mutex::new(0));
         let guard = mutex.lock();
         let waiting: Vec<_> = (0..20)
@@ -215,7 +215,7 @@ fn a_cancelled_or_timed_out_waiter_leaves_the_queue() {
             .collect();
         assert!(osier::timeout(SHORT, || drop(mutex.lock())).is_err());
         waiting.iter().step_by(2).for_each(|handle| handle.cancel());
-        osier::sleep(SHORT);
+        settle();
         drop(guard);
         let went: usize = waiting.into_iter().map(|handle| handle.join().is_ok() as usize).sum();
         assert_eq!((went, *mutex.lock()), (10, 10));
@@ -279,7 +279,7 @@ fn a_destructor_of_an_unwinding_fiber_may_lock() {
             *self.0.lock() += 1;
         }
     }
-    on(1).run(|| {
+    timeless(1).run(|| {
         let mutex = Arc::new(Mutex::new(0));
         let count = Count(Arc::clone(&mutex));
         let handle = osier::spawn_local(move || {
@@ -289,7 +289,7 @@ fn a_destructor_of_an_unwinding_fiber_may_lock() {
         osier::yield_now();
         let guard = mutex.lock();
         handle.cancel();
-        osier::sleep(SHORT);
+        settle();
         drop(guard);
         assert!(handle.join().is_err());
         assert_eq!(*mutex.lock(), 1);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::colours::Count;
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::Cancelled;
 use osier::sync::{Mailbox, MailboxWait};
 
@@ -218,7 +218,7 @@ fn a_take_that_races_a_raise_keeps_nobody_waiting() {
 
 #[test]
 fn a_wait_that_is_dropped_or_cancelled_takes_nothing() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let mailbox = Rc::new(Mailbox::new());
         let (counter, waker) = Count::new();
         let mut dropped = Box::pin(mailbox.wait_any_async(1));
@@ -228,7 +228,7 @@ fn a_wait_that_is_dropped_or_cancelled_takes_nothing() {
             osier::spawn_local(move || mailbox.wait_any(set))
         };
         let (cancelled, satisfied) = (wait(1), wait(1));
-        osier::sleep(SHORT);
+        settle();
         cancelled.cancel();
         assert!(cancelled.join().unwrap_err().is::<Cancelled>());
         drop(dropped);

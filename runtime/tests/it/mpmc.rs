@@ -8,12 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use crate::colours::{Count, in_every_colour, poll_once};
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use futures_lite::StreamExt;
 use osier::Cancelled;
 use osier::sync::mpmc;
 
-const SHORT: Duration = Duration::from_millis(5);
 const LONG: Duration = Duration::from_secs(3600);
 
 #[test]
@@ -143,7 +142,7 @@ fn its_length_is_between_nothing_and_its_capacity() {
 
 #[test]
 fn receivers_that_are_cancelled_or_timed_out_lose_no_value() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (sender, receiver) = mpmc::channel(2);
         let taken = AtomicUsize::new(0);
         osier::scope(|scope| {
@@ -163,7 +162,7 @@ fn receivers_that_are_cancelled_or_timed_out_lose_no_value() {
                 for n in 0..500 {
                     sender.send(1).unwrap();
                     if n % 10 == 0 {
-                        osier::sleep(Duration::from_micros(200));
+                        settle();
                     }
                 }
             });
@@ -219,7 +218,7 @@ fn the_end_is_told_to_all_when_the_last_value_has_been_taken() {
     assert_eq!(receiver.recv(), Err(mpmc::RecvError));
     assert_eq!(receiver.recv_timeout(LONG), Err(mpmc::RecvTimeoutError::Disconnected));
 
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (sender, receiver) = mpmc::channel::<u8>(1);
         let waiting: Vec<_> = (0..8)
             .map(|_| {
@@ -227,7 +226,7 @@ fn the_end_is_told_to_all_when_the_last_value_has_been_taken() {
                 osier::spawn(move || receiver.recv())
             })
             .collect();
-        osier::sleep(SHORT);
+        settle();
         drop(sender);
         for handle in waiting {
             assert_eq!(handle.join().unwrap(), Err(mpmc::RecvError));
@@ -237,7 +236,7 @@ fn the_end_is_told_to_all_when_the_last_value_has_been_taken() {
 
 #[test]
 fn only_the_last_receiver_ends_the_senders() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (sender, receiver) = mpmc::channel(1);
         let other = receiver.clone();
         sender.send(0).unwrap();
@@ -253,7 +252,7 @@ fn only_the_last_receiver_ends_the_senders() {
             let sender = sender.clone();
             osier::spawn(move || sender.send(2))
         };
-        osier::sleep(SHORT);
+        settle();
         drop(other);
         assert_eq!(full.join().unwrap(), Err(mpmc::SendError(2)));
         assert!(sender.is_closed());

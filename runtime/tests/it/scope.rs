@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::{Cancelled, fiber};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -23,13 +23,13 @@ impl Drop for Bomb {
 
 #[test]
 fn a_scope_joins_its_children_and_lends_them_its_variables() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let counter = AtomicUsize::new(0);
         let local = Cell::new(0);
         let value = osier::scope(|s| {
             for _ in 0..50 {
                 s.spawn(|| {
-                    osier::sleep(Duration::from_millis(2));
+                    settle();
                     counter.fetch_add(1, Ordering::SeqCst);
                 });
             }
@@ -43,7 +43,7 @@ fn a_scope_joins_its_children_and_lends_them_its_variables() {
 
 #[test]
 fn a_scope_cancels_its_children_when_its_body_unwinds() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let ended = AtomicUsize::new(0);
         struct Count<'a>(&'a AtomicUsize);
         impl Drop for Count<'_> {
@@ -59,7 +59,7 @@ fn a_scope_cancels_its_children_when_its_body_unwinds() {
                         osier::sleep(LONG);
                     });
                 }
-                osier::sleep(Duration::from_millis(10));
+                settle();
                 panic!("body");
             })
         }));
@@ -70,7 +70,7 @@ fn a_scope_cancels_its_children_when_its_body_unwinds() {
 
 #[test]
 fn cancelling_a_fiber_in_a_scope_cancels_the_scopes_children() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         for body_sleeps in [true, false] {
             let parent = osier::spawn(move || {
                 osier::scope(|s| {
@@ -81,7 +81,7 @@ fn cancelling_a_fiber_in_a_scope_cancels_the_scopes_children() {
                     }
                 })
             });
-            osier::sleep(Duration::from_millis(10));
+            settle();
             parent.cancel();
             assert!(Cancelled::is_payload(&*parent.join().unwrap_err()));
         }
@@ -107,7 +107,7 @@ fn a_panic_of_an_unjoined_scoped_fiber_panics_the_scope() {
 
 #[test]
 fn a_scope_holds_its_frame_although_a_hook_panics() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let ended = AtomicBool::new(false);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let armed = AtomicBool::new(false);
@@ -119,7 +119,7 @@ fn a_scope_holds_its_frame_although_a_hook_panics() {
             fiber::before_suspend(&hook, || {
                 osier::scope(|s| {
                     drop(s.spawn(|| {
-                        osier::shield(|| osier::sleep(Duration::from_millis(20)));
+                        osier::shield(|| settle());
                         ended.store(true, Ordering::SeqCst);
                     }));
                     osier::yield_now();

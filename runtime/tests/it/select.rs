@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::{Cancelled, select, select_async};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
@@ -60,10 +60,10 @@ fn message(payload: Box<dyn std::any::Any + Send>) -> String {
 
 #[test]
 fn the_first_that_is_ready_wins_and_its_body_is_the_value() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (sender, receiver) = oneshot::channel();
         osier::spawn_local(move || {
-            osier::sleep(SHORT);
+            settle();
             sender.send(20).unwrap();
         });
         let value = select! {
@@ -306,7 +306,7 @@ fn biased_takes_the_first_as_written() {
 
 #[test]
 fn a_cancelled_select_unwinds_and_drops_every_arm() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let counts: Arc<Counts> = Arc::default();
         let theirs = Arc::clone(&counts);
         let handle = osier::spawn_local(move || {
@@ -317,7 +317,7 @@ fn a_cancelled_select_unwinds_and_drops_every_arm() {
             }
             unreachable!("cancelled while it waits");
         });
-        osier::sleep(SHORT);
+        settle();
         assert_eq!((counts.polls() >= 2, counts.drops()), (true, 0));
         handle.cancel();
         assert!(Cancelled::is_payload(&*handle.join().unwrap_err()));
@@ -356,7 +356,7 @@ fn an_outer_timeout_ends_a_select() {
 
 #[test]
 fn a_panic_in_one_arm_drops_the_others() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let counts = Counts::default();
         let caught = catch_unwind(AssertUnwindSafe(|| {
             select! {
@@ -369,7 +369,7 @@ fn a_panic_in_one_arm_drops_the_others() {
         assert_eq!(message(caught.unwrap_err()), "this arm");
         assert_eq!((counts.polls(), counts.drops()), (1, 2));
         // And the fiber goes on.
-        osier::sleep(SHORT);
+        settle();
     });
 }
 
@@ -498,12 +498,12 @@ fn a_borrowed_future_goes_on_where_it_was() {
 
 #[test]
 fn selects_nest() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let theirs = sender.clone();
         osier::spawn_local(move || {
             for n in 0..2 {
-                osier::sleep(SHORT);
+                settle();
                 theirs.send(n).unwrap();
             }
         });
@@ -613,7 +613,7 @@ fn fibers_and_threads_lose_no_message_between_many_selects() {
 
 #[test]
 fn in_a_future_it_awaits() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let (stop, mut stopped) = oneshot::channel::<()>();
         let counter = async move {
@@ -637,7 +637,7 @@ fn in_a_future_it_awaits() {
         let counter = is_send(counter);
         let feeder = osier::spawn_local(move || {
             (1..=4).for_each(|n| sender.send(n).unwrap());
-            osier::sleep(Duration::from_millis(50));
+            settle();
             stop.send(()).unwrap();
             // Given back, so that it hangs up after the stop.
             sender
@@ -682,9 +682,9 @@ fn dropping_its_future_drops_every_arm() {
 
 #[test]
 fn a_join_handle_is_ready_when_its_fiber_has_ended() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let mut slow = osier::spawn(|| {
-            osier::sleep(Duration::from_millis(20));
+            settle();
             "slow"
         });
         let mut quick = osier::spawn(|| "quick");
@@ -703,9 +703,9 @@ fn a_join_handle_is_ready_when_its_fiber_has_ended() {
 
 #[test]
 fn a_join_handle_that_lost_is_joined_later() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let mut handle = osier::spawn_local(|| {
-            osier::sleep(SHORT);
+            settle();
             Rc::new(7)
         });
         for _ in 0..3 {

@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::future::yield_now;
 use osier::time::Sleep;
 use osier::{Cancelled, block_on, spawn, spawn_future, spawn_future_local};
@@ -65,13 +65,13 @@ fn a_panic_goes_to_the_handle_and_nowhere_else() {
 #[test]
 fn a_cancelled_task_is_dropped_and_says_so() {
     let dropped = Arc::new(AtomicUsize::new(0));
-    on(2).run(|| {
+    timeless(2).run(|| {
         let captured = Count(Arc::clone(&dropped));
         let task = spawn_future(async move {
             let _captured = captured;
             pending::<()>().await;
         });
-        osier::sleep(Duration::from_millis(5));
+        settle();
         assert!(!task.is_finished());
         assert!(block_on(task.cancel()).is_none());
         assert_eq!(dropped.load(Ordering::SeqCst), 1);
@@ -85,7 +85,7 @@ fn a_cancelled_task_is_dropped_and_says_so() {
 #[test]
 fn cancelling_works_without_waiting_for_it() {
     let dropped = Arc::new(AtomicUsize::new(0));
-    on(1).run(|| {
+    timeless(1).run(|| {
         let captured = Count(Arc::clone(&dropped));
         let task = spawn_future(async move {
             let _captured = captured;
@@ -93,7 +93,7 @@ fn cancelling_works_without_waiting_for_it() {
         });
         drop(task.cancel());
         osier::yield_now();
-        osier::sleep(Duration::from_millis(5));
+        settle();
         assert_eq!(dropped.load(Ordering::SeqCst), 1);
     });
 }
@@ -412,10 +412,10 @@ fn a_future_that_panics_when_dropped_hurts_nobody() {
 
 #[test]
 fn a_task_and_a_fiber_wait_for_each_other() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let task = spawn_future(async {
             let fiber = spawn(|| {
-                osier::sleep(Duration::from_millis(2));
+                settle();
                 20
             });
             fiber.await.unwrap() + spawn_future(async { 1 }).await.unwrap()

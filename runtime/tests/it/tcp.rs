@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::Runtime;
 use osier::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -146,7 +146,7 @@ fn a_plain_accept_loop_uses_every_worker() {
 #[test]
 fn two_readers_of_one_stream_both_wake() {
     for workers in [1, 2] {
-        on(workers).run(move || {
+        timeless(workers).run(move || {
             let (mut client, server) = pair();
             let server = Arc::new(server);
             let readers: Vec<_> = (0..2)
@@ -158,9 +158,9 @@ fn two_readers_of_one_stream_both_wake() {
                     })
                 })
                 .collect();
-            osier::sleep(Duration::from_millis(10));
+            settle();
             client.write_all(b"a").unwrap();
-            osier::sleep(Duration::from_millis(10));
+            settle();
             client.write_all(b"b").unwrap();
             let mut bytes: Vec<u8> = readers
                 .into_iter()
@@ -174,7 +174,7 @@ fn two_readers_of_one_stream_both_wake() {
 
 #[test]
 fn the_end_wakes_every_reader() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (client, server) = pair();
         let server = Arc::new(server);
         let readers: Vec<_> = (0..8)
@@ -183,7 +183,7 @@ fn the_end_wakes_every_reader() {
                 spawn_on(index % 2, move || (&*server).read(&mut [0; 8]))
             })
             .collect();
-        osier::sleep(Duration::from_millis(10));
+        settle();
         drop(client);
         for reader in readers {
             assert_eq!(reader.join().unwrap().unwrap(), 0);
@@ -354,12 +354,12 @@ fn timeouts_are_timed_out_and_never_early() {
 
 #[test]
 fn a_cancelled_read_loses_no_bytes() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (mut client, server) = pair();
         let server = Arc::new(server);
         let theirs = Arc::clone(&server);
         let reading = osier::spawn(move || (&*theirs).read(&mut [0; 8]));
-        osier::sleep(Duration::from_millis(5));
+        settle();
         client.write_all(b"x").unwrap();
         reading.cancel();
         let got = match reading.join() {
@@ -391,12 +391,12 @@ fn half_close_leaves_the_other_half() {
 
 #[test]
 fn shutdown_wakes_who_waits_here() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let (_client, server) = pair();
         let server = Arc::new(server);
         let theirs = Arc::clone(&server);
         let reading = osier::spawn(move || (&*theirs).read(&mut [0; 8]));
-        osier::sleep(Duration::from_millis(10));
+        settle();
         server.shutdown(Shutdown::Read).unwrap();
         assert_eq!(reading.join().unwrap().unwrap(), 0);
     });
@@ -404,10 +404,10 @@ fn shutdown_wakes_who_waits_here() {
 
 #[test]
 fn a_reset_is_an_error_and_not_an_end() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (client, mut server) = pair();
         let reading = osier::spawn(move || server.read(&mut [0; 8]));
-        osier::sleep(Duration::from_millis(10));
+        settle();
         client.set_linger(Some(Duration::ZERO)).unwrap();
         drop(client);
         assert_eq!(reading.join().unwrap().unwrap_err().kind(), ErrorKind::ConnectionReset);
@@ -416,14 +416,14 @@ fn a_reset_is_an_error_and_not_an_end() {
 
 #[test]
 fn writing_to_who_has_gone_is_an_error() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (client, mut server) = pair();
         drop(client);
         let error = loop {
             if let Err(error) = server.write_all(&[0; 4096]) {
                 break error;
             }
-            osier::sleep(Duration::from_millis(1));
+            settle();
         };
         assert!(
             matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
@@ -434,7 +434,7 @@ fn writing_to_who_has_gone_is_an_error() {
 
 #[test]
 fn an_end_that_comes_while_the_fiber_is_elsewhere_is_found() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (mut client, mut server) = pair();
         let reading = osier::spawn(move || {
             // Registered, and then asleep when the end comes.
@@ -452,7 +452,7 @@ fn an_end_that_comes_while_the_fiber_is_elsewhere_is_found() {
 
 #[test]
 fn peek_leaves_the_bytes() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (mut client, mut server) = pair();
         let peeking = osier::spawn(move || {
             let mut buf = [0; 8];
@@ -463,9 +463,9 @@ fn peek_leaves_the_bytes() {
             server.read_exact(&mut buf[..5]).unwrap();
             assert_eq!(server.peek(&mut buf).unwrap(), 0);
         });
-        osier::sleep(Duration::from_millis(5));
+        settle();
         client.write_all(b"hello").unwrap();
-        osier::sleep(Duration::from_millis(5));
+        settle();
         drop(client);
         peeking.join().unwrap();
     });
@@ -473,7 +473,7 @@ fn peek_leaves_the_bytes() {
 
 #[test]
 fn vectored_reads_and_writes() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (mut client, mut server) = pair();
         let parts = [b"one ".as_slice(), b"", b"two ", b"three"];
         let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
@@ -493,7 +493,7 @@ fn vectored_reads_and_writes() {
             let (mut first, mut second) = ([0; 1], [0; 1]);
             server.read_vectored(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)])
         });
-        osier::sleep(Duration::from_millis(5));
+        settle();
         assert_eq!(client.write_more(b"ab").unwrap(), 2);
         client.shutdown(Shutdown::Write).unwrap();
         assert!(reading.join().unwrap().unwrap() > 0);
@@ -616,7 +616,7 @@ fn a_port_in_use_is_in_use_unless_it_is_shared() {
 
 #[test]
 fn several_fibers_accept_from_one_listener() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
         let addr = listener.local_addr().unwrap();
         let accepting: Vec<_> = (0..4)
@@ -625,7 +625,7 @@ fn several_fibers_accept_from_one_listener() {
                 spawn_on(index % 2, move || listener.accept().map(drop))
             })
             .collect();
-        osier::sleep(Duration::from_millis(5));
+        settle();
         let _clients: Vec<_> = (0..4).map(|_| TcpStream::connect(addr).unwrap()).collect();
         for fiber in accepting {
             fiber.join().unwrap().unwrap();
@@ -682,19 +682,19 @@ fn std_types_and_back() {
 
 #[test]
 fn a_stream_turned_into_a_descriptor_leaves_no_events_behind() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (client, server) = pair();
         let server = Arc::new(server);
         let theirs = Arc::clone(&server);
         let reading = osier::spawn(move || (&*theirs).read(&mut [0]));
-        osier::sleep(Duration::from_millis(5));
+        settle();
         (&client).write_all(b"x").unwrap();
         reading.join().unwrap().unwrap();
         let fd = OwnedFd::from(Arc::into_inner(server).unwrap());
         // The same number, made into a stream again, registers without a clash.
         let mut server = TcpStream::from(fd);
         let reading = osier::spawn(move || server.read(&mut [0]));
-        osier::sleep(Duration::from_millis(5));
+        settle();
         (&client).write_all(b"x").unwrap();
         assert_eq!(reading.join().unwrap().unwrap(), 1);
     });
@@ -702,7 +702,7 @@ fn a_stream_turned_into_a_descriptor_leaves_no_events_behind() {
 
 #[test]
 fn a_clone_lives_on_when_its_original_is_dropped() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (mut client, server) = pair();
         let mut clone = server.try_clone().unwrap();
         // The original is registered; its registration must go with it, although its description stays open.
@@ -716,7 +716,7 @@ fn a_clone_lives_on_when_its_original_is_dropped() {
             let mut text = String::new();
             clone.read_to_string(&mut text).map(|_| text)
         });
-        osier::sleep(Duration::from_millis(5));
+        settle();
         client.write_all(b"hello").unwrap();
         drop(client);
         assert_eq!(cloned.join().unwrap().unwrap(), "hello");

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::net::UdpSocket;
 
 const GENEROUS: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ fn datagrams_come_whole_and_say_from_where() {
 
 #[test]
 fn several_datagrams_in_one_wake_up() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let receiver = Arc::new(bound());
         let addr = receiver.local_addr().unwrap();
         let theirs = Arc::clone(&receiver);
@@ -45,7 +45,7 @@ fn several_datagrams_in_one_wake_up() {
                 theirs.recv(&mut buf).unwrap() == 1 && buf[0] == number
             })
         });
-        osier::sleep(Duration::from_millis(5));
+        settle();
         let sender = bound();
         for number in 0..30u8 {
             // Each is shorter than the receiver's buffer, which says nothing about the next.

@@ -7,7 +7,7 @@ use std::os::unix::net as plain;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::net::{UnixDatagram, UnixListener, UnixSocketAddr, UnixStream};
 
 const GENEROUS: Duration = Duration::from_secs(30);
@@ -107,7 +107,7 @@ fn names_of_all_kinds() {
 #[test]
 fn a_full_queue_makes_a_client_wait() {
     let name = Name::new("queue");
-    on(2).run(|| {
+    timeless(2).run(|| {
         let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
         socket.bind(&socket2::SockAddr::unix(&name.0).unwrap()).unwrap();
         socket.listen(0).unwrap();
@@ -118,7 +118,7 @@ fn a_full_queue_makes_a_client_wait() {
                 osier::spawn(move || UnixStream::connect(path).map(drop))
             })
             .collect();
-        osier::sleep(Duration::from_millis(10));
+        settle();
         for _ in 0..8 {
             listener.accept().unwrap();
         }
@@ -207,7 +207,7 @@ fn std_types_and_back() {
 #[test]
 fn datagrams() {
     let (one_name, two_name) = (Name::new("one"), Name::new("two"));
-    on(2).run(|| {
+    timeless(2).run(|| {
         let one = UnixDatagram::bind(&one_name.0).unwrap();
         let two = UnixDatagram::bind(&two_name.0).unwrap();
         let path = one_name.0.clone();
@@ -217,7 +217,7 @@ fn datagrams() {
             assert_eq!(from.as_pathname(), Some(path.as_path()));
             two.send_to(&buf[..count], from.as_pathname().unwrap()).unwrap();
         });
-        osier::sleep(Duration::from_millis(5));
+        settle();
         one.connect(&two_name.0).unwrap();
         one.send(b"ping").unwrap();
         let mut buf = [0; 16];

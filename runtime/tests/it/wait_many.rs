@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::given::on;
+use crate::given::{on, settle, timeless};
 use osier::select::{wait_all_into, wait_all_into_async, wait_all_until, wait_all_until_async, wait_any_until_async};
 use osier::time::Sleep;
 use osier::{Cancelled, race, race_async, wait_all, wait_all_async, wait_any, wait_any_async, wait_any_until};
@@ -66,7 +66,7 @@ fn any_gives_the_index_and_output_of_the_first() {
 
 #[test]
 fn any_takes_leaves_of_several_types() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let notify = Notify::new();
         let permits = Semaphore::new(0);
         let notified = pin!(async {
@@ -74,11 +74,7 @@ fn any_takes_leaves_of_several_types() {
             "notified"
         });
         let permit = pin!(async { permits.acquire().await.map_or("closed", |_| "permit") });
-        let fiber = pin!(async {
-            osier::spawn_local(|| osier::sleep(SHORT))
-                .await
-                .map_or("panicked", |()| "ended")
-        });
+        let fiber = pin!(async { osier::spawn_local(|| settle()).await.map_or("panicked", |()| "ended") });
         let mut leaves: [Pin<&mut dyn Future<Output = &str>>; 3] = [notified, permit, fiber];
         assert_eq!(wait_any(&mut leaves), (2, "ended"));
         permits.close();
@@ -317,7 +313,7 @@ fn a_panic_in_one_part_drops_the_others() {
 
 #[test]
 fn a_cancelled_wait_on_many_drops_what_it_holds() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let dropped: Arc<AtomicUsize> = Arc::default();
         let guard = || Nth(1, Arc::clone(&dropped));
         let held = |nth: Nth| {
@@ -340,7 +336,7 @@ fn a_cancelled_wait_on_many_drops_what_it_holds() {
                 osier::join!(c.0, c.1);
             }),
         ];
-        osier::sleep(SHORT);
+        settle();
         assert_eq!(dropped.load(Ordering::SeqCst), 0);
         handles.iter().for_each(|handle| handle.cancel());
         for outcome in wait_all(handles) {
