@@ -1,13 +1,13 @@
-//! The head of a CGI response (RFC 3875 6), without I/O: what an application writes before its body, delimited and checked.
+//! The head of a CGI response (RFC 3875 6), without I/O: the lines before the body, delimited and checked.
 //!
 //! A gateway feeds what comes on the application's standard output to a [`Scanner`] until it finds the end of the head, and
 //! gives exactly those bytes to [`Head::parse`]; what follows is the body. Lines end with LF or CRLF, as programs print them.
 //! Nothing is copied and nothing is allocated.
 //!
-//! What the application says of framing and of the connection never reaches the client: Transfer-Encoding, Connection, what
-//! Connection names, and their like are left out, Content-Length becomes [`Head::content_length`] for the gateway to check the
-//! body against. What two readers could take for two different heads (a fold, white space before a colon, a control byte, a
-//! second Status or Location) is refused as a whole.
+//! The application's framing and hop-by-hop fields never reach the client: Transfer-Encoding, Connection and the fields that
+//! Connection names are left out. Content-Length becomes [`Head::content_length`], against which the gateway checks the body. A
+//! head that two readers could take for two different ones (a fold, white space before a colon, a control byte, a second Status
+//! or Location) is refused as a whole.
 
 use std::{error, fmt};
 
@@ -15,10 +15,10 @@ use memchr::memchr;
 
 use crate::message::byte::{is_token, is_value};
 
-/// How long a head may be unless the gateway says otherwise: twice as long as all that browsers take in cookies for one site.
+/// The default bound of a head: twice the size of all cookies that browsers take for one site.
 pub const HEAD_BYTES: usize = 64 << 10;
 
-/// How many names a Connection field may list. Each is looked for in every field.
+/// The most names that a Connection field may list. Each is looked for in every field.
 const LISTED_NAMES: usize = 16;
 
 /// Why a response cannot be passed on.
@@ -67,14 +67,14 @@ impl error::Error for Malformed {}
 #[derive(Clone, Debug)]
 pub struct Scanner {
     limit: usize,
-    /// Where the line begins whose end has not come.
+    /// The start of the line whose end has not come.
     line: usize,
-    /// Up to here there is no other line feed.
+    /// There is no other line feed before this place.
     searched: usize,
 }
 
 impl Scanner {
-    /// For one head of at most `limit` bytes.
+    /// A scanner for one head of at most `limit` bytes.
     pub fn new(limit: usize) -> Scanner {
         Scanner {
             limit,
@@ -83,8 +83,8 @@ impl Scanner {
         }
     }
 
-    /// The length of the head, empty line included; `None`: more must come. To be called with all bytes since the
-    /// beginning; what has been searched is not searched again.
+    /// Returns the length of the head, empty line included, or `None` when more must come. `bytes` holds everything from the
+    /// beginning; no byte is searched twice.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ pub struct Head<'a> {
     content_length: Option<u64>,
     /// Whether a Connection field lists names, whose fields end here as well.
     lists: bool,
-    /// How long names are: bit n for one of n bytes, the last for all longer ones. Tells what is not there without a look.
+    /// The lengths of the names: bit n for a name of n bytes, the last bit for all longer ones. A missing length rules a name out.
     lengths: u64,
 }
 
@@ -206,7 +206,7 @@ impl<'a> Head<'a> {
         self.status.unwrap_or(natural)
     }
 
-    /// Where Location points. It is one of the [`fields`](Head::fields) too.
+    /// The value of Location. It is one of the [`fields`](Head::fields) too.
     pub fn location(&self) -> Option<&'a str> {
         self.location
     }
@@ -218,7 +218,7 @@ impl<'a> Head<'a> {
         (path.starts_with('/') && !path.starts_with("//")).then_some(path)
     }
 
-    /// How long the application says the body is. The gateway writes framing of its own.
+    /// The body's length as the application gives it. The gateway writes framing of its own.
     pub fn content_length(&self) -> Option<u64> {
         self.content_length
     }
@@ -266,7 +266,7 @@ enum FieldName {
     ContentType,
     ContentLength,
     Connection,
-    /// Of one connection, RFC 9110 7.6.1: a gateway has its own.
+    /// A hop-by-hop field (RFC 9110 7.6.1): a gateway has its own.
     HopByHop,
     Other,
 }
@@ -297,7 +297,7 @@ impl FieldName {
     }
 }
 
-/// Of those that mean something here: proxy-authenticate.
+/// The length of proxy-authenticate, the longest of these names.
 const LONGEST_NAME: usize = 18;
 
 /// The lines up to the empty one, without their ends.

@@ -14,7 +14,7 @@
 
 use std::{error, fmt};
 
-/// What one record's content may hold.
+/// The most bytes in one record's content.
 pub const RECORD_MAX: usize = 65_535;
 /// The bytes before a record's content.
 pub const RECORD_HEAD: usize = 8;
@@ -30,7 +30,7 @@ const STDOUT: u8 = 6;
 const STDERR: u8 = 7;
 const RESPONDER: u8 = 1;
 const KEEP_CONNECTION: u8 = 1;
-/// Of END_REQUEST: the application's status, the protocol's, three reserved bytes.
+/// The length of END_REQUEST: the application's status, the protocol's, three reserved bytes.
 const END_LENGTH: usize = 8;
 
 /// Ends the request's body.
@@ -77,8 +77,8 @@ pub fn begin(output: &mut Vec<u8>, keep_connection: bool) {
     output.extend_from_slice(&[0, RESPONDER, flags, 0, 0, 0, 0, 0]);
 }
 
-/// Appends one name and its value, up to 2 GiB each, as parameters have them: for [`ParamsWriter::pairs`], when many requests
-/// are told the same.
+/// Appends one name and its value, up to 2 GiB each, in the form of a parameter. [`ParamsWriter::pairs`] writes pairs that many
+/// requests share.
 #[inline]
 pub fn pair(to: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     if name.len() < 128 && value.len() < 128 {
@@ -96,12 +96,12 @@ pub fn pair(to: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 #[must_use = "parameters end with finish"]
 pub struct ParamsWriter<'o> {
     output: &'o mut Vec<u8>,
-    /// Where the head of the record that is being filled stands.
+    /// The start of the record that is being filled.
     head: usize,
 }
 
 impl<'o> ParamsWriter<'o> {
-    /// After [`begin`].
+    /// Begins the parameters, after [`begin`].
     pub fn new(output: &'o mut Vec<u8>) -> ParamsWriter<'o> {
         let head = output.len();
         output.extend_from_slice(&record_head(PARAMS, 0));
@@ -157,7 +157,7 @@ impl<'o> ParamsWriter<'o> {
         }
     }
 
-    /// How many bytes the record that is being filled still takes.
+    /// The room that is left in the record that is being filled.
     fn room(&self) -> usize {
         RECORD_MAX - (self.output.len() - self.head - RECORD_HEAD)
     }
@@ -195,7 +195,7 @@ fn length(length: usize) -> Length {
     }
 }
 
-/// What the application says.
+/// One thing that the application has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'i> {
     /// A piece of its response, never empty.
@@ -204,17 +204,17 @@ pub enum Event<'i> {
     Stderr(&'i [u8]),
     /// The request has ended.
     End {
-        /// What a program would have exited with.
+        /// The exit status that a program would have had.
         app_status: u32,
         /// 0: complete; 1: it does not multiplex; 2: overloaded; 3: unknown role.
         protocol_status: u8,
     },
 }
 
-/// What [`Decoder::decode`] has found at the beginning of its input.
+/// The result of one [`Decoder::decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step<'i> {
-    /// How many bytes of the input are used up.
+    /// The number of input bytes that are used up.
     pub consumed: usize,
     /// `None`: it needs more input, or has nothing to say any more.
     pub event: Option<Event<'i>>,
@@ -282,7 +282,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// For a request that begins.
+    /// A decoder at the beginning of a request.
     pub fn new() -> Decoder {
         Decoder { state: State::START }
     }

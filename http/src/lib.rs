@@ -28,15 +28,14 @@
 //!    and close unless [`Sent::keep_alive`].
 //! 5. After any [`Reject`], [`write_reject`] and close: nobody can say where the next request begins.
 //!
-//! What is refused, and that there is no lenient switch, is the point of the crate: whatever two parsers could read
-//! in two ways (request smuggling) is answered by 400. `tests/it/table.rs` has the bytes of each case. Every part of a
-//! request has a bound in [`Limits`], checked as the bytes come.
+//! The crate refuses whatever two parsers could read in two ways (request smuggling) with 400, and has no lenient switch.
+//! `tests/it/table.rs` has the bytes of each case. Every part of a request has a bound in [`Limits`], checked as the bytes come.
 //!
-//! A gateway stands on the other side of a connection as well: [`RequestWriter`] makes the head it sends to its backend,
-//! [`ReplyScanner`] and [`Reply`] read what comes back, as strictly.
+//! A gateway needs the other side of a connection: [`RequestWriter`] makes the head for its backend, [`ReplyScanner`] and
+//! [`Reply`] read the backend's response, as strictly.
 //!
-//! [`fastcgi`] is the record layer to applications and [`cgi`] the head of what they answer, on the same terms;
-//! [`proxy_protocol`] what a balancer says before the first request; [`multipart`] what a form with files is made of.
+//! [`fastcgi`] has the records of FastCGI, [`cgi`] the head of a CGI response, [`proxy_protocol`] the header of a balancer,
+//! [`multipart`] the parts of a form with files. All are as strict, and without I/O.
 //!
 //! [`Path`] is the one reading of a request's path, for routes, policies and handlers.
 //!

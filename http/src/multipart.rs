@@ -9,11 +9,11 @@
 //!                                                               └─ the closing one ─▶ End (the rest is nobody's)
 //! ```
 //!
-//! Data is borrowed from the input; a head is copied, as its lines come. The delimiter is searched by a prepared searcher, and of
-//! what has been searched at most a delimiter's length is kept back to be searched again, so that the cost is linear in the body
-//! however it is cut. Every part of it has a bound in [`Limits`].
+//! Data is borrowed from the input; a head is copied as its lines come. A prepared searcher looks for the delimiter. At most one
+//! delimiter's length of the input is searched again, so the cost is linear in the body however it is cut. Every part of a form
+//! has a bound in [`Limits`].
 //!
-//! What two readers could take for two different forms is refused as a whole: a part without a name or with two, a fold, a
+//! A form that two readers could take for two different ones is refused as a whole: a part without a name or with two, a fold, a
 //! delimiter followed by other text, a transfer encoding that nobody has decoded.
 
 use std::{error, fmt};
@@ -31,7 +31,7 @@ const PADDING_BYTES: usize = 64;
 /// Text before the first delimiter, which browsers do not send.
 const PREAMBLE_BYTES: u64 = 4 << 10;
 
-/// How large a form may be.
+/// The bounds of a form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Parts of the whole form. 1,000.
@@ -128,13 +128,12 @@ impl Part {
         self.name.as_deref().unwrap_or_default()
     }
 
-    /// What the client calls its file, as it was sent: whatever the client likes, `../../etc/passwd` for example. To be shown,
-    /// not to be opened.
+    /// The client's name for its file, as it was sent. It may be anything, `../../etc/passwd` for example: show it, never open it.
     pub fn file_name(&self) -> Option<&str> {
         self.file_name.as_deref()
     }
 
-    /// What the client says the data is.
+    /// The media type of the data, as the client gives it.
     pub fn content_type(&self) -> Option<&str> {
         self.content_type.as_deref()
     }
@@ -192,18 +191,18 @@ impl Part {
     }
 }
 
-/// What [`Multipart::next`] has found.
+/// The next thing that [`Multipart::next`] has found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'i> {
     /// More bytes must come.
     NeedMore,
     /// A part begins.
     Part(Box<Part>),
-    /// Some of its data, never empty.
+    /// Some of the part's data, never empty.
     Data(&'i [u8]),
-    /// It has ended.
+    /// The part has ended.
     PartEnd,
-    /// The form has ended; what follows is not of it.
+    /// The form has ended; later bytes do not belong to it.
     End,
 }
 
@@ -232,18 +231,18 @@ pub enum Event<'i> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Multipart {
-    /// For CRLF, two hyphens and the boundary.
+    /// Finds CRLF, two hyphens and the boundary.
     delimiter: memmem::Finder<'static>,
     limits: Limits,
     state: State,
     part: Part,
     parts: usize,
-    /// Of the head that is read.
+    /// The room that is left for the current head.
     head_left: usize,
     part_left: u64,
     total_left: u64,
     preamble_left: u64,
-    /// Up to here the input holds no line feed.
+    /// The input holds no line feed before this place.
     searched: usize,
 }
 
@@ -290,10 +289,10 @@ impl Multipart {
         })
     }
 
-    /// What comes next in `input`, which holds the bytes that have not been consumed, and how many of them are now.
+    /// Returns the next event in `input`, which holds the bytes that have not been consumed, and how many of them it consumes.
     ///
-    /// With [`Event::NeedMore`] come again with more behind what was not consumed, or, when the body has ended, refuse it by
-    /// [`Malformed::Ended`]. Room for [`Limits::head_bytes`] and 256 bytes is enough for that.
+    /// After [`Event::NeedMore`] call it again with more bytes behind those that were not consumed. When the body has ended, refuse
+    /// it by [`Malformed::Ended`] instead. A buffer of [`Limits::head_bytes`] and 256 bytes is large enough.
     ///
     /// # Errors
     /// [`Malformed`], for the first offence met; the parser is used up by it.
@@ -317,7 +316,7 @@ impl Multipart {
         }
     }
 
-    /// How many bytes of one part's data may still come under its limit and the form's.
+    /// The number of bytes of the current part that its limit and the form's still allow.
     fn left(&self) -> u64 {
         self.part_left.min(self.total_left)
     }
@@ -548,7 +547,7 @@ fn parameters(mut rest: &[u8]) -> Option<Vec<(String, String)>> {
     }
 }
 
-/// What is in quotes, and what follows them. A backslash escapes a quote or a backslash, and is itself before anything
+/// Returns the quoted text and the rest after it. A backslash escapes a quote or a backslash, and is itself before anything
 /// else: some browsers send a whole Windows path.
 fn unquote(quoted: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut value = Vec::new();

@@ -1,4 +1,4 @@
-//! The PROXY protocol, versions 1 and 2: whom a connection comes from, said by a balancer before the first byte of HTTP.
+//! The PROXY protocol, versions 1 and 2: a balancer names the client of a connection before the first byte of HTTP.
 //!
 //! ```text
 //!   version 1   PROXY TCP4 192.0.2.7 198.51.100.1 56324 443 CRLF                    at most 107 bytes
@@ -17,7 +17,7 @@ use std::{error, fmt, str};
 
 /// The longest line of version 1, its CRLF included; the protocol's own figure.
 pub const V1_MAX: usize = 107;
-/// What version 2 may put after its fixed part. The protocol allows 65,535; addresses need 216 bytes at most, and the TLVs in use
+/// The most bytes after version 2's fixed part. The protocol allows 65,535; addresses need 216 bytes at most, and the TLVs in use
 /// (host name, unique id, TLS details, a cloud's ids) a few hundred, unless whole certificates are forwarded, which nobody here reads.
 pub const V2_BODY_MAX: usize = 4 << 10;
 /// The longest header that is accepted.
@@ -27,7 +27,7 @@ const V1_SIGNATURE: &[u8] = b"PROXY ";
 const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// The fixed part of version 2.
 const V2_HEAD: usize = 16;
-/// Of one path in the address block of Unix sockets.
+/// The length of one path in the address block of Unix sockets.
 const UNIX_PATH: usize = 108;
 /// The TLV that holds a checksum (CRC-32C) of the whole header.
 const TYPE_CRC32C: u8 = 3;
@@ -35,16 +35,16 @@ const TYPE_CRC32C: u8 = 3;
 /// A header that is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'i> {
-    /// What it says.
+    /// The content.
     pub told: Told<'i>,
     /// Its bytes; HTTP begins after them.
     pub length: usize,
 }
 
-/// Whom the connection comes from.
+/// The origin of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told<'i> {
-    /// From this address to that one. Both are of the same family.
+    /// Two addresses of one family.
     Inet {
         /// The client.
         source: SocketAddr,
@@ -60,11 +60,11 @@ pub enum Told<'i> {
     },
     /// On somebody else's behalf, but the sender does not know or say whose: the connection's own addresses count.
     Unknown,
-    /// By the sender for itself, a health check for example: the connection's own addresses count.
+    /// The sender speaks for itself, in a health check for example: the connection's own addresses count.
     Local,
 }
 
-/// What is not a header, or one that says nonsense. The connection is to be closed.
+/// Bytes that are no header, or a header without sense. The server must close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// The bytes begin neither version.
@@ -207,7 +207,7 @@ fn binary(input: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
         return Ok(None);
     };
     let body = &header[V2_HEAD..];
-    // Of a LOCAL header the family means nothing, and what follows is passed over.
+    // The family of a LOCAL header means nothing, and the rest is skipped.
     if command == 0 {
         let told = Told::Local;
         return Ok(Some(Header { told, length }));

@@ -12,7 +12,7 @@ use crate::message::{
     write_content_length, write_status_line,
 };
 
-/// What the handler knows of its body's length.
+/// The length of a response's body, as far as the handler knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseBody {
     /// Exactly that many bytes.
@@ -21,7 +21,7 @@ pub enum ResponseBody {
     Stream,
 }
 
-/// How the body must follow the head.
+/// The form in which the body must follow the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// No body byte may follow.
@@ -36,10 +36,10 @@ pub enum Transfer {
     Tunnel,
 }
 
-/// What a finished head has promised.
+/// The promises of a finished head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// How the body must follow.
+    /// The form in which the body must follow.
     pub transfer: Transfer,
     /// Whether the connection serves another request after the body.
     pub keep_alive: bool,
@@ -73,7 +73,7 @@ impl fmt::Debug for DateLine {
     }
 }
 
-/// What a server sends to a client that waits for it before its body.
+/// The interim response to a client that waits for it before it sends its body.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// One response head being written at the end of a buffer.
@@ -95,7 +95,7 @@ pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 #[derive(Debug)]
 pub struct HeadWriter<'o> {
     out: &'o mut Vec<u8>,
-    /// Where this head begins in `out`; what is before belongs to earlier responses.
+    /// The start of this head in `out`; the bytes before it belong to earlier responses.
     start: usize,
     status: u16,
     exchange: Exchange,

@@ -1,7 +1,7 @@
 //! The head of a response as a gateway receives it from a backend: delimited, parsed, and its framing decided.
 //!
-//! As strict as `request/head.rs`: a backend that two parsers could read in two ways is answered for by 502, and its connection
-//! is closed. The gateway drives
+//! The parser is as strict as `request/head.rs`. If two parsers could read a backend in two ways, the gateway answers 502 and
+//! closes the backend's connection. The gateway drives
 //!
 //! ```text
 //!   bytes ─▶ ReplyScanner::scan ─▶ Reply::parse ─▶ BodyDecoder::of_reply ─▶ decode … ─▶ done: kept if keep_alive
@@ -31,9 +31,9 @@ use crate::request::framing::{self, CLOSE, KEEP_ALIVE, UPGRADE};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ReplyScanner {
-    /// Where the line begins whose end has not come.
+    /// The start of the line whose end has not come.
     line: usize,
-    /// Up to here no line feed is left to be looked at.
+    /// No line feed before this place is left to be looked at.
     searched: usize,
 }
 
@@ -74,7 +74,7 @@ impl ReplyScanner {
     }
 }
 
-/// How the bytes after a response's head are framed.
+/// The framing of the bytes after a response's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyLength {
     /// No byte follows: the answer to HEAD, and 1xx, 204 and 304.
@@ -158,12 +158,12 @@ impl<'a> Reply<'a> {
         self.version
     }
 
-    /// How the bytes after the head are framed.
+    /// The framing of the bytes after the head.
     pub fn body(&self) -> ReplyLength {
         self.body
     }
 
-    /// What Content-Length says, also where no body follows: the answer to HEAD tells by it how long that of GET is.
+    /// The value of Content-Length, even where no body follows: the answer to HEAD gives the length of that to GET.
     pub fn content_length(&self) -> Option<u64> {
         self.declared
     }
@@ -216,7 +216,7 @@ pub fn connection_names(headers: Headers<'_>, name: &str) -> bool {
         .any(|option| option.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// What one pass over the fields has found.
+/// The result of one pass over the fields.
 #[derive(Default)]
 struct Seen<'a> {
     length: Option<u64>,

@@ -1,4 +1,4 @@
-//! Writes request heads into a byte vector: what a gateway sends to a backend, with framing that is always made here.
+//! Writes request heads for a backend into a byte vector, with framing that is always made here.
 //!
 //! The gateway begins a [`RequestWriter`], adds the fields that may pass, and finishes it with the length of the body it
 //! will send. As with [`HeadWriter`](crate::HeadWriter) no caller can write what frames the message, and a head that is
@@ -25,7 +25,7 @@ use crate::request::BodyLength;
 #[derive(Debug)]
 pub struct RequestWriter<'o> {
     out: &'o mut Vec<u8>,
-    /// Where this head begins in `out`.
+    /// The start of this head in `out`.
     start: usize,
     /// A request of this method without a body says so (RFC 9110 8.6).
     means_content: bool,

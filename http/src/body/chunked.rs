@@ -36,10 +36,10 @@ pub struct Piece<'i> {
 #[derive(Clone, Debug)]
 pub struct ChunkedDecoder {
     state: State,
-    /// Of the size line, the size so far; of a chunk, its data still to come.
+    /// In the size line: the size so far. In a chunk: its data still to come.
     remaining: u64,
     digits: u8,
-    /// What the body, the extensions and the trailer section may still hold.
+    /// The room that is left for the body, the extensions and the trailer section.
     body_left: u64,
     extension_left: usize,
     trailer_left: usize,
@@ -47,7 +47,7 @@ pub struct ChunkedDecoder {
     name: TrailerName,
 }
 
-/// What the next byte must be.
+/// The expectation of the next byte.
 ///
 /// ```text
 ///   Size ─┬───────────────────────────▶ SizeLf ─┬─▶ Data ─▶ DataCr ─▶ DataLf ─▶ Size
@@ -138,7 +138,7 @@ impl ChunkedDecoder {
         Ok(())
     }
 
-    /// How many of the next input bytes are plain data of the chunk that is under way; see
+    /// The number of next input bytes that are plain data of the current chunk; see
     /// [`BodyDecoder::plain`](crate::BodyDecoder::plain).
     #[inline]
     pub fn plain(&self) -> u64 {
@@ -229,7 +229,7 @@ impl ChunkedDecoder {
             (ExtValue | ExtEnd | ExtGap, b' ' | b'\t') => ExtGap,
             _ => return Err(Reject::ChunkExtension),
         };
-        // Of the whole body: many short chunks with long extensions must not cost more than their data.
+        // The bound is that of the whole body: many short chunks with long extensions must not cost more than their data.
         self.extension_left = self
             .extension_left
             .checked_sub(1)
@@ -318,10 +318,10 @@ impl TrailerName {
     }
 }
 
-/// What ends each chunk's data.
+/// The end of each chunk's data.
 pub const CHUNK_END: &[u8] = b"\r\n";
 
-/// What ends a chunked body: the last chunk and an empty trailer section.
+/// The end of a chunked body: the last chunk and an empty trailer section.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// The line before a chunk's data, made without allocation.

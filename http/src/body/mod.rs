@@ -31,7 +31,7 @@ enum State {
         remaining: u64,
     },
     Chunked(ChunkedDecoder),
-    /// Of a response: everything that comes.
+    /// A response's body: everything that comes.
     UntilClose {
         ended: bool,
     },
@@ -81,7 +81,7 @@ impl BodyDecoder {
     /// that have not been consumed.
     ///
     /// # Errors
-    /// As of [`ChunkedDecoder::decode`]; a known length meets none. The decoder is used up by one.
+    /// As [`ChunkedDecoder::decode`]; a body of known length has none. The decoder is used up after an error.
     #[inline]
     pub fn decode<'i>(&mut self, input: &'i [u8], max: usize) -> Result<Piece<'i>, Reject> {
         match &mut self.0 {
@@ -122,8 +122,8 @@ impl BodyDecoder {
         }
     }
 
-    /// How many bytes, once the buffered input is used up, may be read from the connection straight into their
-    /// destination, because they are body bytes and nothing else. Report them by [`advance`](Self::advance).
+    /// The number of next bytes that are body bytes and nothing else. Once the buffered input is used up, they may be read from
+    /// the connection straight into their destination. Report them by [`advance`](Self::advance).
     #[inline]
     pub fn plain(&self) -> u64 {
         match &self.0 {

@@ -1,12 +1,12 @@
-//! Classes of bytes, as tables built at compile time. Used by every parser here and by the response writer.
+//! Classes of bytes, as tables built at compile time.
 
-/// `tchar` of RFC 9110 5.6.2: what a method, a header name and a parameter are made of.
+/// `tchar` of RFC 9110 5.6.2: methods, header names and parameters hold no other bytes.
 #[inline]
 pub(crate) fn is_token(byte: u8) -> bool {
     CLASS[byte as usize] & TOKEN != 0
 }
 
-/// What the host part of an authority is made of: `reg-name` of RFC 3986 3.2.2, brackets and percent signs apart.
+/// Whether the host part of an authority may hold it: `reg-name` of RFC 3986 3.2.2, brackets and percent signs apart.
 ///
 /// The comma is left out although RFC 3986 has it: it is how intermediaries join two Host fields into one.
 #[inline]

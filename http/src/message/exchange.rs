@@ -2,7 +2,7 @@
 
 use super::{Method, Version};
 
-/// What the response's framing depends on in the request; made by [`Head::exchange`](crate::Head::exchange).
+/// The facts of a request on which the framing of its response depends; made by [`Head::exchange`](crate::Head::exchange).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     pub(crate) asked: Asked,

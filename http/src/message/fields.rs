@@ -1,7 +1,7 @@
-//! Header fields as ready lines: checked once, when they are added, and then written as often as one likes.
+//! Header fields as ready lines, checked once when they are added and written any number of times.
 //!
 //! A framework keeps a response's fields like this until it knows the response's length; [`HeadWriter::lines`] appends them
-//! in one piece. What framing is made of cannot get in, as with [`HeadWriter::header`].
+//! in one piece. No field that frames a message gets in, as with [`HeadWriter::header`].
 //!
 //! [`HeadWriter::lines`]: crate::HeadWriter::lines
 //! [`HeadWriter::header`]: crate::HeadWriter::header
@@ -134,7 +134,7 @@ impl fmt::Display for HeaderError {
 
 impl std::error::Error for HeaderError {}
 
-/// With `close` beside it the option stands in a second Connection field, which is the same list (RFC 9110 5.3).
+/// Beside `close` the option stands in a second Connection field, which is the same list (RFC 9110 5.3).
 pub(crate) const UPGRADE_OPTION: &[u8] = b"connection: upgrade\r\n";
 
 /// A token, and none of the fields that frame the message. Told apart by length first.

@@ -7,11 +7,11 @@ use std::mem::MaybeUninit;
 #[derive(Clone)]
 pub struct Headers<'a>(pub(crate) Fields<'a>);
 
-/// The fields, or what is left of them, by the way in which the head was taken.
+/// The remaining fields, in the form that the parser of the head has left.
 #[derive(Clone, Copy)]
 pub(crate) enum Fields<'a> {
     Parsed(&'a [httparse::Header<'a>]),
-    /// In the head's text.
+    /// The head's text, and the places of the fields in it.
     Outlined(&'a str, &'a [Place]),
 }
 
@@ -51,7 +51,7 @@ impl fmt::Debug for Headers<'_> {
     }
 }
 
-/// Where one field is: its name up to `colon`, its value without the white space around it.
+/// The place of one field: its name up to `colon`, its value without the white space around it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) name: u16,

@@ -1,6 +1,6 @@
 //! The bounds a peer's request must keep, each checked as the bytes come. One value per server; every parser takes it by reference.
 
-/// How large each part of a request may be. A part exactly at its bound is accepted.
+/// The bounds of a request's parts. A part exactly at its bound is accepted.
 ///
 /// ```
 /// use osier_http::Limits;

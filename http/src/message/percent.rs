@@ -1,4 +1,4 @@
-//! Percent-decoding for those who look a path up: once, and strictly, so that all of them read the same bytes.
+//! Percent-decoding, strictly: an invalid escape is an error.
 
 /// Undoes percent-encoding (RFC 3986 2.1); `None` where a `%` is not followed by two hexadecimal digits, which lenient
 /// decoders keep as it is, each in its own way.

@@ -1,7 +1,7 @@
 //! Why a request is refused, and with which status: one small `Copy` enum that every parser of the crate returns.
 //!
-//! Whoever receives one answers with [`status`](Reject::status) and closes the connection: after a refused request
-//! nobody can say where the next one begins, and there is no lenient switch.
+//! The server answers with [`status`](Reject::status) and closes the connection: after a refused request nobody can say where the
+//! next one begins.
 
 use std::fmt;
 

@@ -7,7 +7,7 @@
 use super::target::check_host;
 use crate::message::{Headers, Reject, Version, byte};
 
-/// How the bytes after a head are framed.
+/// The framing of the bytes after a request's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLength {
     /// Neither field: the request has no body.
@@ -26,7 +26,7 @@ impl BodyLength {
     }
 }
 
-/// What the pass has found.
+/// The result of the pass.
 #[derive(Clone, Copy)]
 pub(crate) struct Framing<'a> {
     /// Checked: ASCII.
@@ -62,8 +62,8 @@ pub(crate) const CLOSE: u8 = 1;
 pub(crate) const KEEP_ALIVE: u8 = 2;
 pub(crate) const UPGRADE: u8 = 4;
 
-/// What the pass knows so far. The functions that are called for a field get and return small values and not this, so that
-/// it can stay in registers.
+/// The state of the pass. The functions for single fields take and return small values instead of this state, so it can stay in
+/// registers.
 #[derive(Default)]
 struct Seen<'a> {
     host: Option<&'a [u8]>,

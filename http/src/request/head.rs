@@ -1,4 +1,4 @@
-//! One request head, borrowed from the connection's buffer: what was asked, of whom, and how the body is framed.
+//! One request head, borrowed from the connection's buffer: method, target, host, fields and the framing of the body.
 //!
 //! The connection calls [`Head::parse`] once, with the bytes that the [`HeadScanner`](crate::HeadScanner) has
 //! delimited. `httparse` cuts them into tokens; one pass over the fields then picks those that frame the message
@@ -79,7 +79,7 @@ impl<'a> Head<'a> {
         Head::of(method, target, outline.version, fields)
     }
 
-    /// Where both ways meet.
+    /// Finishes a head that either way has cut into parts.
     #[inline(always)]
     fn of(method: &'a str, raw_target: &'a str, version: Version, fields: Fields<'a>) -> Result<Head<'a>, Reject> {
         let method = Method::new(method);
@@ -106,7 +106,7 @@ impl<'a> Head<'a> {
         self.raw_target
     }
 
-    /// The same request for another target of origin form, whom it addresses unchanged: for a server that rewrites.
+    /// The same request, to the same host, with another target of origin form: for a server that rewrites.
     ///
     /// # Errors
     /// 400 when `target` does not begin with a slash, or holds what a request line cannot.
@@ -133,13 +133,13 @@ impl<'a> Head<'a> {
         self.target.path
     }
 
-    /// What follows the target's first `?`, still percent-encoded.
+    /// The part after the target's first `?`, still percent-encoded.
     #[inline]
     pub fn query(&self) -> Option<&'a str> {
         self.target.query
     }
 
-    /// Whom the request addresses, `host` or `host:port`: the target's authority if it has one, which wins over the
+    /// The addressed host, `host` or `host:port`: the target's authority if it has one, which wins over the
     /// Host field (RFC 9112 3.2.2), else that field. The field may be empty; only HTTP/1.0 may lack it.
     #[inline]
     pub fn host(&self) -> Option<&'a str> {
@@ -154,7 +154,7 @@ impl<'a> Head<'a> {
         self.version
     }
 
-    /// How the bytes after the head are framed.
+    /// The framing of the bytes after the head.
     #[inline]
     pub fn body(&self) -> BodyLength {
         self.framing.body
@@ -180,7 +180,7 @@ impl<'a> Head<'a> {
         self.framing.upgrade
     }
 
-    /// What writing the response needs to know of the request; outlives the buffer.
+    /// The facts of the request that its response needs. They outlive the buffer.
     #[inline]
     pub fn exchange(&self) -> Exchange {
         Exchange::new(self.method, self.version, self.framing.keep_alive)

@@ -1,9 +1,8 @@
 //! The short way through a usual head: its end and its parts found in one pass, where the scanner and `httparse` take two.
 //!
-//! It decides nothing on its own: what it takes is exactly what [`HeadScanner`](crate::HeadScanner) and
-//! [`Head::parse`](crate::Head::parse) take, with the same parts; of anything else, a rejection or a head that has not come as
-//! a whole included, it says `None`, and the caller asks those two. So there is one place where a head is refused. A server
-//! with the bytes of a connection at hand goes
+//! It decides nothing on its own. It takes only heads that [`HeadScanner`](crate::HeadScanner) and
+//! [`Head::parse`](crate::Head::parse) take, and finds the same parts. For anything else, an incomplete head included, it returns
+//! `None`, and the caller asks those two. So heads are refused in one place. A server with the bytes of a connection at hand goes
 //!
 //! ```text
 //!   bytes ─▶ Outline::find ─▶ Head::outlined ─▶ …
@@ -22,7 +21,7 @@ const FIELDS: usize = 32;
 /// The longest head that it takes, so that places are small.
 const LONGEST: usize = u16::MAX as usize;
 
-/// Where the parts of one head are.
+/// The places of one head's parts.
 ///
 /// ```
 /// use osier_http::{Head, Limits, Outline};
@@ -51,7 +50,7 @@ impl Default for Outline {
 }
 
 impl Outline {
-    /// Of no head yet.
+    /// An outline of no head yet.
     pub const fn new() -> Outline {
         Outline {
             method_end: 0,
@@ -62,8 +61,8 @@ impl Outline {
         }
     }
 
-    /// The length of the head at the beginning of `buf`, if it is whole and a usual one: ASCII, no empty line before it, no
-    /// more than 32 fields. `None` says nothing but that.
+    /// Returns the length of the head at the beginning of `buf` if the head is complete and usual: ASCII, no empty line before
+    /// it, at most 32 fields. `None` does not mean that the head is bad.
     #[inline]
     pub fn find(&mut self, buf: &[u8], limits: &Limits) -> Option<usize> {
         let buf = &buf[..buf.len().min(limits.head_bytes).min(LONGEST)];
@@ -133,26 +132,26 @@ impl Outline {
     }
 }
 
-/// How many bytes at the beginning may stand in a token.
+/// The number of token bytes at the beginning.
 #[inline(always)]
 fn tokens(bytes: &[u8]) -> usize {
     let other = bytes.iter().position(|&b| !byte::is_token(b));
     other.unwrap_or(bytes.len())
 }
 
-/// How many at the beginning are visible: what a target is made of.
+/// The number of visible bytes at the beginning; a target has no others.
 #[inline(always)]
 fn graphic(bytes: &[u8]) -> usize {
     run::<0x21>(bytes)
 }
 
-/// How many at the beginning are visible or a space.
+/// The number of bytes at the beginning that are visible or a space.
 #[inline(always)]
 fn printable(bytes: &[u8]) -> usize {
     run::<0x20>(bytes)
 }
 
-/// How many bytes at the beginning lie between `LEAST` and the tilde.
+/// The number of bytes at the beginning that lie between `LEAST` and the tilde.
 #[inline(always)]
 fn run<const LEAST: u64>(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::from_le_bytes([1; 8]);

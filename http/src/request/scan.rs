@@ -38,7 +38,7 @@ pub const LEADING_EMPTY_LINES: usize = 4;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct HeadScanner {
-    /// Where the request line begins: after the leading empty lines.
+    /// The start of the request line, after the leading empty lines.
     start: usize,
     /// Bytes already examined; only grows until the head ends.
     at: usize,

@@ -1,6 +1,6 @@
 //! The request target: its four forms (RFC 9112 3.2) and the host that it or the Host field names.
 //!
-//! Called once per request by the head's parser, with bytes that `httparse` has already found to be visible.
+//! `httparse` has already found the bytes of a target to be visible.
 
 use crate::message::byte::is_host;
 use crate::message::{Method, Reject};
@@ -23,7 +23,7 @@ pub enum Form {
 pub(crate) struct Target<'a> {
     pub(crate) path: &'a str,
     pub(crate) query: Option<&'a str>,
-    /// Of absolute and authority form.
+    /// The authority of an absolute or authority form.
     pub(crate) authority: Option<&'a str>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn parse<'a>(method: Method<'_>, raw: &'a str) -> Result<Target<'a>, 
     Ok(Target { path, query, authority })
 }
 
-/// What follows the authority of a target that is not of origin form.
+/// Returns the rest of a target, after its authority, unless it has origin form.
 #[cold]
 #[inline(never)]
 fn after_authority<'a>(method: Method<'_>, raw: &'a str) -> Result<&'a str, Reject> {
@@ -175,7 +175,7 @@ fn is_plain_word(word: [u8; 8]) -> bool {
     plain & !word & HIGH == HIGH
 }
 
-/// What may follow the host: `[ ":" port ]`, where the port's digits may be missing (RFC 3986 3.2.3).
+/// Whether this may follow a host: `[ ":" port ]`, where the port's digits may be missing (RFC 3986 3.2.3).
 #[inline]
 fn is_port(rest: &[u8]) -> bool {
     match rest {
