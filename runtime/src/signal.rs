@@ -16,15 +16,15 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use rustix::event::{EventfdFlags, eventfd};
 use signal_hook_registry::SigId;
 
+use crate::wait::flag::{self, Ends};
 use crate::wait::leaf::{Io, Side};
 use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
@@ -118,6 +118,8 @@ struct Shared {
     /// Bit n - 1 for signal n.
     pending: AtomicU64,
     event: Watched,
+    /// What sets the flag, if that is not the descriptor of `event`.
+    writer: Option<OwnedFd>,
 }
 
 impl Signals {
@@ -128,13 +130,14 @@ impl Signals {
     /// `InvalidInput` for a signal that does not exist or that cannot be listened for (`SIGKILL`, `SIGSTOP`; `SIGSEGV`,
     /// `SIGFPE`, `SIGILL`, which no receiver could handle afterwards); too many open files.
     pub fn new(signals: impl IntoIterator<Item = Signal>) -> io::Result<Signals> {
-        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let Ends { reader, writer } = flag::new()?;
         let mut listener = Signals {
             side: Side::default(),
             registered: Vec::new(),
             shared: Arc::new(Shared {
                 pending: AtomicU64::new(0),
-                event: Watched::new(fd, ShortRead::SaysNothing),
+                event: Watched::new(reader, ShortRead::SaysNothing),
+                writer,
             }),
         };
         for signal in signals {
@@ -193,7 +196,10 @@ impl Shared {
     /// Makes the descriptor readable. Runs in the signal handler too. The counter cannot overflow before the receivers
     /// are 2^64 signals behind.
     fn ring(&self) {
-        let _ = rustix::io::write(self.event.fd(), &1_u64.to_ne_bytes());
+        match &self.writer {
+            Some(writer) => flag::set(writer),
+            None => flag::set(self.event.fd()),
+        }
     }
 
     /// Takes a signal, and tells whether there are more.

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use osier_poll::Interest;
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 use socket2::{Domain, Protocol, Type};
 
 use super::file::lend;
@@ -16,6 +15,7 @@ use super::registry::Shared;
 use super::request::{Awaiting, Request};
 use super::{CancelHandle, Refused, Status, result};
 use crate::io::ready_async;
+use crate::net::system::NO_SIGNAL;
 
 /// The most connections that may wait to be accepted; the system may have a lower limit.
 const BACKLOG: i32 = 4096;
@@ -179,8 +179,7 @@ impl Socket {
     where
         C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
     {
-        let send =
-            |socket: &socket2::Socket, buffer: &mut [u8]| Ok(rustix::net::send(socket, buffer, SendFlags::NOSIGNAL)?);
+        let send = |socket: &socket2::Socket, buffer: &mut [u8]| Ok(rustix::net::send(socket, buffer, NO_SIGNAL)?);
         self.transfer(&self.0.sends, Interest::WRITABLE, send, buffer, callback)
     }
 

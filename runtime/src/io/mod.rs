@@ -33,6 +33,7 @@ pub use connected::{Disconnected, HalfClose, while_connected};
 pub use sendfile::{sendfile, sendfile_after};
 pub use splice::{Spliced, splice};
 
+use crate::net::system::READ_CLOSED;
 use crate::wait::descriptor;
 use crate::wait::socket::block_thread;
 use crate::wait::{self, Stop};
@@ -208,7 +209,7 @@ pub(crate) fn always_ready(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 fn flags(interest: Interest) -> PollFlags {
     let mut flags = PollFlags::empty();
-    flags.set(PollFlags::IN | PollFlags::RDHUP, interest.is_readable());
+    flags.set(PollFlags::IN | READ_CLOSED, interest.is_readable());
     flags.set(PollFlags::OUT, interest.is_writable());
     flags.set(PollFlags::PRI, interest.is_priority());
     flags
@@ -218,12 +219,12 @@ fn readiness(flags: PollFlags) -> Ready {
     let told = [
         (PollFlags::IN, Ready::READABLE),
         (PollFlags::OUT, Ready::WRITABLE),
-        (PollFlags::RDHUP, Ready::READ_CLOSED),
+        (READ_CLOSED, Ready::READ_CLOSED),
         (PollFlags::HUP, Ready::HUP),
         (PollFlags::ERR, Ready::ERROR),
         (PollFlags::PRI, Ready::PRIORITY),
     ];
     told.into_iter()
-        .filter(|(flag, _)| flags.contains(*flag))
+        .filter(|(flag, _)| flags.intersects(*flag))
         .fold(Ready::NONE, |all, (_, bit)| all | bit)
 }

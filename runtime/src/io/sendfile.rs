@@ -8,10 +8,10 @@
 use std::io;
 #[cfg(target_os = "linux")]
 use std::io::IoSliceMut;
-use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
 
+#[cfg(not(target_vendor = "apple"))]
 use rustix::fs::Advice;
 #[cfg(target_os = "linux")]
 use rustix::io::{Errno, ReadWriteFlags};
@@ -176,7 +176,8 @@ fn fetch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let file = file.try_clone_to_owned()?;
     let mut fetching = pin!(pooled(move || {
         // The advice starts all reads, and the last byte comes with the last of them. sendfile(2) will report an error.
-        let _ = rustix::fs::fadvise(&file, offset, NonZeroU64::new(len), Advice::WillNeed);
+        #[cfg(not(target_vendor = "apple"))]
+        let _ = rustix::fs::fadvise(&file, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
         let mut byte = [0];
         let _ = rustix::io::pread(&file, &mut byte, offset);
         let _ = rustix::io::pread(&file, &mut byte, offset + len - 1);

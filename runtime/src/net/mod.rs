@@ -27,6 +27,7 @@ mod addr;
 mod any;
 mod inherited;
 pub(crate) mod stream;
+pub(crate) mod system;
 mod tcp;
 mod udp;
 mod unacknowledged;

@@ -12,16 +12,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::addr::SocketAddrArg;
-use rustix::net::{RecvFlags, ReturnFlags, SendFlags, SocketAddrAny, SocketFlags};
+use rustix::net::{RecvFlags, ReturnFlags, SendFlags, SocketAddrAny};
 use socket2::SockRef;
 
+use super::system;
 use super::unacknowledged::unacknowledged;
 use crate::wait::leaf::Io;
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
 use crate::worker::context::now;
-
-/// The flags that a socket is made with. Setting them later would race with a fork.
-pub(crate) const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
 const SLICES_MAX: usize = 1024;
@@ -279,24 +277,24 @@ pub(crate) mod call {
 
     #[inline]
     pub(crate) fn write(fd: BorrowedFd<'_>, buf: &[u8], flags: SendFlags) -> io::Result<Moved<usize>> {
-        let flags = flags | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let flags = flags | SendFlags::DONTWAIT | system::NO_SIGNAL;
         Ok(Moved::all(rustix::net::send(fd, buf, flags)?))
     }
 
     pub(crate) fn write_vectored(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>]) -> io::Result<Moved<usize>> {
         let bufs = &bufs[..bufs.len().min(SLICES_MAX)];
         let mut control = rustix::net::SendAncillaryBuffer::default();
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let flags = SendFlags::DONTWAIT | system::NO_SIGNAL;
         Ok(Moved::all(rustix::net::sendmsg(fd, bufs, &mut control, flags)?))
     }
 
     pub(crate) fn send_to(fd: BorrowedFd<'_>, buf: &[u8], addr: &impl SocketAddrArg) -> io::Result<Moved<usize>> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let flags = SendFlags::DONTWAIT | system::NO_SIGNAL;
         Ok(Moved::all(rustix::net::sendto(fd, buf, flags, addr)?))
     }
 
     pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<Moved<(OwnedFd, Option<SocketAddrAny>)>> {
-        Ok(Moved::all(rustix::net::acceptfrom_with(fd, FLAGS)?))
+        Ok(Moved::all(system::accept(fd)?))
     }
 
     /// Whether the descriptor is ready, as a call that would block if not.
@@ -329,7 +327,7 @@ pub(crate) fn ready_async(watched: &Watched, direction: Direction) -> impl Futur
 
 fn poll_flags(direction: Direction) -> PollFlags {
     match direction {
-        Direction::Read => PollFlags::IN | PollFlags::RDHUP,
+        Direction::Read => PollFlags::IN | system::READ_CLOSED,
         Direction::Write => PollFlags::OUT,
     }
 }

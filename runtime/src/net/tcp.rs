@@ -13,7 +13,8 @@ use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
 use socket2::SockRef;
 
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
-use super::stream::{FLAGS, Stream, adopt, call, describe, descriptor_impls, stream_impls, zero_timeout};
+use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls, zero_timeout};
+use super::system;
 use crate::wait::leaf::{Io, Side};
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
 use crate::worker::context::now;
@@ -487,7 +488,7 @@ pub(crate) fn socket(addr: &SocketAddr, kind: SocketType) -> io::Result<OwnedFd>
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
-    Ok(rustix::net::socket_with(family, kind, FLAGS, None)?)
+    system::socket(family, kind)
 }
 
 pub(crate) fn ip(addr: socket2::SockAddr) -> io::Result<SocketAddr> {

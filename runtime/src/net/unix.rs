@@ -14,7 +14,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketType};
 use socket2::SockRef;
 
-use super::stream::{FLAGS, Stream, adopt, call, describe, descriptor_impls, stream_impls};
+use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls};
+use super::system;
 use super::tcp::BACKLOG;
 use crate::wait::leaf::{Io, Side};
 use crate::wait::sleep::Sleep;
@@ -129,7 +130,7 @@ impl UnixStream {
     ///
     /// Too many open files.
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
-        let (one, two) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+        let (one, two) = system::pair(SocketType::STREAM)?;
         let stream = |fd| UnixStream(Stream::new(Watched::new(fd, ShortRead::DrainsUnlessPassed)));
         Ok((stream(one), stream(two)))
     }
@@ -418,7 +419,7 @@ impl UnixDatagram {
 
     /// Two connected sockets without a name.
     pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
-        let (one, two) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, FLAGS, None)?;
+        let (one, two) = system::pair(SocketType::DGRAM)?;
         Ok((UnixDatagram::new(one), UnixDatagram::new(two)))
     }
 
@@ -546,7 +547,7 @@ impl fmt::Debug for UnixDatagram {
 }
 
 fn socket(kind: SocketType) -> io::Result<OwnedFd> {
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, kind, FLAGS, None)?)
+    system::socket(AddressFamily::UNIX, kind)
 }
 
 fn local(fd: BorrowedFd<'_>) -> io::Result<UnixSocketAddr> {

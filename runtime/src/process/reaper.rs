@@ -4,16 +4,17 @@
 //!
 //! # Protocol
 //! `ORPHANS` under its lock. The thread takes what is new, and finding nothing at all says under the same lock that it
-//! ends; so whoever adds one either is seen or starts another. An eventfd interrupts its poll(2).
+//! ends; so whoever adds one either is seen or starts another. A flag in a descriptor interrupts its poll(2).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::event::{PollFd, PollFlags};
 
 use super::exit::Exit;
+use crate::wait::flag;
 
 struct Orphan {
     child: Child,
@@ -47,19 +48,18 @@ pub(super) fn adopt(mut child: Child, exit: &Exit) {
     let mut orphans = lock();
     orphans.new.push(Orphan { child, pidfd });
     match &orphans.alarm {
-        Some(alarm) => drop(rustix::io::write(alarm, &1_u64.to_ne_bytes())),
+        Some(alarm) => flag::set(alarm),
         // If it cannot be started, the next one that is dropped tries again.
         None => orphans.alarm = start().ok(),
     }
 }
 
 fn start() -> std::io::Result<Arc<OwnedFd>> {
-    let alarm = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-    let theirs = Arc::clone(&alarm);
+    let (alarm, writer) = flag::new()?.shared();
     thread::Builder::new()
         .name(String::from("osier-reaper"))
-        .spawn(move || reap(&theirs))?;
-    Ok(alarm)
+        .spawn(move || reap(&alarm))?;
+    Ok(writer)
 }
 
 fn reap(alarm: &OwnedFd) {
@@ -80,6 +80,6 @@ fn reap(alarm: &OwnedFd) {
         let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         // Interrupted, it just looks.
         let _ = rustix::event::poll(&mut fds, None);
-        let _ = rustix::io::read(alarm, &mut [0; 8]);
+        flag::take(alarm);
     }
 }

@@ -15,7 +15,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 
 use osier_coro::panic_count;
 use osier_poll::{Events, Interest, Mode, Poller, Token};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::inspect::watchdog::{self, Watch};
 use crate::inspect::{Dump, Metrics, dump, metrics};
 use crate::runtime::Builder;
+use crate::runtime::alarm::Alarm;
 use crate::wait;
 use crate::wait::socket::FOREIGN;
 use crate::worker::Worker;
@@ -86,7 +86,7 @@ pub struct Local {
     /// Suspended fibers hold references to the worker, so it stays where it is when this value moves.
     worker: Rc<Worker>,
     events: RefCell<Events>,
-    timer: OwnedFd,
+    timer: Alarm,
     /// The time that the timer is set for.
     armed: Cell<Option<Instant>>,
     _watch: Option<Watch>,
@@ -104,8 +104,7 @@ impl Local {
     }
 
     fn with(worker: Worker, claim: Claim, watchdog: Option<Duration>) -> io::Result<Local> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let timer = Alarm::new()?;
         worker.poller.add(&timer, TIMER, Interest::READABLE, Mode::Oneshot)?;
         let local = Local {
             _watch: watchdog.map(|limit| watchdog::watch(worker.remote, limit)),
@@ -283,16 +282,7 @@ impl Local {
         let left = next.map_or(Duration::ZERO, |next| {
             next.saturating_duration_since(now).max(Duration::from_nanos(1))
         });
-        let value = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        let interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let setting = Itimerspec {
-            it_interval: interval,
-            it_value: value,
-        };
-        rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting)?;
+        self.timer.set(left)?;
         self.worker
             .poller
             .modify(&self.timer, TIMER, Interest::READABLE, Mode::Oneshot)?;
@@ -308,7 +298,7 @@ impl Builder {
     /// # Errors
     ///
     /// - `WouldBlock` on a worker, which it would stop.
-    /// - `Unsupported` if no driver has a descriptor of its own here.
+    /// - `Unsupported` if no driver has a descriptor of its own here, or the system no timer in a descriptor.
     /// - The system's errors for descriptors and memory.
     pub fn build_local(self) -> io::Result<Local> {
         if context::worker(|_| ()).is_some() {

@@ -3,6 +3,7 @@
 //! A [`Runtime`] is a value. `worker/threads.rs` starts and joins the threads of its workers, `worker/shared.rs` has
 //! the state that they share. [`embed`] is a worker without a thread.
 
+mod alarm;
 pub mod embed;
 
 use std::future::Future;

@@ -23,11 +23,11 @@ use std::{fmt, io};
 
 use osier_queue as queue;
 use pin_project_lite::pin_project;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::io::{WhenReady, readable_async};
-use crate::wait;
+use crate::wait::{self, flag};
 
 /// An auto-reset [`Event`](super::Event) in a descriptor, made by [`Event::with_fd`](super::Event::with_fd).
 ///
@@ -53,23 +53,25 @@ use crate::wait;
 /// A set is a system call here, and so is each wait; where no foreign loop and no signal handler is concerned, an
 /// [`Event`](super::Event) is many times faster.
 pub struct EventFd {
-    /// Non-blocking. Shared with the setters.
+    /// Non-blocking.
     fd: Arc<OwnedFd>,
+    /// Shared with the setters; the same descriptor where there are eventfds.
+    writer: Arc<OwnedFd>,
     /// Set while no waiter has the turn.
     turn: queue::Event,
 }
 
 impl EventFd {
     pub(super) fn new() -> io::Result<EventFd> {
-        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (fd, writer) = flag::new()?.shared();
         let turn = queue::Event::new();
         turn.set();
-        Ok(EventFd { fd: Arc::new(fd), turn })
+        Ok(EventFd { fd, writer, turn })
     }
 
     /// Sets it: the descriptor becomes readable. From any thread; never waits.
     pub fn set(&self) {
-        set(&self.fd);
+        flag::set(&*self.writer);
     }
 
     /// Unsets it, and the descriptor is not readable any more. Returns whether it was set.
@@ -91,13 +93,7 @@ impl EventFd {
 
     /// Takes the signal if it is set. Never waits; it may come before those who do.
     pub fn try_wait(&self) -> bool {
-        let mut count = [0; 8];
-        loop {
-            match rustix::io::read(&*self.fd, &mut count) {
-                Err(Errno::INTR) => {}
-                read => return read == Ok(count.len()),
-            }
-        }
+        flag::take(&*self.fd)
     }
 
     /// Waits for the signal and takes it, in the order of the waiters.
@@ -154,18 +150,12 @@ impl EventFd {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn signal_setter(&self) -> SignalSetter {
-        SignalSetter(Arc::clone(&self.fd))
+        SignalSetter(Arc::clone(&self.writer))
     }
 
     fn pass_turn(&self) {
         self.turn.set();
     }
-}
-
-/// One write(2), and nothing else: no lock, no allocation, no panic, as a signal handler needs it.
-fn set(fd: &OwnedFd) {
-    // It fails when the counter is full, and then the event is set; a descriptor of ours fails in no other way.
-    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
 }
 
 impl AsFd for EventFd {
@@ -200,7 +190,7 @@ impl SignalSetter {
     /// Sets the event: one write(2). Async-signal-safe: takes no lock, allocates nothing, does not panic and leaves `errno`
     /// alone on Linux, where the system call is made directly.
     pub fn set(&self) {
-        set(&self.0);
+        flag::set(&*self.0);
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod block_on;
 pub(crate) mod cancel;
 pub(crate) mod descriptor;
 pub(crate) mod driver;
+pub(crate) mod flag;
 pub(crate) mod leaf;
 pub(crate) mod sleep;
 pub(crate) mod socket;

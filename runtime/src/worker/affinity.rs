@@ -1,6 +1,7 @@
 //! Pinning a thread to a processor.
 
 /// Pins the calling thread to the `index`-th processor (modulo their number) that it may run on.
+#[cfg(not(target_vendor = "apple"))]
 pub(crate) fn pin_thread(index: usize) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let Ok(allowed) = sched_getaffinity(None) else { return };
@@ -12,3 +13,7 @@ pub(crate) fn pin_thread(index: usize) {
         let _ = sched_setaffinity(None, &set);
     }
 }
+
+/// Does nothing: Apple's system pins no threads.
+#[cfg(target_vendor = "apple")]
+pub(crate) fn pin_thread(_: usize) {}

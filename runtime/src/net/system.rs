@@ -1,0 +1,75 @@
+//! How sockets are made and asked on this system. Apple's has no flags that make a new socket non-blocking and close-on-exec in
+//! the call that makes it, that keep a send from raising SIGPIPE, and that tell of a half-close.
+
+use rustix::event::PollFlags;
+use rustix::net::SendFlags;
+
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) use linux::{accept, pair, socket};
+
+#[cfg(target_vendor = "apple")]
+pub(crate) use apple::{accept, pair, socket};
+
+/// What keeps a send from raising SIGPIPE, where the socket does not do it itself.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
+#[cfg(target_vendor = "apple")]
+pub(crate) const NO_SIGNAL: SendFlags = SendFlags::empty();
+
+/// What poll(2) says when a peer has ended its direction, if it says anything.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) const READ_CLOSED: PollFlags = PollFlags::RDHUP;
+#[cfg(target_vendor = "apple")]
+pub(crate) const READ_CLOSED: PollFlags = PollFlags::empty();
+
+#[cfg(not(target_vendor = "apple"))]
+mod linux {
+    use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, SocketType};
+    use std::io;
+    use std::os::fd::{BorrowedFd, OwnedFd};
+
+    const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+    pub(crate) fn socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
+        Ok(rustix::net::socket_with(family, kind, FLAGS, None)?)
+    }
+
+    pub(crate) fn pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
+        Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, FLAGS, None)?)
+    }
+
+    #[inline]
+    pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<SocketAddrAny>)> {
+        Ok(rustix::net::acceptfrom_with(fd, FLAGS)?)
+    }
+}
+
+#[cfg(target_vendor = "apple")]
+mod apple {
+    use rustix::io::FdFlags;
+    use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, SocketType, sockopt};
+    use std::io;
+    use std::os::fd::{BorrowedFd, OwnedFd};
+
+    pub(crate) fn socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
+        set_up(rustix::net::socket(family, kind, None)?)
+    }
+
+    pub(crate) fn pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
+        let (one, two) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::empty(), None)?;
+        Ok((set_up(one)?, set_up(two)?))
+    }
+
+    pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<SocketAddrAny>)> {
+        let (accepted, from) = rustix::net::acceptfrom(fd)?;
+        Ok((set_up(accepted)?, from))
+    }
+
+    /// A child that another thread starts before this call inherits the descriptor.
+    fn set_up(fd: OwnedFd) -> io::Result<OwnedFd> {
+        rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        sockopt::set_socket_nosigpipe(&fd, true)?;
+        Ok(fd)
+    }
+}
