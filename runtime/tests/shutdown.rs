@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -102,7 +102,7 @@ fn in_a_child(test: &str, body: impl FnOnce()) -> Option<(std::process::ExitStat
     }
     // Its pipe would be counted.
     let _alone = ALONE.lock();
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut child = testkit::this_test()
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
         .stdout(Stdio::null())

@@ -1,6 +1,6 @@
 //! The watchdog names the worker that does not turn, once, and nobody else.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn stderr_of(test: &str, body: impl FnOnce()) -> Option<String> {
         body();
         return None;
     }
-    let output = Command::new(std::env::current_exe().unwrap())
+    let output = testkit::this_test()
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
         .stdout(Stdio::null())

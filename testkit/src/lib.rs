@@ -14,7 +14,7 @@ mod wait;
 pub mod websocket;
 
 pub use folder::Folder;
-pub use program::{Program, find, free_port};
+pub use program::{Program, find, free_port, this_test};
 pub use redis::Redis;
 pub use rustix::process::Signal;
 pub use wait::{DEADLINE, eventually, wait_for};

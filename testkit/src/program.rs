@@ -125,6 +125,23 @@ impl Drop for Program {
     }
 }
 
+/// This test executable once more, for what ends or limits a process. The environment variable `OSIER_TEST_RUNNER` has the
+/// program that runs it and its options, where the system cannot.
+///
+/// # Panics
+/// Panics if the system does not know where the executable is.
+pub fn this_test() -> Command {
+    let executable = std::env::current_exe().expect("a test executable has a path");
+    let runner = std::env::var("OSIER_TEST_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace();
+    let Some(program) = words.next() else {
+        return Command::new(executable);
+    };
+    let mut command = Command::new(program);
+    command.args(words).arg(executable);
+    command
+}
+
 /// Where `program` is: in the search path, or where programs for administrators are.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -22,7 +22,7 @@ usage: cargo xtask COMMAND
   quick [CRATE]    fmt, clippy and the tests of one crate; of all crates, the unit tests
   test [STEP]...   every test; installs the programs that tests talk to, and asks before it installs large ones
                    steps: peers tests portable valgrind miri loom docs mixing mixing-docs poll-backend fuzz bench
-                   features package freebsd
+                   features package targets; only if named: aarch64
   ci               fmt, tidy, clippy, rustdoc and all of `test`
   tidy             the rules that no compiler checks: paths and names in documents, rooms, circles, islands, ...
   bench [--all] [--rows PATTERN] [--quick] [--against DIR]

@@ -10,7 +10,7 @@ pub fn is_child(role: &str) -> bool {
 
 /// The child that runs the test function `test` in `role`, alone and with its output unfiltered.
 pub fn command(test: &str, role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("the test binary has a path"));
+    let mut command = testkit::this_test();
     command
         .args([test, "--nocapture", "--test-threads=1"])
         .env(ROLE, role)

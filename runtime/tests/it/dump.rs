@@ -1,7 +1,7 @@
 //! Dumps show each fiber and task, and nobody is disturbed by it.
 
 use std::io::{Read, Write};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -393,7 +393,7 @@ fn sigquit_child() {
 #[test]
 fn sigquit_dumps_to_stderr() {
     use std::io::{BufRead, BufReader};
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut child = testkit::this_test()
         .args(["--exact", "dump::sigquit_child", "--nocapture"])
         .env("OSIER_TEST_SIGQUIT", "1")
         .stdout(Stdio::piped())

@@ -8,6 +8,7 @@ mod features;
 mod fuzz;
 mod lanes;
 mod miri;
+mod targets;
 
 pub use lanes::{Lane, Step, Work, run};
 
@@ -38,8 +39,14 @@ pub const STEPS: &[Step] = &[
     of("bench", Work::Both(build_heads, Lane::Tests, floor_of_the_bench)),
     of("features", Work::Compile(features::features)),
     of("package", Work::Compile(features::package)),
-    of("freebsd", Work::Compile(freebsd_types)),
+    of("targets", Work::Compile(targets::types)),
 ];
+
+/// Steps that run only when they are named: each takes minutes, and no change of one line needs it.
+const ON_REQUEST: &[Step] = &[of(
+    "aarch64",
+    Work::Both(targets::build_aarch64, Lane::Tests, targets::run_aarch64),
+)];
 
 const fn of(name: &'static str, work: Work) -> Step {
     Step { name, work }
@@ -49,14 +56,20 @@ const fn of(name: &'static str, work: Work) -> Step {
 pub const LIMIT: Duration = Duration::from_secs(12 * 60);
 
 pub fn main(wanted: &[String]) -> ExitCode {
-    if let Some(unknown) = wanted.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
-        let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+    let known = || STEPS.iter().chain(ON_REQUEST);
+    if let Some(unknown) = wanted.iter().find(|name| known().all(|step| step.name != **name)) {
+        let names: Vec<&str> = known().map(|step| step.name).collect();
         eprintln!("no step {unknown:?}: choose from {}", names.join(" "));
         return ExitCode::from(2);
     }
     let start = Instant::now();
-    let is_wanted = |step: &&Step| wanted.is_empty() || wanted.iter().any(|name| name == step.name);
-    let steps: Vec<Step> = STEPS.iter().filter(is_wanted).copied().collect();
+    let steps: Vec<Step> = match wanted {
+        [] => STEPS.to_vec(),
+        _ => known()
+            .filter(|step| wanted.iter().any(|name| name == step.name))
+            .copied()
+            .collect(),
+    };
     step::report(&run(&steps), start.elapsed())
 }
 
@@ -144,24 +157,6 @@ fn poll_backend(built: Vec<Executable>) -> Outcome {
     let env = vec![("OSIER_DRIVER", "portable".to_string())];
     executables::run("poll-backend", built, &Plan { env, ..Plan::default() }, LIMIT)
 }
-
-/// Checks that the crates for more than Linux are well typed on FreeBSD. Nothing runs there.
-fn freebsd_types() -> Outcome {
-    const TARGET: &str = "x86_64-unknown-freebsd";
-    if !step::succeeds(Command::new("rustup").args(["target", "add", TARGET])) {
-        return Outcome::skipped("freebsd", format!("rustup cannot install {TARGET}"));
-    }
-    let mut command = cargo();
-    command.args(["check", "--locked", "--target", TARGET]);
-    for package in FREEBSD {
-        command.args(["-p", package]);
-    }
-    let passed = step::run(&mut command, LIMIT, |_| true);
-    Outcome::one_check("freebsd", passed, FREEBSD.len(), "packages", Duration::ZERO)
-}
-
-/// The packages for more than Linux.
-const FREEBSD: &[&str] = &["osier-poll", "osier-queue", "osier-coro", "osier"];
 
 /// Builds the tests of the counter that the null servers of `bench/` use. The rivals are not built here.
 fn build_heads() -> Built {

@@ -1,0 +1,84 @@
+//! The steps `targets`, which checks types on systems where nothing runs, and `aarch64`, which runs tests on an emulated
+//! processor.
+
+use super::executables::{self, Built, Executable, Plan};
+use super::{LIMIT, host};
+use crate::step::{self, Outcome, cargo};
+use std::process::Command;
+use std::time::Duration;
+
+/// The systems where the types are checked.
+const SYSTEMS: &[&str] = &["x86_64-unknown-freebsd", "aarch64-apple-darwin"];
+
+/// The packages for more than Linux.
+const PACKAGES: &[&str] = &["osier-poll", "osier-queue", "osier-coro", "osier-http", "osier"];
+
+/// Checks that the packages are well typed on each system.
+pub fn types() -> Outcome {
+    let mut command = cargo();
+    command.args(["check", "--locked"]);
+    for system in SYSTEMS {
+        if !step::succeeds(Command::new("rustup").args(["target", "add", system])) {
+            return Outcome::skipped("targets", format!("rustup cannot install {system}"));
+        }
+        command.args(["--target", system]);
+    }
+    for package in PACKAGES {
+        command.args(["-p", package]);
+    }
+    let passed = step::run(&mut command, LIMIT, |_| true);
+    let count = SYSTEMS.len() * PACKAGES.len();
+    Outcome::one_check("targets", passed, count, "packages", Duration::ZERO)
+}
+
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
+const LINKER: &str = "aarch64-linux-gnu-gcc";
+const EMULATOR: &str = "qemu-aarch64";
+
+/// Where Debian's cross compiler has the C library.
+const C_LIBRARY: &str = "/usr/aarch64-linux-gnu";
+
+/// Builds the tests of the packages for AArch64.
+pub fn build_aarch64() -> Built {
+    let skipped = |why: String| Err(Box::new(Outcome::skipped("aarch64", why)));
+    if host().starts_with("aarch64") {
+        return skipped("this machine is one: the step `tests` runs them".into());
+    }
+    for program in [LINKER, EMULATOR] {
+        if !crate::peers::is_there(program) {
+            return skipped(format!(
+                "{program} is not installed (packages qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross)"
+            ));
+        }
+    }
+    if !step::succeeds(Command::new("rustup").args(["target", "add", AARCH64])) {
+        return skipped(format!("rustup cannot install {AARCH64}"));
+    }
+    let mut command = cargo();
+    command.args(["test", "--target", AARCH64, "--lib", "--tests"]);
+    for package in PACKAGES {
+        command.args(["-p", package]);
+    }
+    command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
+    executables::build("aarch64", &mut command, LIMIT)
+}
+
+/// Runs them in the emulator. The tests that it cannot run are skipped and listed.
+pub fn run_aarch64(built: Vec<Executable>) -> Outcome {
+    let skips = EMULATED_WRONGLY.iter().flat_map(|(test, _)| ["--skip", *test]);
+    let plan = Plan {
+        args: skips.map(String::from).collect(),
+        env: vec![("OSIER_TEST_RUNNER", format!("{EMULATOR} -L {C_LIBRARY}"))],
+        runner: vec![EMULATOR, "-L", C_LIBRARY],
+    };
+    let mut outcome = executables::run("aarch64", built, &plan, LIMIT);
+    let skipped = EMULATED_WRONGLY.iter().map(|(test, why)| format!("{test}: {why}"));
+    outcome.skipped.extend(skipped);
+    outcome
+}
+
+/// Tests whose system calls the emulator does not do as the kernel does.
+const EMULATED_WRONGLY: &[(&str, &str)] = &[(
+    "what_cannot_be_started_is_an_error",
+    "posix_spawn in the emulator does not report the error of exec",
+)];
