@@ -125,7 +125,7 @@ const PLACEHOLDERS: [&str; 4] = ["host", "path", "rest", "query"];
 /// A status that browsers follow.
 pub(super) fn redirect_status(table: &Section<'_>, key: &'static str) -> Option<u16> {
     let at = table.any(key)?.span();
-    let status = table.integer(key, 300..=399)?;
+    let status = table.integer(key, 0..=u64::MAX)?;
     if matches!(status, 301 | 302 | 303 | 307 | 308) {
         return Some(status as u16);
     }

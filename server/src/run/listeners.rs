@@ -307,7 +307,7 @@ fn server(
     let answer = move |request: &mut Request<'_>| {
         // Set before the first connection is accepted.
         let live = answering.get().expect("a listener accepts after Bound::serve");
-        live.answer(slot, request)
+        live.here().snapshot.answer(slot, request)
     };
     let default = Timeouts::default();
     let timeouts = Timeouts {

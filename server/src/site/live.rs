@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use osier_web::{Request, Response, Served};
+use osier_web::Served;
 
 use super::Snapshot;
 
@@ -21,10 +21,10 @@ pub struct Live {
     current: Mutex<Arc<Snapshot>>,
 }
 
-/// What this worker has seen.
-struct Here {
+/// The snapshot that a worker has seen.
+pub struct Here {
     number: u64,
-    snapshot: Arc<Snapshot>,
+    pub snapshot: Arc<Snapshot>,
 }
 
 thread_local! {
@@ -51,13 +51,14 @@ impl Live {
         self.number.fetch_add(1, Ordering::Release);
     }
 
-    /// Answers a request that has come to a listener.
-    ///
-    /// # Suspends
-    /// as the handler does.
+    /// The snapshot that this worker has seen last, or the one that counts if that is newer.
     #[inline]
-    pub fn answer(&self, listener: usize, request: &mut Request<'_>) -> Response {
-        self.here().snapshot.answer(listener, request)
+    pub fn here(&self) -> Rc<Here> {
+        let number = self.number.load(Ordering::Acquire);
+        HERE.with_borrow_mut(|here| match here {
+            Some(here) if here.number == number => Rc::clone(here),
+            stale => Rc::clone(stale.insert(self.look())),
+        })
     }
 
     /// Writes the line of an answered request, if its log is on, and counts it.
@@ -75,15 +76,6 @@ impl Live {
     /// Lets go of what this worker holds of an older snapshot.
     pub fn refresh(&self) {
         drop(self.here());
-    }
-
-    #[inline]
-    fn here(&self) -> Rc<Here> {
-        let number = self.number.load(Ordering::Acquire);
-        HERE.with_borrow_mut(|here| match here {
-            Some(here) if here.number == number => Rc::clone(here),
-            stale => Rc::clone(stale.insert(self.look())),
-        })
     }
 
     #[cold]

@@ -163,7 +163,10 @@ impl Site {
             }
             let rules = match &route.handler {
                 Opened::Answers(handler) => {
-                    return Routed::Answer(route.around.answer(&**handler, request, &path));
+                    return Routed::Answer(match route.around.passes(request) {
+                        true => handler.answer(request, &path),
+                        false => route.around.answer(&**handler, request, &path),
+                    });
                 }
                 Opened::Rewrites(rules) => rules,
             };

@@ -74,18 +74,18 @@ impl Around {
         self
     }
 
-    /// # Suspends
-    /// as the handler does, and while a password is compared.
+    /// Labels a request and says whether it goes to the handler as it is; [`answer`](Around::answer) serves it otherwise.
     #[inline]
-    pub fn answer(&self, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
+    pub fn passes(&self, request: &mut Request<'_>) -> bool {
         request.set_label(self.label);
-        if self.bare && request.body().limit(self.body).is_ok() {
-            return handler.answer(request, path);
-        }
-        self.answer_slowly(handler, request, path)
+        self.bare && request.body().limit(self.body).is_ok()
     }
 
-    fn answer_slowly(&self, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
+    /// Answers a request with every policy around the handler.
+    ///
+    /// # Suspends
+    /// As the handler does, and while a password is compared.
+    pub fn answer(&self, handler: &dyn Handler, request: &mut Request<'_>, path: &[u8]) -> Response {
         if let Some(answer) = self.cors.as_ref().and_then(|cors| cors.preflight(request)) {
             return self.headers.apply(answer);
         }
