@@ -250,8 +250,11 @@ impl State {
         }
     }
 
-    /// Makes worker `here`, whose thread this is, the owner of the direction, unless it is. Who wants to wait has linked
-    /// its waiter before.
+    /// Makes worker `here`, whose thread this is, the owner of the direction, unless it is. The caller has linked its waiter
+    /// before.
+    ///
+    /// Nothing bounds how often two fibers that read one socket on two workers take the direction from each other. Each
+    /// take-over looks at the socket, so none of them misses bytes; a bound would make every wait pay for this rare use.
     ///
     /// # Errors
     /// What `register` says; then nobody owns the direction, and who waited on the former owner is woken to own it anew.

@@ -254,6 +254,9 @@ impl Drop for Claim {
 }
 
 /// Marks the panic hook for blocking calls, which block the thread there.
+///
+/// A hook that the program sets after the first runtime replaces this one: std cannot tell of it. A blocking call in such a
+/// hook suspends the fiber that panics.
 fn wrap_panic_hook() {
     static WRAPPED: Once = Once::new();
     WRAPPED.call_once(|| {
