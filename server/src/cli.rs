@@ -64,12 +64,12 @@ struct Line {
     /// Address for /health and /metrics [default: none]
     #[arg(long, value_name = "ADDR")]
     admin: Option<Address>,
-    /// Without DIR: show the runtime's live data and fibers to other machines too
+    /// Show the welcome site's live data and fibers to other machines too (without DIR)
     #[arg(long)]
     live_for_all: bool,
 }
 
-/// What to do.
+/// The task that a command line asks for.
 #[derive(Debug)]
 pub enum Command {
     /// Serve a folder, the welcome site, or the sites of a configuration file.
@@ -81,7 +81,7 @@ pub enum Command {
 /// A line that is not to be served: text to print, and the status to exit with.
 #[derive(Debug)]
 pub struct Exit {
-    /// With line breaks where it is help; a single line where it is an error.
+    /// Several lines for help, a single line for an error.
     pub text: String,
     /// 0 for help and version, 2 for mistakes.
     pub status: u8,
@@ -119,7 +119,7 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     }
 }
 
-/// By its name: a folder called so must be named with a slash behind it.
+/// Whether the name is that of a configuration file. A folder of such a name must be written with a slash at its end.
 fn is_configuration(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml") && !path.as_os_str().as_bytes().ends_with(b"/")
 }

@@ -1,4 +1,4 @@
-//! What only shows when listeners, sites and routes are looked at together.
+//! Mistakes that only show when listeners, sites and routes are looked at together.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -27,7 +27,7 @@ pub use self::route::glob;
 pub use self::settings::*;
 pub use crate::reader::problem::Report;
 
-/// What the parser says of a key that is there twice, after which it goes on as if it were there once.
+/// The parser's message for a duplicate key. It goes on with the first value.
 const TWICE: &str = "duplicate key";
 
 /// Files larger than this are not read: a configuration is written by hand.

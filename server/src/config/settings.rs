@@ -1,4 +1,4 @@
-//! What a checked file says. Plain data; `top`, `route`, `handler` and `policy` make it, `site.rs` builds from it.
+//! The settings of a checked configuration, as plain data that compares.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::policy::{auth, cors, rate};
 /// Bytes of a request's body when nobody says.
 pub const BODY_BYTES: u64 = 2 << 20;
 
-/// What in-flight requests are given at the end when nobody says.
+/// The default time that in-flight requests get at the end.
 pub const DRAIN: Duration = Duration::from_secs(10);
 
 /// A whole file.
@@ -25,7 +25,7 @@ pub struct Config {
     /// User that the process switches to once it listens.
     pub user: Option<String>,
     pub group: Option<String>,
-    /// What becomes the root folder once it listens.
+    /// The folder that becomes the root folder once the process listens.
     pub chroot: Option<PathBuf>,
     /// Whether the kernel is asked to keep the process within the folders of the file.
     pub landlock: bool,
@@ -122,7 +122,7 @@ impl fmt::Display for Bind {
 /// `[[listen]]`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listener {
-    /// What sites call it; its address when it has no name.
+    /// The name that sites use; the address when the listener has no name.
     pub name: String,
     pub bind: Bind,
     /// Peers that say in the PROXY protocol whom they speak for; empty when the protocol is not spoken.
@@ -169,7 +169,7 @@ pub struct Head {
 /// `[[site]]`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Site {
-    /// In lower case. Empty only if it is the default.
+    /// Lower case. Empty only if it is the default.
     pub hosts: Vec<Host>,
     /// Whether it answers for hosts that no site names.
     pub default: bool,
@@ -223,7 +223,7 @@ pub struct Route {
     pub policies: Policies,
 }
 
-/// What happens around a handler. A route's own setting replaces its site's; headers add up.
+/// The policies around a handler. A route's own setting replaces its site's; headers add up.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Policies {
     pub auth: Setting<auth::Settings>,
@@ -264,6 +264,6 @@ impl<T> Setting<T> {
 pub struct Limits {
     /// Bytes of a request's body.
     pub body: Option<u64>,
-    /// For the head of the response.
+    /// Time to the head of the response.
     pub time: Option<Duration>,
 }

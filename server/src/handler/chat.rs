@@ -19,7 +19,7 @@ use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
 const MAX_ROOMS: u64 = 100_000;
 /// The most lines a room remembers.
 const MAX_HISTORY: u64 = 1000;
-/// What a chat over Redis is called there.
+/// The default channel of a chat over Redis.
 const CHANNEL: &str = "osier-chat";
 /// Where Redis listens unless somebody says otherwise.
 const REDIS_PORT: u16 = 6379;

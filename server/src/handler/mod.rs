@@ -1,4 +1,4 @@
-//! What answers the requests of a route. A file for each handler: its settings, how a configuration spells them, what it opens, how it
+//! The handlers of routes. A file for each handler: its settings, how a configuration spells them, what it opens, how it
 //! answers.
 //!
 //! ```text
@@ -94,7 +94,7 @@ pub trait Handler: Send + Sync {
     fn record(&self, _served: &Served<'_>) {}
 }
 
-/// What a route does with a request.
+/// An open handler, or the rules of a rewrite.
 #[derive(Clone)]
 pub enum Opened {
     Answers(Arc<dyn Handler>),
@@ -102,7 +102,7 @@ pub enum Opened {
     Rewrites(Arc<Rewrite>),
 }
 
-/// What opening a handler needs to know of its route.
+/// The settings of a route that its handler needs to be opened.
 pub struct Route<'a> {
     /// The route's `path`.
     pub path: Option<&'a str>,
@@ -110,10 +110,10 @@ pub struct Route<'a> {
     pub compress: Option<&'a compress::Settings>,
 }
 
-/// What the server has for every handler.
+/// The means of the server that handlers share.
 #[derive(Clone)]
 pub struct Means {
-    /// For each route with files.
+    /// The limits of the cache of each route with files.
     pub cache: CacheLimits,
     pub workers: usize,
     /// The connections of all listeners.

@@ -26,9 +26,9 @@ pub struct Proxy {
     strip: Option<String>,
     host: ProxyHost,
     timeouts: Timeouts,
-    /// For an upgraded connection.
+    /// Idle timeout of an upgraded connection.
     tunnel_idle: Option<Duration>,
-    /// For an upgraded connection that one side has closed.
+    /// Timeout of an upgraded connection after one side has closed its direction.
     tunnel_half_closed: Option<Duration>,
     health: Option<Check>,
     /// Clients whose X-Forwarded-* fields are believed.

@@ -10,7 +10,7 @@ use crate::reader::Section;
 
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, form, without_port};
 
-/// What cannot stand in a path as it is. The text of a path has escapes already.
+/// The characters that cannot stand in a path as they are. The text of a path has escapes already.
 const PATH: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -28,7 +28,7 @@ const DEFAULT_STATUS: u16 = 308;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Redirect {
-    /// With `{host}`, `{path}`, `{rest}` and `{query}`.
+    /// A target with `{host}`, `{path}`, `{rest}` and `{query}`.
     to: String,
     status: u16,
 }
@@ -119,7 +119,7 @@ impl Handler for Ready {
     }
 }
 
-/// What may stand in braces in the target of a redirect.
+/// The names that may stand in braces in the target of a redirect.
 const PLACEHOLDERS: [&str; 4] = ["host", "path", "rest", "query"];
 
 /// A status that browsers follow.

@@ -26,7 +26,7 @@ pub struct Respond {
     content_type: Option<String>,
 }
 
-/// What a response says.
+/// The body of a response.
 #[derive(Debug, Clone, PartialEq)]
 enum Body {
     /// The status in words.

@@ -7,7 +7,7 @@
 //! | `$client` | the address of the client, `unix` where it has none |
 //! | `$header_NAME` | the first field of that name; `_` stands for `-` |
 //!
-//! What a client sends is written for the content type: HTML and JSON take it as text, never as markup. A field that was not sent is empty.
+//! A client's value is written for the content type: HTML and JSON take it as text, never as markup. A field that was not sent is empty.
 
 use osier_web::Request;
 
@@ -47,7 +47,7 @@ impl Template {
     /// Takes a text apart.
     ///
     /// # Errors
-    /// For a name that no request has, and a lone `$`.
+    /// A name that no request has, and a lone `$`.
     pub fn parse(text: &str) -> Result<Template, String> {
         template::parse(text, Field::parse).map(Template)
     }

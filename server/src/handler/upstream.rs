@@ -18,9 +18,9 @@ const MAX_KEPT: u64 = 100_000;
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Timeouts {
     pub connect: Option<Duration>,
-    /// For the head of the response.
+    /// Time to the head of the response.
     pub first_byte: Option<Duration>,
-    /// Between bytes of the response.
+    /// Time between bytes of the response.
     pub between: Option<Duration>,
 }
 

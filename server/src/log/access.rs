@@ -68,7 +68,7 @@ pub struct Entry<'a> {
     pub referer: &'a [u8],
     /// User-Agent.
     pub user_agent: &'a [u8],
-    /// From the first byte of the request to the last of the response, where it was measured.
+    /// Time from the first byte of the request to the last byte of the response, where it was measured.
     pub took: Option<Duration>,
     /// The request's number, if anybody has asked for it: what else it left in logs bears it. In JSON only.
     pub id: Option<osier_web::RequestId>,

@@ -1,4 +1,4 @@
-//! What the server writes down: requests in the access log, trouble for the operator.
+//! Log output: the access log of requests, and lines for the operator.
 
 pub mod access;
 pub mod operator;

@@ -28,7 +28,7 @@ const REPEAT: Duration = Duration::from_secs(1);
 /// How many causes are remembered; a line beyond them is written.
 const REMEMBERED: usize = 64;
 
-/// To the standard error stream, each line in one write. That nobody reads there any more is no error.
+/// Writes to the standard error stream, each line in one write. It is no error that nobody reads there any more.
 pub fn to_stderr() -> Say {
     to(io::stderr())
 }

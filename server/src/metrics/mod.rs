@@ -33,9 +33,9 @@ const SERIES_MAX: usize = 4096;
 
 const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "other"];
 
-/// What the admin's listener tells.
+/// The counters that the admin's listener shows.
 pub struct Admin {
-    /// By their indexes, which stay; the first is that of requests which no route took.
+    /// Series by index; an index stays. The first series counts requests that no route took.
     series: Mutex<Vec<Known>>,
     workers: usize,
     draining: AtomicBool,
@@ -74,7 +74,7 @@ struct Sum {
 }
 
 impl Series {
-    /// For so many workers.
+    /// A series with counters for `workers` workers.
     pub fn new(workers: usize) -> Series {
         Series((0..workers.max(1)).map(|_| Cell::default()).collect())
     }
@@ -135,7 +135,7 @@ fn bucket(nanos: u64) -> usize {
 }
 
 impl Admin {
-    /// For a runtime of so many workers; `connections` counts the open ones.
+    /// Counters for `workers` workers; `connections` counts the open ones.
     pub fn new(workers: usize, connections: impl Fn() -> usize + Send + Sync + 'static) -> Admin {
         let workers = workers.max(1);
         let nobody = Known {
@@ -178,12 +178,12 @@ impl Admin {
         series.iter().map(|known| known.series.clone()).collect()
     }
 
-    /// From now on `/health` says that no more requests are wanted here.
+    /// Has `/health` say from now on that no more requests are wanted here.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// What answers on the admin's listener.
+    /// The router of the admin's listener.
     pub fn router(self: &Arc<Self>) -> Router {
         let (health, metrics) = (self.clone(), self.clone());
         Router::new()

@@ -31,7 +31,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// From the two lists, in any order.
+    /// Sorts the two lists, which may be in any order.
     pub fn new(allow: &[Client], deny: &[Client]) -> Access {
         let network = |client: &Client| match client {
             Client::Net(network) => Some(network.trunc()),

@@ -14,12 +14,12 @@ use std::time::Duration;
 use osier_web::http::StatusCode;
 use osier_web::{Request, Response};
 
-/// What a route's `cors` says.
+/// The settings of `cors`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `*`, or origins in lower case: `https://example.org`.
     pub origins: Vec<String>,
-    /// Beside GET, HEAD and POST, which are always allowed.
+    /// Methods besides GET, HEAD and POST, which are always allowed.
     pub methods: Vec<String>,
     /// Fields a page may send beside the safe ones; `*` for any.
     pub headers: Vec<String>,
@@ -38,7 +38,7 @@ pub struct Cors {
     origins: Vec<String>,
     methods: Vec<String>,
     any_header: bool,
-    /// In lower case.
+    /// Origins in lower case.
     headers: Vec<String>,
     expose: String,
     credentials: bool,

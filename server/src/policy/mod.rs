@@ -1,4 +1,4 @@
-//! What a site or a route asks of requests and changes in responses. Each policy has its own settings type, which the configuration
+//! Policies: checks of requests and changes of responses. Each policy has its own settings type, which the configuration
 //! fills, and knows nothing of the configuration.
 
 pub mod access;

@@ -13,7 +13,7 @@ use osier_web::path::{BadPath, Path};
 /// Allocates nothing for a path that was sent in its canonical form.
 ///
 /// # Errors
-/// For a path that is answered by 400.
+/// [`BadPath`], for a path that is answered by 400.
 #[inline]
 pub fn text(path: &str) -> Result<Cow<'_, [u8]>, BadPath> {
     let read = Path::parse(path)?;

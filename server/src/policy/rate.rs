@@ -25,7 +25,7 @@ const SHARDS: usize = 16;
 /// Clients in one of them: all together 65,536, some 3 MB.
 const SHARD_MAX: usize = 4096;
 
-/// What a route's `rate` says.
+/// The settings of `rate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Requests in each `per`, at least 1.
@@ -40,7 +40,7 @@ pub struct Settings {
 
 /// How often each client has asked.
 pub struct Rate {
-    /// Between two requests at the steady rate.
+    /// Time between two requests at the steady rate.
     interval: Duration,
     /// How far ahead of now a bucket may be for one more request.
     tolerance: Duration,

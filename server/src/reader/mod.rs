@@ -45,11 +45,11 @@ const HOMES: [(&str, &[&str]); 4] = [
 pub struct Source<'s> {
     /// Its text.
     pub text: &'s str,
-    /// What relative paths start from: the folder the file lies in.
+    /// The folder that relative paths start from: that of the file.
     base: PathBuf,
     /// The root folder of this process, if it is another than that which the file's paths begin at.
     root: Option<&'s Path>,
-    /// What the file itself says that the root folder is to become: what is used from then on lies below.
+    /// The root folder that the file itself asks for. Paths that are used from then on lie below it.
     pub chroot: OnceCell<PathBuf>,
     /// Looks up an environment variable.
     pub variable: &'s dyn Fn(&str) -> Option<String>,
@@ -145,7 +145,7 @@ impl<'s> Source<'s> {
         self.root.is_some()
     }
 
-    /// What users call a path that this process has found.
+    /// The name that users know for a path that this process has found.
     pub fn shown(&self, path: &Path) -> String {
         let outside = self
             .root
@@ -175,7 +175,7 @@ impl<'s> Section<'s> {
         &self.span
     }
 
-    /// What messages call it.
+    /// The section's name in messages.
     pub fn title(&self) -> &str {
         if self.title.is_empty() { "the file" } else { &self.title }
     }
@@ -394,7 +394,7 @@ impl<'s> Section<'s> {
         self.as_section(key, value, "a table")
     }
 
-    /// What `key` holds if that is a table; otherwise notes that `wanted` was.
+    /// The table that `key` holds. Notes that `wanted` was expected if it is none.
     pub fn as_section(&self, key: &str, value: &'s Spanned<DeValue<'s>>, wanted: &str) -> Option<Section<'s>> {
         match value.get_ref() {
             DeValue::Table(table) => Some(Section::new(self.source, &self.below(key, false), table, value.span())),

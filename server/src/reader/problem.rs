@@ -35,7 +35,7 @@ struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
     line: usize,
-    /// In characters.
+    /// Width in characters.
     column: usize,
     source: String,
     /// Characters to underline, at least 1.

@@ -14,7 +14,7 @@ use crate::log::operator::Say;
 use crate::metrics::Admin;
 use crate::run::listeners::{Ending, clones};
 
-/// What a scrape that is being answered at the end may still take.
+/// The time for a scrape that is being answered at the end.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// Does not accept yet.
@@ -26,7 +26,7 @@ pub struct Bound {
 
 pub struct Running {
     bind: Bind,
-    /// For a listener of sites at the same address.
+    /// Clones of the sockets, for a listener of sites at the same address.
     sockets: Vec<Listener>,
     file: Option<SocketFile>,
     stop: ShutdownHandle,

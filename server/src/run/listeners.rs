@@ -38,7 +38,7 @@ pub struct Bound {
     pub listening: Listening,
     sockets: Vec<Listener>,
     file: Option<SocketFile>,
-    /// What the permissions of its file are to become.
+    /// The permissions that its file is to get.
     mode: Option<u32>,
 }
 
@@ -48,7 +48,7 @@ pub struct Running {
     drain: Duration,
     /// Its number in snapshots: never used again.
     slot: usize,
-    /// For a server with other settings.
+    /// Clones of the sockets, for a server with other settings.
     sockets: Vec<Listener>,
     /// Goes with the listener, whichever of its servers accepts.
     file: Option<SocketFile>,

@@ -1,4 +1,4 @@
-//! What signals ask for. SIGHUP asks for a reload; the first SIGINT or SIGTERM for a graceful shutdown; a second one ends the process.
+//! Signals and what they ask for. SIGHUP asks for a reload; the first SIGINT or SIGTERM for a graceful shutdown; a second one ends the process.
 //!
 //! A thread of its own waits for signals, so the second one ends the process even when every worker is stuck.
 

@@ -45,7 +45,7 @@ impl Started {
 pub struct Sites {
     pub origin: Origin,
     pub process: Process,
-    /// What counts until the end, whatever a reload says.
+    /// The configuration of the start, which decides some keys until the end.
     started: Started,
     pub config: Config,
     pub live: Arc<Live>,
@@ -287,7 +287,7 @@ impl Sites {
         }
     }
 
-    /// What the next snapshot is built with, and what `[admin]` listens on if that is to be something else.
+    /// The means for the next snapshot, and the bound `[admin]` listener if that changes.
     fn admin_of(&self, config: &Config) -> Result<(Means, Option<admin::Bound>), String> {
         let mut means = self.means.clone();
         if self.config.admin == config.admin {

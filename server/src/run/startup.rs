@@ -34,9 +34,9 @@ pub struct Process {
 
 /// The sockets that are open before the first worker starts.
 pub struct Opened {
-    /// For each `[[listen]]`, in their order; none for one that can be bound later.
+    /// Sockets of each `[[listen]]`, in their order; `None` for one that can be bound later.
     pub listeners: Vec<Option<Vec<Listener>>>,
-    /// For `[admin]`.
+    /// Sockets of `[admin]`.
     pub admin: Option<Vec<Listener>>,
 }
 

@@ -1,4 +1,4 @@
-//! From a checked configuration to a [`Snapshot`], going on with what an older one holds where nothing has changed.
+//! Builds a [`Snapshot`] from a checked configuration, and keeps from an older one what has not changed.
 //!
 //! A handler is kept when its settings are the same and, for files, the folder still is the same folder. Of several
 //! candidates the one of the same route of the same site is taken, and none twice: two routes never come to share a room or a
@@ -26,12 +26,12 @@ use super::hosts::Hosts;
 use super::policies::{Around, ErrorPage};
 use super::{LOG_BITS, Route, Site, Snapshot};
 
-/// What a snapshot can hand on to the next.
+/// The parts of a snapshot that the next one may keep.
 #[derive(Default)]
 pub struct Parts {
     handlers: Vec<Part<HandlerKey, Opened>>,
     rates: Vec<Part<rate::Settings, Arc<Rate>>>,
-    /// By what they were opened as, with the label that requests carry.
+    /// Open logs with their settings, and the label that requests carry.
     logs: Vec<(Log, u32, Option<Arc<AccessLog>>)>,
     next_label: u32,
 }
@@ -66,7 +66,7 @@ struct Place {
     route: Option<Match>,
 }
 
-/// What the server has for every snapshot.
+/// The means of the server that snapshots share.
 #[derive(Clone)]
 pub struct Means {
     pub handlers: handler::Means,
@@ -222,7 +222,7 @@ impl Builder<'_> {
         })
     }
 
-    /// What a route is called in the metrics, as the upper bits of a label.
+    /// The label of a route in the metrics, as the upper bits of a request's label.
     fn series(&self, place: &Place) -> u32 {
         let Some(admin) = &self.means.admin else {
             return 0;

@@ -12,7 +12,7 @@ const LONGEST: usize = 255;
 #[derive(Debug, Default)]
 pub struct Hosts {
     exact: HashMap<Box<str>, usize>,
-    /// By what follows the `*.`.
+    /// Sites by the text after the `*.`.
     below: HashMap<Box<str>, usize>,
     default: Option<usize>,
 }

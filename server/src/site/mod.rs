@@ -1,4 +1,4 @@
-//! From a request to its response: the host selects a site, the first matching route a handler, and policies surround it.
+//! The way of a request to its response: the host selects a site, the first matching route a handler, and policies surround it.
 //!
 //! ```text
 //!   request ─▶ hosts.rs: site ─▶ path.rs: one reading of the path ─▶ first Route that takes it
@@ -44,23 +44,23 @@ const LOG_BITS: u32 = 16;
 
 /// One configuration, ready to answer.
 pub struct Snapshot {
-    /// By the number of the listener; none for a listener that is no more.
+    /// Hosts by the number of the listener; `None` for a listener that is gone.
     listeners: Vec<Option<Hosts>>,
     sites: Vec<Site>,
-    /// What each log is called in [`Request::set_label`], and the log. The first is that of requests nobody answers for.
+    /// Logs and their labels in [`Request::set_label`]. The first is that of requests that no route answers.
     logs: Vec<(u32, Option<Arc<AccessLog>>)>,
-    /// By the upper half of a label; empty when nobody asks for metrics.
+    /// Series by the upper half of a label; empty without `[admin]`.
     series: Vec<Arc<Series>>,
     /// The handlers that count requests.
     recorders: Vec<Arc<dyn Handler>>,
-    /// What the next configuration may go on with.
+    /// The parts that the next snapshot may keep.
     parts: Parts,
     say: Say,
 }
 
 struct Site {
     routes: Vec<Route>,
-    /// For what no route takes.
+    /// The policies for requests that no route takes.
     around: Around,
 }
 

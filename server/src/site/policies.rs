@@ -43,7 +43,7 @@ pub struct Around {
     pub cors: Option<Cors>,
     /// Bytes of a request's body.
     pub body: u64,
-    /// For the head of the answer.
+    /// Time to the head of the response.
     pub time: Option<Duration>,
     /// Compression of text for clients that accept it. Files compress by themselves.
     pub compress: Option<compress::Settings>,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::guard;
 use crate::metrics::Series;
 
-/// Between two events: often enough for charts that move, seldom enough to cost nothing.
+/// The time between two events: short enough for charts that move, long enough to cost nothing.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Until a page whose stream has ended asks again.
@@ -68,7 +68,7 @@ impl Live {
             .body(osier::dump().to_string())
     }
 
-    /// What the page is sent.
+    /// The data of one event.
     fn sample(&self) -> Value {
         let connections = self.connections().clone();
         let workers = osier::inspect::metrics().map_or_else(Vec::new, |metrics| metrics.workers);

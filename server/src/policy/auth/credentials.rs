@@ -1,4 +1,4 @@
-//! What a client sends to log in: `Basic`, and user and password in base64 (RFC 7617, RFC 4648). Anything odd is nobody.
+//! The credentials of a client: `Basic`, and user and password in base64 (RFC 7617, RFC 4648). Anything malformed is nobody.
 
 /// Longer ones are refused: user and password together, decoded. More than any password manager makes.
 const CREDENTIALS_MAX: usize = 1024;

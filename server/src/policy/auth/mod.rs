@@ -4,7 +4,7 @@
 //! the file, if it may have changed (at most once a second, on the blocking pool); the cache of what has been verified before; the
 //! hash, on the blocking pool, at most [`VERIFYING`] at once in the whole process.
 //!
-//! What a stranger can learn or do:
+//! A stranger can learn or do this:
 //!
 //! - An unknown user costs the same as a known one: the password is compared with the hash of some other user, always the same one.
 //! - The cache holds no password and nothing to try passwords on: its keys are a keyed hash over user, password and the stored hash,
@@ -55,10 +55,10 @@ static GATE: LazyLock<Arc<Gate>> = LazyLock::new(|| {
     Arc::new(Gate::new(processors.min(VERIFYING)))
 });
 
-/// What a route's `auth` says.
+/// The settings of `auth`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What the browser shows to who is to log in; 1 to 200 characters, no control character.
+    /// The realm that a browser shows; 1 to 200 characters, no control character.
     pub realm: String,
     /// User and hash.
     pub users: Vec<(String, String)>,

@@ -1,4 +1,4 @@
-//! What must hold for a rule besides its pattern.
+//! Conditions of a rule besides its pattern.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -18,13 +18,13 @@ use crate::policy::client;
 pub struct Condition {
     /// The part of the request that the test looks at.
     pub of: Subject,
-    /// What it has to be.
+    /// The test that it has to pass.
     pub is: Test,
     /// It holds when the test fails.
     pub not: bool,
 }
 
-/// What a condition looks at.
+/// The part of a request that a condition looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A field of the request.
@@ -37,7 +37,7 @@ pub enum Subject {
     Post(String),
     /// A variable of the server's environment, as it was at the start.
     Environment(String),
-    /// What the pattern has captured, by number or name.
+    /// A capture of the pattern, by number or name.
     Capture(String),
     /// GET.
     Method,
@@ -88,7 +88,7 @@ pub const SUBJECTS: [(&str, bool); 18] = [
 ];
 
 impl Subject {
-    /// By its word in [`SUBJECTS`]; `None` for another word, or a name too many or missing.
+    /// Finds a subject by its word in [`SUBJECTS`]; `None` for another word, or a name too many or missing.
     pub fn by_word(word: &str, name: Option<&str>) -> Option<Subject> {
         use Subject::*;
         let named = |subject: fn(String) -> Subject| name.map(|name| subject(name.to_owned()));
@@ -117,7 +117,7 @@ impl Subject {
     }
 }
 
-/// What a subject has to be.
+/// The test of a subject.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Test {
     /// There, or true.
@@ -277,7 +277,7 @@ fn clients(text: &str) -> Result<client::Client, String> {
         .map_err(|_| format!("{text:?} is neither an address nor a network such as 10.0.0.0/8, nor \"unix\""))
 }
 
-/// On the blocking pool: the disk may be slow, or a network away.
+/// Runs on the blocking pool: the disk may be slow, or a network away.
 fn exists(path: Vec<u8>, kind: Kind) -> bool {
     if path.contains(&0) {
         return false;
@@ -331,7 +331,7 @@ fn host(facts: &dyn Facts) -> Option<String> {
     Some(host[..end].to_ascii_lowercase())
 }
 
-/// What `Accept-Encoding` lists with a weight above zero.
+/// The codings that `Accept-Encoding` lists with a weight above zero.
 fn codings(field: &[u8]) -> impl Iterator<Item = &[u8]> {
     field.split(|&byte| byte == b',').filter_map(|item| {
         let mut parts = item.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);

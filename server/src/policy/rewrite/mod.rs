@@ -31,7 +31,7 @@ use template::Url;
 /// How often a request may be sent through the routes again. Real rules need one or two; more is a loop.
 pub const RESTARTS: usize = 4;
 
-/// What the program of one pattern may take, in bytes: a mistake like `(a{1000}){1000}` is refused.
+/// The largest compiled pattern, in bytes: a mistake like `(a{1000}){1000}` is refused.
 const PATTERN_MAX: usize = 1 << 20;
 
 /// The largest form that conditions look at, in bytes: one that a person has filled in. A larger one has no fields for them.
@@ -59,7 +59,7 @@ pub enum To {
     Redirect(String, u16),
 }
 
-/// What becomes of the query that came with the request.
+/// The fate of the query that came with the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Query {
     /// It stays, after that of the rule if there is one.
@@ -69,12 +69,12 @@ pub enum Query {
     Drop,
 }
 
-/// What a rewrite wants.
+/// The decision of a rewrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// No rule fits.
     Nothing,
-    /// Through the routes again, as if the client had sent this target.
+    /// Send the request through the routes again, as if the client had sent this target.
     Again(String),
     /// Tell the client: `Location` and status.
     Redirect(String, u16),
@@ -90,7 +90,7 @@ impl Verdict {
     }
 }
 
-/// What a rule may look at of a request.
+/// The parts of a request that a rule may look at.
 pub trait Facts {
     /// GET.
     fn method(&self) -> &str;
@@ -228,7 +228,7 @@ impl Rewrite {
         rules.any(|rule| rule.pattern.is_match(path) != rule.pattern.is_match(other))
     }
 
-    /// What becomes of a request.
+    /// Decides on a request.
     ///
     /// # Suspends
     ///
@@ -292,7 +292,7 @@ fn regex(pattern: &str) -> Result<Regex, String> {
     built.map_err(|error| format!("pattern {pattern:?}: {error}"))
 }
 
-/// What the routes made of a request.
+/// The decision of the routes on a request.
 pub enum Routed {
     /// An answer.
     Answer(Response),

@@ -36,7 +36,7 @@ pub type Part = template::Part<usize>;
 ///
 /// # Errors
 ///
-/// For a capture that the pattern does not have, and a lone dollar.
+/// A capture that the pattern does not have, and a lone dollar.
 pub fn parse(text: &str, pattern: &Regex) -> Result<Vec<Part>, String> {
     template::parse(text, |name| capture(name, pattern))
 }

@@ -48,7 +48,7 @@ pub struct Settings {
     pub group: Option<String>,
     /// Becomes the root folder. Needs `user`: root is not held by it.
     pub chroot: Option<PathBuf>,
-    /// What may still be touched; `None` leaves Landlock alone.
+    /// Paths that stay accessible; `None` leaves Landlock alone.
     pub landlock: Option<Paths>,
 }
 
