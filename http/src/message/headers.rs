@@ -78,7 +78,7 @@ impl Place {
 
 /// Room for the field slices of one head; costs nothing to make, as it is left uninitialised.
 ///
-/// `N` bounds the number of fields together with [`Limits::header_count`]. A slot is 32 bytes of stack.
+/// `N` bounds the number of fields together with [`Limits::header_count`](crate::Limits::header_count). A slot is 32 bytes of stack.
 pub struct Slots<'b, const N: usize = 100>([MaybeUninit<httparse::Header<'b>>; N]);
 
 impl<const N: usize> Slots<'_, N> {
