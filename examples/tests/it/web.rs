@@ -189,7 +189,7 @@ fn redis_is_asked_in_blocking_style() {
     let Some((server, redis)) = redis_server() else { return };
     let mut example = Running::start(env!("CARGO_BIN_EXE_redis"), &["127.0.0.1:0", &redis]);
     let addr = example.addr("redis on http://");
-    assert_eq!(get(&addr, "/greeting"), (404, "not found\n".into()));
+    assert_eq!(get(&addr, "/greeting"), (404, "404 Not Found\n".into()));
     assert_eq!(ask(&addr, "PUT", "/greeting", "text/plain", "hello\r\nthere").0, 204);
     assert_eq!(get(&addr, "/greeting"), (200, "hello\r\nthere".into()));
     thread::scope(|scope| {

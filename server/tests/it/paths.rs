@@ -175,7 +175,7 @@ fn every_spelling_has_one_meaning() {
         let routed = match meaning {
             Secret => "admin",
             Other | Ambiguous => "else",
-            Refused => "bad request\n",
+            Refused => "400 Bad Request\n",
         };
         assert_eq!(reply.text(), routed, "router: {target}");
     }

@@ -65,7 +65,7 @@ impl Files {
         let mut response = match request.method() {
             "GET" | "HEAD" => read(site, request, prefix).unwrap_or_else(failure),
             "OPTIONS" => Response::new(StatusCode::NO_CONTENT).header("allow", ALLOW),
-            _ => plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", ALLOW),
+            _ => Response::plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", ALLOW),
         };
         if let (Some(value), 200 | 206 | 304) = (&site.options.cache_control, response.status().as_u16()) {
             response = response.header("cache-control", value);
@@ -121,8 +121,8 @@ fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status: Sta
     };
     let mut response = match found {
         Ok(Answer::Resource(resource)) => represent(site, &resource, request, status),
-        Ok(Answer::Forbidden) => plain(StatusCode::FORBIDDEN),
-        Ok(_) => plain(StatusCode::NOT_FOUND),
+        Ok(Answer::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
+        Ok(_) => Response::plain(StatusCode::NOT_FOUND),
         Err(error) => failure(error),
     };
     for (name, value) in &site.options.headers {
@@ -135,8 +135,8 @@ fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status: Sta
 fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Response> {
     let path = match below(request.path(), prefix) {
         Ok(Some(path)) => path,
-        Ok(None) => return Ok(plain(StatusCode::NOT_FOUND)),
-        Err(_) => return Ok(plain(StatusCode::BAD_REQUEST)),
+        Ok(None) => return Ok(Response::plain(StatusCode::NOT_FOUND)),
+        Err(_) => return Ok(Response::plain(StatusCode::BAD_REQUEST)),
     };
     let mut answer = match path {
         // The mount point without its slash: links on the page below would lead beside it.
@@ -163,9 +163,9 @@ fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Res
             }
             Response::redirect(StatusCode::MOVED_PERMANENTLY, &location)
         }
-        Answer::Malformed => plain(StatusCode::BAD_REQUEST),
-        Answer::Forbidden => plain(StatusCode::FORBIDDEN),
-        Answer::Missing => plain(StatusCode::NOT_FOUND),
+        Answer::Malformed => Response::plain(StatusCode::BAD_REQUEST),
+        Answer::Forbidden => Response::plain(StatusCode::FORBIDDEN),
+        Answer::Missing => Response::plain(StatusCode::NOT_FOUND),
     })
 }
 
@@ -351,7 +351,7 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>, statu
                     variant = form.as_ref().and_then(|form| form.variant()).unwrap_or(variant);
                 }
             },
-            Choice::Nothing => return plain(StatusCode::NOT_ACCEPTABLE).header("vary", "accept-encoding"),
+            Choice::Nothing => return Response::plain(StatusCode::NOT_ACCEPTABLE).header("vary", "accept-encoding"),
         }
     }
     // Of other methods, whose answer a file can be, the fields mean the state before.
@@ -360,7 +360,7 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>, statu
         match conditions(variant, request) {
             Verdict::Proceed => {}
             Verdict::NotModified => return Response::new(StatusCode::NOT_MODIFIED).with_fields(&variant.unchanged),
-            Verdict::Failed => return plain(StatusCode::PRECONDITION_FAILED),
+            Verdict::Failed => return Response::plain(StatusCode::PRECONDITION_FAILED),
         }
     }
     if asked.range
@@ -377,7 +377,7 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>, statu
             Selection::Part { first, last } => return part(variant, first, last),
             Selection::Unsatisfiable => {
                 let length = format!("bytes */{}", variant.length());
-                return plain(StatusCode::RANGE_NOT_SATISFIABLE).header("content-range", length);
+                return Response::plain(StatusCode::RANGE_NOT_SATISFIABLE).header("content-range", length);
             }
         }
     }
@@ -488,17 +488,12 @@ fn wants_page(request: &Request<'_>, path: &str) -> bool {
     page && html
 }
 
-/// A short answer without a file: the status in words.
-fn plain(status: StatusCode) -> Response {
-    Response::new(status).body(format!("{status}\n"))
-}
-
 /// An error that is the machine's fault. The client learns no more than that.
 fn failure(error: io::Error) -> Response {
     match rustix::io::Errno::from_io_error(&error) {
         // Out of descriptors or memory: it passes.
         Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOMEM) => {
-            plain(StatusCode::SERVICE_UNAVAILABLE).header("retry-after", "1")
+            Response::plain(StatusCode::SERVICE_UNAVAILABLE).header("retry-after", "1")
         }
         _ => Response::internal_error(error),
     }

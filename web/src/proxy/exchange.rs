@@ -224,11 +224,7 @@ impl Failure {
                 format!("[{id}] upstream {name}: backend {label} {why}").into()
             }
         };
-        let mut response = Response::new(status).body(match status {
-            StatusCode::SERVICE_UNAVAILABLE => "service unavailable\n",
-            StatusCode::GATEWAY_TIMEOUT => "gateway timeout\n",
-            _ => "bad gateway\n",
-        });
+        let mut response = Response::plain(status);
         response.cause = Some(cause);
         response
     }

@@ -67,7 +67,7 @@ impl<T: IntoResponse> IntoResponse for Option<T> {
     fn into_response(self) -> Response {
         match self {
             Some(value) => value.into_response(),
-            None => Response::new(StatusCode::NOT_FOUND).body("not found\n"),
+            None => Response::plain(StatusCode::NOT_FOUND),
         }
     }
 }

@@ -185,15 +185,14 @@ impl Response {
         Response::new(status).header("location", location)
     }
 
-    /// The reason phrase of `status` as the body, in lower case.
+    /// A response whose body is its status in words, `404 Not Found` for example.
     pub(crate) fn plain(status: StatusCode) -> Self {
-        let reason = status.canonical_reason().unwrap_or("error").to_ascii_lowercase();
-        Response::new(status).body(reason + "\n")
+        Response::new(status).body(format!("{status}\n"))
     }
 
     /// 500, and a log line that says `cause`; the client does not see it.
     pub fn internal_error(cause: impl Into<Box<dyn Error>>) -> Self {
-        let mut response = Response::new(StatusCode::INTERNAL_SERVER_ERROR).body("internal server error\n");
+        let mut response = Response::plain(StatusCode::INTERNAL_SERVER_ERROR);
         response.cause = Some(cause.into());
         response
     }

@@ -199,14 +199,11 @@ methods! {
 /// The server's own response to a request that the router has no handler for.
 #[cold]
 pub(crate) fn without_handler(route: Option<&Route>, head: &Head<'_>) -> Response {
-    let plain = |status, text: &'static str| Response::new(status).body(text);
     match (head.method(), route) {
-        (Method::Connect, _) => plain(StatusCode::NOT_IMPLEMENTED, "not implemented\n"),
+        (Method::Connect, _) => Response::plain(StatusCode::NOT_IMPLEMENTED),
         (Method::Options, Some(route)) => Response::new(StatusCode::NO_CONTENT).header("allow", route.allow()),
         (Method::Options, None) if head.path() == "*" => Response::new(StatusCode::NO_CONTENT),
-        (_, Some(route)) => {
-            plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n").header("allow", route.allow())
-        }
-        (_, None) => plain(StatusCode::NOT_FOUND, "not found\n"),
+        (_, Some(route)) => Response::plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", route.allow()),
+        (_, None) => Response::plain(StatusCode::NOT_FOUND),
     }
 }

@@ -98,7 +98,11 @@ fn a_type_that_the_route_does_not_fit_is_the_programs_mistake() {
         ("/c", "one value is asked for, the route has 0"),
     ] {
         let reply = site.get(path);
-        assert_eq!((reply.status, reply.text()), (500, "internal server error\n"), "{path}");
+        assert_eq!(
+            (reply.status, reply.text()),
+            (500, "500 Internal Server Error\n"),
+            "{path}"
+        );
         assert!(site.logged(line), "{line}: {:?}", site.log);
     }
 }

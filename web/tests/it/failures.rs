@@ -18,7 +18,7 @@ fn a_panic_is_a_500_and_a_log_line_and_the_connection_lives() {
     client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\nGET /panic HTTP/1.1\r\nHost: t\r\n\r\n");
     assert_eq!(client.reply().text(), "fine");
     let reply = client.reply();
-    assert_eq!((reply.status, reply.text()), (500, "internal server error\n"));
+    assert_eq!((reply.status, reply.text()), (500, "500 Internal Server Error\n"));
     assert_eq!(client.get("/").text(), "fine");
     assert!(site.logged("the handler of GET /panic panicked: on purpose"));
 }
@@ -53,7 +53,7 @@ fn a_panic_in_a_stream_is_a_500_only_before_the_head_has_gone() {
 fn an_io_error_is_a_500_whose_cause_is_logged_and_not_sent() {
     let site = site(Router::new().get("/", |_| Err::<(), _>(io::Error::other("secret detail"))));
     let reply = site.get("/");
-    assert_eq!((reply.status, reply.text()), (500, "internal server error\n"));
+    assert_eq!((reply.status, reply.text()), (500, "500 Internal Server Error\n"));
     assert!(site.logged("GET / failed: secret detail"));
 }
 

@@ -302,7 +302,7 @@ fn the_observer_sees_every_request() {
     let expected = [
         format!("{peer} GET /?q HTTP/1.1 200 5 test"),
         format!("{peer} GET /stream HTTP/1.0 200 1000 "),
-        format!("{other} GET /none HTTP/1.1 404 10 "),
+        format!("{other} GET /none HTTP/1.1 404 14 "),
         format!("{other}   HTTP/1.1 400 25 "),
         format!("{gone} GET /slow HTTP/1.1 499 0 "),
     ];

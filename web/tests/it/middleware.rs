@@ -169,7 +169,7 @@ fn wraps_hold_over_a_connection() {
     let mut client = site.connect();
     let ask = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
     client.send([ask("/slow"), ask("/fast"), ask("/none")].concat());
-    for (status, text) in [(200, "slow"), (200, "fast"), (404, "not found\n")] {
+    for (status, text) in [(200, "slow"), (200, "fast"), (404, "404 Not Found\n")] {
         let reply = client.reply();
         assert_eq!(
             (reply.status, reply.text(), reply.header("out")),

@@ -303,7 +303,7 @@ fn a_folder_that_is_not_there_is_500_and_a_log_line() {
     ));
     client.send(&body);
     let reply = client.reply();
-    assert_eq!((reply.status, reply.text()), (500, "internal server error\n"));
+    assert_eq!((reply.status, reply.text()), (500, "500 Internal Server Error\n"));
     assert!(site.logged("cannot save an upload in "), "{:?}", site.log);
 }
 

@@ -197,7 +197,7 @@ fn every_framing_lie_is_502_and_its_line_in_the_log_has_the_request_s_number() {
     ];
     for (name, answer, reason) in lies {
         let (reply, site) = passed(answer);
-        assert_eq!((reply.status, reply.text()), (502, "bad gateway\n"), "{name}");
+        assert_eq!((reply.status, reply.text()), (502, "502 Bad Gateway\n"), "{name}");
         let log = site.log.lock().unwrap();
         assert_eq!(log.len(), 1, "{name}: {log:?}");
         let line = &log[0];

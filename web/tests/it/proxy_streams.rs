@@ -332,7 +332,7 @@ fn each_timeout_has_its_status() {
     });
     let site = serve(backend.proxy().first_byte_timeout(ms(100)));
     let reply = site.get("/x");
-    assert_eq!((reply.status, reply.text()), (504, "gateway timeout\n"));
+    assert_eq!((reply.status, reply.text()), (504, "504 Gateway Timeout\n"));
     assert!(site.logged("has not answered within 100ms"), "{:?}", site.log);
     eventually("its connection is closed", || backend.open() == 0);
     assert_eq!(backend.accepted(), 1, "no second attempt");
