@@ -1,15 +1,17 @@
-//! From a client's bytes to messages: frames are taken apart, unmasked, joined and checked as they come.
+//! Decoder for a client's bytes: it parses frames incrementally, unmasks them and joins them into
+//! checked messages.
 //!
-//! The coding of headers, the opcodes and the close codes are tungstenite's; the state between reads is here, so that an idle
-//! connection need not have any, a long message takes memory only as it comes, and text is refused at its first bad byte.
+//! The tungstenite crate parses headers, opcodes and close codes. The state between two reads lives
+//! here, for three reasons: an idle connection holds no decoder state, a long message allocates
+//! only as its bytes arrive, and text is rejected at its first invalid byte.
 //!
 //! ```text
 //!   bytes ─▶ header (may be cut anywhere) ─▶ payload, unmasked piece by piece ─▶ Event
 //!                                             └ data: appended to the message, text checked ┘
 //! ```
 //!
-//! `socket` and `session` call [`Decoder::next`] until it wants more bytes. After a [`Failure`] or a close nothing more is
-//! decoded.
+//! The caller calls [`Decoder::next`] until it needs more bytes. After a [`Failure`] or a close
+//! frame the caller must not decode anything more.
 
 use std::io::Cursor;
 
@@ -22,14 +24,14 @@ use super::{Close, Message};
 /// The longest header: two bytes, eight of length, four of mask (RFC 6455 §5.2).
 const HEADER_BYTES: usize = 14;
 
-/// What one may send.
+/// Size limits of one frame and of one message, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) frame: usize,
     pub(super) message: usize,
 }
 
-/// The client broke the protocol: the connection is closed with this code and reason.
+/// A protocol violation by the client. The connection is closed with this code and reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) code: u16,
@@ -48,11 +50,11 @@ const NOT_UTF8: Failure = Failure {
     reason: "the text is not UTF-8",
 };
 
-/// What has come.
+/// A complete message or control frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Message(Message),
-    /// To be answered with a pong of the same payload.
+    /// A ping. The response is a pong with the same payload.
     Ping(Vec<u8>),
     Pong,
     Close(Close),
@@ -60,14 +62,14 @@ pub(super) enum Event {
 
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    /// The beginning of a header.
+    /// First bytes of an incomplete header.
     header: [u8; HEADER_BYTES],
     header_len: u8,
     frame: Option<Current>,
-    /// Of the message that has begun.
+    /// Kind of the message in progress; `None` between messages.
     is_text: Option<bool>,
     message: Vec<u8>,
-    /// So much of a text is known to be UTF-8.
+    /// Bytes of `message` that are known to be valid UTF-8.
     checked: usize,
     control: Vec<u8>,
 }
@@ -77,18 +79,20 @@ pub(super) struct Decoder {
 struct Current {
     opcode: OpCode,
     is_final: bool,
-    /// Rotated so that it begins with the next byte.
+    /// Mask, rotated so that its first byte applies to the next payload byte.
     mask: [u8; 4],
     left: u64,
 }
 
 impl Decoder {
-    /// Whether it is between messages: then a fresh one does as well.
+    /// Whether the decoder is between messages. Then it holds nothing that a fresh decoder would
+    /// lack.
     pub(super) fn is_idle(&self) -> bool {
         self.header_len == 0 && self.frame.is_none() && self.is_text.is_none()
     }
 
-    /// Takes bytes off `input` until something is whole; `None`: all were taken, and more are needed.
+    /// Consumes bytes of `input` until an event is complete. `None` means that all bytes were
+    /// consumed and more are needed.
     pub(super) fn next(&mut self, input: &mut &[u8], sizes: Sizes) -> Result<Option<Event>, Failure> {
         loop {
             if self.frame.is_none() && !self.begin(input, sizes)? {
@@ -108,7 +112,7 @@ impl Decoder {
             frame.left -= count as u64;
             let done = frame.left == 0;
             let is_text = matches!(frame.opcode, OpCode::Data(_)) && self.is_text == Some(true);
-            let is_at_once = done && frame.is_final && self.checked == 0; // then `finish` is the one that looks
+            let is_at_once = done && frame.is_final && self.checked == 0; // `finish` checks the text then
             if is_text && !is_at_once {
                 self.check_text()?;
             }
@@ -121,7 +125,7 @@ impl Decoder {
         }
     }
 
-    /// Reads a header. `false`: it is not whole.
+    /// Parses a frame header and checks it. Returns `false` while the header is incomplete.
     fn begin(&mut self, input: &mut &[u8], sizes: Sizes) -> Result<bool, Failure> {
         let held = usize::from(self.header_len);
         let take = input.len().min(HEADER_BYTES - held);
@@ -178,7 +182,7 @@ impl Decoder {
         Ok(true)
     }
 
-    /// Looks at what has come of a text. A character may be cut at the end.
+    /// Checks the text received so far. The last character may be incomplete.
     fn check_text(&mut self) -> Result<(), Failure> {
         match str::from_utf8(&self.message[self.checked..]) {
             Ok(text) => self.checked += text.len(),
@@ -188,7 +192,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The payload is whole.
+    /// Finishes the current frame, whose payload is complete.
     fn finish(&mut self) -> Result<Option<Event>, Failure> {
         let Some(frame) = self.frame.take() else {
             return Ok(None);
@@ -205,7 +209,8 @@ impl Decoder {
                 let message = std::mem::take(&mut self.message);
                 self.checked = 0;
                 Some(Event::Message(match self.is_text.take() {
-                    // Also where it was looked at on its way: its last character may have been cut.
+                    // A text that was checked in pieces is checked again: its last character may be
+                    // incomplete.
                     Some(true) => Message::Text(String::from_utf8(message).map_err(|_| NOT_UTF8)?),
                     _ => Message::Binary(message),
                 }))
@@ -214,7 +219,7 @@ impl Decoder {
     }
 }
 
-/// The payload of a close frame (RFC 6455 §5.5.1, §7.4).
+/// Parses the payload of a close frame (RFC 6455 §5.5.1, §7.4).
 fn close(payload: &[u8]) -> Result<Close, Failure> {
     let Some((code, reason)) = payload.split_first_chunk::<2>() else {
         return match payload {
@@ -257,7 +262,7 @@ mod tests {
         message: 1 << 20,
     };
 
-    /// Everything that comes of `bytes`, handed over in pieces of `piece`.
+    /// Decodes `bytes`, passed to the decoder in pieces of `piece` bytes.
     fn decode(bytes: &[u8], piece: usize, sizes: Sizes) -> Result<Vec<Event>, Failure> {
         let (mut decoder, mut events) = (Decoder::default(), Vec::new());
         for mut piece in bytes.chunks(piece) {
@@ -309,7 +314,7 @@ mod tests {
             Ok(vec![Event::Message(Message::Text("€".into()))])
         );
         assert_eq!(decode(&masked(0x81, &euro[..2]), 99, SIZES), Err(NOT_UTF8));
-        // Refused before the frame is whole: the bytes that would follow never come.
+        // The text is rejected before the frame is complete: the remaining bytes are never passed.
         let bad = masked(0x81, b"\xF4\x90\x80\x80 and so on");
         assert_eq!(Decoder::default().next(&mut &bad[..8], SIZES), Err(NOT_UTF8));
     }

@@ -1,4 +1,4 @@
-//! A frame as it goes to a client: encoded once, shared by everybody who gets it.
+//! Frames to a client: encoded once, shared by all receivers, and queued until written.
 
 use std::fmt;
 use std::io::{self, Cursor, IoSlice, Write};
@@ -10,14 +10,14 @@ use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 
 use super::{Close, Message};
 
-/// What a control frame may carry (RFC 6455 §5.5).
+/// Maximum payload of a control frame in bytes (RFC 6455 §5.5).
 pub(super) const CONTROL_BYTES: usize = 125;
 
-/// Frames that one write takes at most; `IOV_MAX` is 1024, and more than this gains nothing.
+/// Maximum frames of one vectored write. `IOV_MAX` is 1024, but more than 32 gain nothing.
 const SLICES: usize = 32;
 
-/// A message to clients, as the bytes that go over the wire. A clone shares them, so a broadcast encodes once, however many
-/// receive it: publish it to an [`osier::pubsub::Topic`].
+/// A message to clients in its wire encoding. Clones share the bytes, so a broadcast encodes once
+/// for any number of receivers. Publish it to an [`osier::pubsub::Topic`].
 ///
 /// ```
 /// use osier::pubsub::Topic;
@@ -48,7 +48,7 @@ impl Frame {
         Frame::encode(OpCode::Control(Control::Pong), payload)
     }
 
-    /// A close frame; a reason that is too long is cut.
+    /// Makes a close frame. A reason that is too long is cut at a character boundary.
     pub(super) fn close(code: u16, reason: &str) -> Frame {
         if code == Close::NO_CODE {
             return Frame::encode(OpCode::Control(Control::Close), b"");
@@ -71,7 +71,8 @@ impl Frame {
         Frame(bytes.into())
     }
 
-    /// A whole message that was encoded before, by another process for example.
+    /// Parses a message that was encoded before, for example by another process. Returns `None`
+    /// unless the bytes are exactly one unmasked, unfragmented text or binary frame.
     pub(crate) fn from_encoded(bytes: &[u8]) -> Option<Frame> {
         let (opcode, is_text) = match bytes.first()? {
             0x81 => (OpCode::Data(Data::Text), true),
@@ -86,12 +87,12 @@ impl Frame {
         (frame.as_bytes() == bytes).then_some(frame)
     }
 
-    /// The bytes that are sent: header and payload.
+    /// The encoded bytes: header and payload.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// After it nothing is sent any more.
+    /// Whether this is a close frame. Nothing is sent after a close frame.
     pub(super) fn is_close(&self) -> bool {
         self.0[0] & 0x0F == 8
     }
@@ -142,12 +143,13 @@ impl From<Message> for Frame {
     }
 }
 
-/// Frames on their way out. What has been written of the first is remembered, so a write may be given up at any byte and
-/// gone on with later. A single frame, as mostly, takes no allocation.
+/// Frames that wait to be written. A write may stop at any byte and continue later, because the
+/// outbox remembers how much of the first frame is written. A single frame, the usual case, needs
+/// no allocation.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     frames: InlineQueue<Frame>,
-    /// How many bytes of the first frame.
+    /// Bytes of the first frame that are already written.
     written: usize,
 }
 
@@ -164,7 +166,7 @@ impl Outbox {
         self.frames.len()
     }
 
-    /// Makes one write of what there is, through `write`.
+    /// Passes the unwritten bytes to `write`, up to [`SLICES`] frames at once.
     pub(super) fn write_with<R>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
         let Some(first) = self.frames.first() else {
             return write(&[]);
@@ -181,7 +183,7 @@ impl Outbox {
         write(&slices[..self.len().min(SLICES)])
     }
 
-    /// So much has been written.
+    /// Removes `count` written bytes from the front.
     pub(super) fn advance(&mut self, mut count: usize) {
         while let Some(first) = self.frames.first() {
             let left = first.as_bytes().len() - self.written;
@@ -195,11 +197,12 @@ impl Outbox {
         }
     }
 
-    /// Writes everything.
+    /// Writes all frames.
     pub(super) fn flush(&mut self, out: &mut impl Write) -> io::Result<()> {
         while !self.is_empty() {
             let written = self.write_with(|slices| match slices {
-                // One frame, as mostly: a plain send costs the kernel less than a message of slices.
+                // A single frame is the usual case: a plain send costs the kernel less than a
+                // vectored one.
                 [one] => out.write(one),
                 many => out.write_vectored(many),
             });

@@ -1,4 +1,4 @@
-//! The opening handshake of RFC 6455 §4.2, as strict as it is written.
+//! The opening handshake of RFC 6455 §4.2: checks the request strictly and chooses the subprotocol.
 
 use http::StatusCode;
 use tungstenite::handshake::derive_accept_key;
@@ -6,10 +6,10 @@ use tungstenite::handshake::derive_accept_key;
 use super::{Options, Origins};
 use crate::{Request, Response};
 
-/// The one version there is.
+/// The only supported protocol version.
 const VERSION: &str = "13";
 
-/// What a handshake that was accepted is answered with.
+/// The values for the 101 response to a valid handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Accepted {
     pub(super) accept: String,
@@ -17,8 +17,8 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// Adds the fields that belong to the 101.
-    pub(super) fn answer(&self, response: Response) -> Response {
+    /// Adds the handshake's fields to the 101 response.
+    pub(super) fn complete(&self, response: Response) -> Response {
         let response = response.header("sec-websocket-accept", &self.accept);
         match &self.protocol {
             Some(protocol) => response.header("sec-websocket-protocol", protocol),
@@ -27,47 +27,42 @@ impl Accepted {
     }
 }
 
-/// Checks the request; the error is the answer.
+/// Checks the upgrade request. The error is the response to an invalid or forbidden one.
 pub(super) fn check(request: &Request<'_>, options: &Options) -> Result<Accepted, Response> {
     let refuse = |status: StatusCode, why: &'static str| Err(Response::new(status).body(why));
     if request.method() != "GET" {
-        return refuse(StatusCode::METHOD_NOT_ALLOWED, "a WebSocket is opened by GET\n")
+        return refuse(StatusCode::METHOD_NOT_ALLOWED, "a WebSocket handshake must use GET\n")
             .map_err(|response: Response| response.header("allow", "GET"));
     }
     if request.version() != http::Version::HTTP_11 {
-        return refuse(StatusCode::BAD_REQUEST, "a WebSocket is opened over HTTP/1.1\n");
+        return refuse(StatusCode::BAD_REQUEST, "a WebSocket handshake must use HTTP/1.1\n");
     }
     if !has_token(request, "upgrade", "websocket") || !has_token(request, "connection", "upgrade") {
         return refuse(
             StatusCode::BAD_REQUEST,
-            "here is a WebSocket: ask with `Upgrade: websocket` and `Connection: Upgrade`\n",
+            "this is a WebSocket endpoint: send `Upgrade: websocket` and `Connection: Upgrade`\n",
         );
     }
     if request.header("sec-websocket-version") != Some(VERSION.as_bytes()) {
-        return refuse(
-            StatusCode::UPGRADE_REQUIRED,
-            "the version of the WebSocket protocol is 13\n",
-        )
-        .map_err(|response: Response| {
-            response
-                .header("upgrade", "websocket")
-                .header("sec-websocket-version", VERSION)
-        });
+        return refuse(StatusCode::UPGRADE_REQUIRED, "Sec-WebSocket-Version must be 13\n").map_err(
+            |response: Response| {
+                response
+                    .header("upgrade", "websocket")
+                    .header("sec-websocket-version", VERSION)
+            },
+        );
     }
     let key = match only(request, "sec-websocket-key") {
         Some(key) if is_key(key) => key,
         _ => {
             return refuse(
                 StatusCode::BAD_REQUEST,
-                "Sec-WebSocket-Key has to be 16 bytes in base64\n",
+                "Sec-WebSocket-Key must be 16 bytes in base64\n",
             );
         }
     };
     if !origin_is_allowed(request, &options.origins) {
-        return refuse(
-            StatusCode::FORBIDDEN,
-            "pages of this origin may not open a WebSocket here\n",
-        );
+        return refuse(StatusCode::FORBIDDEN, "this origin may not open a WebSocket here\n");
     }
     Ok(Accepted {
         accept: derive_accept_key(key),
@@ -75,12 +70,12 @@ pub(super) fn check(request: &Request<'_>, options: &Options) -> Result<Accepted
     })
 }
 
-/// Whether a list field has the token, in any case and in any of its lines.
+/// Whether a list field contains the token, ignoring case, on any of its lines.
 fn has_token(request: &Request<'_>, name: &str, token: &str) -> bool {
     tokens(request, name).any(|found| found.eq_ignore_ascii_case(token))
 }
 
-/// The elements of a list field, over all its lines.
+/// The elements of a list field, from all its lines.
 fn tokens<'r>(request: &'r Request<'_>, name: &'r str) -> impl Iterator<Item = &'r str> {
     lines(request, name)
         .filter_map(|value| str::from_utf8(value).ok())
@@ -96,14 +91,15 @@ fn lines<'r>(request: &'r Request<'_>, name: &'r str) -> impl Iterator<Item = &'
         .map(|(_, value)| value)
 }
 
-/// The value of a field that is there once.
+/// The value of a field that occurs exactly once.
 fn only<'r>(request: &'r Request<'_>, name: &'r str) -> Option<&'r [u8]> {
     let mut values = lines(request, name);
     let value = values.next()?;
     values.next().is_none().then_some(value)
 }
 
-/// 16 bytes in base64: 22 digits of which the last holds two bits, and the padding.
+/// Whether the key is 16 bytes in base64: 22 digits, the last of which holds two bits, and the
+/// padding.
 fn is_key(key: &[u8]) -> bool {
     let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     match key {
@@ -114,13 +110,14 @@ fn is_key(key: &[u8]) -> bool {
     }
 }
 
-/// The first of ours that the client offers.
+/// The first of our subprotocols that the client offers.
 fn choose_protocol(request: &Request<'_>, ours: &[String]) -> Option<String> {
     let is_offered = |ours: &&String| tokens(request, "sec-websocket-protocol").any(|theirs| theirs == ours.as_str());
     ours.iter().find(is_offered).cloned()
 }
 
-/// Only a browser sends an origin, and only for the sake of this check: whoever sends none is let in.
+/// Whether the request's origin is allowed. Only browsers send an origin, for this check, so a
+/// request without one is allowed.
 fn origin_is_allowed(request: &Request<'_>, origins: &Origins) -> bool {
     let Some(origin) = request.header_str("origin") else {
         return request.header("origin").is_none();

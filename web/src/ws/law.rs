@@ -1,17 +1,21 @@
-//! What holds of the decoder whatever comes, as one function: a proptest calls it with frames, whole and damaged, and the target
-//! `ws` of `fuzz/`, which includes this file, with the bytes it comes upon.
+//! The properties of the decoder that hold for every input, as one function. A proptest calls it
+//! with whole and damaged frames. The fuzz target `ws` includes this file and calls it with
+//! arbitrary bytes.
 
 use super::decode::{Decoder, Event, Failure, Sizes};
 use super::{Close, Frame, Message};
 
 use testkit::websocket::masked_by;
 
-/// So few bytes are cut in two at every place; more at one, for the sake of the fuzzer's speed.
+/// Inputs of at most this many bytes are split at every position. Longer ones are split at one
+/// position, to keep the fuzzer fast.
 const EVERY_CUT: usize = 40;
 
+/// Checks every property with `data` as input.
+///
 /// # Panics
 ///
-/// If the law does not hold for `data`.
+/// If a property does not hold for `data`.
 pub(super) fn check(data: &[u8]) {
     pieces_do_not_matter(data);
     what_is_sent_is_received(data);
@@ -31,7 +35,7 @@ struct Decoded {
 
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// Between messages, or in one.
+    /// The connection is still open, between messages (`is_idle`) or within one.
     Open {
         is_idle: bool,
     },
@@ -62,7 +66,8 @@ fn pieces_do_not_matter(data: &[u8]) {
     }
 }
 
-/// Takes the bytes for a script of messages, which are encoded, cut into frames with pings between them, and decoded.
+/// Reads the bytes as a script of messages. The messages are encoded, cut into frames with pings
+/// between them, and decoded.
 fn what_is_sent_is_received(script: &[u8]) {
     let (mut bytes, mut events) = (Vec::new(), Vec::new());
     let mut rest = script;
@@ -126,7 +131,7 @@ fn what_is_sent_is_received(script: &[u8]) {
     assert_eq!(decode(bytes.chunks(3), sizes), sent, "in small ones");
 }
 
-/// Limits so small that short inputs reach them, for every other input.
+/// Limits for the input: for every other input they are so small that short inputs reach them.
 fn sizes(data: &[u8]) -> Sizes {
     match data.iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte)) % 2 {
         0 => Sizes { frame: 9, message: 12 },
@@ -137,7 +142,8 @@ fn sizes(data: &[u8]) -> Sizes {
     }
 }
 
-/// What comes of the pieces, up to a close frame or a failure. As a connection at rest does, it keeps no decoder that is idle.
+/// Decodes the pieces up to a close frame or a failure. An idle decoder is replaced by a fresh one
+/// between pieces, as in a dormant connection.
 fn decode<'d>(pieces: impl IntoIterator<Item = &'d [u8]>, sizes: Sizes) -> Decoded {
     let (mut decoder, mut events) = (Decoder::default(), Vec::new());
     for mut piece in pieces {
@@ -174,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// Text that is cut, and bytes that are none.
+    /// Payloads: text, text cut within a character, and bytes that are not text.
     fn payload() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             "[aä€😀]{0,8}".prop_map(String::into_bytes),
@@ -185,7 +191,7 @@ mod tests {
         ]
     }
 
-    /// Mostly what a client may send.
+    /// Frames, most of which a client may send.
     fn frame() -> impl Strategy<Value = Vec<u8>> {
         let first = prop_oneof![
             8 => prop::sample::select(vec![0x01, 0x00, 0x80, 0x81, 0x82, 0x89, 0x8A]),

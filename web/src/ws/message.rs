@@ -1,18 +1,18 @@
-//! What a client says: a message, or that it closes.
+//! Messages from a client, and the close codes.
 
 use std::fmt;
 
-/// A message of a client, whole.
+/// A complete message from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Text, checked.
+    /// Text, valid UTF-8.
     Text(String),
-    /// Anything.
+    /// Arbitrary bytes.
     Binary(Vec<u8>),
 }
 
 impl Message {
-    /// The text, if it is one.
+    /// The text of a text message.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Message::Text(text) => Some(text),
@@ -20,7 +20,7 @@ impl Message {
         }
     }
 
-    /// The bytes, of a text too.
+    /// The payload's bytes, for both kinds of messages.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             Message::Text(text) => text.as_bytes(),
@@ -32,34 +32,34 @@ impl Message {
 /// How a connection was closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Close {
-    /// One of the constants here, or of the application's own (3000 to 4999).
+    /// Close code: one of the constants here, or an application's own (3000 to 4999).
     pub code: u16,
-    /// For people; often empty.
+    /// Reason, for human readers; often empty.
     pub reason: String,
 }
 
 impl Close {
-    /// All is done.
+    /// The purpose of the connection is fulfilled.
     pub const NORMAL: u16 = 1000;
-    /// The server stops, or the page was left.
+    /// The server is shutting down, or the user has left the page.
     pub const GOING_AWAY: u16 = 1001;
-    /// The other side broke the protocol.
+    /// The peer has violated the protocol.
     pub const PROTOCOL: u16 = 1002;
-    /// The other side sent a kind of message that is not understood here.
+    /// The peer has sent a kind of message that is not supported.
     pub const UNSUPPORTED: u16 = 1003;
     /// The close frame had no code. Never sent.
     pub const NO_CODE: u16 = 1005;
     /// The connection ended without a close frame. Never sent.
     pub const WITHOUT_WORD: u16 = 1006;
-    /// A text was not UTF-8.
+    /// The payload of a text message was not UTF-8.
     pub const INVALID: u16 = 1007;
-    /// The message is against the rules here.
+    /// The message violates a policy of the receiver.
     pub const POLICY: u16 = 1008;
-    /// The message was too big.
+    /// The message exceeds a size limit.
     pub const TOO_BIG: u16 = 1009;
-    /// Something is broken here.
+    /// The server has failed.
     pub const INTERNAL: u16 = 1011;
-    /// Come back later: too slow, or too many.
+    /// The client should try again later: it was too slow, or the server is overloaded.
     pub const TRY_AGAIN: u16 = 1013;
 
     pub(super) fn without_word() -> Close {

@@ -1,4 +1,5 @@
-//! WebSockets (RFC 6455), in two styles on one protocol.
+//! WebSockets (RFC 6455): the handshake, messages in both directions and the closing handshake, in
+//! two programming styles.
 //!
 //! ```
 //! use osier_web::{Request, Router, ws};
@@ -13,22 +14,27 @@
 //! });
 //! ```
 //!
-//! | style | while it is idle | for |
+//! | style | memory of an idle connection | use it for |
 //! |---|---|---|
-//! | [`upgrade`], [`Options::upgrade`]: a closure with a [`WebSocket`] | a fiber's stack | code that reads top to bottom; `select!` between client and others |
-//! | [`Options::upgrade_dormant`]: a [`Handler`] | less than a kilobyte | many connections of which few speak |
+//! | [`upgrade`], [`Options::upgrade`]: a closure with a [`WebSocket`] | a fiber's stack | sequential code; `select!` between the client and other sources |
+//! | [`Options::upgrade_dormant`]: a [`Handler`] | less than a kilobyte | many connections, few of them active |
 //!
-//! Both answer pings, ping a client that is silent, close by handshake, refuse text that is not UTF-8, and bound what a client may
-//! send. A [`Frame`] is a message that is encoded once for all who get it.
+//! Both styles answer pings, ping a silent client, perform the closing handshake, reject text that
+//! is not UTF-8, and limit the size of frames and messages. A [`Frame`] is a message that is
+//! encoded once for all its receivers.
 //!
-//! Extensions are not offered, `permessage-deflate` among them: a compressor for each connection costs hundreds of kilobytes, and
-//! a frame could not be shared. A client that asks for one is told no, as the protocol wants it, and goes on without.
+//! No extension is negotiated. `permessage-deflate` needs a compressor of hundreds of kilobytes per
+//! connection, and a compressed frame could not be shared. The handshake of a client that offers an
+//! extension succeeds without it, as RFC 6455 requires.
 //!
 //! # Layout
 //!
-//! `handshake` checks the request, `decode` makes messages of bytes, `frame` makes bytes of messages (both know a `message` and nothing
-//! else of this crate, and are fuzzed as they stand, under the `law`), `socket` and `session` are the two styles. The frame headers
-//! and codes are tungstenite's.
+//! - `handshake` checks the upgrade request.
+//! - `decode` turns bytes into messages and `frame` turns messages into bytes. Both depend only on
+//!   `message` and are fuzzed alone, with the properties in `law`.
+//! - `socket` is the blocking style and `session` the callback style.
+//!
+//! The tungstenite crate supplies the coding of frame headers, opcodes and close codes.
 
 mod decode;
 mod frame;
@@ -67,19 +73,20 @@ impl From<Failure> for io::Error {
     }
 }
 
-/// Pages of which sites may open a connection. Browsers send the origin of the page; other programs need not.
+/// The origins that may open a WebSocket. Browsers send the origin of the page in the `Origin`
+/// field. Other programs may omit it; a handshake without it is always allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origins {
-    /// Those of the host that the request is addressed to.
+    /// The origin's host must equal the host that the request is addressed to.
     #[default]
     Same,
-    /// All: for what needs no protection from other sites' scripts in a visitor's browser.
+    /// Every origin. Use it only where scripts of other sites in a visitor's browser do no harm.
     Any,
-    /// These, as `https://example.org`.
+    /// The listed origins, such as `https://example.org`.
     These(Vec<String>),
 }
 
-/// Limits and times of a WebSocket, and who may open it.
+/// Limits and timeouts of a WebSocket, and the origins that may open it.
 ///
 /// ```
 /// use osier_web::ws::{Options, Origins};
@@ -92,23 +99,27 @@ pub enum Origins {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The most bytes of a message, over all its fragments; 1 MiB. More closes with [`Close::TOO_BIG`].
+    /// Maximum bytes of a message over all its fragments; 1 MiB by default. A longer message closes
+    /// the connection with [`Close::TOO_BIG`].
     pub message_bytes: usize,
-    /// The most bytes of a frame; 1 MiB.
+    /// Maximum bytes of a frame's payload; 1 MiB by default. A longer frame closes the connection
+    /// with [`Close::TOO_BIG`].
     pub frame_bytes: usize,
-    /// A client from which nothing has come for so long is sent a ping; 30 s.
+    /// Idle timeout: a client that has sent nothing for this long is sent a ping; 30 s by default.
     pub ping_after: Duration,
-    /// And if it does not answer within this time the connection ends; 10 s.
+    /// Time after the ping within which the client must send something, or the connection ends; 10
+    /// s by default.
     pub pong_within: Duration,
-    /// How long the client's answer to a close frame is awaited; 2 s.
+    /// Time to wait for the client's close frame after the server has sent one; 2 s by default.
     pub close_within: Duration,
-    /// Subprotocols, the preferred first. The first that the client offers is agreed on; none if it offers none of them.
+    /// Supported subprotocols, the preferred one first. The first one that the client offers is
+    /// selected. Without a common subprotocol the connection opens with none.
     pub protocols: Vec<String>,
-    /// Pages of which sites may connect.
+    /// Origins whose pages may connect.
     pub origins: Origins,
-    /// Frames that may wait for a slow client, in callback style; 64.
+    /// Maximum frames queued for a slow client, in callback style; 64 by default.
     pub queue: usize,
-    /// What becomes of one more; [`Policy::Disconnect`].
+    /// Policy for a frame that finds the queue full; [`Policy::Disconnect`] by default.
     pub policy: Policy,
 }
 
@@ -128,7 +139,7 @@ impl Default for Options {
     }
 }
 
-/// Of the options, what a connection keeps.
+/// The subset of [`Options`] that a connection keeps.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
     sizes: Sizes,
@@ -150,11 +161,12 @@ impl Options {
         }
     }
 
-    /// Answers a handshake, and runs `run` with the connection on its fiber; when `run` returns the connection is closed: with
-    /// [`Close::NORMAL`] if it did not say otherwise, with [`Close::INTERNAL`] if it failed before the client has closed.
+    /// Responds to an upgrade request and runs `run` with the connection on its fiber. The
+    /// connection is closed when `run` returns. The close code is [`Close::NORMAL`] unless `run`
+    /// has sent another. It is [`Close::INTERNAL`] if `run` fails before the client has closed.
     ///
-    /// A request that is no handshake, or not one that is allowed here, is answered with what is wrong with it: 400, 403, 405 or
-    /// 426.
+    /// An invalid or forbidden handshake gets a response that names the mistake, with status 400,
+    /// 403, 405 or 426. `run` is not called then.
     pub fn upgrade(
         &self,
         request: &Request<'_>,
@@ -165,7 +177,7 @@ impl Options {
             Err(response) => return response,
         };
         let (timing, protocol) = (self.timing(), accepted.protocol.clone());
-        accepted.answer(Response::upgrade("websocket", move |io| {
+        accepted.complete(Response::upgrade("websocket", move |io| {
             let mut socket = WebSocket::new(io, timing, protocol);
             if run(&mut socket).is_err() && socket.closed().is_none() {
                 let _ = socket.close(Close::INTERNAL, "");
@@ -174,19 +186,20 @@ impl Options {
         }))
     }
 
-    /// As [`upgrade`](Options::upgrade), in callback style: the connection holds no stack while nothing happens.
+    /// Same as [`upgrade`](Options::upgrade), in callback style: an idle connection holds no stack.
     pub fn upgrade_dormant(&self, request: &Request<'_>, handler: impl Handler) -> Response {
         match handshake::check(request, self) {
             Ok(accepted) => {
                 let session = session::Session::new(handler, self.timing(), self.queue, self.policy);
-                accepted.answer(Response::upgrade_dormant("websocket", Box::new(session)))
+                accepted.complete(Response::upgrade_dormant("websocket", Box::new(session)))
             }
             Err(response) => response,
         }
     }
 }
 
-/// A WebSocket with the default [`Options`], on a fiber: see [`Options::upgrade`].
+/// Upgrades the request to a WebSocket on a fiber, with the default [`Options`]. See
+/// [`Options::upgrade`].
 pub fn upgrade(request: &Request<'_>, run: impl FnOnce(&mut WebSocket<'_>) -> io::Result<()> + 'static) -> Response {
     Options::default().upgrade(request, run)
 }

@@ -1,15 +1,17 @@
-//! The callback style: a connection that holds no stack while nothing happens.
+//! The callback style: a WebSocket that holds no stack while it is idle.
 //!
 //! ```text
 //!   Sender, Topic<Frame> ──▶ the connection's queue (a Subscriber) ─┐ poll_woken
 //!   socket readable ────────────────────────────────────────────────┼─▶ wake: a fiber ─▶ Handler ─▶ queue ─▶ one write ─▶ rest
-//!   deadline: ping, or no pong ─────────────────────────────────────┘
+//!   deadline: send a ping, or no pong came ─────────────────────────┘
 //! ```
 //!
-//! Everything that is sent goes through the queue, from the handler too, so frames leave in one order. What a rest keeps is this
-//! box, the queue (which has no buffer when it is empty) and, in the middle of a message alone, the decoder's state. While the
-//! client does not take what is written the fiber waits, and the queue's policy decides what becomes of the rest: that is the
-//! back-pressure.
+//! All frames go through the connection's queue, the handler's too, so they leave in one order. An
+//! idle connection keeps its `Session` box and the queue, which has no buffer while it is empty. It
+//! keeps a decoder only in the middle of a message.
+//!
+//! Back-pressure: while the client does not read, the write suspends the fiber. Frames that arrive
+//! meanwhile stay in the queue, whose policy applies when it is full.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -28,16 +30,18 @@ use super::{Close, Message, Timing};
 use crate::Upgraded;
 use crate::conn::buffers::{self, Size};
 
-/// Frames that are taken out of the queue for one write.
+/// Maximum frames taken from the queue for one write.
 const BATCH: usize = 32;
 
-/// What is read and thrown away of a client that has broken the protocol, so that it reads why.
+/// Bytes that are read and discarded after a client has violated the protocol. Without this a reset
+/// could overtake the close frame.
 const LINGER_BYTES: usize = 256 << 10;
 
-/// What becomes of a WebSocket in callback style: see [`Options::upgrade_dormant`](super::Options::upgrade_dormant).
+/// Callbacks of a WebSocket in callback style: see
+/// [`Options::upgrade_dormant`](super::Options::upgrade_dormant).
 ///
-/// The calls come on a fiber of the connection's worker, one at a time, so a handler may block; its client's messages then wait.
-/// A panic ends the connection.
+/// The callbacks run on a fiber of the connection's worker, one at a time. A callback may block;
+/// messages of its client wait meanwhile. A panic ends the connection.
 ///
 /// ```
 /// use osier::pubsub::Topic;
@@ -50,7 +54,7 @@ const LINGER_BYTES: usize = 256 << 10;
 ///         sender.join(&self.0);
 ///     }
 ///     fn on_message(&mut self, message: ws::Message, _: &ws::Sender) {
-///         self.0.publish(message.into()); // to everybody, as one frame
+///         self.0.publish(message.into()); // one frame for all receivers
 ///     }
 /// }
 ///
@@ -60,53 +64,57 @@ const LINGER_BYTES: usize = 256 << 10;
 /// });
 /// ```
 pub trait Handler: 'static {
-    /// The connection is open. The sender may be cloned, and given to others.
+    /// Called when the connection is open. The sender may be cloned and passed on.
     fn on_open(&mut self, sender: &Sender) {
         let _ = sender;
     }
 
-    /// A message has come.
+    /// Called for each message of the client.
     fn on_message(&mut self, message: Message, sender: &Sender);
 
-    /// The connection has ended: the client's close frame, or none if it went without. Called once, whatever ended it. Where the
-    /// server was stopped at once it is not a fiber that calls, so nothing may block then. After a panic of the handler it is called
-    /// while that unwinds.
+    /// Called once when the connection ends, for whatever reason. `close` is the client's close
+    /// frame, if it sent one.
+    ///
+    /// An immediate shutdown of the server calls it outside of a fiber, so it must not block then.
+    /// After a panic of the handler it is called during unwinding.
     fn on_close(&mut self, close: Option<&Close>) {
         let _ = close;
     }
 
-    /// What was polled in [`poll_woken`](Handler::poll_woken) is ready.
+    /// Called when [`poll_woken`](Handler::poll_woken) was ready.
     fn on_wake(&mut self, sender: &Sender) {
         let _ = sender;
     }
 
-    /// Polls what else the handler waits for, a [`Subscriber`] of its own for example; called before each rest. It must not
-    /// block. `Ready` brings about [`on_wake`](Handler::on_wake).
+    /// Polls the handler's other event sources, for example a [`Subscriber`] of its own. It is
+    /// called whenever the connection goes to rest, and must not block. `Ready` causes a call of
+    /// [`on_wake`](Handler::on_wake).
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending
     }
 }
 
-/// Sends to one client, from anywhere: any thread, a callback. A clone sends to the same one.
+/// Sends to one client, from any thread or callback. Clones send to the same client.
 ///
-/// Nothing waits: what finds the connection's queue full is treated as [`Options::policy`](super::Options::policy) says.
+/// No method waits. [`Options::policy`](super::Options::policy) decides what happens to a frame
+/// when the connection's queue is full.
 #[derive(Clone)]
 pub struct Sender(Arc<Shared>);
 
 struct Shared {
     inlet: Inlet<Frame>,
-    /// The close frame for which there was no room in the queue.
+    /// Close frame that found the queue full.
     last: OnceLock<Frame>,
 }
 
 impl Sender {
-    /// Puts a message into the connection's queue.
+    /// Queues a message for the client.
     pub fn send(&self, message: impl Into<Frame>) -> Pushed {
         self.0.inlet.push(message.into())
     }
 
-    /// Closes the connection with this code and reason, after what is in the queue.
+    /// Closes the connection with this code and reason, after the queued frames are written.
     pub fn close(&self, code: u16, reason: &str) {
         let frame = Frame::close(code, reason);
         if self.0.inlet.push(frame.clone()) == Pushed::Dropped {
@@ -114,32 +122,32 @@ impl Sender {
         }
     }
 
-    /// Sends to the client whatever is published to `topic`, until it [leaves](Sender::leave) or is gone.
+    /// Subscribes the client to `topic`, until it [leaves](Sender::leave) or the connection ends.
     pub fn join(&self, topic: &Topic<Frame>) -> bool {
         self.0.inlet.join(topic)
     }
 
-    /// No longer does.
+    /// Ends the subscription to `topic`.
     pub fn leave(&self, topic: &Topic<Frame>) -> bool {
         self.0.inlet.leave(topic)
     }
 
-    /// How many frames wait to be written.
+    /// Number of queued frames.
     pub fn len(&self) -> usize {
         self.0.inlet.len()
     }
 
-    /// Whether none does.
+    /// Whether no frame is queued.
     pub fn is_empty(&self) -> bool {
         self.0.inlet.is_empty()
     }
 
-    /// How many frames the client did not get because it was too slow.
+    /// Number of frames dropped because the client was too slow.
     pub fn dropped(&self) -> u64 {
         self.0.inlet.dropped()
     }
 
-    /// Whether the connection is gone, or about to be because it was too slow.
+    /// Whether the connection has ended, or is about to end because the client was too slow.
     pub fn is_closed(&self) -> bool {
         self.0.inlet.is_over()
     }
@@ -154,37 +162,39 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// A WebSocket between its calls.
+/// The state of a WebSocket in callback style.
 pub(super) struct Session<H: Handler> {
     handler: H,
     sender: Sender,
     queue: Subscriber<Frame>,
-    /// In the middle of a frame or a message.
+    /// Decoder state in the middle of a frame or message; `None` between messages.
     decoder: Option<Box<Decoder>>,
     timing: Timing,
-    /// With so many frames in the queue a handler's own answers are written before its client's next message is taken, so that no
-    /// policy falls upon them.
+    /// Queue length at which queued frames are written before the next message is decoded. The
+    /// policy thus never applies to a handler's own replies.
     write_at: usize,
     stage: Stage,
-    /// Of the stage.
+    /// Deadline of the current stage.
     deadline: Option<Instant>,
-    /// Whose `poll_woken` was ready.
+    /// Whether the handler's last `poll_woken` was ready.
     is_handler_ready: bool,
-    is_told: bool,
+    /// Whether `on_close` was called.
+    is_close_reported: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Open,
-    /// A ping was sent, and nothing has come since.
+    /// A ping was sent, and nothing was received since.
     Pinged,
-    /// A close frame was sent; the client's is awaited.
+    /// A close frame was sent; the client's close frame is awaited.
     Closing,
-    /// The client has broken the protocol and was told so; this many of its bytes are still read.
+    /// The client has violated the protocol and a close frame was sent. Up to this many more bytes
+    /// are read and discarded.
     Failed(usize),
 }
 
-/// The connection is over.
+/// The connection has ended.
 struct Over;
 
 impl<H: Handler> Session<H> {
@@ -204,7 +214,7 @@ impl<H: Handler> Session<H> {
             stage: Stage::Open,
             deadline: None,
             is_handler_ready: false,
-            is_told: false,
+            is_close_reported: false,
         }
     }
 
@@ -213,8 +223,8 @@ impl<H: Handler> Session<H> {
         self.deadline = osier::time::coarse_now().checked_add(patience);
     }
 
-    fn tell(&mut self, close: Option<&Close>) {
-        if !std::mem::replace(&mut self.is_told, true) {
+    fn report_close(&mut self, close: Option<&Close>) {
+        if !std::mem::replace(&mut self.is_close_reported, true) {
             self.handler.on_close(close);
         }
     }
@@ -223,7 +233,7 @@ impl<H: Handler> Session<H> {
         match outcome {
             Ok(()) => Next::Sleep(self.deadline),
             Err(Over) => {
-                self.tell(None);
+                self.report_close(None);
                 Next::End
             }
         }
@@ -234,12 +244,13 @@ impl<H: Handler> Session<H> {
         let outcome = loop {
             let read = io.read(&mut input);
             let outcome = match read {
-                Ok(0) => self.hear_the_end(io),
+                Ok(0) => self.end_of_input(io),
                 Ok(count) => self.take(io, &input[..count]),
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(()),
                 Err(_) => Err(Over),
             };
-            // What came behind the handshake is announced once; what is in the socket wakes again by itself.
+            // Bytes buffered behind the handshake are announced only once, so they are all read
+            // now. Unread bytes of the socket wake the connection again.
             if outcome.is_err() || io.buffered().is_empty() {
                 break outcome;
             }
@@ -248,8 +259,8 @@ impl<H: Handler> Session<H> {
         outcome
     }
 
-    /// Nothing more will come.
-    fn hear_the_end(&mut self, io: &mut Upgraded) -> Result<(), Over> {
+    /// Handles the end of the client's bytes, or of reading because the server is draining.
+    fn end_of_input(&mut self, io: &mut Upgraded) -> Result<(), Over> {
         if io.is_draining() && self.stage != Stage::Closing {
             self.sender.close(Close::GOING_AWAY, "the server is stopping");
             let _ = self.send(io);
@@ -257,7 +268,7 @@ impl<H: Handler> Session<H> {
         Err(Over)
     }
 
-    /// Decodes what has come, and calls the handler for each message.
+    /// Decodes received bytes and calls the handler for each message.
     fn take(&mut self, io: &mut Upgraded, mut bytes: &[u8]) -> Result<(), Over> {
         match &mut self.stage {
             Stage::Failed(left) => {
@@ -271,7 +282,7 @@ impl<H: Handler> Session<H> {
         loop {
             match decoder.next(&mut bytes, self.timing.sizes) {
                 Ok(None) => break,
-                // What comes after our close frame is not for us any more (RFC 6455 §1.4).
+                // Messages after the server's close frame are discarded (RFC 6455 §1.4).
                 Ok(Some(Event::Message(_) | Event::Ping(_))) if self.stage == Stage::Closing => {}
                 Ok(Some(Event::Message(message))) => self.handler.on_message(message, &self.sender),
                 Ok(Some(Event::Ping(payload))) => drop(self.sender.send(Frame::pong(&payload))),
@@ -281,7 +292,7 @@ impl<H: Handler> Session<H> {
                         self.sender.close(close.code, "");
                         let _ = self.send(io);
                     }
-                    self.tell(Some(&close));
+                    self.report_close(Some(&close));
                     return Err(Over);
                 }
                 Err(failure) => return self.fail(io, failure),
@@ -301,13 +312,13 @@ impl<H: Handler> Session<H> {
             self.sender.close(failure.code, failure.reason);
             self.send(io)?;
         }
-        self.tell(None);
+        self.report_close(None);
         io.stream().shutdown(Shutdown::Write).map_err(|_| Over)?;
         self.enter(Stage::Failed(LINGER_BYTES), self.timing.close_within);
         Ok(())
     }
 
-    /// Writes what is in the queue.
+    /// Writes the queued frames.
     fn send(&mut self, io: &mut Upgraded) -> Result<(), Over> {
         let mut batch = Outbox::default();
         loop {
@@ -385,7 +396,7 @@ impl<H: Handler> crate::Session for Session<H> {
 
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if matches!(self.stage, Stage::Closing | Stage::Failed(_)) {
-            return Poll::Pending; // nothing is sent any more
+            return Poll::Pending; // nothing more is sent
         }
         self.is_handler_ready = self.handler.poll_woken(cx).is_ready();
         match self.queue.poll_ready(cx) {
@@ -397,8 +408,9 @@ impl<H: Handler> crate::Session for Session<H> {
 
 impl<H: Handler> Drop for Session<H> {
     fn drop(&mut self) {
-        // A handler that panics is dropped by its panic, and may well panic again (its own locks are poisoned by now): that must
-        // not end the process. The second one has been printed too, by the hook; nobody is left to hear of it.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.tell(None)));
+        // A handler that panics is dropped while its panic unwinds. Its `on_close` may well panic
+        // again, for example at a poisoned lock, and a second panic would abort the process. The
+        // panic hook has printed the second one, so its payload is ignored.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.report_close(None)));
     }
 }

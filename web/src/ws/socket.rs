@@ -1,7 +1,8 @@
-//! The blocking style: a connection with a fiber of its own, which reads and sends.
+//! The blocking style: a WebSocket on a fiber of its own, which reads and sends in sequence.
 //!
-//! All state between two calls is in the [`WebSocket`], so every wait may be given up: what has been received stays in the
-//! buffer or the decoder, what was not sent stays in the outbox and goes out with the next call.
+//! All state between two calls is in the [`WebSocket`], so every wait may be cancelled. Received
+//! bytes stay in the input buffer or the decoder. Unsent frames stay in the outbox, and the next
+//! call sends them.
 
 use std::future::poll_fn;
 use std::io::{self, Read};
@@ -17,36 +18,38 @@ use super::frame::{Frame, Outbox};
 use super::{Close, Message, Timing};
 use crate::Upgraded;
 
-/// What is read at once.
+/// Size of the input buffer in bytes.
 const INPUT_BYTES: usize = 8 << 10;
 
-/// Pongs that wait until there is nothing more to decode. With more they are written first.
+/// Maximum queued frames while pings are decoded. At this number they are written before the next
+/// frame is decoded.
 const UNSENT_MAX: usize = 64;
 
-/// What is read and thrown away of a client that goes on sending after the connection has failed, so that it reads why.
+/// Bytes that are read and discarded after the connection has failed. Without this a reset could
+/// overtake the close frame.
 const LINGER_BYTES: usize = 256 << 10;
 
-/// A WebSocket on a fiber: see [`upgrade`](super::upgrade).
+/// A WebSocket in blocking style: see [`upgrade`](super::upgrade).
 pub struct WebSocket<'a> {
     io: &'a mut Upgraded,
     timing: Timing,
     protocol: Option<String>,
     decoder: Decoder,
-    /// Made at the first read. Of it, `start..end` was received and not decoded.
+    /// Input buffer, allocated at the first read. `start..end` is received and not yet decoded.
     input: Box<[u8]>,
     start: usize,
     end: usize,
     outbox: Outbox,
-    /// A close frame was sent, or is in the outbox.
+    /// Whether a close frame is sent or in the outbox.
     closing: bool,
     closed: Option<Close>,
-    /// The last time something came.
+    /// Time of the last received bytes. While closing: when the close frame was queued.
     heard: Instant,
-    /// A ping was sent since.
+    /// Whether a ping was sent since then.
     pinged: bool,
 }
 
-/// What a wait for bytes ended with.
+/// Outcome of a wait for bytes.
 enum Waited {
     Bytes(usize),
     Silence,
@@ -70,25 +73,30 @@ impl<'a> WebSocket<'a> {
         }
     }
 
-    /// Waits for a message. `None`: the client has closed; [`closed`](WebSocket::closed) says how. Pings are answered on the way.
+    /// Waits for a message. `None` means that the connection is closed, and
+    /// [`closed`](WebSocket::closed) says how. Pings are answered meanwhile.
     ///
     /// # Suspends
     ///
-    /// Until a message is whole.
+    /// Until a message is complete or the client closes.
     ///
     /// # Cancellation
     ///
-    /// The error of a cancelled call; nothing is lost.
+    /// Returns the error of a cancelled call. No received bytes are lost.
     ///
     /// # Errors
     ///
-    /// `InvalidData` if the client breaks the protocol or sends too much (it has been told so); `TimedOut` if it does not answer a
-    /// ping; `UnexpectedEof` if it goes without a word; what the socket says.
+    /// - `InvalidData`: the client has violated the protocol or a size limit. It has been sent a
+    ///   close frame with the reason.
+    /// - `TimedOut`: the client has not answered a ping.
+    /// - `UnexpectedEof`: the client has disconnected without a close frame.
+    /// - Any error of the socket.
     pub fn read(&mut self) -> io::Result<Option<Message>> {
         osier::block_on(self.recv_async())
     }
 
-    /// As [`read`](WebSocket::read), for `select!`. A future that is dropped has lost nothing: the next call goes on where it was.
+    /// Same as [`read`](WebSocket::read), as a future, for example in `select!`. Dropping the
+    /// future loses nothing: the next call continues where it stopped.
     ///
     /// ```
     /// use osier::pubsub::{Policy, Topic};
@@ -118,7 +126,7 @@ impl<'a> WebSocket<'a> {
     ///
     /// # Errors
     ///
-    /// As [`read`](WebSocket::read).
+    /// Same as [`read`](WebSocket::read).
     pub async fn recv_async(&mut self) -> io::Result<Option<Message>> {
         loop {
             if self.closed.is_some() {
@@ -129,7 +137,7 @@ impl<'a> WebSocket<'a> {
             let event = self.decoder.next(&mut bytes, self.timing.sizes);
             self.start += before - bytes.len();
             match event {
-                // What comes after our close frame is not for us any more (RFC 6455 §1.4).
+                // Messages after the server's close frame are discarded (RFC 6455 §1.4).
                 Ok(Some(Event::Message(_))) if self.closing => {}
                 Ok(Some(Event::Message(message))) => return Ok(Some(message)),
                 Ok(Some(Event::Ping(payload))) => self.pong(&payload).await?,
@@ -146,7 +154,8 @@ impl<'a> WebSocket<'a> {
                 Ok(None) => match self.wait().await? {
                     Waited::Bytes(0) if self.closing => self.closed = Some(Close::without_word()),
                     Waited::Bytes(0) if self.io.is_draining() => {
-                        // The server has ended the reading, not the client.
+                        // The server has ended reading because it is draining; the client is still
+                        // there.
                         self.closed = Some(Close::going_away());
                         self.start_close(Close::GOING_AWAY, "the server is stopping");
                         self.flush_async().await?;
@@ -173,19 +182,21 @@ impl<'a> WebSocket<'a> {
         }
     }
 
-    /// Sends a message: a `&str`, a `String`, bytes, or a [`Frame`] that is shared with others.
+    /// Sends a message: a `&str`, a `String`, bytes, or a shared [`Frame`].
     ///
     /// # Suspends
     ///
-    /// While the client does not take what was sent before: this is the back-pressure.
+    /// While the socket's send buffer is full. This is the back-pressure of a slow client.
     ///
     /// # Cancellation
     ///
-    /// The error of a cancelled call. What was not written then goes out before the next message.
+    /// Returns the error of a cancelled call. Unwritten bytes are sent before the next message.
     ///
     /// # Errors
     ///
-    /// `BrokenPipe` after a close; `TimedOut` after the server's write timeout; what the socket says.
+    /// - `BrokenPipe`: the server has sent a close frame, or answered the client's.
+    /// - `TimedOut`: the server's write timeout has passed.
+    /// - Any error of the socket.
     pub fn send(&mut self, message: impl Into<Frame>) -> io::Result<()> {
         if self.closing {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the WebSocket is closed"));
@@ -194,32 +205,35 @@ impl<'a> WebSocket<'a> {
         self.outbox.flush(self.io)
     }
 
-    /// Begins to close, with a code of [`Close`] or of one's own (3000 to 4999) and a reason of at most 123 bytes. The client's answer is
-    /// awaited when the closure that has the socket returns, or by reading on.
+    /// Starts the closing handshake, with a code of [`Close`] or an application's own (3000 to
+    /// 4999) and a reason of at most 123 bytes. A second call sends no other close frame.
+    ///
+    /// The client's close frame is awaited by [`read`](WebSocket::read), or when the closure that
+    /// owns the socket returns.
     ///
     /// # Suspends
     ///
-    /// As [`send`](WebSocket::send).
+    /// Same as [`send`](WebSocket::send).
     ///
     /// # Errors
     ///
-    /// As [`send`](WebSocket::send); a second close does nothing.
+    /// Same as [`send`](WebSocket::send), without the `BrokenPipe` after a close.
     pub fn close(&mut self, code: u16, reason: &str) -> io::Result<()> {
         self.start_close(code, reason);
         self.outbox.flush(self.io)
     }
 
-    /// How the client closed, once it has.
+    /// How the connection was closed, once it is.
     pub fn closed(&self) -> Option<&Close> {
         self.closed.as_ref()
     }
 
-    /// The subprotocol that was agreed on.
+    /// The negotiated subprotocol.
     pub fn protocol(&self) -> Option<&str> {
         self.protocol.as_deref()
     }
 
-    /// The address of the client.
+    /// The client's address.
     pub fn peer(&self) -> SocketAddr {
         self.io.peer()
     }
@@ -227,7 +241,7 @@ impl<'a> WebSocket<'a> {
     fn start_close(&mut self, code: u16, reason: &str) {
         if !self.closing {
             self.closing = true;
-            self.heard = Instant::now(); // the time for the answer begins
+            self.heard = Instant::now(); // `close_within` begins
             self.outbox.push(Frame::close(code, reason));
         }
     }
@@ -243,7 +257,7 @@ impl<'a> WebSocket<'a> {
         Ok(())
     }
 
-    /// Waits for bytes or for too long a silence, and writes what is in the outbox meanwhile.
+    /// Waits for bytes or for the end of the silence limit, and writes the outbox meanwhile.
     async fn wait(&mut self) -> io::Result<Waited> {
         self.make_input();
         if !self.io.buffered().is_empty() {
@@ -255,7 +269,7 @@ impl<'a> WebSocket<'a> {
             (_, true) => self.timing.pong_within,
             _ => self.timing.ping_after,
         };
-        // A ping counts from when it was sent, which was at the end of the silence before it.
+        // The time for the pong begins when the ping was sent, at the end of `ping_after`.
         let since = if self.pinged && !self.closing {
             self.heard.checked_add(self.timing.ping_after)
         } else {
@@ -282,7 +296,7 @@ impl<'a> WebSocket<'a> {
         }
     }
 
-    /// There is room for bytes, and all that were there before have been decoded.
+    /// Makes room in the input buffer. All bytes received before must be decoded.
     fn make_input(&mut self) {
         (self.start, self.end) = (0, 0);
         if self.input.is_empty() {
@@ -310,7 +324,7 @@ impl<'a> WebSocket<'a> {
         .await
     }
 
-    /// Tells the client what it did wrong.
+    /// Sends the client a close frame with the protocol violation and ends the connection.
     async fn fail(&mut self, failure: Failure) -> io::Error {
         self.closed = Some(Close::without_word());
         self.start_close(failure.code, failure.reason);
@@ -320,7 +334,7 @@ impl<'a> WebSocket<'a> {
         failure.into()
     }
 
-    /// Reads on, so that no reset overtakes the close frame.
+    /// Reads and discards bytes, so that no reset overtakes the close frame.
     async fn linger(&mut self) {
         let mut left = LINGER_BYTES;
         let mut late = Sleep::until(Instant::now() + self.timing.close_within);
@@ -338,7 +352,7 @@ impl<'a> WebSocket<'a> {
         .await;
     }
 
-    /// The end of the closure: says goodbye if it did not, and hears the client's.
+    /// Completes the closing handshake after the closure has returned.
     pub(super) fn finish(&mut self) {
         if self.closed.is_some() {
             return;
@@ -349,7 +363,7 @@ impl<'a> WebSocket<'a> {
     }
 }
 
-/// Writes what the socket takes.
+/// Writes as much as the socket accepts.
 fn poll_flush<W: futures_io::AsyncWrite + Unpin>(
     outbox: &mut Outbox,
     out: &mut W,
