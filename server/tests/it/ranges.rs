@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 fn single_ranges_are_served_and_all_else_is_whole() {
     let folder = Folder::new();
     for size in [100u64, 100_000] {
-        folder.write(&format!("{size}"), pattern(size as usize));
+        folder.write(format!("{size}"), pattern(size as usize));
     }
     folder.write("0", "");
     let server = Server::start(&folder, &[]);

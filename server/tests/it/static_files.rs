@@ -7,7 +7,7 @@ fn files_of_every_size_arrive_unchanged() {
     let folder = Folder::new();
     let sizes = [0, 1, 100, 16 * 1024, 32 * 1024, 32 * 1024 + 1, 1 << 20, (5 << 20) + 7];
     for size in sizes {
-        folder.write(&format!("{size}.bin"), pattern(size));
+        folder.write(format!("{size}.bin"), pattern(size));
     }
     let server = Server::start(&folder, &[]);
     let mut client = server.connect();
@@ -45,7 +45,7 @@ fn files_that_are_on_disk_only_arrive_too() {
     let folder = Folder::new();
     let sizes = [100, 30_000, 3 << 20];
     for size in sizes {
-        let path = folder.write(&size.to_string(), pattern(size));
+        let path = folder.write(size.to_string(), pattern(size));
         let file = std::fs::File::open(path).unwrap();
         file.sync_all().unwrap();
         // Where the folder lies in memory for good, this changes nothing, and the test repeats another one.
