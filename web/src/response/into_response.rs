@@ -135,7 +135,7 @@ mod tests {
             of((StatusCode::IM_A_TEAPOT, "tea").into_response()),
             (418, Text, Some(3))
         );
-        assert_eq!(of(None::<&str>.into_response()), (404, Text, Some(10)));
+        assert_eq!(of(None::<&str>.into_response()), (404, Text, Some(14)));
         assert_eq!(
             of(Err::<(), _>(StatusCode::CONFLICT).into_response()),
             (409, Unset, Some(0))
