@@ -96,7 +96,7 @@ impl Rate {
 
     /// Lets a request of `client` in, or says what to answer: 429, and when to come again.
     pub fn check(self: &Arc<Self>, client: IpAddr) -> Result<Permit, Response> {
-        self.check_at(client, Instant::now()).map_err(too_many)
+        self.check_at(client, osier::time::now()).map_err(too_many)
     }
 
     /// The error is how long to wait.

@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::StatusCode;
 use osier::Cancelled;
@@ -288,12 +288,12 @@ impl Exchange {
         if !self.sending.is_done() {
             return;
         }
-        let until = Instant::now() + time;
+        let until = osier::time::now() + time;
         osier::spawn_local(move || {
             let mut left = bytes;
             while let Ok(Said::Piece(piece)) = self.next() {
                 match left.checked_sub(piece.len()) {
-                    Some(rest) if Instant::now() < until => left = rest,
+                    Some(rest) if osier::time::now() < until => left = rest,
                     _ => break,
                 }
             }

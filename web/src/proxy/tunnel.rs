@@ -47,7 +47,7 @@ pub(super) fn run(client: &mut Upgraded, lease: &Lease, received: &[u8], idle: I
         client: client.stream(),
         backend: lease.stream(),
         idle,
-        moved: Cell::new(Instant::now()),
+        moved: Cell::new(osier::time::now()),
         half_closed: Cell::new(false),
     };
     osier::scope(|s| {
@@ -62,7 +62,7 @@ impl Tunnel<'_> {
             let _ = to.shutdown(Shutdown::Write);
             self.half_closed.set(true);
             // The shorter time begins here: earlier silence was within the longer one.
-            self.moved.set(Instant::now());
+            self.moved.set(osier::time::now());
         } else {
             // The other direction meets the end of both at its next call.
             let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
@@ -77,7 +77,7 @@ impl Tunnel<'_> {
                 true => self.idle.both.min(self.idle.half_closed),
                 false => self.idle.both,
             };
-            let still = idle.saturating_sub(self.moved.get().elapsed());
+            let still = idle.saturating_sub(osier::time::now().saturating_duration_since(self.moved.get()));
             if still.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }

@@ -6,7 +6,6 @@
 use std::io::{self, Read};
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Instant;
 
 use osier::io::Spliced;
 use osier::net::Stream;
@@ -266,7 +265,7 @@ fn read(lease: &Lease, into: &mut [u8], sending: &Option<Over>) -> io::Result<us
 
 fn patiently<T>(sending: &Option<Over>, mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
-        let begun = Instant::now();
+        let begun = osier::time::now();
         match receive() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => match sending {
                 // Sent in the meantime, or not even now.

@@ -102,13 +102,17 @@ impl Outage {
     /// `true`: it has begun.
     pub(super) fn failed(&mut self) -> bool {
         let begins = self.since.is_none();
-        self.since.get_or_insert_with(Instant::now);
+        self.since.get_or_insert_with(osier::time::now);
         begins
     }
 
     /// Before the next attempt.
     pub(super) fn sleep(&mut self) {
-        if self.up.take().is_some_and(|up| up.elapsed() >= STEADY) {
+        if self
+            .up
+            .take()
+            .is_some_and(|up| osier::time::now().saturating_duration_since(up) >= STEADY)
+        {
             self.wait = FIRST_WAIT;
         }
         osier::sleep(self.wait);
@@ -117,7 +121,9 @@ impl Outage {
 
     /// The connection serves. How long the outage was, if there was one.
     pub(super) fn over(&mut self) -> Option<Duration> {
-        self.up.get_or_insert_with(Instant::now);
-        self.since.take().map(|since| since.elapsed())
+        self.up.get_or_insert_with(osier::time::now);
+        self.since
+            .take()
+            .map(|since| osier::time::now().saturating_duration_since(since))
     }
 }

@@ -40,8 +40,8 @@ pub(crate) fn accept(shared: &Arc<Shared>, listener: &Listener) {
     let worker = Worker::here(shared);
     let mut said: Option<Instant> = None;
     let mut say = |line: fmt::Arguments<'_>| {
-        if said.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
-            said = Some(Instant::now());
+        if said.is_none_or(|at| osier::time::now().saturating_duration_since(at) >= SAY_AGAIN) {
+            said = Some(osier::time::now());
             shared.log(line);
         }
     };
@@ -149,11 +149,11 @@ pub(crate) fn drain(shared: &Arc<Shared>) -> usize {
         .iter()
         .filter(|link| !link.fresh.get())
         .for_each(|link| end(link));
-    let start = Instant::now();
+    let start = osier::time::now();
     let mut waits_for_fresh = true;
-    while !worker.is_empty() && start.elapsed() < shared.timeouts.drain {
+    while !worker.is_empty() && osier::time::now().saturating_duration_since(start) < shared.timeouts.drain {
         osier::sleep(DRAIN_TICK);
-        if waits_for_fresh && start.elapsed() >= FRESH_GRACE {
+        if waits_for_fresh && osier::time::now().saturating_duration_since(start) >= FRESH_GRACE {
             waits_for_fresh = false;
             worker
                 .links()

@@ -100,7 +100,7 @@ impl Backend {
 
     /// Makes a connection, within `limit` and before `deadline`.
     pub(super) fn dial(&self, limit: Duration, deadline: Option<Instant>) -> io::Result<Stream> {
-        let now = Instant::now();
+        let now = osier::time::now();
         let limit = match deadline {
             Some(deadline) => limit.min(deadline.saturating_duration_since(now)),
             None => limit,
@@ -122,7 +122,7 @@ impl Backend {
         let addrs = within(limit, || self.names.addrs(osier::time::coarse_now(), look_up))?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
         for addr in addrs.iter() {
-            let left = limit.saturating_sub(began.elapsed());
+            let left = limit.saturating_sub(osier::time::now().saturating_duration_since(began));
             if left.is_zero() {
                 last = io::ErrorKind::TimedOut.into();
                 break;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use osier_http::{BodyLength, Limits, Method, Reply, ReplyScanner, RequestWriter, Slots};
 
@@ -102,7 +102,7 @@ impl Check {
     }
 
     pub(super) fn ask(&self, backend: &Backend) -> io::Result<()> {
-        let deadline = Instant::now().checked_add(self.limit);
+        let deadline = osier::time::now().checked_add(self.limit);
         let stream = backend.dial(self.limit, deadline)?;
         let Some(http) = &self.http else { return Ok(()) };
         let status = osier::timeout(self.limit, || http.ask(&stream, &backend.address))

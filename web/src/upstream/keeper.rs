@@ -36,7 +36,7 @@ fn start(upstream: &Arc<Inner>) {
         while let Some(upstream) = keeper.0.upgrade() {
             let next = rounds.tend(&upstream);
             drop(upstream);
-            gone.wait_timeout(next.saturating_duration_since(Instant::now()));
+            gone.wait_timeout(next.saturating_duration_since(osier::time::now()));
         }
     });
 }
@@ -64,7 +64,7 @@ struct Rounds {
 impl Rounds {
     /// Does what is due; when to come again.
     fn tend(&mut self, upstream: &Inner) -> Instant {
-        let now = Instant::now();
+        let now = osier::time::now();
         if let Some(check) = &upstream.check
             && self.next_check.is_none_or(|at| at <= now)
         {

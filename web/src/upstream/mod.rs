@@ -283,7 +283,7 @@ impl Builder {
             name: self.name,
             backends: backends.map(|address| Backend::new(address, resolve_every)).collect(),
             turn: AtomicUsize::new(0),
-            born: Instant::now(),
+            born: osier::time::now(),
             policy: self.policy,
             connect_timeout: self.connect_timeout,
             keep: self.keep,
@@ -420,7 +420,7 @@ impl Upstream {
                     });
                 }
             }
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            if deadline.is_some_and(|deadline| deadline <= osier::time::now()) {
                 return Err(last.expect("an attempt has just failed"));
             }
         }

@@ -68,7 +68,7 @@ impl<'a> WebSocket<'a> {
             outbox: Outbox::default(),
             closing: false,
             closed: None,
-            heard: Instant::now(),
+            heard: osier::time::now(),
             pinged: false,
         }
     }
@@ -241,7 +241,7 @@ impl<'a> WebSocket<'a> {
     fn start_close(&mut self, code: u16, reason: &str) {
         if !self.closing {
             self.closing = true;
-            self.heard = Instant::now(); // `close_within` begins
+            self.heard = osier::time::now(); // `close_within` begins
             self.outbox.push(Frame::close(code, reason));
         }
     }
@@ -307,14 +307,14 @@ impl<'a> WebSocket<'a> {
     fn heard(&mut self, count: usize) -> Waited {
         self.end = count;
         if !self.closing {
-            (self.heard, self.pinged) = (Instant::now(), false);
+            (self.heard, self.pinged) = (osier::time::now(), false);
         }
         Waited::Bytes(count)
     }
 
     async fn flush_async(&mut self) -> io::Result<()> {
         let (outbox, mut out) = (&mut self.outbox, self.io.stream().as_async());
-        let mut late = Sleep::until(Instant::now() + self.timing.close_within);
+        let mut late = Sleep::until(osier::time::now() + self.timing.close_within);
         poll_fn(|cx| match poll_flush(outbox, &mut out, cx) {
             Poll::Ready(done) => Poll::Ready(done),
             Poll::Pending => Pin::new(&mut late)
@@ -337,7 +337,7 @@ impl<'a> WebSocket<'a> {
     /// Reads and discards bytes, so that no reset overtakes the close frame.
     async fn linger(&mut self) {
         let mut left = LINGER_BYTES;
-        let mut late = Sleep::until(Instant::now() + self.timing.close_within);
+        let mut late = Sleep::until(osier::time::now() + self.timing.close_within);
         self.make_input();
         let (input, mut read) = (&mut self.input, self.io.stream().as_async());
         poll_fn(|cx| {

@@ -125,7 +125,7 @@ impl Auth {
             file: Mutex::new(File {
                 passwords: Arc::new(passwords),
                 stamp,
-                looked: Instant::now(),
+                looked: osier::time::now(),
                 told: String::new(),
             }),
             keys: [RandomState::new(), RandomState::new()],
@@ -157,7 +157,7 @@ impl Auth {
         };
         let keyed = |by: &RandomState| by.hash_one((user, password, hash.text()));
         let key = self.keys.each_ref().map(keyed);
-        let now = Instant::now();
+        let now = osier::time::now();
         if known && locked(&self.verified).get(&key).is_some_and(|until| now < *until) {
             return Ok(User(user.as_str().into()));
         }
@@ -205,11 +205,11 @@ impl Auth {
         let (Some(path), Some(stamp)) = (&self.path, file.stamp) else {
             return Arc::clone(&file.passwords);
         };
-        if file.looked.elapsed() < LOOK {
+        if osier::time::now().saturating_duration_since(file.looked) < LOOK {
             return Arc::clone(&file.passwords);
         }
         // Who comes while this one reads takes what is there.
-        file.looked = Instant::now();
+        file.looked = osier::time::now();
         drop(file);
         let (path, named) = (path.clone(), self.named.clone());
         let news = osier::shield(|| osier::unblock(move || passwords::read_if_changed(&path, stamp, named)));
