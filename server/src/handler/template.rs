@@ -81,7 +81,9 @@ impl Template {
 impl Field {
     fn parse(name: &str) -> Result<Field, String> {
         Ok(match name {
-            "" => return Err("a '$' that names no field; write '$$' for a dollar".into()),
+            "" => {
+                return Err("a '$' that names no field; a dollar sign is written '$$$$' in a configuration file".into());
+            }
             "method" => Field::Method,
             "host" => Field::Host,
             "path" => Field::Path,
@@ -195,7 +197,7 @@ mod tests {
         assert!(Template::parse("${path}$header_user_agent").unwrap().fixed().is_none());
         for (text, part) in [
             ("$5", "'$5' is unknown"),
-            ("a $ b", "write '$$' for a dollar"),
+            ("a $ b", "a dollar sign is written '$$$$'"),
             ("$pth", "did you mean '$path'?"),
             ("$header_", "$header_NAME"),
             ("${path", "'${' without its '}'"),

@@ -44,7 +44,7 @@ pub fn parse(text: &str, pattern: &Regex) -> Result<Vec<Part>, String> {
 /// The index of a capture, by number or name.
 pub fn capture(name: &str, pattern: &Regex) -> Result<usize, String> {
     if name.is_empty() {
-        return Err("a '$' that names no capture; write '$$' for a dollar".into());
+        return Err("a '$' that names no capture; a dollar sign is written '$$$$' in a configuration file".into());
     }
     let index = match name.parse() {
         Ok(number) => Some(number).filter(|number| *number < pattern.captures_len()),

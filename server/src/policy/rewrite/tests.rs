@@ -448,7 +448,7 @@ fn rules_that_cannot_be_are_named_all_at_once() {
         (path("(a{1000}){1000}", "/a"), "size limit"),
         (path("^/(.*)$", "/$2"), "'$2' is not captured"),
         (path("^/(.*)$", "/$name"), "'$name' is not captured"),
-        (path("^/a$", "/a$"), "write '$$' for a dollar"),
+        (path("^/a$", "/a$"), "a dollar sign is written '$$$$'"),
         (path("^/(.*)$", "/${1"), "'${' without its '}'"),
         (path("^/(.*)$", "$1"), "must begin with one '/'"),
         (path("^/(.*)$", "//host/$1"), "must begin with one '/'"),
