@@ -15,6 +15,20 @@ pub struct Headers {
 }
 
 impl Headers {
+    /// These changes over those of `site`: for a field that both name, only these count.
+    pub fn over(&self, site: &Headers) -> Headers {
+        let is_free = |name: &str| {
+            let mut ours = self.set.iter().map(|(name, _)| name).chain(&self.remove);
+            !ours.any(|ours| ours.eq_ignore_ascii_case(name))
+        };
+        let set = site.set.iter().filter(|(name, _)| is_free(name));
+        let remove = site.remove.iter().filter(|name| is_free(name));
+        Headers {
+            set: set.chain(&self.set).cloned().collect(),
+            remove: remove.chain(&self.remove).cloned().collect(),
+        }
+    }
+
     /// Changes one response.
     pub fn apply(&self, mut response: Response) -> Response {
         for name in self.remove.iter().chain(self.set.iter().map(|(name, _)| name)) {

@@ -19,7 +19,6 @@ use crate::metrics::Admin;
 use crate::policy::access::Access;
 use crate::policy::auth::Auth;
 use crate::policy::cors::Cors;
-use crate::policy::headers::Headers;
 use crate::policy::rate::{self, Rate};
 
 use super::hosts::Hosts;
@@ -263,10 +262,7 @@ impl Builder<'_> {
             cors: own.cors.or(&site.cors).map(Cors::new).transpose()?,
             body: own.limits.body.or(site.limits.body).unwrap_or(config::BODY_BYTES),
             time: own.limits.time.or(site.limits.time),
-            headers: Headers {
-                set: [&site.headers.set[..], &own.headers.set[..]].concat(),
-                remove: [&site.headers.remove[..], &own.headers.remove[..]].concat(),
-            },
+            headers: own.headers.over(&site.headers),
             errors: Arc::clone(errors),
             label: self.log(log)?,
             ..Around::default()

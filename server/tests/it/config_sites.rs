@@ -350,6 +350,31 @@ fn fields_and_error_pages() {
 }
 
 #[test]
+fn fields_of_a_route_replace_those_of_its_site() {
+    let sites = Sites::start(
+        "[[site]]\ndefault = true\nheaders = { X-Both = \"site\", X-Site = \"1\", X-Gone = [\"1\", \"2\"], X-Back = false }\n\
+         [[site.route]]\npath = \"/route\"\nheaders = { x-both = [\"a\", \"b\"], X-Gone = false, X-Back = \"1\" }\nrespond = \"x\"\n\
+         [[site.route]]\nrespond = \"x\"\n",
+    );
+    let fields = |target| -> Vec<(String, String)> {
+        let reply = sites.get("x", target);
+        let ours = reply.fields.iter().filter(|(name, _)| name.starts_with("x-"));
+        ours.map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect()
+    };
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect()
+    };
+    let expected = pairs(&[("x-site", "1"), ("x-both", "a"), ("x-both", "b"), ("x-back", "1")]);
+    assert_eq!(fields("/route"), expected);
+    let expected = pairs(&[("x-both", "site"), ("x-site", "1"), ("x-gone", "1"), ("x-gone", "2")]);
+    assert_eq!(fields("/"), expected);
+}
+
+#[test]
 fn addresses_rates_passwords_and_origins() {
     let sites = Sites::start(
         "[[site]]\ndefault = true\nallow = \"192.0.2.0/24\"\n\
