@@ -82,7 +82,9 @@ impl Field {
     fn parse(name: &str) -> Result<Field, String> {
         Ok(match name {
             "" => {
-                return Err("a '$' that names no field; a dollar sign is written '$$$$' in a configuration file".into());
+                return Err(
+                    "a '$' that names no field; a dollar sign is written '$$$$' in a configuration file".into(),
+                );
             }
             "method" => Field::Method,
             "host" => Field::Host,
