@@ -1,8 +1,12 @@
-//! From a request to its response.
+//! The path from a request for a file to its response.
 //!
-//! The life of a GET: path as it was sent → this worker's cache, which trusts an
-//! entry for [`FRESH`] → otherwise `target.rs` and `resource.rs`, here when the kernel has all of it in memory, or else
-//! on the blocking pool → form by Accept-Encoding → conditions → range → response. A hit makes no system call.
+//! The steps of a GET, in order:
+//!
+//! 1. Look up the path, as it was sent, in the cache of this worker. An entry is trusted for
+//!    [`FRESH`]. A hit makes no system call.
+//! 2. On a miss, read the path (`target.rs`) and load the file (`resource.rs`). The worker does
+//!    this itself while the kernel has all of it in memory. Otherwise the blocking pool does it.
+//! 3. Choose a form by Accept-Encoding, then evaluate the conditional fields, then the range.
 
 use std::io;
 use std::sync::Arc;
@@ -23,19 +27,19 @@ use super::{Files, Site, Source};
 use crate::compress::negotiate::{Choice, choose, weighted};
 use crate::{Body, Request, RequestId, Response};
 
-/// How long an answer is given without asking the file system again.
+/// Time for which a cache entry is used without asking the file system again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Longer paths are served but not remembered.
+/// Longest path that is cached. Longer paths are served too.
 const MAX_KEY: usize = 1024;
 
 const ALLOW: &str = "GET, HEAD, OPTIONS";
 
-/// What a path led to.
+/// The result of looking up a path.
 enum Answer {
     Resource(Arc<Resource>),
     Listing(String, Form),
-    /// To the path with a slash behind it.
+    /// A redirect to the path with a slash at its end.
     Redirect(String),
     Malformed,
     Forbidden,
@@ -43,22 +47,28 @@ enum Answer {
 }
 
 impl Files {
-    /// Answers `request` by its path, without the prefix that [`Options::strip`](super::Options::strip) names. 404 for a path that is
-    /// not below it.
+    /// Responds to `request` with the file or folder that its path names. The prefix that
+    /// [`Options::strip`](super::Options::strip) names is taken off first. A path that is not below
+    /// the prefix gets 404.
     ///
     /// # Suspends
     ///
-    /// While the disk is asked, if it has to be.
+    /// May suspend, while the blocking pool reads the disk or compresses a file.
+    ///
+    /// # Cancellation
+    ///
+    /// Work that the blocking pool has begun is finished first. It cannot be stopped.
     pub fn answer(&self, request: &Request<'_>) -> Response {
         self.answer_below(&self.site.options.strip, request)
     }
 
-    /// Answers `request` by what follows `prefix` in its path: with `/assets`, the root is `/assets/`. 404 for a path that
-    /// is not below it.
+    /// Responds to `request` as [`Files::answer`] does, with `prefix` in place of
+    /// [`Options::strip`](super::Options::strip): with `/assets`, the root is `/assets/`. A path
+    /// that is not below `prefix` gets 404.
     ///
     /// # Suspends
     ///
-    /// As [`Files::answer`].
+    /// May suspend, as [`Files::answer`].
     #[inline]
     pub fn answer_below(&self, prefix: &str, request: &Request<'_>) -> Response {
         let (site, prefix) = (&self.site, prefix.trim_end_matches('/'));
@@ -76,30 +86,36 @@ impl Files {
         response
     }
 
-    /// Answers `request` with the file `name`, a path below the root without percent-encoding, whatever the request's own
-    /// path is: what an application means by `X-Sendfile`. Names that begin with a dot are served too. 404 for what is no
-    /// file, and for what lies outside the root. Conditions and ranges count, for `GET`.
+    /// Responds to `request` with the file `name`, whatever the path of the request is. An
+    /// application names such a file in `X-Sendfile`.
+    ///
+    /// `name` is a path below the root without percent-encoding. Names that begin with a dot are
+    /// served too. A name that is no file, or lies outside the root, gets 404. Conditional fields
+    /// count for `GET` and `HEAD`, ranges for `GET`.
     ///
     /// # Suspends
     ///
-    /// As [`Files::answer`].
+    /// May suspend, as [`Files::answer`].
     pub fn answer_with(&self, request: &Request<'_>, name: impl AsRef<[u8]>) -> Response {
         answer_with(&self.site, request, name.as_ref(), StatusCode::OK)
     }
 
-    /// The same under another status, such as that of an error page: then neither conditions nor ranges count.
+    /// Responds as [`Files::answer_with`] does, under another status, such as that of an error
+    /// page. Conditional fields and ranges do not count then, unless the status is 200.
     #[cfg(feature = "fastcgi")]
     pub(crate) fn answer_as(&self, status: StatusCode, request: &Request<'_>, name: &[u8]) -> Response {
         answer_with(&self.site, request, name, status)
     }
 }
 
-/// Answers `request` with what lies under `name`, whatever its path and method are, under `status`.
+/// Responds to `request` with the file `name` under `status`, whatever the path and method of the
+/// request are.
 ///
 /// # Suspends
-/// as [`Files::answer`].
+///
+/// May suspend, as [`Files::answer`].
 fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status: StatusCode) -> Response {
-    // No request's path begins like this.
+    // The key begins with a NUL, so it equals no request's path.
     let key = [b"\0", name].concat();
     let target = Target {
         name: name.to_vec(),
@@ -139,7 +155,8 @@ fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Res
         Err(_) => return Ok(Response::plain(StatusCode::BAD_REQUEST)),
     };
     let mut answer = match path {
-        // The mount point without its slash: links on the page below would lead beside it.
+        // A redirect to the mount point with a slash. Without it, relative links on the page would
+        // lead outside the mount point.
         "" if !prefix.is_empty() => Answer::Redirect("/".into()),
         path => locate_path(site, request, path)?,
     };
@@ -169,16 +186,17 @@ fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Res
     })
 }
 
-/// What follows `prefix` in `path`: empty, or with a slash at its beginning. `None` for a path that is not below it.
+/// Takes `prefix` off `path`. The rest is empty or begins with a slash. `None` if `path` is not
+/// below `prefix`.
 fn below<'p>(path: &'p str, prefix: &str) -> Result<Option<&'p str>, BadPath> {
-    // As a rule both are written alike.
+    // The prefix is usually spelled alike in both, so most requests need no parsing.
     match path.strip_prefix(prefix) {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => Ok(Some(rest)),
         _ => Ok(Path::parse(path)?.strip_prefix(prefix)),
     }
 }
 
-/// Finds what `path` means.
+/// Finds the file or folder that `path` names.
 fn locate_path(site: &Arc<Site>, request: &Request<'_>, path: &str) -> io::Result<Answer> {
     if let Source::Embedded(pages) = &site.source {
         let page = match Path::parse(path) {
@@ -187,7 +205,7 @@ fn locate_path(site: &Arc<Site>, request: &Request<'_>, path: &str) -> io::Resul
         };
         return Ok(page.map_or(Answer::Missing, |page| Answer::Resource(Arc::clone(page))));
     }
-    // Asked only where it matters: most requests are for files.
+    // The Accept field is read only when a listing is possible. Most requests are for files.
     let form = match site.options.listing && path.ends_with('/') && wants_json(request) {
         true => Form::Json,
         false => Form::Html,
@@ -200,7 +218,7 @@ fn locate_path(site: &Arc<Site>, request: &Request<'_>, path: &str) -> io::Resul
     })
 }
 
-/// Finds what is remembered under `key`, or what `parse` says it means, in the file system.
+/// Takes the cached entry of `key`, or loads the target that `parse` returns.
 #[inline]
 fn locate(
     site: &Arc<Site>,
@@ -226,7 +244,8 @@ fn locate(
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             let site = Arc::clone(site);
             let work = move || look(&site, &target, form, Access::Blocking, previous.as_ref());
-            // A client that has ended its own direction still reads; and what the pool has begun cannot be stopped.
+            // A client that has closed its sending direction still reads. The pool cannot stop work
+            // that it has begun.
             osier::shield(|| osier::unblock(work))
         }
         answer => answer,
@@ -247,7 +266,7 @@ fn locate(
     answer
 }
 
-/// Asks the file system.
+/// Looks for `target` in the file system.
 fn look(
     site: &Site,
     target: &Target,
@@ -299,7 +318,7 @@ fn look(
     })
 }
 
-/// Errors that are answers.
+/// Turns the errors that have a response of their own into it.
 fn refused(error: io::Error) -> io::Result<Answer> {
     match error.kind() {
         io::ErrorKind::NotFound => Ok(Answer::Missing),
@@ -308,7 +327,8 @@ fn refused(error: io::Error) -> io::Result<Answer> {
     }
 }
 
-/// The request's fields that choose among representations, found in one pass: most requests have few of them.
+/// Which of the fields that choose a representation a request has. One pass finds them, because
+/// most requests have few.
 #[derive(Default)]
 struct Asked {
     accept_encoding: bool,
@@ -331,7 +351,8 @@ impl Asked {
     }
 }
 
-/// The response for a file that exists. Under any other status than 200 there is nothing to choose (RFC 9110 13.2.1, 14.2).
+/// Makes the response for a file that exists. Conditional fields and ranges count only under status
+/// 200 (RFC 9110 sections 13.2.1, 14.2).
 fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>, status: StatusCode) -> Response {
     let asked = Asked::of(request);
     let mut variant = &resource.plain;
@@ -354,7 +375,7 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>, statu
             Choice::Nothing => return Response::plain(StatusCode::NOT_ACCEPTABLE).header("vary", "accept-encoding"),
         }
     }
-    // Of other methods, whose answer a file can be, the fields mean the state before.
+    // The conditional fields of a POST, say, refer to the state before it was processed.
     let is_read = matches!(request.method(), "GET" | "HEAD") && status == StatusCode::OK;
     if asked.conditions && is_read {
         match conditions(variant, request) {
@@ -371,7 +392,8 @@ fn represent(site: &Site, resource: &Arc<Resource>, request: &Request<'_>, statu
         let is_encoded = !std::ptr::eq(variant, &resource.plain);
         match select(request.header("range").unwrap_or_default(), variant.length()) {
             Selection::Whole => {}
-            // The coding is that of the file, not of the message that holds its parts: clients would decode the wrong one.
+            // An encoded file is sent whole. Content-Encoding would describe the multipart message,
+            // not its parts, and clients would decode the wrong one.
             Selection::Parts(_) if is_encoded => {}
             Selection::Parts(parts) => return multipart(variant, &resource.mime, &parts),
             Selection::Part { first, last } => return part(variant, first, last),
@@ -400,7 +422,7 @@ fn conditions(variant: &Variant, request: &Request<'_>) -> Verdict {
     evaluate(&conditions, &variant.validators())
 }
 
-/// All lines of one field.
+/// Yields every line of one field.
 fn lines<'a>(request: &Request<'a>, wanted: &'static str) -> impl Iterator<Item = &'a [u8]> {
     request
         .headers()
@@ -408,7 +430,7 @@ fn lines<'a>(request: &Request<'a>, wanted: &'static str) -> impl Iterator<Item 
         .map(|(_, value)| value)
 }
 
-/// Bytes `first` to `last` of a file.
+/// Responds with bytes `first` to `last` of a file.
 fn part(variant: &Variant, first: u64, last: u64) -> Response {
     let body = match &variant.content {
         Content::Memory(bytes) => Body::from(bytes[first as usize..=last as usize].to_vec()),
@@ -421,9 +443,9 @@ fn part(variant: &Variant, first: u64, last: u64) -> Response {
         .body(body)
 }
 
-/// Several parts of a file, as RFC 9110 section 14.6 has them.
+/// Responds with several parts of a file (RFC 9110 section 14.6).
 fn multipart(variant: &Variant, mime: &str, parts: &[(u64, u64)]) -> Response {
-    // Random, so that no file can be made to contain it.
+    // The boundary is random, so that nobody can make a file that contains it.
     let boundary = format!("{}{}", RequestId::random(), RequestId::random());
     let length = variant.length();
     let head = |&(first, last): &(u64, u64)| {
@@ -453,7 +475,7 @@ fn multipart(variant: &Variant, mime: &str, parts: &[(u64, u64)]) -> Response {
         .body(body)
 }
 
-/// A program, rather than a person, asks for a listing: by `?format=json`, or by what it accepts.
+/// Whether the client prefers JSON for a listing: by `?format=json`, or by its Accept field.
 fn wants_json(request: &Request<'_>) -> bool {
     let asks = |query: &str| query.split('&').any(|pair| pair == "format=json");
     let (mut json, mut page) = (0, 0);
@@ -470,7 +492,7 @@ fn wants_json(request: &Request<'_>) -> bool {
     request.query().is_some_and(asks) || json > page
 }
 
-/// A single-page application's page, rather than one of its assets, is what is missing.
+/// Whether a missing path is a page of a single-page application and not one of its assets.
 fn wants_page(request: &Request<'_>, path: &str) -> bool {
     let page = Target::parse(path, false).is_ok_and(|target| !target.has_extension());
     let mut accepts = lines(request, "accept").peekable();
@@ -488,10 +510,10 @@ fn wants_page(request: &Request<'_>, path: &str) -> bool {
     page && html
 }
 
-/// An error that is the machine's fault. The client learns no more than that.
+/// The response for an error of the machine. The client learns no details.
 fn failure(error: io::Error) -> Response {
     match rustix::io::Errno::from_io_error(&error) {
-        // Out of descriptors or memory: it passes.
+        // Descriptors or memory ran out, which usually passes soon.
         Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOMEM) => {
             Response::plain(StatusCode::SERVICE_UNAVAILABLE).header("retry-after", "1")
         }

@@ -1,28 +1,28 @@
-//! What a worker remembers of the files it served: a bounded map in two generations.
+//! A bounded cache of the files that a worker serves for one site, in two generations.
 //!
-//! One per worker, used by `caches.rs` through a thread-local, so there is no lock. New and used entries live in the
-//! young generation. When that has taken half of any bound, it becomes the old one and what was still in the old one is
-//! forgotten: an approximation of "least recently used" that costs one move per entry and generation, and nothing on a
-//! hit in the young one.
+//! A cache belongs to one thread, so there is no lock. New and used entries live in the young
+//! generation. When the young generation reaches half of any bound, it becomes the old one, and the
+//! previous old one is dropped. This approximates "least recently used" at the cost of one move per
+//! entry and generation. A hit in the young generation costs nothing.
 
 use std::collections::HashMap;
 
-/// How much may be remembered of the files that are served.
+/// Bounds of what may be cached of the files that are served, over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Paths remembered.
+    /// Paths.
     pub entries: usize,
     /// Bytes of memory, paths included. Files up to 32 KiB are kept in memory.
     pub bytes: usize,
-    /// Descriptors held open.
+    /// Open descriptors.
     pub files: usize,
-    /// Bytes of files in encoded form, where those are made by the server.
+    /// Bytes of the encoded forms that the server makes.
     pub compressed: usize,
 }
 
 impl Default for Limits {
-    /// 16,384 paths, 64 MiB, and 256 descriptors, a quarter of the 1,024 that a process usually may have; 32 MiB of encoded
-    /// forms.
+    /// 16,384 paths, 64 MiB of files, 32 MiB of encoded forms and 256 descriptors. A process
+    /// usually may have 1,024 descriptors.
     fn default() -> Self {
         Limits {
             entries: 16 << 10,
@@ -33,7 +33,7 @@ impl Default for Limits {
     }
 }
 
-/// What an entry costs.
+/// The cost of an entry.
 pub trait Weigh {
     /// Bytes of memory.
     fn bytes(&self) -> usize;
@@ -41,7 +41,7 @@ pub trait Weigh {
     fn files(&self) -> usize;
 }
 
-/// The map, from a request's path as it was sent.
+/// The map. Its key is the path of a request as it was sent.
 #[derive(Debug)]
 pub struct Cache<V> {
     young: Generation<V>,
@@ -57,7 +57,7 @@ struct Generation<V> {
 }
 
 impl<V: Weigh> Cache<V> {
-    /// An empty cache; each of its two generations gets half of `limits`.
+    /// Makes an empty cache. Each of its two generations gets half of `limits`.
     pub fn new(limits: Limits) -> Cache<V> {
         let half = Limits {
             entries: limits.entries / 2,
@@ -72,9 +72,9 @@ impl<V: Weigh> Cache<V> {
         }
     }
 
-    /// The entry of `key`, which counts as used.
+    /// Returns the entry of `key` and marks it as used.
     pub fn find(&mut self, key: &[u8]) -> Option<&V> {
-        // A site that fits has no old generation, and is hashed once.
+        // A site that fits into one generation has no old one, so its keys are hashed once.
         if !self.old.entries.is_empty() && !self.young.entries.contains_key(key) {
             let (key, value) = self.old.take(key)?;
             self.put(key, value);
@@ -82,7 +82,8 @@ impl<V: Weigh> Cache<V> {
         self.young.entries.get(key)
     }
 
-    /// Remembers `value`, in the place of what was known of `key`. Not when it alone would fill a generation.
+    /// Caches `value` in place of the entry of `key`. A value that alone fills a generation is not
+    /// cached.
     pub fn insert(&mut self, key: &[u8], value: V) {
         self.remove(key);
         if key.len() + value.bytes() <= self.half.bytes && value.files() <= self.half.files && self.half.entries > 0 {
@@ -90,17 +91,17 @@ impl<V: Weigh> Cache<V> {
         }
     }
 
-    /// Forgets `key`.
+    /// Drops the entry of `key`.
     pub fn remove(&mut self, key: &[u8]) {
         drop((self.young.take(key), self.old.take(key)));
     }
 
-    /// Whether nothing is remembered.
+    /// Whether nothing is cached.
     pub fn is_empty(&self) -> bool {
         self.young.entries.is_empty() && self.old.entries.is_empty()
     }
 
-    /// Begins a new generation: what is not used until the next turn is forgotten then.
+    /// Begins a new generation. Entries that are not used before the next turn are dropped then.
     pub fn turn(&mut self) {
         self.old = std::mem::replace(&mut self.young, Generation::new());
     }
@@ -184,7 +185,7 @@ mod tests {
     #[test]
     fn bounds_hold_whatever_is_put_in() {
         let mut cache = Cache::new(LIMITS);
-        // A fixed sequence of the usual multiplicative kind; what matters is that it mixes keys and weights.
+        // A fixed pseudo-random sequence, which mixes keys and weights.
         let mut state = 1u64;
         let mut hits = 0;
         for _ in 0..20_000 {

@@ -1,11 +1,13 @@
-//! What a worker remembers for each [`Files`](super::Files): one `cache` per thread and site, so that no lock is taken.
+//! The caches of one thread: one `cache` for each [`Files`](super::Files) that the thread serves.
+//! No lock is taken.
 //!
-//! A site has a seat: a small number that no other living site has, and the index of its cache in every thread's list.
-//! A thread knows by a weak pointer whose cache it is; when the owner is gone, the cache goes with the next turn, or at
-//! once when somebody else sits there. A cache is never borrowed across a call that may suspend.
+//! A site has a seat: a small number that no other living site has. It is the index of the site's
+//! cache in the list of every thread. A weak pointer in the list names the owner of each cache.
+//! When the owner is gone, its cache is dropped by the next turn, or at once when another site
+//! takes the seat. No cache is borrowed across a call that may suspend.
 //!
-//! A fiber of each worker that remembers anything turns the generations, so that descriptors of files that were removed
-//! do not stay open for ever; it ends when there is nothing left to turn.
+//! On each worker that caches anything, one fiber turns the generations, so that descriptors of
+//! removed files do not stay open for ever. The fiber ends when nothing is left to turn.
 
 use std::cell::RefCell;
 use std::ptr;
@@ -17,10 +19,10 @@ use super::Site;
 use super::cache::{Cache, Limits, Weigh};
 use super::resource::Resource;
 
-/// A cache entry.
+/// An entry of a cache.
 pub struct Remembered {
     pub resource: Arc<Resource>,
-    /// When the file system last said so.
+    /// When the file system last confirmed the entry.
     pub checked: Instant,
 }
 
@@ -34,20 +36,21 @@ impl Weigh for Remembered {
     }
 }
 
-/// Half of how long an entry, and the descriptors in it, outlive their last use.
+/// Time between two turns. An entry, with its descriptors, outlives its last use by at most twice
+/// this.
 const UNUSED: Duration = Duration::from_secs(10);
 
-/// A site's place in the list of every thread.
+/// The index of a site in the list of every thread.
 #[derive(Debug)]
 pub struct Seat {
     index: usize,
 }
 
-/// Seats that are free again, and the first that has never been taken.
+/// The seats that are free again, and the first seat that was never taken.
 static SEATS: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
 
 impl Seat {
-    /// Takes one that nobody has.
+    /// Takes a free seat.
     pub fn take() -> Arc<Seat> {
         let mut seats = SEATS.lock().unwrap_or_else(PoisonError::into_inner);
         let index = seats.0.pop().unwrap_or_else(|| {
@@ -66,9 +69,10 @@ impl Drop for Seat {
 
 /// The caches of one thread.
 struct Caches {
-    /// By seat. The weak pointer keeps the address of its seat from being used again, so it tells owners apart.
+    /// Caches by seat. The weak pointer keeps the address of its seat from being reused, so the
+    /// address tells owners apart.
     list: Vec<Option<(Weak<Seat>, Cache<Remembered>)>>,
-    /// Whether a fiber of this thread turns them.
+    /// Whether a fiber of this thread turns the generations.
     is_tidied: bool,
 }
 
@@ -76,20 +80,22 @@ thread_local! {
     static CACHES: RefCell<Caches> = const { RefCell::new(Caches { list: Vec::new(), is_tidied: false }) };
 }
 
-/// Does `work` with what this thread remembers for `site`, if it does.
+/// Runs `work` on this thread's cache for `site`. `None` if there is no such cache, or `work`
+/// returns `None`.
 #[inline]
 pub fn known<T>(site: &Site, work: impl FnOnce(&mut Cache<Remembered>) -> Option<T>) -> Option<T> {
     CACHES.with_borrow_mut(|caches| work(caches.of(&site.seat)?))
 }
 
-/// Does `work` with what this thread remembers for `site`, from now on at least.
+/// Runs `work` on this thread's cache for `site`, which is made if need be.
 pub fn remember(site: &Site, work: impl FnOnce(&mut Cache<Remembered>)) {
     let is_tidied = CACHES.with_borrow_mut(|caches| {
         if caches.of(&site.seat).is_none() {
             caches.seat(site);
         }
         caches.of(&site.seat).map(work);
-        // Outside of a runtime nothing can be spawned; a thread that uses files there keeps what it knows.
+        // No fiber can be spawned outside a runtime. A thread that serves files there keeps its
+        // cache.
         osier::fiber::worker().is_none() || std::mem::replace(&mut caches.is_tidied, true)
     });
     if !is_tidied {
@@ -127,7 +133,8 @@ impl Caches {
         self.list[index] = Some((Arc::downgrade(&site.seat), Cache::new(share)));
     }
 
-    /// One turn for all; what is empty or has lost its owner goes. Whether anything is left.
+    /// Turns every cache once and drops those that are empty or have no owner. Returns whether any
+    /// is left.
     fn turn(&mut self) -> bool {
         for place in &mut self.list {
             if let Some((owner, cache)) = place {
@@ -141,7 +148,7 @@ impl Caches {
     }
 }
 
-/// The fiber that turns; says when it is gone, however it ends.
+/// The fiber that turns the generations. Its drop notes that it is gone, however it ends.
 struct Tidied;
 
 impl Tidied {
@@ -157,7 +164,7 @@ impl Tidied {
 
 impl Drop for Tidied {
     fn drop(&mut self) {
-        // A thread that ends has no list any more.
+        // The list is already gone while a thread ends.
         let _ = CACHES.try_with(|caches| caches.borrow_mut().is_tidied = false);
     }
 }
@@ -194,7 +201,8 @@ mod tests {
         drop(one);
         CACHES.with_borrow_mut(Caches::turn);
         assert!(of_one.upgrade().is_none() && of_two.upgrade().is_some());
-        // Whoever sits there next begins with nothing, also before any turn. Other tests take seats meanwhile.
+        // The next owner of the seat begins with an empty cache, even before a turn. Other tests
+        // take seats meanwhile.
         drop(two);
         let others: Vec<_> = (0..50).map(|_| Files::embedded([])).collect();
         assert!(!others.iter().any(knows));

@@ -1,7 +1,8 @@
-//! Seconds since 1970 as a UTC calendar date, for log lines and listings (HTTP dates come from `httpdate`).
+//! UTC calendar dates from seconds since 1970, for log lines and listings. The `httpdate` crate
+//! makes the dates in HTTP fields.
 //!
-//! Source: the era arithmetic of Howard Hinnant, "chrono-compatible low-level date algorithms"; years of 400 start on 1
-//! March, so that the leap day is the last of its year.
+//! Source: the era arithmetic of Howard Hinnant, "chrono-compatible low-level date algorithms". An
+//! era of 400 years starts on 1 March, so that the leap day is the last of its year.
 
 /// A moment in UTC, to the second.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -21,12 +22,12 @@ pub struct Utc {
 }
 
 impl Utc {
-    /// English month names as Common Log Format wants them.
+    /// English month names, as in the Common Log Format.
     pub const MONTHS: [&str; 12] = [
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
     ];
 
-    /// Splits a count of seconds since 1970.
+    /// Splits a number of seconds since 1970.
     pub fn from_unix(seconds: i64) -> Utc {
         let (days, in_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
         let shifted = days + 719_468; // days since 0000-03-01

@@ -1,24 +1,25 @@
-//! The conditional fields of a GET or HEAD: If-Match, If-Unmodified-Since, If-None-Match, If-Modified-Since.
+//! The conditional fields of a GET or HEAD: If-Match, If-Unmodified-Since, If-None-Match,
+//! If-Modified-Since.
 //!
-//! Called by `answer.rs` when a request carries any of them; pure. Lists come as their field lines, because a client may
-//! repeat the field.
+//! The functions are pure. A list is given as its field lines, because a client may repeat the
+//! field.
 //!
 //! Source: RFC 9110 sections 8.8.3.2 (comparison) and 13.2.2 (precedence).
 
 use std::time::UNIX_EPOCH;
 
-/// What the file has to offer for comparison.
+/// The validators of one form of a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Validators<'a> {
-    /// A strong entity tag, with its quotes.
+    /// Strong entity tag, with its quotes.
     pub etag: &'a str,
-    /// Last-Modified in seconds since 1970, where one is sent.
+    /// Last-Modified in seconds since 1970, if the response has one.
     pub modified: Option<u64>,
-    /// Other forms of the same file share the date.
+    /// Whether other forms of the same file share the date.
     pub varies: bool,
 }
 
-/// The fields of one request; absent lists are empty.
+/// The conditional fields of one request. Absent lists are empty.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Conditions<'a> {
     /// Lines of If-Match.
@@ -31,18 +32,18 @@ pub struct Conditions<'a> {
     pub if_unmodified_since: Option<&'a [u8]>,
 }
 
-/// What the conditions say.
+/// The result of the conditions.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Verdict {
-    /// Answer as if there were none.
+    /// Respond as if there were no conditions.
     Proceed,
-    /// 304.
+    /// Respond with 304.
     NotModified,
-    /// 412.
+    /// Respond with 412.
     Failed,
 }
 
-/// Weighs the conditions of a GET or HEAD in the order of RFC 9110 section 13.2.2.
+/// Evaluates the conditions of a GET or HEAD in the order of RFC 9110 section 13.2.2.
 pub fn evaluate(conditions: &Conditions<'_>, validators: &Validators<'_>) -> Verdict {
     if !conditions.if_match.is_empty() {
         if !any(conditions.if_match, |tag| strong_match(tag, validators.etag)) {
@@ -65,24 +66,24 @@ pub fn evaluate(conditions: &Conditions<'_>, validators: &Validators<'_>) -> Ver
     Verdict::Proceed
 }
 
-/// Same tag, both strong. `ours` is always strong.
+/// Strong comparison: the tags are the same and both are strong. `ours` is always strong.
 pub fn strong_match(tag: &[u8], ours: &str) -> bool {
     tag == ours.as_bytes()
 }
 
-/// Same tag, strong or weak.
+/// Weak comparison: the tags are the same, strong or weak.
 pub fn weak_match(tag: &[u8], ours: &str) -> bool {
     strong_match(tag.strip_prefix(b"W/").unwrap_or(tag), ours)
 }
 
-/// An HTTP date in seconds since 1970. One that cannot be read is no date, and its field is ignored.
+/// Reads an HTTP date as seconds since 1970. A field without a valid date is ignored.
 pub fn date(value: &[u8]) -> Option<u64> {
     let time = httpdate::parse_http_date(std::str::from_utf8(value).ok()?.trim_ascii()).ok()?;
     Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
-/// Whether any member of a tag list satisfies `matches`; a lone `*` always does, because the file exists. A list is
-/// read up to its first mistake.
+/// Whether any member of a tag list satisfies `matches`. A lone `*` always does, because the file
+/// exists. A list is read up to its first mistake.
 fn any(lines: &[&[u8]], matches: impl Fn(&[u8]) -> bool) -> bool {
     if let [line] = lines
         && line.trim_ascii() == b"*"
@@ -107,7 +108,7 @@ fn any(lines: &[&[u8]], matches: impl Fn(&[u8]) -> bool) -> bool {
     })
 }
 
-/// Splits one entity tag, `"…"` or `W/"…"`, off the front. A comma may stand inside the quotes.
+/// Splits one entity tag, `"…"` or `W/"…"`, off the front. The quotes may contain a comma.
 fn split_tag(list: &[u8]) -> Option<(&[u8], &[u8])> {
     let open = if list.starts_with(b"W/") { 2 } else { 0 };
     let inside = list[open..].strip_prefix(b"\"")?;
@@ -128,7 +129,7 @@ mod tests {
     const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
     const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
-    /// Each row: If-Match, If-Unmodified-Since, If-None-Match, If-Modified-Since ("" = absent).
+    /// Each row: If-Match, If-Unmodified-Since, If-None-Match, If-Modified-Since ("" is absent).
     #[test]
     fn precedence() {
         use Verdict::{Failed, NotModified, Proceed};

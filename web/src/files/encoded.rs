@@ -1,14 +1,20 @@
-//! Encoded forms of files that have no encoded sibling: made once, at the first request that wants one, and kept.
+//! Encoded forms of files that have no encoded sibling. Each form is made once, at the first
+//! request that wants it, and kept.
 //!
-//! Called by `answer.rs`. All workers share one bounded [`Store`] per [`Files`](super::Files), because a form costs much
-//! more to make than a lock; but a resource, which belongs to one worker's cache, points at the forms it knows, so that a
-//! hit asks the store nothing. Whoever finds a form that is not made makes it, on the pool for blocking work, while the
-//! others that want it wait on its lock; one that is cancelled leaves the work to the next of them.
+//! All workers share one bounded [`Store`] per [`Files`](super::Files), because making a form costs
+//! much more than a lock. A resource belongs to the cache of one worker. It points at its known
+//! forms, so that a hit does not touch the store.
 //!
-//! A form carries a strong tag, a hash of its very bytes: the same file encoded by another release of this server, or
-//! another level, has another tag, so that ranges of two encodings can never be put together.
+//! The first fiber that finds a form missing makes it. A file of more than [`INLINE`] bytes is
+//! encoded on the blocking pool. Other fibers that want the form wait for its lock. If the first
+//! fiber is cancelled, the next one takes over.
 //!
-//! Lock order: a form's lock, which may be held across a suspension; then the store's or a resource's, which are not.
+//! A form carries a strong tag: a hash of its encoded bytes. The same file encoded by another
+//! release of this server, or at another level, has another tag, so ranges of two encodings are
+//! never combined.
+//!
+//! Lock order: the lock of a form first, which may be held across a suspension; then the lock of
+//! the store or of a resource, which is never held across one.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -25,18 +31,18 @@ use crate::compress::INLINE;
 use crate::compress::encoder::{Effort, Encoder};
 use crate::compress::negotiate::Coding;
 
-/// Larger files are sent as they are: they and their encoded form are in memory while it is made.
+/// Largest file that is encoded. The file and its encoded form are in memory meanwhile.
 const MOST: u64 = 8 << 20;
 
-/// What an entry of the store costs besides its bytes, about.
+/// Estimated bytes that an entry of the store costs besides its content.
 const ENTRY: usize = 1024;
 
-/// Whether a file of that many bytes is encoded, if the settings begin at `min`.
+/// Whether a file of `size` bytes is encoded when the settings begin at `min`.
 pub fn is_in_bounds(size: u64, min: u64) -> bool {
     (min.max(1)..=MOST).contains(&size)
 }
 
-/// What tells one form from another. The type of its content is part of it: two names may be one file.
+/// The identity of a form. The content type is part of it, because one file may have two names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     identity: Identity,
@@ -44,13 +50,13 @@ struct Key {
     coding: Coding,
 }
 
-/// The forms of one site.
+/// The encoded forms of one site.
 #[derive(Debug)]
 pub struct Store {
     forms: Mutex<Forms>,
-    /// Bytes held at most.
+    /// Most bytes that are held.
     limit: usize,
-    /// How often something was encoded.
+    /// Number of encodings made.
     #[cfg(test)]
     encodings: AtomicUsize,
 }
@@ -58,28 +64,29 @@ pub struct Store {
 #[derive(Debug, Default)]
 struct Forms {
     by_key: HashMap<Key, Arc<Form>>,
-    /// Every key of the map once, in the order in which they are looked at when there is too much: one that was used
-    /// since goes to the end again, any other goes.
+    /// Every key of the map once, in the order of eviction. When the store is full, the first key
+    /// is looked at: a form that was used since the last look moves to the end, any other is
+    /// dropped.
     order: VecDeque<Key>,
     bytes: usize,
 }
 
-/// One form, or the place where it will be.
+/// An encoded form, or the place for it.
 #[derive(Debug)]
 pub struct Form {
-    /// Held by whoever makes it.
+    /// Lock of the fiber that makes the form.
     making: osier::sync::Mutex<()>,
-    /// `None` when it would not have been smaller than the file.
+    /// `None` inside if the encoded form is not smaller than the file.
     made: OnceLock<Option<Variant>>,
     used: AtomicBool,
 }
 
-/// The forms that a resource knows, by coding.
+/// The encoded forms that a resource knows, by coding.
 #[derive(Debug, Default)]
 pub struct Known([Mutex<Weak<Form>>; 3]);
 
 impl Form {
-    /// The form itself; `None` while it is not made, and when it is not worth while.
+    /// Returns the form. `None` while it is not made, or if it is not worth making.
     pub fn variant(&self) -> Option<&Variant> {
         self.made.get()?.as_ref()
     }
@@ -89,12 +96,17 @@ impl Form {
     }
 }
 
-/// The form of `resource` in `coding`, made now if need be; `None` where the file itself is to be sent, because it does
-/// not become smaller, changes meanwhile, or too many others are being made.
+/// Returns the form of `resource` in `coding`, and makes it if need be. `None` means that the file
+/// itself is to be sent: it does not become smaller, it is changing, or too many other files are
+/// being encoded.
 ///
 /// # Suspends
 ///
-/// While it is made, here or by somebody else.
+/// Suspends while this or another fiber makes the form.
+///
+/// # Cancellation
+///
+/// Work that the blocking pool has begun is finished first.
 pub fn form(site: &Site, resource: &Arc<Resource>, coding: Coding) -> Option<Arc<Form>> {
     let slot = &resource.made.0[coding as usize];
     let known = lock(slot).upgrade();
@@ -120,7 +132,7 @@ pub fn form(site: &Site, resource: &Arc<Resource>, coding: Coding) -> Option<Arc
     form.variant().is_some().then_some(form)
 }
 
-/// `None` when that was not possible now.
+/// Makes the form unless another fiber just did. `None` if that is not possible now.
 #[cold]
 fn make(site: &Site, resource: &Arc<Resource>, key: &Key, form: &Arc<Form>) -> Option<()> {
     let _making = form.making.lock();
@@ -135,7 +147,7 @@ fn make(site: &Site, resource: &Arc<Resource>, key: &Key, form: &Arc<Form>) -> O
     let made = if resource.plain.length() <= INLINE as u64 {
         work()
     } else {
-        // What the pool has begun cannot be stopped, and somebody else may want it.
+        // The pool cannot stop work that it has begun, and another request may want the form.
         osier::shield(|| osier::unblock(work))
     };
     match made {
@@ -143,7 +155,8 @@ fn make(site: &Site, resource: &Arc<Resource>, key: &Key, form: &Arc<Form>) -> O
             site.encoded.put(key, form, made);
             Some(())
         }
-        // Whatever it was, it is met again, and reported, when the file itself is sent; or the file has changed.
+        // If the error lasts, it is reported when the file itself is sent. Otherwise the file has
+        // just changed.
         Err(_) => {
             site.encoded.remove(key);
             None
@@ -167,7 +180,7 @@ fn encode(resource: &Resource, coding: Coding) -> io::Result<Option<Variant>> {
         }
     };
     let encoded = Encoder::whole(coding, Effort::Kept, bytes)?;
-    // A sixteenth, or the client's work to undo it is worth more.
+    // Decoding costs the client more than it saves, unless the form is smaller by a sixteenth.
     if encoded.len() > bytes.len() - bytes.len() / 16 {
         return Ok(None);
     }
@@ -178,7 +191,7 @@ fn encode(resource: &Resource, coding: Coding) -> io::Result<Option<Variant>> {
 }
 
 impl Store {
-    /// An empty one for at most `limit` bytes.
+    /// Makes an empty store for at most `limit` bytes.
     pub fn new(limit: usize) -> Store {
         Store {
             forms: Mutex::default(),
@@ -205,11 +218,13 @@ impl Store {
         form
     }
 
-    /// Notes what was made of `form`. One that alone would fill half of the store counts as not worth while.
+    /// Stores the result for `form`. A form that alone fills half of the store counts as not worth
+    /// making.
     fn put(&self, key: &Key, form: &Arc<Form>, made: Option<Variant>) {
         let made = made.filter(|made| made.length() as usize <= self.limit / 2);
         let mut forms = lock(&self.forms);
-        // It may have been forgotten meanwhile; then it is its waiters' alone.
+        // The store may have dropped the form meanwhile. Then only the fibers that wait for it use
+        // it.
         let is_kept = forms.by_key.get(key).is_some_and(|kept| Arc::ptr_eq(kept, form));
         let before = form.bytes();
         if form.made.set(made).is_ok() && is_kept {
@@ -232,7 +247,7 @@ impl Forms {
         while self.bytes > limit {
             let Some(key) = self.order.pop_front() else { return };
             let Some(form) = self.by_key.get(&key) else { continue };
-            // Each is spared once for each time around, so this ends.
+            // A form is spared once per round, so the loop ends.
             if form.used.swap(false, Ordering::Relaxed) {
                 self.order.push_back(key);
                 continue;
@@ -243,13 +258,13 @@ impl Forms {
     }
 }
 
-/// The right to encode one file now. There are a few of them in the process: whoever gets none is sent the file as it is,
-/// which costs less than to wait.
+/// A permit to encode one file now. The process has few of them. A request without a permit gets
+/// the file as it is, which costs less than waiting.
 struct Turn;
 
 static TURNS: AtomicUsize = AtomicUsize::new(0);
 
-/// As many as the machine has cores, and some, since half of the time may go into reading.
+/// Number of permits: two per core, because half of the time may be spent reading.
 static MOST_TURNS: LazyLock<usize> =
     LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).max(2) * 2);
 
@@ -270,7 +285,7 @@ impl Drop for Turn {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while one of these is held.
+    // No code panics while it holds one of these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -294,7 +309,7 @@ mod tests {
         }
     }
 
-    /// A form of about that many bytes.
+    /// Makes a form of that many bytes.
     fn variant(bytes: usize) -> Option<Variant> {
         let resource = Resource::embedded(b"plain", "text/plain", Some(1));
         Some(resource.encoded_as(Coding::Gzip, "\"x\"".into(), vec![0; bytes]))
@@ -323,13 +338,14 @@ mod tests {
             assert!(Arc::ptr_eq(&store.get(&key(0)), &hot), "forgotten after {n}");
         }
         assert!(counted(&store) > LIMIT / 2, "it keeps too little");
-        // One that would push out everything else is not kept, and says so.
+        // A form that would push out everything else is not kept, and says so.
         let form = store.get(&key(1000));
         store.put(&key(1000), &form, variant(LIMIT / 2 + 1));
         assert!(form.made.get().is_some() && form.variant().is_none());
         store.remove(&key(1000));
         counted(&store);
-        // Made after it was forgotten: whoever waits for it has it, the store does not.
+        // A form that is made after the store dropped it: the fiber that waits for it has it, the
+        // store does not.
         let late = store.get(&key(2000));
         store.remove(&key(2000));
         let before = counted(&store);
@@ -356,7 +372,7 @@ mod tests {
                 .collect();
             assert!(forms.iter().all(|form| Arc::ptr_eq(form, &forms[0])));
             assert_eq!(files.site.encoded.encodings.load(Ordering::Relaxed), 1);
-            // The one who makes it is cancelled meanwhile; it is made all the same.
+            // The fiber that makes the form is cancelled. The form is made all the same.
             let (first, second) = (ask(Coding::Brotli), ask(Coding::Brotli));
             first.cancel();
             assert!(second.join().unwrap().is_some());

@@ -1,7 +1,8 @@
-//! What shows a folder without an index: read from the folder, written as one HTML document or as JSON.
+//! The listing of a folder without an index, as an HTML document or as JSON.
 //!
-//! Called by `answer.rs` on the blocking pool, because every name costs a system call. What the server would refuse to
-//! send is not shown: dotfiles unless they are served, special files, links that lead out of the root.
+//! Making a listing blocks the thread: every name costs a system call. Names that the server
+//! refuses to send are left out: dotfiles unless they are served, special files, and links that
+//! lead out of the root.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -14,10 +15,10 @@ use super::root::Root;
 use super::target::{SEGMENT, Target};
 use crate::files::calendar::Utc;
 
-/// Names shown of one folder; the page says so when there are more.
+/// Most names shown of one folder. The page says so when there are more.
 pub const MAX_ENTRIES: usize = 10_000;
 
-/// One line of the page.
+/// One line of the listing.
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
     name: Vec<u8>,
@@ -26,22 +27,25 @@ struct Entry {
     modified: i64,
 }
 
-/// How a folder is shown.
+/// The format of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// For people.
+    /// An HTML document for people.
     Html,
-    /// For programs: `{"path", "entries": [{"name", "href", "type", "size", "modified"}], "complete"}`.
+    /// JSON for programs: `{"path", "entries": [{"name", "href", "type", "size", "modified"}],
+    /// "complete"}`.
     Json,
 }
 
-/// The page for `folder`, which `target` led to.
+/// Writes the listing of `folder`, which `target` names.
 ///
 /// # Blocks the thread
-/// for as long as the disk takes.
+///
+/// As long as the disk takes.
 ///
 /// # Errors
-/// Those of reading the folder. A name that vanishes meanwhile is left out.
+///
+/// Errors of reading the folder. A name that vanishes meanwhile is left out.
 pub fn page(root: &Root, target: &Target, hidden: bool, form: Form, folder: File) -> io::Result<String> {
     let (mut entries, complete) = read(root, target, hidden, folder)?;
     entries.sort_by_cached_key(|entry| (!entry.folder, entry.name.to_ascii_lowercase(), entry.name.clone()));
@@ -61,7 +65,7 @@ fn read(root: &Root, target: &Target, hidden: bool, folder: File) -> io::Result<
     for item in Dir::new(std::os::fd::OwnedFd::from(folder))? {
         let item = item?;
         let name = item.file_name().to_bytes();
-        // A backslash is no path of ours either (`target.rs`).
+        // `target.rs` refuses names with a backslash, so a link to one would not work.
         if matches!(name, b"." | b"..")
             || (!hidden && name.starts_with(b"."))
             || name.contains(&b'\\')
@@ -155,7 +159,7 @@ fn json(target: &Target, entries: &[Entry], complete: bool) -> String {
     format!("{listing}\n")
 }
 
-/// Text inside an element or a quoted attribute.
+/// Text escaped for an element or a quoted attribute.
 struct Escaped<'a>(&'a str);
 
 impl std::fmt::Display for Escaped<'_> {
@@ -167,7 +171,8 @@ impl std::fmt::Display for Escaped<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                // A name may hold a line break or an escape sequence; a page should not.
+                // A file name may contain a line break or a terminal escape sequence. The page
+                // shows a replacement.
                 char if char.is_control() => f.write_char('\u{fffd}')?,
                 char => f.write_char(char)?,
             }
@@ -176,7 +181,7 @@ impl std::fmt::Display for Escaped<'_> {
     }
 }
 
-/// A size as people read it; nothing for a folder.
+/// A size for people to read; empty for a folder.
 struct Size<'a>(&'a Entry);
 
 impl std::fmt::Display for Size<'_> {
@@ -201,7 +206,7 @@ impl std::fmt::Display for Size<'_> {
     }
 }
 
-/// `2026-11-20 16:30`, UTC.
+/// Time as `2026-11-20 16:30`, in UTC.
 struct Minute(i64);
 
 impl std::fmt::Display for Minute {
@@ -243,7 +248,7 @@ mod tests {
         page(&root, &target, false, Form::Html, folder).unwrap()
     }
 
-    /// The `href` values, in order.
+    /// Returns the `href` values in order.
     fn links(page: &str) -> Vec<&str> {
         page.split("href=\"")
             .skip(1)

@@ -1,16 +1,17 @@
-//! The Content-Type of a file, from the extension of its name alone: bytes are never sniffed.
+//! The Content-Type of a file, chosen only by the extension of its name. The content is never
+//! inspected.
 //!
-//! Called by `answer.rs` when a file enters the cache. Types of text carry `charset=utf-8`, or browsers fall back to a
-//! legacy one.
+//! Text types carry `charset=utf-8`, because browsers otherwise fall back to a legacy encoding.
 
 use std::path::Path;
 
-/// The type for `name`, ready to be sent. Unknown extensions and names without one are `application/octet-stream`.
+/// Returns the field value for `name`. Unknown extensions, and names without one, are
+/// `application/octet-stream`.
 pub fn content_type(name: &Path) -> String {
     let guess = mime_guess::from_path(name)
         .first_raw()
         .unwrap_or("application/octet-stream");
-    // RFC 9239 made the other names of JavaScript obsolete; the table still has one.
+    // RFC 9239 made the other names of JavaScript obsolete. The table of the crate still uses one.
     let guess = if guess == "application/javascript" {
         "text/javascript"
     } else {
@@ -23,7 +24,7 @@ pub fn content_type(name: &Path) -> String {
     }
 }
 
-/// Types that are UTF-8 text by their definition or by universal custom.
+/// Whether a type is UTF-8 text by its definition or by universal custom.
 fn is_text(mime: &str) -> bool {
     mime.starts_with("text/")
         || mime.ends_with("+xml")

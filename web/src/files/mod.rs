@@ -1,4 +1,4 @@
-//! Files over HTTP: a folder, or pages inside the binary, as a handler.
+//! A handler that serves files: a folder, or pages inside the binary.
 //!
 //! ```no_run
 //! use osier_web::files::{Files, Options};
@@ -16,11 +16,14 @@
 //!
 //! # Layout
 //!
-//! A request goes to `answer`, which asks `caches` (what this worker remembers for this [`Files`], in a `cache`), then
-//! `target` (what the path means), `root` (the way to it, never out of the folder) and `resource` (the file with its
-//! encoded siblings); `conditional` and `range` choose what is sent of it, `encoded` makes the forms that do not lie
-//! there. `listing` writes the page of a
-//! folder; `mime` is a small table.
+//! - `answer` is the entry. It turns a request into a response.
+//! - `caches` holds the caches of one thread; `cache` is one of them, for one [`Files`].
+//! - `target` reads a request's path into a file name.
+//! - `root` opens a name, never outside the folder.
+//! - `resource` is a loaded file with its encoded siblings. `encoded` makes the encodings that have
+//!   no sibling.
+//! - `conditional` and `range` choose which part of the file is sent.
+//! - `listing` writes the page of a folder; `mime` maps extensions to types.
 
 mod answer;
 mod cache;
@@ -52,32 +55,36 @@ use self::resource::Resource;
 use self::root::Root;
 use crate::{Handler, Request, Response, Router, compress};
 
-/// How a folder is served.
+/// Options for serving a folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Names tried, in this order, where the path means a folder. Only `index.html` by default; none for none.
+    /// Names tried, in this order, for a path that names a folder. An empty list means no index.
+    /// Default: `index.html`.
     pub index: Vec<String>,
-    /// Folders without an index are listed, instead of 404: as a page, or as JSON for who prefers `application/json` or adds
-    /// `?format=json`. Off by default.
+    /// Lists a folder without an index, instead of 404. A client gets JSON if it prefers
+    /// `application/json` or adds `?format=json`, otherwise an HTML page. Off by default.
     pub listing: bool,
-    /// Pages that do not exist are the root's index, as single-page applications want. Off by default.
+    /// Serves the index of the root for a page that does not exist, as single-page applications
+    /// need. Off by default.
     pub spa: bool,
-    /// Names that begin with a dot are served too; `/.well-known/` always is. Off by default.
+    /// Serves names that begin with a dot too. `/.well-known/` is always served. Off by default.
     pub hidden: bool,
-    /// A file's `x.br`, `x.zst` or `x.gz` that is not older than `x` is sent in its place to clients that ask for it. On
-    /// by default.
+    /// Sends `x.br`, `x.zst` or `x.gz` in place of `x` to clients that accept the coding, if it is
+    /// not older than `x`. On by default.
     pub precompressed: bool,
-    /// Text and other files that shrink, up to 8 MiB, are compressed for clients that ask for it, the first time somebody
-    /// does; not within two seconds of a change. Between codings that a client wants equally the denser one counts here. On
-    /// by default, from 1 KiB on.
+    /// Compresses text and other compressible files of up to 8 MiB for clients that accept it, at
+    /// the first such request. A file is not compressed within two seconds of a change. If a client
+    /// accepts two codings equally, the denser one is used. On by default, from 1 KiB on.
     pub compress: Option<compress::Settings>,
-    /// The prefix that [`Files::answer`] takes off a path: with `/assets`, the root is `/assets/`. Empty by default.
+    /// Prefix that [`Files::answer`] takes off a path: with `/assets`, the root is `/assets/`.
+    /// Empty by default.
     pub strip: String,
-    /// `Cache-Control` of responses that carry a file or say that it has not changed (200, 206, 304). None by default.
+    /// `Cache-Control` of responses that carry a file or say that it has not changed (200, 206,
+    /// 304). None by default.
     pub cache_control: Option<String>,
-    /// Fields of every response, name and value. None by default.
+    /// Name and value of fields that every response gets. None by default.
     pub headers: Vec<(String, String)>,
-    /// What may be remembered, over all workers: each has its share.
+    /// Bounds of the caches, over all workers. Each worker has an equal share.
     pub cache: CacheLimits,
 }
 
@@ -98,11 +105,12 @@ impl Default for Options {
     }
 }
 
-/// A handler for files. A clone is the same, with the same cache; what the workers remember for it goes within seconds
-/// of the last clone.
+/// A handler for files. A clone shares the folder, the options and the caches. The workers free
+/// their caches within seconds after the last clone is dropped.
 ///
-/// `GET` and `HEAD` are answered with validators (a strong `ETag`, `Last-Modified`), conditions and ranges; a file that
-/// changes is noticed within a second. Names cannot lead out of the folder, neither by `..` nor by links.
+/// `GET` and `HEAD` support validators (a strong `ETag`, `Last-Modified`), conditional fields and
+/// ranges. A change of a file is noticed within a second. No name leads out of the folder, neither
+/// by `..` nor by a symbolic link.
 ///
 /// ```
 /// use osier_web::files::Files;
@@ -115,7 +123,8 @@ pub struct Files {
     site: Arc<Site>,
 }
 
-/// What is served, and how. Shared by all workers; immutable.
+/// The source and the options of one [`Files`]. All workers share it. It is immutable but for the
+/// store of encoded forms.
 pub(crate) struct Site {
     source: Source,
     options: Options,
@@ -123,10 +132,10 @@ pub(crate) struct Site {
     encoded: Store,
 }
 
-/// Where the files come from.
+/// The place of the files.
 enum Source {
     Folder(Root),
-    /// By the canonical path.
+    /// Pages by canonical path.
     Embedded(HashMap<String, Arc<Resource>>),
 }
 
@@ -135,38 +144,41 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// Those of `open(2)`: `NotFound`, `NotADirectory` for anything but a folder, `PermissionDenied`.
+    /// Errors of `open(2)`: `NotFound`, `NotADirectory` for anything but a folder,
+    /// `PermissionDenied`.
     ///
     /// # Blocks the thread
     ///
-    /// For as long as the disk takes.
+    /// As long as the disk takes.
     pub fn open(folder: impl AsRef<Path>) -> io::Result<Files> {
         Files::with(folder, Options::default())
     }
 
-    /// Serves `folder`.
+    /// Serves `folder` with `options`.
     ///
     /// # Errors
     ///
-    /// As [`Files::open`], and `InvalidInput` for a name or value among the headers that HTTP does not allow.
+    /// As [`Files::open`], and `InvalidInput` for a field name or value that HTTP does not allow.
     ///
     /// # Blocks the thread
     ///
-    /// For as long as the disk takes.
+    /// As long as the disk takes.
     pub fn with(folder: impl AsRef<Path>, options: Options) -> io::Result<Files> {
         Files::of(Source::Folder(Root::open(folder.as_ref())?), options)
     }
 
-    /// Serves pages inside the binary: path (`/`, `/style.css`), content type, bytes. Every other path is 404.
+    /// Serves pages inside the binary, given as path (`/`, `/style.css`), content type and bytes.
+    /// Every other path gets 404.
     pub fn embedded<'a>(pages: impl IntoIterator<Item = (&'a str, &'a str, &'a [u8])>) -> Files {
         Files::embedded_with(pages, Options::default()).expect("there are no headers to refuse")
     }
 
-    /// As [`Files::embedded`], with options; only their headers and compression matter.
+    /// Serves pages as [`Files::embedded`] does, with `options`. `index`, `listing`, `hidden` and
+    /// `precompressed` have no effect.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a name or value among the headers that HTTP does not allow.
+    /// `InvalidInput` for a field name or value that HTTP does not allow.
     pub fn embedded_with<'a>(
         pages: impl IntoIterator<Item = (&'a str, &'a str, &'a [u8])>,
         options: Options,
@@ -200,16 +212,18 @@ impl Files {
         })
     }
 
-    /// A handler for [`Router::mount`] and [`Router::fallback`]: answers by [`Request::rest`], whatever [`Options::strip`] is.
+    /// Makes a handler for [`Router::mount`] and [`Router::fallback`]. It responds by
+    /// [`Request::rest`], whatever [`Options::strip`] is.
     pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static {
         move |request| self.answer_below(request.mount_point(), request)
     }
 
-    /// A router that answers everything below `prefix`, for [`Router::nest`] at the empty prefix.
+    /// Makes a router that serves everything below `prefix`, for [`Router::nest`] at the empty
+    /// prefix.
     ///
     /// # Panics
     ///
-    /// When `prefix` is neither empty nor begins with `/`.
+    /// Panics if `prefix` is neither empty nor begins with `/`.
     pub fn below(self, prefix: &str) -> Router {
         Router::new().mount(prefix, self.handler())
     }

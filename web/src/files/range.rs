@@ -1,39 +1,40 @@
 //! The Range and If-Range fields: which bytes of a file of known length a GET asks for.
 //!
-//! Called by `answer.rs` once the conditional fields let the request proceed. Of a list of ranges, those that overlap or
-//! nearly touch become one, so that nothing is sent twice; more than [`MOST`] are answered with the whole file, which RFC
-//! 9110 section 14.2 allows.
+//! Ranges that overlap or nearly touch are joined, so that nothing is sent twice. A request with
+//! more than [`MOST`] ranges gets the whole file, which RFC 9110 section 14.2 allows.
 //!
 //! Source: RFC 9110 sections 14.1.2, 14.2, 15.3.7.2, 13.1.5.
 
 use super::conditional::{Validators, strong_match};
 
-/// Ranges of one request. Players and PDF viewers ask for two or three.
+/// Most ranges of one request. Media players and PDF viewers ask for two or three.
 const MOST: usize = 16;
 
-/// Ranges with no more bytes than this in between are sent as one: a part's own head is as long.
+/// Largest gap, in bytes, between two ranges that are sent as one. The head of a part is about as
+/// long.
 const GAP: u64 = 80;
 
-/// What to send.
+/// The part of a file that is sent.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub enum Selection {
-    /// The whole file, 200.
+    /// The whole file, with 200.
     Whole,
-    /// `first..=last`, 206 with Content-Range.
+    /// Bytes `first..=last`, with 206 and Content-Range.
     Part {
         /// Offset of the first byte.
         first: u64,
         /// Offset of the last byte, at least `first` and below the length.
         last: u64,
     },
-    /// At least two, first and last byte of each, that neither overlap nor touch, in the order in which they were asked for:
-    /// 206 with multipart/byteranges.
+    /// At least two ranges, as first and last byte, with 206 and multipart/byteranges. They neither
+    /// overlap nor touch. They are in the order in which the client asked.
     Parts(Vec<(u64, u64)>),
-    /// Nothing of it exists, 416 with `Content-Range: bytes */length`.
+    /// None, because no range exists in the file: 416 with `Content-Range: bytes */length`.
     Unsatisfiable,
 }
 
-/// Reads a Range field against a file of `length` bytes. What is not understood is ignored, as the RFC demands.
+/// Reads a Range field against a file of `length` bytes. A field that is not understood is ignored,
+/// as RFC 9110 section 14.2 demands.
 pub fn select(range: &[u8], length: u64) -> Selection {
     let Some(set) = range_set(range) else {
         return Selection::Whole;
@@ -53,7 +54,7 @@ pub fn select(range: &[u8], length: u64) -> Selection {
             None => return Selection::Whole,
             Some(Spec::Part(first, last)) => join(&mut parts, first, last),
             Some(Spec::Nothing) => {}
-            // Nothing can be said with Content-Range about an empty file.
+            // Content-Range cannot describe an empty file.
             Some(Spec::Empty) => return Selection::Whole,
         }
     }
@@ -65,16 +66,16 @@ pub fn select(range: &[u8], length: u64) -> Selection {
     }
 }
 
-/// One member of the list.
+/// One range of the list.
 enum Spec {
     Part(u64, u64),
-    /// Beyond the end, or no byte at all.
+    /// A range beyond the end, or of no byte.
     Nothing,
-    /// The end of a file that has none.
+    /// A suffix of an empty file.
     Empty,
 }
 
-/// `None` when it is malformed.
+/// Reads one range. `None` if it is malformed.
 fn read(spec: &[u8], length: u64) -> Option<Spec> {
     let dash = spec.iter().position(|&byte| byte == b'-')?;
     Some(match (&spec[..dash], &spec[dash + 1..]) {
@@ -95,10 +96,11 @@ fn read(spec: &[u8], length: u64) -> Option<Spec> {
     })
 }
 
-/// Adds a part, which takes up all those it touches; they stand where the first of them stood.
+/// Adds a range and joins it with all that it touches. The result takes the place of the first of
+/// them.
 fn join(parts: &mut Vec<(u64, u64)>, mut first: u64, mut last: u64) {
     let mut place = parts.len();
-    // What has grown may touch others.
+    // The joined range may touch others.
     while let Some(at) = parts
         .iter()
         .position(|&(theirs, end)| theirs <= last.saturating_add(GAP + 1) && first <= end.saturating_add(GAP + 1))
@@ -110,7 +112,7 @@ fn join(parts: &mut Vec<(u64, u64)>, mut first: u64, mut last: u64) {
     parts.insert(place.min(parts.len()), (first, last));
 }
 
-/// Whether an If-Range field, when there is one, lets the Range field count.
+/// Whether the Range field counts: there is no If-Range field, or it still holds.
 pub fn still_valid(if_range: Option<&[u8]>, validators: &Validators<'_>) -> bool {
     let Some(value) = if_range.map(<[u8]>::trim_ascii) else {
         return true;
@@ -118,18 +120,19 @@ pub fn still_valid(if_range: Option<&[u8]>, validators: &Validators<'_>) -> bool
     if value.starts_with(b"\"") || value.starts_with(b"W/") {
         return strong_match(value, validators.etag);
     }
-    // Only the very date we sent counts: a later one is no evidence about the bytes the client holds. Nor is any date,
-    // where the client may hold a part of another form: it would put together two encodings.
+    // Only the exact date that the server sent counts. A later date proves nothing about the bytes
+    // that the client has. No date counts if the client may have a part of another form: the two
+    // parts would be of different encodings.
     !validators.varies && validators.modified.is_some() && super::conditional::date(value) == validators.modified
 }
 
-/// The part after `bytes=`; other units are none of ours.
+/// Returns the part after `bytes=`. Other units are not supported.
 fn range_set(range: &[u8]) -> Option<&[u8]> {
     let (unit, set) = range.split_at_checked(6)?;
     unit.eq_ignore_ascii_case(b"bytes=").then_some(set)
 }
 
-/// One or more digits; a number too large for the type is as good as the largest.
+/// Reads one or more digits. A number that is too large for the type counts as the largest.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -202,7 +205,7 @@ mod tests {
             // Gaps of 80 bytes and of 81.
             ("0-9,90-99", Part { first: 0, last: 99 }),
             ("0-9,91-99", Parts(vec![(0, 9), (91, 99)])),
-            // The third joins the first two, which stay in the place of the earlier.
+            // The third range joins the first two. They keep the place of the earlier one.
             (
                 "1000-1099,5000-5099,1200-1299,1050-1250",
                 Parts(vec![(1000, 1299), (5000, 5099)]),

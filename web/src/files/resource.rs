@@ -1,10 +1,10 @@
-//! A file as it is answered: its bytes or an open descriptor, its validators, its fields, and the same for its encoded
-//! siblings.
+//! A file as it is served: its bytes or an open descriptor, its validators, its response fields,
+//! and the same for its encoded siblings.
 //!
-//! Made by [`load`] for `answer.rs`, on a worker when all of it is in the kernel's memory, otherwise on the blocking
-//! pool; then shared, immutable, by the cache and by responses that are being sent. What a name meant is decided once,
-//! when it is opened: size, date, tag and bytes all come from that one descriptor, so that a file replaced meanwhile is
-//! served whole, either the old or the new one.
+//! [`load`] makes a resource on a worker while all of the file is in the kernel's memory, otherwise
+//! on the blocking pool. A resource is immutable. The cache and the responses in flight share it.
+//! All facts about a form (size, date, tag, bytes) come from one descriptor. If a file is replaced
+//! meanwhile, a client gets either the old file or the new one, but whole.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -26,22 +26,22 @@ use super::root::{Found, Identity, Root};
 use crate::compress::is_compressible;
 use crate::compress::negotiate::Coding;
 
-/// Files up to this many bytes are kept in memory; larger ones are sent from the page cache.
+/// Largest file that is kept in memory, in bytes. Larger files are sent from the page cache.
 pub const SMALL: u64 = 32 * 1024;
 
-/// A file changed so recently, when it was read, may change again without a new date: such an entry is never taken for
-/// unchanged.
+/// Age from which a file's date is trusted. A younger file may change again without getting a new
+/// date, so its entry is never taken as unchanged.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// The last second that an HTTP date can name.
 const LAST_DATE: u64 = 253_402_300_799;
 
-/// How far [`load`] may go.
+/// Whether [`load`] may wait for a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing that could wait for a disk: `WouldBlock` instead.
+    /// Never wait. Return `WouldBlock` instead.
     Cached,
-    /// Whatever it takes.
+    /// Wait as long as it takes.
     Blocking,
 }
 
@@ -50,46 +50,47 @@ pub enum Access {
 pub struct Resource {
     /// The file itself.
     pub plain: Variant,
-    /// Its content type.
+    /// Content type.
     pub mime: Arc<str>,
     /// Siblings that exist and are not older than the file, in the order of [`Coding::ALL`].
     pub encoded: [Option<Variant>; 3],
-    /// Forms that were made of it, where there is no sibling.
+    /// Encoded forms that the server made, for codings without a sibling.
     pub made: Known,
-    /// Whether such forms may be made.
+    /// Whether encoded forms may be made.
     is_encodable: bool,
     settled: bool,
 }
 
-/// One of the forms of a file.
+/// One form of a file: the file itself or an encoding of it.
 #[derive(Debug)]
 pub struct Variant {
-    /// Of the file; with the size of this form.
+    /// Identity of the file, with the size of this form.
     pub identity: Identity,
-    /// The bytes.
+    /// Bytes of this form.
     pub content: Content,
-    /// Strong, with its quotes.
+    /// Strong entity tag, with its quotes.
     pub etag: String,
-    /// Seconds since 1970, where there is a Last-Modified.
+    /// Last-Modified in seconds since 1970, if there is one.
     pub modified: Option<u64>,
-    /// There are others for the same path, and clients choose.
+    /// Whether the path has other forms, among which clients choose.
     varies: bool,
     /// Fields of every 200 and 206.
     pub fields: Fields,
-    /// Fields of every 304: what a cache needs, and none that describe a body which is not there (RFC 9110 15.4.5).
+    /// Fields of every 304: those that a cache needs, and none that describes the absent body (RFC
+    /// 9110 section 15.4.5).
     pub unchanged: Fields,
 }
 
-/// Where the bytes are.
+/// The place of the bytes.
 #[derive(Debug)]
 pub enum Content {
     /// In memory.
     Memory(Arc<Vec<u8>>),
-    /// In a file that is open.
+    /// In an open file.
     Disk(Arc<File>),
 }
 
-/// What a name led to.
+/// The result of loading a name.
 #[derive(Debug)]
 pub enum Loaded {
     /// A file.
@@ -100,23 +101,26 @@ pub enum Loaded {
     Special,
 }
 
-/// Which encoded forms there may be.
+/// Which encoded forms are allowed.
 #[derive(Debug, Clone, Copy)]
 pub struct Forms {
-    /// Siblings count.
+    /// Whether siblings are looked for.
     pub siblings: bool,
-    /// They may be made, of files of at least so many bytes.
+    /// Smallest file, in bytes, for which the server makes encoded forms. `None` if it makes none.
     pub made: Option<u64>,
 }
 
-/// Opens `name` and, if they count, its siblings. Where nothing has changed since `previous`, that is the answer and no byte is read.
+/// Opens `name` and, if `forms` allows, its siblings. If nothing has changed since `previous`,
+/// returns `previous` and reads no byte.
 ///
 /// # Blocks the thread
-/// with [`Access::Blocking`], for as long as the disk takes.
+///
+/// As long as the disk takes, with [`Access::Blocking`].
 ///
 /// # Errors
-/// Those of [`Root::find`], for `name` itself: a sibling that cannot be had is not there. `WouldBlock` with
-/// [`Access::Cached`].
+///
+/// Errors of [`Root::find`] for `name` itself. A sibling that cannot be opened is ignored.
+/// `WouldBlock` with [`Access::Cached`].
 pub fn load(
     root: &Root,
     name: &[u8],
@@ -174,17 +178,19 @@ pub fn load(
         mime: mime.into(),
         encoded,
         made: Known::default(),
-        // What may change again without a new date would be kept under the wrong name.
+        // An encoded form of a file that may change without a new date would be stored under a
+        // stale identity.
         is_encodable: shrinks && settled,
         settled,
     })))
 }
 
 impl Resource {
-    /// A page inside the binary.
+    /// Makes the resource of a page inside the binary.
     pub fn embedded(bytes: &[u8], mime: &str, encoded_from: Option<u64>) -> Resource {
         use std::hash::{Hash, Hasher};
-        // Tells one release's page from another's; SipHash with the fixed key of `DefaultHasher::new`.
+        // The hash tells the page of one release from that of another. It is SipHash with the fixed
+        // key of `DefaultHasher::new`.
         let mut hasher = std::hash::DefaultHasher::new();
         bytes.hash(&mut hasher);
         let hash = hasher.finish();
@@ -208,7 +214,7 @@ impl Resource {
         }
     }
 
-    /// One of its forms, made of it.
+    /// Makes the form of this file that `bytes` hold.
     pub fn encoded_as(&self, coding: Coding, etag: String, bytes: Vec<u8>) -> Variant {
         let identity = Identity {
             size: bytes.len() as u64,
@@ -218,7 +224,8 @@ impl Resource {
         Variant::new(identity, content, etag, modified, &self.mime, Some(coding), true)
     }
 
-    /// The codings it can be had in, with those that may be made: what lies there first, and the denser before the others.
+    /// Yields the codings that the file has, then those in `made` that the server may make. Each
+    /// group is in the order of [`Coding::ALL`], the denser first.
     pub fn offered(&self, made: &[Coding]) -> impl Iterator<Item = Coding> {
         let lies_there = |coding: &Coding| self.encoded[*coding as usize].is_some();
         let siblings = Coding::ALL.into_iter().filter(lies_there);
@@ -239,7 +246,7 @@ impl Weigh for Arc<Resource> {
             Content::Memory(bytes) => bytes.len(),
             Content::Disk(_) => 0,
         });
-        // The fields, tags and boxes around them: about this much for each form.
+        // 512 is an estimate of the fields, tags and boxes of one form.
         contents.map(|bytes| bytes + 512).sum()
     }
 
@@ -265,7 +272,8 @@ impl Variant {
             None => format!("\"{nanos:x}-{size:x}\""),
             Some(coding) => format!("\"{nanos:x}-{size:x}{}\"", coding.suffix()),
         };
-        // RFC 9110 8.8.2.1: never later than the date of the response, so a file from the future has none.
+        // RFC 9110 section 8.8.2.1: Last-Modified is never later than the date of the response. A
+        // file from the future has none.
         let modified = u64::try_from(identity.modified)
             .ok()
             .filter(|&at| at <= LAST_DATE && UNIX_EPOCH + Duration::from_secs(at) <= now);
@@ -302,12 +310,12 @@ impl Variant {
         }
     }
 
-    /// Bytes of the whole.
+    /// Returns the length in bytes.
     pub fn length(&self) -> u64 {
         self.identity.size
     }
 
-    /// For the conditional fields.
+    /// Returns the validators for the conditional fields.
     pub fn validators(&self) -> Validators<'_> {
         Validators {
             etag: &self.etag,
@@ -318,8 +326,8 @@ impl Variant {
 }
 
 impl Content {
-    /// Reads a small file. One that turns out shorter than it said is being changed right now: it is sent like a large
-    /// one, whose end is checked while it is sent.
+    /// Reads a small file into memory. A file that is shorter than its metadata says is being
+    /// changed now. It is sent like a large file, whose end is checked while it is sent.
     fn of(file: File, size: u64, access: Access) -> io::Result<Content> {
         if size > SMALL {
             return Ok(Content::Disk(Arc::new(file)));
@@ -355,7 +363,8 @@ fn shrinks(encoded_from: Option<u64>, size: u64, mime: &str) -> bool {
     encoded_from.is_some_and(|min| is_in_bounds(size, min)) && is_compressible(mime.as_bytes())
 }
 
-/// The fields with a body and those without, from what both have.
+/// Makes the fields of a response with a body, and those of one without, from the fields that both
+/// have.
 fn complete(cached: Response, mime: &str, coding: Option<Coding>) -> (Fields, Fields) {
     let unchanged = cached.into_fields();
     let whole = Response::new(StatusCode::OK).with_fields(&unchanged);
@@ -373,7 +382,7 @@ fn find(root: &Root, name: &[u8], access: Access) -> io::Result<Found> {
     }
 }
 
-/// Fills `bytes` from the page cache; false if the file has ended before.
+/// Fills `bytes` from the page cache. `false` if the file ends before.
 fn read_cached(file: &File, bytes: &mut [u8]) -> io::Result<bool> {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -386,7 +395,7 @@ fn read_cached(file: &File, bytes: &mut [u8]) -> io::Result<bool> {
             Ok(0) => return Ok(false),
             Ok(count) => filled += count,
             Err(Errno::INTR) => {}
-            // EAGAIN: not in memory; EOPNOTSUPP: a file system that cannot tell.
+            // EAGAIN: not in memory. EOPNOTSUPP, EINVAL: the file system cannot say.
             Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL) => return Err(io::ErrorKind::WouldBlock.into()),
             Err(errno) => return Err(errno.into()),
         }
@@ -394,7 +403,7 @@ fn read_cached(file: &File, bytes: &mut [u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A file's date, which may lie before 1970 or farther ahead than the clock can say.
+/// Converts the date of a file. It may lie before 1970 or beyond the range of the clock.
 fn seconds(at: i64) -> SystemTime {
     match u64::try_from(at) {
         Ok(at) => UNIX_EPOCH + Duration::from_secs(at.min(LAST_DATE)),
@@ -413,7 +422,7 @@ mod tests {
     };
     const BOTH: [Access; 2] = [Access::Cached, Access::Blocking];
 
-    /// Loads from the page cache when the machine allows, so that both ways are compared.
+    /// Loads from the page cache if the machine allows it, so that both ways are compared.
     fn loaded(root: &Root, name: &str, access: Access, previous: Option<&Arc<Resource>>) -> Arc<Resource> {
         let mut result = load(root, name.as_bytes(), access, FORMS, previous);
         if access == Access::Cached
@@ -507,12 +516,12 @@ mod tests {
             &first,
             &loaded(&root, "a.txt", Access::Blocking, Some(&first))
         ));
-        // Same size, same date, another file under the name.
+        // The name now means another file of the same size and date.
         age(&folder.write("b.txt", "two"), then);
         std::fs::rename(folder.path().join("b.txt"), &path).unwrap();
         let second = loaded(&root, "a.txt", Access::Blocking, Some(&first));
         assert!(matches!(&second.plain.content, Content::Memory(bytes) if ***bytes == *b"two"));
-        // A new sibling changes the whole.
+        // A new sibling changes the resource.
         age(&folder.write("a.txt.gz", "gz"), then);
         assert_eq!(
             loaded(&root, "a.txt", Access::Blocking, Some(&second))

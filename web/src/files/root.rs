@@ -1,16 +1,18 @@
-//! The folder that is served, as a descriptor, and the only door to what lies in it: nothing outside is ever opened.
+//! The served folder, as a descriptor. It opens the files below it and never anything outside.
 //!
-//! Called by `answer.rs` and `listing.rs` with names from `target.rs`. Two ways in, chosen once when the folder is
-//! opened:
+//! There are two ways to open a name. [`Root::open`] finds out which one the system allows:
 //!
-//! - `openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)` (Linux 5.6): the kernel refuses every path and every link that
-//!   leads out. With `RESOLVE_CACHED` (5.12) it also promises not to touch a disk on the way, so that
-//!   [`Root::find_cached`] may be called on a worker.
-//! - elsewhere, or where a sandbox forbids that call, a walk of our own: each step is one `openat(O_NOFOLLOW)` from a
-//!   descriptor we hold, links are read and walked by us, and `..` returns to a descriptor we came through. No step can
-//!   leave, whatever others rename.
+//! - `openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)` (Linux 5.6): the kernel refuses every path
+//!   and every link that leads out. With `RESOLVE_CACHED` (5.12) the kernel does not touch a disk
+//!   either, so that a worker may call [`Root::find_cached`].
+//! - Elsewhere, or where a sandbox forbids that call: a walk in this file. Each step is one
+//!   `openat(O_NOFOLLOW)` from a descriptor that the walk holds. The walk reads and follows links
+//!   itself, and `..` returns to a descriptor that it came through. No step can leave the folder,
+//!   whatever other processes rename.
 //!
-//! Links inside the folder are followed as long as they stay inside; an absolute link does not. Files are opened with
+//! The walk also opens a name for which the kernel's way has failed 8 times because of renames.
+//!
+//! Links that stay inside the folder are followed. Absolute links are not. Files are opened with
 //! O_NONBLOCK, so that a FIFO without a writer opens at once and can be refused by its type.
 
 use std::fs::{File, Metadata};
@@ -22,52 +24,54 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
-/// Links followed for one name before it counts as a loop, as in Linux itself.
+/// Most links that are followed for one name before it counts as a loop, as in Linux.
 const MAX_LINKS: usize = 40;
 
-/// What the walk opens between the root and the last segment.
+/// Flags of the folders that the walk opens on its way.
 const STEP: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A served folder. Shared by all workers; immutable.
+/// A served folder. All workers share it. It is immutable.
 #[derive(Debug)]
 pub struct Root {
     dir: OwnedFd,
-    /// Whether openat2 works here, and whether it knows RESOLVE_CACHED.
+    /// Whether openat2 works here.
     kernel_walks: bool,
+    /// Whether openat2 also knows RESOLVE_CACHED.
     cached_lookups: bool,
 }
 
-/// What a name turned out to be.
+/// The result of opening a name.
 #[derive(Debug)]
 pub enum Found {
     /// A regular file, open for reading.
     File(File, Identity),
     /// A folder, open for reading.
     Folder(File),
-    /// A FIFO, socket or device: never read, closed again.
+    /// A FIFO, socket or device. It is closed again and never read.
     Special,
 }
 
-/// What tells one state of a file from another without reading it.
+/// Metadata that tells one state of a file from another.
 #[derive(Debug, PartialEq, Eq, Clone, Copy, Hash)]
 pub struct Identity {
-    /// Device and inode: another file was renamed over the name.
+    /// Device. Device and inode change when another file is renamed over the name.
     pub device: u64,
-    /// See `device`.
+    /// Inode.
     pub inode: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Seconds since 1970 of the last change of the content.
+    /// Last change of the content, in seconds since 1970.
     pub modified: i64,
-    /// Nanoseconds beyond `modified`.
+    /// Nanoseconds of the last change beyond `modified`.
     pub modified_nanos: i64,
 }
 
 impl Root {
-    /// Opens a folder to be served.
+    /// Opens the folder `path`.
     ///
     /// # Errors
-    /// Those of `open(2)`; `NotADirectory` for anything but a folder.
+    ///
+    /// Errors of `open(2)`. `NotADirectory` for anything but a folder.
     pub fn open(path: &Path) -> io::Result<Root> {
         let dir = openat(
             CWD,
@@ -80,14 +84,14 @@ impl Root {
             kernel_walks: true,
             cached_lookups: true,
         };
-        // Any refusal counts as "not here": old kernels say ENOSYS, sandboxes EPERM, and EINVAL is a flag that is not
-        // known.
+        // Any other error means that the call is missing: old kernels return ENOSYS, sandboxes
+        // EPERM, and EINVAL is an unknown flag.
         root.cached_lookups = !matches!(root.by_kernel(b"", OFlags::PATH, true), Err(error) if error != Errno::AGAIN);
         root.kernel_walks = root.by_kernel(b"", OFlags::PATH, false).is_ok();
         Ok(root)
     }
 
-    /// The same folder, served without openat2.
+    /// Opens the folder `path` as on a machine without openat2.
     #[cfg(test)]
     pub fn without_openat2(path: &Path) -> io::Result<Root> {
         Ok(Root {
@@ -97,22 +101,25 @@ impl Root {
         })
     }
 
-    /// Opens what `name` (without a leading slash) stands for.
+    /// Opens `name`, a path without a leading slash.
     ///
     /// # Blocks the thread
-    /// for as long as the disk takes.
+    ///
+    /// As long as the disk takes.
     ///
     /// # Errors
-    /// `NotFound` also for a name or link that leads out of the root, for loops, and for names that are too long;
-    /// `PermissionDenied`; others as they come.
+    ///
+    /// `NotFound`, also for a name or link that leads out of the root, for loops and for names that
+    /// are too long. `PermissionDenied`. Other errors of the system unchanged.
     pub fn find(&self, name: &[u8]) -> io::Result<Found> {
         classify(self.descend(name, OFlags::RDONLY | OFlags::NONBLOCK))
     }
 
-    /// As [`Root::find`] for a name whose way is in the kernel's cache.
+    /// Opens `name` if the kernel has every step to it in memory.
     ///
     /// # Errors
-    /// As for `find`, and `WouldBlock` if a disk might have to be asked, or the kernel cannot tell.
+    ///
+    /// As [`Root::find`], and `WouldBlock` if the kernel may have to ask a disk or cannot tell.
     pub fn find_cached(&self, name: &[u8]) -> io::Result<Found> {
         if !(self.kernel_walks && self.cached_lookups) {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -120,21 +127,24 @@ impl Root {
         classify(self.by_kernel(name, OFlags::RDONLY | OFlags::NONBLOCK, true))
     }
 
-    /// The metadata of what `name` stands for, whatever its type; opens nothing but the path.
+    /// Returns the metadata of `name`, whatever its type. Only the path is opened.
     ///
     /// # Blocks the thread
-    /// for as long as the disk takes.
+    ///
+    /// As long as the disk takes.
     ///
     /// # Errors
-    /// As for [`Root::find`].
+    ///
+    /// As [`Root::find`].
     pub fn metadata(&self, name: &[u8]) -> io::Result<Metadata> {
         File::from(self.descend(name, OFlags::PATH).map_err(plain)?).metadata()
     }
 
-    /// As [`Root::metadata`] for a name whose way is in the kernel's cache.
+    /// Returns the metadata of `name` if the kernel has every step to it in memory.
     ///
     /// # Errors
-    /// As for `metadata`, and `WouldBlock` if a disk might have to be asked, or the kernel cannot tell.
+    ///
+    /// As [`Root::metadata`], and `WouldBlock` if the kernel may have to ask a disk or cannot tell.
     pub fn metadata_cached(&self, name: &[u8]) -> io::Result<Metadata> {
         if !(self.kernel_walks && self.cached_lookups) {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -146,7 +156,8 @@ impl Root {
         if !self.kernel_walks {
             return self.walk(name, flags);
         }
-        // EAGAIN: something was renamed while the kernel followed a `..` in a link, so it cannot vouch for the result.
+        // EAGAIN: another process renamed something while the kernel followed a `..`, so the kernel
+        // cannot vouch for the result.
         for _ in 0..8 {
             match self.by_kernel(name, flags, false) {
                 Err(Errno::AGAIN) => {}
@@ -163,7 +174,7 @@ impl Root {
         openat2(&self.dir, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 
-    /// Opens `name` one segment at a time. `trail` holds the folders passed, the root not among them.
+    /// Opens `name` one segment at a time. `trail` holds the folders on the way, without the root.
     fn walk(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let mut trail: Vec<OwnedFd> = Vec::new();
         let mut todo: Vec<Vec<u8>> = segments(name).collect();
@@ -189,8 +200,8 @@ impl Root {
             } else if todo.is_empty() && !kind.is_dir() {
                 return match flags.contains(OFlags::PATH) {
                     true => Ok(step),
-                    // Opened by name a second time: a link put there meanwhile is refused, another file is simply the
-                    // newer one.
+                    // The name is opened a second time. A link that was put there meanwhile is
+                    // refused. Another file is simply the newer one.
                     false => openat(
                         here,
                         segment.as_slice(),
@@ -214,7 +225,7 @@ impl Root {
 }
 
 impl Identity {
-    /// Reads it off metadata.
+    /// Reads the identity from metadata.
     pub fn of(metadata: &Metadata) -> Identity {
         Identity {
             device: metadata.dev(),
@@ -226,7 +237,7 @@ impl Identity {
     }
 }
 
-/// The segments of a relative path, last one first, as the walk pops them.
+/// Yields the segments of a relative path, the last one first, because the walk pops them.
 fn segments(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     path.split(|&byte| byte == b'/')
         .rev()
@@ -237,7 +248,7 @@ fn segments(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 fn classify(opened: Result<OwnedFd, Errno>) -> io::Result<Found> {
     let file = match opened {
         Ok(fd) => File::from(fd),
-        // What open(2) says of a socket, and of a device without a driver.
+        // `open(2)` returns these for a socket and for a device without a driver.
         Err(Errno::NXIO | Errno::NODEV) => return Ok(Found::Special),
         Err(errno) => return Err(plain(errno)),
     };
@@ -251,7 +262,7 @@ fn classify(opened: Result<OwnedFd, Errno>) -> io::Result<Found> {
     })
 }
 
-/// Folds the kernel's ways to say "there is nothing here for you" into one kind.
+/// Maps the kernel's errors for a name that leads nowhere to `NotFound`.
 fn plain(errno: Errno) -> io::Error {
     match errno {
         Errno::XDEV | Errno::LOOP | Errno::NAMETOOLONG | Errno::NOTDIR => io::ErrorKind::NotFound.into(),
@@ -267,7 +278,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use testkit::Folder;
 
-    /// Both ways in, over the same folder.
+    /// Opens the same folder in both ways.
     fn both(folder: &Path) -> [(&'static str, Root); 2] {
         let (kernel, walk) = (Root::open(folder).unwrap(), Root::without_openat2(folder).unwrap());
         if !kernel.kernel_walks {
@@ -348,7 +359,7 @@ mod tests {
                 ("missing/a.txt", "NotFound"),
                 ("a.txt/b", "NotFound"),
                 (&long, "NotFound"),
-                // Never made by `target.rs`, held back all the same.
+                // `target.rs` never makes these names. The root refuses them all the same.
                 ("../outside.txt", "NotFound"),
                 ("sub/../../outside.txt", "NotFound"),
                 ("/etc/passwd", "NotFound"),

@@ -1,39 +1,41 @@
-//! The name of a file below the root, from the path of a request.
+//! The file name below the root that the path of a request means.
 //!
-//! No file system is asked here. The path is read by [`Path`], so the name is decoded once and holds no empty or dot segment
-//! and no control; a name holds no slash or backslash either. `root.rs` guards the same border a second time, in the kernel.
+//! This module makes no system call. [`Path`] reads the path, so the name is decoded once and has
+//! no empty segment, dot segment or control character. No segment contains a slash or backslash
+//! either. `root.rs` checks the same boundary a second time, with the kernel's help.
 
 use osier_http::path::Path;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-/// Bytes that stand for themselves in a path segment we write: RFC 3986 "unreserved". A colon is encoded, or
-/// `javascript:x` as a file name would be a link with a scheme.
+/// The characters that are written as they are in a path segment: RFC 3986 "unreserved". A colon is
+/// encoded, because a file named `javascript:x` would otherwise make a link with a scheme.
 pub const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The one folder with a leading dot that is meant to be read by strangers (RFC 8615).
+/// The one folder with a leading dot that is public (RFC 8615).
 const WELL_KNOWN: &str = ".well-known";
 
 /// A file or folder below the root, as the client named it.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub struct Target {
-    /// Segments joined by `/`, without a leading or trailing one; empty for the root itself.
+    /// Segments joined by `/`, without a leading or trailing slash. Empty for the root itself.
     pub name: Vec<u8>,
-    /// The path ended in `/`: it can only mean a folder.
+    /// Whether the path ends in `/`. Such a path can only name a folder.
     pub folder: bool,
 }
 
 /// Why a path names no file.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Refusal {
-    /// [`Path`] refuses it. Status 400.
+    /// [`Path`] refuses the path. Status 400.
     Malformed,
-    /// A well-formed path that no served file can have: a dotfile, a backslash or an encoded slash inside a name.
-    /// Status 404.
+    /// The path is well-formed, but no served file can have it: a dotfile, or a name with a
+    /// backslash or an encoded slash. Status 404.
     Hidden,
 }
 
 impl Target {
-    /// Reads the path of a request target, without its query. Names that begin with a dot are refused unless `hidden`.
+    /// Reads the path of a request target, without its query. Names that begin with a dot are
+    /// refused unless `hidden` is true.
     pub fn parse(path: &str, hidden: bool) -> Result<Target, Refusal> {
         let path = Path::parse(path).map_err(|_| Refusal::Malformed)?;
         let is_shown = |(depth, name): (usize, &str)| !name.starts_with('.') || (depth == 0 && name == WELL_KNOWN);
@@ -47,8 +49,9 @@ impl Target {
         })
     }
 
-    /// The one spelling of this path with a trailing slash: what `/dir` is redirected to. It starts with exactly one
-    /// slash, so it can never be read as another host's address.
+    /// Returns this path in its canonical spelling, with a trailing slash. It is the redirect of
+    /// `/dir`. It starts with exactly one slash, so no client reads it as the address of another
+    /// host.
     pub fn folder_url(&self) -> String {
         let mut url = String::from("/");
         for segment in self
@@ -62,8 +65,8 @@ impl Target {
         url
     }
 
-    /// Whether the last segment looks like `name.ext`: such a path means a file, never a page of a single-page
-    /// application.
+    /// Whether the last segment looks like `name.ext`. Such a path names a file, never a page of a
+    /// single-page application.
     pub fn has_extension(&self) -> bool {
         let last = self.name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         !self.folder && last.contains(&b'.')
