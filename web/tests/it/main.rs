@@ -12,6 +12,7 @@ use ws_client::masked;
 
 mod bodies;
 mod chat;
+mod clock;
 mod compression;
 mod curl;
 mod disk_full;
