@@ -1,4 +1,4 @@
-//! A chat: rooms over WebSockets, with a history, for as many as come.
+//! A chat server: rooms over WebSockets, each with a history.
 //!
 //! ```
 //! use osier_web::{Request, Router, chat::{Chat, Options}};
@@ -7,27 +7,31 @@
 //! let router = Router::new().get("/chat", move |request: &mut Request<'_>| chat.join(request));
 //! ```
 //!
-//! A guest connects to `/chat?room=lobby&name=Ada` and sends JSON texts, `{"text": "…"}`. It gets
+//! A guest connects to `/chat?room=lobby&name=Ada` and sends JSON texts, `{"text": "…"}`. It
+//! receives:
 //!
 //! | message | when |
 //! |---|---|
 //! | `{"is": "history", "lines": […]}` | first: the last lines of the room |
-//! | `{"is": "line", "name": "…", "text": "…", "at": …}` | somebody has said something, at this time in milliseconds since 1970 |
-//! | `{"is": "here", "count": …}` | somebody has come or gone; of a crowd, now and then |
-//! | `{"is": "notice", "text": "…"}` | for this guest alone: its line was not taken, and why |
+//! | `{"is": "line", "name": "…", "text": "…", "at": …}` | a guest has sent a line; `at` is in milliseconds since 1970 |
+//! | `{"is": "here", "count": …}` | the number of guests has changed; rarely sent in large rooms |
+//! | `{"is": "notice", "text": "…"}` | this guest's line was rejected, for the given reason |
 //!
-//! A chat may be [shared](Chat::shared) with other processes over Redis. Lines and histories are then everybody's; who is here is counted in each
-//! process alone.
+//! A chat may be [shared](Chat::shared) with other processes over Redis. Lines and histories are
+//! then common to all processes. The number of guests is counted in each process alone.
 //!
 //! # Protocol
 //!
-//! A guest is a [`Handler`] and holds no stack while it is silent. A line is encoded once and published to the room's topic, which puts
-//! it into the queue of each connection; nothing polls. The room's lock is held while a line enters both history and
-//! topic, and while a guest is given the history and joins: so everybody sees every line once, in one order (of one process: lines that
-//! cross between two may be seen in either).
+//! A guest is a [`Handler`] and holds no stack while it is silent. A line is encoded once and
+//! published to the room's topic, which queues it for each connection.
 //!
-//! A shared chat has one channel of the broker for all of its rooms. What is said here goes to the room at once and to the channel; a fiber, the
-//! relay, puts what others have said into the rooms of this process, and makes those that are not there.
+//! The lock of the room's history is held while a line enters the history and the topic, and while
+//! a guest is sent the history and joins. Every guest thus sees every line once, in one order.
+//! Lines of different processes may be ordered differently in each process.
+//!
+//! A shared chat uses one channel of the broker for all its rooms. A line goes to the local room at
+//! once and to the channel. The relay, a fiber, delivers lines of other processes to the local
+//! rooms, and creates the rooms that are missing.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -45,37 +49,39 @@ use crate::pubsub::{self, Payload};
 use crate::ws::{self, Close, Frame, Handler, Message, Origins, Sender};
 use crate::{Request, Response};
 
-/// The room of who names none.
+/// Room of a guest that names none.
 const LOBBY: &str = "lobby";
 
-/// Letters of a room's name and of a guest's.
+/// Maximum length of a room's name and of a guest's, in characters.
 const NAME_MAX: usize = 32;
 
-/// What JSON adds to a text: a name, quotes and, at the worst, six bytes for one.
+/// Bounds for the JSON encoding of a line: at most six bytes per byte of text, and 64 bytes for the
+/// key and the quotes.
 const JSON_FACTOR: usize = 6;
 const JSON_ROOM: usize = 64;
 
-/// In a room of fewer everybody hears of each who comes and goes; above it, of every 32nd part. Else a crowd that comes hears of
-/// little but itself.
+/// Number of guests from which a room counts as a crowd. Below it every change of the number is
+/// sent to everybody. In a crowd only multiples of a 32nd part are sent; otherwise an arriving
+/// crowd would receive little but its own arrivals.
 const CROWD: usize = 64;
 
-/// Lines of other processes that wait for the relay, which waits for nobody.
+/// Maximum lines of other processes queued for the relay.
 const RELAYED: usize = 1024;
 
-/// What a chat allows.
+/// Limits of a chat.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Lines that a newcomer is shown; 50.
+    /// Lines of history that a new guest receives; 50.
     pub history: usize,
-    /// Bytes of a line; 4,096.
+    /// Maximum bytes of a line; 4,096.
     pub line_bytes: usize,
-    /// Rooms at once; 256. For one more an empty room is given up.
+    /// Maximum rooms; 256. When it is reached, a new room replaces an empty one.
     pub rooms: usize,
-    /// Lines that a guest may say at once; 10.
+    /// Lines that a guest may send at once; 10.
     pub burst: u32,
-    /// And after them one in this time; 500 ms.
+    /// Time after which a guest may send one more line; 500 ms.
     pub line_every: Duration,
-    /// Whose pages may connect.
+    /// Origins whose pages may connect.
     pub origins: Origins,
 }
 
@@ -92,7 +98,7 @@ impl Default for Options {
     }
 }
 
-/// The rooms. A clone has the same ones.
+/// A set of rooms. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Chat(Arc<House>);
 
@@ -104,12 +110,12 @@ struct House {
     shared: Option<Shared>,
 }
 
-/// What a chat has with other processes.
+/// The connection of a chat to other processes.
 #[derive(Debug)]
 struct Shared {
-    /// This house, as the others know it.
+    /// Random number of this house, to recognise its own lines.
     id: u64,
-    /// Until it is started.
+    /// Broker's options, until the link is started.
     broker: Mutex<Option<pubsub::Options>>,
     channel: String,
     link: OnceLock<Link>,
@@ -117,7 +123,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Link {
-    channel: pubsub::Room<Told>,
+    channel: pubsub::Room<RelayedLine>,
     relay: JoinHandle<()>,
 }
 
@@ -127,9 +133,9 @@ impl Drop for Link {
     }
 }
 
-/// A line as other processes are told of it.
+/// A line as it is sent to other processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Told {
+struct RelayedLine {
     from: u64,
     room: String,
     name: String,
@@ -137,14 +143,14 @@ struct Told {
     at: u64,
 }
 
-impl Payload for Told {
+impl Payload for RelayedLine {
     fn to_bytes(&self) -> Cow<'_, [u8]> {
         serde_json::to_vec(self).unwrap_or_default().into()
     }
 
-    fn from_bytes(bytes: &[u8]) -> Option<Told> {
-        let told: Told = serde_json::from_slice(bytes).ok()?;
-        is_room(&told.room).then_some(told)
+    fn from_bytes(bytes: &[u8]) -> Option<RelayedLine> {
+        let line: RelayedLine = serde_json::from_slice(bytes).ok()?;
+        is_room(&line.room).then_some(line)
     }
 }
 
@@ -161,13 +167,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Chat {
-    /// A house without rooms; they are made as guests come.
+    /// Makes a chat without rooms. Rooms are created as guests join.
     pub fn new(options: Options) -> Chat {
         Chat::build(options, None)
     }
 
-    /// The same with other processes: all that name the same channel of a Redis server are one house. Nobody waits for the broker: while it
-    /// is away each process goes on alone. Whoever may publish there may speak in every room.
+    /// Makes a chat that is shared with other processes: all chats on the same channel of a Redis
+    /// server are one. Nothing waits for the broker; while it is unreachable, each process
+    /// continues alone. Every client with the right to publish on that channel can write in every
+    /// room.
     pub fn shared(options: Options, broker: pubsub::Options, channel: &str) -> Chat {
         let mut id = [0; 8];
         getrandom::fill(&mut id).expect("the system has random numbers");
@@ -180,11 +188,12 @@ impl Chat {
         Chat::build(options, Some(shared))
     }
 
-    /// Begins to listen to the other processes of a shared chat; the first guest does so too. A second call does nothing.
+    /// Starts receiving lines of the other processes of a shared chat. Otherwise the first guest
+    /// starts it. A second call does nothing.
     ///
     /// # Panics
     ///
-    /// If the chat is shared, outside of a runtime.
+    /// If the chat is shared and this is called outside of a runtime.
     pub fn start(&self) {
         if let Some(shared) = &self.0.shared {
             shared.start(&self.0);
@@ -208,18 +217,20 @@ impl Chat {
         }))
     }
 
-    /// Answers a guest: the parameters `room` (lower-case letters, digits, `-`; `lobby` if there is none) and `name` of the query say where
-    /// it goes and who it is.
+    /// Upgrades a guest's request to a WebSocket. The query parameters are `room` (lower-case
+    /// letters, digits and `-`; `lobby` by default) and `name`.
+    ///
+    /// A bad room name gets status 400. If every room is in use, a new one gets 503.
     pub fn join(&self, request: &Request<'_>) -> Response {
         let room = request.query_param("room").unwrap_or_default();
         let room = if room.is_empty() { LOBBY } else { &room };
         self.start();
         if !is_room(room) {
-            let why = "the name of a room is up to 32 letters a to z, digits and '-'\n";
+            let why = "a room's name is 1 to 32 characters: a to z, digits and '-'\n";
             return Response::new(StatusCode::BAD_REQUEST).body(why);
         }
         let Some(room) = self.0.room(room) else {
-            return Response::new(StatusCode::SERVICE_UNAVAILABLE).body("all rooms are taken\n");
+            return Response::new(StatusCode::SERVICE_UNAVAILABLE).body("no more rooms can be opened\n");
         };
         let guest = Guest {
             name: name(&request.query_param("name").unwrap_or_default()),
@@ -234,14 +245,15 @@ impl Chat {
 }
 
 impl House {
-    /// The room of that name; `None` if there are too many with somebody in them.
+    /// Finds or creates the room of that name. Returns `None` if too many rooms are in use.
     fn room(&self, name: &str) -> Option<Arc<Room>> {
         let mut rooms = lock(&self.rooms);
         if let Some(room) = rooms.get(name) {
             return Some(room.clone());
         }
         if rooms.len() >= self.options.rooms {
-            // One whom nobody else has in hand, either: a guest that is about to join holds it.
+            // A room is unused if only this table refers to it. A guest that is about to join holds
+            // a reference.
             let is_empty = |room: &Arc<Room>| Arc::strong_count(room) == 1;
             let empty = rooms
                 .iter()
@@ -264,13 +276,13 @@ impl Shared {
         if self.link.get().is_some() {
             return;
         }
-        // Held until the link is there: who comes second finds it.
+        // The lock is held until the link is set, so that a concurrent caller finds it set.
         let mut broker = lock(&self.broker);
         let Some(mut broker) = broker.take() else { return };
         let log: Arc<Log> = Arc::from(broker.log);
         let of_broker = log.clone();
         broker.log = Box::new(move |line| of_broker(line));
-        let channel = broker.connect().room::<Told>(&self.channel);
+        let channel = broker.connect().room::<RelayedLine>(&self.channel);
         let lines = channel.subscribe(RELAYED, Policy::DropOldest);
         let weak = Arc::downgrade(house);
         let relay = osier::fiber::Builder::new().name("chat relay");
@@ -279,25 +291,25 @@ impl Shared {
     }
 }
 
-/// Takes the lines meant for the operator.
+/// Receives log lines for the operator.
 type Log = dyn Fn(fmt::Arguments<'_>) + Send + Sync;
 
-/// The relay's fiber; ends with its house.
-fn relay_lines(house: &Weak<House>, mut lines: Subscriber<Told>, log: &Log) {
+/// Runs the relay's fiber, which ends with its house.
+fn relay_lines(house: &Weak<House>, mut lines: Subscriber<RelayedLine>, log: &Log) {
     let mut lost = 0;
-    while let Ok(told) = lines.recv() {
+    while let Ok(said) = lines.recv() {
         if lines.dropped() > lost {
             let more = lines.dropped() - lost;
             log(format_args!(
-                "chat: up to {more} lines of other servers were not shown here: more than {RELAYED} came at once"
+                "chat: up to {more} lines of other processes were dropped: more than {RELAYED} arrived at once"
             ));
             lost += more;
         }
         let Some(house) = house.upgrade() else { return };
-        let is_ours = house.shared.as_ref().is_some_and(|shared| shared.id == told.from);
-        // Without a place for one more room nobody here is in it.
-        if let (false, Some(room)) = (is_ours, house.room(&told.room)) {
-            room.say(&line(&name(&told.name), &told.text, told.at), house.options.history);
+        let is_ours = house.shared.as_ref().is_some_and(|shared| shared.id == said.from);
+        // If no more room can be created, nobody here is in it.
+        if let (false, Some(room)) = (is_ours, house.room(&said.room)) {
+            room.say(&line(&name(&said.name), &said.text, said.at), house.options.history);
         }
     }
 }
@@ -311,7 +323,7 @@ fn is_room(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(is_letter)
 }
 
-/// A guest's name as others see it.
+/// A guest's name as other guests see it.
 fn name(wanted: &str) -> String {
     let kept = wanted.chars().filter(|letter| !letter.is_control());
     let name: String = kept.take(NAME_MAX).collect();
@@ -322,7 +334,7 @@ fn name(wanted: &str) -> String {
 }
 
 impl Room {
-    /// Says it to everybody, and remembers it.
+    /// Publishes a line and adds it to the history.
     fn say(&self, line: &str, remembered: usize) {
         let frame = Frame::text(line);
         let mut history = lock(&self.history);
@@ -333,7 +345,7 @@ impl Room {
         self.topic.publish(frame);
     }
 
-    /// Tells who is here, after one has come or gone.
+    /// Publishes the number of guests, after one has joined or left.
     fn count(&self) {
         let count = self.topic.subscribers();
         if count < CROWD || count.is_multiple_of(count / 32) {
@@ -346,7 +358,7 @@ fn here(count: usize) -> Frame {
     Frame::text(json!({"is": "here", "count": count}).to_string())
 }
 
-/// What a guest sends.
+/// A line as a guest sends it.
 #[derive(Deserialize)]
 struct Said {
     text: String,
@@ -357,7 +369,7 @@ struct Guest {
     house: Arc<House>,
     room: Arc<Room>,
     sender: Option<Sender>,
-    /// It may say so many at once, counted at this time.
+    /// Lines that the guest may send at once, as of `counted`.
     lines_left: u32,
     counted: Instant,
 }
@@ -426,7 +438,7 @@ impl Handler for Guest {
         if let Some(shared) = &self.house.shared
             && let Some(link) = shared.link.get()
         {
-            link.channel.publish(Told {
+            link.channel.publish(RelayedLine {
                 from: shared.id,
                 room: self.room.name.clone(),
                 name: self.name.clone(),

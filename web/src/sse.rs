@@ -1,4 +1,4 @@
-//! Server-sent events: a response that goes on, in lines a browser's `EventSource` reads.
+//! Server-sent events: a streamed response in the format that a browser's `EventSource` reads.
 //!
 //! ```
 //! use osier::pubsub::{Policy, Topic};
@@ -11,8 +11,8 @@
 //! news.publish(sse::Event::new("osier is green").id("1").into());
 //! ```
 //!
-//! The stream ends when the client leaves: whatever the loop waits for is then cancelled, as in any handler. A client that
-//! does not read makes [`Sink::send`] wait, and ends after the server's write timeout.
+//! The stream ends when the client disconnects: the handler's wait is then cancelled. A client that
+//! does not read suspends [`Sink::send`], which fails after the server's write timeout.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -23,18 +23,19 @@ use osier::pubsub::Subscriber;
 
 use crate::{Request, Response};
 
-/// Between two comments that keep proxies and phones from giving up a silent stream: below the minute that many of them wait.
+/// Interval of the comments that keep a silent stream open. Many proxies and mobile networks close
+/// a silent connection after a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// One event, ready to be sent; share it in an `Arc` to send it to many.
+/// One encoded event. Share it in an `Arc` to send it to many clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Whole lines.
+    /// Complete lines.
     text: String,
 }
 
 impl Event {
-    /// An event with this data; line ends in it arrive as `\n`.
+    /// Makes an event with this data. Line ends in the data arrive as `\n`.
     ///
     /// ```
     /// use osier_web::sse::Event;
@@ -50,25 +51,27 @@ impl Event {
         Event { text }
     }
 
-    /// No event, but what the client is to remember: an id, or how long to wait before it connects again.
+    /// Makes an event without data, which pages do not see. It can set an [id](Event::id) or a
+    /// [reconnection time](Event::retry).
     pub fn empty() -> Event {
         Event { text: String::new() }
     }
 
-    /// What a client that connects again says it has seen last: see [`last_event_id`]. A line end or NUL in it would not arrive, and
-    /// is left out.
+    /// Sets the id, which a client sends when it reconnects: see [`last_event_id`]. Line ends and
+    /// NULs in the id are removed.
     pub fn id(mut self, id: impl AsRef<str>) -> Event {
         push(&mut self.text, "id", &one_line(id.as_ref()).replace('\0', ""));
         self
     }
 
-    /// The type, by which a page listens; `message` if it has none. A line end in it is left out.
+    /// Sets the event's type, which a page's listeners select by; `message` by default. Line ends
+    /// in it are removed.
     pub fn name(mut self, name: impl AsRef<str>) -> Event {
         push(&mut self.text, "event", &one_line(name.as_ref()));
         self
     }
 
-    /// How long the client waits before it connects again, in whole milliseconds.
+    /// Sets the client's reconnection time, in whole milliseconds.
     pub fn retry(mut self, after: Duration) -> Event {
         let _ = writeln!(self.text, "retry: {}", after.as_millis()); // a String takes everything
         self
@@ -93,7 +96,7 @@ fn push(text: &mut String, field: &str, value: &str) {
     }
 }
 
-/// Splits where the client would: at CR LF, LF and CR.
+/// Splits the text where the client would: at CR LF, LF and CR.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -111,35 +114,35 @@ fn one_line(text: &str) -> String {
     text.replace(['\r', '\n'], "")
 }
 
-/// Where events go: see [`stream`].
+/// Sends events to one client: see [`stream`].
 pub struct Sink<'a> {
     out: &'a mut dyn Write,
     keep_alive: Duration,
 }
 
 impl Sink<'_> {
-    /// Sends an event, now.
+    /// Sends an event at once.
     ///
     /// # Suspends
     ///
-    /// While the client does not take what was sent before.
+    /// While the socket's send buffer is full.
     ///
     /// # Errors
     ///
-    /// What the socket says; `TimedOut` after the server's write timeout.
+    /// Any error of the socket; `TimedOut` after the server's write timeout.
     pub fn send(&mut self, event: impl AsRef<Event>) -> io::Result<()> {
         self.write(&event.as_ref().text)
     }
 
-    /// Sends a line that clients skip.
+    /// Sends a comment, a line that clients ignore.
     ///
     /// # Suspends
     ///
-    /// As [`send`](Sink::send).
+    /// Same as [`send`](Sink::send).
     ///
     /// # Errors
     ///
-    /// As [`send`](Sink::send).
+    /// Same as [`send`](Sink::send).
     pub fn comment(&mut self, text: &str) -> io::Result<()> {
         self.write(&format!(": {}\n", one_line(text)))
     }
@@ -150,20 +153,20 @@ impl Sink<'_> {
         self.out.flush()
     }
 
-    /// Waits for anything, and sends a comment whenever nothing has happened for a while (15 s, unless it was
-    /// [set](Sink::keep_alive)).
+    /// Waits for a future. Meanwhile it sends a comment after each [keep-alive](Sink::keep_alive)
+    /// interval, 15 s by default.
     ///
     /// # Suspends
     ///
-    /// Until then.
+    /// Until the future is ready.
     ///
     /// # Cancellation
     ///
-    /// Unwinds when the client leaves, and drops the future.
+    /// Unwinds when the client disconnects, and drops the future.
     ///
     /// # Errors
     ///
-    /// As [`send`](Sink::send).
+    /// Same as [`send`](Sink::send).
     pub fn wait<F: Future>(&mut self, leaf: F) -> io::Result<F::Output> {
         let mut leaf = std::pin::pin!(leaf);
         loop {
@@ -174,20 +177,20 @@ impl Sink<'_> {
         }
     }
 
-    /// How long it may be silent.
+    /// Sets the interval of keep-alive comments.
     pub fn keep_alive(&mut self, every: Duration) {
         self.keep_alive = every;
     }
 
-    /// Sends everything a subscriber gets, until its topic is gone or it was too slow.
+    /// Sends every event of a subscriber, until its topic is gone or it was too slow.
     ///
     /// # Suspends
     ///
-    /// Always.
+    /// Until the subscription ends.
     ///
     /// # Errors
     ///
-    /// As [`send`](Sink::send).
+    /// Same as [`send`](Sink::send).
     pub fn forward(&mut self, subscriber: &mut Subscriber<Arc<Event>>) -> io::Result<()> {
         while let Ok(event) = self.wait(subscriber.recv_async())? {
             self.send(event)?;
@@ -204,7 +207,7 @@ impl std::fmt::Debug for Sink<'_> {
     }
 }
 
-/// A response that `run` sends events with, until it returns or the client leaves.
+/// Makes a response whose events `run` sends, until it returns or the client disconnects.
 ///
 /// ```
 /// use osier_web::{Request, Router, sse};
@@ -221,7 +224,7 @@ impl std::fmt::Debug for Sink<'_> {
 /// ```
 pub fn stream(run: impl FnOnce(&mut Sink<'_>) -> io::Result<()> + 'static) -> Response {
     let body = move |out: &mut dyn Write| {
-        out.flush()?; // the head: the page learns that it is connected
+        out.flush()?; // sends the head, so that the page knows that it is connected
         run(&mut Sink {
             out,
             keep_alive: KEEP_ALIVE,
@@ -230,16 +233,16 @@ pub fn stream(run: impl FnOnce(&mut Sink<'_>) -> io::Result<()> + 'static) -> Re
     Response::stream(body)
         .content_type("text/event-stream")
         .header("cache-control", "no-cache")
-        // nginx and those who do as it does would hold back what they collect.
+        // nginx and compatible proxies would buffer the events otherwise.
         .header("x-accel-buffering", "no")
 }
 
-/// A response that sends what a subscriber gets; see [`Sink::forward`].
+/// Makes a response that sends a subscriber's events; see [`Sink::forward`].
 pub fn subscribe(mut subscriber: Subscriber<Arc<Event>>) -> Response {
     stream(move |sink| sink.forward(&mut subscriber))
 }
 
-/// The id of the last event that the client has seen, if it connects again.
+/// The id of the last event that a reconnecting client has received.
 pub fn last_event_id<'a>(request: &Request<'a>) -> Option<&'a str> {
     request.header_str("last-event-id").filter(|id| !id.is_empty())
 }

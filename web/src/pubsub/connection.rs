@@ -1,4 +1,5 @@
-//! A connection to the broker, and how long to wait for the next one. Both fibers have one of each.
+//! A connection to the broker, and the delays between connections. The publisher and the listener
+//! have one of each.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -9,15 +10,15 @@ use redis::{Parser, RedisError, Value};
 
 use super::{Options, Outbound};
 
-/// How long a connection may take to be made, and a reply to come.
+/// Timeout of connecting, of a write and of a reply.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The waits between attempts to connect.
+/// Delays between attempts to connect.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// A connection that has lived for so long was a good one. A broker that answers and then hangs up, again and again, is asked
-/// ever more seldom, as one that is away.
+/// A connection that has lived for this long resets the delay. A broker that replies and then
+/// closes, again and again, is thus retried ever more rarely.
 const STEADY: Duration = LONGEST_WAIT;
 
 pub(super) struct Connection {
@@ -26,7 +27,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects, and hears that commands are taken: a broker that is still loading, or wants another password, is away.
+    /// Connects, and checks with a PING that the broker executes commands. A broker that is still
+    /// loading or rejects the password counts as unreachable.
     pub(super) fn open(options: &Options) -> io::Result<Connection> {
         let stream = options.address.connect(PATIENCE)?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -49,8 +51,8 @@ impl Connection {
         self.parser.parse_value(&self.stream).map_err(io::Error::other)
     }
 
-    /// Publishes the first `count` messages of the batch in one write, and takes out of it those that were answered. Returns which of
-    /// them the broker has refused; an error is the end of the connection.
+    /// Publishes the first `count` messages of the batch in one write, and removes those that got a
+    /// reply. Returns the messages that the broker has rejected. An error ends the connection.
     pub(super) fn publish(
         &mut self,
         batch: &mut VecDeque<Outbound>,
@@ -63,8 +65,8 @@ impl Connection {
             command.arg(&*message.room).arg(&*message.bytes);
             command.write_packed_command(&mut bytes);
         }
-        // A broker may refuse what is too large by its first bytes, and hang up: what it has said is heard after a write that
-        // failed, too.
+        // A broker may reject a large message at its first bytes and close the connection. Its
+        // replies are read even after a failed write.
         let written = (&self.stream).write_all(&bytes);
         let mut refused = Vec::new();
         for _ in 0..count {
@@ -81,12 +83,12 @@ impl Connection {
     }
 }
 
-/// The waits while the broker is away.
+/// State and delays of an outage of the broker.
 pub(super) struct Outage {
-    /// When it began.
+    /// Beginning of the outage.
     since: Option<Instant>,
     wait: Duration,
-    /// When the last connection first served.
+    /// When the current connection first worked.
     up: Option<Instant>,
 }
 
@@ -99,14 +101,14 @@ impl Outage {
         }
     }
 
-    /// `true`: it has begun.
+    /// Notes a failure. Returns `true` if it begins an outage.
     pub(super) fn failed(&mut self) -> bool {
         let begins = self.since.is_none();
         self.since.get_or_insert_with(osier::time::now);
         begins
     }
 
-    /// Before the next attempt.
+    /// Sleeps for the delay before the next attempt, and doubles the delay.
     pub(super) fn sleep(&mut self) {
         if self
             .up
@@ -119,7 +121,7 @@ impl Outage {
         self.wait = (2 * self.wait).min(LONGEST_WAIT);
     }
 
-    /// The connection serves. How long the outage was, if there was one.
+    /// Notes that the connection works. Returns the length of the outage that this ends.
     pub(super) fn over(&mut self) -> Option<Duration> {
         self.up.get_or_insert_with(osier::time::now);
         self.since

@@ -1,4 +1,5 @@
-//! Rooms that span processes: a topic here, and a Redis server that tells the other processes.
+//! Rooms that span processes: each process has a [`Topic`] per room, and a Redis server passes
+//! messages between the processes.
 //!
 //! ```no_run
 //! use osier::pubsub::Policy;
@@ -8,7 +9,7 @@
 //!     let redis = Redis::connect("127.0.0.1:6379".parse().unwrap());
 //!     let lobby = redis.room::<ws::Frame>("lobby");
 //!     let mut everybody = lobby.subscribe(16, Policy::DropOldest);
-//!     lobby.publish(ws::Frame::text("hello, all of you")); // in every process that has this room
+//!     lobby.publish(ws::Frame::text("hello, all of you")); // reaches every process that has this room
 //!     everybody.recv().unwrap();
 //! });
 //! ```
@@ -20,17 +21,24 @@
 //!            └─▶ bounded queue ─▶ publisher fiber ─ PUBLISH ─▶ Redis ─ message ─▶ listener fiber ─▶ their Topic
 //! ```
 //!
-//! - Nothing waits for the broker. While it is away rooms go on in each process; what is to be passed on waits in a queue of
-//!   [`Options::queue`] messages, the oldest of which make room and are counted in the log. The connections are made again, after
-//!   50 ms and then ever more slowly, every 5 s at most; from 50 ms again once one has lived for 5 s.
-//! - A message that the broker refuses (its users may not write to that channel, it is too large), or at which it hangs up five times,
-//!   is dropped with a line in the log, and the next one's turn comes. A room that it refuses to tell of stays this process's alone.
-//! - On the wire each message carries the number of its process and a number of its own. So a process knows its own messages
-//!   and those it has had, and a publisher may repeat what it does not know to have arrived: a broker that is killed and comes back neither
-//!   echoes nor doubles. A message without these numbers, of `redis-cli` for example, is delivered as it is.
-//! - Redis keeps nothing for those who are away: what is published elsewhere while this process is cut off does not come later.
-//!   Messages of one process arrive in its order; processes may see those of different ones in different orders.
-//! - Two fibers belong to a [`Redis`], and end with its last clone and its last room.
+//! - No caller waits for the broker. While it is unreachable, rooms work within each process.
+//!   Messages to publish wait in a queue of [`Options::queue`]. When the queue is full the oldest
+//!   message is dropped, and the log counts it.
+//! - Reconnecting starts after 50 ms, and the delay doubles up to 5 s. It is 50 ms again after a
+//!   connection that has lived for 5 s.
+//! - A message is dropped, and logged, if the broker rejects it (too large, or the user may not
+//!   write to that channel) or closes the connection at it five times. The next message follows. A
+//!   room whose subscription the broker rejects works within this process only.
+//! - On the wire each message carries the number of its process and a sequence number. A process
+//!   thus discards its own messages and those it has received before. A publisher may repeat a
+//!   message whose reply is missing, so a broker that is killed and restarted causes neither echoes
+//!   nor duplicates. A message without these numbers, for example from `redis-cli`, is delivered as
+//!   it is.
+//! - Redis stores no messages: a process does not receive messages that were published while it was
+//!   disconnected. Messages of one process arrive in their order. Messages of different processes
+//!   may arrive in different orders at different processes.
+//! - A [`Redis`] has two fibers, the publisher and the listener. They end with its last clone and
+//!   its last room.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -57,23 +65,24 @@ use connection::{Connection, Outage};
 pub use payload::Payload;
 use wire::Received;
 
-/// A silent broker is asked so often whether it is there; twice as long without an answer is an end.
+/// Interval of PING to a silent broker. The connection has failed after twice this time without a
+/// reply.
 const PING_EVERY: Duration = Duration::from_secs(15);
 
-/// How to reach a broker.
+/// Connection settings of a broker.
 pub struct Options {
-    /// Where it listens.
+    /// Address of the broker.
     pub address: Address,
-    /// What it wants to hear first.
+    /// Password, sent with AUTH.
     pub password: Option<String>,
-    /// Messages that wait to be passed on while it is away; 1,024.
+    /// Maximum messages that wait to be published while the broker is unreachable; 1,024.
     pub queue: usize,
-    /// Takes the lines meant for the operator.
+    /// Receives log lines for the operator.
     pub log: Box<dyn Fn(fmt::Arguments<'_>) + Send + Sync>,
 }
 
 impl Options {
-    /// Without a password; logs to the standard error stream.
+    /// Makes options without a password, which log to standard error.
     pub fn new(address: Address) -> Options {
         Options {
             address,
@@ -83,11 +92,11 @@ impl Options {
         }
     }
 
-    /// Starts the two fibers. Does not wait until the broker answers, and does not fail.
+    /// Starts the two fibers. Returns at once and cannot fail: the connections are made later.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime.
+    /// If called outside of a runtime.
     pub fn connect(self) -> Redis {
         let queue = Subscriber::new(self.queue, Policy::DropOldest);
         let mut node = [0; wire::NODE_BYTES];
@@ -117,7 +126,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// A broker that tells other processes. A clone is the same one.
+/// A connection to a broker that passes messages to other processes. Clones share it.
 #[derive(Clone)]
 pub struct Redis(Arc<Handle>);
 
@@ -134,11 +143,11 @@ impl Drop for Handle {
 
 struct Shared {
     options: Options,
-    /// This process, as others know it.
+    /// Random number of this process on the wire.
     node: [u8; wire::NODE_BYTES],
     outbound: Inlet<Outbound>,
     rooms: Mutex<HashMap<Arc<str>, Known>>,
-    /// A room was added.
+    /// Set when a room was added.
     changed: Event,
 }
 
@@ -151,32 +160,34 @@ struct Outbound {
 
 type Deliver = dyn Fn(&[u8]) -> bool + Send + Sync;
 
-/// A room, whatever its messages are.
+/// A room without its message type.
 #[derive(Clone)]
 struct Known {
-    /// A `Topic<T>`.
+    /// The room's `Topic<T>`.
     topic: Arc<dyn Any + Send + Sync>,
-    /// Gives a message of another process to the topic. `false`: it is none of this type.
+    /// Publishes a message of another process to the topic. Returns `false` if the bytes are not of
+    /// the room's type.
     deliver: Arc<Deliver>,
-    /// The broker has said that it will tell of this room.
-    is_heard: Arc<AtomicBool>,
+    /// Whether the broker has confirmed the subscription.
+    is_subscribed: Arc<AtomicBool>,
 }
 
 impl Redis {
-    /// As [`Options::connect`] with the defaults.
+    /// Same as [`Options::connect`], with default options.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime.
+    /// If called outside of a runtime.
     pub fn connect(address: Address) -> Redis {
         Options::new(address).connect()
     }
 
-    /// The room of that name, which is the broker's channel. It is subscribed to from now on and as long as this `Redis` is there.
+    /// Returns the room of that name. The name is also the broker's channel, which is subscribed to
+    /// as long as this `Redis` exists.
     ///
     /// # Panics
     ///
-    /// If the room was made for another type of message before.
+    /// If the room was created with another message type.
     pub fn room<T: Payload>(&self, name: &str) -> Room<T> {
         let shared = &self.0.shared;
         let mut rooms = shared.rooms();
@@ -191,7 +202,7 @@ impl Redis {
         let topic = topic.unwrap_or_else(|| panic!("the room {name:?} has messages of another type"));
         Room {
             topic: topic.clone(),
-            is_heard: known.is_heard,
+            is_subscribed: known.is_subscribed,
             name,
             redis: self.clone(),
         }
@@ -211,22 +222,22 @@ impl Known {
         Known {
             topic: Arc::new(topic),
             deliver: Arc::new(move |bytes| T::from_bytes(bytes).map(|message| into.publish(message)).is_some()),
-            is_heard: Arc::default(),
+            is_subscribed: Arc::default(),
         }
     }
 }
 
-/// A topic that other processes have too.
+/// A topic that is shared with other processes.
 pub struct Room<T> {
     topic: Topic<T>,
     name: Arc<str>,
-    is_heard: Arc<AtomicBool>,
+    is_subscribed: Arc<AtomicBool>,
     redis: Redis,
 }
 
 impl<T: Payload> Room<T> {
-    /// Gives the message to the subscribers of this process, at once, and to those of the others when the broker has it.
-    /// Returns how many took it here. Never waits.
+    /// Publishes the message to this process's subscribers at once, and queues it for the other
+    /// processes. Returns the number of local subscribers that took it. Never waits.
     pub fn publish(&self, message: T) -> usize {
         let shared = &self.redis.0.shared;
         shared.outbound.push(Outbound {
@@ -238,19 +249,19 @@ impl<T: Payload> Room<T> {
 }
 
 impl<T> Room<T> {
-    /// Subscribes in this process; as [`Topic::subscribe`].
+    /// Subscribes in this process, with the semantics of [`Topic::subscribe`].
     pub fn subscribe(&self, bound: usize, policy: Policy) -> Subscriber<T> {
         self.topic.subscribe(bound, policy)
     }
 
-    /// The topic of this process: what is published to it stays here.
+    /// The topic of this process. Messages published directly to it stay in this process.
     pub fn topic(&self) -> &Topic<T> {
         &self.topic
     }
 
-    /// Whether messages of other processes come at this moment.
+    /// Whether this process receives messages of other processes at this moment.
     pub fn is_shared(&self) -> bool {
-        self.is_heard.load(Ordering::Acquire)
+        self.is_subscribed.load(Ordering::Acquire)
     }
 }
 
@@ -259,7 +270,7 @@ impl<T> Clone for Room<T> {
         Room {
             topic: self.topic.clone(),
             name: self.name.clone(),
-            is_heard: self.is_heard.clone(),
+            is_subscribed: self.is_subscribed.clone(),
             redis: self.redis.clone(),
         }
     }
@@ -285,22 +296,22 @@ impl Shared {
     }
 }
 
-/// The listener's fiber.
+/// Runs the listener's fiber: reconnects for ever.
 fn listen(shared: &Shared) {
     let mut outage = Outage::none();
     let mut seen = wire::Seen::default();
     loop {
         let error = match Connection::open(&shared.options) {
-            Ok(connection) => hear(shared, connection, &mut outage, &mut seen),
+            Ok(connection) => receive(shared, connection, &mut outage, &mut seen),
             Err(error) => error,
         };
         shared
             .rooms()
             .values()
-            .for_each(|room| room.is_heard.store(false, Ordering::Release));
+            .for_each(|room| room.is_subscribed.store(false, Ordering::Release));
         if outage.failed() {
             shared.log(format_args!(
-                "redis {} is not there ({error}): rooms go on in this process alone until it is",
+                "redis {} is unreachable ({error}): rooms work within this process only until it is back",
                 shared.options.address
             ));
         }
@@ -308,8 +319,8 @@ fn listen(shared: &Shared) {
     }
 }
 
-/// Subscribes and delivers until the connection fails.
-fn hear(shared: &Shared, mut connection: Connection, outage: &mut Outage, seen: &mut wire::Seen) -> io::Error {
+/// Subscribes to the rooms and delivers their messages until the connection fails.
+fn receive(shared: &Shared, mut connection: Connection, outage: &mut Outage, seen: &mut wire::Seen) -> io::Error {
     if let Err(error) = connection.stream.set_read_timeout(Some(2 * PING_EVERY)) {
         return error;
     }
@@ -318,7 +329,7 @@ fn hear(shared: &Shared, mut connection: Connection, outage: &mut Outage, seen: 
         let stream = &*stream;
         let subscribing = scope.spawn_local(|| {
             if subscribe(shared, stream).is_err() {
-                let _ = stream.shutdown(Shutdown::Both); // the reader hears of it
+                let _ = stream.shutdown(Shutdown::Both); // ends the read below
             }
         });
         let error = loop {
@@ -330,18 +341,18 @@ fn hear(shared: &Shared, mut connection: Connection, outage: &mut Outage, seen: 
             if let Some(time) = outage.over() {
                 shared.log(format_args!("redis {address} is back after {time:.1?}"));
             }
-            // One room that it does not tell of is no reason to hear nothing of the others.
+            // A rejected subscription does not affect the other rooms.
             let value = match value.extract_error() {
                 Ok(value) => value,
                 Err(error) => {
-                    shared.log(format_args!("redis {address} refuses to tell of a room: {error}"));
+                    shared.log(format_args!("redis {address} rejects a subscription: {error}"));
                     continue;
                 }
             };
             match wire::received(&value) {
                 Received::Subscribed(name) => {
                     if let Some(room) = shared.rooms().get(name) {
-                        room.is_heard.store(true, Ordering::Release);
+                        room.is_subscribed.store(true, Ordering::Release);
                     }
                 }
                 Received::Message { room, bytes } => deliver(shared, seen, room, bytes),
@@ -355,7 +366,7 @@ fn hear(shared: &Shared, mut connection: Connection, outage: &mut Outage, seen: 
 
 fn deliver(shared: &Shared, seen: &mut wire::Seen, name: &str, bytes: &[u8]) {
     let message = match wire::unpack(bytes) {
-        Some((node, ..)) if node == shared.node => return, // was delivered when it was published
+        Some((node, ..)) if node == shared.node => return, // was delivered locally by `publish`
         Some((node, sequence, _)) if !seen.is_new(node, sequence) => return,
         Some((.., message)) => message,
         None => bytes,
@@ -365,14 +376,15 @@ fn deliver(shared: &Shared, seen: &mut wire::Seen, name: &str, bytes: &[u8]) {
     };
     if !(room.deliver)(message) {
         shared.log(format_args!(
-            "redis {}: a message of {} bytes in {name:?} is none of this room's and was dropped",
+            "redis {}: dropped a message of {} bytes in {name:?}: it is not of the room's type",
             shared.options.address,
             message.len()
         ));
     }
 }
 
-/// Subscribes to the rooms there are and to those that come, and asks whether the broker is there.
+/// Subscribes to all rooms, also those added later, and sends a PING when there is nothing else to
+/// send.
 fn subscribe(shared: &Shared, mut stream: &Stream) -> io::Result<()> {
     let mut known: HashSet<Arc<str>> = HashSet::new();
     loop {

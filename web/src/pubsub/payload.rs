@@ -1,4 +1,4 @@
-//! What can be a message of a room.
+//! The types that can be messages of a room.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -6,12 +6,13 @@ use std::sync::Arc;
 #[cfg(feature = "ws")]
 use crate::ws::Frame;
 
-/// A message that other processes can be told: bytes, there and back.
+/// A message with a wire encoding, so that it can be sent to other processes.
 pub trait Payload: Clone + Send + Sync + 'static {
-    /// As it goes over the wire.
+    /// Encodes the message.
     fn to_bytes(&self) -> Cow<'_, [u8]>;
 
-    /// From what came over the wire, of another process: `None` if it is no message.
+    /// Decodes bytes received from another process. Returns `None` if they are not a message of
+    /// this type.
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -42,7 +43,8 @@ impl Payload for String {
     }
 }
 
-/// The whole frame, so that text stays text. Bytes that are no frame are taken for a text, if they are one.
+/// The encoding is the whole frame, so that a text frame stays one. Bytes that are not a frame
+/// become a text frame if they are UTF-8.
 #[cfg(feature = "ws")]
 impl Payload for Frame {
     fn to_bytes(&self) -> Cow<'_, [u8]> {

@@ -1,7 +1,9 @@
-//! The publisher's fiber: from the queue to the broker, in order, until each message was answered.
+//! The publisher's fiber: publishes queued messages in order, and keeps each until the broker has
+//! replied to it.
 //!
-//! A message whose answer did not come is repeated on a new connection: who has had it knows its number. One that was refused is not,
-//! nor one at which the broker hangs up again and again: behind it all others would wait for ever.
+//! A message without a reply is repeated on a new connection; receivers recognise the repetition by
+//! its number. A message is dropped if the broker rejects it, or if the broker closes [`FATAL_MAX`]
+//! new connections at it. Otherwise it would block all later messages for ever.
 
 use std::collections::VecDeque;
 use std::{fmt, io};
@@ -11,22 +13,23 @@ use osier::pubsub::Subscriber;
 use super::connection::{Connection, Outage};
 use super::{Outbound, Shared, wire};
 
-/// Messages sent to the broker in one write.
+/// Maximum messages sent to the broker in one write.
 const BATCH: usize = 128;
 
-/// So many new connections that end at the same message, sent alone, are its fault. With the waits between them it takes a second
-/// and a half: longer than a broker needs to be killed and come back.
+/// Number of new connections that must end at the same message, sent alone, before the message is
+/// dropped. With the delays between them this takes 1.5 s, longer than a killed broker needs to
+/// restart.
 const FATAL_MAX: u32 = 5;
 
 struct Publisher<'s> {
     shared: &'s Shared,
     connection: Option<Connection>,
     outage: Outage,
-    /// Numbered, and not answered yet.
+    /// Numbered messages without a reply.
     batch: VecDeque<Outbound>,
-    /// Attempts since the last answer.
+    /// Failed attempts since the last reply.
     failures: u32,
-    /// Of these, those of a new connection to the first message alone.
+    /// Failed attempts since the last reply on a new connection that carried one message only.
     fatal: u32,
 }
 
@@ -39,9 +42,10 @@ pub(super) fn run(shared: &Shared, mut queue: Subscriber<Outbound>) {
         failures: 0,
         fatal: 0,
     };
-    let mut told = 0;
-    // Numbered here and not by who publishes: on the wire the numbers must be in order, or others take the late one for a
-    // repetition. A number stays with its message through all attempts.
+    let mut reported = 0;
+    // Numbers are assigned here and not by `publish`: on the wire they must be in order, or
+    // receivers take the late message for a repetition. A message keeps its number through all
+    // attempts.
     let mut sequence = 0_u64;
     let mut numbered = |message: Outbound| {
         sequence += 1;
@@ -55,22 +59,22 @@ pub(super) fn run(shared: &Shared, mut queue: Subscriber<Outbound>) {
         {
             publisher.batch.push_back(numbered(message));
         }
-        publisher.pass_on();
+        publisher.publish_batch();
         let dropped = queue.dropped();
-        if dropped > told {
-            let lost = dropped - told;
+        if dropped > reported {
+            let lost = dropped - reported;
             shared.log(format_args!(
-                "redis {}: {lost} messages were not passed on: more than {} came while it was away",
+                "redis {}: {lost} messages were not published: more than {} waited while it was unreachable",
                 shared.options.address, shared.options.queue
             ));
-            told = dropped;
+            reported = dropped;
         }
     }
 }
 
 impl Publisher<'_> {
-    /// Returns when the batch is empty.
-    fn pass_on(&mut self) {
+    /// Publishes until the batch is empty.
+    fn publish_batch(&mut self) {
         while !self.batch.is_empty() {
             let is_new = self.connection.is_none();
             let open = match self.connection.take() {
@@ -84,12 +88,13 @@ impl Publisher<'_> {
                     continue;
                 }
             };
-            // After a failure one by one, to see at which message the connection ends.
+            // After a failure messages are sent one by one, to find the one at which the connection
+            // ends.
             let count = if self.failures == 0 { self.batch.len() } else { 1 };
             let before = self.batch.len();
             let (refused, published) = connection.publish(&mut self.batch, count);
             if let Some((first, why)) = refused.first() {
-                self.tell_dropped(refused.len(), first, why);
+                self.log_dropped(refused.len(), first, why);
             }
             let is_answered = self.batch.len() < before;
             if is_answered {
@@ -99,13 +104,13 @@ impl Publisher<'_> {
             match published {
                 Ok(()) => self.connection = Some(connection),
                 Err(error) => {
-                    // A broker that is slow is not one that will not have the message.
+                    // A timeout means a slow broker, not one that rejects the message.
                     let hung_up = error.kind() != io::ErrorKind::TimedOut;
                     self.fatal += u32::from(hung_up && !is_answered && is_new && count == 1);
                     if self.fatal == FATAL_MAX
                         && let Some(message) = self.batch.pop_front()
                     {
-                        self.tell_dropped(1, &message, format_args!("it hangs up: {error}"));
+                        self.log_dropped(1, &message, format_args!("it closes the connection: {error}"));
                         (self.failures, self.fatal) = (0, 0);
                     }
                     self.wait(&error);
@@ -116,7 +121,7 @@ impl Publisher<'_> {
 
     fn wait(&mut self, error: &io::Error) {
         self.failures += 1;
-        // A connection that was kept may have died unheard, so one failure is no outage.
+        // A kept connection may have failed unnoticed, so one failure is not an outage.
         if self.failures > 1 && self.outage.failed() {
             let address = &self.shared.options.address;
             self.shared
@@ -125,9 +130,9 @@ impl Publisher<'_> {
         self.outage.sleep();
     }
 
-    fn tell_dropped(&self, count: usize, first: &Outbound, why: impl fmt::Display) {
+    fn log_dropped(&self, count: usize, first: &Outbound, why: impl fmt::Display) {
         self.shared.log(format_args!(
-            "redis {} does not take {count} messages, which were dropped; the first has {} bytes and is for the room {:?}: {why}",
+            "redis {} rejects {count} messages, which were dropped; the first has {} bytes and is for the room {:?}: {why}",
             self.shared.options.address,
             first.bytes.len(),
             first.room,

@@ -1,4 +1,4 @@
-//! A room's messages as the broker carries them, and what it says.
+//! The encoding of messages on the broker, and the parsing of what the broker sends.
 //!
 //! ```text
 //!   "OSR1" │ node: 16 random bytes │ sequence: 8 bytes, big endian │ the message
@@ -13,7 +13,7 @@ const MAGIC: &[u8; 4] = b"OSR1";
 pub(super) const NODE_BYTES: usize = 16;
 const SEQUENCE_BYTES: usize = 8;
 
-/// Processes whose last number is remembered; each start of one is another.
+/// Maximum processes whose last number is kept. A restarted process counts as a new one.
 const NODES_MAX: usize = 4096;
 
 pub(super) type Node = [u8; NODE_BYTES];
@@ -22,7 +22,7 @@ pub(super) fn pack(node: &Node, sequence: u64, message: &[u8]) -> Arc<[u8]> {
     [MAGIC, &node[..], &sequence.to_be_bytes(), message].concat().into()
 }
 
-/// `None`: not of ours.
+/// Splits an encoded message. Returns `None` if the bytes are not in this encoding.
 pub(super) fn unpack(bytes: &[u8]) -> Option<(Node, u64, &[u8])> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (node, rest) = rest.split_first_chunk::<NODE_BYTES>()?;
@@ -30,15 +30,15 @@ pub(super) fn unpack(bytes: &[u8]) -> Option<(Node, u64, &[u8])> {
     Some((*node, u64::from_be_bytes(*sequence), message))
 }
 
-/// The last number of each process.
+/// The last sequence number received from each process.
 #[derive(Default)]
 pub(super) struct Seen(HashMap<Node, u64>);
 
 impl Seen {
-    /// Whether a message has not come before. A process numbers its messages and sends them in order.
+    /// Whether a message is new. A process numbers its messages and sends them in order.
     pub(super) fn is_new(&mut self, node: Node, sequence: u64) -> bool {
         if self.0.len() >= NODES_MAX && !self.0.contains_key(&node) {
-            self.0.clear(); // what could come twice now would have to be repeated at this very moment
+            self.0.clear(); // only a message being repeated at this very moment can be delivered twice
         }
         let last = self.0.insert(node, sequence);
         match last {
@@ -51,7 +51,7 @@ impl Seen {
     }
 }
 
-/// What came on a subscribed connection.
+/// A value received on a subscribed connection.
 pub(super) enum Received<'v> {
     Subscribed(&'v str),
     Message { room: &'v str, bytes: &'v [u8] },
