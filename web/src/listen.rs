@@ -1,4 +1,4 @@
-//! Listening sockets and addresses of services, TCP and Unix alike.
+//! Listening sockets and the addresses of services, for TCP and Unix sockets.
 
 use std::fmt;
 use std::io;
@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use osier::net::{Stream, TcpListener, TcpStream, UnixListener, UnixStream};
 use rustix::fs::FlockOperation;
 
-/// The peer of a connection that has no address: of a Unix socket.
+/// Peer address of a Unix connection, which has no address.
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
-/// The address of a client, if it has one; `is_told`: by a balancer, which may tell any.
-pub(crate) fn ip_of_client(peer: SocketAddr, is_told: bool) -> Option<IpAddr> {
-    (peer != NOWHERE || is_told).then(|| peer.ip())
+/// The address of a client, if it has one. With `is_proxied` a trusted balancer has sent the
+/// address, which may be any.
+pub(crate) fn ip_of_client(peer: SocketAddr, is_proxied: bool) -> Option<IpAddr> {
+    (peer != NOWHERE || is_proxied).then(|| peer.ip())
 }
 
 /// The address of a service: `host:port`, or `unix:/path/of/the/socket`.
@@ -32,26 +33,26 @@ pub(crate) fn ip_of_client(peer: SocketAddr, is_told: bool) -> Option<IpAddr> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// A name or an IP address, and a port.
+    /// A name or an IP address, with a port.
     Tcp(String),
-    /// The file of a Unix socket.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
 impl Address {
-    /// Connects within `timeout`, looking a name up if there is one.
+    /// Connects within `timeout`, including the lookup of a name.
     ///
     /// # Suspends
     ///
-    /// Until the connection is made or refused, or the time is over.
+    /// Until the connection is made or refused, or the timeout has passed.
     ///
     /// # Cancellation
     ///
-    /// The error of a cancelled call.
+    /// Returns the error of a cancelled call.
     ///
     /// # Errors
     ///
-    /// `TimedOut`, and what the system says of the last address tried.
+    /// `TimedOut`, or the system's error for the last address tried.
     pub fn connect(&self, timeout: Duration) -> io::Result<Stream> {
         let connect = || match self {
             Address::Tcp(host) => {
@@ -71,7 +72,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Address, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path {
-                "" => Err("unix: without a path; write unix:/path/of/the/socket".into()),
+                "" => Err("unix: lacks a path; write unix:/path/of/the/socket".into()),
                 path => Ok(Address::Unix(path.into())),
             };
         }
@@ -79,7 +80,7 @@ impl FromStr for Address {
         let bracketed = host.starts_with('[') && host.ends_with(']') && host.len() > 2;
         if host.is_empty() || port.parse::<u16>().is_err() || (host.contains(':') && !bracketed) {
             return Err(format!(
-                "{text:?} is no address; write HOST:PORT, [IPV6]:PORT or unix:/path"
+                "{text:?} is not an address; write HOST:PORT, [IPV6]:PORT or unix:/path"
             ));
         }
         Ok(Address::Tcp(text.into()))
@@ -95,7 +96,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A socket that accepts, of either family; made from one, for [`Server::listener`](crate::Server::listener).
+/// A listening socket of either family, for [`Server::listener`](crate::Server::listener).
 #[derive(Debug)]
 pub enum Listener {
     /// TCP.
@@ -117,16 +118,19 @@ impl From<UnixListener> for Listener {
 }
 
 impl Listener {
-    /// Opens `count` listeners on one address, for [`Server::listeners`](crate::Server::listeners): the system spreads connections over them
-    /// (`SO_REUSEPORT`). Needs no runtime, so that a program can give up its privileges between this and its first thread.
+    /// Opens `count` listeners on one address, for [`Server::listeners`](crate::Server::listeners).
+    /// The system distributes connections over them (`SO_REUSEPORT`). It needs no runtime, so a
+    /// program can drop its privileges between this call and its first thread.
     ///
     /// # Errors
     ///
-    /// What the system says; `AddrInUse` also when the other listener would share the port.
+    /// Any error of the system. `AddrInUse` also if another process's listener would share the
+    /// port.
     pub fn bind(addr: SocketAddr, count: usize) -> io::Result<Vec<Listener>> {
         if addr.port() != 0 {
-            // SO_REUSEPORT would silently share the port with another server of the same user: ask without it first.
-            // Bound, never listening: a client that came to a listener soon closed would be reset.
+            // SO_REUSEPORT would silently share the port with another server of the same user, so
+            // bind a probe without it first. The probe is bound and never listens: a client that
+            // reached a listener soon closed would be reset.
             let probe = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
             probe.set_reuse_address(true)?;
             probe.bind(&addr.into())?;
@@ -140,25 +144,26 @@ impl Listener {
         Ok(listeners)
     }
 
-    /// Listens on a Unix socket, in place of a file that a dead server has left there. Nobody removes it afterwards, as
-    /// [`Server::bind_unix`](crate::Server::bind_unix) does. Needs no runtime.
+    /// Listens on a Unix socket, and replaces the socket file of a dead server. Unlike with
+    /// [`Server::bind_unix`](crate::Server::bind_unix) the file is not removed afterwards. It needs
+    /// no runtime.
     ///
     /// # Blocks the thread
     ///
-    /// For as long as the file system takes.
+    /// While the file system works, and for up to 1 s while another program locks the folder.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` when a server answers there, or the file is no socket; what the system says.
+    /// `AddrInUse` if a server accepts there or the file is not a socket. Any error of the system.
     pub fn bind_unix(path: impl AsRef<Path>) -> io::Result<Listener> {
         bind_unix(path.as_ref()).map(Listener::Unix)
     }
 
-    /// Another descriptor of the same socket: connections that wait in its backlog come to whoever accepts first.
+    /// Makes another descriptor of the same socket. Both accept from one backlog.
     ///
     /// # Errors
     ///
-    /// What the system says, out of descriptors for example.
+    /// Any error of the system, for example no free descriptors.
     pub fn try_clone(&self) -> io::Result<Listener> {
         match self {
             Listener::Tcp(listener) => listener.try_clone().map(Listener::Tcp),
@@ -166,12 +171,13 @@ impl Listener {
         }
     }
 
-    /// The next connection, ready to be used.
+    /// Accepts the next connection and prepares it for use.
     pub(crate) fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
-                // One that fails here was reset between accept and now; its first read says so.
+                // If this fails, the client has reset the connection since accept; the first read
+                // reports it.
                 let _ = stream.set_nodelay(true);
                 Ok((stream.into(), peer))
             }
@@ -189,10 +195,11 @@ impl Listener {
     }
 }
 
-/// Listens on a Unix socket. A file that a server left behind which is gone is replaced; one that answers, or that is no
-/// socket, is not.
+/// Listens on a Unix socket. The socket file of a dead server is replaced. A file of a live server,
+/// or one that is not a socket, is kept.
 pub(crate) fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    // Of two that find a dead one's file, the second would remove the file of the first.
+    // Without the lock, the second of two servers that find a stale file would remove the first
+    // one's file.
     let _turn = turn_in(path);
     let in_use = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
@@ -207,18 +214,19 @@ pub(crate) fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// Connects without waiting: a server that does not accept just now is one all the same.
+/// Connects without waiting, to see whether a server listens. A server that does not accept at the
+/// moment counts.
 fn knock(path: &Path) -> io::Result<()> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.connect(&socket2::SockAddr::unix(path)?)
 }
 
-/// The longest wait for a lock that another program keeps on a folder.
+/// Longest wait for a folder's lock that another program holds.
 const TURN: Duration = Duration::from_secs(1);
 
-/// Lets one server at a time look for the socket file of another in its folder: a lock on the folder, which leaves no file behind.
-/// `None` where there can be none.
+/// Locks the folder of a socket file, so that one server at a time replaces a stale file in it. The
+/// lock leaves no file behind. Returns `None` if the folder cannot be locked.
 fn turn_in(path: &Path) -> Option<std::fs::File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = std::fs::File::open(folder.unwrap_or(Path::new("."))).ok()?;

@@ -1,7 +1,8 @@
-//! A client for tests of an application, which needs no socket, no port and no runtime around it.
+//! A client for tests of an application. It needs no socket, no port and no runtime.
 //!
-//! A request goes the way that one of a connection goes, from the bytes of its head to the bytes of the answer: only the
-//! socket is missing. The handler runs on a fiber, so it may sleep, spawn, and wait for whatever it likes.
+//! A request takes the same path as over a connection, from the bytes of its head to the bytes of
+//! the response; only the socket is missing. The handler runs on a fiber, so it may sleep, spawn
+//! and wait.
 //!
 //! ```
 //! use osier_web::{Request, Router, test::Client};
@@ -16,9 +17,13 @@
 //! assert_eq!(reply.text(), "hello, Ada\n");
 //! ```
 //!
-//! Differences from a connection: one request each; the client never goes away while a handler waits, only at the bound
-//! of [`Ask::leave_after`]; a response is collected as a whole, in memory; and an upgrade is answered by its 101 and
-//! ends there, unless it is [asked for](Ask::upgrade).
+//! Differences from a connection:
+//!
+//! - Each exchange has one request.
+//! - The client does not disconnect while a handler waits. It disconnects only at the limit of
+//!   [`Ask::leave_after`].
+//! - A response is collected in memory as a whole.
+//! - An upgrade ends with its 101 response, unless the test calls [`Ask::upgrade`].
 
 use std::cell::RefCell;
 use std::fmt;
@@ -42,26 +47,26 @@ use crate::conn::worker::Shared;
 use crate::conn::worker::Worker;
 use crate::{Handler, Server, Stream};
 
-/// The client that handlers see unless the test says otherwise.
+/// Client address that handlers see by default.
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4);
 
-/// The most that a response may have: a test is not to fill the machine's memory.
+/// Default limit of a response in bytes, so that a test cannot fill the machine's memory.
 const REPLY_BYTES: usize = 256 << 20;
 
-/// Asks a router, or a server with its limits, without a connection.
+/// Sends requests to a router, a function or a server, without a connection.
 pub struct Client {
     shared: Arc<Shared>,
-    /// The runtime for callers on no fiber; made for the first.
+    /// Runtime for callers on plain threads, made for the first of them.
     runtime: OnceLock<Runtime>,
 }
 
 impl Client {
-    /// Asks a router, or a function, under the limits of a [`Server`] that has been told nothing.
+    /// Makes a client of a router or a function, with the limits of a default [`Server`].
     pub fn new(handler: impl Into<Handler>) -> Client {
         Client::of(Server::new(handler))
     }
 
-    /// Asks `server`: with its limits, its observer and its log.
+    /// Makes a client of `server`, with its limits, its observer and its log.
     pub fn of(server: Server) -> Client {
         Client {
             shared: Arc::new(server.shared(1)),
@@ -69,37 +74,38 @@ impl Client {
         }
     }
 
-    /// A `GET` request.
+    /// Starts a `GET` request.
     pub fn get(&self, target: &str) -> Ask<'_> {
         self.request("GET", target)
     }
 
-    /// A `HEAD` request.
+    /// Starts a `HEAD` request.
     pub fn head(&self, target: &str) -> Ask<'_> {
         self.request("HEAD", target)
     }
 
-    /// A `POST` request.
+    /// Starts a `POST` request.
     pub fn post(&self, target: &str) -> Ask<'_> {
         self.request("POST", target)
     }
 
-    /// A `PUT` request.
+    /// Starts a `PUT` request.
     pub fn put(&self, target: &str) -> Ask<'_> {
         self.request("PUT", target)
     }
 
-    /// A `PATCH` request.
+    /// Starts a `PATCH` request.
     pub fn patch(&self, target: &str) -> Ask<'_> {
         self.request("PATCH", target)
     }
 
-    /// A `DELETE` request.
+    /// Starts a `DELETE` request.
     pub fn delete(&self, target: &str) -> Ask<'_> {
         self.request("DELETE", target)
     }
 
-    /// A request of any method. What is given goes into the head as it is: the server refuses what HTTP does not allow.
+    /// Starts a request of any method. Method and target go into the head unchanged; the server
+    /// rejects what HTTP does not allow.
     pub fn request(&self, method: &str, target: &str) -> Ask<'_> {
         Ask {
             client: self,
@@ -119,8 +125,8 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A request that is being put together.
-#[must_use = "nothing is asked before `send`"]
+/// A request under construction.
+#[must_use = "nothing is sent before `send`"]
 pub struct Ask<'c> {
     client: &'c Client,
     method: String,
@@ -131,21 +137,21 @@ pub struct Ask<'c> {
     bound: usize,
 }
 
-/// The body, and whether its length is said.
+/// A request's body, and its length if that is announced.
 struct Outgoing {
     reader: Box<dyn Read + Send>,
     len: Option<u64>,
 }
 
 impl Ask<'_> {
-    /// Adds a field. Without a `host` the request is for `test`.
+    /// Adds a field. The default `host` is `test`.
     pub fn header(mut self, name: &str, value: impl fmt::Display) -> Self {
         self.has_host |= name.eq_ignore_ascii_case("host");
         self.head += &format!("{name}: {value}\r\n");
         self
     }
 
-    /// The body, sent with its length.
+    /// Sets the body, sent with its length.
     pub fn body(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
         self.body = Some(Outgoing {
@@ -155,8 +161,8 @@ impl Ask<'_> {
         self
     }
 
-    /// Sends what `reader` yields as the body, chunk by chunk: its pieces are the pieces that the handler's reads find. When it
-    /// fails or panics, so does the connection.
+    /// Sets a chunked body of what `reader` yields. The handler's reads return the reader's pieces.
+    /// If the reader fails or panics, so does the connection.
     pub fn reader(mut self, reader: impl Read + Send + 'static) -> Self {
         self.body = Some(Outgoing {
             reader: Box::new(reader),
@@ -165,7 +171,8 @@ impl Ask<'_> {
         self
     }
 
-    /// A body of `len` bytes of which only what `reader` yields comes.
+    /// Sets a body that is announced with `len` bytes and of which only the bytes of `reader`
+    /// arrive.
     pub fn sized_reader(mut self, reader: impl Read + Send + 'static, len: u64) -> Self {
         self.body = Some(Outgoing {
             reader: Box::new(reader),
@@ -174,22 +181,22 @@ impl Ask<'_> {
         self
     }
 
-    /// `value` as the body, with the content type of JSON.
+    /// Sets `value` as a JSON body, with its content type.
     ///
     /// # Panics
     ///
-    /// When it cannot be serialised.
+    /// If `value` cannot be serialised.
     #[cfg(feature = "json")]
     pub fn json(self, value: &impl Serialize) -> Self {
         let bytes = serde_json::to_vec(value).expect("the test's value is JSON");
         self.header("content-type", "application/json").body(bytes)
     }
 
-    /// `value` as the body, with the content type of a form.
+    /// Sets `value` as a form's body, with its content type.
     ///
     /// # Panics
     ///
-    /// When it cannot be serialised.
+    /// If `value` cannot be serialised.
     #[cfg(feature = "forms")]
     pub fn form(self, value: &impl Serialize) -> Self {
         let text = serde_html_form::to_string(value).expect("the test's value is a form");
@@ -197,39 +204,41 @@ impl Ask<'_> {
             .body(text)
     }
 
-    /// Sets the client's address that the handler sees; `127.0.0.1:4` otherwise.
+    /// Sets the client address that the handler sees; `127.0.0.1:4` by default.
     pub fn peer(mut self, peer: SocketAddr) -> Self {
         self.peer = peer;
         self
     }
 
-    /// The client takes so many bytes of the answer, its head included, and goes: the end of a response without end.
+    /// Lets the client disconnect after this many bytes of the response, its head included. It ends
+    /// an endless response.
     pub fn leave_after(mut self, bytes: usize) -> Self {
         self.bound = bytes;
         self
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends the request and waits for the response.
     ///
     /// # Suspends
     ///
-    /// As the handler does.
+    /// Where the handler suspends.
     ///
     /// # Blocks the thread
     ///
-    /// As long, when called on a plain one.
+    /// Until the response is complete, when called on a plain thread.
     ///
     /// # Panics
     ///
-    /// When what comes back is no response: the client left before its head was whole. On a plain thread when no runtime can
-    /// be had.
+    /// If the result is not a response, because the client left before the head was complete. On a
+    /// plain thread also if no runtime can be started.
     pub fn send(self) -> Reply {
         self.exchange(false).0
     }
 
-    /// Asks for another protocol, and waits for the answer. After a 101 the connection comes with it: one end of a pair of sockets of
-    /// this process, for a thread or a fiber, whose other end the handler's code has got. That code runs, where `upgrade` is called on
-    /// a plain thread, as long as the [`Client`] is there.
+    /// Sends an upgrade request and waits for the response. After a 101 the connection is returned
+    /// too: one end of a pair of sockets within this process, usable on a thread or a fiber. The
+    /// handler's code holds the other end. If `upgrade` is called on a plain thread, that code runs
+    /// only as long as the [`Client`] exists.
     ///
     /// ```
     /// use osier_web::{Request, Router, test::Client, ws};
@@ -247,7 +256,7 @@ impl Ask<'_> {
     /// let (reply, connection) = ask.upgrade("websocket");
     /// assert_eq!(reply.status(), 101);
     /// let mut connection = connection.unwrap();
-    /// connection.write_all(b"\x81\x82\0\0\0\0hi")?; // as a client sends it; a WebSocket library makes such of a stream
+    /// connection.write_all(b"\x81\x82\0\0\0\0hi")?; // a masked text frame; a WebSocket library would encode it
     /// let mut answer = [0; 4];
     /// connection.read_exact(&mut answer)?;
     /// assert_eq!(&answer, b"\x81\x02hi");
@@ -256,15 +265,15 @@ impl Ask<'_> {
     ///
     /// # Suspends
     ///
-    /// As [`send`](Ask::send).
+    /// Same as [`send`](Ask::send).
     ///
     /// # Blocks the thread
     ///
-    /// As [`send`](Ask::send).
+    /// Same as [`send`](Ask::send).
     ///
     /// # Panics
     ///
-    /// As [`send`](Ask::send), and without descriptors for the pair.
+    /// Same as [`send`](Ask::send). Also if no descriptors are left for the pair.
     pub fn upgrade(self, protocol: &str) -> (Reply, Option<Stream>) {
         self.header("connection", "upgrade")
             .header("upgrade", protocol)
@@ -323,7 +332,8 @@ impl Client {
     }
 }
 
-/// Serves one request on this fiber: what a client would have received, and the connection if it goes on as another protocol.
+/// Serves one request on this fiber. Returns the bytes that a client would receive, and the
+/// connection if it is upgraded.
 fn exchange(
     shared: &Arc<Shared>,
     head: Vec<u8>,
@@ -346,7 +356,7 @@ fn exchange(
         bytes: head.into_boxed_slice(),
     };
     let after = shared.app.serve((&memory).into(), &output, &mut input);
-    // A client that has left misses the rest.
+    // A client that has disconnected misses the remaining bytes.
     let _ = output.flush();
     let connection = match after {
         After::Taken(takeover) if goes_on => {
@@ -358,7 +368,7 @@ fn exchange(
     (memory.received.into_inner(), connection)
 }
 
-/// The response, as a client receives it.
+/// A response as a client receives it.
 #[derive(Clone, Debug)]
 pub struct Reply {
     status: StatusCode,
@@ -391,7 +401,7 @@ impl Reply {
                 is_whole: false,
             };
             for (name, value) in head.headers() {
-                // The codec has checked both by the same rules.
+                // The codec has checked both by the same rules already.
                 if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(value)) {
                     reply.headers.append(name, value);
                 }
@@ -410,12 +420,12 @@ impl Reply {
         }
     }
 
-    /// The status.
+    /// The status code.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// All fields, with those of the server.
+    /// All header fields, including the server's own.
     pub fn headers(&self) -> &HeaderMap {
         &self.headers
     }
@@ -430,11 +440,11 @@ impl Reply {
         &self.body
     }
 
-    /// The body as a text.
+    /// The body as text.
     ///
     /// # Panics
     ///
-    /// When it is not UTF-8.
+    /// If the body is not UTF-8.
     pub fn text(&self) -> &str {
         str::from_utf8(&self.body).expect("the body is UTF-8")
     }
@@ -443,13 +453,13 @@ impl Reply {
     ///
     /// # Errors
     ///
-    /// When it is not, or not of the type.
+    /// If the body is not JSON of this type.
     #[cfg(feature = "json")]
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.body)
     }
 
-    /// True if the body has come to its end: a handler that fails in the middle cuts it off.
+    /// Whether the body is complete. A handler that fails in the middle cuts it off.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
@@ -458,7 +468,7 @@ impl Reply {
 /// A reader's bytes, framed as a chunked body.
 struct Chunks {
     reader: Box<dyn Read>,
-    /// Framed and not yet taken.
+    /// Framed bytes that are not yet read.
     framed: io::Cursor<Vec<u8>>,
     ended: bool,
 }

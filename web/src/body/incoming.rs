@@ -1,7 +1,9 @@
-//! The body of a request: read by the handler, from what is left in the connection's buffer and then from the socket.
+//! The body of a request. The handler reads it, first from the connection's input buffer and then
+//! from the socket.
 //!
-//! Each request has one, over the part of the input buffer that follows the head. Bytes beyond the body belong to the next
-//! request and stay in the buffer. A part of the body that the handler has not read is drained, or closes the connection.
+//! A request's body borrows the part of the input buffer that follows the head. Bytes beyond the
+//! body belong to the next request and stay in the buffer. Unread bytes of the body are drained
+//! after the response, or the connection closes.
 
 use std::error::Error;
 use std::io::{self, Read};
@@ -18,30 +20,33 @@ use crate::conn::worker::Worker;
 
 /// The body of a request as a [`Read`].
 ///
-/// A client that asked for `100 Continue` gets it at the first read. Unread rest is skipped after the response when it
-/// is small; otherwise the connection is closed.
+/// A client that expects `100 Continue` gets it at the first read. After the response a small
+/// unread remainder is skipped; a larger one closes the connection.
 ///
 /// # Suspends
 ///
-/// Until the client has sent more, at most for [`Timeouts::body`](crate::Timeouts::body).
+/// Until the client has sent more bytes, at most for [`Timeouts::body`](crate::Timeouts::body).
 ///
 /// # Errors
 ///
-/// `TimedOut` when nothing more came in time, `UnexpectedEof` when the client ended in the middle, `InvalidData` when the
-/// body is malformed or larger than the limit. Returned from a handler, all of them become the fitting 4xx response.
+/// - `TimedOut`: no bytes came within the timeout.
+/// - `UnexpectedEof`: the client ended within the body.
+/// - `InvalidData`: the body is malformed or larger than the limit.
+///
+/// A handler that returns one of them causes the matching 4xx response.
 pub struct RequestBody<'a> {
     client: Peer<'a>,
     output: &'a Output<'a>,
     decoder: BodyDecoder,
     length: BodyLength,
-    /// The input buffer after the head; never empty when the body is not in it as a whole.
+    /// The input buffer after the head. It is never empty unless it holds the whole body.
     buffer: &'a mut [u8],
-    /// The received bytes that the decoder has not taken.
+    /// Received bytes that are not yet decoded.
     unread: ops::Range<usize>,
-    /// The client waits for `100 Continue`.
+    /// Whether the client waits for `100 Continue`.
     awaited: bool,
     failed: Option<BodyError>,
-    /// Read by `preview`, to be read once more.
+    /// Bytes read by `preview`, which are read again.
     ahead: Option<Box<Ahead>>,
 }
 
@@ -50,7 +55,7 @@ struct Ahead {
     at: usize,
 }
 
-/// Why a request body could not be read.
+/// The reason why a request body could not be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BodyError {
     Refused(Reject),
@@ -72,7 +77,7 @@ impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BodyError::Refused(reject) => f.write_str(reject.reason()),
-            BodyError::TimedOut => f.write_str("the request's body did not come in time"),
+            BodyError::TimedOut => f.write_str("the request's body timed out"),
             BodyError::Ended => f.write_str("the connection ended inside the request's body"),
         }
     }
@@ -92,7 +97,7 @@ impl From<BodyError> for io::Error {
 }
 
 impl<'a> RequestBody<'a> {
-    /// `buffer` begins after the head and holds `received` bytes.
+    /// Makes the body of a request. `buffer` begins after the head and holds `received` bytes.
     #[inline]
     pub(crate) fn new(
         client: Peer<'a>,
@@ -132,15 +137,17 @@ impl<'a> RequestBody<'a> {
         self.client.local_addr()
     }
 
-    /// Sends the `100 Continue` that the client waits for, before a response begins that will still read.
+    /// Writes the `100 Continue` that the client waits for. Called before a response begins whose
+    /// body still reads the request's.
     pub(crate) fn welcome(&mut self) {
         if std::mem::take(&mut self.awaited) {
             self.output.write(CONTINUE);
         }
     }
 
-    /// Sends the `100 Continue` that the client waits for, behind the answers before it. To be called before the body is given
-    /// to another fiber: the output is the connection's own fiber's, which may be in the middle of a write then.
+    /// Sends the `100 Continue` that the client waits for, after the earlier responses. Must be
+    /// called before the body is passed to another fiber: the output belongs to the connection's
+    /// own fiber, which may be in the middle of a write then.
     pub(crate) fn invite(&mut self) -> io::Result<()> {
         if self.awaited {
             self.welcome();
@@ -149,18 +156,19 @@ impl<'a> RequestBody<'a> {
         Ok(())
     }
 
-    /// The output of the connection, for an interim response: it leaves at the latest when this fiber, the connection's own,
-    /// suspends. The client must have been [invited](RequestBody::invite) before the body is given to another.
+    /// The connection's output, for an interim response, which leaves at the latest when the
+    /// connection's own fiber suspends. The client must have been [invited](RequestBody::invite)
+    /// before the body is passed to another fiber.
     pub(crate) fn output(&self) -> &'a Output<'a> {
         self.output
     }
 
-    /// True if a part of the body, or perhaps only of its framing, has been received and not been read.
+    /// Whether received bytes of the body, or perhaps only of its framing, are unread.
     pub(crate) fn has_received(&self) -> bool {
         self.ahead.is_some() || (!self.unread.is_empty() && !self.is_done())
     }
 
-    /// The announced length in bytes: 0 without a body, `None` when it is chunked.
+    /// The announced length in bytes: 0 without a body, `None` for a chunked body.
     pub fn announced(&self) -> Option<u64> {
         match self.length {
             BodyLength::None => Some(0),
@@ -169,12 +177,13 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// Bounds the body to `most` bytes, unless the server's [limit](crate::Limits::body) is less. To be called before the
-    /// first read; a body of unknown length fails where it goes beyond.
+    /// Limits the body to `most` bytes; a lower [limit](crate::Limits::body) of the server stays.
+    /// Must be called before the first read. A chunked body fails at the first byte beyond the
+    /// limit.
     ///
     /// # Errors
     ///
-    /// `InvalidData` when more has been announced; as an answer it is 413.
+    /// `InvalidData` if the announced length is larger. As a response it is 413.
     pub fn limit(&mut self, most: u64) -> io::Result<()> {
         let ahead = self.ahead.as_ref().map_or(0, |ahead| ahead.bytes.len() as u64);
         let refused = |reject| io::Error::from(BodyError::Refused(reject));
@@ -184,12 +193,13 @@ impl<'a> RequestBody<'a> {
         self.decoder.limit(most - ahead).map_err(refused)
     }
 
-    /// The whole body, if it has at most `most` bytes, for whoever decides by it who is to read it: it can be read once more, as if
-    /// nothing had been read. `None` when it is larger or does not come as announced; who reads it then finds out.
+    /// Returns the whole body, if it has at most `most` bytes, and leaves it to be read again. It
+    /// serves code that chooses by the body which handler reads it. `None` means that the body is
+    /// larger or could not be read; the later reads then return the error.
     ///
     /// # Suspends
     ///
-    /// Until the body has come.
+    /// Until the body is received.
     pub fn preview(&mut self, most: usize) -> Option<Vec<u8>> {
         if self.announced().is_some_and(|announced| announced > most as u64) {
             return None;
@@ -197,7 +207,7 @@ impl<'a> RequestBody<'a> {
         let mut bytes = Vec::new();
         let read = self.by_ref().take(most as u64 + 1).read_to_end(&mut bytes);
         let whole = (read.is_ok() && bytes.len() <= most).then(|| bytes.clone());
-        // Of an earlier preview a part may be left.
+        // An earlier preview may have left unread bytes.
         if let Some(Ahead { bytes: rest, at }) = self.ahead.take().map(|ahead| *ahead) {
             bytes.extend_from_slice(&rest[at..]);
         }
@@ -207,7 +217,8 @@ impl<'a> RequestBody<'a> {
         whole
     }
 
-    /// The bytes of the buffer that have not been taken: the beginning of the next request, once the body is done.
+    /// The bytes of the buffer that are not decoded. They begin the next request once the body is
+    /// done.
     pub(crate) fn unread(&self) -> ops::Range<usize> {
         self.unread.clone()
     }
@@ -217,13 +228,13 @@ impl<'a> RequestBody<'a> {
         self.decoder.is_done() && self.ahead.is_none()
     }
 
-    /// True if the rest is worth reading to keep the connection: it is on its way, and not more than `bound`
-    /// bytes as far as one can tell.
+    /// Whether draining the body to keep the connection is worthwhile: the client is sending it,
+    /// and at most `bound` bytes are known to remain.
     pub(crate) fn is_drainable(&self, bound: u64) -> bool {
         self.is_done() || (!self.awaited && self.failed.is_none() && self.decoder.plain() <= bound)
     }
 
-    /// Reads the rest, at most `bound` bytes; whether it was all.
+    /// Reads and discards the remaining body, at most `bound` bytes. Returns whether that was all.
     pub(crate) fn drain(&mut self, mut bound: u64) -> bool {
         self.ahead = None;
         if self.is_done() {
@@ -247,7 +258,7 @@ impl<'a> RequestBody<'a> {
         error.into()
     }
 
-    /// Bytes from the socket, into `into` or into the buffer behind `unread`.
+    /// Reads from the socket into `into`, or into the buffer behind `unread`.
     fn receive(&mut self, into: Option<&mut [u8]>) -> io::Result<usize> {
         self.invite()?;
         let client = self.client;

@@ -1,4 +1,4 @@
-//! Bodies: the bytes of a request as they come, and what a response sends.
+//! Bodies: reading the body of a request, and making and sending the body of a response.
 
 pub(crate) mod incoming;
 pub(crate) mod outgoing;

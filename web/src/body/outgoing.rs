@@ -1,6 +1,6 @@
 //! The body of a response: bytes, a reader, a range of a file, or a closure that writes.
 //!
-//! A handler makes it, and the server sends it once.
+//! A handler makes a body, and the server sends it once.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,10 +14,11 @@ use crate::conn::upgrade::Takeover;
 
 /// The body of a response.
 ///
-/// It need not be `Send`: it is sent by the fiber that made it.
+/// It need not be `Send`: the fiber that made it sends it.
 pub struct Body {
     pub(crate) kind: Kind,
-    /// True if a bare value of this kind is text; `None` if that is not known.
+    /// Whether a bare value of this kind is text, which decides the default content type; `None` if
+    /// unknown.
     pub(crate) text: Option<bool>,
 }
 
@@ -25,7 +26,7 @@ pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Outlet) -> io::Result<()>>;
 
 pub(crate) type Exchanger = Box<dyn FnOnce(&mut RequestBody<'_>, &mut dyn Outlet) -> io::Result<()>>;
 
-/// Several parts of a file, each after bytes of its own, and `tail` after the last.
+/// Several parts of a file. Each follows bytes of its own, and `tail` follows the last one.
 pub(crate) struct FileParts {
     pub(crate) file: Arc<File>,
     pub(crate) parts: Vec<FilePart>,
@@ -52,16 +53,16 @@ pub(crate) enum Kind {
         offset: u64,
         len: u64,
     },
-    /// The number is how many bytes it will write, if that is known.
     FileParts(Box<FileParts>),
+    /// The number of bytes that the producer will write, if known.
     Stream(Producer, Option<u64>),
     Duplex(Exchanger),
-    /// No body: the protocol the connection goes on with, and who takes it over.
+    /// No body: the connection switches to this protocol, and the takeover receives it.
     Upgrade(Box<str>, Takeover),
 }
 
 impl Body {
-    /// No body: `content-length: 0` where HTTP allows it.
+    /// Makes an empty body, sent as `content-length: 0` where HTTP allows it.
     #[inline]
     pub fn empty() -> Self {
         Body {
@@ -70,8 +71,8 @@ impl Body {
         }
     }
 
-    /// Bytes that are shared with others, a cached file for example: not copied into the response, and into the
-    /// connection's buffer only when they are few.
+    /// Makes a body of shared bytes, for example a cached file. The bytes are not copied into the
+    /// response, and into the connection's buffer only if they are few.
     pub fn shared<T: AsRef<[u8]> + Send + Sync + 'static>(bytes: Arc<T>) -> Self {
         Body {
             kind: Kind::Shared(bytes),
@@ -79,7 +80,8 @@ impl Body {
         }
     }
 
-    /// Everything that `reader` yields, chunked (or up to the end of the connection for HTTP/1.0).
+    /// Makes a body of everything that `reader` yields. It is chunked; for HTTP/1.0 the end of the
+    /// connection ends it.
     pub fn reader(reader: impl Read + 'static) -> Self {
         Body {
             kind: Kind::Reader {
@@ -90,8 +92,8 @@ impl Body {
         }
     }
 
-    /// The first `len` bytes of `reader`. When it ends before, the connection is closed, so that the client sees that
-    /// something is missing.
+    /// Makes a body of the first `len` bytes of `reader`. If the reader ends earlier the connection
+    /// is closed, so that the client notices the missing bytes.
     pub fn sized_reader(reader: impl Read + 'static, len: u64) -> Self {
         Body {
             kind: Kind::Reader {
@@ -102,8 +104,9 @@ impl Body {
         }
     }
 
-    /// `len` bytes of `file` from `offset` on, by `sendfile`; the file's own position does not matter and is left alone.
-    /// The connection is closed if the file is shorter by the time it is sent.
+    /// Makes a body of `len` bytes of `file` from `offset`, sent with `sendfile`. The file's own
+    /// position is neither used nor changed. If the file is shorter when it is sent, the connection
+    /// is closed.
     pub fn file(file: impl Into<Arc<File>>, offset: u64, len: u64) -> Self {
         Body {
             kind: Kind::File {
@@ -115,7 +118,8 @@ impl Body {
         }
     }
 
-    /// Parts of `file`, offset and length, each after bytes of its own, and `tail` after the last.
+    /// Makes a body of several parts of `file`, each with the bytes before it, its offset and its
+    /// length. `tail` follows the last one.
     pub(crate) fn file_parts(file: Arc<File>, parts: impl Iterator<Item = (Vec<u8>, u64, u64)>, tail: Vec<u8>) -> Self {
         let parts = parts.map(|(before, offset, len)| FilePart { before, offset, len });
         Body {
@@ -128,7 +132,8 @@ impl Body {
         }
     }
 
-    /// The bytes that `write` writes; see [`Response::stream`](crate::Response::stream).
+    /// Makes a body of the bytes that `write` writes; see
+    /// [`Response::stream`](crate::Response::stream).
     pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'static) -> Self {
         Body {
             kind: Kind::Stream(Box::new(move |out| write(out)), None),
@@ -136,11 +141,14 @@ impl Body {
         }
     }
 
-    /// The bytes that `exchange` writes, while it may still read the request's body, also from a second fiber of the same worker
-    /// ([`Scope::spawn_local`](osier::Scope::spawn_local)): for a proxy, which passes both on at once.
+    /// Makes a body of the bytes that `exchange` writes. Meanwhile `exchange` may read the
+    /// request's body, also from a second fiber of the same worker
+    /// ([`Scope::spawn_local`](osier::Scope::spawn_local)). A proxy passes both bodies on at once
+    /// this way.
     ///
-    /// A client that waits for `100 Continue` gets it before the response's head. When `exchange` fails the connection is
-    /// closed without the end mark; so it is when too much of the request's body is left.
+    /// A client that waits for `100 Continue` gets it before the response's head. If `exchange`
+    /// fails, the connection is closed without the end mark. The connection is also closed if too
+    /// much of the request's body remains unread.
     ///
     /// ```
     /// use osier_web::{Body, Request, Response, Router, http::StatusCode};
@@ -157,7 +165,7 @@ impl Body {
         }
     }
 
-    /// The length in bytes, when it is known before the body is sent.
+    /// The length in bytes, if it is known before the body is sent.
     #[allow(clippy::len_without_is_empty)] // a length that may be unknown
     pub fn len(&self) -> Option<u64> {
         match &self.kind {

@@ -1,9 +1,12 @@
-//! Compression of responses, by the client's Accept-Encoding.
+//! Compression of response bodies, negotiated by the client's Accept-Encoding.
 //!
-//! [`filter`], or [`Settings::filter`], is called after the handler, on the same fiber. A body whose bytes are there is encoded at once; one that is
-//! produced while it is sent is encoded as it comes, and whatever the handler has written leaves the encoder on `flush`
-//! and before the fiber suspends, as it would without compression. Files have their own (`files/encoded.rs`), because
-//! they are kept.
+//! A handler, or code around it, calls [`filter`] or [`Settings::filter`] with its response, on the
+//! fiber of the request. A body in memory is encoded at once. A streamed body is encoded while it
+//! is produced. Its pending bytes leave the encoder on `flush` and before the fiber suspends, as
+//! without compression.
+//!
+//! Static files are compressed in `files/encoded.rs` instead, because their encoded forms are
+//! cached.
 //!
 //! Source: RFC 9110 sections 8.4, 8.8.3, 12.5.3 and 15.4.5.
 //!
@@ -35,19 +38,21 @@ use crate::compress::negotiate::{Choice, choose};
 use crate::conn::output::Outlet;
 use crate::{Body, Request, Response};
 
-/// Bodies up to this many bytes are encoded on the worker: about as long as the way to another thread and back takes.
+/// Bodies of at most this many bytes are encoded on the worker. That takes about as long as a
+/// hand-over to another thread and back.
 pub(crate) const INLINE: usize = 4 * 1024;
 
-/// A stream lets the other fibers of its worker run after this many bytes.
+/// Bytes of a stream after which the other fibers of the worker get a turn.
 const TURN: usize = 64 * 1024;
 
-/// Settings of compression: which bodies, and how.
+/// Settings of compression: the bodies to encode and the codings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Bodies of fewer bytes are left alone. 1 KiB by default: they fit in one packet with their head as they are.
+    /// Minimum bytes of a body to encode. 1 KiB by default: a smaller body fits into one packet
+    /// with its head.
     pub min: u64,
-    /// The codings, in order of preference between those that a client wants equally. By default zstd, br and gzip: for what
-    /// is sent once, speed counts first.
+    /// Codings, in order of preference among those that a client prefers equally. By default zstd,
+    /// br and gzip: speed matters most for a body that is sent once.
     pub codings: Vec<Coding>,
 }
 
@@ -62,28 +67,35 @@ impl Default for Settings {
 
 static DEFAULT: LazyLock<Settings> = LazyLock::new(Settings::default);
 
-/// As [`Settings::filter`], with the default settings.
+/// Encodes a response's body with the default settings; see [`Settings::filter`].
 ///
 /// # Suspends
 ///
-/// As [`Settings::filter`].
+/// Same as [`Settings::filter`].
 pub fn filter(request: &Request<'_>, response: Response) -> Response {
     DEFAULT.filter(request, response)
 }
 
 impl Settings {
-    /// Encodes the body of `response` if `request`'s Accept-Encoding asks for that and it makes sense: for text and other
-    /// types that [shrink](is_compressible), where the length is not known or large enough, and only when it becomes
-    /// smaller.
+    /// Encodes the body of `response` if the Accept-Encoding of `request` allows it and encoding is
+    /// useful. The content type must be [compressible](is_compressible), the length must be unknown
+    /// or at least [`min`](Settings::min), and the encoded body must be smaller.
     ///
-    /// Left alone: 1xx, 204, 206 and 304, bodies that are files, anything already encoded or marked `no-transform`, partial
-    /// or with a digest of its bytes, and `text/event-stream`, whose events are small and must not wait. `Vary` is extended
-    /// wherever the request's field was looked at; a strong `ETag` becomes weak, and `Accept-Ranges` goes, for the encoded
-    /// bytes are not the same every time.
+    /// These responses are not encoded:
+    ///
+    /// - status 1xx, 204, 206 and 304;
+    /// - bodies that are files;
+    /// - bodies that are already encoded, partial, marked `no-transform`, or have a digest of their
+    ///   bytes;
+    /// - `text/event-stream`, whose events are small and must not wait.
+    ///
+    /// `Vary` gains `accept-encoding` whenever the response depends on that field. On an encoded
+    /// response a strong `ETag` becomes weak and `Accept-Ranges` is removed, because the encoded
+    /// bytes may differ each time.
     ///
     /// # Suspends
     ///
-    /// While a body of more than 4 KiB whose bytes are there is encoded, on the pool for blocking work.
+    /// While a body in memory of more than 4 KiB is encoded, on the pool for blocking work.
     pub fn filter(&self, request: &Request<'_>, response: Response) -> Response {
         let lines = request
             .headers()
@@ -92,11 +104,11 @@ impl Settings {
         self.filter_by(lines, response)
     }
 
-    /// As [`Settings::filter`], by the values of Accept-Encoding alone.
+    /// Same as [`Settings::filter`], with the values of Accept-Encoding instead of the request.
     ///
     /// # Suspends
     ///
-    /// As [`Settings::filter`].
+    /// Same as [`Settings::filter`].
     pub fn filter_by<'a>(&self, accept_encoding: impl Iterator<Item = &'a [u8]>, mut response: Response) -> Response {
         if !self.suits(&response) {
             return response;
@@ -104,7 +116,8 @@ impl Settings {
         if !varies_already(&response) {
             response = response.header("vary", "accept-encoding");
         }
-        // A client that takes nothing at all gets it as it is: that is more use than 406.
+        // A client that accepts no coding at all gets the plain body, which is more useful than
+        // 406.
         let Choice::Encoded(coding) = choose(accept_encoding, self.codings.iter().copied()) else {
             return response;
         };
@@ -135,7 +148,7 @@ impl Settings {
             Kind::Stream(..) | Kind::Duplex(_) | Kind::Reader { .. } => {
                 response.body.len().is_none_or(|len| len >= self.min)
             }
-            // Nothing is gained for an empty body, whatever the settings say.
+            // Encoding an empty body is never useful.
             _ => response
                 .body
                 .bytes()
@@ -151,7 +164,7 @@ impl Settings {
     }
 }
 
-/// Fields that describe the very bytes that would be replaced.
+/// Fields that describe the exact bytes of the body, which encoding would replace.
 const BARS: [&str; 6] = [
     "content-encoding",
     "content-range",
@@ -161,7 +174,8 @@ const BARS: [&str; 6] = [
     "repr-digest",
 ];
 
-/// True if bodies of this content type shrink: text, and the usual formats that are not compressed by themselves.
+/// Whether bodies of this content type shrink: text, and common formats without compression of
+/// their own.
 pub fn is_compressible(content_type: &[u8]) -> bool {
     let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default();
     let Ok(essence) = std::str::from_utf8(essence.trim_ascii()) else {
@@ -205,7 +219,7 @@ fn has_token(list: &[u8], token: &[u8]) -> bool {
         .any(|member| member.trim_ascii().eq_ignore_ascii_case(token))
 }
 
-/// The encoded body, or the body as it was where that gains nothing.
+/// Encodes the body. The error is the unchanged body, when encoding does not make it smaller.
 fn encode(body: Body, coding: Coding) -> Result<Body, Body> {
     match body.kind {
         Kind::Static(bytes) => whole(bytes, coding, |bytes| bytes, Body::from),
@@ -253,7 +267,8 @@ fn whole<B: Send + 'static>(
     }
 }
 
-/// Encodes what `produce` writes, while it writes; an error unless that is `len` bytes, where that was promised.
+/// Encodes the bytes that `produce` writes while it writes them. Fails if `len` is known and
+/// `produce` writes another number of bytes.
 fn pipe(
     out: &mut dyn Write,
     coding: Coding,
@@ -267,10 +282,11 @@ fn pipe(
         taken: 0,
         since_turn: 0,
     });
-    // Borrowed when the suspension is that of the output itself, which then has all that was encoded.
+    // The pipe is borrowed when the output itself suspends. The output then already has all encoded
+    // bytes.
     let hook = || {
         if let Ok(mut pipe) = pipe.try_borrow_mut() {
-            // An error stays with the output, and is met again by the next write.
+            // The output keeps the error and returns it from the next write.
             let _ = pipe.push_out();
         }
     };
@@ -281,21 +297,21 @@ fn pipe(
     if len.is_some_and(|len| taken != len) {
         return Err(io::Error::new(
             io::ErrorKind::UnexpectedEof,
-            "a response body has not the length that was promised",
+            "the length of a response body is not the announced one",
         ));
     }
     out.write_all(&encoder.finish()?)
 }
 
-/// Encodes on the way from the handler to the output.
+/// Encoder between the handler and the output.
 struct Pipe<'o> {
     encoder: Encoder,
     out: &'o mut dyn Write,
-    /// True while the encoder holds bytes back.
+    /// Whether the encoder holds bytes back.
     is_dirty: bool,
-    /// Bytes written.
+    /// Bytes accepted from the handler.
     taken: u64,
-    /// Bytes written since other fibers could run.
+    /// Bytes written since the other fibers last got a turn.
     since_turn: usize,
 }
 
@@ -309,7 +325,7 @@ impl Pipe<'_> {
         Ok(count)
     }
 
-    /// Everything written so far goes to the output.
+    /// Moves everything written so far to the output.
     fn push_out(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.is_dirty) {
             self.encoder.flush()?;
@@ -428,7 +444,8 @@ mod tests {
             assert_eq!(response.body.len(), length, "{why}");
             assert_eq!(response.lookup("vary"), None, "{why}");
         }
-        // Does not become smaller: sent as it is, but that depended on the request.
+        // The encoded body would not be smaller, so it is sent plain. That outcome depends on the
+        // request, so `Vary` is set.
         let (coding, response) = filtered("gzip", text(Response::new(StatusCode::OK).body(noise.clone())));
         assert_eq!((coding, response.lookup("vary")), (None, Some(&b"accept-encoding"[..])));
         assert_eq!(response.body.bytes(), Some(&noise[..]));

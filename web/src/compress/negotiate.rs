@@ -1,12 +1,12 @@
-//! The Accept-Encoding field: which of the forms on offer a client wants.
+//! Content negotiation by Accept-Encoding: chooses among the available codings of a body.
 //!
-//! Pure. Weights are thousandths, because that is all the grammar can say.
+//! Pure functions. Weights are in thousandths, the finest step that the grammar allows.
 //!
 //! Source: RFC 9110 sections 12.4.2 and 12.5.3.
 
 use std::str::FromStr;
 
-/// A content coding we make, or find on disk.
+/// A content coding that the server produces, or finds on disk.
 #[derive(Debug, PartialEq, Eq, Clone, Copy, Hash)]
 pub enum Coding {
     /// Brotli, `.br`.
@@ -18,11 +18,11 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// All of them, the densest first.
-    // The position, which is the value of the variant, is the index into arrays of forms.
+    /// All codings, the densest first.
+    // A variant's value is its position here, and the index into arrays of codings.
     pub const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
-    /// The suffix of a file in this coding.
+    /// The file name suffix of this coding.
     pub fn suffix(self) -> &'static str {
         match self {
             Coding::Brotli => ".br",
@@ -46,31 +46,32 @@ impl Coding {
     }
 }
 
-/// By its name in Content-Encoding: `gzip`, `br` or `zstd`.
+/// Parses the name in Content-Encoding: `gzip`, `br` or `zstd`.
 impl FromStr for Coding {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Coding, String> {
         let found = Coding::ALL.into_iter().find(|coding| coding.token() == name);
-        found.ok_or_else(|| format!("{name:?} is no content coding of this server: choose among gzip, br or zstd"))
+        found.ok_or_else(|| format!("unknown content coding {name:?}: use gzip, br or zstd"))
     }
 }
 
-/// The form to send.
+/// The outcome of the negotiation.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Choice {
-    /// The identity.
+    /// The plain body.
     Identity,
-    /// This coding.
+    /// The body in this coding.
     Encoded(Coding),
-    /// The client refuses every form there is: 406.
+    /// Nothing: the client refuses every available form (406).
     Nothing,
 }
 
-/// Chooses among the body as it is and the codings `offered`, for the lines of Accept-Encoding.
+/// Chooses among the plain body and the codings `offered`, by the lines of Accept-Encoding.
 ///
-/// The highest weight wins; between equals a coding wins over the body as it is, and one that is offered earlier over
-/// another. The body as it is, when that is not mentioned, is acceptable but wanted least.
+/// The highest weight wins. Among equal weights a coding wins over the plain body, and an earlier
+/// coding over a later one. The plain body, if it is not mentioned, is acceptable with the lowest
+/// preference.
 pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]>, offered: impl IntoIterator<Item = Coding>) -> Choice {
     let mut weights: [Option<u16>; 3] = [None; 3];
     let mut identity: Option<u16> = None;
@@ -103,8 +104,8 @@ pub fn choose<'a>(lines: impl Iterator<Item = &'a [u8]>, offered: impl IntoItera
     }
 }
 
-/// `name` or `name;q=0.5`: the name and its weight in thousandths. An element with a weight we cannot read counts as not
-/// sent.
+/// Splits `name` or `name;q=0.5` into the name and its weight in thousandths. Returns `None` for an
+/// element with an invalid weight, which counts as absent.
 pub fn weighted(element: &[u8]) -> Option<(&[u8], u16)> {
     let mut parts = element.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
     let name = parts.next().filter(|name| !name.is_empty())?;
@@ -117,7 +118,7 @@ pub fn weighted(element: &[u8]) -> Option<(&[u8], u16)> {
     Some((name, thousandths(value)?))
 }
 
-/// `0`, `0.5`, `1.000`: at most three decimals, at most one.
+/// Parses a weight such as `0`, `0.5` or `1.000`: at most 1, with at most three decimals.
 fn thousandths(value: &[u8]) -> Option<u16> {
     let (whole, decimals) = match value {
         [whole @ (b'0' | b'1')] => (whole, &[][..]),

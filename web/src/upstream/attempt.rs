@@ -1,40 +1,42 @@
-//! One request to a backend, and a second attempt where that is safe: the part that every gateway shares.
+//! One request to a backend, with a second attempt where that is safe. All gateways share it.
 //!
 //! ```text
-//!   lease ─▶ attempt ─▶ answer
-//!              │ failed, and may be repeated
-//!              └─▶ a new connection, to another backend if there is one ─▶ attempt ─▶ answer or failure
+//!   lease ─▶ attempt ─▶ response
+//!              │ failed, and may repeat
+//!              └─▶ a new connection, to another backend if there is one ─▶ attempt ─▶ response or failure
 //! ```
 //!
-//! While an attempt waits for the answer's head the rest of the request goes out on a fiber of its own ([`while_sending`]), so a
-//! backend may answer before it has read everything.
+//! While an attempt waits for the response's head, another fiber sends the remaining request
+//! ([`while_sending`]). A backend may thus respond before it has read the whole request.
 
 use std::any::Any;
 
 use super::{Lease, Unavailable, Upstream};
 
-/// How an attempt has failed.
+/// A failed attempt.
 pub(crate) struct Failed<F> {
     pub(crate) failure: F,
-    /// The backend has got nothing of the request, or it makes no difference how often it gets it, and nothing has come of it.
-    /// The request is ready to be sent from its beginning.
+    /// Whether a second attempt is safe: no part of the response has arrived, and the backend has
+    /// received nothing or the request is safe to repeat. The request is ready to be sent from its
+    /// beginning.
     pub(crate) may_repeat: bool,
 }
 
-/// Why there is no answer.
+/// The reason why there is no response.
 pub(crate) enum Unanswered<F> {
-    /// No backend could be asked.
+    /// No backend was available.
     Unavailable(Unavailable),
-    /// The last attempt's failure.
+    /// The failure of the last attempt.
     Failed(F),
 }
 
 impl Upstream {
-    /// Makes an attempt over a lease, and one more over a new connection if the first may be repeated. `trusts_kept`: the request
-    /// can be repeated, so a kept connection is not looked at before.
+    /// Makes an attempt over a lease, and one more over a new connection if the first one may
+    /// repeat. `trusts_kept` says that the request can be repeated, so a kept connection is not
+    /// checked first.
     ///
     /// # Suspends
-    /// For a connection, and as `attempt` does.
+    /// While connecting, and where `attempt` suspends.
     pub(crate) fn attempt<T, F>(
         &self,
         trusts_kept: bool,
@@ -47,7 +49,7 @@ impl Upstream {
         let lease = lease.map_err(Unanswered::Unavailable)?;
         let backend = lease.backend();
         let failed = match attempt(lease) {
-            Ok(answer) => return Ok(answer),
+            Ok(response) => return Ok(response),
             Err(failed) => failed,
         };
         if !failed.may_repeat {
@@ -58,24 +60,26 @@ impl Upstream {
     }
 }
 
-/// Whether a method may be sent again though the backend may have done what it says (RFC 9110 9.2.2).
+/// Whether a method is idempotent: it may be repeated even if the backend has executed it (RFC 9110
+/// 9.2.2).
 pub(crate) fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
 }
 
-/// Runs `read` on this fiber while `send` runs on another, which is stopped when `read` has ended. The second value is how
-/// `send` has ended; the error is the payload of its panic or of its cancellation.
+/// Runs `read` on this fiber while `send` runs on another, which is cancelled when `read` has
+/// ended. The second value is the outcome of `send`; its error is the payload of a panic or of the
+/// cancellation.
 ///
 /// # Cancellation
-/// Stops both.
+/// Cancels both.
 pub(crate) fn while_sending<S, R>(
     send: impl FnOnce() -> S,
     read: impl FnOnce() -> R,
 ) -> (R, Result<S, Box<dyn Any + Send>>) {
     osier::scope(|s| {
         let sending = s.spawn_local(send);
-        let answer = read();
+        let outcome = read();
         sending.cancel();
-        (answer, sending.join())
+        (outcome, sending.join())
     })
 }

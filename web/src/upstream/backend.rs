@@ -1,4 +1,4 @@
-//! One backend: its address, its kept connections, its health, and how it is connected to.
+//! One backend: its address, idle connections, health and counters, and how to connect to it.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -15,7 +15,7 @@ pub(super) struct Backend {
     pub(super) address: Address,
     /// The address as text.
     pub(super) label: String,
-    /// Leases that are out. Counted up by `claim` alone.
+    /// Leases in use. Only `claim` increments it.
     pub(super) leases: AtomicUsize,
     pub(super) health: Health,
     pub(super) shelves: Shelves,
@@ -27,27 +27,27 @@ pub(super) struct Backend {
     stale: AtomicUsize,
 }
 
-/// What has been counted of one backend; see [`Upstream::stats`](super::Upstream::stats).
+/// Statistics of one backend; see [`Upstream::stats`](super::Upstream::stats).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BackendStats {
-    /// Where it is.
+    /// The backend's address.
     pub address: Address,
-    /// It is neither out nor unwell.
+    /// Whether it gets requests: it is neither out after failures nor unhealthy by the checks.
     pub is_in: bool,
-    /// Leases that are out now.
+    /// Leases in use now.
     pub leases: usize,
-    /// Idle connections that are kept now.
+    /// Idle connections now.
     pub kept: usize,
-    /// Leases ever.
+    /// All leases since the start.
     pub total: u64,
-    /// Those on a connection that was used before.
+    /// Leases on a connection that was used before.
     pub reused: u64,
     /// Connections made.
     pub connects: u64,
     /// Connections that could not be made.
     pub failures: u64,
-    /// Kept connections that were closed, by age or because the backend had.
+    /// Idle connections closed by the idle timeout or by the backend.
     pub stale: usize,
 }
 
@@ -93,12 +93,12 @@ impl Backend {
         self.shelves.take(osier::time::coarse_now(), trusting, &self.stale)
     }
 
-    /// Closes idle connections that are too old.
+    /// Closes idle connections whose idle timeout has passed.
     pub(super) fn sweep(&self, now: Instant) {
         self.shelves.sweep(now, &self.stale);
     }
 
-    /// Makes a connection, within `limit` and before `deadline`.
+    /// Connects within `limit` and before `deadline`.
     pub(super) fn dial(&self, limit: Duration, deadline: Option<Instant>) -> io::Result<Stream> {
         let now = osier::time::now();
         let limit = match deadline {
@@ -141,7 +141,7 @@ impl Backend {
     }
 }
 
-/// A call that has no timeout of its own.
+/// Runs a call that has no timeout of its own within `limit`, if this is a fiber.
 fn within<T>(limit: Duration, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     if osier::fiber::current().is_none() {
         return call();
@@ -153,7 +153,8 @@ fn within<T>(limit: Duration, call: impl FnOnce() -> io::Result<T>) -> io::Resul
 mod tests {
     use super::*;
 
-    /// No lookup for each request that meets a backend that is down, and no long time with addresses that nobody answers at.
+    /// Pins two bounds: a backend that is down does not cause a lookup per request, and addresses
+    /// that nobody answers at are not used for long.
     #[test]
     fn addresses_are_doubted_when_nobody_answers_there_and_else_used_for_their_time() {
         let hour = Duration::from_secs(3600);

@@ -1,4 +1,4 @@
-//! How a backend is asked whether it is well. The keeper asks, on a fiber for each backend.
+//! Active checks: one request or connection that tells whether a backend is healthy.
 
 use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
@@ -9,10 +9,10 @@ use osier_http::{BodyLength, Limits, Method, Reply, ReplyScanner, RequestWriter,
 use super::backend::Backend;
 use crate::{Address, Stream};
 
-/// Of an answer to a question about health; more is not read.
+/// Maximum bytes of a check's response head.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// How a backend is asked whether it is well, and how often.
+/// An active check of backends: the method, the interval and the thresholds.
 ///
 /// ```
 /// use osier_web::upstream::Check;
@@ -37,7 +37,7 @@ struct Http {
 }
 
 impl Check {
-    /// It is well when it takes a connection.
+    /// Makes a check that succeeds when the backend accepts a connection.
     pub fn connect() -> Check {
         Check {
             http: None,
@@ -48,7 +48,8 @@ impl Check {
         }
     }
 
-    /// It is well when it answers `GET path` with a status from 200 to 399, on a connection of its own.
+    /// Makes a check that succeeds when the backend responds to `GET path` with a status from 200
+    /// to 399. Each check uses a connection of its own.
     pub fn http(path: impl Into<String>) -> Check {
         let http = Http {
             path: path.into(),
@@ -61,7 +62,8 @@ impl Check {
         }
     }
 
-    /// The Host of the request; the backend's address unless set. Means nothing to a check that only connects.
+    /// Sets the Host of the request; the backend's address by default. It has no effect on
+    /// [`connect`](Check::connect).
     pub fn host(mut self, host: impl Into<String>) -> Self {
         if let Some(http) = &mut self.http {
             http.host = Some(host.into());
@@ -69,7 +71,7 @@ impl Check {
         self
     }
 
-    /// Which statuses mean that it is well. Means nothing to a check that only connects.
+    /// Sets the statuses that mean success. It has no effect on [`connect`](Check::connect).
     pub fn status(mut self, status: RangeInclusive<u16>) -> Self {
         if let Some(http) = &mut self.http {
             http.status = status;
@@ -77,45 +79,47 @@ impl Check {
         self
     }
 
-    /// Time between two questions. 5 s.
+    /// Sets the interval between checks; 5 s by default.
     pub fn every(mut self, time: Duration) -> Self {
         self.every = time;
         self
     }
 
-    /// How long an answer may take. 2 s.
+    /// Sets the timeout of one check; 2 s by default.
     pub fn limit(mut self, time: Duration) -> Self {
         self.limit = time;
         self
     }
 
-    /// After how many good answers in a row a backend that was unwell gets requests again. 1.
+    /// Sets the number of consecutive successes after which an unhealthy backend gets requests
+    /// again; 1 by default.
     pub fn rise(mut self, answers: u32) -> Self {
         self.rise = answers.max(1);
         self
     }
 
-    /// After how many bad answers in a row a backend gets no more requests. 2.
+    /// Sets the number of consecutive failures after which a backend gets no requests; 2 by
+    /// default.
     pub fn fall(mut self, answers: u32) -> Self {
         self.fall = answers.max(1);
         self
     }
 
-    pub(super) fn ask(&self, backend: &Backend) -> io::Result<()> {
+    pub(super) fn run(&self, backend: &Backend) -> io::Result<()> {
         let deadline = osier::time::now().checked_add(self.limit);
         let stream = backend.dial(self.limit, deadline)?;
         let Some(http) = &self.http else { return Ok(()) };
-        let status = osier::timeout(self.limit, || http.ask(&stream, &backend.address))
+        let status = osier::timeout(self.limit, || http.run(&stream, &backend.address))
             .unwrap_or_else(|elapsed| Err(io::Error::new(io::ErrorKind::TimedOut, elapsed)))?;
         match http.status.contains(&status) {
             true => Ok(()),
-            false => Err(io::Error::other(format!("{} is answered by {status}", http.path))),
+            false => Err(io::Error::other(format!("{} returned status {status}", http.path))),
         }
     }
 }
 
 impl Http {
-    fn ask(&self, mut stream: &Stream, address: &Address) -> io::Result<u16> {
+    fn run(&self, mut stream: &Stream, address: &Address) -> io::Result<u16> {
         let host = match (&self.host, address) {
             (Some(host), _) => host,
             (None, Address::Tcp(host)) => host,

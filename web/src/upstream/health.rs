@@ -1,15 +1,18 @@
-//! Whether a backend is in: what its requests have shown, and what the active checks say.
+//! The health of a backend, from the outcomes of its requests and of active checks. A backend that
+//! is "in" gets requests.
 //!
 //! ```text
-//!            `failures` in a row                   the time is over
-//!   in ──────────────────────────▶ out, until t ─────────────────────▶ due ─▶ one trial, the others wait on
-//!    ▲                              ▲                                            │
-//!    └── an answer ─────────────────┼────────────────────────────────────────────┤
-//!                                   └── it failed, or nobody heard of it: twice as long
+//!            `failures` in a row                   the time has passed
+//!   in ──────────────────────────▶ out, until t ─────────────────────▶ due ─▶ one request as the trial
+//!    ▲                              ▲                                           │
+//!    └── a response ────────────────┼───────────────────────────────────────────┤
+//!                                   └── it failed: out for twice as long ───────┘
 //! ```
 //!
-//! Atomics without order among each other: every one is a hint, and a stale hint costs one request a second attempt.
-//! Times are milliseconds since the upstream was built.
+//! A trial without an outcome is followed by another one after the same time.
+//!
+//! All atomics are relaxed and unordered among each other. Each is a hint, and a stale hint costs
+//! one request a second attempt. Times are milliseconds since the upstream was built.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -32,7 +35,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// How long a backend is out after so many failures in a row.
+    /// Time for which a backend is out after this many consecutive failures.
     fn out_for(&self, failures: u32) -> Duration {
         let doubled = failures.saturating_sub(self.failures).min(20);
         self.first.saturating_mul(1 << doubled).min(self.longest)
@@ -43,17 +46,17 @@ impl Policy {
 pub(super) enum Admits {
     Yes,
     No,
-    /// One request may, if [`Health::begin_trial`] says so.
+    /// One request is admitted, if [`Health::begin_trial`] returns true.
     Trial,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// In a row, of requests that could have been answered.
+    /// Consecutive failures of requests.
     failures: AtomicU32,
-    /// When the next trial is due; 0 while the backend is in.
+    /// Time of the next trial; 0 while the backend is in.
     trial_at: AtomicU64,
-    /// The active checks say that it is not well. Only the keeper writes it.
+    /// Whether the active checks have found the backend unhealthy. Only the keeper writes it.
     unwell: AtomicBool,
 }
 
@@ -68,16 +71,17 @@ impl Health {
         }
     }
 
-    /// Whether the caller is the one who tries. Nobody else is until as much time has passed again.
+    /// Whether the caller's request is the trial. No other request becomes one before the backoff
+    /// has passed again.
     pub(super) fn begin_trial(&self, now: u64, policy: &Policy) -> bool {
         let due = self.trial_at.load(Relaxed);
         let next = later(now, policy.out_for(self.failures.load(Relaxed)));
         (1..=now).contains(&due) && self.trial_at.compare_exchange(due, next, Relaxed, Relaxed).is_ok()
     }
 
-    /// Counts a failure; for how long the backend is out if it is now, by this one.
+    /// Counts a failure. Returns for how long the backend is out, if this failure puts it out.
     pub(super) fn failed(&self, trial: bool, now: u64, policy: &Policy) -> Option<Duration> {
-        // Requests that were under way when the backend went out say nothing new.
+        // In-flight requests of a backend that has gone out tell nothing new.
         if !trial && self.trial_at.load(Relaxed) != 0 {
             return None;
         }
@@ -90,10 +94,11 @@ impl Health {
         Some(out)
     }
 
-    /// Forgets the failures; whether the backend was out.
+    /// Resets the failures. Returns whether the backend was out.
     #[inline]
     pub(super) fn answered(&self) -> bool {
-        // Both: an answer may come between the two steps of a failure on another worker.
+        // Both are checked, because a response may arrive between the two steps of a failure on
+        // another worker.
         if self.failures.load(Relaxed) == 0 && self.trial_at.load(Relaxed) == 0 {
             return false;
         }
@@ -101,7 +106,7 @@ impl Health {
         self.trial_at.swap(0, Relaxed) != 0
     }
 
-    /// What the active checks have found; whether that is news.
+    /// Stores the result of the active checks. Returns whether it has changed.
     pub(super) fn found(&self, well: bool) -> bool {
         self.unwell.swap(!well, Relaxed) == well
     }
@@ -151,7 +156,8 @@ mod tests {
     #[test]
     fn an_answer_in_the_middle_of_a_failure_leaves_no_trial_behind() {
         let health = Health::default();
-        // One worker has counted the last failure, and another hears an answer before the first says until when.
+        // One worker has counted the last failure. Another worker receives a response before the
+        // first one sets the time.
         health.failures.store(POLICY.failures, Relaxed);
         assert!(!health.answered());
         health.trial_at.store(112, Relaxed);

@@ -1,8 +1,10 @@
-//! The fiber of an upstream: asks the backends whether they are well, and closes idle connections that are too old.
+//! The keeper, the fiber of an upstream: runs active checks and closes idle connections after the
+//! idle timeout.
 //!
-//! There is at most one, started by whoever first needs it (a lease where there are checks, a connection that is kept). It
-//! holds the upstream weakly and only while it works; the upstream's end wakes it, and it ends. If its runtime ends first,
-//! the next lease or kept connection starts another.
+//! An upstream has at most one keeper. A lease starts it if there are checks, and a kept connection
+//! starts it. The keeper holds a weak reference to the upstream, upgraded only while it works. The
+//! drop of the upstream wakes the keeper, which ends. If the keeper's runtime ends first, the next
+//! lease or kept connection starts another.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,10 +14,11 @@ use std::time::{Duration, Instant};
 use super::backend::Backend;
 use super::{Check, Inner, is_own_lack};
 
-/// How often idle connections are looked at: four times in their time, within these bounds. One may live so much longer.
+/// Bounds of the sweep interval, which is a quarter of the idle timeout. An idle connection may
+/// live that much longer.
 const SWEEP: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
-/// Starts the fiber unless it runs, or there is no runtime to run it.
+/// Starts the fiber, unless it runs already or there is no runtime.
 #[inline]
 pub(super) fn ensure(upstream: &Arc<Inner>) {
     if !upstream.kept.load(Relaxed) {
@@ -41,7 +44,7 @@ fn start(upstream: &Arc<Inner>) {
     });
 }
 
-/// Lets another one start when this one ends.
+/// Allows another keeper to start when this one ends.
 struct Keeper(Weak<Inner>);
 
 impl Drop for Keeper {
@@ -52,23 +55,23 @@ impl Drop for Keeper {
     }
 }
 
-/// What the fiber knows from one round to the next.
+/// State of the fiber between two rounds.
 #[derive(Default)]
 struct Rounds {
     next_check: Option<Instant>,
     next_sweep: Option<Instant>,
-    /// Of each backend, equal answers in a row: good ones above zero, bad ones below.
+    /// Equal check results in a row, per backend: successes are positive, failures negative.
     rows: Vec<i64>,
 }
 
 impl Rounds {
-    /// Does what is due; when to come again.
+    /// Runs the due work. Returns the time of the next work.
     fn tend(&mut self, upstream: &Inner) -> Instant {
         let now = osier::time::now();
         if let Some(check) = &upstream.check
             && self.next_check.is_none_or(|at| at <= now)
         {
-            self.ask_all(upstream, check);
+            self.check_all(upstream, check);
             self.next_check = now.checked_add(check.every);
         }
         if self.next_sweep.is_none_or(|at| at <= now) {
@@ -81,42 +84,42 @@ impl Rounds {
         times.min().unwrap_or(now + SWEEP.1)
     }
 
-    /// One question to each backend, all at once: one that does not answer holds up nobody.
-    fn ask_all(&mut self, upstream: &Inner, check: &Check) {
+    /// Checks all backends concurrently, so a backend that does not respond delays no other.
+    fn check_all(&mut self, upstream: &Inner, check: &Check) {
         self.rows.resize(upstream.backends.len(), 0);
         osier::scope(|s| {
             for (backend, row) in upstream.backends.iter().zip(&mut self.rows) {
                 s.spawn_local(move || {
-                    let answer = check.ask(backend);
-                    if answer
+                    let result = check.run(backend);
+                    if result
                         .as_ref()
                         .is_err_and(|error| osier::Cancelled::is(error) || is_own_lack(error))
                     {
                         return;
                     }
-                    judge(upstream, check, backend, row, answer);
+                    judge(upstream, check, backend, row, result);
                 });
             }
         });
     }
 }
 
-fn judge(upstream: &Inner, check: &Check, backend: &Backend, row: &mut i64, answer: io::Result<()>) {
-    *row = match answer {
+fn judge(upstream: &Inner, check: &Check, backend: &Backend, row: &mut i64, result: io::Result<()>) {
+    *row = match result {
         Ok(()) => row.saturating_add(1).max(1),
         Err(_) => row.saturating_sub(1).min(-1),
     };
     let label = &backend.label;
-    match answer {
+    match result {
         Ok(()) if *row >= i64::from(check.rise) => {
             let was_out = backend.health.answered();
             if backend.health.found(true) || was_out {
-                upstream.log(format_args!("backend {label} is well again"));
+                upstream.log(format_args!("backend {label} is healthy again"));
             }
         }
         Err(error) if -*row >= i64::from(check.fall) && backend.health.found(false) => {
             upstream.log(format_args!(
-                "backend {label} is not well, and gets no requests: {error}"
+                "backend {label} is unhealthy and gets no requests: {error}"
             ));
         }
         _ => {}

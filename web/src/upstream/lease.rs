@@ -1,16 +1,18 @@
-//! A connection to a backend, for as long as one request needs it.
+//! Leases: a lease is a connection to a backend for the time of one request.
 
 use std::fmt;
 
 use super::{Claim, keeper};
 use crate::{Address, Stream};
 
-/// A connection to a backend. Dropping it closes the connection, [`keep`](Lease::keep) gives it to the next.
+/// A connection to a backend. Dropping it closes the connection; [`keep`](Lease::keep) returns it
+/// for the next lease.
 ///
-/// Tell what became of it: [`answered`](Lease::answered) when the backend has said something sensible, without which a
-/// backend that was out never comes back, and [`failed`](Lease::failed) when it is to blame.
+/// Report the outcome. [`answered`](Lease::answered) reports a valid response; without this report
+/// a backend that is out never comes back. [`failed`](Lease::failed) reports a failure of the
+/// backend.
 pub struct Lease {
-    /// Before the claim: the place is free when the connection is closed.
+    /// Declared before the claim: the connection closes before the place is free.
     stream: Stream,
     claim: Claim,
     reused: bool,
@@ -23,20 +25,22 @@ impl Lease {
         Lease { stream, claim, reused }
     }
 
-    /// The connection. Its timeouts are as the last user has left them.
+    /// The connection. Its timeouts are those that the previous user has set.
     #[inline]
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Whether others have used the connection before. Then the backend may have closed it just as this request was sent: an
-    /// end or a reset before the first byte of an answer says nothing of the backend, and what is safe to repeat is repeated
-    /// on [a new one](super::Upstream::lease_anew).
+    /// Whether the connection was used before. The backend may then have closed it just as the
+    /// request was sent. An end or a reset before the first byte of the response therefore says
+    /// nothing about the backend. Repeat a request that is safe to repeat on [a new
+    /// connection](super::Upstream::lease_anew).
     pub fn is_reused(&self) -> bool {
         self.reused
     }
 
-    /// The number of the backend, for [`lease_anew`](super::Upstream::lease_anew) and [`stats`](super::Upstream::stats).
+    /// The backend's number, for [`lease_anew`](super::Upstream::lease_anew) and
+    /// [`stats`](super::Upstream::stats).
     pub fn backend(&self) -> usize {
         self.claim.backend
     }
@@ -46,19 +50,21 @@ impl Lease {
         &self.claim.backend().address
     }
 
-    /// The backend has answered: its failures are forgotten, and if it was out it is in again.
+    /// Reports a response: the backend's failures are reset, and a backend that was out is in
+    /// again.
     #[inline]
     pub fn answered(&self) {
         self.claim.answered();
     }
 
-    /// The backend has failed: it did not answer in time, or not in its protocol. With as many in a row as
-    /// [`failures`](super::Builder::failures) says, it is out.
+    /// Reports a failure: the backend did not respond in time, or violated its protocol. After
+    /// [`failures`](super::Builder::failures) consecutive ones the backend is out.
     pub fn failed(&self, why: impl fmt::Display) {
         self.claim.failed(&why);
     }
 
-    /// Gives the connection back for the next request, at whose beginning it must be. Closed where enough are kept already.
+    /// Returns the connection for the next lease. The connection must be at the beginning of a
+    /// request. It is closed if enough idle connections are kept already.
     pub fn keep(self) {
         let upstream = &self.claim.upstream;
         let until = osier::time::coarse_now().checked_add(upstream.idle_timeout);

@@ -1,20 +1,24 @@
-//! Groups of backends, and connections to them: what `proxy` and `fastcgi` stand on.
+//! Upstreams: groups of backends, the choice of a backend, and the connections to them.
 //!
-//! A handler takes a [`Lease`]: the backend with the fewest leases is chosen, a kept connection of it is reused or a new one
-//! made. It speaks its protocol over [`Lease::stream`], says [`answered`](Lease::answered) or [`failed`](Lease::failed), and
-//! then either [keeps](Lease::keep) the connection or drops it, which closes.
+//! A gateway takes a [`Lease`], which is a connection to the backend with the fewest leases: an
+//! idle one that was kept, or a new one. The gateway speaks its protocol over [`Lease::stream`] and
+//! reports [`answered`](Lease::answered) or [`failed`](Lease::failed). Then it [keeps](Lease::keep)
+//! the connection, or drops the lease, which closes it.
 //!
 //! ```text
 //!   lease ─▶ claim (this file) ─▶ shelf of this worker (shelves.rs) ─▶ Lease (lease.rs)
-//!              │ health.rs: in, out, due for a trial     └ nothing there: dial (backend.rs)
-//!   keeper.rs: one fiber an upstream: active checks, idle connections that are too old
+//!              │ health.rs: in, out, due for a trial     └ empty: dial (backend.rs)
+//!   keeper.rs: one fiber an upstream: active checks, idle timeout
 //! ```
 //!
-//! Who may touch what: a lease may be taken, used and given back on any worker, at the same time as others. The number of
-//! leases and the health of a backend are atomics; a claim counts itself in by a compare-and-swap on the very number it
-//! chose by, so two workers never take the same place. Kept connections lie on one shelf a worker, each behind a lock that is
-//! held for a push or a pop and never across a suspension: a connection stays on the worker whose poller knows it, and only
-//! a worker whose own shelf is empty takes from another's, which costs two system calls where connecting would cost more.
+//! Any worker may take, use and return a lease, at the same time as others. The number of leases
+//! and the health of a backend are atomics. A claim counts itself with a compare-and-swap on the
+//! number that it chose the backend by, so two workers never take the same place.
+//!
+//! Idle connections lie on one shelf per worker. A lock guards each shelf; it is held for a push or
+//! a pop and never across a suspension. A connection stays on the worker whose poller knows it. A
+//! worker whose shelf is empty takes one of another worker, which costs two system calls, less than
+//! connecting.
 
 pub(crate) mod attempt;
 mod backend;
@@ -44,10 +48,10 @@ pub use backend::BackendStats;
 pub use check::Check;
 pub use lease::Lease;
 
-/// What has been tried is a set of bits.
+/// Maximum backends of an upstream: `find` keeps the tried ones in a set of 64 bits.
 const BACKENDS_MAX: usize = 64;
 
-/// A named group of backends that serve the same thing. Cloning it shares it.
+/// A named group of equivalent backends. Clones share it.
 ///
 /// ```
 /// use osier_web::upstream::Upstream;
@@ -69,16 +73,16 @@ const BACKENDS_MAX: usize = 64;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// With the last clone and the last lease of it end its fiber and its kept connections.
+/// Its fiber and its idle connections end with the last clone and the last lease.
 #[derive(Clone)]
 pub struct Upstream(Arc<Inner>);
 
 struct Inner {
     name: String,
     backends: Vec<Backend>,
-    /// Where the next search begins, so that backends with equally many leases take turns.
+    /// Index at which the next search begins, so that backends with equally many leases take turns.
     turn: AtomicUsize,
-    /// What times of health are counted from.
+    /// Origin of the times in [`health`].
     born: Instant,
     policy: Policy,
     connect_timeout: Duration,
@@ -87,9 +91,9 @@ struct Inner {
     max_leases: usize,
     check: Option<Check>,
     log: Log,
-    /// Whether the keeper runs; see `keeper.rs`.
+    /// Whether the keeper's fiber runs; see `keeper.rs`.
     kept: AtomicBool,
-    /// Set when this is dropped: ends the keeper.
+    /// Set when the upstream is dropped, to end the keeper.
     gone: Arc<Event>,
 }
 
@@ -99,38 +103,38 @@ impl Drop for Inner {
     }
 }
 
-/// Why there is no lease.
+/// The reason why no lease is available.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// Every backend has failed lately, and no trial is due.
+    /// Every backend is out after failures, and no trial is due.
     Out {
         /// The upstream's name.
         upstream: String,
     },
-    /// Every backend has as many leases as it may.
+    /// Every backend has reached its limit of leases.
     Busy {
         /// The upstream's name.
         upstream: String,
     },
-    /// No connection could be made; this is what the last backend tried said.
+    /// No connection could be made. The fields describe the last attempt.
     Connect {
-        /// The backend.
+        /// The backend's label.
         backend: String,
-        /// Why.
+        /// The error of connecting.
         error: io::Error,
     },
-    /// No connection was made in time.
+    /// No connection was made within the connect timeout or the deadline.
     TimedOut {
-        /// The backend that was tried last.
+        /// The label of the backend that was tried last.
         backend: String,
     },
-    /// The fiber has been cancelled: its client is gone.
+    /// The fiber was cancelled because its client has disconnected.
     Cancelled(io::Error),
 }
 
 impl Unavailable {
-    /// What a gateway answers: 503, 502, 504.
+    /// The status of a gateway's response: 502, 503 or 504.
     pub fn status(&self) -> StatusCode {
         match self {
             Unavailable::Out { .. } | Unavailable::Busy { .. } => StatusCode::SERVICE_UNAVAILABLE,
@@ -145,14 +149,14 @@ impl fmt::Display for Unavailable {
         match self {
             Unavailable::Out { upstream } => write!(
                 f,
-                "upstream {upstream}: every backend is out; they are tried again by and by"
+                "upstream {upstream}: every backend is out; each is retried after its backoff"
             ),
             Unavailable::Busy { upstream } => write!(
                 f,
-                "upstream {upstream}: every backend has all the connections it may have; raise the limit or add a backend"
+                "upstream {upstream}: every backend has reached its connection limit; raise the limit or add a backend"
             ),
             Unavailable::Connect { backend, error } => write!(f, "cannot connect to {backend}: {error}"),
-            Unavailable::TimedOut { backend } => write!(f, "no connection to {backend} in time"),
+            Unavailable::TimedOut { backend } => write!(f, "connecting to {backend} timed out"),
             Unavailable::Cancelled(_) => f.write_str("cancelled while connecting"),
         }
     }
@@ -167,7 +171,7 @@ impl error::Error for Unavailable {
     }
 }
 
-/// A cancellation stays one.
+/// Keeps the error of a cancellation, and the kind of a timeout or a connection error.
 impl From<Unavailable> for io::Error {
     fn from(unavailable: Unavailable) -> io::Error {
         match unavailable {
@@ -179,7 +183,7 @@ impl From<Unavailable> for io::Error {
     }
 }
 
-/// An upstream that is being described; see [`Upstream::builder`].
+/// Builder of an upstream; see [`Upstream::builder`].
 pub struct Builder {
     name: String,
     backends: Vec<Address>,
@@ -194,7 +198,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds a backend. A name that stands for several addresses is one backend, whose addresses are tried in order.
+    /// Adds a backend. A name with several addresses is one backend, whose addresses are tried in
+    /// order.
     pub fn backend(mut self, address: Address) -> Self {
         self.backends.push(address);
         self
@@ -206,68 +211,73 @@ impl Builder {
         self
     }
 
-    /// How long connecting to one backend may take, looking up its name included. 3 s.
+    /// Sets the timeout of connecting to one backend, including the name lookup; 3 s by default.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// How long the addresses of a name are used before it is looked up again. After a connection that could not be made
-    /// they are used for another second at most. When the name is not found the old ones stay. 30 s.
+    /// Sets how long the addresses of a name are used before the next lookup; 30 s by default.
+    /// After a failed connection they are used for at most one more second. If a lookup fails the
+    /// old addresses stay in use.
     pub fn resolve_every(mut self, time: Duration) -> Self {
         self.resolve_every = time;
         self
     }
 
-    /// The most idle connections kept to one backend, over all workers; 0 keeps none. 64.
+    /// Sets the maximum number of idle connections kept to one backend, over all workers; 64 by
+    /// default, and 0 keeps none.
     pub fn keep(mut self, connections: usize) -> Self {
         self.keep = connections;
         self
     }
 
-    /// How long a connection is kept idle. Should be shorter than the backend's own. 30 s.
+    /// Sets the idle timeout of kept connections; 30 s by default. It should be shorter than the
+    /// backend's.
     pub fn idle_timeout(mut self, time: Duration) -> Self {
         self.idle_timeout = time;
         self
     }
 
-    /// The most leases of one backend at a time. No bound unless set.
+    /// Sets the maximum number of concurrent leases of one backend; unlimited by default.
     pub fn max_leases(mut self, count: usize) -> Self {
         self.max_leases = count;
         self
     }
 
-    /// How many failures in a row, connections that could not be made and [`Lease::failed`] alike, put a backend out. 3.
+    /// Sets the number of consecutive failures that put a backend out; 3 by default. Failed
+    /// connections and [`Lease::failed`] both count.
     pub fn failures(mut self, count: u32) -> Self {
         self.policy.failures = count.max(1);
         self
     }
 
-    /// How long a backend is out before one request tries it, and up to what that time doubles with each trial that fails.
-    /// 250 ms and 10 s.
+    /// Sets how long a backend is out before one request tries it, and the longest such time; 250
+    /// ms and 10 s by default. The time doubles with each failed trial.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.policy.first = first;
         self.policy.longest = longest.max(first);
         self
     }
 
-    /// Asks every backend by itself whether it is well.
+    /// Adds an active check of every backend.
     pub fn check(mut self, check: Check) -> Self {
         self.check = Some(check);
         self
     }
 
-    /// Takes the lines meant for the operator: a backend is out, or in again. Standard error unless set.
+    /// Sets the receiver of log lines, for example when a backend goes out or comes back; standard
+    /// error by default.
     pub fn on_log(mut self, log: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static) -> Self {
         self.log = Box::new(log);
         self
     }
 
-    /// The upstream. Nothing is connected yet.
+    /// Makes the upstream, without connecting yet.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` without a backend, or with more than 64.
+    /// `InvalidInput` if there is no backend, or more than 64.
     pub fn build(self) -> io::Result<Upstream> {
         let count = self.backends.len();
         if count == 0 || count > BACKENDS_MAX {
@@ -307,7 +317,7 @@ impl fmt::Debug for Builder {
 }
 
 impl Upstream {
-    /// An upstream of that name, which log lines and metrics use.
+    /// Starts building an upstream. Log lines and metrics use the name.
     pub fn builder(name: impl Into<String>) -> Builder {
         let s = Duration::from_secs;
         Builder {
@@ -329,60 +339,62 @@ impl Upstream {
         &self.0.name
     }
 
-    /// How log lines name a backend, by its [number](Lease::backend).
+    /// The label of the backend with this [number](Lease::backend), as log lines show it.
     pub fn label(&self, backend: usize) -> &str {
         &self.0.backends[backend].label
     }
 
-    /// The addresses, in the order in which they were added.
+    /// The backends' addresses, in the order in which they were added.
     pub fn backends(&self) -> impl Iterator<Item = &Address> {
         self.0.backends.iter().map(|backend| &backend.address)
     }
 
-    /// A connection to the backend with the fewest leases that is not out: a kept one, or a new one. A backend that does
-    /// not take the connection counts a failure, and the next is tried, each once.
+    /// Takes a connection to the backend with the fewest leases that is not out: an idle one that
+    /// was kept, or a new one. A backend that refuses the connection counts a failure, and the next
+    /// one is tried. Each is tried once.
     ///
-    /// A kept connection may have been closed by its backend at this very moment: see [`Lease::is_reused`].
+    /// The backend may be closing a kept connection at this very moment: see [`Lease::is_reused`].
     ///
     /// # Suspends
     ///
-    /// To look up a name, and to connect: until `deadline` at most, if there is one.
+    /// While a name is looked up and a connection is made, until `deadline` at most.
     ///
     /// # Errors
     ///
-    /// [`Unavailable`].
+    /// The [`Unavailable`] variant says why there is no lease.
     pub fn lease(&self, deadline: Option<Instant>) -> Result<Lease, Unavailable> {
         self.find(deadline, None, Kept::Asked)
     }
 
-    /// As [`lease`](Upstream::lease), for a request that can be repeated: then a kept connection costs no system call to see
-    /// whether its backend has closed it, where the worker's loop would have heard of that since it last looked.
+    /// Same as [`lease`](Upstream::lease), for a request that can be repeated. A kept connection is
+    /// then taken without a system call, unless the worker's poller has seen its end.
     pub(crate) fn lease_to_repeat(&self, deadline: Option<Instant>) -> Result<Lease, Unavailable> {
         self.find(deadline, None, Kept::Trusted)
     }
 
-    /// As [`lease`](Upstream::lease), but always a new connection, and to `other` ([`Lease::backend`]) only if there is no
-    /// other backend: for the second attempt at a request.
+    /// Takes a new connection for the second attempt at a request. It goes to the backend `other`
+    /// ([`Lease::backend`]) only if there is no other.
     ///
     /// # Suspends
     ///
-    /// As [`lease`](Upstream::lease).
+    /// Same as [`lease`](Upstream::lease).
     ///
     /// # Errors
     ///
-    /// As [`lease`](Upstream::lease).
+    /// Same as [`lease`](Upstream::lease).
     pub fn lease_anew(&self, deadline: Option<Instant>, other: Option<usize>) -> Result<Lease, Unavailable> {
         self.find(deadline, other, Kept::Never)
     }
 
-    /// Begins the active checks now rather than with the first lease. Does nothing without any, and outside of a runtime.
+    /// Starts the active checks now instead of with the first lease. Does nothing without checks,
+    /// or outside of a runtime.
     pub fn start(&self) {
         if self.0.check.is_some() {
             keeper::ensure(&self.0);
         }
     }
 
-    /// What has been counted, one for each backend in their order.
+    /// Statistics of each backend, in the order in which they were added.
     pub fn stats(&self) -> Vec<BackendStats> {
         let now = self.0.now();
         self.0.backends.iter().map(|backend| backend.stats(now)).collect()
@@ -409,7 +421,7 @@ impl Upstream {
                 Ok(stream) => return Ok(Lease::new(claim, stream, false)),
                 Err(error) if Cancelled::is(&error) => return Err(Unavailable::Cancelled(error)),
                 Err(error) => {
-                    // What this process lacks is no backend's fault.
+                    // A lack of this process's own resources is not the backend's failure.
                     if !is_own_lack(&error) {
                         claim.failed(&error);
                     }
@@ -427,19 +439,19 @@ impl Upstream {
     }
 }
 
-/// Whether there was no descriptor or memory left for a connection.
+/// Whether this process or system had no descriptor or memory left for a connection.
 fn is_own_lack(error: &io::Error) -> bool {
     let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno))
 }
 
-/// Whether a kept connection will do.
+/// The acceptance of kept connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Never,
-    /// One that is open at this moment.
+    /// A kept connection is accepted if a system call shows that it is open now.
     Asked,
-    /// One that was open when the worker's loop last looked.
+    /// A kept connection is accepted if the worker's poller has not seen its end.
     Trusted,
 }
 
@@ -466,7 +478,8 @@ impl Inner {
         (self.log)(format_args!("upstream {}: {line}", self.name));
     }
 
-    /// A place at the backend with the fewest leases, among those that are in and not in `tried`; `avoid` comes last.
+    /// Claims a place at the backend with the fewest leases, among those that are in and not in
+    /// `tried`. The backend `avoid` is chosen last.
     fn claim(self: &Arc<Self>, tried: u64, avoid: Option<usize>) -> Result<Claim, Unavailable> {
         let count = self.backends.len();
         let begin = if count == 1 { 0 } else { self.turn.fetch_add(1, Relaxed) };
@@ -485,7 +498,7 @@ impl Inner {
                 }
                 match backend.health.admits(|| self.now()) {
                     Admits::No => continue,
-                    // One request is risked, so that somebody finds out.
+                    // One request is risked as the trial.
                     Admits::Trial => match backend.health.begin_trial(self.now(), &self.policy) {
                         true => {
                             backend.leases.fetch_add(1, Relaxed);
@@ -507,7 +520,8 @@ impl Inner {
                     false => Unavailable::Out { upstream: upstream() },
                 });
             };
-            // Another worker may have taken the place since: then what was compared is no longer true.
+            // Another worker may have taken the place meanwhile. The comparison is then outdated,
+            // and the search starts anew.
             let taken = self.backends[index]
                 .leases
                 .compare_exchange(leases, leases + 1, Relaxed, Relaxed);
@@ -518,11 +532,11 @@ impl Inner {
     }
 }
 
-/// A place at a backend, counted until it is dropped.
+/// A place at a backend. It counts as a lease until it is dropped.
 struct Claim {
     upstream: Arc<Inner>,
     backend: usize,
-    /// The backend was out, and this is to show whether it is in again.
+    /// Whether the backend was out and this claim is the trial.
     trial: bool,
 }
 

@@ -1,14 +1,16 @@
-//! The addresses of a name, for as long as they may be used.
+//! A cache of the addresses of one name.
 //!
-//! A dial asks for them and gives the lookup to be made if need be; when nobody answered at any of them it says so
-//! ([`Names::doubt`]). Any worker may ask at any time: the lock is held to read or to replace, never across a lookup.
+//! [`Names::addrs`] returns the cached addresses, or runs the lookup that the caller passes. A
+//! caller that could not connect to any address calls [`Names::doubt`]. Any worker may call both at
+//! any time. The lock is held to read or replace the entry, never across a lookup.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long addresses are used after one that nobody answers at: a lookup for each failure is not worth more.
+/// Time for which addresses are still used after a failed connection. Connecting fails often while
+/// a backend is down, and not every failure is worth a lookup.
 const DOUBTED: Duration = Duration::from_secs(1);
 
 pub(super) struct Names {
@@ -19,12 +21,12 @@ pub(super) struct Names {
 #[derive(Default)]
 struct Known {
     addrs: Arc<[SocketAddr]>,
-    /// When to look it up again.
+    /// Time of the next lookup.
     until: Option<Instant>,
 }
 
 impl Names {
-    /// They are used for so long.
+    /// Makes a cache whose addresses are used for `every`.
     pub(super) fn new(every: Duration) -> Names {
         Names {
             every,
@@ -32,18 +34,20 @@ impl Names {
         }
     }
 
-    /// Those that may be used now without another lookup.
+    /// The addresses that may be used now without another lookup.
     pub(super) fn known_at(&self, now: Instant) -> Option<Arc<[SocketAddr]>> {
         let known = self.lock();
         let is_fresh = known.until.is_some_and(|until| now < until);
         is_fresh.then(|| known.addrs.clone())
     }
 
-    /// Those known, or what `look_up` finds; what was known before when it finds nothing.
+    /// Returns the cached addresses, or the result of `look_up`. If the lookup fails, the old
+    /// addresses stay in use.
     ///
     /// # Suspends
     ///
-    /// As `look_up` does. Whoever comes meanwhile uses what was known before, if anything was.
+    /// Where `look_up` suspends. Concurrent callers use the old addresses meanwhile, if there are
+    /// any.
     pub(super) fn addrs(
         &self,
         now: Instant,
@@ -71,8 +75,9 @@ impl Names {
         }
     }
 
-    /// Nobody answered there: perhaps the name has moved. Not looked up again at once, as a backend that is down would have
-    /// every request do that.
+    /// Notes that no address could be connected to: the name may have moved. The next lookup is
+    /// within [`DOUBTED`] and not at once; otherwise every request to a backend that is down would
+    /// look the name up.
     pub(super) fn doubt(&self, now: Instant) {
         let mut known = self.lock();
         let soon = now.checked_add(DOUBTED);
@@ -80,7 +85,7 @@ impl Names {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // Nothing under the lock panics half way.
+        // No code under the lock panics half way.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -92,7 +97,7 @@ mod tests {
 
     const EVERY: Duration = Duration::from_secs(30);
 
-    /// Names with a resolver whose answers are scripted, and that counts.
+    /// A cache with a scripted resolver that counts its calls.
     struct Scene {
         names: Names,
         start: Instant,
@@ -112,7 +117,8 @@ mod tests {
             self.start + Duration::from_millis(milliseconds)
         }
 
-        /// What is used then, if a lookup found `found`: port numbers stand for addresses.
+        /// The address that is used at that time if a lookup finds `found`. Port numbers stand for
+        /// addresses.
         fn used(&self, milliseconds: u64, found: Result<u16, io::ErrorKind>) -> Result<u16, io::ErrorKind> {
             let look_up = || {
                 self.lookups.set(self.lookups.get() + 1);
@@ -136,7 +142,7 @@ mod tests {
         let scene = Scene::new();
         assert_eq!(scene.used(0, Ok(1)), Ok(1));
         scene.names.doubt(scene.at(1_000));
-        // The failures of that second share what is known, and do not prolong it.
+        // Failures within that second share the cached addresses and do not prolong their use.
         for now in [1_000, 1_500, 1_999] {
             assert_eq!((scene.used(now, Ok(2)), scene.lookups.get()), (Ok(1), 1));
             scene.names.doubt(scene.at(now));

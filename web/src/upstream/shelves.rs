@@ -1,7 +1,8 @@
 //! Idle connections to one backend, kept for the next lease.
 //!
-//! One shelf a worker, last in first out, so that what is used is warm and what is not grows old. A lock is held to move a
-//! connection and for nothing else: no call under it suspends or closes.
+//! There is one shelf per worker, last in first out: used connections stay warm, and unused ones
+//! reach the idle timeout. A shelf's lock is held only to move a connection. No call under it
+//! suspends or closes.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,14 +12,14 @@ use rustix::net::RecvFlags;
 
 use crate::Stream;
 
-/// Workers beyond this many share.
+/// Number of shelves. More workers than this share them.
 const SHELVES: usize = 16;
 
 pub(super) struct Shelves {
-    /// The backend is a Unix socket: see [`is_quiet`].
+    /// Whether the backend is a Unix socket: see [`is_quiet`].
     local: bool,
     shelves: [Mutex<Vec<Idle>>; SHELVES],
-    /// Connections on all of them.
+    /// Number of connections on all shelves.
     count: AtomicUsize,
 }
 
@@ -40,7 +41,7 @@ impl Shelves {
         self.count.load(Relaxed)
     }
 
-    /// Keeps the connection, or closes it where `bound` are kept already; whether it is kept.
+    /// Keeps the connection, or closes it if `bound` are kept already. Returns whether it is kept.
     pub(super) fn put(&self, stream: Stream, bound: usize, until: Instant) -> bool {
         let room = |count| (count < bound).then_some(count + 1);
         if self.count.fetch_update(Relaxed, Relaxed, room).is_err() {
@@ -50,9 +51,12 @@ impl Shelves {
         true
     }
 
-    /// The connection of this worker that was used last; if there is none, one of another worker. Those that are too old, or
-    /// have something to say or an end although nobody has asked, are closed on the way and counted in `stale`.
-    /// With `trusting` it is enough that the worker has not been told of any, also over TCP: the request can be repeated.
+    /// Takes the most recently used connection of this worker, or one of another worker if there is
+    /// none. Connections past their time, and those with unexpected bytes or an end, are closed on
+    /// the way and counted in `stale`.
+    ///
+    /// With `trusting` a connection is accepted if the poller has not reported it, also over TCP:
+    /// the request can be repeated.
     pub(super) fn take(&self, now: Instant, trusting: bool, stale: &AtomicUsize) -> Option<Stream> {
         if self.count() == 0 {
             return None;
@@ -72,7 +76,7 @@ impl Shelves {
         }
     }
 
-    /// Closes what is too old, or has been closed by the backend.
+    /// Closes connections that are past their time or were closed by the backend.
     pub(super) fn sweep(&self, now: Instant, stale: &AtomicUsize) {
         for shelf in &self.shelves {
             let swept: Vec<Idle> = {
@@ -87,10 +91,12 @@ impl Shelves {
     }
 }
 
-/// Between two requests a backend has nothing to say: bytes, an end or an error there make the connection useless.
+/// Whether an idle connection is usable. A backend sends nothing between two requests: bytes, an
+/// end or an error make the connection unusable.
 ///
-/// Over a Unix socket it is enough that the worker has not been told of any. An end that it learns of in its next turn is met by the request's
-/// first byte, which the kernel then refuses, so that the request is repeated; over TCP it would be gone.
+/// With `trusting` it suffices that the worker's poller has not reported the connection. Over a
+/// Unix socket this is safe: the kernel refuses the request's first byte after an end that is not
+/// yet reported, so the request is repeated. Over TCP the request would be lost.
 pub(super) fn is_quiet(stream: &Stream, trusting: bool) -> bool {
     if trusting && stream.seen_readable() == Some(false) {
         return true;
@@ -102,12 +108,12 @@ pub(super) fn is_quiet(stream: &Stream, trusting: bool) -> bool {
     )
 }
 
-/// The shelf of the worker this runs on.
+/// The index of the current worker's shelf.
 fn own() -> usize {
     osier::fiber::worker().unwrap_or(0) % SHELVES
 }
 
 fn lock(shelf: &Mutex<Vec<Idle>>) -> MutexGuard<'_, Vec<Idle>> {
-    // Nothing under the lock panics half way.
+    // No code under the lock panics half way.
     shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -474,7 +474,7 @@ fn a_backend_that_takes_no_connection_is_a_gateway_timeout() {
     };
     let site = serve_all(&folder, [Address::Unix(path)], options);
     assert_eq!(site.get("/a.php").status, 504);
-    assert!(site.logged("full.sock in time"), "{:?}", site.log);
+    assert!(site.logged("full.sock timed out"), "{:?}", site.log);
 }
 
 #[test]

@@ -198,12 +198,12 @@ fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
         );
         assert_eq!(drain(&mut here).len(), 101, "here it goes on");
         eventually("the log says so", || {
-            has(&lines, "rooms go on in this process alone") == 1
+            has(&lines, "rooms work within this process only") == 1
         });
         // Several attempts.
         let attempts = std::os::unix::net::UnixListener::bind(broker.socket()).unwrap();
         osier::unblock(move || (0..4).for_each(|_| drop(attempts.accept().unwrap())));
-        assert_eq!(has(&lines, "rooms go on in this process alone"), 1, "once: {lines:?}");
+        assert_eq!(has(&lines, "rooms work within this process only"), 1, "once: {lines:?}");
 
         broker.restart();
         shared(&room);
