@@ -135,17 +135,18 @@ impl Http {
             head_bytes: HEAD_BYTES,
             ..Limits::DEFAULT
         };
-        let (mut scanner, mut answer) = (ReplyScanner::new(), Vec::new());
+        let (mut scanner, mut response) = (ReplyScanner::new(), Vec::new());
         loop {
-            if let Some(end) = scanner.scan(&answer, &limits).map_err(io::Error::other)? {
+            if let Some(end) = scanner.scan(&response, &limits).map_err(io::Error::other)? {
                 let mut slots: Slots = Slots::new();
-                let reply = Reply::parse(&answer[..end], &mut slots, &limits, Method::Get).map_err(io::Error::other)?;
+                let reply =
+                    Reply::parse(&response[..end], &mut slots, &limits, Method::Get).map_err(io::Error::other)?;
                 return Ok(reply.status());
             }
             let mut piece = [0; 1024];
             match stream.read(&mut piece)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => answer.extend_from_slice(&piece[..count]),
+                count => response.extend_from_slice(&piece[..count]),
             }
         }
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::backend::Backend;
-use super::{Check, Inner, is_own_lack};
+use super::{Check, Inner, is_out_of_resources};
 
 /// Bounds of the sweep interval, which is a quarter of the idle timeout. An idle connection may
 /// live that much longer.
@@ -93,7 +93,7 @@ impl Rounds {
                     let result = check.run(backend);
                     if result
                         .as_ref()
-                        .is_err_and(|error| osier::Cancelled::is(error) || is_own_lack(error))
+                        .is_err_and(|error| osier::Cancelled::is(error) || is_out_of_resources(error))
                     {
                         return;
                     }

@@ -252,8 +252,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long a backend is out before one request tries it, and the longest such time; 250
-    /// ms and 10 s by default. The time doubles with each failed trial.
+    /// Sets how long a backend is out before one request tries it, and the longest such time;
+    /// 250 ms and 10 s by default. The time doubles with each failed trial.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.policy.first = first;
         self.policy.longest = longest.max(first);
@@ -359,11 +359,15 @@ impl Upstream {
     ///
     /// While a name is looked up and a connection is made, until `deadline` at most.
     ///
+    /// # Cancellation
+    ///
+    /// Returns [`Unavailable::Cancelled`].
+    ///
     /// # Errors
     ///
     /// The [`Unavailable`] variant says why there is no lease.
     pub fn lease(&self, deadline: Option<Instant>) -> Result<Lease, Unavailable> {
-        self.find(deadline, None, Kept::Asked)
+        self.find(deadline, None, Kept::Checked)
     }
 
     /// Same as [`lease`](Upstream::lease), for a request that can be repeated. A kept connection is
@@ -422,7 +426,7 @@ impl Upstream {
                 Err(error) if Cancelled::is(&error) => return Err(Unavailable::Cancelled(error)),
                 Err(error) => {
                     // A lack of this process's own resources is not the backend's failure.
-                    if !is_own_lack(&error) {
+                    if !is_out_of_resources(&error) {
                         claim.failed(&error);
                     }
                     let backend = backend.label.clone();
@@ -440,7 +444,7 @@ impl Upstream {
 }
 
 /// Whether this process or system had no descriptor or memory left for a connection.
-fn is_own_lack(error: &io::Error) -> bool {
+fn is_out_of_resources(error: &io::Error) -> bool {
     let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno))
 }
@@ -450,7 +454,7 @@ fn is_own_lack(error: &io::Error) -> bool {
 enum Kept {
     Never,
     /// A kept connection is accepted if a system call shows that it is open now.
-    Asked,
+    Checked,
     /// A kept connection is accepted if the worker's poller has not seen its end.
     Trusted,
 }

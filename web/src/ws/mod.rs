@@ -107,8 +107,8 @@ pub struct Options {
     pub frame_bytes: usize,
     /// Idle timeout: a client that has sent nothing for this long is sent a ping; 30 s by default.
     pub ping_after: Duration,
-    /// Time after the ping within which the client must send something, or the connection ends; 10
-    /// s by default.
+    /// Time after the ping within which the client must send something, or the connection ends;
+    /// 10 s by default.
     pub pong_within: Duration,
     /// Time to wait for the client's close frame after the server has sent one; 2 s by default.
     pub close_within: Duration,
