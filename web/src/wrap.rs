@@ -1,8 +1,9 @@
-//! Ready functions for [`Router::wrap`](crate::Router::wrap).
+//! Ready-made functions for [`Router::wrap`](crate::Router::wrap).
 
 use crate::{Next, Request, Response};
 
-/// Answers with the request's [number](Request::id) in the field `name`, so that a client can quote a log line.
+/// Sends the [request id](Request::id) in the field `name`, so that a client can quote it and the
+/// log line can be found.
 ///
 /// ```
 /// use osier_web::{Router, test::Client, wrap};
@@ -18,7 +19,7 @@ pub fn request_id(name: &'static str) -> impl Fn(&mut Request<'_>, Next<'_>) -> 
     }
 }
 
-/// Adds each of `fields` to every response that does not have it.
+/// Adds each of `fields` to every response that lacks it.
 ///
 /// ```
 /// use osier_web::{Router, test::Client, wrap};

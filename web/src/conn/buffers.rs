@@ -1,22 +1,25 @@
-//! The buffers that a worker keeps for its next requests: one pool per thread, by size, each size within a bound.
+//! The buffers that a worker keeps for later requests: one pool per thread, by size, each size
+//! bounded.
 //!
-//! Connections to backends, bodies on their way and WebSockets take a buffer while they run and give it back. A buffer belongs
-//! to its taker alone, and nothing of the pool is borrowed across a suspension. A fiber that ends on a thread that is ending
-//! drops its buffer. The buffers of a burst are [`Worker`](super::worker::Worker)'s: each request takes those, in pairs.
+//! Connections to backends, bodies in transfer and WebSockets take a buffer while they run and give
+//! it back. A buffer belongs to its taker alone. Nothing of the pool is borrowed across a
+//! suspension. A fiber whose thread is ending drops its buffer. The pool does not hold the buffers
+//! of bursts, which every request needs in pairs: [`Worker`](super::worker::Worker) keeps them.
 
 use std::cell::RefCell;
 
-/// What a worker keeps of one size, in bytes. More is in use only while clients and backends are slow, and the allocator has it
-/// back then.
+/// Bytes of one size that a worker keeps. More buffers are used only while clients and backends are
+/// slow. They go back to the allocator.
 const KEPT_BYTES: usize = 2 << 20;
 
-/// How many heads a worker keeps. (The allocator has few of that size at hand; each of the others costs 0.3 us.)
+/// Number of heads that a worker keeps. The allocator has few of that size at hand: each further
+/// one costs 0.3 us.
 const KEPT_HEADS: usize = 64;
 
-/// Room for the head of most requests to a backend.
+/// Capacity that fits the head of most requests to a backend.
 const HEAD_BYTES: usize = 1 << 10;
 
-/// How large a buffer is.
+/// Size of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     K16,
@@ -41,19 +44,19 @@ thread_local! {
     };
 }
 
-/// A buffer of that size, with whatever its last user has left in it.
+/// Takes a buffer of that size. It holds the bytes of its last user.
 pub(crate) fn take(size: Size) -> Box<[u8]> {
     let pooled = POOL.with_borrow_mut(|pool| pool.by_size[size as usize].pop());
     pooled.unwrap_or_else(|| vec![0; size.bytes()].into_boxed_slice())
 }
 
-/// Keeps a buffer for the next one who takes its size. A buffer of no such size, one that has grown for example, is dropped.
+/// Gives a buffer back. A buffer of another size, one that has grown for example, is dropped.
 pub(crate) fn give(buffer: Box<[u8]>) {
     let sizes = [Size::K16, Size::K32, Size::K64];
     let Some(size) = sizes.into_iter().find(|size| size.bytes() == buffer.len()) else {
         return;
     };
-    // A thread that ends has no pool any more.
+    // The pool is already gone while a thread ends.
     let _ = POOL.try_with(|pool| {
         let shelf = &mut pool.borrow_mut().by_size[size as usize];
         if shelf.len() < KEPT_BYTES / size.bytes() {
@@ -62,13 +65,13 @@ pub(crate) fn give(buffer: Box<[u8]>) {
     });
 }
 
-/// An empty vector with room for the head of a request.
+/// Takes an empty vector with room for the head of a request.
 pub(crate) fn take_head() -> Vec<u8> {
     let pooled = POOL.with_borrow_mut(|pool| pool.heads.pop());
     pooled.unwrap_or_else(|| Vec::with_capacity(HEAD_BYTES))
 }
 
-/// Keeps such a vector for the next head, unless it has grown.
+/// Gives such a vector back. One that has grown is dropped.
 pub(crate) fn give_head(mut head: Vec<u8>) {
     head.clear();
     let _ = POOL.try_with(|pool| {

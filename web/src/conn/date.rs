@@ -1,6 +1,7 @@
-//! The `date` field of every response, made once per second and worker.
+//! The line of the `date` field, made once per second and worker.
 //!
-//! A worker owns one. A burst refreshes it with the loop's clock reading, so that no request reads a clock.
+//! One worker owns a line. A burst refreshes it from the runtime's cached time, so that no request
+//! reads a clock.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +9,7 @@ use osier_http::DateLine;
 
 pub(crate) struct DateCache {
     line: DateLine,
-    /// The end of the line's second.
+    /// When the second of the line ends.
     until: Instant,
 }
 
@@ -17,7 +18,7 @@ impl DateCache {
         Self::at(now, SystemTime::now())
     }
 
-    /// Makes the line anew if its second is over at `now`.
+    /// Makes a new line if the second of the old one has ended at `now`.
     #[inline]
     pub(crate) fn refresh(&mut self, now: Instant) {
         if now >= self.until {
@@ -32,7 +33,8 @@ impl DateCache {
 
     fn at(now: Instant, wall: SystemTime) -> Self {
         let since = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
-        // `fmt_http_date` panics beyond the year 9999; a clock set that far shows the last second it can name.
+        // `fmt_http_date` panics beyond the year 9999. A clock beyond it gives the last second of
+        // that year.
         let seconds = since.as_secs().min(253_402_300_799);
         let text = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds));
         let date = text

@@ -1,4 +1,5 @@
-//! A connection: a small box in the poller while it waits, a burst on a pooled fiber when bytes have come.
+//! A connection: a small box in a slot of the worker while it rests, a burst on a pooled fiber when
+//! bytes arrive.
 //!
 //! ```text
 //!            bytes                 whole head
@@ -8,10 +9,12 @@
 //!                      └─ refused, or closing while the client may still send ─▶ Linger ─▶ gone
 //! ```
 //!
-//! A connection of a trusted balancer begins as `Announced` instead, and becomes idle, or a burst, when its PROXY header is whole.
+//! A connection of a trusted balancer begins as `Announced` instead. It becomes idle, or runs a
+//! burst, when its PROXY header is whole.
 //!
-//! The runtime calls [`Dormant::wake`] on a fiber of the connection's worker and never twice at once, so handlers of one
-//! connection do not overlap. What `wake` returns says how long the box sleeps next.
+//! The runtime calls [`Dormant::wake`] on a fiber of the connection's worker and never twice at
+//! once, so the handlers of one connection do not overlap. The result of `wake` says until when the
+//! connection rests.
 
 pub(crate) mod buffers;
 pub(crate) mod date;
@@ -39,16 +42,18 @@ use crate::conn::upgrade::{Session, Takeover, Upgraded};
 use crate::conn::worker::{Buffers, FRESH_GRACE, INPUT_BYTES, Link, RESTING, Worker};
 use crate::listen::NOWHERE;
 
-/// After the last answer the client's bytes are read and thrown away, so that no reset overtakes the answer (RFC 9112 §9.6):
-/// while the client goes on sending, for at most this long and this many bytes. An early 413 or 403 thus reaches a client
-/// that sends 100 MB at 3 MB/s before it reads.
+/// Longest lingering close. After the last response, the server reads and discards the client's
+/// bytes, so that no reset overtakes the response (RFC 9112 section 9.6). It does so for at most
+/// this time and [`LINGER_BYTES`], as long as the client goes on sending. An early 413 or 403 thus
+/// reaches a client that sends 100 MB at 3 MB/s before it reads.
 const LINGER: Duration = Duration::from_secs(60);
 const LINGER_BYTES: u64 = 1 << 30;
 
-/// A client that sends nothing for so long, and does not close, has read its answer or never will.
+/// Longest silence of a client during a lingering close. After it, the client has read the response
+/// or never will.
 const LINGER_QUIET: Duration = Duration::from_secs(5);
 
-/// The first room for an incomplete head beyond what has come of it.
+/// Free bytes at first, behind the received part of an incomplete head.
 const PARTIAL_ROOM: usize = 256;
 
 pub(crate) struct Conn {
@@ -57,26 +62,26 @@ pub(crate) struct Conn {
 }
 
 enum Stage {
-    /// The PROXY header is still to come.
+    /// Waits for the PROXY header.
     Announced(Box<Announced>),
     Idle,
     Head(Box<Partial>),
     Linger(Box<Linger>),
-    /// No longer HTTP from the first wake-up on: its request came from a test.
+    /// Not HTTP from the first wake-up on. The request came from a test.
     Begins(Box<Takeover>),
     /// No longer HTTP.
     Session(Box<Taken>),
 }
 
-/// The beginning of a PROXY header.
+/// The received part of a PROXY header.
 #[derive(Default)]
 struct Announced {
     bytes: Vec<u8>,
-    /// Runs from the first byte on.
+    /// Set when the first byte arrives.
     deadline: Option<Instant>,
 }
 
-/// A full buffer is enough to decide whether the bytes are a header.
+/// A full input buffer is enough to decide whether the bytes are a PROXY header.
 const _: () = assert!(proxy_protocol::HEADER_MAX < INPUT_BYTES);
 
 struct Taken {
@@ -84,10 +89,10 @@ struct Taken {
     io: Upgraded,
 }
 
-/// The beginning of a head. Looked at once per byte, however the bytes drip in.
+/// The received part of a head. Each byte is scanned once, however slowly the bytes arrive.
 struct Partial {
     bytes: Vec<u8>,
-    /// The filled part of `bytes`; the rest is room.
+    /// Length of the received part of `bytes`. Free bytes follow.
     filled: usize,
     scanner: HeadScanner,
     deadline: Option<Instant>,
@@ -99,14 +104,14 @@ struct Linger {
 }
 
 impl Linger {
-    /// Until the next bytes, or the end.
+    /// Rests until bytes arrive or time is over.
     fn sleep(&self) -> Next {
         Next::Sleep(self.deadline.into_iter().chain(after(LINGER_QUIET)).min())
     }
 }
 
 impl Conn {
-    /// Takes a fresh socket into `worker`'s care.
+    /// Makes `worker` serve a new socket.
     pub(crate) fn open(worker: &Rc<Worker>, stream: Stream, peer: SocketAddr) {
         let timeouts = &worker.server.timeouts;
         let prepared = stream
@@ -118,12 +123,12 @@ impl Conn {
         };
         let link = worker.link(stream, peer);
         let conn = Box::new(Conn { link, stage });
-        // A socket that fails here was reset between accept and now.
+        // A socket that fails here was reset after it was accepted.
         if prepared.is_err() {
             return;
         }
         let patience = match worker.draining.get() {
-            // It was on its way to this worker when the drain began.
+            // The socket was on its way to this worker when the drain began.
             true => FRESH_GRACE,
             false => timeouts.idle,
         };
@@ -134,7 +139,8 @@ impl Conn {
         }
     }
 
-    /// Opens a connection that begins with the new protocol, for an upgrade whose request came over no socket. Returns its other end.
+    /// Opens a connection that begins with the new protocol, for an upgrade whose request did not
+    /// come over a socket. Returns the other end.
     pub(crate) fn begin_with(takeover: Takeover, worker: &Rc<Worker>, peer: SocketAddr) -> io::Result<Stream> {
         let (ours, theirs) = UnixStream::pair()?;
         let ours = Stream::from(ours);
@@ -147,7 +153,7 @@ impl Conn {
         Ok(theirs.into())
     }
 
-    /// Bytes of a balancer's header, and whatever has come behind it.
+    /// Reads a part of a balancer's header, and any bytes behind it.
     fn announced(&mut self, mut announced: Box<Announced>) -> Next {
         let link = self.link.clone();
         let mut buffers = link.worker.take_buffers();
@@ -197,7 +203,7 @@ impl Conn {
         self.sleep()
     }
 
-    /// Bytes have come, or the client is gone, and nothing of a head was there before.
+    /// Reads the first bytes of a request, or notices that the client is gone.
     fn begin(&mut self) -> Next {
         let mut buffers = self.link.worker.take_buffers();
         let read = (&self.link.stream).read(&mut buffers.input);
@@ -211,11 +217,12 @@ impl Conn {
         }
     }
 
-    /// More bytes of a head that began before: read to where they belong, and left there until it is whole.
+    /// Reads more bytes of an incomplete head, to the place where they stay until the head is
+    /// whole.
     fn go_on(&mut self, mut partial: Box<Partial>) -> Next {
         let limits = &self.link.worker.server.limits;
         if partial.filled == partial.bytes.len() {
-            // The scanner has refused what is longer than the limit.
+            // The scanner has refused any head that is longer than the limit.
             let room = (2 * partial.filled).min(limits.head_bytes.max(partial.filled) + PARTIAL_ROOM);
             partial.bytes.resize(room, 0);
         }
@@ -241,7 +248,7 @@ impl Conn {
         self.burst(buffers, filled)
     }
 
-    /// Answers everything that is whole in the first `filled` bytes of the input.
+    /// Runs a burst on the first `filled` bytes of the input.
     fn burst(&mut self, buffers: Buffers, filled: usize) -> Next {
         let link = self.link.clone();
         let worker = &*link.worker;
@@ -273,9 +280,11 @@ impl Conn {
             After::Gone | After::End => Next::End,
             After::Taken(_) => unreachable!("taken above"),
             After::Linger => self.linger(),
-            // What has come meanwhile is still read, and what is whole is answered; then the end is read.
+            // After this shutdown, bytes that have already arrived are still read and whole
+            // requests served. Then the end is read.
             After::Wait(_) if worker.draining.get() && link.stream.shutdown(Shutdown::Read).is_err() => Next::End,
-            // RFC 9112 §2.2: a CRLF that a sloppy client adds to its request is no request.
+            // Some clients add a CRLF to a request. It is not the beginning of a request (RFC 9112
+            // section 2.2).
             After::Wait(_) if input.bytes[input.start..input.end] == *b"\r\n" => self.sleep(),
             After::Wait(scanner) if input.start < input.end => {
                 let rest = &input.bytes[input.start..input.end];
@@ -300,7 +309,8 @@ impl Conn {
         next
     }
 
-    /// The connection is no longer HTTP. A drain ends its reading from here on, as it does an idle connection's.
+    /// Hands the connection to its new protocol. During a drain, its reading direction is shut
+    /// down, as for an idle connection.
     fn take_over(&mut self, takeover: Takeover, unread: Vec<u8>) -> Next {
         let link = self.link.clone();
         if link.worker.draining.get() {
@@ -326,14 +336,15 @@ impl Conn {
         }
     }
 
-    /// Sleeps until the next request begins.
+    /// Rests until the next request begins.
     fn sleep(&mut self) -> Next {
         self.stage = Stage::Idle;
         self.link.resting.set(true);
         Next::Sleep(after(self.link.worker.server.timeouts.idle))
     }
 
-    /// Everything has been answered: says so to the client, and then only listens until it closes too.
+    /// Begins a lingering close: ends the sending direction, then only reads until the client
+    /// closes too.
     fn linger(&mut self) -> Next {
         if self.link.stream.shutdown(Shutdown::Write).is_err() {
             return Next::End;
@@ -361,7 +372,7 @@ impl Conn {
         next
     }
 
-    /// Nothing has come in time.
+    /// Ends a stage whose time is over.
     fn expire(&mut self) -> Next {
         match self.stage {
             Stage::Head(_) => {
@@ -420,12 +431,12 @@ impl Drop for Conn {
     }
 }
 
-/// The IP address of a peer; none on a Unix socket.
+/// Returns the IP address of a peer. `None` on a Unix socket.
 fn ip(peer: SocketAddr) -> Option<IpAddr> {
     (peer != NOWHERE).then(|| peer.ip().to_canonical())
 }
 
-/// The instant `time` from now; `None`, which means never, if the clock cannot tell it.
+/// Returns the time `time` from now. `None`, which means never, if the clock cannot represent it.
 fn after(time: Duration) -> Option<Instant> {
     osier::time::coarse_now().checked_add(time)
 }

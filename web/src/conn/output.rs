@@ -1,11 +1,18 @@
-//! The output of a burst: its responses collect in one buffer, in order, and leave in as few writes as possible.
+//! The output of a burst: one buffer collects its responses, in order, so that few writes send
+//! them.
 //!
-//! One [`Output`] lives for one burst on its fiber's stack. It is flushed by the burst at its end and at [`HIGH_WATER`], by
-//! the bodies that do not fit the buffer, before `100 Continue`, and, through the fiber's hook, before the fiber suspends
-//! for any reason. All of that happens on one fiber, so a `RefCell` is enough; it stays borrowed while a flush waits for
-//! the client, and the hook, which runs before that very wait, then finds it borrowed and leaves it alone.
+//! An [`Output`] lives on the stack of a fiber for one burst. It is flushed
 //!
-//! After a failed write the output is broken: what is added is dropped, and every flush fails.
+//! - at the end of the burst and at [`HIGH_WATER`],
+//! - by bodies that do not fit the buffer,
+//! - before `100 Continue`,
+//! - by the fiber's hook, before the fiber suspends for any reason.
+//!
+//! All of that happens on one fiber, so a `RefCell` is enough. The cell stays borrowed while a
+//! flush waits for the client. The hook runs before that wait too, finds the cell borrowed, and
+//! does nothing.
+//!
+//! After a failed write the output is broken: new bytes are dropped, and every flush fails.
 
 use std::cell::{RefCell, RefMut};
 use std::fs::File;
@@ -16,20 +23,20 @@ use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
 use crate::conn::peer::Sink;
 
-/// The buffer is flushed when it holds this many bytes.
+/// Bytes in the buffer that cause a flush.
 pub(crate) const HIGH_WATER: usize = 64 << 10;
 
-/// A piece of a streamed body is collected with others below this many bytes, and else sent from where it is.
+/// Smallest piece of a streamed body that is sent without a copy. Smaller pieces are collected.
 const LARGE: usize = 32 << 10;
 
-/// A file of fewer bytes shares its first packet with the head. (Measured for 1 MiB over loopback, with 64 connections: 93 us
-/// of CPU per response apart, 110 together.)
+/// Smallest file whose head is sent in a packet of its own. (Measured for 1 MiB over loopback with
+/// 64 connections: 93 us of CPU per response apart, 110 us together.)
 const JOINED: u64 = 64 << 10;
 
-/// Room at the beginning of an open chunk for its length: four hexadecimal digits and CRLF.
+/// Place for the length of an open chunk: four hexadecimal digits and CRLF.
 const CHUNK_ROOM: &[u8; 6] = b"0000\r\n";
 
-/// The most that fits in a chunk with [`CHUNK_ROOM`].
+/// Most bytes of a chunk that begins with [`CHUNK_ROOM`].
 const CHUNK_MAX: usize = 0xffff;
 
 pub(crate) struct Output<'c> {
@@ -39,14 +46,14 @@ pub(crate) struct Output<'c> {
 
 pub(crate) struct State {
     pub(crate) buffer: Vec<u8>,
-    /// The place where the data of the open chunk begins; its length is not written yet.
+    /// Where the data of the open chunk begins. The length of the chunk is not written yet.
     chunk: Option<usize>,
     broken: bool,
-    /// The number of flushes so far.
+    /// Number of flushes so far.
     flushes: u64,
 }
 
-/// A place in the output that can be returned to as long as nothing has left since.
+/// A place in the output. Bytes after it can be taken back until the next flush.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     len: usize,
@@ -54,7 +61,7 @@ pub(crate) struct Mark {
 }
 
 impl<'c> Output<'c> {
-    /// `buffer` must be empty.
+    /// Makes an output on `buffer`, which must be empty.
     pub(crate) fn new(sink: impl Into<Sink<'c>>, buffer: Vec<u8>) -> Self {
         debug_assert!(buffer.is_empty());
         Output {
@@ -74,7 +81,7 @@ impl<'c> Output<'c> {
         buffer
     }
 
-    /// The collected bytes, to append to.
+    /// The state, for appending to the buffer.
     #[inline]
     pub(crate) fn state(&self) -> RefMut<'_, State> {
         self.state.borrow_mut()
@@ -93,7 +100,7 @@ impl<'c> Output<'c> {
         }
     }
 
-    /// Forgets what was added since `mark`; false if some of it has left.
+    /// Takes back the bytes added since `mark`. Returns `false` if some of them have been sent.
     pub(crate) fn take_back(&self, mark: Mark) -> bool {
         let mut state = self.state();
         let still_there = state.flushes == mark.flushes && !state.broken;
@@ -109,16 +116,17 @@ impl<'c> Output<'c> {
         self.state.borrow().broken
     }
 
-    /// Sends what has collected.
+    /// Sends the collected bytes.
     ///
     /// # Suspends
     ///
-    /// Until the client has taken it, at most for the stream's write timeout without progress.
+    /// May suspend until the client has taken the bytes. The stream's write timeout bounds the time
+    /// without progress.
     pub(crate) fn flush(&self) -> io::Result<()> {
         self.state().flush(self.sink, &[])
     }
 
-    /// Flushes from the fiber's hook, before a suspension. The next write meets an error again.
+    /// Flushes before a suspension, for the fiber's hook. The next write reports an error again.
     pub(crate) fn flush_before_suspension(&self) {
         if let Ok(mut state) = self.state.try_borrow_mut()
             && !state.buffer.is_empty()
@@ -127,12 +135,13 @@ impl<'c> Output<'c> {
         }
     }
 
-    /// Sends `bytes` from where they are, behind what has collected.
+    /// Sends the collected bytes and then `bytes`, without copying `bytes`.
     pub(crate) fn send_in_place(&self, mut state: RefMut<'_, State>, bytes: &[u8]) -> io::Result<()> {
         state.flush(self.sink, bytes)
     }
 
-    /// A writer of a body that is produced piece by piece; `chunked` frames it.
+    /// Returns a writer for a body that is produced piece by piece. With `chunked`, it frames the
+    /// pieces as chunks.
     pub(crate) fn body_writer(&self, chunked: bool) -> BodyWriter<'_, 'c> {
         BodyWriter {
             output: self,
@@ -148,9 +157,10 @@ impl<'c> Output<'c> {
         state.buffer.extend_from_slice(LAST_CHUNK);
     }
 
-    /// The head goes out right before the file, or together with a small one.
+    /// Sends a part of a file. The head is sent right before it, or together with a small one.
     pub(crate) fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
-        // Borrowed anew, so that what has collected goes out if the fiber has to wait for the disk before.
+        // The state is borrowed only while this runs. If the fiber waits for the disk before, its
+        // hook flushes.
         let head = || match len < JOINED {
             true => self.state().flush_joined(self.sink),
             false => self.state().flush(self.sink, &[]),
@@ -173,7 +183,7 @@ impl<'c> Output<'c> {
 }
 
 impl State {
-    /// Sends what has collected, and then `tail`.
+    /// Sends the collected bytes and then `tail`.
     fn flush(&mut self, sink: Sink<'_>, tail: &[u8]) -> io::Result<()> {
         self.close_chunk();
         if self.broken {
@@ -191,9 +201,10 @@ impl State {
         done
     }
 
-    /// Sends what has collected, telling the kernel that more follows at once.
+    /// Sends the collected bytes with a note for the kernel that more follow at once.
     fn flush_joined(&mut self, sink: Sink<'_>) -> io::Result<()> {
-        // One packet for head and file when the kernel takes all of it now; otherwise joining is not what is slow.
+        // If the kernel takes all bytes now, head and file share a packet. Otherwise the client is
+        // the slow part, not the extra packet.
         if !self.broken {
             self.flushes += 1;
             let count = sink.send_joined(&self.buffer);
@@ -206,7 +217,7 @@ impl State {
         }
     }
 
-    /// Writes the open chunk's length where room was left for it.
+    /// Writes the length of the open chunk into its place.
     fn close_chunk(&mut self) {
         let Some(data) = self.chunk.take() else { return };
         let (head, mut len) = (data - CHUNK_ROOM.len(), self.buffer.len() - data);
@@ -222,15 +233,17 @@ impl State {
     }
 }
 
-/// The destination of a body that is produced while it is sent.
+/// The destination of a body that is produced while it is being sent.
 pub(crate) trait Outlet: Write {
-    /// The client's socket, when all that was written before has left: for who passes bytes on without seeing them, and
-    /// says so by [`sent`](Outlet::sent). `None` where somebody has to see them: to frame, encode or keep them.
+    /// Returns the client's socket after everything written before has been sent. It is for a
+    /// caller that moves bytes without reading them, and reports them by [`sent`](Outlet::sent).
+    /// `None` if the bytes must be framed, encoded or kept.
     fn direct(&mut self) -> io::Result<Option<&Stream>> {
         Ok(None)
     }
 
-    /// Records that the caller has sent so many bytes over the socket, or that the client takes no more.
+    /// Records how many bytes the caller has sent over the socket, or that the client takes no
+    /// more.
     fn sent(&mut self, sent: io::Result<usize>) -> io::Result<()> {
         sent.map(drop)
     }
@@ -262,7 +275,7 @@ impl Outlet for BodyWriter<'_, '_> {
     }
 }
 
-/// Takes the bytes of a body whose length is not known, or that are produced piece by piece.
+/// A writer for a body of unknown length, or one that is produced piece by piece.
 pub(crate) struct BodyWriter<'o, 'c> {
     output: &'o Output<'c>,
     chunked: bool,
@@ -306,7 +319,7 @@ impl Write for BodyWriter<'_, '_> {
 }
 
 impl BodyWriter<'_, '_> {
-    /// Sends from where the bytes are instead of copying them, behind what has collected.
+    /// Sends the collected bytes and then `bytes`, without copying `bytes`.
     fn write_large(&mut self, mut state: RefMut<'_, State>, bytes: &[u8]) -> io::Result<usize> {
         state.close_chunk();
         if self.chunked {

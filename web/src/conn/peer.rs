@@ -1,4 +1,5 @@
-//! The peer of a request: the client at the other end of a connection, or a test in the same program.
+//! The peer of a request: the client at the other end of a connection, or a test in the same
+//! program.
 //!
 //! A [`Memory`] belongs to one request and to the fiber that serves it.
 
@@ -26,14 +27,14 @@ enum End<'w> {
     Memory(&'w Memory),
 }
 
-/// The client's side of a request that comes from no connection.
+/// The client's side of a request that does not come over a connection.
 pub(crate) struct Memory {
     pub(crate) worker: Rc<Worker>,
     pub(crate) peer: SocketAddr,
-    /// The body of the request, as the client sends it.
+    /// Body of the request, as the client sends it.
     pub(crate) body: RefCell<Box<dyn Read>>,
     pub(crate) received: RefCell<Vec<u8>>,
-    /// The number of bytes after which the client is gone.
+    /// Most bytes that the client takes. After them it is gone.
     pub(crate) bound: usize,
 }
 
@@ -64,13 +65,13 @@ impl<'w> Peer<'w> {
         matches!(self.end, End::Link(link) if link.is_proxied())
     }
 
-    /// The address at which the client has reached the server; none on a Unix socket.
+    /// The address at which the client reached the server. `None` on a Unix socket.
     pub(crate) fn local_addr(self) -> Option<SocketAddr> {
         let stream = self.stream()?;
         self.worker.server.bound.or_else(|| stream.local_addr().ok())
     }
 
-    /// The socket; none of a test.
+    /// The socket. `None` for a test.
     #[inline]
     pub(crate) fn stream(self) -> Option<&'w Stream> {
         match self.end {
@@ -79,7 +80,8 @@ impl<'w> Peer<'w> {
         }
     }
 
-    /// Bytes of a request's body; waits for them as long as the server's timeouts say.
+    /// Reads bytes of a request's body. It waits for them no longer than
+    /// [`Timeouts::body`](super::settings::Timeouts::body).
     pub(crate) fn read_body(self, into: &mut [u8]) -> io::Result<usize> {
         match self.end {
             End::Link(link) => {
@@ -145,7 +147,8 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Sends what the socket takes of `bytes` at once, with a note that more follows; nothing where there is no socket.
+    /// Sends the bytes that the socket takes at once, with a note that more follow. Sends nothing
+    /// if there is no socket.
     pub(crate) fn send_joined(self, bytes: &[u8]) -> usize {
         use rustix::net::SendFlags;
         match self {
@@ -157,7 +160,8 @@ impl Sink<'_> {
         }
     }
 
-    /// Sends a part of `file`, and what `head` sends right before it; how much of the file it was.
+    /// Sends a part of `file`. `head` sends the bytes right before it. Returns how many bytes of
+    /// the file were sent.
     pub(crate) fn send_file(
         self,
         file: &File,

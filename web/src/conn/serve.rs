@@ -1,7 +1,8 @@
-//! The seam between a connection and what answers its requests: bytes in, responses into the output, and what comes next.
+//! The interface between a connection and the code that serves its requests: input bytes, the
+//! output, and the next step of the connection.
 //!
-//! A connection knows no requests, and what serves them knows no sleep. The call crosses the seam once for each time that bytes
-//! have come, not once for each request.
+//! A connection knows no requests, and the serving code knows no rest. There is one call for each
+//! burst, not for each request.
 
 use std::io;
 
@@ -11,40 +12,41 @@ use crate::conn::output::Output;
 use crate::conn::peer::Peer;
 use crate::conn::upgrade::Takeover;
 
-/// Answers requests.
+/// The code that serves requests.
 pub(crate) trait Serve: Send + Sync {
-    /// Answers the requests that are whole in `input`, in order; their responses are in `output`, or have left already.
+    /// Serves the requests that are whole in `input`, in order. Their responses are in `output` or
+    /// already sent.
     ///
     /// # Suspends
     ///
-    /// When a handler or a flush does.
+    /// Suspends when a handler or a flush does.
     fn serve(&self, peer: Peer<'_>, output: &Output<'_>, input: &mut Input) -> After;
 
-    /// Answers a client whose request head did not come as a whole in time.
+    /// Responds to a client whose request head did not arrive as a whole in time.
     ///
     /// # Suspends
     ///
-    /// Until the client has taken the response.
+    /// May suspend until the client has taken the response.
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()>;
 }
 
-/// The bytes of the connection that have not been answered: `start..end`.
+/// The input of a connection. The bytes `start..end` are not served yet.
 pub(crate) struct Input {
     pub(crate) bytes: Box<[u8]>,
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
-/// The next step of a connection, after its requests have been answered.
+/// The next step of a connection after a burst.
 pub(crate) enum After {
-    /// Waits for bytes; what is left of the input is an incomplete head, which the scanner has seen.
+    /// Wait for bytes. The rest of the input is an incomplete head, which the scanner has seen.
     Wait(HeadScanner),
-    /// Closes after its last response, while the client may still be sending.
+    /// Close after the last response, while the client may still be sending (a lingering close).
     Linger,
-    /// Closes.
+    /// Close.
     End,
-    /// The client is gone: closes, and nothing more is sent.
+    /// Close without sending anything, because the client is gone.
     Gone,
-    /// Is no longer HTTP; the rest of the input is the new protocol's.
+    /// Leave HTTP. The rest of the input belongs to the new protocol.
     Taken(Takeover),
 }

@@ -1,21 +1,26 @@
-//! Settings of a server that its connections read: how long they wait, whom they trust, where log lines go.
+//! The settings of a server that its connections read: timeouts, trusted balancers, the log.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long a server waits for its clients. All of them are on by default; `Duration::MAX` is for ever.
+/// Times for which a server waits for its clients. All are on by default. `Duration::MAX` means for
+/// ever.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Time for a whole request head, counted from its first byte; then 408 and close. 10 s.
+    /// Time for a whole request head, counted from its first byte. Then 408 and close. Default: 10
+    /// s.
     pub header: Duration,
-    /// Time for the next bytes of a request body that a handler reads; then the read fails with `TimedOut`. 30 s.
+    /// Time for the next bytes of a request body that a handler reads. Then the read fails with
+    /// `TimedOut`. Default: 30 s.
     pub body: Duration,
-    /// Idle timeout: time for the first byte of the next request on a keep-alive connection; then close. 60 s.
+    /// Idle timeout: time until the first byte of the next request on a keep-alive connection. Then
+    /// close. Default: 60 s.
     pub idle: Duration,
-    /// Time for a client to take the next bytes of a response; then close. 30 s.
+    /// Time for a client to take the next bytes of a response. Then close. Default: 30 s.
     pub write: Duration,
-    /// Time for in-flight requests after a shutdown has been asked for; then their connections are cut. 10 s.
+    /// Time for in-flight requests after the start of a graceful shutdown. Then their connections
+    /// are cut. Default: 10 s.
     pub drain: Duration,
 }
 
@@ -32,8 +37,8 @@ impl Default for Timeouts {
     }
 }
 
-/// Asked whether a peer must say in the PROXY protocol whom it speaks for.
+/// Whether the peer at an address must begin with a PROXY header. `None` is a Unix socket.
 pub(crate) type Trusted = Box<dyn Fn(Option<IpAddr>) -> bool + Send + Sync>;
 
-/// Called for every line the server has to say to its operator.
+/// The hook that is called for every line of the operator's log.
 pub(crate) type Log = Box<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;

@@ -1,4 +1,4 @@
-//! Connections that are no longer HTTP: after a 101 they belong to the handler's code.
+//! Connections that are no longer HTTP. After a 101 they belong to the handler's code.
 //!
 //! ```text
 //!                    Response::upgrade: a closure on the connection's fiber, with a stack, to its end
@@ -6,8 +6,9 @@
 //!                    Response::upgrade_dormant: a Session in the connection's box; a fiber only while it is woken
 //! ```
 //!
-//! The connection owns the response's [`Takeover`] from the 101 on. A session at rest holds none of the server's buffers.
-//! Nothing cancels code whose client is gone any more: it meets the end of its client where it reads or writes.
+//! From the 101 on, the connection owns the response's [`Takeover`]. A dormant session holds none
+//! of the server's buffers. The server no longer cancels code whose client is gone: a read or a
+//! write of that code fails or ends.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -20,42 +21,46 @@ use osier::net::Stream;
 
 use crate::conn::worker::Link;
 
-/// The code that takes a connection over.
+/// The code that takes over a connection.
 pub(crate) enum Takeover {
     Run(Box<dyn FnOnce(&mut Upgraded)>),
     Rest(Box<dyn Session>),
 }
 
-/// An upgraded connection that holds no stack while it is idle; see [`Response::upgrade_dormant`].
+/// An upgraded connection that holds no stack while it is idle. See [`Response::upgrade_dormant`].
 ///
-/// All calls but [`poll_woken`](Session::poll_woken) come on a fiber of the connection's worker, never two at once. A panic
-/// ends the connection.
+/// All calls but [`poll_woken`](Session::poll_woken) come on a fiber of the connection's worker,
+/// never two at once. A panic ends the connection.
 ///
 /// [`Response::upgrade_dormant`]: crate::Response::upgrade_dormant
 pub trait Session: 'static {
-    /// The upgrade has been answered. Bytes the client has sent already come with the first [`wake`](Session::wake), at once.
+    /// Called once the 101 has been sent. If the client has already sent bytes,
+    /// [`wake`](Session::wake) follows at once.
     fn open(&mut self, io: &mut Upgraded) -> Next {
         let _ = io;
         Next::Sleep(None)
     }
 
-    /// There is something to read, a leaf is ready, the deadline of the last [`Next::Sleep`] has passed, or the runtime ends.
+    /// Called when there are bytes to read, a leaf is ready, the deadline of the last
+    /// [`Next::Sleep`] has passed, or the runtime ends.
     ///
-    /// A read that finds nothing fails with `TimedOut` after a millisecond: read what is there and sleep again.
+    /// A read without available bytes fails with `TimedOut` after a millisecond. Read the available
+    /// bytes and sleep again.
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> Next;
 
-    /// Polls the leaves the session waits for, as [`Dormant::poll_woken`](osier::dormant::Dormant::poll_woken) does.
+    /// Polls the leaves that the session waits for, as
+    /// [`Dormant::poll_woken`](osier::dormant::Dormant::poll_woken) does.
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending
     }
 }
 
-/// A connection after its upgrade, as a `Read` and a `Write`: first what the client had sent behind its request, then the
-/// socket.
+/// A connection after its upgrade, as a `Read` and a `Write`. It yields first the bytes that the
+/// client had sent behind its request, then those of the socket.
 pub struct Upgraded {
     link: Rc<Link>,
-    /// Received and not yet read, from `taken` on.
+    /// Received bytes. Those from `taken` on are unread.
     unread: Vec<u8>,
     taken: usize,
 }
@@ -65,22 +70,23 @@ impl Upgraded {
         Upgraded { link, unread, taken: 0 }
     }
 
-    /// The socket, to wait on or to set timeouts of. Read through `self`, which may hold bytes that came before.
+    /// The socket, for waiting and for setting timeouts. Read through `self` instead, because it
+    /// may hold earlier bytes.
     pub fn stream(&self) -> &Stream {
         &self.link.stream
     }
 
-    /// The bytes that have been received and not been read; reading them asks no socket.
+    /// The received bytes that are unread. Reading them makes no system call.
     pub fn buffered(&self) -> &[u8] {
         &self.unread[self.taken..]
     }
 
-    /// The address of the client; `0.0.0.0:0` on a Unix socket.
+    /// The address of the client. `0.0.0.0:0` on a Unix socket.
     pub fn peer(&self) -> SocketAddr {
         self.link.peer()
     }
 
-    /// True while the server shuts down: say goodbye, and end.
+    /// Whether the server is shutting down. If so, end the session politely.
     pub fn is_draining(&self) -> bool {
         self.link.worker.draining.get()
     }

@@ -1,10 +1,12 @@
-//! The state that the workers of a server share, and the state of one worker: warm buffers, the date, its connections.
+//! The state that the workers of a server share, and the state of one worker: pooled buffers, the
+//! date, its connections.
 //!
-//! A worker leads to what serves requests, which may upgrade a connection, which leads to the worker: `worker`, `serve` and
-//! `upgrade` name each other, and nothing else in this crate does.
+//! `worker`, `serve` and `upgrade` import each other: a worker holds the code that serves requests,
+//! which may upgrade a connection, which holds its worker. No other modules of this crate do so.
 //!
-//! Everything of one worker is touched by fibers of this worker only (a fiber never leaves its thread), hence `Rc` and `Cell`.
-//! Fibers that are sent here, with a fresh socket or to end the server, find it through the thread-local list.
+//! Only fibers of one worker touch the state of that worker, and a fiber never leaves its thread.
+//! Hence `Rc` and `Cell`. A fiber that is sent to a worker, with a new socket or to end the server,
+//! finds the state by the thread-local list.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -21,24 +23,25 @@ use crate::conn::date::DateCache;
 use crate::conn::serve::Serve;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 
-/// Bytes that a burst reads at once. A larger head gets a buffer of its own.
+/// Most bytes that a burst reads at once. A larger head gets a buffer of its own.
 pub(crate) const INPUT_BYTES: usize = 16 << 10;
 
-/// How long a drain waits for the first request of an accepted connection, whose client could not know of it.
+/// Time for which a drain waits for the first request of an accepted connection. Its client could
+/// not know of the drain.
 pub(crate) const FRESH_GRACE: Duration = Duration::from_secs(1);
 
-/// Buffers kept for the next burst; more than a few are used at once only while handlers are suspended, behind a proxy for
-/// example.
+/// Buffer pairs kept for later bursts. Many are in use at once only while handlers are suspended,
+/// behind a proxy for example.
 const POOLED: usize = 64;
 
-/// An output buffer that has grown beyond this is not kept.
+/// Largest output buffer that is kept, in bytes.
 const OUTPUT_KEPT: usize = 128 << 10;
 
-/// A worker takes at least this many connections above the mean before fresh ones go to another worker.
+/// Fewest connections above the mean at which a worker hands new ones to another worker.
 const UNEVEN: usize = 8;
 
-/// The read timeout between requests. A connection is woken to read what is there; should there be nothing after all, it
-/// goes back to sleep instead of waiting on a stack.
+/// Read timeout between requests. A connection is woken to read available bytes. If there are none,
+/// it rests again instead of waiting on a stack.
 pub(crate) const RESTING: Duration = Duration::from_millis(1);
 
 thread_local! {
@@ -50,32 +53,33 @@ pub(crate) struct Worker {
     pub(crate) index: usize,
     pub(crate) date: RefCell<DateCache>,
     buffers: RefCell<Vec<Buffers>>,
-    /// Each link knows its place.
+    /// Connections of this worker. Each link knows its index.
     links: RefCell<Vec<Rc<Link>>>,
     pub(crate) draining: Cell<bool>,
-    /// Where [`evict`](Worker::evict) goes on in `links`.
+    /// Index in `links` at which [`evict`](Worker::evict) continues.
     hand: Cell<usize>,
 }
 
-/// A counter on a cache line of its own: each worker writes its own.
+/// A counter on a cache line of its own. Each worker writes only its own counter.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct ConnectionCount(AtomicUsize);
 
-/// The state that the workers of a server share. Read-only, apart from the counters of connections, which change when a
-/// connection opens or closes and never per request.
+/// The state that the workers of a server share. It is read-only but for the connection counters.
+/// These change when a connection opens or closes and never per request.
 pub(crate) struct Shared {
-    /// Answers requests.
+    /// Code that serves the requests.
     pub(crate) app: Box<dyn Serve>,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
     pub(crate) max_connections: usize,
-    /// The local address of every connection, when the listeners have only one. Saves a system call for each connection.
+    /// Local address of every connection, if the listeners have only one. It saves a system call
+    /// per connection.
     pub(crate) bound: Option<SocketAddr>,
     pub(crate) trusted: Option<Trusted>,
     pub(crate) log: Log,
-    /// Open connections of each worker, counted in where they are placed. Relaxed: a stale reading only makes the spread
-    /// a little less even.
+    /// Number of open connections of each worker. A connection is counted as soon as its worker is
+    /// chosen. Relaxed: a stale value only makes the distribution less even.
     pub(crate) connections: Box<[ConnectionCount]>,
 }
 
@@ -85,12 +89,12 @@ impl Shared {
         (self.log)(line);
     }
 
-    /// A connection becomes one of worker `index`.
+    /// Counts a connection for worker `index`.
     pub(crate) fn arrived(&self, index: usize) {
         self.connections[index].0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection of worker `index` has closed.
+    /// Stops counting a connection for worker `index`.
     pub(crate) fn left(&self, index: usize) {
         self.connections[index].0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -103,7 +107,7 @@ impl Shared {
         (0..self.connections.len()).map(|index| self.count(index)).sum()
     }
 
-    /// The worker that a connection goes to which worker `here` has accepted.
+    /// Chooses the worker for a connection that worker `here` has accepted.
     pub(crate) fn place(&self, here: usize) -> usize {
         let workers = self.connections.len();
         let mean = self.total() / workers;
@@ -121,7 +125,7 @@ pub(crate) struct Buffers {
 }
 
 impl Worker {
-    /// The worker of this thread for `server`, made at the first use.
+    /// Returns this thread's worker for `server`, which is made at the first use.
     pub(crate) fn here(server: &Arc<Shared>) -> Rc<Worker> {
         HERE.with_borrow_mut(|here| {
             if let Some(worker) = here.iter().find(|worker| Arc::ptr_eq(&worker.server, server)) {
@@ -141,7 +145,7 @@ impl Worker {
         })
     }
 
-    /// A worker that nobody else finds, for one request without a connection.
+    /// Makes a worker that is in no list, for one request without a connection.
     pub(crate) fn alone(server: &Arc<Shared>) -> Rc<Worker> {
         Rc::new(Worker {
             server: server.clone(),
@@ -154,7 +158,7 @@ impl Worker {
         })
     }
 
-    /// Forgets `server` on this thread; what still runs keeps its worker alive.
+    /// Removes this thread's worker for `server` from the list. Running connections keep it alive.
     pub(crate) fn leave(server: &Arc<Shared>) {
         HERE.with_borrow_mut(|here| here.retain(|worker| !Arc::ptr_eq(&worker.server, server)));
     }
@@ -179,7 +183,7 @@ impl Worker {
         }
     }
 
-    /// Counts the connection in.
+    /// Adds a connection to the list.
     pub(crate) fn link(self: &Rc<Self>, stream: Stream, peer: SocketAddr) -> Rc<Link> {
         let mut links = self.links.borrow_mut();
         let place = u32::try_from(links.len()).expect("a process has fewer descriptors than that");
@@ -197,7 +201,7 @@ impl Worker {
         link
     }
 
-    /// Counts the connection out.
+    /// Removes a connection from the list and from the counter.
     pub(crate) fn unlink(&self, link: &Link) {
         let mut links = self.links.borrow_mut();
         let place = link.place.get();
@@ -208,12 +212,13 @@ impl Worker {
         self.server.left(self.index);
     }
 
-    /// Closes up to `count` connections that wait for their next request, the longest unused first, as a second-chance
-    /// sweep finds them; returns how many. A request that has just come is still answered.
+    /// Closes up to `count` connections that wait for their next request, and returns how many. A
+    /// second-chance sweep chooses those that are unused longest. A request that has just arrived
+    /// is still served.
     pub(crate) fn evict(&self, count: usize) -> usize {
         let links = self.links.borrow();
         let mut evicted = 0;
-        // Once around takes every second chance away, the second time closes.
+        // The first round takes the second chances away. The second round closes.
         for _ in 0..2 * links.len() {
             if evicted == count {
                 break;
@@ -239,26 +244,26 @@ impl Worker {
     }
 }
 
-/// A connection as its worker sees it. Kept small: there is one for each idle client.
+/// A connection as its worker sees it. It is small, because there is one for each idle client.
 pub(crate) struct Link {
     pub(crate) stream: Stream,
     pub(crate) worker: Rc<Worker>,
-    /// The client's address; the balancer's until its PROXY header has come.
+    /// The client's address. Until the PROXY header has arrived it is the balancer's.
     peer: Cell<ClientAddr>,
-    /// A burst is running.
+    /// Whether a burst is running.
     pub(crate) busy: Cell<bool>,
-    /// Waits for a request of which no byte has come.
+    /// Whether the connection waits for a request of which no byte has arrived.
     pub(crate) resting: Cell<bool>,
-    /// Has had a request since [`Worker::evict`] last came by.
+    /// Whether a request came since the last visit of [`Worker::evict`].
     used: Cell<bool>,
-    /// Has had no request yet.
+    /// Whether no request has come yet.
     pub(crate) fresh: Cell<bool>,
-    /// Index in `Worker::links`; only that list's owner writes it.
+    /// Index in `Worker::links`. Only the owner of that list writes it.
     place: Cell<u32>,
 }
 
 impl Link {
-    /// A burst begins.
+    /// Marks the beginning of a burst.
     #[inline]
     pub(crate) fn begin(&self) {
         self.busy.set(true);
@@ -271,7 +276,7 @@ impl Link {
         self.peer.get().unpack()
     }
 
-    /// Takes the client's address from a balancer.
+    /// Sets the client's address that a balancer has named.
     pub(crate) fn set_proxied(&self, client: SocketAddr) {
         let proxied = ClientAddr {
             is_proxied: true,
@@ -280,7 +285,7 @@ impl Link {
         self.peer.set(proxied);
     }
 
-    /// True if a balancer has named the client.
+    /// Whether a balancer has named the client.
     pub(crate) fn is_proxied(&self) -> bool {
         self.peer.get().is_proxied
     }
@@ -289,12 +294,12 @@ impl Link {
 /// A `SocketAddr` without its padding and without the flow label.
 #[derive(Clone, Copy)]
 struct ClientAddr {
-    /// An IPv4 address is mapped.
+    /// IPv6 address. An IPv4 address is stored in its mapped form.
     ip: [u8; 16],
     scope: u32,
     port: u16,
     is_v4: bool,
-    /// A balancer has named the client. The flag lies in what would be padding.
+    /// Whether a balancer has named the client. The flag lies in what would be padding.
     is_proxied: bool,
 }
 

@@ -1,13 +1,14 @@
-//! Cookies: read from a request, set by a response, with the attributes of the `cookie` crate.
+//! Cookies: read from a request and set by a response, with the attributes of the `cookie` crate.
 //!
-//! That crate writes whatever it is given; what would end a value early and begin an attribute is refused here.
+//! That crate writes any value as it is. This module refuses a value that would end early and begin
+//! an attribute.
 
 use cookie::Cookie;
 
 use crate::{Request, Response};
 
 impl<'a> Request<'a> {
-    /// All cookies, in the order received, as they were sent; what has no `=` is left out.
+    /// Yields all cookies in the order received, as they were sent. A pair without `=` is left out.
     pub fn cookies(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         self.headers()
             .filter(|(name, _)| name.eq_ignore_ascii_case("cookie"))
@@ -18,7 +19,8 @@ impl<'a> Request<'a> {
             .filter(|(name, _)| !name.is_empty())
     }
 
-    /// The value of the first cookie of that name, without quotes around it, else as it was sent. Names are case-sensitive.
+    /// Returns the value of the first cookie called `name`, without enclosing quotes and otherwise
+    /// as it was sent. Names are case-sensitive.
     pub fn cookie(&self, name: &str) -> Option<&'a str> {
         let (_, value) = self.cookies().find(|(known, _)| *known == name)?;
         let unquoted = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
@@ -27,12 +29,12 @@ impl<'a> Request<'a> {
 }
 
 impl Response {
-    /// Sets a cookie. To take one away, set one that [`make_removal`](Cookie::make_removal) has been called on, with the same
-    /// path and domain.
+    /// Sets a cookie. To remove a cookie, call [`make_removal`](Cookie::make_removal) on one with
+    /// the same path and domain, and set it.
     ///
-    /// A name, value, path or domain that a cookie cannot have (RFC 6265 4.1.1: no `;`, comma, quote, backslash, white space or
-    /// control character in a value, for example) turns the whole response into a 500 with a log line: encode what may hold
-    /// anything.
+    /// A name, value, path or domain that a cookie cannot have turns the whole response into a 500
+    /// with a log line. A value, for example, has no `;`, comma, quote, backslash, white space or
+    /// control character (RFC 6265 section 4.1.1). Encode values that may contain any of these.
     ///
     /// ```
     /// use osier_web::cookie::{Cookie, SameSite, time::Duration};
@@ -57,13 +59,13 @@ impl Response {
     }
 }
 
-/// A token, RFC 9110 5.6.2.
+/// Whether `name` is a token (RFC 9110 section 5.6.2).
 fn is_name(name: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(is_token)
 }
 
-/// cookie-octets, RFC 6265 4.1.1, with or without quotes around them.
+/// Whether `value` is of cookie-octets, with or without enclosing quotes (RFC 6265 section 4.1.1).
 fn is_value(value: &str) -> bool {
     let inner = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
     let is_octet = |byte: u8| byte.is_ascii_graphic() && !b"\",;\\".contains(&byte);

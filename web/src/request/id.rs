@@ -1,20 +1,22 @@
-//! A number for each request that is logged or passed on: 64 random bits, made when they are first asked for.
+//! Request ids: 64 random bits for each request that is logged or forwarded, made at the first use.
 
 use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// The number of a request, for logs of this server and of those behind it. Written as 16 hexadecimal digits.
+/// The id of a request, for the logs of this server and of its backends. It is written as 16
+/// hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId(u64);
 
 thread_local! {
-    /// The state of a SplitMix64 generator (Steele, Lea, Flood 2014), seeded by std's random keys. Not a secret.
+    /// State of a SplitMix64 generator (Steele, Lea, Flood 2014), seeded by std's random keys. An
+    /// id is not a secret.
     static STATE: Cell<u64> = Cell::new(RandomState::new().build_hasher().finish());
 }
 
 impl RequestId {
-    /// A new one, for what is logged like a request and is none.
+    /// Makes an id for an event that is logged like a request.
     pub fn random() -> RequestId {
         let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         STATE.set(state);

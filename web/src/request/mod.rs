@@ -1,6 +1,7 @@
-//! A request as its handler sees it: the head, borrowed from the connection's buffer, and the body as a reader.
+//! A request as its handler sees it: the head, borrowed from the connection's buffer, and the body
+//! as a reader.
 //!
-//! Nothing in a request is copied until it is asked for.
+//! Nothing in a request is copied before the handler asks for a copy.
 
 #[cfg(feature = "cookies")]
 mod cookies;
@@ -27,7 +28,8 @@ use crate::listen::ip_of_client;
 use crate::request::state::States;
 use crate::{Rejection, RequestBody, RequestId};
 
-/// Per-request notes that the observer reads after the response: the request id, made on demand, and the application's label.
+/// Notes on one request that the observer reads after the response: the request id and the
+/// application's label.
 #[derive(Default)]
 pub(crate) struct Marks {
     /// Made at the first use.
@@ -43,7 +45,8 @@ impl Marks {
     }
 }
 
-/// Targets that [`Request::retarget`] has set, oldest first. The request borrows from them, so each lives as long as it.
+/// Targets that [`Request::retarget`] has set, the oldest first. The request borrows from them, so
+/// none is dropped before the request.
 #[derive(Default)]
 pub(crate) struct Turns<'a>(OnceCell<Box<Turn<'a>>>);
 
@@ -53,11 +56,12 @@ struct Turn<'a> {
     next: Turns<'a>,
 }
 
-/// The parameters of a route, and what they have matched.
+/// The parameters of a route and the parts of the path that they matched.
 #[derive(Clone, Copy)]
 pub(crate) struct Matched<'a> {
     pub(crate) params: &'a Params<'a, 'a>,
-    /// The path whose canonical form they are parts of, if it was sent in another form.
+    /// The path, if its canonical form differs from the form that was sent. The matched parts
+    /// borrow from the canonical form.
     pub(crate) read: Option<&'a Path<'a>>,
 }
 
@@ -68,7 +72,7 @@ impl<'a> Matched<'a> {
         path.sent_part(start..start + part.len())
     }
 
-    /// Names, and what they have matched as it was sent.
+    /// Yields each name and the matched part as it was sent.
     pub(crate) fn iter(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.params.iter().map(move |(name, part)| (name, self.sent(part)))
     }
@@ -92,34 +96,36 @@ impl<'a> Matched<'a> {
 /// ```
 pub struct Request<'a> {
     pub(crate) head: &'a Head<'a>,
-    /// `None` when the route has none.
+    /// `None` if the route has no parameters.
     pub(crate) params: Option<Matched<'a>>,
     pub(crate) body: RequestBody<'a>,
     pub(crate) marks: &'a Marks,
     pub(crate) extensions: Extensions,
     pub(crate) turns: &'a Turns<'a>,
     pub(crate) states: &'a States,
-    /// The length of the path's prefix that the handler is mounted at.
+    /// Length of the path's prefix at which the handler is mounted.
     pub(crate) mount: usize,
 }
 
 impl<'a> Request<'a> {
-    /// The method's token; methods are case-sensitive.
+    /// The method. Methods are case-sensitive.
     pub fn method(&self) -> &'a str {
         self.head.method().as_str()
     }
 
-    /// The request target as it was sent.
+    /// The request target as the client sent it.
     pub fn target(&self) -> &'a str {
         self.head.target()
     }
 
-    /// Gives the request another target: from now on [`path`](Request::path) and [`query`](Request::query) are its, and it
-    /// is mounted nowhere. Fields, body and whom it addresses stay; logs show what the client has sent.
+    /// Replaces the request target. From now on [`path`](Request::path) and
+    /// [`query`](Request::query) return those of the new target, and the mount point is empty. The
+    /// fields, the body and the host stay. Logs show the target that the client sent.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for what is no path with or without a query, written as it would be sent; the old target stays.
+    /// `InvalidInput` if `target` is not a path, with or without a query, in the form in which a
+    /// client would send it. The old target stays.
     pub fn retarget(&mut self, target: &str) -> io::Result<()> {
         let mut turns = &self.turns.0;
         while let Some(turn) = turns.get() {
@@ -139,29 +145,30 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// The target's path, still percent-encoded.
+    /// The path of the target, percent-encoded.
     pub fn path(&self) -> &'a str {
         self.head.path()
     }
 
-    /// The prefix of a handler that answers whatever is below it ([`Router::mount`](crate::Router::mount), fallbacks); empty
-    /// for the outermost fallback, and for a route.
+    /// The prefix at which the handler is mounted ([`Router::mount`](crate::Router::mount),
+    /// fallbacks). Empty for a route and for the outermost fallback.
     pub fn mount_point(&self) -> &'a str {
         &self.path()[..self.mount]
     }
 
-    /// The path after [`Request::mount_point`], still percent-encoded: empty, or with a `/` at its beginning.
+    /// The path after [`Request::mount_point`], percent-encoded. It is empty or begins with `/`.
     pub fn rest(&self) -> &'a str {
         &self.path()[self.mount..]
     }
 
-    /// The query: the part of the target after its first `?`, still percent-encoded.
+    /// The query: the part of the target after its first `?`, percent-encoded.
     pub fn query(&self) -> Option<&'a str> {
         self.head.query()
     }
 
-    /// The first value of `name` in the query, read as a form: `+` is a space, and percent escapes are decoded. Bytes that
-    /// are not UTF-8 become U+FFFD. A name without `=` has the empty value.
+    /// The first value of `name` in the query. The query is read as a form: `+` is a space, and
+    /// percent escapes are decoded. Bytes that are not UTF-8 become U+FFFD. A name without `=` has
+    /// the empty value.
     pub fn query_param(&self, name: &str) -> Option<Cow<'a, str>> {
         self.query()?
             .split('&')
@@ -170,7 +177,8 @@ impl<'a> Request<'a> {
             .map(|(_, value)| decode_form(value))
     }
 
-    /// The part of the path that the route's `{name}` matched, percent-decoded; bytes that are not UTF-8 become U+FFFD.
+    /// The part of the path that the route's `{name}` matched, percent-decoded. Bytes that are not
+    /// UTF-8 become U+FFFD.
     pub fn param(&self, name: &str) -> Option<Cow<'a, str>> {
         self.param_raw(name)
             .map(|raw| percent_decode(raw.as_bytes()).decode_utf8_lossy())
@@ -182,22 +190,22 @@ impl<'a> Request<'a> {
         matched.params.get(name).map(|part| matched.sent(part))
     }
 
-    /// The host that the request addresses: `host` or `host:port`. Only an HTTP/1.0 request may lack it.
+    /// The host of the request: `host` or `host:port`. Only an HTTP/1.0 request may lack it.
     pub fn host(&self) -> Option<&'a str> {
         self.head.host()
     }
 
-    /// The first field of that name; names compare without case.
+    /// The value of the first field called `name`. Case does not matter.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.head.header(name)
     }
 
-    /// The first field of that name, if its value is UTF-8.
+    /// The value of the first field called `name`, if it is UTF-8. Case does not matter.
     pub fn header_str(&self, name: &str) -> Option<&'a str> {
         self.header(name).and_then(|value| str::from_utf8(value).ok())
     }
 
-    /// All fields in the order received.
+    /// All fields, in the order received.
     pub fn headers(&self) -> Headers<'a> {
         self.head.headers()
     }
@@ -210,28 +218,28 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// True if the client's address comes from a trusted balancer, by the PROXY protocol; see
+    /// Whether a trusted balancer has named the client's address, by the PROXY protocol. See
     /// [`Server::proxy_protocol`](crate::Server::proxy_protocol).
     pub fn is_proxied(&self) -> bool {
         self.body.is_proxied()
     }
 
-    /// The address of the client; `0.0.0.0:0` on a Unix socket.
+    /// The address of the client. `0.0.0.0:0` on a Unix socket.
     pub fn peer(&self) -> SocketAddr {
         self.body.peer()
     }
 
-    /// The client's IP address; none on a Unix socket, unless a trusted balancer has named one.
+    /// The client's IP address. `None` on a Unix socket, unless a trusted balancer has named one.
     pub fn client_ip(&self) -> Option<IpAddr> {
         ip_of_client(self.peer(), self.is_proxied())
     }
 
-    /// The address at which the client has reached this server; none on a Unix socket.
+    /// The address at which the client reached this server. `None` on a Unix socket.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.body.local_addr()
     }
 
-    /// The request's number, the same in every log line.
+    /// The request id. It is the same in every log line about this request.
     pub fn id(&self) -> RequestId {
         self.marks.id.get().unwrap_or_else(|| {
             let id = RequestId::random();
@@ -240,17 +248,18 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Leaves a number of the application's for [`Served::label`](crate::Served::label): which route this is, for example.
+    /// Sets the label that [`Served::label`](crate::Served::label) returns. The application chooses
+    /// its meaning, for example the number of the route.
     pub fn set_label(&self, label: u32) {
         self.marks.label.set(label);
     }
 
-    /// Values that code before the handler has left for it, by type.
+    /// Values, by type, that wrapping functions have left for the handler.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
 
-    /// The [`extensions`](Request::extensions), to be added to.
+    /// The [`extensions`](Request::extensions), for adding values.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.extensions
     }
@@ -259,7 +268,8 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// When there is no state of that type: as a response 500, and a log line that names the type.
+    /// An error if there is no state of that type. As a response it is a 500, with a log line that
+    /// names the type.
     pub fn state<T: Any>(&self) -> Result<&'a T, Rejection> {
         let missing = || {
             let name = type_name::<T>();
@@ -270,7 +280,8 @@ impl<'a> Request<'a> {
         self.states.get().ok_or_else(missing)
     }
 
-    /// The body. Nothing of it is read, and no `100 Continue` sent, until a handler reads.
+    /// The body. Until the handler reads, nothing of the body is read and no `100 Continue` is
+    /// sent.
     pub fn body(&mut self) -> &mut RequestBody<'a> {
         &mut self.body
     }
@@ -279,7 +290,7 @@ impl<'a> Request<'a> {
     pub fn to_header_map(&self) -> HeaderMap {
         let mut map = HeaderMap::with_capacity(self.headers().len());
         for (name, value) in self.headers() {
-            // The codec has checked both by the same rules.
+            // The codec has checked name and value by the same rules.
             if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(value)) {
                 map.append(name, value);
             }
@@ -287,11 +298,11 @@ impl<'a> Request<'a> {
         map
     }
 
-    /// Copies the head into the `http` crate's type, for code that wants that.
+    /// Copies the head into the `http` crate's type, for code that needs it.
     ///
     /// # Errors
     ///
-    /// When that crate does not take the target for a URI.
+    /// An error if that crate does not accept the target as a URI.
     pub fn to_http(&self) -> Result<http::Request<()>, http::Error> {
         let request = http::Request::builder()
             .method(self.method())

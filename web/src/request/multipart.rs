@@ -1,4 +1,5 @@
-//! Forms with files (`multipart/form-data`): part by part, as they come, so that an upload never is in memory as a whole.
+//! Forms with files (`multipart/form-data`), read part by part as they arrive, so that an upload is
+//! never in memory as a whole.
 //!
 //! ```no_run
 //! use osier_web::{Rejection, Request, Route, Router};
@@ -22,8 +23,9 @@
 //! let router = Router::new().route("/upload", Route::new().post(upload).body_limit(1 << 30));
 //! ```
 //!
-//! The parser is [`osier_http::multipart`]; here it is given what the request's body yields, in a buffer of 64 KiB. One
-//! part at a time borrows the form: what is not read of it is skipped when the next is asked for.
+//! The parser is [`osier_http::multipart`]. This module feeds it from the request's body through a
+//! buffer of 64 KiB. Only one part at a time borrows the form. Asking for the next part skips the
+//! unread data of the previous one.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -38,15 +40,15 @@ pub use osier_http::multipart::Limits;
 use crate::request::extract::too_large;
 use crate::{Rejection, Request, RequestBody};
 
-/// The part of a form that is held at once: as much as a visit to the disk moves, and more than any head of a part.
+/// Bytes of the form's buffer. One write to the disk takes as much, and any head of a part fits.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The largest setting for the head of a part.
+/// Largest head of a part that [`Limits`] may allow.
 const HEAD_BYTES: usize = BUFFER_BYTES - 256;
 
 impl<'a> Request<'a> {
-    /// The body as a form in parts, under the default [`Limits`]; how large it may be as a whole is the route's
-    /// [`body_limit`](crate::Route::body_limit).
+    /// Returns the body as a form in parts, under the default [`Limits`]. The route's
+    /// [`body_limit`](crate::Route::body_limit) bounds the form as a whole.
     ///
     /// # Errors
     ///
@@ -55,11 +57,12 @@ impl<'a> Request<'a> {
         self.multipart_within(Limits::default())
     }
 
-    /// As [`multipart`](Request::multipart), under other limits. Heads of parts beyond 65,280 bytes are refused whatever these say.
+    /// Returns the body as [`multipart`](Request::multipart) does, under `limits`. The head of a
+    /// part never exceeds 65,280 bytes, whatever `limits` says.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`multipart`](Request::multipart).
     pub fn multipart_within(&mut self, limits: Limits) -> Result<Multipart<'_, 'a>, Rejection> {
         let is_form = self
             .media_type()
@@ -85,21 +88,21 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The parts of a form, one after the other; see [`Request::multipart`].
+/// The parts of a form, one after the other. See [`Request::multipart`].
 pub struct Multipart<'r, 'a> {
     parser: codec::Multipart,
     body: &'r mut RequestBody<'a>,
-    /// Room for `BUFFER_BYTES`, once something has been read.
+    /// Empty until the first read, then of `BUFFER_BYTES`.
     buffer: Vec<u8>,
-    /// The received bytes that the parser has not taken.
+    /// Received bytes that the parser has not consumed.
     unread: Range<usize>,
-    /// The part that was given out last has not ended.
+    /// Whether the current part has not ended.
     in_part: bool,
-    /// The rejection, for the next call too.
+    /// The rejection of an earlier call. Later calls return it too.
     failed: Option<Malformed>,
 }
 
-/// An event of the parser, with its places in the buffer.
+/// An event of the parser, with places in the buffer.
 enum Found {
     Part(Box<codec::Part>),
     Data(Range<usize>),
@@ -108,15 +111,17 @@ enum Found {
 }
 
 impl<'r, 'a> Multipart<'r, 'a> {
-    /// The next part, once what is left of the last one has been skipped; `None` after the last.
+    /// Returns the next part, after skipping the unread data of the previous one. `None` after the
+    /// last part.
     ///
     /// # Suspends
     ///
-    /// Until its head has come.
+    /// May suspend until the head of the part has arrived.
     ///
     /// # Errors
     ///
-    /// 400 for what is no form, 413 beyond a limit, and what the body says: 408, 413, 400.
+    /// 400 if the body is not such a form, 413 beyond a limit, and the errors of the body: 408,
+    /// 413, 400.
     pub fn next_part(&mut self) -> Result<Option<Part<'_, 'r, 'a>>, Rejection> {
         loop {
             match self.find()? {
@@ -166,7 +171,8 @@ impl<'r, 'a> Multipart<'r, 'a> {
         let count = self.body.read(&mut self.buffer[self.unread.end..])?;
         self.unread.end += count;
         match count {
-            // The parser keeps back less than the buffer holds, so there was room.
+            // The body has ended. The buffer had room, because the parser keeps back less than it
+            // holds.
             0 => {
                 self.failed = Some(Malformed::Ended);
                 Err(refusal(Malformed::Ended))
@@ -189,20 +195,20 @@ impl fmt::Debug for Multipart<'_, '_> {
     }
 }
 
-/// One part of a form; its data is what it yields as a [`Read`].
+/// One part of a form. Its data is read by [`Read`].
 pub struct Part<'p, 'r, 'a> {
     form: &'p mut Multipart<'r, 'a>,
     head: Box<codec::Part>,
-    /// The part of the form's buffer that has been found and not been read.
+    /// Data of the part in the form's buffer that has not been read.
     data: Range<usize>,
 }
 
 /// A file that a part was saved to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// Its name is chosen at random.
+    /// Path of the file. The file name is random.
     pub path: PathBuf,
-    /// The length in bytes.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -212,31 +218,31 @@ impl Part<'_, '_, '_> {
         self.head.name()
     }
 
-    /// The client's name for the file, if it is one; it may be anything, `../../etc/passwd` for example. To be shown, not
-    /// to be opened.
+    /// The client's name for the file, if the part is a file. It may be anything,
+    /// `../../etc/passwd` for example. Show it, but never open it.
     pub fn file_name(&self) -> Option<&str> {
         self.head.file_name()
     }
 
-    /// The content type that the client names.
+    /// The content type that the client claims.
     pub fn content_type(&self) -> Option<&str> {
         self.head.content_type()
     }
 
-    /// The first field of that name in the part's head.
+    /// The value of the first field called `name` in the part's head.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         self.head.field(name)
     }
 
-    /// All of the data.
+    /// Reads all data of the part.
     ///
     /// # Suspends
     ///
-    /// Until it has come.
+    /// May suspend until the data has arrived.
     ///
     /// # Errors
     ///
-    /// 413 beyond `limit` bytes; as [`Multipart::next_part`].
+    /// 413 beyond `limit` bytes, and the errors of [`Multipart::next_part`].
     pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, Rejection> {
         let mut bytes = Vec::new();
         self.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -246,15 +252,16 @@ impl Part<'_, '_, '_> {
         }
     }
 
-    /// All of the data as a text.
+    /// Reads all data of the part as text.
     ///
     /// # Suspends
     ///
-    /// Until it has come.
+    /// May suspend until the data has arrived.
     ///
     /// # Errors
     ///
-    /// 413 beyond `limit` bytes, 400 for what is not UTF-8; as [`Multipart::next_part`].
+    /// 413 beyond `limit` bytes, 400 if the data is not UTF-8, and the errors of
+    /// [`Multipart::next_part`].
     pub fn text(&mut self, limit: u64) -> Result<String, Rejection> {
         let bytes = self.bytes(limit)?;
         String::from_utf8(bytes).map_err(|_| {
@@ -263,13 +270,15 @@ impl Part<'_, '_, '_> {
         })
     }
 
-    /// Writes the data, as it comes, to a new file in `folder`, which only its owner can read. Its name is chosen at random:
-    /// nothing that the client has sent becomes part of a path. When the part does not come to its end, whatever the reason, the
-    /// file is removed; of one that has, what becomes of it is the handler's to say, also when a later part is refused.
+    /// Writes the data, as it arrives, to a new file in `folder` that only its owner can read. The
+    /// file name is random: nothing that the client sent becomes part of a path.
+    ///
+    /// If the part does not arrive as a whole, the file is removed. Otherwise the handler owns the
+    /// file, even if a later part is refused.
     ///
     /// # Suspends
     ///
-    /// Until all has come, and while the disk takes it.
+    /// Suspends until the data has arrived and is written.
     ///
     /// # Cancellation
     ///
@@ -277,7 +286,7 @@ impl Part<'_, '_, '_> {
     ///
     /// # Errors
     ///
-    /// What the disk says, which is 500 and a log line; as [`Multipart::next_part`].
+    /// Errors of the disk, as 500 with a log line, and the errors of [`Multipart::next_part`].
     pub fn save_to(&mut self, folder: impl AsRef<Path>) -> Result<Saved, Rejection> {
         let folder = folder.as_ref();
         let (mut file, mut unfinished) = create(folder)?;
@@ -292,7 +301,7 @@ impl Part<'_, '_, '_> {
         Ok(Saved { path, bytes })
     }
 
-    /// The next data, all that is there.
+    /// Returns all data that is available, after waiting for some.
     fn more(&mut self) -> Result<Option<Range<usize>>, Rejection> {
         if !self.data.is_empty() {
             return Ok(Some(std::mem::take(&mut self.data)));
@@ -331,13 +340,14 @@ impl fmt::Debug for Part<'_, '_, '_> {
     }
 }
 
-/// A file that is removed unless its path is taken.
+/// A file that is removed on drop unless its path is taken.
 struct Unfinished(Option<PathBuf>);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(path) = self.0.take() {
-            // Also while the fiber unwinds, when it may not wait: one system call, on a file that was just made.
+            // The drop may happen while the fiber unwinds, when nothing may wait. It is one system
+            // call on a file that was just made.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -347,7 +357,7 @@ fn create(folder: &Path) -> io::Result<(osier::fs::File, Unfinished)> {
     let mut number = [0; 16];
     getrandom::fill(&mut number).map_err(io::Error::other)?;
     let path = folder.join(format!("{:032x}", u128::from_ne_bytes(number)));
-    // Before the file is there: the call that makes it may be cancelled and still be carried out.
+    // The guard exists before the file. A cancelled call may still create the file.
     let unfinished = Unfinished(Some(path.clone()));
     let mut options = osier::fs::OpenOptions::new();
     let file = osier::shield(|| options.write(true).create_new(true).mode(0o600).open(&path));

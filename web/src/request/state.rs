@@ -1,4 +1,4 @@
-//! The state that a router shares with its handlers: at most one value of each type.
+//! The states that a router shares with its handlers: at most one value of each type.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ impl States {
         self.get::<T>().is_some()
     }
 
-    /// Adds a state from outside, unless there is one of its type.
+    /// Adds a state of an outer router, unless a state of its type is here.
     pub(crate) fn inherit(&mut self, state: &Arc<dyn Any + Send + Sync>) {
         if self.0.iter().all(|known| (**known).type_id() != (**state).type_id()) {
             self.0.push(state.clone());
         }
     }
 
-    /// Adds the states of `outer`, apart from those of types that are here.
+    /// Adds the states of `outer` whose types are not here.
     pub(crate) fn inherit_all(&mut self, outer: &States) {
         for state in &outer.0 {
             self.inherit(state);

@@ -1,12 +1,14 @@
-//! A body whose backend has failed, said by the error that ends it.
+//! The error that ends the body of a response whose backend has failed.
 //!
-//! The gateway makes it. The server reads it, and may still send another response when nothing of the first has left.
+//! The gateway makes the error. The server reads it, and may still send another response if it has
+//! sent nothing of the first.
 
 use std::{error, fmt, io};
 
 use http::StatusCode;
 
-/// The status of the response in place of one of which nothing has left, and the text for the log.
+/// A failure of a backend: the status to send if nothing has been sent yet, and the text for the
+/// log.
 #[derive(Debug)]
 pub(crate) struct Broken {
     status: StatusCode,
@@ -19,7 +21,7 @@ impl Broken {
         io::Error::other(Broken { status, why })
     }
 
-    /// The status that a body's error names, if it names one.
+    /// Returns the status that the error of a body names, if it names one.
     pub(crate) fn status_of(error: &io::Error) -> Option<StatusCode> {
         let broken = error.get_ref()?.downcast_ref::<Broken>()?;
         Some(broken.status)

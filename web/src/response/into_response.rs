@@ -1,4 +1,4 @@
-//! Types that a handler may return, and how each becomes a response.
+//! The types that a handler may return, and the response that each becomes.
 
 use std::borrow::Cow;
 use std::convert;
@@ -32,7 +32,7 @@ use crate::{Body, Response};
 /// let router = Router::new().get("/items/{id}", item);
 /// ```
 pub trait IntoResponse {
-    /// The response.
+    /// Makes the response.
     fn into_response(self) -> Response;
 }
 
@@ -43,7 +43,7 @@ impl IntoResponse for Response {
     }
 }
 
-/// 200 with nothing in it.
+/// Responds with 200 and an empty body.
 impl IntoResponse for () {
     fn into_response(self) -> Response {
         Response::new(StatusCode::OK)
@@ -62,7 +62,7 @@ impl<T: IntoResponse> IntoResponse for (StatusCode, T) {
     }
 }
 
-/// `None` is 404.
+/// Responds with 404 for `None`.
 impl<T: IntoResponse> IntoResponse for Option<T> {
     fn into_response(self) -> Response {
         match self {

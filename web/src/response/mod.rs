@@ -1,7 +1,7 @@
 //! A response: status, fields and body.
 //!
-//! The handler builds it, and the server sends it on the same fiber. Its fields are kept as lines that are ready to go out, so
-//! that a response without fields of its own allocates nothing.
+//! The handler builds a response, and the server sends it on the same fiber. The fields are stored
+//! as encoded lines. A response without fields of its own allocates nothing.
 
 pub(crate) mod broken;
 pub(crate) mod into_response;
@@ -19,11 +19,11 @@ use crate::Body;
 use crate::body::outgoing::Kind;
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
 
-/// The content types of bare text and of bare bytes.
+/// Content types of plain text and of plain bytes.
 const TEXT: &str = "text/plain; charset=utf-8";
 const BYTES: &str = "application/octet-stream";
 
-/// The same as lines, made at the first use.
+/// The same content types as encoded lines, made at the first use.
 static TEXT_LINE: LazyLock<FieldLines> = LazyLock::new(|| content_type_line(TEXT));
 static BYTES_LINE: LazyLock<FieldLines> = LazyLock::new(|| content_type_line(BYTES));
 
@@ -34,7 +34,8 @@ fn content_type_line(value: &str) -> FieldLines {
     line
 }
 
-/// The content type, kept apart from the other fields: it is nearly always a literal, so most responses allocate nothing.
+/// The content type. It is kept apart from the other fields, because it is nearly always a literal
+/// and then needs no allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentType {
     Unset,
@@ -44,7 +45,7 @@ pub(crate) enum ContentType {
 }
 
 impl ContentType {
-    /// The content type of a body whose handler names none.
+    /// The content type of `body` if the handler names none.
     #[inline]
     fn natural(body: &Body) -> Self {
         match body.text {
@@ -69,17 +70,18 @@ impl ContentType {
             ContentType::Unset => {}
             ContentType::Text => head.lines(&TEXT_LINE),
             ContentType::Bytes => head.lines(&BYTES_LINE),
-            // Checked when it was set.
+            // The value was checked when it was set.
             ContentType::Literal(value) => drop(head.header("content-type", value.as_bytes())),
         }
     }
 }
 
-/// Status, header and body of an answer.
+/// Status, fields and body of a response.
 ///
-/// The server adds `date` and what concerns framing and the connection: fields named `content-length`,
-/// `transfer-encoding`, `keep-alive` and `upgrade` that a handler sets are left out (but for the `upgrade` of a 426, which has
-/// to name the protocol), and `connection: close` is the same as [`Response::close`].
+/// The server adds `date` and the fields of framing and of the connection. It leaves out fields
+/// named `content-length`, `transfer-encoding`, `keep-alive` and `upgrade` that a handler sets. The
+/// `upgrade` of a 426, which has to name the protocol, is kept. `connection: close` has the effect
+/// of [`Response::close`].
 ///
 /// ```
 /// use osier_web::{Response, http::StatusCode};
@@ -96,18 +98,19 @@ pub struct Response {
     pub(crate) close: bool,
     pub(crate) has_date: bool,
     pub(crate) of_backend: bool,
-    /// Why the status is what it is: for the log, never for the client.
+    /// Reason for the status. It is logged and never sent to the client.
     pub(crate) cause: Option<Box<dyn Error>>,
 }
 
 impl Response {
-    /// A response without a body.
+    /// Makes a response without a body.
     #[inline]
     pub fn new(status: StatusCode) -> Self {
         Self::of(status, Body::empty())
     }
 
-    /// A response with a body. Made in one piece: a body that replaces another costs several copies.
+    /// Makes a response with a body in one step. Replacing the body of a response costs several
+    /// copies.
     #[inline]
     pub(crate) fn of(status: StatusCode, body: Body) -> Self {
         Response {
@@ -122,10 +125,12 @@ impl Response {
         }
     }
 
-    /// 200 with a body that `write` produces while it is being sent: chunked, or up to the end of the connection for an
-    /// HTTP/1.0 client. What is written collects in the connection's buffer and goes out when that is full, on
-    /// `flush`, and before the fiber suspends. When `write` fails the connection is closed without the end mark, so
-    /// that the client sees that something is missing.
+    /// Makes a 200 whose body `write` produces while it is being sent. The body is chunked, or for
+    /// an HTTP/1.0 client ends with the connection.
+    ///
+    /// Written bytes collect in the connection's buffer. The buffer is sent when it is full, on
+    /// `flush`, and before the fiber suspends. If `write` fails, the connection is closed without
+    /// the end mark, so that the client notices the missing rest.
     ///
     /// ```
     /// use osier_web::Response;
@@ -141,11 +146,14 @@ impl Response {
         Response::new(StatusCode::OK).body(Body::stream(write))
     }
 
-    /// 101: after it the connection speaks `protocol`, and belongs to `run` on the connection's fiber. It is closed when `run`
-    /// returns. Only for an HTTP/1.1 request that has asked for it (`Upgrade`, `Connection: upgrade`) and has no body left:
-    /// otherwise 500 and a log line, which a handler prevents by looking first.
+    /// Makes a 101. After it the connection speaks `protocol` and belongs to `run`, on the
+    /// connection's fiber. The connection is closed when `run` returns.
     ///
-    /// There is no read timeout on the stream; the write timeout is the server's.
+    /// It is only for an HTTP/1.1 request that asks for the upgrade (`Upgrade`, `Connection:
+    /// upgrade`) and has no unread body. Any other request gets a 500 with a log line, so a handler
+    /// checks first.
+    ///
+    /// The stream has no read timeout. The write timeout is the server's.
     ///
     /// ```
     /// use osier_web::{Request, Response, Router};
@@ -166,8 +174,8 @@ impl Response {
         Self::taken_over(protocol, Takeover::Run(Box::new(run)))
     }
 
-    /// As [`Response::upgrade`], for a connection that is idle most of the time: it has a stack only while `session` is
-    /// called.
+    /// Makes a 101 as [`Response::upgrade`] does, for a connection that is idle most of the time.
+    /// It has a stack only while a method of `session` runs.
     pub fn upgrade_dormant(protocol: &str, session: Box<dyn Session>) -> Self {
         Self::taken_over(protocol, Takeover::Rest(session))
     }
@@ -180,7 +188,7 @@ impl Response {
         Self::of(StatusCode::SWITCHING_PROTOCOLS, Body { kind, text: None })
     }
 
-    /// A redirect by `status` to `location`.
+    /// Makes a redirect with `status` to `location`.
     pub fn redirect(status: StatusCode, location: &str) -> Self {
         Response::new(status).header("location", location)
     }
@@ -190,7 +198,7 @@ impl Response {
         Response::new(status).body(format!("{status}\n"))
     }
 
-    /// 500, and a log line that says `cause`; the client does not see it.
+    /// Makes a 500. `cause` is logged and not sent to the client.
     pub fn internal_error(cause: impl Into<Box<dyn Error>>) -> Self {
         let mut response = Response::plain(StatusCode::INTERNAL_SERVER_ERROR);
         response.cause = Some(cause.into());
@@ -213,7 +221,7 @@ impl Response {
         self
     }
 
-    /// Replaces the body; its content type counts unless one has been set.
+    /// Replaces the body. The content type of the body is used unless one was set.
     #[inline]
     pub fn body(mut self, body: impl Into<Body>) -> Self {
         self.body = body.into();
@@ -239,9 +247,9 @@ impl Response {
         self
     }
 
-    /// Adds a field; one of the same name that is already there stays, except for `content-type` and `date`, which are
-    /// replaced. A name or value that HTTP does not allow (a line break from a client's input, for example) turns the
-    /// whole response into a 500 with a log line.
+    /// Adds a field. A field of the same name is kept, but `content-type` and `date` are replaced.
+    /// A name or value that HTTP does not allow (a line break from a client's input, for example)
+    /// turns the whole response into a 500 with a log line.
     pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<[u8]>) -> Self {
         let (name, value) = (name.as_ref(), value.as_ref());
         if name.eq_ignore_ascii_case("connection") {
@@ -264,7 +272,7 @@ impl Response {
         }
     }
 
-    /// Takes the fields, to be sent with many responses.
+    /// Takes the fields, for sending them with many responses.
     ///
     /// ```
     /// use osier_web::{Response, http::StatusCode};
@@ -276,7 +284,7 @@ impl Response {
     pub fn into_fields(self) -> Fields {
         let mut lines = self.fields;
         if let Some(value) = self.content_type.value() {
-            // Checked when it was set.
+            // The value was checked when it was set.
             let _ = lines.push("content-type", value.as_bytes());
         }
         Fields {
@@ -285,7 +293,7 @@ impl Response {
         }
     }
 
-    /// Replaces all fields by a copy of `fields`, which costs less than to add them one by one.
+    /// Replaces all fields by a copy of `fields`. That costs less than adding them one by one.
     #[inline]
     pub fn with_fields(mut self, fields: &Fields) -> Self {
         self.fields = fields.lines.clone();
@@ -294,13 +302,15 @@ impl Response {
         self
     }
 
-    /// True if a backend has made this response, through [`Proxy`](crate::proxy::Proxy) or [`FastCgi`](crate::fastcgi::FastCgi);
-    /// what these say in place of one, of a path without a script for example, is not.
+    /// Whether a backend has made this response, through [`Proxy`](crate::proxy::Proxy) or
+    /// [`FastCgi`](crate::fastcgi::FastCgi). Responses that these handlers make themselves, for a
+    /// path without a script for example, do not count.
     pub fn is_of_backend(&self) -> bool {
         self.of_backend
     }
 
-    /// The first value of a field; names compare without case. Fields that the server adds are not there yet.
+    /// The first value of a field. Case does not matter. Fields that the server adds later are not
+    /// found.
     pub fn lookup(&self, name: &str) -> Option<&[u8]> {
         if let (Some(value), true) = (self.content_type.value(), name.eq_ignore_ascii_case("content-type")) {
             return Some(value.as_bytes());
@@ -308,7 +318,8 @@ impl Response {
         self.fields.first(name)
     }
 
-    /// Takes out every field of that name; names compare without case. The server's own `date` takes the place of one that was set.
+    /// Removes every field called `name`. Case does not matter. Without a `date` of its own, the
+    /// response gets the server's.
     pub fn remove(mut self, name: impl AsRef<str>) -> Self {
         let name = name.as_ref();
         if name.eq_ignore_ascii_case("content-type") {
@@ -334,7 +345,7 @@ impl Response {
     }
 }
 
-/// The fields of a [`Response`], checked once; see [`Response::into_fields`].
+/// The fields of a [`Response`], checked once. See [`Response::into_fields`].
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
     lines: FieldLines,

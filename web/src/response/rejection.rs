@@ -1,5 +1,5 @@
-//! Why a request cannot be understood, as a response: what the functions that read a [`Request`](crate::Request) by type fail
-//! with.
+//! A rejection: the reason why a handler refuses a request, as a response. The functions that read
+//! a [`Request`](crate::Request) by type fail with one.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -11,26 +11,26 @@ use http::StatusCode;
 use crate::body::incoming::BodyError;
 use crate::{IntoResponse, Response};
 
-/// A request that cannot be answered as it is, and what its client is told: one line of text, with a status.
+/// A status and one line of text for a client whose request cannot be served.
 ///
-/// A handler returns it by `?`, from a `Result<_, Rejection>` or an [`io::Result`]. A failure that is not the client's (a state
-/// that nobody has given, a disk) is 500 with a log line.
+/// A handler returns it by `?`, from a `Result<_, Rejection>` or an [`io::Result`]. A failure that
+/// is not the client's (a missing state, a disk error) is a 500 with a log line.
 #[derive(Debug)]
 pub struct Rejection(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Told(StatusCode, Cow<'static, str>),
-    /// A failure of the body, or of the place it was written to.
+    Client(StatusCode, Cow<'static, str>),
+    /// An error of the body, or of the place that it was written to.
     Io(io::Error),
     /// A text for the log.
     Internal(String),
 }
 
 impl Rejection {
-    /// A rejection of the application's own.
+    /// Makes a rejection with the application's own status and text.
     pub fn new(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Self {
-        Rejection(Kind::Told(status, text.into()))
+        Rejection(Kind::Client(status, text.into()))
     }
 
     pub(crate) fn internal(text: String) -> Self {
@@ -40,7 +40,7 @@ impl Rejection {
     /// The status of the response.
     pub fn status(&self) -> StatusCode {
         match &self.0 {
-            Kind::Told(status, _) => *status,
+            Kind::Client(status, _) => *status,
             Kind::Io(error) => {
                 let of_body = error.get_ref().and_then(|inner| inner.downcast_ref::<BodyError>());
                 of_body.map_or(StatusCode::INTERNAL_SERVER_ERROR, |error| error.status())
@@ -53,15 +53,15 @@ impl Rejection {
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         match self.0 {
-            Kind::Told(status, text) => Response::new(status).body(format!("{text}\n")),
+            Kind::Client(status, text) => Response::new(status).body(format!("{text}\n")),
             Kind::Io(error) => error.into_response(),
             Kind::Internal(text) => Response::internal_error(text),
         }
     }
 }
 
-/// 413, 408 or 400 when the error comes from the request's body and is the client's fault, what a [`Rejection`] inside says;
-/// otherwise 500 and a log line.
+/// Responds to an error of the request's body that is the client's fault with 413, 408 or 400. A
+/// [`Rejection`] inside the error decides by itself. Any other error is a 500 with a log line.
 impl IntoResponse for io::Error {
     fn into_response(self) -> Response {
         let error = match self.downcast::<Rejection>() {
@@ -78,7 +78,7 @@ impl IntoResponse for io::Error {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Told(_, text) => f.write_str(text),
+            Kind::Client(_, text) => f.write_str(text),
             Kind::Io(error) => error.fmt(f),
             Kind::Internal(text) => f.write_str(text),
         }
@@ -89,7 +89,7 @@ impl Error for Rejection {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.0 {
             Kind::Io(error) => error.source(),
-            Kind::Told(..) | Kind::Internal(_) => None,
+            Kind::Client(..) | Kind::Internal(_) => None,
         }
     }
 }
@@ -103,13 +103,14 @@ impl From<io::Error> for Rejection {
     }
 }
 
-/// `InvalidData` for what the client is told, the error itself where there was one.
+/// Converts to `InvalidData` if the rejection has a text for the client, to the original I/O error
+/// if there is one, and otherwise to `Other`.
 impl From<Rejection> for io::Error {
     fn from(rejection: Rejection) -> Self {
         match rejection.0 {
             Kind::Io(error) => error,
             Kind::Internal(text) => io::Error::other(text),
-            told @ Kind::Told(..) => io::Error::new(io::ErrorKind::InvalidData, Rejection(told)),
+            client @ Kind::Client(..) => io::Error::new(io::ErrorKind::InvalidData, Rejection(client)),
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::router::route::{Endpoint, Route};
 use crate::router::{Found, Router};
 use crate::{IntoResponse, Request};
 
-/// The handler of a [`Server`](crate::Server): a [`Router`], or one function that gets every request, of any method and path.
+/// The handler of a [`Server`](crate::Server): a [`Router`], or one function that gets every
+/// request, of any method and path.
 ///
 /// ```
 /// use osier_web::{Request, Server, test::Client};
@@ -20,7 +21,7 @@ use crate::{IntoResponse, Request};
 /// assert_eq!(Client::of(server).get("/a").send().text(), "you asked for /a\n");
 /// ```
 ///
-/// A function gets the path as it was sent, also one that has an invalid escape. `CONNECT` is answered by 501.
+/// A function gets the path as it was sent, even one with an invalid escape. `CONNECT` gets 501.
 pub struct Handler(Kind);
 
 enum Kind {
@@ -70,7 +71,7 @@ impl Handler {
         }
     }
 
-    /// The result for a request that has no path.
+    /// Returns the result for a request that has no path.
     pub(crate) fn nothing(&self) -> Found<'_> {
         match &self.0 {
             Kind::Router(router) => router.nothing(),

@@ -1,7 +1,8 @@
-//! A router finds the handler of a request: paths on a radix tree (`matchit`), methods on a short list per path.
+//! A router finds the handler of a request: paths in a radix tree (`matchit`), methods in a short
+//! list per path.
 //!
-//! The application builds it once; then every worker reads it. [`Router::find`] is on the hot path and borrows everything from
-//! the router and from the request's target.
+//! The application builds the router once. Afterwards every worker reads it. [`Router::find`] is on
+//! the hot path. It borrows everything from the router and from the request target.
 
 pub(crate) mod handler;
 pub(crate) mod next;
@@ -23,24 +24,31 @@ use crate::router::next::{Next, Surroundings, erase, erase_wrap};
 use crate::router::route::{Endpoint, Route};
 use crate::{IntoResponse, Request, Response};
 
-/// Maps paths and methods to handlers.
+/// A table from paths and methods to handlers.
 ///
-/// A handler is any `Fn(&mut Request) -> impl IntoResponse`, written in the plain blocking style: it runs on a fiber of
-/// its own connection. Path patterns are those of `matchit`: `/users/{id}` matches one segment, `/files/{*rest}` the
-/// rest of the path; a literal segment wins over a parameter.
+/// A handler is any `Fn(&mut Request) -> impl IntoResponse`, written in the plain blocking style.
+/// It runs on the fiber of its connection. Path patterns are those of `matchit`: `/users/{id}`
+/// matches one segment, `/files/{*rest}` the rest of the path. A literal segment wins over a
+/// parameter.
 ///
 /// # Escapes
 ///
-/// A path is matched in its canonical form ([`Path`](crate::path::Path)): `/%61dmin` and `//admin` are `/admin`, for routes,
-/// nested routers and mounts alike. An encoded slash (`%2F`) separates nothing and is part of the parameter that it stands in;
-/// a backend behind a proxy may see that otherwise. A path with a dot segment, a control or a bad escape (`%zz`) is answered
-/// by 400, unless this router has nothing but a fallback, whose handler then reads the path. Patterns may be written in any
-/// spelling. Handlers get the path as it was sent; [`Request::param`] decodes what a parameter has matched, once.
+/// A path is matched in its canonical form ([`Path`](crate::path::Path)): `/%61dmin` and `//admin`
+/// match `/admin`, in routes, nested routers and mounts alike. An encoded slash (`%2F`) does not
+/// separate segments. It is part of the parameter that contains it. A backend behind a proxy may
+/// treat it otherwise.
+///
+/// A path with a dot segment, a control character or an invalid escape (`%zz`) gets 400. If the
+/// router has nothing but a fallback, the fallback gets such a path too. Patterns may be written in
+/// any spelling. Handlers get the path as it was sent. [`Request::param`] decodes the part that a
+/// parameter matched, once.
 ///
 /// # Methods
 ///
-/// `HEAD` is answered by the `GET` handler unless the path has its own; `OPTIONS` by the list of methods; a method that
-/// the path lacks by 405 with `Allow`; an unknown path by 404 or the [fallback](Router::fallback).
+/// - `HEAD` uses the `GET` handler unless the path has a `HEAD` handler.
+/// - `OPTIONS` lists the methods of the path.
+/// - A method that the path lacks gets 405 with `Allow`.
+/// - An unknown path gets 404 or the [fallback](Router::fallback).
 ///
 /// ```
 /// use osier_web::{Request, Router};
@@ -54,14 +62,15 @@ use crate::{IntoResponse, Request, Response};
 #[derive(Default)]
 pub struct Router {
     tree: matchit::Router<usize>,
-    /// The routes without a parameter, which `tree` holds too. A literal wins over a parameter there at every segment, so
-    /// that a path which is here is found there as the same.
+    /// Routes without a parameter. `tree` holds them too. A literal wins over a parameter at every
+    /// segment there, so both give the same route for such a path.
     literals: HashMap<Box<str>, usize, BuildHasherDefault<PathHasher>>,
-    /// Indexed by what `tree` and `literals` hold.
+    /// Patterns and routes. `tree` and `literals` hold indices of this list.
     routes: Vec<(String, Route)>,
-    /// Prefix and handler; the longest prefix that fits answers.
+    /// Prefixes and handlers, the longest prefix first. The first prefix that fits is used.
     fallbacks: Vec<(String, Endpoint)>,
-    /// The surroundings of this router alone. Those of every handler above begin with them.
+    /// Surroundings of this router alone. The surroundings of every handler of the router begin
+    /// with them.
     around: Surroundings,
 }
 
@@ -72,7 +81,7 @@ macro_rules! methods {
             ///
             /// # Panics
             ///
-            /// When the pattern is malformed, or ambiguous with one that is already there.
+            /// Panics if the pattern is malformed or conflicts with a known one.
             pub fn $name<F, R>(self, path: &str, handler: F) -> Self
             where
                 F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -85,44 +94,45 @@ macro_rules! methods {
 }
 
 methods! {
-    /// Answers `GET`, and `HEAD` unless that has a handler of its own.
+    /// Handles `GET`, and `HEAD` unless the path has a `HEAD` handler.
     get "GET"
-    /// Answers `HEAD`; whatever body the response has is not sent.
+    /// Handles `HEAD`. The body of the response is not sent.
     head "HEAD"
-    /// Answers `POST`.
+    /// Handles `POST`.
     post "POST"
-    /// Answers `PUT`.
+    /// Handles `PUT`.
     put "PUT"
-    /// Answers `PATCH`.
+    /// Handles `PATCH`.
     patch "PATCH"
-    /// Answers `DELETE`.
+    /// Handles `DELETE`.
     delete "DELETE"
-    /// Answers `OPTIONS` in place of the automatic list of methods.
+    /// Handles `OPTIONS`, in place of the automatic list of methods.
     options "OPTIONS"
 }
 
 impl Router {
-    /// A router that knows no path yet: everything is 404.
+    /// Makes a router without paths. It responds with 404 to every request.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a route; methods of a path that is already there are added to it, and the options of the later one count.
+    /// Adds a route. If the path is known, the methods are added to its route, and the options that
+    /// the new route sets replace its own.
     ///
     /// # Panics
     ///
-    /// When the pattern is malformed, ambiguous with one that is already there, or does not begin with `/`.
+    /// Panics if the pattern is malformed, conflicts with a known one, or does not begin with `/`.
     pub fn route(mut self, path: &str, route: Route) -> Self {
         self.insert(path.to_owned(), route);
         self
     }
 
-    /// Adds all routes of `inner` below `prefix`: its `/x` becomes `prefix/x`, its `/` becomes `prefix` itself.
-    /// A handler still sees the whole path.
+    /// Adds all routes of `inner` below `prefix`: its `/x` becomes `prefix/x`, its `/` becomes
+    /// `prefix` itself. A handler still sees the whole path.
     ///
     /// # Panics
     ///
-    /// As [`Router::route`].
+    /// Panics as [`Router::route`] does.
     pub fn nest(mut self, prefix: &str, inner: Router) -> Self {
         assert!(
             prefix.is_empty() || prefix.starts_with('/'),
@@ -143,10 +153,11 @@ impl Router {
         self
     }
 
-    /// Answers everything at and below `prefix` that no route matches, of any method: for a handler that reads the rest of the
-    /// path itself, by [`Request::rest`]. Where several fit, the longest prefix answers. The prefix is literal.
+    /// Passes every request at and below `prefix` that no route matches to `handler`, whatever its
+    /// method is. The handler reads the rest of the path by [`Request::rest`]. If several prefixes
+    /// fit, the longest one is used. The prefix is literal.
     ///
-    /// The request keeps its path; what a handler makes of the prefix is its own affair:
+    /// The path of the request stays as it is. Each handler treats the prefix in its own way:
     ///
     /// | handler | with `/docs` mounted, `/docs/a.html` is |
     /// |---|---|
@@ -166,7 +177,7 @@ impl Router {
     ///
     /// # Panics
     ///
-    /// When `prefix` is neither empty nor begins with `/`.
+    /// Panics if `prefix` is neither empty nor begins with `/`.
     pub fn mount<F, R>(self, prefix: &str, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -175,12 +186,14 @@ impl Router {
         self.nest(prefix, Router::new().fallback(handler))
     }
 
-    /// Puts `wrap` around everything this router answers: routes and fallbacks, nested ones too, whether added before or
-    /// after; and, on the outermost router, what no handler answers (404, 405, `OPTIONS`). It may change the request, answer
-    /// by itself, or call [`Next::run`] and change the response.
+    /// Wraps `wrap` around everything that this router handles: routes and fallbacks, nested ones
+    /// too, whether they are added before or after. On the outermost router, that includes requests
+    /// without a handler (404, 405, `OPTIONS`). `wrap` may change the request, respond by itself,
+    /// or call [`Next::run`] and change the response.
     ///
-    /// The function added first is the outermost. The functions of a router are outside of those of a router nested in it, and
-    /// these outside of those of a [`Route`]. After a panic of the handler nothing of `wrap` runs any more.
+    /// The function that is added first is the outermost. The functions of a router are outside
+    /// those of a nested router, which are outside those of a [`Route`]. After a panic of the
+    /// handler, no function runs any further.
     ///
     /// ```
     /// use osier_web::{IntoResponse, Next, Request, Response, Router, http::StatusCode};
@@ -209,8 +222,8 @@ impl Router {
         self
     }
 
-    /// Shares `state` with everything this router answers, as [`Request::state`]; nested routers too, where it takes the
-    /// place of none of the same type that they have themselves.
+    /// Shares `state` with everything that this router handles, by [`Request::state`]. A nested
+    /// router gets it too, unless that router has a state of the same type.
     ///
     /// ```
     /// use osier_web::{Rejection, Request, Router};
@@ -231,7 +244,7 @@ impl Router {
     ///
     /// # Panics
     ///
-    /// When this router has a state of that type already.
+    /// Panics if this router already has a state of that type.
     pub fn state<T: Any + Send + Sync>(mut self, state: T) -> Self {
         assert!(
             !self.around.states.has::<T>(),
@@ -245,7 +258,7 @@ impl Router {
         self
     }
 
-    /// Its own, and those of all that it holds.
+    /// Yields the surroundings of this router and of all its endpoints.
     fn surroundings(&mut self) -> impl Iterator<Item = &mut Surroundings> {
         let routes = self.routes.iter_mut().map(|(_, route)| route);
         let of_routes = routes.flat_map(|route| {
@@ -256,7 +269,8 @@ impl Router {
         of_routes.chain(of_fallbacks).chain([&mut self.around])
     }
 
-    /// Answers every request, of any method, whose path no route matches. In a nested router: those below its prefix.
+    /// Handles every request, of any method, whose path no route matches. In a nested router, the
+    /// path must be below the prefix.
     pub fn fallback<F, R>(mut self, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -270,7 +284,7 @@ impl Router {
         self
     }
 
-    /// The patterns in the order in which they were added, without escapes that are not needed.
+    /// Yields the patterns in the order in which they were added, without unnecessary escapes.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.routes.iter().map(|(path, _)| path.as_str())
     }
@@ -289,7 +303,7 @@ impl Router {
         if let Err(error) = self.tree.insert(path.as_str(), self.routes.len()) {
             panic!("route {path:?} cannot be added: {error}");
         }
-        // A brace begins a parameter or, doubled, stands for itself.
+        // A brace begins a parameter or, doubled, is a literal brace.
         if !path.contains(['{', '}']) {
             self.literals.insert(path.as_str().into(), self.routes.len());
         }
@@ -308,8 +322,9 @@ impl Router {
             .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
     }
 
-    /// Finds the handler. The parameters of the path go to `params`, which is left alone when there are none. `read` holds the
-    /// path if its canonical form differs from what was sent; the parameters are parts of that form then.
+    /// Finds the handler. The matched parts of the path go to `params`, which stays unchanged if
+    /// there are none. `read` holds the path if its canonical form differs from the form that was
+    /// sent. Then the matched parts are of the canonical form.
     #[inline]
     pub(crate) fn find<'r, 'p, 'h: 'p>(
         &'r self,
@@ -318,7 +333,7 @@ impl Router {
         read: &'p OnceCell<Path<'h>>,
         params: &mut Option<Params<'r, 'p>>,
     ) -> Found<'r> {
-        // A literal is canonical, and so is what equals it.
+        // A literal is canonical, so a path that equals it is canonical too.
         match self.literals.get(sent) {
             Some(index) => self.found(method, *index),
             None => self.find_read(method, sent, read, params),
@@ -333,7 +348,7 @@ impl Router {
         read: &'p OnceCell<Path<'h>>,
         params: &mut Option<Params<'r, 'p>>,
     ) -> Found<'r> {
-        // There is nothing to compare the path with: the handler reads it.
+        // The router has nothing to compare the path with. The fallback reads the path.
         if self.routes.is_empty() && self.fallbacks.iter().all(|(prefix, _)| prefix.is_empty()) {
             return self.find_fallback("");
         }
@@ -345,7 +360,7 @@ impl Router {
                 let mount = path.sent_len(found.mount);
                 Found { mount, ..found }
             }
-            // `*` of OPTIONS.
+            // The `*` of an OPTIONS request.
             Err(BadPath::NoSlash) => self.find_canonical(method, sent, params),
             Err(_) => Found {
                 endpoint: Some(&*MALFORMED),
@@ -378,7 +393,7 @@ impl Router {
         }
     }
 
-    /// No path is known.
+    /// Returns the result for an unknown path.
     pub(crate) fn nothing(&self) -> Found<'_> {
         Found {
             endpoint: None,
@@ -402,13 +417,14 @@ impl Router {
     }
 }
 
-/// Answers a path that cannot be read.
+/// The endpoint for a path that cannot be read.
 static MALFORMED: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
     handler: erase(|_| Response::plain(StatusCode::BAD_REQUEST)),
     around: Surroundings::NOTHING,
 });
 
-/// A fast hash for the paths of the application's own routes: nobody else can add one, so it need not resist an attack.
+/// A fast hash for the paths of the application's own routes. Clients cannot add a path, so the
+/// hash need not resist an attack.
 #[derive(Default)]
 struct PathHasher(u64);
 
@@ -426,7 +442,7 @@ impl Hasher for PathHasher {
         self.mix(word);
     }
 
-    /// The mark at the end of a text: one text is all that is ever hashed.
+    /// `str` hashes a mark at its end. One text is all that is ever hashed, so the mark is ignored.
     #[inline]
     fn write_u8(&mut self, _: u8) {}
 
@@ -439,7 +455,8 @@ impl Hasher for PathHasher {
 impl PathHasher {
     #[inline]
     fn mix(&mut self, word: u64) {
-        // Multiplied by 2^64 divided by the golden ratio; what the product has mixed best is at its top.
+        // The factor is 2^64 divided by the golden ratio. The top bits of the product are mixed
+        // best.
         self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     }
 }
@@ -452,15 +469,15 @@ impl fmt::Debug for Router {
     }
 }
 
-/// The result of a look-up: the handler, and what holds for it.
+/// The result of a look-up: the handler and its settings.
 #[derive(Clone, Copy)]
 pub(crate) struct Found<'r> {
-    /// `None` when the path is unknown or lacks the method.
+    /// `None` if the path is unknown or lacks the method.
     pub(crate) endpoint: Option<&'r Endpoint>,
-    /// `None` when the path is unknown.
+    /// `None` if the path is unknown.
     pub(crate) route: Option<&'r Route>,
     pub(crate) around: &'r Surroundings,
-    /// The length of the path's prefix that a fallback stands at.
+    /// Length of the path's prefix at which the fallback is mounted.
     pub(crate) mount: usize,
 }
 

@@ -1,6 +1,7 @@
-//! Functions around a handler: each sees the request before the handler and the response after it.
+//! Functions around a handler. Each sees the request before the handler and the response after it.
 //!
-//! A [`Surroundings`] is complete when the router is: every handler has its own, in order, so that a request looks for nothing.
+//! The [`Surroundings`] of a handler are complete when the router is built. Each handler has its
+//! own list, in order, so a request searches for nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use osier_http::Head;
 use crate::request::state::States;
 use crate::{IntoResponse, Request, Response};
 
-/// A handler after its return type has been erased. It writes its response to where that is needed: returned, and wrapped
-/// by all who pass it on, a response would be copied several times.
+/// A handler without its return type. It writes its response through a reference. A returned
+/// response would be copied at each level of wrapping functions.
 pub(crate) type Erased = Box<dyn Fn(&mut Request<'_>, &mut Option<Response>) + Send + Sync>;
 
 pub(crate) fn erase<F, R>(handler: F) -> Erased
@@ -22,7 +23,7 @@ where
     Box::new(move |request, response| *response = Some(handler(request).into_response()))
 }
 
-/// A function around a handler, after its return type has been erased.
+/// A function around a handler, without its return type.
 pub(crate) type Around = Arc<dyn Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync>;
 
 pub(crate) fn erase_wrap<F, R>(wrap: F) -> Around
@@ -36,7 +37,7 @@ where
 /// The functions and states around one handler.
 #[derive(Clone, Default)]
 pub(crate) struct Surroundings {
-    /// The outermost first.
+    /// Functions, the outermost first.
     wraps: Vec<Around>,
     pub(crate) states: States,
 }
@@ -47,29 +48,30 @@ impl Surroundings {
         states: States::NONE,
     };
 
-    /// The number of functions.
+    /// Returns the number of functions.
     #[inline]
     pub(crate) fn depth(&self) -> usize {
         self.wraps.len()
     }
 
-    /// Adds a function inside of the first `at`.
+    /// Inserts a function inside the first `at` functions.
     pub(crate) fn wrap(&mut self, at: usize, wrap: Around) {
         self.wraps.insert(at, wrap);
     }
 
-    /// Puts it, whole, inside of `outer`.
+    /// Puts all of these functions and states inside `outer`.
     pub(crate) fn put_inside(&mut self, outer: &Surroundings) {
         self.wraps.splice(0..0, outer.wraps.iter().cloned());
         self.states.inherit_all(&outer.states);
     }
 }
 
-/// The rest of the way from a function [around](crate::Router::wrap) a handler: the next function, and at last the handler.
+/// The remaining steps after a function [around](crate::Router::wrap) a handler: the next functions
+/// and finally the handler.
 pub struct Next<'n> {
     wraps: &'n [Around],
     handler: Option<&'n Erased>,
-    /// The response where there is no handler.
+    /// Makes the response if there is no handler.
     unhandled: &'n dyn Fn(&Head<'_>) -> Response,
 }
 
@@ -86,15 +88,15 @@ impl<'n> Next<'n> {
         }
     }
 
-    /// Answers `request`.
+    /// Runs the remaining functions and the handler, and returns the response.
     ///
     /// # Suspends
     ///
-    /// As the handler does.
+    /// May suspend, if the handler does.
     ///
     /// # Panics
     ///
-    /// As the handler does.
+    /// Panics if the handler does.
     pub fn run(self, request: &mut Request<'_>) -> Response {
         if let Some((wrap, wraps)) = self.wraps.split_first() {
             return wrap(request, Next { wraps, ..self });

@@ -1,8 +1,9 @@
-//! Patterns of routes in the canonical form, so that they meet canonical paths ([`osier_http::path`]).
+//! Route patterns in canonical form, for comparison with canonical paths ([`osier_http::path`]).
 
 use osier_http::path::{BadPath, Path, canonical_part};
 
-/// The canonical form of a pattern. The names of parameters stay as they are; an escaped brace is literal.
+/// Returns the canonical form of a pattern. The names of parameters stay as they are. An escaped
+/// brace is a literal.
 pub(super) fn canonical(pattern: &str) -> Result<String, BadPath> {
     let mut form = String::with_capacity(pattern.len());
     let mut rest = pattern;
@@ -10,14 +11,14 @@ pub(super) fn canonical(pattern: &str) -> Result<String, BadPath> {
         form.push_str(&literal(&rest[..at])?);
         let end = match rest[at..].get(..2) {
             Some("{{" | "}}") => at + 2,
-            // One that is not closed is matchit's to refuse.
+            // `matchit` reports a parameter that is not closed.
             _ => rest[at..].find('}').map_or(rest.len(), |end| at + end + 1),
         };
         form.push_str(&rest[at..end]);
         rest = &rest[end..];
     }
     form.push_str(&literal(rest)?);
-    // What a parameter takes is not known yet; it is read with the path.
+    // The value of a parameter is not known yet. It is checked with the path of a request.
     Path::parse(&form.replace(['{', '}'], "_"))?;
     Ok(form)
 }

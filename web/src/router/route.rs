@@ -1,4 +1,4 @@
-//! The handlers of one path, by method, and the responses of a path that lacks the method.
+//! The handlers of one path, by method, and the responses for a method that the path lacks.
 
 use std::fmt;
 
@@ -8,25 +8,26 @@ use osier_http::{Head, Method};
 use crate::router::next::{Erased, Next, Surroundings, erase, erase_wrap};
 use crate::{IntoResponse, Request, Response};
 
-/// A handler, and what is around it.
+/// A handler and its surroundings.
 pub(crate) struct Endpoint {
     pub(crate) handler: Erased,
-    /// The functions and states of its route and of all routers around that.
+    /// Functions and states of the route and of all routers around it.
     pub(crate) around: Surroundings,
 }
 
-/// The fate of a handler whose client is gone while the handler waits for something else.
+/// The fate of a waiting handler whose client is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gone {
-    /// Cancelled on a reset, and on the client's FIN.
+    /// Cancel on a reset, and on the client's FIN.
     Cancel,
-    /// Cancelled on a reset only: the client may close its sending half and still read the answer.
+    /// Cancel on a reset only. The client may close its sending direction and still read the
+    /// response.
     CancelUnlessHalfClosed,
-    /// Never cancelled.
+    /// Never cancel.
     Finish,
 }
 
-/// The handlers of one path, and what holds for all of them.
+/// The handlers of one path, and the options of all of them.
 ///
 /// ```
 /// use osier_web::{Route, Router};
@@ -34,13 +35,13 @@ pub(crate) enum Gone {
 /// let router = Router::new().route("/payments", Route::new().post(|_| "done").finish_when_gone().body_limit(4096));
 /// ```
 pub struct Route {
-    /// The handlers in the order of addition; each method at most once.
+    /// Handlers in the order of addition, at most one for each method.
     pub(super) endpoints: Vec<(Box<str>, Endpoint)>,
     pub(crate) gone: Gone,
     pub(crate) body_limit: Option<u64>,
-    /// The surroundings of the route alone.
+    /// Surroundings of the route alone.
     around: Surroundings,
-    /// The surroundings that the routers around it give.
+    /// Surroundings that the routers around the route add.
     pub(super) outside: Surroundings,
 }
 
@@ -54,7 +55,7 @@ impl Route {
         outside: Surroundings::NOTHING,
     };
 
-    /// A route without a handler.
+    /// Makes a route without a handler.
     pub fn new() -> Self {
         Route {
             endpoints: Vec::new(),
@@ -65,7 +66,7 @@ impl Route {
         }
     }
 
-    /// Answers `method`, which may be one that HTTP does not define.
+    /// Handles `method`, which may be one that HTTP does not define.
     pub fn on<F, R>(self, method: http::Method, handler: F) -> Self
     where
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
@@ -74,25 +75,28 @@ impl Route {
         self.set(method.as_str(), erase(handler))
     }
 
-    /// Lets the handlers run to their end even when the client is gone; the answer is then thrown away.
+    /// Lets the handlers run to their end when the client is gone. The response is then discarded.
     pub fn finish_when_gone(mut self) -> Self {
         self.gone = Gone::Finish;
         self
     }
 
-    /// Takes a client that has closed its sending half for one that still waits for the answer; a reset still cancels.
+    /// Keeps the handlers running when the client closes its sending direction, because it may
+    /// still read the response. A reset still cancels them.
     pub fn allow_half_close(mut self) -> Self {
         self.gone = Gone::CancelUnlessHalfClosed;
         self
     }
 
-    /// The largest request body in bytes, in place of the server's [limit](crate::Limits::body).
+    /// Sets the largest request body in bytes, in place of the server's
+    /// [limit](crate::Limits::body).
     pub fn body_limit(mut self, bytes: u64) -> Self {
         self.body_limit = Some(bytes);
         self
     }
 
-    /// Puts `wrap` around this route's handlers, those added before and after; see [`Router::wrap`].
+    /// Wraps `wrap` around the handlers of this route, those added before and after. See
+    /// [`Router::wrap`].
     pub fn wrap<F, R>(mut self, wrap: F) -> Self
     where
         F: Fn(&mut Request<'_>, Next<'_>) -> R + Send + Sync + 'static,
@@ -136,7 +140,8 @@ impl Route {
         by(method).or_else(|| if method == "HEAD" { by("GET") } else { None })
     }
 
-    /// The value of `Allow`: what is there, and what the router answers by itself.
+    /// The value of `Allow`: the methods of the handlers, and those that the router handles by
+    /// itself.
     pub(crate) fn allow(&self) -> String {
         let mut methods: Vec<&str> = self.endpoints.iter().map(|(method, _)| &**method).collect();
         if methods.contains(&"GET") && !methods.contains(&"HEAD") {
@@ -180,23 +185,23 @@ macro_rules! methods {
 }
 
 methods! {
-    /// Answers `GET`, and `HEAD` unless that has a handler of its own.
+    /// Handles `GET`, and `HEAD` unless the route has a `HEAD` handler.
     get "GET"
-    /// Answers `HEAD`; the body of the response is not sent.
+    /// Handles `HEAD`. The body of the response is not sent.
     head "HEAD"
-    /// Answers `POST`.
+    /// Handles `POST`.
     post "POST"
-    /// Answers `PUT`.
+    /// Handles `PUT`.
     put "PUT"
-    /// Answers `PATCH`.
+    /// Handles `PATCH`.
     patch "PATCH"
-    /// Answers `DELETE`.
+    /// Handles `DELETE`.
     delete "DELETE"
-    /// Answers `OPTIONS` in place of the automatic list of methods.
+    /// Handles `OPTIONS`, in place of the automatic list of methods.
     options "OPTIONS"
 }
 
-/// The server's own response to a request that the router has no handler for.
+/// Returns the server's own response to a request without a handler.
 #[cold]
 pub(crate) fn without_handler(route: Option<&Route>, head: &Head<'_>) -> Response {
     match (head.method(), route) {

@@ -1,4 +1,4 @@
-//! The fibers that accept for a server, and those that end it.
+//! The fibers that accept connections for a server, and those that end connections.
 //!
 //! ```text
 //!   worker 0: accept ─▶ place ─▶ Conn on 0            every worker has a listener on the same address (SO_REUSEPORT);
@@ -20,22 +20,25 @@ use crate::conn::Conn;
 use crate::conn::worker::{FRESH_GRACE, Link, Shared, Worker};
 use crate::listen::Listener;
 
-/// More than Linux lets wait for accept(2) by default (net.core.somaxconn).
+/// Most connections that are accepted from the backlog of a listener before it closes. The backlog
+/// of Linux holds 4096 by default (net.core.somaxconn).
 const BACKLOG: usize = 4096;
 
-/// Pause of a worker that cannot accept: out of descriptors or memory, or at the limit of connections.
+/// Pause of a worker that cannot accept, because descriptors or memory ran out, or the limit of
+/// connections is reached.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
-/// The least time between two log lines on that.
+/// Shortest time between two log lines about that.
 const SAY_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long evicted connections get to close before more are chosen.
+/// Time for evicted connections to close before more are evicted.
 const EVICTION_TICK: Duration = Duration::from_millis(1);
 
-/// The interval at which a drain checks whether it is done.
+/// Interval at which a drain checks whether it is done.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
 
-/// The accepting fiber of a worker: never spins, and ends only when it is cancelled.
+/// Runs the accepting fiber of a worker. It pauses after an error instead of spinning, and ends
+/// only when it is cancelled.
 pub(crate) fn accept(shared: &Arc<Shared>, listener: &Listener) {
     let worker = Worker::here(shared);
     let mut said: Option<Instant> = None;
@@ -63,7 +66,7 @@ pub(crate) fn accept(shared: &Arc<Shared>, listener: &Listener) {
     }
 }
 
-/// Gives a fresh socket to the worker that serves it.
+/// Gives a new socket to the worker that will serve it.
 fn place(worker: &Rc<Worker>, stream: Stream, peer: SocketAddr) {
     let shared = &worker.server;
     let index = shared.place(worker.index);
@@ -75,7 +78,8 @@ fn place(worker: &Rc<Worker>, stream: Stream, peer: SocketAddr) {
     }
 }
 
-/// Accepts what waits already: closing the listener would reset these clients, whose requests may have been sent.
+/// Accepts the connections that already wait. Closing the listener would reset them, and their
+/// requests may have been sent.
 fn accept_the_backlog(worker: &Rc<Worker>, listener: &Listener) {
     osier::shield(|| {
         for _ in 0..BACKLOG {
@@ -88,12 +92,13 @@ fn accept_the_backlog(worker: &Rc<Worker>, listener: &Listener) {
     });
 }
 
-/// Waits until one more connection is allowed. Idle ones are closed for it, wherever they are.
+/// Waits until one more connection is allowed. Idle connections of all workers are closed for it.
 #[cold]
 fn make_room(worker: &Rc<Worker>, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
     let shared = &worker.server;
     let most = shared.max_connections;
-    // Few at a time, for their clients may come back; more where many connections may come at once.
+    // Few connections are closed at a time, because their clients may come back. More are closed
+    // where many may arrive at once.
     let few = 1 + (most / 64).min(15);
     while shared.total() >= most {
         if worker.evict(few) > 0 {
@@ -122,7 +127,7 @@ fn hand_off(shared: &Arc<Shared>, index: usize, stream: Stream, peer: SocketAddr
     }));
 }
 
-/// accept(2): errors that were already pending on the new socket, not of the listener.
+/// Whether an error of accept(2) was pending on the new socket and is not an error of the listener.
 fn is_of_one_client(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, NetworkDown, TimedOut};
     matches!(
@@ -134,11 +139,11 @@ fn is_of_one_client(error: &io::Error) -> bool {
     )
 }
 
-/// Ends the connections of this worker; how many had to be cut.
+/// Ends the connections of this worker. Returns how many were cut.
 pub(crate) fn drain(shared: &Arc<Shared>) -> usize {
     let worker = Worker::here(shared);
     worker.draining.set(true);
-    // An idle connection reads the end, after what has come for it already, and closes.
+    // An idle connection first reads what has already arrived, then the end, and closes.
     let end = |link: &Link| {
         if !link.busy.get() {
             let _ = link.stream.shutdown(Shutdown::Read);
@@ -170,7 +175,7 @@ pub(crate) fn drain(shared: &Arc<Shared>) -> usize {
     left.len()
 }
 
-/// A fiber on a given worker.
+/// Spawns a fiber on worker `index`.
 pub(crate) fn on_worker<T: Send + 'static>(
     index: usize,
     name: &str,

@@ -1,4 +1,5 @@
-//! The second half of a burst: a response becomes bytes in the output. Also the responses that no handler gives.
+//! The second half of a burst: it writes a response to the output. It also makes the responses that
+//! no handler gives.
 
 use std::io;
 use std::mem;
@@ -16,7 +17,8 @@ use crate::server::served::{CLIENT_GONE, Observer, Served};
 use crate::{RequestBody, Response};
 
 impl Burst<'_> {
-    /// Puts head and body into the output; whether the connection may be kept, or why it may not even linger.
+    /// Writes head and body to the output. Returns whether the connection may be kept, or as an
+    /// error its next step without lingering.
     #[inline]
     pub(crate) fn answer(
         &self,
@@ -46,7 +48,8 @@ impl Burst<'_> {
             return self.answer_slowly(response, head, exchange, None, started);
         }
         let sent = self.write_head(response, exchange);
-        // An error: the client does not take it, or a file has shrunk. Nothing more can be said here.
+        // The client does not take the body, or a file has shrunk. The head has been sent, so no
+        // error response is possible.
         let bytes = self.output.send(&mut response.body, sent);
         self.observe(
             started,
@@ -57,8 +60,9 @@ impl Burst<'_> {
         bytes.map(|_| sent.keep_alive).map_err(|_| After::End)
     }
 
-    /// An upgrade, or a body that is produced while the request's is still read. `None`: it cannot be, and the response is
-    /// another now.
+    /// Sends a response that needs the connection itself: an upgrade, or a body that is produced
+    /// while the body of the request is still being read. `None` if that is impossible. `response`
+    /// is then an error response.
     #[cold]
     fn answer_in_person(
         &self,
@@ -97,8 +101,9 @@ impl Burst<'_> {
         Some(Err(After::Taken(takeover)))
     }
 
-    /// A body that code of the handler produces while it is sent: 500, or what a gateway's error names, in its place when
-    /// that fails before any of it has left, else the end of the connection.
+    /// Sends a body that code produces while it is being sent. If the code fails before anything
+    /// has been sent, the client gets a 500, or the status that a gateway's error names. If it
+    /// fails later, the connection ends.
     fn answer_slowly(
         &self,
         response: &mut Response,
@@ -139,8 +144,8 @@ impl Burst<'_> {
         kept
     }
 
-    /// Writes the log line of a response that has one, and puts 500 in place of one that cannot be sent. False when the
-    /// handler has failed because the client is gone.
+    /// Logs the cause of a response that has one, and replaces a response that cannot be sent by a
+    /// 500. Returns `false` if the handler failed because the client is gone.
     #[cold]
     fn complain(&self, response: &mut Response, head: &Head<'_>) -> bool {
         let status = response.status;
@@ -177,7 +182,8 @@ impl Burst<'_> {
         head.finish(response.body.len().map_or(ResponseBody::Stream, ResponseBody::Known))
     }
 
-    /// Answers what HTTP or a limit forbids. Nobody can say where the next request would begin.
+    /// Responds to a request that HTTP or a limit forbids. The connection cannot be kept, because
+    /// the place of the next request is unknown.
     #[cold]
     pub(crate) fn refuse(&self, reject: Reject, head: Option<&Head<'_>>) -> After {
         let started = self.app.observer.is_some().then(Instant::now);
@@ -190,7 +196,7 @@ impl Burst<'_> {
         After::Linger
     }
 
-    /// The answer to a head that did not come as a whole in time.
+    /// Responds to a head that did not arrive as a whole in time.
     pub(crate) fn head_timed_out(&self) -> io::Result<()> {
         let started = self.app.observer.is_some().then(Instant::now);
         self.suspended.set(true);
@@ -201,16 +207,16 @@ impl Burst<'_> {
         self.output.flush()
     }
 
-    /// Tells the observer, if there is one: only then there is a start.
+    /// Calls the observer, if there is one. `started` is set only then.
     #[inline(always)]
     pub(crate) fn observe(&self, started: Option<Instant>, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         if let (Some(started), Some(observer)) = (started, &self.app.observer) {
-            self.tell(observer, started, head, status, bytes);
+            self.report(observer, started, head, status, bytes);
         }
     }
 
     #[inline(never)]
-    fn tell(&self, observer: &Observer, started: Instant, head: Option<&Head<'_>>, status: u16, bytes: u64) {
+    fn report(&self, observer: &Observer, started: Instant, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
         let (duration, peer, is_proxied) = (started.elapsed(), self.peer.peer(), self.peer.is_proxied());
         let (id, label) = (self.marks.id.get(), self.marks.label.get());
@@ -227,7 +233,8 @@ impl Burst<'_> {
     }
 }
 
-/// RFC 9110 7.8: the field, and the connection option that says it is for this hop.
+/// Whether the request has the Upgrade field and the connection option that makes it hop-by-hop
+/// (RFC 9110 section 7.8).
 fn asks_for_upgrade(head: &Head<'_>) -> bool {
     let is_upgrade = |option: &[u8]| option.trim_ascii().eq_ignore_ascii_case(b"upgrade");
     let mut connection = head

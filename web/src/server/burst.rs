@@ -1,16 +1,18 @@
-//! One burst: takes the requests that are whole in the input, in order, on one fiber.
+//! A burst: it serves the requests that are whole in the input, in order, on one fiber.
 //!
-//! The connection reads the bytes, calls this, flushes, and goes to sleep. A request goes through
+//! The connection reads the bytes, runs the burst, flushes the output, and rests. A request passes
 //!
 //! ```text
 //!   scan ─▶ parse ─▶ route ─▶ handler ─▶ answer ─▶ skip what the handler left unread of the body
 //!      └───────┴── refused: status, close, linger
 //! ```
 //!
-//! A usual head, whole at once, is taken by an `Outline` instead of the first two, which decide on all others.
+//! An `Outline` takes the place of the first two steps for a usual head that arrives at once. It
+//! decides nothing: any other head takes the steps.
 //!
-//! All of it runs under `while_connected`: what waits is cancelled when the client is gone. The frame is entered once per
-//! burst and again when a route wants another policy, so that a request costs nothing for it.
+//! A burst runs under `while_connected`, so a waiting handler is cancelled when the client is gone.
+//! The burst enters that frame once, and again when a route has another policy. A request pays
+//! nothing for it.
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell};
@@ -34,13 +36,14 @@ use crate::router::route::{Gone, without_handler};
 use crate::server::served::{CLIENT_GONE, Observer};
 use crate::{Request, RequestBody, Response};
 
-/// A body that does not lie in the buffer as a whole has at least this much room there.
+/// Least room in the buffer for a body that is not there as a whole, in bytes.
 const BODY_ROOM: usize = 4 << 10;
 
-/// The most that is read of a body its handler did not want, so that the connection can be kept.
+/// Most bytes that are read of a body that the handler left unread, so that the connection can be
+/// kept.
 pub(crate) const DRAIN_BYTES: u64 = 256 << 10;
 
-/// Answers the requests of a server: its handler, and the observer that hears of each.
+/// The application of a server: its handler, and its observer, which is called for each request.
 pub(crate) struct App {
     pub(crate) handler: Handler,
     pub(crate) observer: Option<Observer>,
@@ -57,14 +60,14 @@ impl Serve for App {
     }
 }
 
-/// The end of a part of a burst.
+/// How a part of a burst ends.
 enum Step {
     Done(After),
     /// The burst goes on at once, under another policy.
     Under(Gone),
 }
 
-/// Makes sure that `BODY_ROOM` bytes fit after a head of `len` bytes.
+/// Makes room for `BODY_ROOM` bytes after a head of `len` bytes.
 #[inline]
 fn make_room(input: &mut Input, len: usize) {
     if input.bytes.len() - input.start - len < BODY_ROOM {
@@ -89,13 +92,13 @@ pub(crate) struct Burst<'b> {
     pub(crate) app: &'b App,
     pub(crate) peer: Peer<'b>,
     pub(crate) output: &'b Output<'b>,
-    /// The fiber has been suspended since the date was made.
+    /// Whether the fiber has suspended since the date was made.
     pub(crate) suspended: Cell<bool>,
-    /// The notes of the request that is being answered.
+    /// Notes of the current request.
     pub(crate) marks: Marks,
 }
 
-/// A handler did not return.
+/// A handler has panicked.
 pub(crate) struct Panicked;
 
 impl<'b> Burst<'b> {
@@ -109,17 +112,17 @@ impl<'b> Burst<'b> {
         }
     }
 
-    /// Runs before the fiber suspends, for whatever reason.
+    /// Runs before the fiber suspends for any reason.
     pub(crate) fn before_suspension(&self) {
         self.suspended.set(true);
         self.output.flush_before_suspension();
     }
 
-    /// Answers until no whole head is left or the connection is to end.
+    /// Serves requests until no whole head is left or the connection has to end.
     ///
     /// # Suspends
     ///
-    /// When a handler or a flush does.
+    /// Suspends when a handler or a flush does.
     pub(crate) fn run(&self, input: &mut Input) -> After {
         let mut gone = Gone::Cancel;
         loop {
@@ -168,8 +171,8 @@ impl<'b> Burst<'b> {
         }
     }
 
-    /// Answers the request whose head is the next `len` bytes, those of `outline` if there is one; `None` when the connection
-    /// goes on.
+    /// Serves the request whose head is the next `len` bytes. `outline` describes those bytes, if
+    /// it is given. `None` if the connection goes on.
     #[inline]
     fn serve(&self, gone: Gone, input: &mut Input, len: usize, outline: Option<&Outline>) -> Option<Step> {
         let server = &*self.peer.worker.server;
@@ -228,7 +231,7 @@ impl<'b> Burst<'b> {
 
         let started = self.app.observer.is_some().then(Instant::now);
         let mut response = None;
-        // After a panic there is no response, and the server's own takes its place.
+        // After a panic there is no response, so the server sends its own.
         if found.around.depth() > 0 {
             let unhandled = |head: &Head<'_>| without_handler(route, head);
             let handler = endpoint.map(|endpoint| &endpoint.handler);
@@ -257,7 +260,7 @@ impl<'b> Burst<'b> {
         }
     }
 
-    /// Runs a part of a handler. A panic ends here; a cancellation goes on unwinding.
+    /// Runs a part of a handler. It catches a panic and lets a cancellation unwind further.
     #[inline]
     pub(crate) fn catch<T>(
         &self,

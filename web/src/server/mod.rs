@@ -1,4 +1,4 @@
-//! A server as its owner sees it: configured, listening, running, shut down.
+//! A server from its owner's view: configured, listening, running, shut down.
 
 pub(crate) mod accept;
 pub(crate) mod answer;
@@ -27,7 +27,8 @@ use crate::server::accept::{accept, drain, on_worker};
 use crate::server::burst::App;
 use crate::server::served::{Observer, Served};
 
-/// Serves a router, or a function, on `addr` with the defaults of [`Server`], until the fiber is cancelled.
+/// Serves a router, or a function, on `addr` with the defaults of [`Server`], until the fiber is
+/// cancelled.
 ///
 /// ```no_run
 /// use osier_web::{Router, serve};
@@ -38,21 +39,21 @@ use crate::server::served::{Observer, Served};
 ///
 /// # Suspends
 ///
-/// Always.
+/// Always suspends.
 ///
 /// # Errors
 ///
-/// When the address cannot be listened on.
+/// An error of the system if no address can be listened on.
 ///
 /// # Panics
 ///
-/// Outside of a runtime.
+/// Panics outside a runtime.
 pub fn serve(addr: impl ToSocketAddrs, handler: impl Into<Handler>) -> io::Result<()> {
     Server::new(handler).bind(addr)?.run();
     Ok(())
 }
 
-/// A server before it listens: what it answers and under which limits.
+/// A server before it listens: its handler, limits and timeouts.
 ///
 /// ```
 /// use osier_web::{Limits, Router, Server, Timeouts};
@@ -82,8 +83,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that answers with `handler`, a [`Router`](crate::Router) or a function. It has the default limits and timeouts, and
-    /// logs to the standard error stream.
+    /// Makes a server with `handler`, a [`Router`](crate::Router) or a function. It has the default
+    /// limits and timeouts, and logs to the standard error stream.
     pub fn new(handler: impl Into<Handler>) -> Self {
         Server {
             handler: handler.into(),
@@ -102,25 +103,31 @@ impl Server {
         self
     }
 
-    /// Sets how long to wait for clients.
+    /// Sets how long the server waits for clients.
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
         self
     }
 
-    /// The most connections at once, over all workers. For a further one, those that are idle longest are closed; while none is idle, it
-    /// waits in the accept backlog. Each worker reads the count on its own, so one less than there are workers may exceed it.
+    /// Sets the most connections at once, over all workers. At the limit, the connections that are
+    /// idle longest are closed for new ones. While none is idle, a new one waits in the accept
+    /// backlog. Each worker reads the count on its own, so the count may exceed the limit by the
+    /// number of workers minus one.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count;
         self
     }
 
-    /// Has the PROXY protocol (version 1 or 2) spoken by the peers that `trusted` says yes to, given their addresses, or `None` for the
-    /// peer of a Unix socket. Such a connection must begin with its header, and within the time for a request's head, or it is closed
-    /// with a log line; then [`Request::peer`](crate::Request::peer) and [`Served::peer`] are the client that the header tells. A header
-    /// that tells none (`LOCAL`, `UNKNOWN`, Unix sockets) leaves the peer as it is.
+    /// Requires the PROXY protocol (version 1 or 2) of the peers for which `trusted` returns true.
+    /// `trusted` gets the peer's address, or `None` for a peer on a Unix socket.
     ///
-    /// The bytes of every other peer are HTTP, so a header from it is refused as bad HTTP.
+    /// A connection of a trusted peer must begin with a PROXY header, which must arrive within
+    /// [`Timeouts::header`] of its first byte. Otherwise the connection is closed with a log line.
+    /// From then on [`Request::peer`](crate::Request::peer) and [`Served::peer`] return the client
+    /// that the header names. A header that names no client (`LOCAL`, `UNKNOWN`, Unix sockets)
+    /// leaves the peer as it is.
+    ///
+    /// The bytes of every other peer are HTTP, so a PROXY header from it is refused as bad HTTP.
     ///
     /// ```
     /// use osier_web::{Router, Server};
@@ -134,34 +141,35 @@ impl Server {
         self
     }
 
-    /// Calls `hook` for every answered request, on the connection's fiber: an access log, for example. Without one no
-    /// clock is read.
+    /// Calls `hook` once for each served request, on the connection's fiber: for an access log, for
+    /// example. Without a hook no clock is read.
     pub fn on_request(mut self, hook: impl Fn(&Served<'_>) + Send + Sync + 'static) -> Self {
         self.observer = Some(Box::new(hook));
         self
     }
 
-    /// Takes the lines meant for the operator: panics and failures of handlers, trouble with accepting.
+    /// Sends the operator's log lines to `log`: panics and failures of handlers, and problems with
+    /// accepting.
     pub fn on_log(mut self, log: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static) -> Self {
         self.log = Box::new(log);
         self
     }
 
-    /// Listens on `addr`, with a listener for each worker of the runtime. Connections are accepted from
-    /// [`Listening::run`] on.
+    /// Listens on `addr`, with one listener for each worker of the runtime. [`Listening::run`]
+    /// begins to accept connections.
     ///
     /// # Blocks the thread
     ///
-    /// While a name is looked up; never for an address.
+    /// As long as a name is looked up. Never for an address.
     ///
     /// # Errors
     ///
-    /// When none of the addresses can be listened on; `AddrInUse` also when the other listener would share the port.
-    /// `InvalidInput` for a timeout of zero.
+    /// An error of the system if no address can be listened on. `AddrInUse` also if the other
+    /// listener would share the port. `InvalidInput` for a timeout of zero.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime.
+    /// Panics outside a runtime.
     pub fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Listening> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the address resolves to nothing");
         for addr in addr.to_socket_addrs()? {
@@ -173,20 +181,21 @@ impl Server {
         Err(last)
     }
 
-    /// Listens on a Unix socket. A file that a dead server has left there is replaced; the file is removed when the server
-    /// has ended.
+    /// Listens on a Unix socket. A file that a dead server left at `path` is replaced. The file is
+    /// removed when the server has ended.
     ///
     /// # Blocks the thread
     ///
-    /// For as long as the file system takes.
+    /// As long as the file system takes.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` when a server answers there, or the file is no socket; what the system says.
+    /// `AddrInUse` if a server is listening there or the file is not a socket. Other errors of the
+    /// system.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime.
+    /// Panics outside a runtime.
     pub fn bind_unix(self, path: impl AsRef<Path>) -> io::Result<Listening> {
         let path = path.as_ref();
         let listener = bind_unix(path).map_err(|error| {
@@ -200,29 +209,30 @@ impl Server {
         Ok(listening)
     }
 
-    /// Uses a listener that somebody else has opened. One worker accepts; the connections are spread over all.
+    /// Uses a listener that is already open. One worker accepts. The connections are spread over
+    /// all workers.
     ///
     /// # Errors
     ///
-    /// When the listener has no address.
+    /// An error if the listener has no address.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime.
+    /// Panics outside a runtime.
     pub fn listener(self, listener: impl Into<Listener>) -> io::Result<Listening> {
         self.listening(vec![listener.into()])
     }
 
-    /// Uses several listeners that somebody else has opened: those of [`Listener::bind`], or of a service manager. Each is accepted from by a
-    /// worker, in turn.
+    /// Uses several listeners that are already open: those of [`Listener::bind`], or of a service
+    /// manager. The workers share the listeners in turn.
     ///
     /// # Errors
     ///
-    /// When there are none, or the first has no address.
+    /// An error if there are none, or if the first has no address.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime.
+    /// Panics outside a runtime.
     pub fn listeners(self, listeners: Vec<Listener>) -> io::Result<Listening> {
         if listeners.is_empty() {
             return Err(io::Error::new(
@@ -252,7 +262,7 @@ impl Server {
         })
     }
 
-    /// The state that the workers of the server share.
+    /// Makes the state that the workers of the server share.
     pub(crate) fn shared(self, workers: usize) -> Shared {
         Shared {
             app: Box::new(App {
@@ -270,7 +280,7 @@ impl Server {
     }
 }
 
-/// The address that connections of all these listeners have come to, if it is one.
+/// Returns the local address of every connection, if the listeners have only one.
 fn one_address(listeners: &[Listener]) -> Option<SocketAddr> {
     let mut addrs = listeners.iter().map(|listener| match listener {
         Listener::Tcp(listener) => listener.local_addr().ok().filter(|addr| !addr.ip().is_unspecified()),
@@ -300,7 +310,8 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// The address it listens on, with the port the system chose if that was left to it; `0.0.0.0:0` for a Unix socket.
+    /// The address of the listener, with the port that the system chose for port 0. `0.0.0.0:0` for
+    /// a Unix socket.
     pub fn local_addr(&self) -> SocketAddr {
         match &self.address {
             Address::Tcp(text) => text.parse().unwrap_or(NOWHERE),
@@ -308,45 +319,50 @@ impl Listening {
         }
     }
 
-    /// The address it listens on, as a client would name it.
+    /// The address of the listener, as a client names it.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Counts the connections that are open, also while it runs.
+    /// Counts the open connections, also while the server runs.
     pub fn connections(&self) -> Connections {
         Connections(Arc::clone(&self.shared))
     }
 
-    /// The sockets that it listens on: their [clones](Listener::try_clone) can be given to another server, of other settings, for the
-    /// connections to come, when this one has been [closed](ShutdownHandle::close).
+    /// The listening sockets. Give their [clones](Listener::try_clone) to another server, with
+    /// other settings, before this one is [closed](ShutdownHandle::close). The other server takes
+    /// the new connections.
     pub fn listeners(&self) -> &[Listener] {
         &self.listeners
     }
 
-    /// The file of its Unix socket, which then no longer goes with this server: for a socket that another server will take over.
+    /// Takes the file of the Unix socket, so that this server no longer removes it. Another server
+    /// can take the socket over.
     pub fn take_file(&mut self) -> Option<SocketFile> {
         self.file.take()
     }
 
-    /// A handle that ends [`run`](Listening::run).
+    /// Returns a handle that ends [`run`](Listening::run).
     pub fn handle(&self) -> ShutdownHandle {
         self.stop.clone()
     }
 
-    /// Serves until [`ShutdownHandle::shutdown`]. Then accepts no more, closes the connections that are idle, lets the
-    /// running requests finish (their responses say `connection: close`), and cuts what is left after
-    /// [`Timeouts::drain`].
+    /// Serves until [`ShutdownHandle::shutdown`]. Then comes the graceful shutdown:
+    ///
+    /// 1. The server stops accepting.
+    /// 2. It closes the idle connections.
+    /// 3. It lets in-flight requests finish. Their responses have `connection: close`.
+    /// 4. It cuts the connections that are left after [`Timeouts::drain`].
     ///
     /// Returns how many connections were cut.
     ///
     /// # Suspends
     ///
-    /// Always.
+    /// Always suspends.
     ///
     /// # Cancellation
     ///
-    /// Unwinds, and stops accepting; open connections are then the runtime's to end.
+    /// Unwinds and stops accepting. The runtime then ends the open connections.
     pub fn run(self) -> usize {
         let Listening {
             listeners,
@@ -388,12 +404,12 @@ impl fmt::Debug for Listening {
     }
 }
 
-/// Counts the connections of a server; see [`Listening::connections`].
+/// A counter of the connections of a server. See [`Listening::connections`].
 #[derive(Clone)]
 pub struct Connections(Arc<Shared>);
 
 impl Connections {
-    /// The connections of one worker of the runtime; 0 where there is no such worker.
+    /// The connections of one worker of the runtime. 0 if there is no such worker.
     pub fn of_worker(&self, index: usize) -> usize {
         match index < self.0.connections.len() {
             true => self.0.count(index),
@@ -401,7 +417,7 @@ impl Connections {
         }
     }
 
-    /// All connections at this moment, over all workers.
+    /// The connections of all workers at this moment.
     pub fn count(&self) -> usize {
         self.0.total()
     }
@@ -413,7 +429,8 @@ impl fmt::Debug for Connections {
     }
 }
 
-/// The file of a Unix socket: removed when this is dropped, unless another has taken its place. See [`Listening::take_file`].
+/// The file of a Unix socket. Its drop removes the file, unless another file has taken its place.
+/// See [`Listening::take_file`].
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -431,7 +448,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if device_and_inode(&self.path) == Some(self.device_and_inode) {
-            // Somebody may have removed it meanwhile.
+            // Another process may have removed the file.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -442,7 +459,7 @@ fn device_and_inode(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// An accepting fiber, ended when this is dropped.
+/// An accepting fiber. The drop of this value ends it.
 struct Accepting(Option<JoinHandle<()>>);
 
 impl Drop for Accepting {
@@ -456,15 +473,16 @@ impl Drop for Accepting {
     }
 }
 
-/// Ends a server from anywhere: another fiber, a plain thread.
+/// A handle that ends a server from anywhere: from another fiber or from a plain thread.
 #[derive(Clone, Default)]
 pub struct ShutdownHandle(Arc<Stop>);
 
 #[derive(Default)]
 struct Stop {
-    /// 0, then one of the next, and never less than before.
+    /// 0, [`CLOSED`] or [`ENDED`]. It never decreases.
     asked: AtomicU8,
-    /// Set once the accepting fibers have ended; Release, after all that they have counted.
+    /// Set once the accepting fibers have ended. The Release store comes after all counts that they
+    /// have added.
     closed: AtomicBool,
     waker: AtomicWaker,
 }
@@ -473,19 +491,20 @@ const CLOSED: u8 = 1;
 const ENDED: u8 = 2;
 
 impl ShutdownHandle {
-    /// Asks the server to end; see [`Listening::run`]. Never waits; a second call does nothing.
+    /// Asks the server to shut down. See [`Listening::run`]. Never waits. A second call does
+    /// nothing.
     pub fn shutdown(&self) {
         self.ask(ENDED);
     }
 
-    /// Asks the server to accept no more. Connections that are open go on as before, until [`shutdown`](ShutdownHandle::shutdown).
-    /// Never waits.
+    /// Asks the server to stop accepting. Open connections go on until
+    /// [`shutdown`](ShutdownHandle::shutdown). Never waits.
     pub fn close(&self) {
         self.ask(CLOSED);
     }
 
-    /// True once the server has accepted its last connection, after [`close`](ShutdownHandle::close) or
-    /// [`shutdown`](ShutdownHandle::shutdown): what [`Connections::count`] says from then on only falls.
+    /// Whether the server has accepted its last connection, after [`close`](ShutdownHandle::close)
+    /// or [`shutdown`](ShutdownHandle::shutdown). From then on, [`Connections::count`] only falls.
     pub fn is_closed(&self) -> bool {
         self.0.closed.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! The report of a server about each request that it has answered.
+//! The report of a server about each request that it has served.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,13 +10,13 @@ use osier_http::Head;
 use crate::RequestId;
 use crate::listen::ip_of_client;
 
-/// The status that the observer sees for a client that has gone before the response, as nginx has it.
+/// The status that the observer sees if the client left before the response. nginx uses it too.
 pub(crate) const CLIENT_GONE: u16 = 499;
 
-/// Called for every answered request.
+/// The hook that is called for every served request.
 pub(crate) type Observer = Box<dyn Fn(&Served<'_>) + Send + Sync>;
 
-/// One answered request, as the hook of [`Server::on_request`](crate::Server::on_request) sees it.
+/// One served request, as the hook of [`Server::on_request`](crate::Server::on_request) sees it.
 pub struct Served<'a> {
     pub(crate) head: Option<&'a Head<'a>>,
     pub(crate) status: StatusCode,
@@ -29,17 +29,18 @@ pub struct Served<'a> {
 }
 
 impl<'a> Served<'a> {
-    /// The method; empty when the request was refused before it could be understood.
+    /// The method. Empty if the request was refused before the method was read.
     pub fn method(&self) -> &'a str {
         self.head.map_or("", |head| head.method().as_str())
     }
 
-    /// The request target as it was sent; empty when the request was refused before it could be understood.
+    /// The request target as it was sent. Empty if the request was refused before the target was
+    /// read.
     pub fn target(&self) -> &'a str {
         self.head.map_or("", |head| head.target())
     }
 
-    /// The first field of that name in the request.
+    /// The value of the request's first field called `name`.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.head.and_then(|head| head.header(name))
     }
@@ -52,37 +53,37 @@ impl<'a> Served<'a> {
         }
     }
 
-    /// The status that was answered; 499, as nginx has it, when the client was gone before there was one.
+    /// The status of the response. 499, as in nginx, if the client left before there was one.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// Bytes of body handed to the connection, without the head and without chunk framing.
+    /// Body bytes handed to the connection, without the head and without chunk framing.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The time from the parsed head to the last byte handed to the connection.
+    /// Time from the parsed head to the last byte handed to the connection.
     pub fn duration(&self) -> Duration {
         self.duration
     }
 
-    /// The address of the client; `0.0.0.0:0` on a Unix socket.
+    /// The address of the client. `0.0.0.0:0` on a Unix socket.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// The client's IP address; none on a Unix socket, unless a trusted balancer has named one.
+    /// The client's IP address. `None` on a Unix socket, unless a trusted balancer has named one.
     pub fn client_ip(&self) -> Option<IpAddr> {
         ip_of_client(self.peer, self.is_proxied)
     }
 
-    /// The request's number, if anybody has asked for it.
+    /// The request id, if anybody has asked for it.
     pub fn id(&self) -> Option<RequestId> {
         self.id
     }
 
-    /// The label that [`Request::set_label`](crate::Request::set_label) has left; 0 otherwise.
+    /// The label that [`Request::set_label`](crate::Request::set_label) has set, or 0.
     pub fn label(&self) -> u32 {
         self.label
     }

@@ -8,12 +8,13 @@ use serde_json::error::Category;
 use crate::request::extract::{IN_MEMORY, told};
 use crate::{IntoResponse, Rejection, Request, Response};
 
-/// The deepest nesting of a JSON document that is read. The parser recurses, on a fiber's stack: 64 levels take a third of it in a debug build.
+/// Deepest nesting of a JSON document that is read. The parser recurses on the fiber's stack. In a
+/// debug build, 64 levels take a third of it.
 const JSON_DEPTH: usize = 64;
 
 impl Request<'_> {
-    /// The body as JSON (`application/json`, or a type that ends in `+json`), at most 2 MiB: [`json_up_to`](Request::json_up_to) has
-    /// another bound.
+    /// Reads the body as JSON (`application/json`, or a type that ends in `+json`) of at most 2
+    /// MiB. [`json_up_to`](Request::json_up_to) takes another limit.
     ///
     /// ```
     /// use osier_web::{Json, Rejection, Request, Router, test::Client};
@@ -35,18 +36,20 @@ impl Request<'_> {
     ///
     /// # Suspends
     ///
-    /// Until the body has come.
+    /// May suspend until the body has arrived.
     ///
     /// # Errors
     ///
-    /// 415 for another content type, 413 for a larger body; with line and column 400 for what is not JSON and 422 for JSON that
-    /// is not of the type. A document that nests deeper than 64 levels is 400.
+    /// - 415 for another content type.
+    /// - 413 for a larger body.
+    /// - 400, with line and column, if the body is not JSON or nests deeper than 64 levels.
+    /// - 422, with line and column, for JSON that does not fit the type.
     pub fn json<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
         self.json_up_to(IN_MEMORY)
     }
 
-    /// As [`json`](Request::json), at most `limit` bytes. A body beyond the limit of the route, or else of the server, is refused
-    /// before: for more than 2 MiB both have to be said.
+    /// Reads the body as [`json`](Request::json) does, of at most `limit` bytes. The limit of the
+    /// route, or else of the server, still applies. For more than 2 MiB, set both.
     ///
     /// ```
     /// use osier_web::{Rejection, Request, Route, Router, test::Client};
@@ -65,7 +68,7 @@ impl Request<'_> {
     ///
     /// # Suspends
     ///
-    /// Until the body has come.
+    /// May suspend until the body has arrived.
     ///
     /// # Errors
     ///
@@ -91,7 +94,7 @@ impl Request<'_> {
     }
 }
 
-/// The place where a document nests deeper than [`JSON_DEPTH`]: line and column.
+/// Returns line and column at which a document nests deeper than [`JSON_DEPTH`].
 fn too_deep(bytes: &[u8]) -> Option<(usize, usize)> {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for (at, byte) in bytes.iter().enumerate() {
@@ -117,11 +120,12 @@ fn too_deep(bytes: &[u8]) -> Option<(usize, usize)> {
 /// A value as a JSON response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Json<T>(
-    /// The value that is serialised.
+    /// Value that is serialized.
     pub T,
 );
 
-/// 200; 500 with a log line when the value cannot be serialised (a map whose keys are no strings, for example).
+/// Responds with 200. A value that cannot be serialized (a map whose keys are not strings, for
+/// example) gives a 500 with a log line.
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         match serde_json::to_vec(&self.0) {

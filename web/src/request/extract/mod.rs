@@ -1,7 +1,7 @@
 //! Reading a request by type: path, query, form and JSON through `serde`.
 //!
-//! Path and query are read in place. Forms and JSON are collected first, up to [`IN_MEMORY`] bytes, or what the handler says,
-//! and up to the limit of the route, whichever is less.
+//! Path and query are read in place. Forms and JSON are first collected in memory. The limit is the
+//! lower one of the handler's ([`IN_MEMORY`] by default) and the route's.
 
 #[cfg(feature = "json")]
 pub(crate) mod json;
@@ -17,13 +17,14 @@ use serde::de::DeserializeOwned;
 
 use crate::{Rejection, Request};
 
-/// The most that is collected of a form or a JSON document: as much as bodies may have by default.
+/// Most bytes that are collected of a form or a JSON document, by default. It equals the default
+/// limit of bodies.
 pub(super) const IN_MEMORY: u64 = 2 << 20;
 
 #[cfg(feature = "serde")]
 impl Request<'_> {
-    /// The route's parameters, percent-decoded: a struct or map by their names, a tuple in their order, or a
-    /// single value where there is one.
+    /// Reads the route's parameters, percent-decoded. A struct or map takes them by name, a tuple
+    /// in their order. Any other type takes the value of a single parameter.
     ///
     /// ```
     /// use osier_web::{Rejection, Request, Router, test::Client};
@@ -40,7 +41,8 @@ impl Request<'_> {
     ///
     /// # Errors
     ///
-    /// 400 for a value that is not of the type; 500 when the type asks for a parameter that the route does not have.
+    /// 400 for a value that does not fit the type. 500 if the type asks for a parameter that the
+    /// route does not have.
     pub fn params<T: DeserializeOwned>(&self) -> Result<T, Rejection> {
         params::read(self.params)
     }
@@ -48,7 +50,8 @@ impl Request<'_> {
 
 #[cfg(feature = "forms")]
 impl Request<'_> {
-    /// The query as a form: `+` is a space, percent escapes are decoded; a `Vec` takes all values of its name.
+    /// Reads the query as a form: `+` is a space, and percent escapes are decoded. A `Vec` takes
+    /// all values of its name.
     ///
     /// ```
     /// use osier_web::{Rejection, Request, Router, test::Client};
@@ -79,25 +82,28 @@ impl Request<'_> {
         serde_html_form::from_str(query).map_err(|error| told(StatusCode::BAD_REQUEST, format!("the query: {error}")))
     }
 
-    /// The body as a form (`application/x-www-form-urlencoded`), at most 2 MiB: [`form_up_to`](Request::form_up_to) has another
-    /// bound. For uploads see [`multipart`](Request::multipart).
+    /// Reads the body as a form (`application/x-www-form-urlencoded`) of at most 2 MiB.
+    /// [`form_up_to`](Request::form_up_to) takes another limit. For uploads see
+    /// [`multipart`](Request::multipart).
     ///
     /// # Suspends
     ///
-    /// Until the body has come.
+    /// May suspend until the body has arrived.
     ///
     /// # Errors
     ///
-    /// 415 for another content type, 413 for a larger body, 422 for values that are not of the type.
+    /// 415 for another content type, 413 for a larger body, 422 for values that do not fit the
+    /// type.
     pub fn form<T: DeserializeOwned>(&mut self) -> Result<T, Rejection> {
         self.form_up_to(IN_MEMORY)
     }
 
-    /// As [`form`](Request::form), at most `limit` bytes; the limit of the route or the server counts too.
+    /// Reads the body as [`form`](Request::form) does, of at most `limit` bytes. The limit of the
+    /// route or the server applies too.
     ///
     /// # Suspends
     ///
-    /// Until the body has come.
+    /// May suspend until the body has arrived.
     ///
     /// # Errors
     ///
@@ -117,17 +123,17 @@ impl Request<'_> {
 }
 
 impl Request<'_> {
-    /// The whole body, at most `limit` bytes.
+    /// Reads the whole body, of at most `limit` bytes.
     ///
     /// # Suspends
     ///
-    /// Until the body has come.
+    /// May suspend until the body has arrived.
     ///
     /// # Errors
     ///
-    /// 413 for a larger body, what [`RequestBody`](crate::RequestBody) says.
+    /// 413 for a larger body, and the errors of [`RequestBody`](crate::RequestBody).
     pub fn bytes(&mut self, limit: u64) -> Result<Vec<u8>, Rejection> {
-        // A length that is announced is not believed until bytes come.
+        // At most 16 KiB are reserved before bytes arrive, whatever length the client announces.
         let announced = self.body.announced().unwrap_or(0);
         if announced > limit {
             return Err(too_large(limit));
@@ -141,7 +147,7 @@ impl Request<'_> {
         }
     }
 
-    /// The content type without its parameters.
+    /// Returns the content type without its parameters.
     pub(crate) fn media_type(&self) -> Option<&str> {
         let kind = self.header_str("content-type")?;
         Some(kind.split_once(';').map_or(kind, |(kind, _)| kind).trim())

@@ -1,8 +1,9 @@
-//! A `serde` deserializer over what a route's parameters have matched.
+//! A `serde` deserializer for the parameters of a route.
 //!
-//! The text of a value becomes whatever the type asks for: a number, a `bool`, a `char`, a string, a variant by its name.
-//! Mistakes of the client (a value that is no number) are told apart from those of the program (a name that the route does
-//! not have), which no request can mend.
+//! The text of a value becomes the type that the caller asks for: a number, a `bool`, a `char`, a
+//! string, or an enum variant by its name. Two kinds of mistakes have different errors. A value
+//! that does not fit the type is the client's mistake. A name that the route does not have is the
+//! program's mistake, which no request can avoid.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +16,7 @@ use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor}
 use crate::Rejection;
 use crate::request::Matched;
 
-/// Reads `params`; a route without any has `None`.
+/// Reads `params`. `None` means that the route has no parameters.
 pub(super) fn read<T: DeserializeOwned>(params: Option<Matched<'_>>) -> Result<T, Rejection> {
     let decoded: Result<Vec<_>, _> = params
         .into_iter()
@@ -37,7 +38,7 @@ pub(super) fn read<T: DeserializeOwned>(params: Option<Matched<'_>>) -> Result<T
     })
 }
 
-/// A mistake, with the value if the value was the client's.
+/// A mistake. It carries the value if the client made it.
 #[derive(Debug)]
 struct Failure {
     value: Option<(String, String)>,
@@ -75,7 +76,7 @@ impl Value<'_> {
     }
 }
 
-/// All of them.
+/// All parameters of a route.
 struct Whole<'p>(Vec<Value<'p>>);
 
 impl<'p> Whole<'p> {
@@ -195,7 +196,7 @@ macro_rules! parsed {
 }
 
 impl Value<'_> {
-    /// An error of the type's own belongs to this value.
+    /// Adds this value to an error that the type itself raises.
     fn with<T>(self, visit: impl FnOnce(&str) -> Result<T, Failure>) -> Result<T, Failure> {
         visit(&self.text).map_err(|failure| match failure.value {
             Some(_) => failure,
@@ -229,7 +230,7 @@ impl<'de> Deserializer<'de> for Value<'_> {
         self.deserialize_bytes(visitor)
     }
 
-    /// A parameter that matched is there.
+    /// A parameter that matched is always present.
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
         visitor.visit_some(self)
     }
