@@ -1,7 +1,7 @@
 //! Scripts behind php-fpm, on one worker: `osier-php PORT ROOT SOCKET KEPT`, the last being how many idle connections are kept.
 
 use osier_web::fastcgi::{FastCgi, Options};
-use osier_web::{Address, Router, Server};
+use osier_web::{Address, Server};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Options::default()
     };
     let handler = FastCgi::with(root, [Address::Unix(socket.into())], options)?;
-    let server = Server::new(Router::new().fallback(handler.handler()));
+    let server = Server::new(handler);
     let address = format!("127.0.0.1:{port}");
     osier::Runtime::builder()
         .workers(1)

@@ -3,7 +3,7 @@
 
 use osier_web::proxy::Proxy;
 use osier_web::upstream::Upstream;
-use osier_web::{Router, serve};
+use osier_web::serve;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut ports = std::env::args().skip(1).map(|text| text.parse::<u16>());
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let address = format!("127.0.0.1:{backend}").parse()?;
     let upstream = Upstream::builder("backend").backend(address).keep(64).build()?;
-    let router = Router::new().fallback(Proxy::new(upstream).handler());
+    let proxy = Proxy::new(upstream);
     let runtime = osier::Runtime::builder().workers(1).build()?;
-    Ok(runtime.run(|| serve(("127.0.0.1", port), router))?)
+    Ok(runtime.run(|| serve(("127.0.0.1", port), proxy))?)
 }

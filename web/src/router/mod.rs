@@ -38,10 +38,10 @@ use crate::{IntoResponse, Request, Response};
 /// separate segments. It is part of the parameter that contains it. A backend behind a proxy may
 /// treat it otherwise.
 ///
-/// A path with a dot segment, a control character or an invalid escape (`%zz`) gets 400. If the
-/// router has nothing but a fallback, the fallback gets such a path too. Patterns may be written in
-/// any spelling. Handlers get the path as it was sent. [`Request::param`] decodes the part that a
-/// parameter matched, once.
+/// A path with a dot segment, a control character or an invalid escape (`%zz`) gets 400. A handler
+/// that is to get such paths too is given to [`Server::new`](crate::Server::new) without a router.
+/// Patterns may be written in any spelling. Handlers get the path as it was sent.
+/// [`Request::param`] decodes the part that a parameter matched, once.
 ///
 /// # Methods
 ///
@@ -348,10 +348,6 @@ impl Router {
         read: &'p OnceCell<Path<'h>>,
         params: &mut Option<Params<'r, 'p>>,
     ) -> Found<'r> {
-        // The router has nothing to compare the path with. The fallback reads the path.
-        if self.routes.is_empty() && self.fallbacks.iter().all(|(prefix, _)| prefix.is_empty()) {
-            return self.find_fallback("");
-        }
         match Path::parse(sent) {
             Ok(path) if path.is_as_sent() => self.find_canonical(method, sent, params),
             Ok(path) => {

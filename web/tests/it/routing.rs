@@ -1,7 +1,9 @@
 //! What the router answers by itself, and what handlers see of the request.
 
 use crate::common::site;
-use osier_web::{IntoResponse, Next, Rejection, Request, Response, Route, Router, http::Method, http::StatusCode};
+use osier_web::{
+    IntoResponse, Next, Rejection, Request, Response, Route, Router, http::Method, http::StatusCode, test::Client,
+};
 
 #[test]
 fn unknown_paths_and_methods() {
@@ -187,6 +189,32 @@ fn nested_routers_and_fallbacks() {
     let reply = client.get("/api/nothing");
     assert_eq!((reply.status, reply.text()), (404, "no such call"));
     assert_eq!(client.get("/about").text(), "page /about");
+}
+
+#[test]
+fn a_router_that_has_only_a_fallback_reads_paths_as_any_router_does() {
+    let seen = |request: &mut Request<'_>| format!("{}|{}", request.mount_point(), request.rest());
+    let (routed, bare) = (Client::new(Router::new().fallback(seen)), Client::new(seen));
+    for (path, status) in [
+        ("/", 200),
+        ("/a//b", 200),
+        ("/%61/b", 200),
+        ("/a%2Fb", 200),
+        ("/a/../b", 400),
+        ("/a/%2e", 400),
+        ("/a%00", 400),
+        ("/a%0", 400),
+        ("/%zz", 400),
+    ] {
+        let reply = routed.get(path).send();
+        assert_eq!(reply.status().as_u16(), status, "{path}");
+        let reply_of_function = bare.get(path).send();
+        assert_eq!(reply_of_function.text(), format!("|{path}"), "{path}");
+        if status == 200 {
+            assert_eq!(reply.text(), reply_of_function.text(), "{path}");
+        }
+    }
+    assert_eq!(routed.request("OPTIONS", "*").send().text(), "|*");
 }
 
 #[test]
