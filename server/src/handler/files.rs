@@ -55,7 +55,7 @@ impl Configured for Files {
             hidden: table.boolean("hidden").unwrap_or(default.hidden),
             precompressed: table.boolean("precompressed").unwrap_or(default.precompressed),
             cache_control: table.string("cache").map(|text| text.value),
-            strip: strip(&table, matches).unwrap_or_default(),
+            strip: strip(&table, matches),
             ..default
         };
         table.finish();

@@ -8,6 +8,8 @@
 //!    this itself while the kernel has all of it in memory. Otherwise the blocking pool does it.
 //! 3. Choose a form by Accept-Encoding, then evaluate the conditional fields, then the range.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +48,15 @@ enum Answer {
     Missing,
 }
 
+/// The name of a file or folder below the root.
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    /// The path of a request below the prefix, as it was sent.
+    Path(&'a str),
+    /// A path without percent-encoding. It may begin with a dot.
+    Name(&'a [u8]),
+}
+
 impl Files {
     /// Responds to `request` with the file or folder that its path names. The prefix that
     /// [`Options::strip`](super::Options::strip) names is taken off first. A path that is not below
@@ -59,31 +70,33 @@ impl Files {
     ///
     /// Work that the blocking pool has begun is finished first. It cannot be stopped.
     pub fn answer(&self, request: &Request<'_>) -> Response {
-        self.answer_below(&self.site.options.strip, request)
-    }
-
-    /// Responds to `request` as [`Files::answer`] does, with `prefix` in place of
-    /// [`Options::strip`](super::Options::strip): with `/assets`, the root is `/assets/`. A path
-    /// that is not below `prefix` gets 404.
-    ///
-    /// # Suspends
-    ///
-    /// May suspend, as [`Files::answer`].
-    #[inline]
-    pub fn answer_below(&self, prefix: &str, request: &Request<'_>) -> Response {
-        let (site, prefix) = (&self.site, prefix.trim_end_matches('/'));
-        let mut response = match request.method() {
-            "GET" | "HEAD" => read(site, request, prefix).unwrap_or_else(failure),
+        let (site, options) = (&self.site, &self.site.options);
+        let prefix = options.strip.as_deref().unwrap_or_else(|| request.mount_point());
+        let response = match request.method() {
+            "GET" | "HEAD" => {
+                let answer = match below(request.path(), prefix) {
+                    Err(_) => Ok(Answer::Malformed),
+                    Ok(None) => Ok(Answer::Missing),
+                    // A redirect to the prefix with a slash. Without it, relative links on the page
+                    // would lead outside the prefix.
+                    Ok(Some("")) if !prefix.is_empty() => Ok(Answer::Redirect("/".into())),
+                    Ok(Some(path)) => match locate(site, Wanted::Path(path), request) {
+                        Ok(Answer::Missing) if options.spa && wants_page(request, path) => {
+                            locate(site, Wanted::Path("/"), request)
+                        }
+                        answer => answer,
+                    },
+                };
+                respond(site, answer, prefix, request)
+            }
             "OPTIONS" => Response::new(StatusCode::NO_CONTENT).header("allow", ALLOW),
             _ => Response::plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", ALLOW),
         };
-        if let (Some(value), 200 | 206 | 304) = (&site.options.cache_control, response.status().as_u16()) {
-            response = response.header("cache-control", value);
-        }
-        for (name, value) in &site.options.headers {
-            response = response.header(name, value);
-        }
-        response
+        let response = match (&options.cache_control, response.status().as_u16()) {
+            (Some(value), 200 | 206 | 304) => response.header("cache-control", value),
+            _ => response,
+        };
+        with_headers(site, response)
     }
 
     /// Responds to `request` with the file `name`, whatever the path of the request is. An
@@ -115,64 +128,33 @@ impl Files {
 ///
 /// May suspend, as [`Files::answer`].
 fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status: StatusCode) -> Response {
-    // The key begins with a NUL, so it equals no request's path.
-    let key = [b"\0", name].concat();
-    let target = Target {
-        name: name.to_vec(),
-        folder: false,
-    };
-    let parse = || {
-        if name.contains(&0) {
-            Err(Answer::Missing)
-        } else {
-            Ok(target)
-        }
-    };
-    let found = match &site.source {
-        Source::Folder(_) => locate(site, &key, Form::Html, parse),
-        Source::Embedded(pages) => Ok(std::str::from_utf8(name)
-            .ok()
-            .and_then(|name| pages.get(name))
-            .map_or(Answer::Missing, |page| Answer::Resource(Arc::clone(page)))),
-    };
-    let mut response = match found {
+    let response = match locate(site, Wanted::Name(name), request) {
         Ok(Answer::Resource(resource)) => represent(site, &resource, request, status),
         Ok(Answer::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
         Ok(_) => Response::plain(StatusCode::NOT_FOUND),
         Err(error) => failure(error),
     };
-    for (name, value) in &site.options.headers {
-        response = response.header(name, value);
-    }
-    response
+    with_headers(site, response)
 }
 
-#[inline]
-fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Response> {
-    let path = match below(request.path(), prefix) {
-        Ok(Some(path)) => path,
-        Ok(None) => return Ok(Response::plain(StatusCode::NOT_FOUND)),
-        Err(_) => return Ok(Response::plain(StatusCode::BAD_REQUEST)),
-    };
-    let mut answer = match path {
-        // A redirect to the mount point with a slash. Without it, relative links on the page would
-        // lead outside the mount point.
-        "" if !prefix.is_empty() => Answer::Redirect("/".into()),
-        path => locate_path(site, request, path)?,
-    };
-    if site.options.spa && matches!(answer, Answer::Missing) && wants_page(request, path) {
-        answer = locate_path(site, request, "/")?;
-    }
-    Ok(match answer {
-        Answer::Resource(resource) => represent(site, &resource, request, StatusCode::OK),
-        Answer::Listing(page, form) => Response::new(StatusCode::OK)
+/// Adds the fields that every response of `site` gets.
+fn with_headers(site: &Site, response: Response) -> Response {
+    let headers = site.options.headers.iter();
+    headers.fold(response, |response, (name, value)| response.header(name, value))
+}
+
+/// Turns the answer to the path of `request` into a response.
+fn respond(site: &Site, answer: io::Result<Answer>, prefix: &str, request: &Request<'_>) -> Response {
+    match answer {
+        Ok(Answer::Resource(resource)) => represent(site, &resource, request, StatusCode::OK),
+        Ok(Answer::Listing(page, form)) => Response::new(StatusCode::OK)
             .content_type(match form {
                 Form::Html => "text/html; charset=utf-8",
                 Form::Json => "application/json",
             })
             .header("vary", "accept")
             .body(page),
-        Answer::Redirect(below) => {
+        Ok(Answer::Redirect(below)) => {
             let mut location = format!("{prefix}{below}");
             if let Some(query) = request.query() {
                 location.push('?');
@@ -180,10 +162,11 @@ fn read(site: &Arc<Site>, request: &Request<'_>, prefix: &str) -> io::Result<Res
             }
             Response::redirect(StatusCode::MOVED_PERMANENTLY, &location)
         }
-        Answer::Malformed => Response::plain(StatusCode::BAD_REQUEST),
-        Answer::Forbidden => Response::plain(StatusCode::FORBIDDEN),
-        Answer::Missing => Response::plain(StatusCode::NOT_FOUND),
-    })
+        Ok(Answer::Malformed) => Response::plain(StatusCode::BAD_REQUEST),
+        Ok(Answer::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
+        Ok(Answer::Missing) => Response::plain(StatusCode::NOT_FOUND),
+        Err(error) => failure(error),
+    }
 }
 
 /// Takes `prefix` off `path`. The rest is empty or begins with a slash. `None` if `path` is not
@@ -196,39 +179,52 @@ fn below<'p>(path: &'p str, prefix: &str) -> Result<Option<&'p str>, BadPath> {
     }
 }
 
-/// Finds the file or folder that `path` names.
-fn locate_path(site: &Arc<Site>, request: &Request<'_>, path: &str) -> io::Result<Answer> {
-    if let Source::Embedded(pages) = &site.source {
-        let page = match Path::parse(path) {
-            Ok(path) => pages.get(path.canonical()),
-            Err(_) => return Ok(Answer::Malformed),
-        };
-        return Ok(page.map_or(Answer::Missing, |page| Answer::Resource(Arc::clone(page))));
+impl Wanted<'_> {
+    /// The key in the cache. The key of a name begins with a NUL, so it equals no request's path.
+    fn key(&self) -> Cow<'_, [u8]> {
+        match self {
+            Wanted::Path(path) => path.as_bytes().into(),
+            Wanted::Name(name) => [b"\0", *name].concat().into(),
+        }
     }
-    // The Accept field is read only when a listing is possible. Most requests are for files.
-    let form = match site.options.listing && path.ends_with('/') && wants_json(request) {
-        true => Form::Json,
-        false => Form::Html,
-    };
-    locate(site, path.as_bytes(), form, || {
-        Target::parse(path, site.options.hidden).map_err(|refusal| match refusal {
-            Refusal::Malformed => Answer::Malformed,
-            Refusal::Hidden => Answer::Missing,
-        })
-    })
+
+    /// The file or folder that is meant, or the answer if the name can mean none.
+    fn target(&self, hidden: bool) -> Result<Target, Answer> {
+        match self {
+            Wanted::Path(path) => Target::parse(path, hidden).map_err(|refusal| match refusal {
+                Refusal::Malformed => Answer::Malformed,
+                Refusal::Hidden => Answer::Missing,
+            }),
+            Wanted::Name(name) if name.contains(&0) => Err(Answer::Missing),
+            Wanted::Name(name) => Ok(Target {
+                name: name.to_vec(),
+                folder: false,
+            }),
+        }
+    }
+
+    /// The page inside the binary that is meant.
+    fn page(&self, pages: &HashMap<String, Arc<Resource>>) -> Answer {
+        let page = match self {
+            Wanted::Path(path) => match Path::parse(path) {
+                Ok(path) => pages.get(path.canonical()),
+                Err(_) => return Answer::Malformed,
+            },
+            Wanted::Name(name) => str::from_utf8(name).ok().and_then(|name| pages.get(name)),
+        };
+        page.map_or(Answer::Missing, |page| Answer::Resource(Arc::clone(page)))
+    }
 }
 
-/// Takes the cached entry of `key`, or loads the target that `parse` returns.
+/// Takes the cached entry of `wanted`, or asks the file system.
 #[inline]
-fn locate(
-    site: &Arc<Site>,
-    key: &[u8],
-    form: Form,
-    parse: impl FnOnce() -> Result<Target, Answer>,
-) -> io::Result<Answer> {
-    let now = osier::time::coarse_now();
+fn locate(site: &Arc<Site>, wanted: Wanted<'_>, request: &Request<'_>) -> io::Result<Answer> {
+    if let Source::Embedded(pages) = &site.source {
+        return Ok(wanted.page(pages));
+    }
+    let (key, now) = (wanted.key(), osier::time::coarse_now());
     let known = caches::known(site, |cache| {
-        cache.find(key).map(|known| (known.resource.clone(), known.checked))
+        cache.find(&key).map(|known| (known.resource.clone(), known.checked))
     });
     let previous = match known {
         Some((resource, checked)) if now.saturating_duration_since(checked) < FRESH => {
@@ -236,9 +232,14 @@ fn locate(
         }
         stale => stale.map(|(resource, _)| resource),
     };
-    let target = match parse() {
+    let target = match wanted.target(site.options.hidden) {
         Ok(target) => target,
         Err(answer) => return Ok(answer),
+    };
+    // The Accept field is read only when a listing is possible. Most requests are for files.
+    let form = match site.options.listing && target.folder && wants_json(request) {
+        true => Form::Json,
+        false => Form::Html,
     };
     let answer = match look(site, &target, form, Access::Cached, previous.as_ref()) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -256,10 +257,10 @@ fn locate(
                 resource: resource.clone(),
                 checked: now,
             };
-            caches::remember(site, |cache| cache.insert(key, remembered));
+            caches::remember(site, |cache| cache.insert(&key, remembered));
         }
         _ => drop(caches::known(site, |cache| {
-            cache.remove(key);
+            cache.remove(&key);
             Some(())
         })),
     }

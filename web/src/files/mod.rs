@@ -7,7 +7,7 @@
 //! let assets = Files::with("./assets", Options { listing: true, ..Options::default() })?;
 //! let router = Router::new()
 //!     .get("/hello", |_| "hello\n")
-//!     .nest("", assets.below("/assets"))
+//!     .mount("/assets", assets.handler())
 //!     .fallback(Files::open("./public")?.handler());
 //! osier::run(|| serve("127.0.0.1:8080", router))
 //! # ;
@@ -53,7 +53,7 @@ use self::caches::Seat;
 use self::encoded::Store;
 use self::resource::Resource;
 use self::root::Root;
-use crate::{Handler, Request, Response, Router, compress};
+use crate::{Handler, Request, Response, compress};
 
 /// Options for serving a folder.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,9 +76,10 @@ pub struct Options {
     /// the first such request. A file is not compressed within two seconds of a change. If a client
     /// accepts two codings equally, the denser one is used. On by default, from 1 KiB on.
     pub compress: Option<compress::Settings>,
-    /// Prefix that [`Files::answer`] takes off a path: with `/assets`, the root is `/assets/`.
-    /// Empty by default.
-    pub strip: String,
+    /// Prefix that [`Files::answer`] takes off a path: with `/assets`, the root is `/assets/`. An
+    /// empty prefix takes nothing off. Default: the [mount point](Request::mount_point) of the
+    /// request.
+    pub strip: Option<String>,
     /// `Cache-Control` of responses that carry a file or say that it has not changed (200, 206,
     /// 304). None by default.
     pub cache_control: Option<String>,
@@ -97,7 +98,7 @@ impl Default for Options {
             hidden: false,
             precompressed: true,
             compress: Some(compress::Settings::default()),
-            strip: String::new(),
+            strip: None,
             cache_control: None,
             headers: Vec::new(),
             cache: CacheLimits::default(),
@@ -192,7 +193,9 @@ impl Files {
     }
 
     fn of(source: Source, mut options: Options) -> io::Result<Files> {
-        options.strip.truncate(options.strip.trim_end_matches('/').len());
+        if let Some(prefix) = &mut options.strip {
+            prefix.truncate(prefix.trim_end_matches('/').len());
+        }
         let cache_control = options.cache_control.as_ref().map(|value| ("cache-control", value));
         let headers = options.headers.iter().map(|(name, value)| (name.as_str(), value));
         for (name, value) in headers.chain(cache_control) {
@@ -212,20 +215,10 @@ impl Files {
         })
     }
 
-    /// Makes a handler for [`Router::mount`] and [`Router::fallback`]. It responds by
-    /// [`Request::rest`], whatever [`Options::strip`] is.
+    /// Makes a handler that responds as [`Files::answer`], for [`Router::mount`](crate::Router::mount) and
+    /// [`Router::fallback`](crate::Router::fallback).
     pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static {
-        move |request| self.answer_below(request.mount_point(), request)
-    }
-
-    /// Makes a router that serves everything below `prefix`, for [`Router::nest`] at the empty
-    /// prefix.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `prefix` is neither empty nor begins with `/`.
-    pub fn below(self, prefix: &str) -> Router {
-        Router::new().mount(prefix, self.handler())
+        move |request| self.answer(request)
     }
 }
 

@@ -270,7 +270,7 @@ fn curl_undoes_every_coding() {
     let page = prose(3000);
     let embedded = Files::embedded([("/page", "text/html; charset=utf-8", &page[..])]);
     let router = Router::new()
-        .nest("", Files::open(folder.path()).unwrap().below("/files"))
+        .mount("/files", Files::open(folder.path()).unwrap().handler())
         .fallback(embedded.handler());
     let site = site(router);
     for coding in ["gzip", "br", "zstd"] {

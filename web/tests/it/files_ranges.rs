@@ -128,7 +128,7 @@ fn listings_as_json() {
             ..Options::default()
         };
         let files = Files::with(folder.path(), options).unwrap();
-        site(Router::new().nest("", files.below("/files")))
+        site(Router::new().mount("/files", files.handler()))
     };
     let site = serve(false);
     for (path, accept, is_json) in [
@@ -194,7 +194,7 @@ fn several_sites_in_one_process_keep_apart() {
             headers: vec![("x-site".into(), n.to_string())],
             ..Options::default()
         };
-        router = router.nest("", Files::with(folder.path(), options).unwrap().below(&format!("/{n}")));
+        router = router.mount(&format!("/{n}"), Files::with(folder.path(), options).unwrap().handler());
     }
     let site = site(router);
     for _ in 0..3 {
@@ -270,7 +270,7 @@ fn a_folder_is_a_handler_with_a_prefix_and_a_cache_control() {
     let folder = Folder::new();
     folder.write("a.txt", "text");
     let options = Options {
-        strip: "/assets/".into(),
+        strip: Some("/assets/".into()),
         cache_control: Some("max-age=60".into()),
         ..Options::default()
     };

@@ -238,7 +238,7 @@ fn files_are_mounted_like_any_handler() {
     ]);
     let router = Router::new()
         .nest("/site", Router::new().mount("/files", files.clone().handler()))
-        .nest("/other", files.clone().below("/b"))
+        .nest("/other", Router::new().mount("/b", files.clone().handler()))
         .fallback(files.handler());
     let client = Client::new(router);
     for path in ["/site/files/a.css", "/other/b/a.css", "/a.css"] {
