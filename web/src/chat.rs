@@ -102,6 +102,7 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub struct Chat(Arc<House>);
 
+/// The shared state of all clones of a [`Chat`].
 #[derive(Debug)]
 struct House {
     options: Options,
@@ -121,6 +122,7 @@ struct Shared {
     link: OnceLock<Link>,
 }
 
+/// The connection to the broker, and the fiber that relays its lines.
 #[derive(Debug)]
 struct Link {
     channel: pubsub::Room<RelayedLine>,
@@ -154,6 +156,7 @@ impl Payload for RelayedLine {
     }
 }
 
+/// A room's topic and history.
 #[derive(Debug)]
 struct Room {
     name: String,
@@ -364,6 +367,7 @@ struct Said {
     text: String,
 }
 
+/// The handler of one guest's WebSocket.
 struct Guest {
     name: String,
     house: Arc<House>,
@@ -375,6 +379,7 @@ struct Guest {
 }
 
 impl Guest {
+    /// Takes one line from the guest's allowance. Returns whether there was one.
     fn may_speak(&mut self) -> bool {
         let options = &self.house.options;
         let now = osier::time::coarse_now();
@@ -391,6 +396,7 @@ impl Guest {
     }
 }
 
+/// Sends a message to this guest only.
 fn notice(sender: &Sender, text: &str) {
     sender.send(json!({"is": "notice", "text": text}).to_string());
 }

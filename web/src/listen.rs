@@ -198,8 +198,8 @@ impl Listener {
 /// Listens on a Unix socket. The socket file of a dead server is replaced. A file of a live server,
 /// or one that is not a socket, is kept.
 pub(crate) fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    // Without the lock, the second of two servers that find a stale file would remove the first
-    // one's file.
+    // The lock serialises servers that find a stale file. Otherwise the second one would remove the
+    // first one's new file.
     let _turn = turn_in(path);
     let in_use = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,

@@ -50,6 +50,7 @@ pub struct RequestBody<'a> {
     ahead: Option<Box<Ahead>>,
 }
 
+/// Bytes read ahead by `preview`, and how many of them are read again.
 struct Ahead {
     bytes: Vec<u8>,
     at: usize,

@@ -22,8 +22,10 @@ pub struct Body {
     pub(crate) text: Option<bool>,
 }
 
+/// Code that writes a streamed body.
 pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Outlet) -> io::Result<()>>;
 
+/// Code that reads the request's body while it writes the response's.
 pub(crate) type Exchanger = Box<dyn FnOnce(&mut RequestBody<'_>, &mut dyn Outlet) -> io::Result<()>>;
 
 /// Several parts of a file. Each follows bytes of its own, and `tail` follows the last one.
@@ -39,6 +41,7 @@ pub(crate) struct FilePart {
     pub(crate) len: u64,
 }
 
+/// The sources of a body.
 pub(crate) enum Kind {
     Empty,
     Static(&'static [u8]),
@@ -182,6 +185,7 @@ impl Body {
         }
     }
 
+    /// The bytes of a body in memory; `None` for any other body.
     #[inline]
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         match &self.kind {

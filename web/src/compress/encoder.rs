@@ -31,6 +31,7 @@ const STREAM_WINDOW: u32 = 18;
 /// of it suffices.
 const KEPT_WINDOW: u32 = 22;
 
+/// An encoder of one coding that writes into a vector.
 pub(crate) enum Encoder {
     Brotli(Box<CompressorWriter<Vec<u8>>>),
     Zstd(ZstdEncoder<'static, Vec<u8>>),

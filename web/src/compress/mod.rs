@@ -249,6 +249,7 @@ fn encode(body: Body, coding: Coding) -> Result<Body, Body> {
     }
 }
 
+/// Encodes a body in memory, a large one on the pool for blocking work.
 fn whole<B: Send + 'static>(
     body: B,
     coding: Coding,

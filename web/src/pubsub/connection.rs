@@ -21,6 +21,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// closes, again and again, is thus retried ever more rarely.
 const STEADY: Duration = LONGEST_WAIT;
 
+/// An open connection to the broker.
 pub(super) struct Connection {
     pub(super) stream: Stream,
     pub(super) parser: Parser,

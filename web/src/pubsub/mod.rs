@@ -130,6 +130,7 @@ impl fmt::Debug for Options {
 #[derive(Clone)]
 pub struct Redis(Arc<Handle>);
 
+/// The owner of the two fibers, which it cancels when it is dropped.
 struct Handle {
     shared: Arc<Shared>,
     fibers: [JoinHandle<()>; 2],
@@ -141,6 +142,7 @@ impl Drop for Handle {
     }
 }
 
+/// The state that the fibers and all rooms share.
 struct Shared {
     options: Options,
     /// Random number of this process on the wire.
@@ -296,7 +298,7 @@ impl Shared {
     }
 }
 
-/// Runs the listener's fiber: reconnects for ever.
+/// Runs the listener's fiber: reconnects forever.
 fn listen(shared: &Shared) {
     let mut outage = Outage::none();
     let mut seen = wire::Seen::default();
@@ -364,6 +366,7 @@ fn receive(shared: &Shared, mut connection: Connection, outage: &mut Outage, see
     })
 }
 
+/// Publishes a received message locally, unless it is this process's own or a repetition.
 fn deliver(shared: &Shared, seen: &mut wire::Seen, name: &str, bytes: &[u8]) {
     let message = match wire::unpack(bytes) {
         Some((node, ..)) if node == shared.node => return, // was delivered locally by `publish`

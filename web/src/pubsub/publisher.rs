@@ -3,7 +3,7 @@
 //!
 //! A message without a reply is repeated on a new connection; receivers recognise the repetition by
 //! its number. A message is dropped if the broker rejects it, or if the broker closes [`FATAL_MAX`]
-//! new connections at it. Otherwise it would block all later messages for ever.
+//! new connections at it. Otherwise it would block all later messages forever.
 
 use std::collections::VecDeque;
 use std::{fmt, io};
@@ -21,6 +21,7 @@ const BATCH: usize = 128;
 /// restart.
 const FATAL_MAX: u32 = 5;
 
+/// The state of the publisher's fiber.
 struct Publisher<'s> {
     shared: &'s Shared,
     connection: Option<Connection>,
@@ -33,6 +34,7 @@ struct Publisher<'s> {
     fatal: u32,
 }
 
+/// Publishes the messages of `queue` until the fiber is cancelled.
 pub(super) fn run(shared: &Shared, mut queue: Subscriber<Outbound>) {
     let mut publisher = Publisher {
         shared,

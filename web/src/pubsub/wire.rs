@@ -16,8 +16,10 @@ const SEQUENCE_BYTES: usize = 8;
 /// Maximum processes whose last number is kept. A restarted process counts as a new one.
 const NODES_MAX: usize = 4096;
 
+/// The random number of a process.
 pub(super) type Node = [u8; NODE_BYTES];
 
+/// Encodes a message.
 pub(super) fn pack(node: &Node, sequence: u64, message: &[u8]) -> Arc<[u8]> {
     [MAGIC, &node[..], &sequence.to_be_bytes(), message].concat().into()
 }
@@ -58,6 +60,7 @@ pub(super) enum Received<'v> {
     Other,
 }
 
+/// Classifies a value of a subscribed connection.
 pub(super) fn received(value: &Value) -> Received<'_> {
     let Value::Array(parts) = value else {
         return Received::Other;

@@ -11,6 +11,7 @@ use super::names::Names;
 use super::shelves::Shelves;
 use crate::{Address, Stream};
 
+/// One backend of an upstream. Any worker may use it at any time.
 pub(super) struct Backend {
     pub(super) address: Address,
     /// The address as text.

@@ -29,6 +29,7 @@ pub struct Check {
     pub(super) fall: u32,
 }
 
+/// An HTTP check: the request, and the statuses that mean success.
 #[derive(Clone, Debug, PartialEq)]
 struct Http {
     path: String,
@@ -105,6 +106,7 @@ impl Check {
         self
     }
 
+    /// Checks the backend once.
     pub(super) fn run(&self, backend: &Backend) -> io::Result<()> {
         let deadline = osier::time::now().checked_add(self.limit);
         let stream = backend.dial(self.limit, deadline)?;
@@ -119,6 +121,7 @@ impl Check {
 }
 
 impl Http {
+    /// Sends the request. Returns the status of the response.
     fn run(&self, mut stream: &Stream, address: &Address) -> io::Result<u16> {
         let host = match (&self.host, address) {
             (Some(host), _) => host,

@@ -17,6 +17,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+/// The number of failures that puts a backend out, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
     pub(super) failures: u32,
@@ -42,6 +43,7 @@ impl Policy {
     }
 }
 
+/// Whether a backend takes a request now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admits {
     Yes,
@@ -50,6 +52,7 @@ pub(super) enum Admits {
     Trial,
 }
 
+/// The health of one backend.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     /// Consecutive failures of requests.

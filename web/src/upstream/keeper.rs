@@ -104,6 +104,7 @@ impl Rounds {
     }
 }
 
+/// Counts a check's result, and changes and logs the backend's health at a threshold.
 fn judge(upstream: &Inner, check: &Check, backend: &Backend, row: &mut i64, result: io::Result<()>) {
     *row = match result {
         Ok(()) => row.saturating_add(1).max(1),

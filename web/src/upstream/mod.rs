@@ -77,6 +77,7 @@ const BACKENDS_MAX: usize = 64;
 #[derive(Clone)]
 pub struct Upstream(Arc<Inner>);
 
+/// The state that all clones and leases of an upstream share.
 struct Inner {
     name: String,
     backends: Vec<Backend>,

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 /// a backend is down, and not every failure is worth a lookup.
 const DOUBTED: Duration = Duration::from_secs(1);
 
+/// The cache of one backend's name.
 pub(super) struct Names {
     every: Duration,
     known: Mutex<Known>,

@@ -15,6 +15,7 @@ use crate::Stream;
 /// Number of shelves. More workers than this share them.
 const SHELVES: usize = 16;
 
+/// The idle connections of one backend.
 pub(super) struct Shelves {
     /// Whether the backend is a Unix socket: see [`is_quiet`].
     local: bool,
@@ -55,8 +56,8 @@ impl Shelves {
     /// none. Connections past their time, and those with unexpected bytes or an end, are closed on
     /// the way and counted in `stale`.
     ///
-    /// With `trusting` a connection is accepted if the poller has not reported it, also over TCP:
-    /// the request can be repeated.
+    /// `trusting` accepts a connection that the poller has not reported, also over TCP: the request
+    /// can be repeated.
     pub(super) fn take(&self, now: Instant, trusting: bool, stale: &AtomicUsize) -> Option<Stream> {
         if self.count() == 0 {
             return None;
@@ -94,9 +95,9 @@ impl Shelves {
 /// Whether an idle connection is usable. A backend sends nothing between two requests: bytes, an
 /// end or an error make the connection unusable.
 ///
-/// With `trusting` it suffices that the worker's poller has not reported the connection. Over a
-/// Unix socket this is safe: the kernel refuses the request's first byte after an end that is not
-/// yet reported, so the request is repeated. Over TCP the request would be lost.
+/// `trusting` accepts a connection that the worker's poller has not reported. Over a Unix socket
+/// this is safe: the kernel refuses the request's first byte after an end that is not yet reported,
+/// so the request is repeated. Over TCP the request would be lost.
 pub(super) fn is_quiet(stream: &Stream, trusting: bool) -> bool {
     if trusting && stream.seen_readable() == Some(false) {
         return true;

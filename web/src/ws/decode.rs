@@ -60,6 +60,7 @@ pub(super) enum Event {
     Close(Close),
 }
 
+/// A decoder of one connection's frames, between two reads.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     /// First bytes of an incomplete header.
@@ -238,6 +239,7 @@ fn close(payload: &[u8]) -> Result<Close, Failure> {
     Ok(Close { code, reason })
 }
 
+/// Unmasks `bytes`, and rotates `mask` for the bytes that follow.
 fn unmask(bytes: &mut [u8], mask: &mut [u8; 4]) {
     let mut chunks = bytes.chunks_exact_mut(4);
     for chunk in &mut chunks {

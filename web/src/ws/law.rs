@@ -43,6 +43,7 @@ enum End {
     Failed(Failure),
 }
 
+/// The result does not depend on how the input is cut, and respects the limits.
 fn pieces_do_not_matter(data: &[u8]) {
     let sizes = sizes(data);
     let whole = decode([data], sizes);

@@ -102,6 +102,7 @@ pub trait Handler: 'static {
 #[derive(Clone)]
 pub struct Sender(Arc<Shared>);
 
+/// The state that all senders of a connection share.
 struct Shared {
     inlet: Inlet<Frame>,
     /// Close frame that found the queue full.
@@ -182,6 +183,7 @@ pub(super) struct Session<H: Handler> {
     is_close_reported: bool,
 }
 
+/// The phase of a connection. Each has its own deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Open,
