@@ -12,23 +12,24 @@
 //! # .unwrap();
 //! ```
 //!
-//! A handler reads its request, calls whatever blocks (sockets, sleeps, [`osier::unblock`]), and returns what
-//! [implements](IntoResponse) a response. A connection that waits for its next request holds no stack. Responses to
-//! pipelined requests go out in order and together; when a handler suspends, what has been answered before it goes out
-//! first. A handler whose client is gone is cancelled at its next suspension, unless its [`Route`] says otherwise.
+//! A handler reads its request, makes blocking calls (sockets, sleeps, [`osier::unblock`]), and
+//! returns any type that [implements](IntoResponse) a response. A connection that waits for its
+//! next request holds no stack. Responses to pipelined requests are sent in order and together.
+//! When a handler suspends, the responses before its own are sent first. A handler whose client is
+//! gone is cancelled at its next suspension, unless its [`Route`] has another setting.
 //!
 //! # What an application needs
 //!
 //! | to | see |
 //! |---|---|
-//! | read path, query, form and JSON by type | [`Request::params`], [`query_as`](Request::query_as), [`form`](Request::form), [`json`](Request::json); [`Json`] as an answer |
+//! | read path, query, form and JSON by type | [`Request::params`], [`query_as`](Request::query_as), [`form`](Request::form), [`json`](Request::json); [`Json`] as a response |
 //! | take files from a browser | [`Request::multipart`] and [`multipart`] |
 //! | read and set cookies | [`Request::cookie`], [`Response::cookie`] |
-//! | refuse what cannot be understood | [`Rejection`], by `?` |
-//! | do something around handlers | [`Router::wrap`], [`Route::wrap`], [`wrap`] |
-//! | share what all handlers use | [`Router::state`], [`Request::state`] |
-//! | give a whole prefix to one handler | [`Router::mount`]; [`files`], [`fastcgi`] and [`proxy`] have such |
-//! | call what blocks the thread (a database, a password hash) | [`osier::unblock`] |
+//! | refuse a malformed request | [`Rejection`], by `?` |
+//! | run code before and after handlers | [`Router::wrap`], [`Route::wrap`], [`wrap`] |
+//! | share state between handlers | [`Router::state`], [`Request::state`] |
+//! | give a whole prefix to one handler | [`Router::mount`]; [`files`], [`fastcgi`] and [`proxy`] have such handlers |
+//! | make calls that block the thread (a database, a password hash) | [`osier::unblock`] |
 //! | test without a socket | [`test::Client`] |
 //!
 //! ```
@@ -72,7 +73,8 @@
 //!
 //! # Features
 //!
-//! None is on by default: what is left is a router, requests and responses. `full` turns all of them on.
+//! No feature is on by default. The core is a router, requests and responses. `full` turns all
+//! features on.
 //!
 //! | feature | what it adds |
 //! |---|---|
@@ -92,20 +94,20 @@
 //!
 //! # Layout
 //!
-//! | room | idea |
+//! | module | contents |
 //! |---|---|
 //! | `listen` | addresses and listening sockets |
-//! | `conn` | a connection: idle without a stack, its output buffer, its upgrade after a 101 |
+//! | `conn` | a connection: its rest without a stack, its output buffer, its upgrade after a 101 |
 //! | `body` | the body of a request, the body of a response |
-//! | `response`, `request` | what a handler returns, and what it is given: fields, cookies, forms, typed extraction |
-//! | `router`, `wrap` | the handler of a path, and the functions around it |
-//! | `server` | accepting, bursts of requests, their responses, graceful shutdown |
-//! | `files`, `compress` | a folder as a handler; content codings |
-//! | `upstream`, `proxy`, `fastcgi` | groups of backends, and the handlers that pass requests to them |
+//! | `request`, `response` | the input and the result of a handler: fields, cookies, forms, typed extraction |
+//! | `router`, `wrap` | the handler of a path, and the functions around the handler |
+//! | `server` | accepting, bursts of requests, responses, graceful shutdown |
+//! | `files`, `compress` | a handler for a folder; content codings |
+//! | `upstream`, `proxy`, `fastcgi` | groups of backends, and the handlers that forward requests to them |
 //! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
 //! | `test` | a client without a socket |
 #![forbid(unsafe_code)]
-// Some parts of the core serve one feature each. Dead code is looked for with all features on.
+// Some parts of the core serve one feature each. The check for dead code runs with all features on.
 #![cfg_attr(not(feature = "full"), allow(dead_code))]
 
 mod body;
@@ -162,7 +164,7 @@ pub use router::route::Route;
 pub use server::served::Served;
 pub use server::{Connections, Listening, Server, ShutdownHandle, SocketFile, serve};
 
-/// The program of the README, compiled.
+/// The program of the README, compiled as a test.
 #[cfg(all(doctest, feature = "full"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,5 @@
-//! Out of descriptors: accepting backs off, says so, and goes on. Alone in its process, whose limit it lowers.
+//! A server without free descriptors: accepting pauses, the log says so, and the server goes on.
+//! The test lowers the limit of its process, so it has a process of its own.
 
 #[path = "it/common/mod.rs"]
 mod common;

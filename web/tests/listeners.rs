@@ -1,4 +1,5 @@
-//! Listeners that are opened before there is a runtime. Alone in its process: it counts threads.
+//! Listeners that are opened before there is a runtime. The test counts threads, so it has a
+//! process of its own.
 
 #[path = "it/common/mod.rs"]
 mod common;

@@ -1,6 +1,7 @@
-//! What an idle WebSocket in callback style costs beyond an idle connection: at most a kilobyte, as the system counts it.
+//! The memory of an idle WebSocket in callback style, beyond that of an idle connection: at most a
+//! kilobyte, as the system counts it.
 //!
-//! Alone in its process, so that nothing else is in the figure.
+//! The test has a process of its own, so that the figure includes nothing else.
 
 #[path = "it/common/mod.rs"]
 mod common;

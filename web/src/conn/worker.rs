@@ -2,7 +2,7 @@
 //! date, its connections.
 //!
 //! `worker`, `serve` and `upgrade` import each other: a worker holds the code that serves requests,
-//! which may upgrade a connection, which holds its worker. No other modules of this crate do so.
+//! which may upgrade a connection, which holds its worker.
 //!
 //! Only fibers of one worker touch the state of that worker, and a fiber never leaves its thread.
 //! Hence `Rc` and `Cell`. A fiber that is sent to a worker, with a new socket or to end the server,

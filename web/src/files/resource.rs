@@ -84,9 +84,9 @@ pub struct Variant {
 /// The place of the bytes.
 #[derive(Debug)]
 pub enum Content {
-    /// In memory.
+    /// Bytes in memory.
     Memory(Arc<Vec<u8>>),
-    /// In an open file.
+    /// An open file.
     Disk(Arc<File>),
 }
 

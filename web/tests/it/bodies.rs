@@ -1,4 +1,4 @@
-//! Bodies both ways: known lengths, chunks, `100 Continue`, streams, readers, files.
+//! Bodies in both directions: known lengths, chunks, `100 Continue`, streams, readers, files.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -1,4 +1,5 @@
-//! A broker that answers each command as a test says: for what a real one does not do on demand.
+//! A scripted broker. It replies to each command as a test says, so that a test can cause failures
+//! that a real broker does not have on demand.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +9,7 @@ use std::time::Instant;
 
 use osier_web::Address;
 
-/// Before the message itself: a mark, the process, the number.
+/// Bytes before the message itself: a mark, the process, the number.
 const BEFORE_MESSAGE: usize = 4 + 16 + 8;
 
 pub struct Scripted {
@@ -17,16 +18,16 @@ pub struct Scripted {
 }
 
 struct Shared {
-    /// When each connection was taken.
+    /// When each connection was accepted.
     connections: Mutex<Vec<Instant>>,
-    /// What [`Command::usual`] has taken, each number once.
+    /// Messages that [`Command::usual`] has received, each number once.
     published: Mutex<Vec<Vec<u8>>>,
     ended: AtomicBool,
 }
 
 pub enum Reply {
     Say(Vec<u8>),
-    /// And nothing after it.
+    /// The last bytes. The connection ends after them.
     Last(Vec<u8>),
     HangUp,
 }
@@ -53,7 +54,7 @@ impl Command<'_> {
         &self.words
     }
 
-    /// The message, of a `PUBLISH`.
+    /// The message of a `PUBLISH`.
     pub fn payload(&self) -> Option<&[u8]> {
         match self.words() {
             [b"PUBLISH", _, bytes] => Some(&bytes[BEFORE_MESSAGE..]),
@@ -61,7 +62,7 @@ impl Command<'_> {
         }
     }
 
-    /// What a broker answers on which nobody else is.
+    /// The reply of a broker with only one client.
     pub fn usual(&self) -> Reply {
         match self.words() {
             [b"PUBLISH", _, bytes] => {
@@ -113,7 +114,7 @@ impl Scripted {
         self.shared.connections.lock().unwrap().clone()
     }
 
-    /// The messages taken, in order.
+    /// The received messages, in order.
     pub fn published(&self) -> Vec<String> {
         let published = self.shared.published.lock().unwrap();
         let text = |bytes: &Vec<u8>| String::from_utf8_lossy(&bytes[BEFORE_MESSAGE..]).into_owned();
@@ -144,7 +145,7 @@ fn serve(stream: &TcpStream, shared: &Shared, answer: &dyn Fn(&Command<'_>) -> R
     }
 }
 
-/// The next command; `None` at the end of the connection.
+/// Reads the next command. `None` at the end of the connection.
 fn command(reader: &mut impl BufRead) -> Option<Vec<Vec<u8>>> {
     let count = number(reader, "*")?;
     let mut words = Vec::new();

@@ -1,4 +1,4 @@
-//! The chat over raw WebSockets: what guests see of each other, and what they may not do.
+//! The chat over raw WebSockets: what guests see of each other, and what is refused.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

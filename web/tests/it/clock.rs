@@ -1,4 +1,5 @@
-//! Timeouts of connections on a virtual clock: server and clients are fibers of one runtime, and no test waits.
+//! The timeouts of connections on a virtual clock. Server and clients are fibers of one runtime, so
+//! no test waits.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Compressed answers of handlers: they decode to what the handler wrote, and nothing waits in the encoder.
+//! Compressed responses of handlers: they decode to the handler's bytes, and no bytes wait in the
+//! encoder.
 
 use std::io::Read;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! An independent client.
+//! The server with curl, an independent client.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

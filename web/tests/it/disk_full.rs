@@ -1,4 +1,5 @@
-//! A disk that is full: whoever uploads gets 500, the log names the folder, nothing half-written is left, and the server goes on.
+//! Uploads to a full disk: the client gets 500, the log names the folder, no partial file is left,
+//! and the server goes on.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,5 @@
-//! What a request holds, by type: path, query, form, JSON, cookies, state; and how each mistake is answered.
+//! Reading a request by type: path, query, form, JSON, cookies, state, and the response to each
+//! mistake.
 
 use std::collections::HashMap;
 use std::io::{self, Cursor};
@@ -224,7 +225,7 @@ fn json_is_read_and_written_by_type() {
     }
 }
 
-/// What nests deeper than any honest document ends as an error, on the small stack of a fiber.
+/// A document that nests deeper than any honest one gives an error, on the small stack of a fiber.
 #[test]
 fn deep_json_is_refused() {
     let read = |request: &mut Request<'_>| request.json::<serde_json::Value>().map(|_| "read");
@@ -485,7 +486,7 @@ fn a_second_state_of_a_type_is_refused() {
     let _ = Router::new().state(1_u32).state(2_u32);
 }
 
-/// The same functions over a connection: a body that drips in, and one that stops.
+/// The same functions over a connection: a body in small pieces, and one that stops.
 #[test]
 fn json_comes_over_a_connection_in_pieces() {
     let site = site(Router::new().post("/", |request: &mut Request<'_>| {

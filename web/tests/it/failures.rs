@@ -1,4 +1,4 @@
-//! Handlers that fail, and clients that are gone while a handler works.
+//! Handlers that fail, and clients that leave while a handler works.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

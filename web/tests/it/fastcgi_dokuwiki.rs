@@ -1,4 +1,5 @@
-//! A real application end to end: Debian's DokuWiki behind php-fpm, run from a copy, used as a browser would.
+//! A real application end to end: a copy of Debian's DokuWiki behind php-fpm, used as a browser
+//! would.
 
 use std::fs;
 use std::io;
@@ -14,7 +15,7 @@ use testkit::php::{Fpm, Listen};
 const PACKAGE: &str = "/usr/share/dokuwiki";
 const CONFIG: &str = "/etc/dokuwiki";
 
-/// What the package asks of its administrator: files in one place.
+/// The setting that the package demands of its administrator: files in one place.
 const PRELOAD: &str = "<?php
 if(!defined('DOKU_MAIN_CONF')) define('DOKU_MAIN_CONF', dirname(__DIR__).'/conf/');
 if(!defined('DOKU_CONF')) define('DOKU_CONF', dirname(__DIR__).'/conf/');

@@ -1,4 +1,5 @@
-//! The FastCGI handler's sending, waiting and connections, against an application that reads late, never, or dies.
+//! The FastCGI handler's sending, waiting and connections, with a backend that reads late, reads
+//! never, or dies.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};

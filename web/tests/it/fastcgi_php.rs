@@ -1,4 +1,4 @@
-//! The FastCGI handler in front of a real php-fpm.
+//! The FastCGI handler with a real php-fpm.
 
 use std::path::Path;
 use std::time::Duration;

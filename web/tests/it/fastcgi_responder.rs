@@ -1,4 +1,5 @@
-//! The FastCGI handler against an application that answers in every odd way: pieces, early and missing ends, floods, silence.
+//! The FastCGI handler with a backend that responds in unusual ways: in pieces, with early or
+//! missing ends, with floods, with silence.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! Files compressed on the way: who gets which form, and that forms, tags, ranges and conditions are never mixed up.
+//! Files that the server compresses: which client gets which form, and that forms, tags, ranges and
+//! conditional fields are never mixed up.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

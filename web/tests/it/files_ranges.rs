@@ -1,4 +1,4 @@
-//! Several ranges of a file, listings as JSON, and files that are not named by the request's path.
+//! Several ranges of a file, listings as JSON, and files that the request's path does not name.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! Several requests on one connection: order, what is flushed when, and when the connection ends.
+//! Several requests on one connection: their order, the times of flushes, and the end of the
+//! connection.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! From listening to the last connection: shutdown, spreading over workers, limits on connections, the access log.
+//! A server from listening to its last connection: graceful shutdown, distribution over workers,
+//! the limit of connections, the access log.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, mpsc};

@@ -1,7 +1,9 @@
-//! The web framework from outside: bytes over real sockets, and what an application sees.
+//! Tests of the web framework from outside: bytes over real sockets, and the view of an
+//! application.
 //!
-//! A module for each capability. The tests share a process: each has its own server, port and folder. What needs a process
-//! of its own (limits of descriptors, threads and memory that are counted) is a file beside this folder.
+//! There is a module for each capability. The tests share a process, and each has its own server,
+//! port and folder. A test that needs a process of its own (because it limits or counts
+//! descriptors, threads or memory) is a file beside this folder.
 
 mod broker;
 mod common;

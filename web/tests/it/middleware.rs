@@ -1,4 +1,4 @@
-//! Functions around handlers: their order, what they may do, and what they are around.
+//! Functions around handlers: their order, their powers, and the requests that they apply to.
 
 use std::collections::HashSet;
 use std::sync::Arc;

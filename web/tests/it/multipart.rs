@@ -1,4 +1,5 @@
-//! Forms in parts, over the test client, over connections, and from curl; and what is left on the disk.
+//! Multipart forms from the test client, over connections, and from curl, and the files that they
+//! leave on the disk.
 
 use std::fs;
 use std::io::{Cursor, Read};

@@ -1,4 +1,4 @@
-//! Which fields a proxy passes on in each direction, and what it adds.
+//! The fields that a proxy forwards in each direction, and those that it adds.
 
 use std::io::{Read, Write};
 

@@ -1,5 +1,5 @@
-//! What a proxy makes of backends that lie about framing, break off or say strange things, and of clients that try to slip
-//! something past it.
+//! A proxy with backends that send wrong framing, break off or send malformed responses, and with
+//! clients that try to smuggle a request.
 
 use std::sync::mpsc;
 
@@ -341,8 +341,8 @@ fn bytes_behind_an_answer_are_nobody_s() {
     }
 }
 
-/// What a client must not get past the proxy: refused by the strict parser, or made harmless. Only heads of one request each
-/// may arrive at the backend.
+/// Requests that a client must not smuggle through the proxy. The strict parser refuses them, or
+/// the proxy makes them harmless. Only heads of one request each may reach the backend.
 #[test]
 fn smuggled_requests_do_not_reach_the_backend() {
     let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
@@ -391,7 +391,8 @@ fn smuggled_requests_do_not_reach_the_backend() {
     }
 }
 
-/// Allowed, and read in only one way behind: each request arrives once, framed by one field.
+/// Requests that are allowed, and that a backend reads in only one way: each request arrives once,
+/// framed by one field.
 #[test]
 fn what_may_pass_is_framed_anew() {
     let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");

@@ -1,5 +1,5 @@
-//! Real backends behind the proxy: nginx with files, and a server on Node's `http`. Both are started here on ports of their
-//! own and stopped by their process ids.
+//! A proxy with real backends: nginx with files, and a server on Node's `http`. The tests start
+//! both on their own ports and stop them by their process ids.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use tungstenite::Message;
 
 const MIB: usize = 1 << 20;
 
-/// On two workers, with bodies of any length.
+/// Serves on two workers, with bodies of any length.
 fn serve(proxy: Proxy) -> Site {
     let limits = Limits {
         body: u64::MAX,

@@ -1,4 +1,5 @@
-//! Behind a balancer: the address that is told counts, but only from whom it may come.
+//! The PROXY protocol: the client address that a balancer sends counts, but only from a trusted
+//! balancer.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr};

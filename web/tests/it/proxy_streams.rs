@@ -1,5 +1,5 @@
-//! Bodies through a proxy, in both directions and at the same time; timeouts, retries, clients that leave, clients that are
-//! slow.
+//! Bodies through a proxy, in both directions and at the same time: timeouts, retries, clients that
+//! leave, slow clients.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -19,7 +19,7 @@ fn serve(proxy: Proxy) -> Site {
     site(Router::new().fallback(proxy.handler()))
 }
 
-/// With bodies of any length.
+/// Serves with bodies of any length.
 fn serve_large(proxy: Proxy) -> Site {
     let limits = Limits {
         body: u64::MAX,
@@ -29,14 +29,14 @@ fn serve_large(proxy: Proxy) -> Site {
     site_with(1, server, |server| server.bind("127.0.0.1:0"))
 }
 
-/// Bytes that show where they belong.
+/// Makes bytes that show their place.
 fn pattern(count: usize) -> Vec<u8> {
     (0..count)
         .map(|i| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7])
         .collect()
 }
 
-/// Sends back what comes, while it comes.
+/// A backend that returns the body while it arrives.
 fn echo() -> Backend {
     Backend::start(|_, conn| {
         let Some(asked) = conn.head() else { return };
@@ -283,7 +283,8 @@ fn a_download_of_64_mib_is_whole_in_every_framing() {
     }
 }
 
-/// What a client does not read waits at the backend, beyond a bound; what fits in it is taken from the backend at once.
+/// Bytes that a client does not read stay at the backend beyond a bound. Bytes within the bound are
+/// taken from the backend at once.
 #[test]
 fn a_slow_client_holds_the_backend_only_for_what_is_beyond_the_bound() {
     let backend = Backend::start(|_, conn| {
@@ -452,7 +453,8 @@ fn a_client_that_leaves_cancels_its_request() {
     }
 }
 
-/// A backend whose connections are closed by it after the first answer, at the moment of the second request.
+/// A backend that closes each connection after the first response, at the moment of the second
+/// request.
 fn forgetful() -> Backend {
     Backend::start(|number, conn| {
         conn.request();
@@ -627,8 +629,9 @@ fn a_unix_socket_is_a_backend_too() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// The end of a kept connection and the next request come in one turn of the loop, so nobody has told of the end: the request is
-/// sent again whatever it is, as not one byte of it was taken.
+/// The end of a kept connection and the next request happen in one turn of the loop, so the proxy
+/// does not know of the end. The request is sent again, whatever its method is, because the backend
+/// took no byte of it.
 #[test]
 fn a_kept_unix_connection_that_ends_unheard_costs_no_request() {
     let path = std::env::temp_dir().join(format!("osier-unheard-{}.sock", std::process::id()));
@@ -781,8 +784,8 @@ fn continue_waits_for_the_answers_before_it() {
     assert!(site.log.lock().unwrap().is_empty(), "{:?}", site.log);
 }
 
-/// A backend that sends so many bytes of the pattern, saying that there are `length`, and ends the connection where it sends
-/// fewer.
+/// A backend that sends the first `sent` bytes of the pattern, announces `length`, and ends the
+/// connection if it sends fewer.
 fn patterned(length: usize, sent: usize) -> Backend {
     let body = pattern(sent);
     Backend::start(move |_, conn| {
@@ -796,7 +799,8 @@ fn patterned(length: usize, sent: usize) -> Backend {
     })
 }
 
-/// What the client takes at once does not pass through memory of ours, what it does not is read ahead, and then it keeps up again.
+/// Bytes that the client takes at once are spliced and do not pass through the proxy's memory.
+/// Other bytes are read ahead. When the client keeps up again, bytes are spliced again.
 #[test]
 fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place() {
     let length = 24 * MIB + 4321;
@@ -828,7 +832,7 @@ fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place() {
     });
 }
 
-/// What the backend has sent reaches a client that was slow, also when the backend sends nothing more for now.
+/// Bytes that the backend has sent reach a client that was slow, even if the backend then pauses.
 #[test]
 fn nothing_is_held_back_while_the_backend_pauses() {
     const PART: usize = 6 * MIB;

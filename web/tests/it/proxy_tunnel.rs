@@ -1,4 +1,5 @@
-//! Connections that leave HTTP through a proxy: only when the backend has agreed, and until both directions have ended.
+//! Upgraded connections through a proxy: a tunnel begins only when the backend agrees, and lasts
+//! until both directions have ended.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -126,7 +127,8 @@ fn bytes_right_behind_the_switch_arrive_in_both_directions() {
     eventually("the backend has them", || backend.open() == 0);
 }
 
-/// Without a 101 the bytes behind an upgrade are the next request, parsed as strictly as any.
+/// The bytes behind an upgrade request that got no 101 are the next request. The proxy parses them
+/// as strictly as any.
 #[test]
 fn nothing_is_tunnelled_before_the_backend_has_agreed() {
     let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno");
@@ -214,7 +216,7 @@ fn a_server_that_shuts_down_lets_a_tunnel_end() {
     assert_eq!(site.ended.recv_timeout(PATIENCE).unwrap(), 0, "nothing had to be cut");
 }
 
-/// Nobody can tell an end of sending from a peer that has left.
+/// A peer that has ended its sending direction cannot be told from one that has left.
 #[test]
 fn a_tunnel_that_is_closed_halfway_and_silent_is_ended_sooner_than_an_idle_one() {
     let cut = Duration::from_secs(1);

@@ -1,5 +1,6 @@
-//! Rooms over a real Redis server: several processes, a broker that dies and comes back, and what nobody may notice of it. What a
-//! real one does not do on demand, a scripted one does.
+//! Chat rooms over a real Redis server: several processes, and a broker that dies and comes back
+//! while each room goes on within its process. A scripted broker causes the failures that a real one
+//! does not have on demand.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! A FastCGI application that does as its script says, on threads and sockets of std, with a record layer of its own.
+//! A scripted FastCGI backend, on threads and sockets of std, with its own record layer.
 #![allow(dead_code)] // each test file uses its part
 
 use std::collections::HashMap;
@@ -48,7 +48,7 @@ pub fn end(app_status: u32, protocol_status: u8) -> Vec<u8> {
     record(END, 1, &content, 0)
 }
 
-/// A whole answer.
+/// A whole response.
 pub fn answer(output: &[u8]) -> Vec<u8> {
     [stdout(output), record(STDOUT, 1, b"", 0), end(0, 0)].concat()
 }
@@ -65,17 +65,17 @@ enum Socket {
 /// A connection from the server.
 pub struct Conn {
     socket: Socket,
-    /// How many came before it.
+    /// Number of earlier connections.
     pub number: usize,
     received: Vec<u8>,
 }
 
-/// What a request begins with.
+/// The beginning of a request.
 #[derive(Debug, Default, Clone)]
 pub struct Opening {
     pub keep: bool,
     pub params: HashMap<String, String>,
-    /// How often each name was there.
+    /// Every parameter name, repeated as it was received.
     pub names: Vec<String>,
 }
 
@@ -330,7 +330,7 @@ impl Drop for Folder {
     }
 }
 
-/// For what must time out.
+/// A time for events that must time out.
 pub const SHORT: Duration = Duration::from_millis(150);
 
 pub fn folder() -> Folder {

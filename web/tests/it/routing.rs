@@ -1,4 +1,4 @@
-//! What the router answers by itself, and what handlers see of the request.
+//! The router's own responses, and the request as handlers see it.
 
 use crate::common::site;
 use osier_web::{

@@ -1,5 +1,6 @@
-//! What is kept for a peer that does not take it is bounded: seen by how many bytes the other side could send. All sockets
-//! are Unix sockets, in which the kernel keeps a quarter of a MiB and no more.
+//! The memory for a peer that does not read is bounded. The tests measure how many bytes the other
+//! side can send. All sockets are Unix sockets, in which the kernel buffers at most a quarter of a
+//! MiB.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,13 +19,14 @@ use osier_web::{Limits, Router, Server};
 
 const MIB: usize = 1 << 20;
 
-/// What is to be sent.
+/// Bytes to send in all.
 const ALL: usize = 48 * MIB;
 
-/// The most of it that may be on the way: [`AHEAD`], what one call moves, and the kernel's part on both sides.
+/// Most bytes that may be under way: [`AHEAD`], those that one call moves, and the kernel's buffers
+/// on both sides.
 const BOUND: usize = 2 * MIB;
 
-/// What a proxy reads ahead of its client, its own default.
+/// Default of the bytes that a proxy reads ahead of its client.
 const AHEAD: usize = 256 << 10;
 
 /// The site, on a Unix socket in `folder`; and a client of it.
@@ -67,7 +69,7 @@ impl Gauge {
         }
     }
 
-    /// How many bytes were taken when no more are.
+    /// Waits until no more bytes are taken. Returns how many were.
     fn standstill(&self) -> usize {
         let (mut last, mut since) = (0, Instant::now());
         while last == 0 || since.elapsed() < Duration::from_millis(500) {
@@ -110,8 +112,8 @@ fn chunk(piece: &[u8]) -> Vec<u8> {
     [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()
 }
 
-/// What follows `head` waits with its sender while the client does not read; again after some has been read; and nothing is
-/// lost by it.
+/// The bytes after `head` wait at their sender while the client does not read, and again after it
+/// has read some. No byte is lost.
 fn is_held_back(gauge: &Gauge, client: &UnixStream, head: &str) {
     let sent = gauge.standstill();
     assert!(sent < BOUND, "{sent} bytes are on the way, after {head:?}");
@@ -125,7 +127,7 @@ fn is_held_back(gauge: &Gauge, client: &UnixStream, head: &str) {
     assert_eq!(drain(client, ALL - 8 * MIB), ALL - 8 * MIB, "after {head:?}");
 }
 
-/// Neither what is spliced, nor what is read ahead, nor a tunnel.
+/// Bytes wait at the backend, whether they are spliced, read ahead, or tunnelled.
 #[test]
 fn a_proxied_answer_waits_in_the_backend_for_a_client_that_does_not_read() {
     let known = format!("HTTP/1.1 200 OK\r\nContent-Length: {ALL}\r\n\r\n");
@@ -185,7 +187,7 @@ fn fastcgi(folder: &Folder, app: &Responder) -> (Site, UnixStream) {
     serve(folder, Router::new().fallback(handler.handler()))
 }
 
-/// As the application sends it.
+/// A backend that sends `head`.
 fn answering(folder: &Path, head: &'static str, gauge: &Gauge) -> Responder {
     let gauge = gauge.clone();
     Responder::unix(folder, move |conn| {

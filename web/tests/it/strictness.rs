@@ -1,4 +1,5 @@
-//! What is refused: limits, and the shapes by which requests are smuggled. The whole table of shapes is osier-http's.
+//! Requests that are refused: beyond limits, or in the shapes of request smuggling. `osier-http`
+//! tests the whole table of shapes.
 
 use std::io::Read;
 

@@ -1,4 +1,4 @@
-//! The client without a socket: whatever a handler may answer comes back as over a connection.
+//! The client without a socket: every kind of response arrives as it does over a connection.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read};

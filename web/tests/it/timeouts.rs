@@ -1,4 +1,5 @@
-//! Clients that are slow: each timeout with a short setting and no upper bound but the tests' patience.
+//! Slow clients: each timeout with a short setting. The only upper bound is the patience of the
+//! tests.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +11,7 @@ use osier_web::{Request, Router, Server, Timeouts};
 
 const SHORT: Duration = Duration::from_millis(200);
 
-/// For what the client has to be quicker than: a test may be held up for long on a busy machine.
+/// A timeout that a client must beat. It is long, because a busy machine may hold up a test.
 const MEDIUM: Duration = Duration::from_secs(3);
 
 /// One of the timeouts is short, the others are longer than any test.

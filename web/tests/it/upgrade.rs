@@ -1,4 +1,5 @@
-//! Connections that stop being HTTP, and responses that read while they write.
+//! Connections that leave HTTP, and responses whose handler reads the request's body while it
+//! writes.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,5 @@
-//! Leases of connections to groups of backends: which backend, which connection, and what failures do.
+//! Leases of connections to groups of backends: the choice of backend and connection, and the
+//! effect of failures.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! Clients that are not ours: Python's `websockets` and npm's `ws`, against both styles.
+//! WebSocket clients of other projects, Python's `websockets` and npm's `ws`, with both styles of
+//! session.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

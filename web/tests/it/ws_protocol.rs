@@ -1,6 +1,7 @@
-//! The protocol as a table, over raw TCP, against both styles: framing, pings, reserved bits, opcodes, fragmentation, UTF-8,
-//! closing, sizes. The cases are those of the Autobahn suite's chapters 1 to 7 and 9, written afresh; each row is what a client
-//! sends and what it must get.
+//! The WebSocket protocol as a table, over raw TCP, with both styles of session: framing, pings,
+//! reserved bits, opcodes, fragmentation, UTF-8, closing, sizes. The cases are those of chapters 1
+//! to 7 and 9 of the Autobahn suite, written anew. Each row is what a client sends and what it must
+//! get.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! What the two styles do beside the protocol: wait for others too, ping, hold back, end, and take little memory.
+//! The two styles of WebSocket session beside the protocol: waiting for other events, pings,
+//! backpressure, ends, and low use of memory.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};

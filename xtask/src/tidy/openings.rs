@@ -21,7 +21,7 @@ const LIMITS: Limits = &[
     ("runtime", 4),
     ("server", 33),
     ("testkit", 3),
-    ("web", 109),
+    ("web", 78),
 ];
 
 /// The first words of relative clauses.

@@ -1,4 +1,4 @@
-//! A folder of a test's own, bytes to put in it, and what undoes compression.
+//! A test's own folder, content for it, and decompression.
 
 use std::io::Read;
 

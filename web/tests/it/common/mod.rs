@@ -1,4 +1,4 @@
-//! A server on loopback and a client that sends bytes and reads replies; every test file uses it.
+//! A server on loopback, and a client that sends bytes and reads responses, for all tests.
 #![allow(dead_code)] // each test file uses its part
 
 pub mod backend;
@@ -14,26 +14,26 @@ pub use testkit::eventually;
 
 use osier_web::{Connections, Handler, Server, ShutdownHandle};
 
-/// What a test waits for at most, for anything.
+/// Longest wait of a test for anything.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A running server; stopped when dropped.
+/// A running server. Its drop stops it.
 pub struct Site {
     pub addr: SocketAddr,
     pub stop: ShutdownHandle,
     pub log: Arc<Mutex<Vec<String>>>,
     pub connections: Connections,
-    /// Gives what `Listening::run` has returned.
+    /// Receives the result of `Listening::run`.
     pub ended: mpsc::Receiver<usize>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// A router, or a function, on one worker.
+/// Starts a router, or a function, on one worker.
 pub fn site(handler: impl Into<Handler>) -> Site {
     site_with(1, Server::new(handler), |server| server.bind("127.0.0.1:0"))
 }
 
-/// A configured server on `workers` workers.
+/// Starts a configured server on `workers` workers.
 pub fn site_with(
     workers: usize,
     server: Server,
@@ -70,7 +70,7 @@ impl Site {
         Client::new(TcpStream::connect(self.addr).expect("the server listens"))
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a connection of its own.
     pub fn ask(&self, request: &str) -> Reply {
         let mut client = self.connect();
         client.send(request);
@@ -95,7 +95,8 @@ impl Drop for Site {
     }
 }
 
-/// Waits until the server has read all that was sent to it over IPv4, so that what is sent next comes to it as a piece of its own.
+/// Waits until the server has read everything that was sent over IPv4, so that the next bytes
+/// arrive as a piece of their own.
 pub fn taken(client: &TcpStream) {
     let name = |address: std::io::Result<SocketAddr>| match address.expect("it is connected") {
         SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_ne_bytes(v4.ip().octets()), v4.port()),
@@ -104,7 +105,8 @@ pub fn taken(client: &TcpStream) {
     let (ours, theirs) = (name(client.local_addr()), name(client.peer_addr()));
     eventually("the server has read what was sent", || {
         let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux tells of its sockets");
-        // Of a socket: to whom, the state, and the bytes that were not acknowledged and not read.
+        // The fields of a socket: its peer, its state, and the bytes that are not acknowledged and
+        // not read.
         let queues = |from: &str, to: &str| {
             table.lines().find_map(|line| {
                 let words: Vec<&str> = line.split_whitespace().take(5).collect();
@@ -120,7 +122,7 @@ pub fn taken(client: &TcpStream) {
 /// A connection of a test.
 pub struct Client {
     pub stream: TcpStream,
-    /// Received and not yet part of a reply.
+    /// Received bytes that are not yet part of a reply.
     buffer: Vec<u8>,
 }
 
@@ -159,7 +161,7 @@ impl Client {
         self.stream.write_all(bytes.as_ref()).expect("the server takes it");
     }
 
-    /// Sends what the server may no longer want.
+    /// Sends bytes that the server may refuse.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.stream.write_all(bytes.as_ref()).is_ok()
     }
@@ -214,7 +216,7 @@ impl Client {
         }
     }
 
-    /// The head of the next reply: its status and its text.
+    /// Reads the head of the next reply: its status and its text.
     pub fn head(&mut self) -> (u16, String) {
         let mut head = String::new();
         loop {
@@ -229,7 +231,7 @@ impl Client {
         (status.unwrap_or_else(|| panic!("not a head: {head:?}")), head)
     }
 
-    /// The next reply, framed as it says.
+    /// Reads the next reply in its own framing.
     pub fn reply(&mut self) -> Reply {
         let (status, head) = self.head();
         let mut reply = Reply {
@@ -251,7 +253,7 @@ impl Client {
         reply
     }
 
-    /// The data of all chunks up to the last.
+    /// Reads the data of all chunks up to the last.
     pub fn chunks(&mut self) -> Vec<u8> {
         let mut data = Vec::new();
         loop {
@@ -265,7 +267,7 @@ impl Client {
         }
     }
 
-    /// Everything up to the end of the connection.
+    /// Reads everything up to the end of the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut piece = [0; 16384];
         loop {
@@ -279,12 +281,13 @@ impl Client {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Asserts that nothing more comes but the end.
+    /// Asserts that the connection ends without further bytes.
     pub fn expect_end(&mut self) {
         assert_eq!(String::from_utf8_lossy(&self.rest()), "");
     }
 
-    /// Whether nothing comes within `time`; for what must not happen, so a slow machine can only make it pass.
+    /// Whether no byte arrives within `time`. It is for events that must not happen, so a slow
+    /// machine can only make it pass.
     pub fn is_quiet_for(&mut self, time: Duration) -> bool {
         self.stream.set_read_timeout(Some(time)).unwrap();
         let mut byte = [0];

@@ -1,4 +1,5 @@
-//! A WebSocket client that sends whatever bytes a test wants and takes frames apart; it knows nothing of the server's code.
+//! A WebSocket client that sends any bytes that a test wants and decodes frames. It uses none of
+//! the server's code.
 #![allow(dead_code)] // each test file uses its part
 
 use std::io::{Read, Write};

@@ -1,18 +1,19 @@
-//! The framing, UTF-8, close and fragmentation cases: what a client sends, and what it must get. The parent module has the encoder,
-//! `masked`; the fuzzer's seeds are written from this table too.
+//! The cases of framing, UTF-8, closing and fragmentation: what a client sends, and what it must
+//! get. The parent module has the encoder, `masked`. The seeds of the fuzzer are written from this
+//! table too.
 
 use super::masked;
 
 /// A frame of the server: its first byte and its payload.
 pub type Frame = (u8, Vec<u8>);
 
-/// What must come back.
+/// The expected reply.
 pub enum Want {
-    /// These frames, and then the connection is open: it echoes.
+    /// These frames. Then the connection is still open and echoes.
     Frames(Vec<Frame>),
     /// These frames, then a close frame with the code, then the end.
     Close(Vec<Frame>, u16),
-    /// Whether a close frame comes first or not: the end.
+    /// The end, with or without a close frame before.
     Empty,
 }
 
