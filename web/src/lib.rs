@@ -107,8 +107,6 @@
 //! | `ws`, `sse`, `pubsub`, `chat` | WebSockets, server-sent events, topics between processes, a chat room |
 //! | `test` | a client without a socket |
 #![forbid(unsafe_code)]
-// Some parts of the core serve one feature each. The check for dead code runs with all features on.
-#![cfg_attr(not(feature = "full"), allow(dead_code))]
 
 mod body;
 #[cfg(feature = "chat")]

@@ -130,6 +130,10 @@ impl<'a> RequestBody<'a> {
         self.client.peer()
     }
 
+    #[cfg_attr(
+        not(feature = "fastcgi"),
+        allow(dead_code, reason = "only a log of FastCGI outlives the request")
+    )]
     pub(crate) fn worker(&self) -> &Rc<Worker> {
         self.client.worker
     }
@@ -160,11 +164,13 @@ impl<'a> RequestBody<'a> {
     /// The connection's output, for an interim response, which leaves at the latest when the
     /// connection's own fiber suspends. The client must have been [invited](RequestBody::invite)
     /// before the body is passed to another fiber.
+    #[cfg(feature = "proxy")]
     pub(crate) fn output(&self) -> &'a Output<'a> {
         self.output
     }
 
     /// Whether received bytes of the body, or perhaps only of its framing, are unread.
+    #[cfg(feature = "proxy")]
     pub(crate) fn has_received(&self) -> bool {
         self.ahead.is_some() || (!self.unread.is_empty() && !self.is_done())
     }

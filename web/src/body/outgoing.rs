@@ -56,6 +56,7 @@ pub(crate) enum Kind {
         offset: u64,
         len: u64,
     },
+    #[cfg_attr(not(feature = "files"), allow(dead_code, reason = "only files have ranges"))]
     FileParts(Box<FileParts>),
     /// The number of bytes that the producer will write, if known.
     Stream(Producer, Option<u64>),
@@ -123,6 +124,7 @@ impl Body {
 
     /// Makes a body of several parts of `file`, each with the bytes before it, its offset and its
     /// length. `tail` follows the last one.
+    #[cfg(feature = "files")]
     pub(crate) fn file_parts(file: Arc<File>, parts: impl Iterator<Item = (Vec<u8>, u64, u64)>, tail: Vec<u8>) -> Self {
         let parts = parts.map(|(before, offset, len)| FilePart { before, offset, len });
         Body {

@@ -16,6 +16,11 @@
 //! once, so the handlers of one connection do not overlap. The result of `wake` says until when the
 //! connection rests.
 
+#[cfg(any(feature = "fastcgi", feature = "proxy", feature = "ws"))]
+#[cfg_attr(
+    not(feature = "proxy"),
+    allow(dead_code, reason = "only the proxy keeps buffers for heads")
+)]
 pub(crate) mod buffers;
 pub(crate) mod date;
 pub(crate) mod output;

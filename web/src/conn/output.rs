@@ -234,6 +234,10 @@ impl State {
 }
 
 /// The destination of a body that is produced while it is being sent.
+#[cfg_attr(
+    not(feature = "proxy"),
+    allow(dead_code, reason = "only the proxy moves bytes without reading them")
+)]
 pub(crate) trait Outlet: Write {
     /// Returns the client's socket after everything written before has been sent. It is for a
     /// caller that moves bytes without reading them, and reports them by [`sent`](Outlet::sent).

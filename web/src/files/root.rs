@@ -145,6 +145,7 @@ impl Root {
     /// # Errors
     ///
     /// As [`Root::metadata`], and `WouldBlock` if the kernel may have to ask a disk or cannot tell.
+    #[cfg(feature = "fastcgi")]
     pub fn metadata_cached(&self, name: &[u8]) -> io::Result<Metadata> {
         if !(self.kernel_walks && self.cached_lookups) {
             return Err(io::ErrorKind::WouldBlock.into());

@@ -73,6 +73,7 @@ impl<'a> Matched<'a> {
     }
 
     /// Yields each name and the matched part as it was sent.
+    #[cfg(feature = "serde")]
     pub(crate) fn iter(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.params.iter().map(move |(name, part)| (name, self.sent(part)))
     }

@@ -16,6 +16,7 @@ pub(crate) struct Broken {
 }
 
 impl Broken {
+    #[cfg(feature = "fastcgi")]
     pub(crate) fn error(status: StatusCode, why: impl fmt::Display) -> io::Error {
         let why = why.to_string();
         io::Error::other(Broken { status, why })

@@ -73,6 +73,10 @@ impl Frame {
 
     /// Parses a message that was encoded before, for example by another process. Returns `None`
     /// unless the bytes are exactly one unmasked, unfragmented text or binary frame.
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "only another process sends encoded messages")
+    )]
     pub(crate) fn from_encoded(bytes: &[u8]) -> Option<Frame> {
         let (opcode, is_text) = match bytes.first()? {
             0x81 => (OpCode::Data(Data::Text), true),

@@ -19,6 +19,7 @@ use crate::{Rejection, Request};
 
 /// Most bytes that are collected of a form or a JSON document, by default. It equals the default
 /// limit of bodies.
+#[cfg(any(feature = "forms", feature = "json"))]
 pub(super) const IN_MEMORY: u64 = 2 << 20;
 
 #[cfg(feature = "serde")]
@@ -148,6 +149,7 @@ impl Request<'_> {
     }
 
     /// Returns the content type without its parameters.
+    #[cfg(any(feature = "forms", feature = "json", feature = "multipart"))]
     pub(crate) fn media_type(&self) -> Option<&str> {
         let kind = self.header_str("content-type")?;
         Some(kind.split_once(';').map_or(kind, |(kind, _)| kind).trim())
