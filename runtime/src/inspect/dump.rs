@@ -1,15 +1,16 @@
-//! The dump: every fiber with its backtrace, every task.
+//! The dump: a list of all fibers with their backtraces and of all tasks.
 //!
-//! A suspended fiber is resumed to show itself: it notes what it waits for, takes the raw addresses of the frames on its own stack, and
-//! suspends again, its waiting as it was. Between two fibers of its loop a worker does so with all of its fibers and sends
-//! what they have noted; names are found for the addresses on another thread, once per address.
+//! The worker resumes each suspended fiber with `Resume::Show`. The fiber then notes what it waits for and the return
+//! addresses on its own stack, and suspends again; its wait does not change. A worker does this for all of its fibers
+//! in one go, between two fibers of its loop, and sends the notes. Another thread turns the addresses into names,
+//! each address once.
 //!
 //! ```text
-//!   who asks ──▶ thread of the pool ── question, ring ──▶ worker: for each fiber: resume(Show) ─▶ fiber: SHOWN = frames
+//!   caller ──▶ thread of the pool ── question, ring ──▶ worker: for each fiber: resume(Show) ─▶ fiber: SHOWN = frames
 //!       ◀── Dump ── symbols ◀── answers, until the deadline ──┘                     ◀── suspend ──┘
 //! ```
 //!
-//! `SHOWN` is the thread's: a fiber never leaves the thread on which it is asked.
+//! `SHOWN` is a thread-local: the fiber writes it and its worker reads it, on the same thread.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,6 +23,8 @@ use std::{fmt, thread};
 
 use osier_coro::stack::{self, Extent};
 
+pub use super::frames::Frame;
+use super::frames::{self, Symbols};
 use super::watchdog;
 pub use super::watchdog::Work;
 use crate::wait::socket::Direction;
@@ -33,16 +36,14 @@ use crate::worker::isolate::isolate;
 use crate::worker::remote::{self, Remote};
 use crate::{shield, unblock};
 
-/// How long a worker has to hear the question.
+/// How long a worker has to take the question.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a worker that has heard it may take to answer.
+/// How long a worker that has taken the question may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// Room that taking a backtrace needs on the stack: the unwinder's own frames are of some kilobytes.
+/// The stack space that a backtrace needs: the unwinder's own frames take some kilobytes.
 const ROOM_BYTES: usize = 24 * 1024;
-/// How many frames are kept of one fiber.
-const FRAMES: usize = 128;
 
-/// The note of a fiber about itself.
+/// One fiber's note about itself.
 #[derive(Clone)]
 pub(crate) struct Shown {
     pub(crate) fiber: Fiber,
@@ -57,7 +58,7 @@ pub(crate) struct Shown {
     queued: bool,
 }
 
-/// The note of a worker about itself.
+/// One worker's note about itself.
 #[derive(Clone)]
 pub(crate) struct Answer {
     /// The time on the worker's clock.
@@ -71,17 +72,17 @@ thread_local! {
     static SHOWN: RefCell<Option<Box<Shown>>> = const { RefCell::new(None) };
 }
 
-/// Notes where the calling fiber is. Runs on its stack, which may be nearly full.
+/// Notes where the calling fiber is. It runs on that fiber's stack, which may be nearly full.
 fn show(fiber: Fiber, place: &'static Location<'static>, waits: Waits<'_>) {
     let extent = stack::extent();
-    let room = extent.filter(|extent| extent.left_bytes >= ROOM_BYTES);
+    let room = extent.is_some_and(|extent| extent.left_bytes >= ROOM_BYTES);
     // A panic here must not unwind the fiber.
     isolate(|| {
         let mut frames = Vec::new();
         let mut socket = None;
-        if let Some(extent) = room {
+        if room {
             socket = waits.on.map(of_socket);
-            frames = trace(extent);
+            frames = frames::trace();
         }
         let shown = Shown {
             fiber,
@@ -98,7 +99,7 @@ fn show(fiber: Fiber, place: &'static Location<'static>, waits: Waits<'_>) {
     });
 }
 
-/// Everything that is suspended or at rest on this worker, whose thread this is.
+/// Collects all that is suspended or at rest on this worker. Only the worker's own thread may call it.
 pub(crate) fn answer(worker: &Worker) -> Answer {
     let mut fibers = Vec::new();
     worker.each_suspended(show, |queued| fibers.extend(shown(queued)));
@@ -111,25 +112,10 @@ pub(crate) fn answer(worker: &Worker) -> Answer {
     }
 }
 
-/// Takes the note of the fiber that was just asked. `queued`: the fiber is ready.
+/// Takes the note of the fiber that was just resumed. `queued` says whether the fiber is ready.
 fn shown(queued: bool) -> Option<Shown> {
     let shown = SHOWN.with_borrow_mut(Option::take)?;
     Some(Shown { queued, ..*shown })
-}
-
-/// The return addresses on this stack, of which so much is in use.
-#[inline(never)]
-fn trace(extent: Extent) -> Vec<usize> {
-    let variable = 0u8;
-    let here = std::hint::black_box(&raw const variable).addr();
-    let mut frames = Vec::with_capacity(32);
-    backtrace::trace(|frame| {
-        frames.push(frame.ip().addr());
-        // Behind the fiber's first frame comes the stack of the worker.
-        let ours = frame.sp().addr().wrapping_sub(here) < extent.used_bytes || frame.sp().addr() < here;
-        ours && frames.len() < FRAMES
-    });
-    frames
 }
 
 fn of_socket(socket: Socket<'_>) -> Wait {
@@ -147,9 +133,10 @@ fn of_socket(socket: Socket<'_>) -> Wait {
     }
 }
 
-/// Everything that the workers of this process run and wait for, from [`dump`] and [`Runtime::dump`](crate::Runtime::dump).
+/// All workers of this process, with what they run and what waits on them. Made by [`dump`] and
+/// [`Runtime::dump`](crate::Runtime::dump).
 ///
-/// [`Display`](fmt::Display) writes it for people.
+/// [`Display`](fmt::Display) writes it for people to read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Dump {
@@ -157,29 +144,29 @@ pub struct Dump {
     pub workers: Vec<DumpedWorker>,
 }
 
-/// A worker, with what is on it.
+/// A worker with its fibers and tasks.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DumpedWorker {
     /// The name of its thread.
     pub name: String,
-    /// A number of its runtime.
+    /// The number of its runtime.
     pub runtime: u64,
-    /// Its number in that, from 0.
+    /// Its number in the runtime, from 0.
     pub index: usize,
-    /// If it did not answer within a second: what it runs. Its fibers are not known then.
+    /// What it runs, if it did not answer within a second. Its fibers are unknown then.
     pub stuck: Option<Work>,
-    /// Its fibers, by their ids. One that has called [`dump`] is there too, suspended in it.
+    /// Its fibers, ordered by id. A fiber that called [`dump`] is in the list, suspended in that call.
     pub fibers: Vec<DumpedFiber>,
-    /// Tasks that were spawned on it.
+    /// The tasks that were spawned on it.
     pub tasks: Vec<DumpedTask>,
-    /// How many [connections are at rest](crate::dormant) there.
+    /// The number of its [dormant connections](crate::dormant).
     pub resting: usize,
-    /// How many fibers are spawned there and not started.
+    /// The number of fibers that were spawned there and have not started.
     pub unstarted: usize,
 }
 
-/// A fiber that is suspended.
+/// A suspended fiber.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DumpedFiber {
@@ -191,16 +178,16 @@ pub struct DumpedFiber {
     pub state: State,
     /// The reason of its wait; `None` if it has yielded.
     pub wait: Option<Wait>,
-    /// Since when it waits, exact to a turn of its worker's loop.
+    /// How long it has been waiting, exact to one turn of its worker's loop.
     pub waited: Option<Duration>,
-    /// The longest time that it will still wait.
+    /// The time left until its deadline, if it has one.
     pub left: Option<Duration>,
-    /// How much of its stack is in use.
+    /// The part of its stack that is in use.
     pub stack_bytes: usize,
-    /// How much is left.
+    /// The part of its stack that is left.
     pub stack_bytes_left: usize,
-    /// Where it is, the innermost frame first, without the runtime's own at both ends. Empty if there was no room on its
-    /// stack to find out (24 KiB).
+    /// Its backtrace, the innermost frame first, without the runtime's own frames at both ends. Empty if the stack
+    /// had less than 24 KiB left.
     pub frames: Vec<Frame>,
 }
 
@@ -216,9 +203,9 @@ pub struct DumpedTask {
     pub place: &'static Location<'static>,
     /// Whether it is being polled; `Suspended` may also be ready.
     pub state: State,
-    /// The type of its future, which for an `async` block names the function it stands in.
+    /// The type of its future. The type of an `async` block names the function around it.
     pub future: &'static str,
-    /// How long ago it was polled last, or spawned, exact to a turn of its worker's loop.
+    /// The time since it was last polled or, before that, spawned; exact to one turn of its worker's loop.
     pub waited: Option<Duration>,
 }
 
@@ -242,39 +229,28 @@ pub enum Wait {
     Socket {
         /// Its descriptor.
         fd: RawFd,
-        /// Until it can be written; else: read, or accepted from.
+        /// Whether it waits to write. Otherwise it waits to read or to accept.
         to_write: bool,
         /// Its own address.
         local: Option<String>,
-        /// That of the other end.
+        /// The address of its peer.
         peer: Option<String>,
     },
     /// Time.
     Timer,
     /// The end of a fiber.
     Join,
-    /// Anything else: the function that waits.
+    /// Anything else. Names the function that waits.
     Other(String),
 }
 
-/// A frame of a backtrace.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Frame {
-    /// The function's path; its address if that is not known.
-    pub function: String,
-    /// The source file.
-    pub file: Option<String>,
-    /// The line in it.
-    pub line: Option<u32>,
-}
-
-/// Shows every fiber of this process with its backtrace, and every task.
+/// Lists all fibers of this process with their backtraces, and all tasks.
 ///
-/// Each worker stops for it, for some microseconds per fiber; a fiber that waits goes on waiting. The unwinder touches up to a few
-/// pages of each fiber's stack that may not have been touched before.
-/// A worker that does not answer within a second is shown with what it runs, and so is an [embedded](crate::runtime::embed) one
-/// whose host does not turn it.
+/// Each worker stops for some microseconds per fiber. The waits of the fibers go on unchanged. The unwinder may touch
+/// a few pages of a fiber's stack that were untouched before.
+///
+/// A worker that does not answer within a second is listed with what it runs. The same holds for an
+/// [embedded](crate::runtime::embed) worker whose host does not turn it.
 ///
 /// ```
 /// osier::run(|| {
@@ -300,10 +276,10 @@ pub fn dump() -> Dump {
     gather(remote::all().collect())
 }
 
-/// The dump of some workers, from wherever this is called.
+/// Makes the dump of some workers. Any thread, fiber or task may call it.
 pub(crate) fn gather(remotes: Vec<&'static Remote>) -> Dump {
     match context::caller(|caller| matches!(caller, Caller::Fiber(..))) {
-        // Not on the fiber's stack: finding symbols takes more than it may have.
+        // Not on the fiber's stack: looking symbols up takes more stack than it may have.
         true => shield(|| unblock(move || collect(&remotes, None))),
         false => match context::worker(|worker| (worker.remote.id, answer(worker))) {
             None => collect(&remotes, None),
@@ -315,7 +291,7 @@ pub(crate) fn gather(remotes: Vec<&'static Remote>) -> Dump {
     }
 }
 
-/// Asks the workers; `own`: the answer of the one whose thread waits for this.
+/// Asks the workers. `own` is the answer of the worker whose thread waits for this call.
 pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -> Dump {
     let (sender, receiver) = mpsc::channel();
     let mut answers: HashMap<u16, Answer> = own.into_iter().collect();
@@ -323,7 +299,7 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
     for remote in remotes {
         if remote.desk.seat().is_some() && !answers.contains_key(&remote.id) {
             let sender = sender.clone();
-            // A send fails when the asker has lost patience.
+            // The send fails after the caller has given up.
             remote.desk.ask(Box::new(move |worker| {
                 drop(sender.send((worker.remote.id, answer(worker))))
             }));
@@ -339,7 +315,7 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
                 asked.retain(|remote| remote.id != id);
                 answers.insert(id, answer);
             }
-            // The others have ended meanwhile.
+            // The remaining workers have ended.
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) if began.elapsed() < PATIENCE => {}
             Err(RecvTimeoutError::Timeout) => {
@@ -348,7 +324,7 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
         }
     }
     let works: Vec<Work> = remote::all().map(watchdog::work).collect();
-    let mut symbols = Symbols::default();
+    let mut symbols = Symbols::new();
     let mut workers: Vec<_> = remotes
         .iter()
         .filter_map(|remote| {
@@ -381,7 +357,7 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
     Dump { workers }
 }
 
-/// The tasks that were spawned on a worker, of which some may run on others.
+/// The tasks that were spawned on a worker. Another worker may be running one of them.
 fn tasks(remote: &Remote, works: &[Work], now: Instant) -> Vec<DumpedTask> {
     let dumped = |(info, polled): (crate::worker::executor::Info, Option<Instant>)| DumpedTask {
         future: info.future,
@@ -399,8 +375,9 @@ fn tasks(remote: &Remote, works: &[Work], now: Instant) -> Vec<DumpedTask> {
 
 impl Shown {
     fn dumped(self, now: Instant, symbols: &mut Symbols) -> DumpedFiber {
-        let frames = between_ends(self.frames.iter().flat_map(|address| symbols.of(*address)).collect());
-        let wait = self.socket.or_else(|| of_leaf(self.leaf, &frames));
+        let frames = symbols.between_ends(&self.frames);
+        let called = symbols.called(&frames);
+        let wait = self.socket.or_else(|| of_leaf(self.leaf, called));
         DumpedFiber {
             fiber: self.fiber,
             place: self.place,
@@ -415,8 +392,9 @@ impl Shown {
     }
 }
 
-/// The reason of a wait, by the name of the closure that polls and the function of the runtime that was called.
-fn of_leaf(leaf: &str, frames: &[Frame]) -> Option<Wait> {
+/// Derives the reason of a wait from the type name of the closure that polls (`leaf`) and from the function of the
+/// runtime that was called.
+fn of_leaf(leaf: &str, called: Option<&Frame>) -> Option<Wait> {
     if leaf.is_empty() {
         return None;
     }
@@ -434,91 +412,11 @@ fn of_leaf(leaf: &str, frames: &[Frame]) -> Option<Wait> {
     } else {
         function
     };
-    let runtimes = |frame: &&Frame| frame.function.starts_with("osier::") || frame.function.starts_with("<osier::");
-    let called = frames.iter().take_while(runtimes).last();
     Some(match &*function {
         name if name.starts_with("osier::time::") => Wait::Timer,
         name if name.starts_with("osier::worker::packet::") && name.ends_with("::join") => Wait::Join,
         _ => Wait::Other(called.map_or(function, |frame| frame.function.clone())),
     })
-}
-
-/// Names of addresses that were looked up.
-#[derive(Default)]
-struct Symbols(HashMap<usize, Vec<Frame>>);
-
-impl Symbols {
-    /// The functions at an address: several where some were inlined, the innermost first.
-    fn of(&mut self, address: usize) -> Vec<Frame> {
-        let find = || {
-            let mut frames = Vec::new();
-            backtrace::resolve(std::ptr::without_provenance_mut(address), |symbol| {
-                frames.push(Frame {
-                    function: match symbol.name() {
-                        // The alternate form leaves out the hash at the end.
-                        Some(name) => format!("{name:#}"),
-                        None => format!("{address:#x}"),
-                    },
-                    file: symbol.filename().map(|path| path.display().to_string()),
-                    line: symbol.lineno(),
-                });
-            });
-            if frames.is_empty() {
-                frames.push(Frame {
-                    function: format!("{address:#x}"),
-                    file: None,
-                    line: None,
-                });
-            }
-            frames
-        };
-        self.0.entry(address).or_insert_with(find).clone()
-    }
-}
-
-/// Leaves out the runtime's frames at both ends: from the switch up, and from the start of the fiber down.
-fn between_ends(mut frames: Vec<Frame>) -> Vec<Frame> {
-    let is = |frame: &Frame, prefixes: &[&str]| prefixes.iter().any(|prefix| frame.function.starts_with(prefix));
-    let core = |frame: &Frame| frame.function.starts_with("osier::worker::core::Core");
-    let ends = |frame: &Frame, name| core(frame) && frame.function.ends_with(name);
-    if let Some(last) = frames.iter().rposition(|frame| ends(frame, "::suspend")) {
-        // The functions of `wait/mod.rs` itself, not those of its children.
-        let children = [
-            "block_on::",
-            "cancel::",
-            "descriptor::",
-            "driver::",
-            "leaf::",
-            "sleep::",
-            "socket::",
-        ];
-        let waiting = |frame: &&Frame| {
-            let waits = frame.function.strip_prefix("osier::wait::");
-            waits.is_some_and(|name| !children.iter().any(|child| name.starts_with(child)))
-        };
-        let waits = frames[last + 1..].iter().take_while(waiting).count();
-        frames.drain(..=last + waits);
-    }
-    if let Some(first) = frames
-        .iter()
-        .position(|frame| core(frame) && frame.function.contains("::enter"))
-    {
-        frames.truncate(first);
-        let inner = [
-            "osier::worker::",
-            "std::panicking::",
-            "std::panic::",
-            "core::panic::",
-            "<core::panic::",
-            "core::ops::function::",
-            "__rust_try",
-            "__rustc",
-        ];
-        while frames.last().is_some_and(|frame| is(frame, &inner)) {
-            frames.pop();
-        }
-    }
-    frames
 }
 
 impl fmt::Display for Dump {
@@ -541,7 +439,7 @@ impl fmt::Display for DumpedWorker {
             )?,
         }
         writeln!(f, ", {} tasks", self.tasks.len())?;
-        // The same backtrace is written once.
+        // Fibers with equal backtraces refer to the first of them.
         let mut seen: HashMap<&[Frame], u64> = HashMap::new();
         for fiber in &self.fibers {
             writeln!(f, "  {fiber}")?;
@@ -562,7 +460,7 @@ impl fmt::Display for DumpedWorker {
     }
 }
 
-/// One line, without the backtrace.
+/// Writes one line, without the backtrace.
 impl fmt::Display for DumpedFiber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fiber {}", self.fiber.id())?;
@@ -633,17 +531,6 @@ impl fmt::Display for Wait {
     }
 }
 
-impl fmt::Display for Frame {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.function)?;
-        match (&self.file, self.line) {
-            (Some(file), Some(line)) => write!(f, " at {file}:{line}"),
-            (Some(file), None) => write!(f, " at {file}"),
-            _ => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -655,8 +542,8 @@ mod tests {
             ("osier::worker::packet::Handle<T>::join::{{closure}}", Wait::Join),
             ("a::B<C<D>>::e::{{closure}}::{{closure}}", Wait::Other("a::B::e".into())),
         ] {
-            assert_eq!(of_leaf(leaf, &[]), Some(wait));
+            assert_eq!(of_leaf(leaf, None), Some(wait));
         }
-        assert_eq!(of_leaf("", &[]), None);
+        assert_eq!(of_leaf("", None), None);
     }
 }

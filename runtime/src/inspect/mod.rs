@@ -2,13 +2,14 @@
 //!
 //! | reader | reads | file |
 //! |---|---|---|
-//! | [`dump`] | every fiber, each asked on its own stack; every task | `dump.rs` |
+//! | [`dump`] | every fiber, each asked on its own stack; every task | `dump.rs`, `frames.rs` |
 //! | the watchdog | whether a worker turns its loop, and what it runs | `watchdog.rs` |
 //! | [`Runtime::metrics`](crate::Runtime::metrics), [`metrics()`] | counters | `metrics.rs` |
 //!
 //! Each worker writes its numbers on a desk (`worker/desk.rs`), which has the protocol.
 
 pub(crate) mod dump;
+mod frames;
 pub(crate) mod metrics;
 mod sigquit;
 pub(crate) mod watchdog;

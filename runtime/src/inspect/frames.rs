@@ -1,0 +1,278 @@
+//! The backtrace of a suspended fiber: raw return addresses first, functions and places later.
+//!
+//! [`trace`] runs on the fiber's stack and only collects addresses. [`Symbols`] finds the names, on a thread with room for it,
+//! and leaves out the runtime's own frames at both ends.
+//!
+//! A frame of the runtime is recognised by its source file. Its name is not enough: where debug information consists of line
+//! tables only, an inlined function has a bare name (`suspend<..>`). Only a frame without a file is recognised by its name.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use osier_coro::stack;
+
+/// How many frames are kept of one fiber.
+const FRAMES: usize = 128;
+/// This file, below the folder of the runtime's sources.
+const THIS_FILE: &str = "inspect/frames.rs";
+
+/// The return addresses on this coroutine stack, the innermost first.
+#[inline(never)]
+pub(super) fn trace() -> Vec<usize> {
+    let variable = 0u8;
+    let here = std::hint::black_box(&raw const variable).addr();
+    // Measured here, below the frames of the caller: a smaller value leaves out the outermost frames.
+    let used_bytes = stack::extent().map_or(0, |extent| extent.used_bytes);
+    let mut frames = Vec::with_capacity(32);
+    backtrace::trace(|frame| {
+        frames.push(frame.ip().addr());
+        // Behind the fiber's first frame comes the stack of the worker.
+        let ours = frame.sp().addr().wrapping_sub(here) < used_bytes || frame.sp().addr() < here;
+        ours && frames.len() < FRAMES
+    });
+    frames
+}
+
+/// A frame of a backtrace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Frame {
+    /// The function's path, or its address if no name is known. With line tables as the only debug information, an
+    /// inlined function has its bare name, and one of this crate has its module and its name.
+    pub function: String,
+    /// The source file.
+    pub file: Option<String>,
+    /// The line in it.
+    pub line: Option<u32>,
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.function)?;
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => write!(f, " at {file}:{line}"),
+            (Some(file), None) => write!(f, " at {file}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The names of addresses, each looked up once.
+pub(super) struct Symbols {
+    /// The folder of the runtime's sources, as debug information writes it. Ends with a slash.
+    root: Option<String>,
+    found: HashMap<usize, Vec<Frame>>,
+}
+
+impl Symbols {
+    pub(super) fn new() -> Symbols {
+        let mut root = None;
+        // A lookup takes a return address, which is behind its call.
+        let inside = (trace as *const ()).wrapping_byte_add(1);
+        backtrace::resolve(inside.cast_mut().cast(), |symbol| {
+            let file = symbol.filename().and_then(|path| path.to_str());
+            root = root.take().or_else(|| Some(file?.strip_suffix(THIS_FILE)?.to_owned()));
+        });
+        Symbols {
+            root,
+            found: HashMap::new(),
+        }
+    }
+
+    /// The frames between the runtime's own at both ends: from the switch up, and from the start of the fiber down.
+    pub(super) fn between_ends(&mut self, addresses: &[usize]) -> Vec<Frame> {
+        let mut frames: Vec<Frame> = addresses.iter().flat_map(|address| self.of(*address)).collect();
+        let core = |frame: &Frame| self.is_in(frame, "worker/core.rs");
+        let is_core = |frame: &Frame, name| core(frame) && bare(&frame.function) == name;
+        if let Some(show) = frames.iter().position(|frame| is_core(frame, "show")) {
+            let switch = frames[show..].iter().take_while(|frame| core(frame)).count();
+            let waits = frames[show + switch..].iter();
+            let waits = waits.take_while(|frame| self.is_in(frame, "wait/mod.rs")).count();
+            frames.drain(..show + switch + waits);
+        }
+        if let Some(enter) = frames.iter().position(|frame| is_core(frame, "enter")) {
+            frames.truncate(enter);
+            while frames.last().is_some_and(|frame| self.starts_a_fiber(frame)) {
+                frames.pop();
+            }
+        }
+        frames
+    }
+
+    /// The function of the runtime that the fiber has called, if it waits in one.
+    pub(super) fn called<'f>(&self, frames: &'f [Frame]) -> Option<&'f Frame> {
+        frames.iter().take_while(|frame| self.is_in(frame, "")).last()
+    }
+
+    /// The functions at an address: several where some were inlined, the innermost first.
+    fn of(&mut self, address: usize) -> Vec<Frame> {
+        if let Some(known) = self.found.get(&address) {
+            return known.clone();
+        }
+        let mut frames = Vec::new();
+        backtrace::resolve(std::ptr::without_provenance_mut(address), |symbol| {
+            let file = symbol.filename().map(|path| path.display().to_string());
+            frames.push(Frame {
+                function: match symbol.name() {
+                    // The alternate form leaves out the hash at the end.
+                    Some(name) => self.qualified(format!("{name:#}"), file.as_deref()),
+                    None => format!("{address:#x}"),
+                },
+                file,
+                line: symbol.lineno(),
+            });
+        });
+        if frames.is_empty() {
+            frames.push(Frame {
+                function: format!("{address:#x}"),
+                file: None,
+                line: None,
+            });
+        }
+        self.found.insert(address, frames.clone());
+        frames
+    }
+
+    /// Puts the module before the bare name of one of the runtime's functions.
+    fn qualified(&self, name: String, file: Option<&str>) -> String {
+        let plain = name.split('<').next().unwrap_or_default();
+        let below = file.and_then(|file| file.strip_prefix(self.root.as_deref()?));
+        match below {
+            Some(below) if !plain.is_empty() && !plain.contains("::") => format!("{}{plain}", module(below)),
+            _ => name,
+        }
+    }
+
+    /// Whether a frame is of this file of the runtime, or of a file below this folder. `""`: of any file.
+    fn is_in(&self, frame: &Frame, place: &str) -> bool {
+        match (&frame.file, &self.root) {
+            (Some(file), Some(root)) => file.strip_prefix(&**root).is_some_and(|below| below.starts_with(place)),
+            _ => {
+                let name = frame.function.strip_prefix('<').unwrap_or(&frame.function);
+                name.starts_with(&module(place))
+            }
+        }
+    }
+
+    /// Whether a frame stands between [`Core::enter`](crate::worker::core::Core::enter) and the function of a fiber.
+    fn starts_a_fiber(&self, frame: &Frame) -> bool {
+        let files = [
+            "library/core/src/ops/function.rs",
+            "library/core/src/panic/",
+            "library/std/src/panic",
+        ];
+        let names = [
+            "std::panicking::",
+            "std::panic::",
+            "core::panic::",
+            "<core::panic::",
+            "core::ops::function::",
+            "__rust_try",
+            "__rustc",
+        ];
+        let library = match &frame.file {
+            Some(file) => files.iter().any(|part| file.contains(part)),
+            None => names.iter().any(|prefix| frame.function.starts_with(prefix)),
+        };
+        library || self.is_in(frame, "worker/")
+    }
+}
+
+/// The path of the module in a file below `runtime/src`, with `::` at the end.
+fn module(file: &str) -> String {
+    let path = file.strip_suffix(".rs").unwrap_or(file);
+    let parts = path.split('/').filter(|part| !["", "mod", "lib"].contains(part));
+    parts.fold("osier::".to_owned(), |path, part| path + part + "::")
+}
+
+/// The last part of a function's path, without type parameters.
+fn bare(function: &str) -> &str {
+    let mut depth = 0;
+    let mut from = 0;
+    let mut to = function.len();
+    for (at, part) in function.char_indices() {
+        match part {
+            '<' => {
+                if depth == 0 && at > from {
+                    to = at;
+                }
+                depth += 1;
+            }
+            // Not the arrow of a function type.
+            '>' if !function[..at].ends_with('-') => depth -= 1,
+            ':' if depth == 0 => (from, to) = (at + 1, function.len()),
+            _ => {}
+        }
+    }
+    &function[from..to]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(function: &str, file: Option<&str>) -> Frame {
+        Frame {
+            function: function.to_owned(),
+            file: file.map(str::to_owned),
+            line: None,
+        }
+    }
+
+    #[test]
+    fn the_folder_of_the_sources_is_found_where_there_are_line_tables() {
+        let mut symbols = Symbols::new();
+        let Some(root) = symbols.root.clone() else {
+            println!("skipped: built without line tables");
+            return;
+        };
+        let this = symbols.of((trace as *const ()).addr() + 1);
+        assert_eq!(this[0].file, Some(format!("{root}{THIS_FILE}")));
+        assert_eq!(this[0].function, "osier::inspect::frames::trace");
+    }
+
+    #[test]
+    fn bare_names_of_the_runtime_get_their_module() {
+        let symbols = Symbols {
+            root: Some("/a/src/".to_owned()),
+            found: HashMap::new(),
+        };
+        let qualified = |name: &str, file| symbols.qualified(name.to_owned(), Some(file));
+        assert_eq!(
+            qualified("lock<a::B>", "/a/src/sync/mutex.rs"),
+            "osier::sync::mutex::lock"
+        );
+        assert_eq!(qualified("sleep", "/a/src/time/mod.rs"), "osier::time::sleep");
+        assert_eq!(qualified("lock<a::B>", "/b/src/sync/mutex.rs"), "lock<a::B>");
+        for full in ["a::B<C>::d", "<a::B as C>::d"] {
+            assert_eq!(qualified(full, "/a/src/lib.rs"), full);
+        }
+    }
+
+    #[test]
+    fn a_frame_without_a_file_is_known_by_its_name() {
+        let symbols = Symbols {
+            root: Some("/a/src/".to_owned()),
+            found: HashMap::new(),
+        };
+        assert!(symbols.is_in(&frame("suspend<b>", Some("/a/src/worker/core.rs")), "worker/core.rs"));
+        assert!(!symbols.is_in(&frame("osier::worker::core::f", Some("/b/src/c.rs")), "worker/core.rs"));
+        assert!(symbols.is_in(&frame("osier::worker::core::Core::suspend", None), "worker/core.rs"));
+        assert!(symbols.is_in(&frame("<osier::time::A as B>::c", None), ""));
+        assert!(!symbols.is_in(&frame("it::dump::f", None), ""));
+    }
+
+    #[test]
+    fn the_bare_name_is_the_last_part() {
+        for (function, name) in [
+            ("osier::worker::core::Core::enter", "enter"),
+            ("osier::worker::core::Core::enter<a::B, c::D>", "enter"),
+            ("enter<a::B<c>, d>", "enter"),
+            ("<a::B<C> as d::E>::show", "show"),
+            ("<fn() -> a::B as C>::call", "call"),
+            ("a::b::{{closure}}", "{{closure}}"),
+        ] {
+            assert_eq!(bare(function), name);
+        }
+    }
+}
