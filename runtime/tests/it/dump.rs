@@ -73,7 +73,13 @@ fn a_fiber_deep_in_recursion_shows_its_functions_and_its_stack() {
         assert_eq!(deep.frames[0].function, "osier::time::sleep", "{deep:?}");
         assert!(here(&deep.frames[1].function), "{deep:?}");
         let outermost = deep.frames.last().unwrap();
-        assert!(outermost.function.contains("a_fiber_deep_in_recursion"), "{deep:?}");
+        // The closure that was spawned. Optimised, it may be inlined and have a bare name.
+        let of_this_file = |file: &String| file.ends_with("it/dump.rs");
+        let is_closure = outermost.function.contains("a_fiber_deep_in_recursion");
+        assert!(
+            is_closure || outermost.file.as_ref().is_some_and(of_this_file),
+            "{deep:?}"
+        );
         assert!(deep.stack_bytes > 20 * 256, "{deep}");
         assert_eq!(deep.wait, Some(Wait::Timer));
         assert_eq!(deep.state, State::Suspended);
