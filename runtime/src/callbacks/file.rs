@@ -1,5 +1,5 @@
-//! Reading and writing a descriptor with callbacks: readiness for what can block, the pool for blocking work for what cannot be
-//! waited for.
+//! Reads and writes of a descriptor with callbacks. A descriptor that can be waited for is used when it is ready. Any
+//! other descriptor is used on the pool for blocking work.
 
 use std::fmt;
 use std::io;
@@ -14,18 +14,19 @@ use super::request::{Awaiting, Request};
 use super::{CancelHandle, Refused, Status, result};
 use crate::io::ready_async;
 
-/// A buffer on its way to a callback, which gets it back however the request ends.
+/// A buffer that a request uses and its callback gets back, however the request ends.
 type Lent = Arc<Mutex<Vec<u8>>>;
 type Call = Box<dyn FnMut(BorrowedFd<'_>, &mut [u8]) -> io::Result<usize> + Send>;
 
-/// Reads and writes with callbacks: a pipe, a terminal, a socket, a regular file.
+/// A pipe, a terminal, a socket or a regular file that is read and written with callbacks.
 ///
-/// One read and one write may be outstanding at a time. A descriptor that can be waited for is, and then read or written on the
-/// thread that runs the callback: it should be non-blocking (its flags are not changed) if others use it as well. A regular file or a
-/// block device is read and written on the pool for blocking work.
+/// One read and one write may be outstanding at a time. A descriptor that can be waited for is read or written when
+/// it is ready, on the thread that runs the callback. It should be non-blocking if others use it too; this type does
+/// not change its flags. A regular file or a block device is read and written on the pool for blocking work.
 ///
-/// The buffer goes with the request and comes back with the callback, also of a cancelled one (except that what the pool has begun
-/// keeps it: then an empty one comes). Reading fills it from its beginning up to its length.
+/// A request takes its buffer by value, and the callback gets it back, also after a cancellation. The exception is a
+/// cancelled request that the pool has begun: it keeps the buffer, and the callback gets an empty one. A read fills
+/// the buffer from its beginning up to its length.
 ///
 /// ```
 /// use osier::callbacks::{File, IoQueue};
@@ -46,14 +47,14 @@ type Call = Box<dyn FnMut(BorrowedFd<'_>, &mut [u8]) -> io::Result<usize> + Send
 /// ```
 pub struct File<F> {
     fd: Arc<F>,
-    /// The pool for blocking work makes the calls.
+    /// Whether the pool for blocking work makes the calls.
     pooled: bool,
     reads: Arc<Request<()>>,
     writes: Arc<Request<()>>,
 }
 
 impl<F: AsFd + Send + Sync + 'static> File<F> {
-    /// A descriptor, owned or shared, and the queue for its callbacks.
+    /// Makes a file of a descriptor, owned or shared. Its callbacks run on `queue`.
     ///
     /// # Errors
     ///
@@ -71,11 +72,11 @@ impl<F: AsFd + Send + Sync + 'static> File<F> {
         })
     }
 
-    /// Reads once, and calls back with how many bytes: 0 at the end of the file, or for an empty buffer.
+    /// Reads once. The callback gets the number of bytes: 0 at the end of the file, or for an empty buffer.
     ///
     /// # Errors
     ///
-    /// [`Refused`], with the buffer in it, while another read is outstanding or once the queue is shut down.
+    /// [`Refused`], which holds the buffer, while another read is outstanding or once the queue is shut down.
     pub fn read<C>(&self, buffer: Vec<u8>, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
     where
         C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
@@ -84,7 +85,8 @@ impl<F: AsFd + Send + Sync + 'static> File<F> {
         self.begin(&self.reads, Interest::READABLE, buffer, call, callback)
     }
 
-    /// As [`read`](File::read), from `offset`, leaving the file's position alone. A file without positions gives an error.
+    /// Reads once at `offset`, as [`read`](File::read), and leaves the file's position alone. A file without
+    /// positions gives an error.
     ///
     /// # Errors
     ///
@@ -97,11 +99,11 @@ impl<F: AsFd + Send + Sync + 'static> File<F> {
         self.begin(&self.reads, Interest::READABLE, buffer, call, callback)
     }
 
-    /// Writes once, and calls back with how many bytes, which may be fewer than the buffer has.
+    /// Writes once. The callback gets the number of bytes, which may be less than the buffer's length.
     ///
     /// # Errors
     ///
-    /// [`Refused`], with the buffer in it, while another write is outstanding or once the queue is shut down.
+    /// [`Refused`], which holds the buffer, while another write is outstanding or once the queue is shut down.
     pub fn write<C>(&self, buffer: Vec<u8>, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
     where
         C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
@@ -110,7 +112,8 @@ impl<F: AsFd + Send + Sync + 'static> File<F> {
         self.begin(&self.writes, Interest::WRITABLE, buffer, call, callback)
     }
 
-    /// As [`write`](File::write), at `offset`, leaving the file's position alone. A file without positions gives an error.
+    /// Writes once at `offset`, as [`write`](File::write), and leaves the file's position alone. A file without
+    /// positions gives an error.
     ///
     /// # Errors
     ///
@@ -123,7 +126,7 @@ impl<F: AsFd + Send + Sync + 'static> File<F> {
         self.begin(&self.writes, Interest::WRITABLE, buffer, call, callback)
     }
 
-    /// Cancels the read and the write that are outstanding, if any, whichever they are.
+    /// Cancels the outstanding read and the outstanding write, if any.
     pub fn cancel(&self) {
         self.reads.cancel_any();
         self.writes.cancel_any();
@@ -179,7 +182,7 @@ async fn pooled<F: AsFd + Send + Sync + 'static>(fd: Arc<F>, lent: Lent, mut cal
 
 async fn when_ready<F: AsFd>(fd: Arc<F>, interest: Interest, lent: Lent, mut call: Call) -> io::Result<usize> {
     loop {
-        // Asked before each call, and not after one that would have blocked: this one may be of a descriptor that blocks.
+        // Waits before each call, not only after one that would have blocked: the descriptor may be a blocking one.
         ready_async(&fd, interest).await?;
         match call(fd.as_fd().as_fd(), &mut lock(&lent)) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
@@ -192,7 +195,7 @@ fn lock(lent: &Lent) -> std::sync::MutexGuard<'_, Vec<u8>> {
     lent.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Makes a request of a future that uses a buffer, which its callback gets back.
+/// Makes a request of a future that uses a buffer. The callback gets the buffer back.
 pub(super) fn lend<Fut, C>(
     request: &Arc<Request<()>>,
     buffer: Vec<u8>,

@@ -1,15 +1,17 @@
-//! The I/O queue: a driver with a poller of its own, and the callbacks of what its leaves wait for.
+//! The I/O queue: a driver with its own poller, whose requests call back.
 //!
 //! ```text
 //!   iterate:   sleep in the poller ─▶ dispatch readiness ─▶ fire timers ─▶ run the callbacks that are queued by now
 //! ```
 //!
 //! # Protocol
-//! - A [`Remote`] is claimed as a worker claims one. The thread that iterates is its thread for that long, and announces its sleep to
-//!   the parker. A thread that queues a callback, sets an earlier timer or [notifies](Handle::notify) then rings.
-//! - `registry` has the outstanding requests. Once it is not `open` none comes in, so the requests taken from it then are all.
-//! - The end: the registry closes; the pool's threads are joined; queued requests, then registered ones, are ended on the
-//!   thread that drops; the remote goes back. The rest of the queue refuses requests, and touches the remote no more.
+//! - The queue claims a [`Remote`], as a worker does. While a thread iterates it is the remote's thread, and it
+//!   announces its sleep to the parker. A thread that queues a callback, sets an earlier timer or
+//!   [notifies](Handle::notify) then rings.
+//! - `registry` has the outstanding requests. Once it is not `open`, no request enters. Requests taken from it
+//!   afterwards are therefore all that there are.
+//! - A drop closes the registry, joins the pool's threads, ends the queued and then the registered requests on the
+//!   dropping thread, and gives the remote back. Handles that are left refuse requests and do not touch the remote.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -36,11 +38,11 @@ use crate::worker::context::{self, Caller};
 use crate::worker::remote::Remote;
 use crate::worker::threads::Claim;
 
-/// How many events one iteration takes at most.
+/// The most events that one iteration takes.
 const EVENTS_MAX: usize = 256;
 
-/// A handle of a queue, which makes its requests. It costs a reference count and does not keep the queue, so callbacks may hold
-/// it.
+/// A handle of a queue, which makes requests. A clone costs a reference count. A handle does not keep the queue
+/// alive, so callbacks may hold one.
 #[derive(Clone)]
 pub struct Handle(Arc<Shared>);
 
@@ -49,22 +51,22 @@ impl Handle {
         &self.0
     }
 
-    /// Interrupts the thread that [iterates](IoQueue::iterate), or makes the next iteration not wait. Several before that
-    /// count as one.
+    /// Interrupts the thread that [iterates](IoQueue::iterate), or keeps the next iteration from waiting. Several
+    /// calls before that count as one.
     ///
-    /// There is no need to after a callback, nor after what completes a wait of this queue: those do it by themselves.
+    /// Callbacks and the events of this queue's requests notify by themselves.
     pub fn notify(&self) {
         if self.is_open() {
             self.0.tasks.notify();
         }
     }
 
-    /// Whether requests are still taken.
+    /// Whether the queue accepts requests.
     pub fn is_open(&self) -> bool {
         self.0.registry().open
     }
 
-    /// Runs `call` as soon as possible, as [`RunQueue::submit`].
+    /// Runs `call` as soon as possible, as [`RunQueue::submit`] does.
     ///
     /// # Errors
     ///
@@ -73,11 +75,11 @@ impl Handle {
         self.0.tasks.submit(call)
     }
 
-    /// Waits for any future, and calls `callback` with what it gave; `None` if it was not ready before the request ended. The
-    /// callback face of whatever can be awaited.
+    /// Waits for a future. The callback gets its output, or `None` if the request ended before the future was ready.
     ///
-    /// The future is polled on the threads that run callbacks, first on the calling one. If it panics the callback is told
-    /// [`Status::Cancelled`]. As in a task it must await, not block: on a worker a blocking call in it panics.
+    /// The threads that run callbacks poll the future; the calling thread polls it first. If it panics, the callback
+    /// gets [`Status::Cancelled`]. As in a task, code in it must await and not block: a blocking call panics on a
+    /// worker.
     ///
     /// ```
     /// use osier::callbacks::{IoQueue, Status};
@@ -107,7 +109,8 @@ impl Handle {
         Request::new(&self.0).begin(work).map_err(|refused| refused.map(drop))
     }
 
-    /// Calls back when a flag of `set` is raised, or more; with the state that satisfied the wait. The flags stay.
+    /// Waits until at least one flag of `set` is raised. The callback gets the state that satisfied the wait. The
+    /// flags stay raised.
     ///
     /// # Errors
     ///
@@ -120,7 +123,8 @@ impl Handle {
         self.when(async move { mailbox.wait_any_async(set).await }, callback)
     }
 
-    /// Calls back when all flags of `set` are raised; with the state that satisfied the wait. The flags stay.
+    /// Waits until all flags of `set` are raised. The callback gets the state that satisfied the wait. The flags stay
+    /// raised.
     ///
     /// # Errors
     ///
@@ -140,27 +144,27 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Requests and their callbacks: timers, descriptors, mailboxes, any future.
+/// A queue of requests and their callbacks: timers, descriptors, mailboxes, any future.
 ///
-/// It does nothing by itself: some thread, or fiber, has to [`iterate`](IoQueue::iterate). It dereferences to its [`Handle`], with which
-/// requests are made. See the [module](super) for what all of them promise.
+/// It does nothing by itself: a thread or a fiber has to [`iterate`](IoQueue::iterate). Requests are made with its
+/// [`Handle`], to which it dereferences. The [module](super) says what all requests promise.
 ///
-/// Dropping it waits for the callbacks that run on its threads, then calls those of everything that is outstanding with
-/// [`Status::Shutdown`], on the thread that drops it. [`shutdown`](IoQueue::shutdown) ends it without haste.
+/// Dropping it waits for the callbacks that run on its threads. It then calls the callbacks of all outstanding
+/// requests with [`Status::Shutdown`] on the dropping thread. [`shutdown`](IoQueue::shutdown) is the graceful way.
 pub struct IoQueue {
     handle: Handle,
     run_queue: RunQueue,
     poller: Arc<Poller>,
     iterating: AtomicBool,
-    /// Tick 0 of its timers: it lives in the machine's time.
+    /// Tick 0 of its timers, in real time.
     epoch: Instant,
-    /// Goes last: what is ended before may still touch the driver.
+    /// Dropped last: the requests that are ended before may still use the driver.
     claim: Claim,
 }
 
 impl IoQueue {
-    /// A queue with that many threads for its callbacks; with none they run on the thread that iterates, which also runs
-    /// some if there are.
+    /// Makes a queue with this many threads for its callbacks. The thread that iterates runs callbacks too, and all
+    /// of them if there are no such threads.
     ///
     /// # Errors
     ///
@@ -191,11 +195,11 @@ impl IoQueue {
         })
     }
 
-    /// One pass: waits until there is something to do, and does it: takes events, expires timers, runs the callbacks that
-    /// are queued then.
+    /// Makes one pass: waits until there is something to do, takes events, expires timers, and runs the callbacks
+    /// that are queued by then.
     ///
-    /// It also returns when [notified](Handle::notify), and after a callback has run on another thread; so the caller may look each
-    /// time whether it has what it iterates for. [`run_until`](IoQueue::run_until) does that for any future.
+    /// It also returns when [notified](Handle::notify) and after a callback has run on another thread, so that the
+    /// caller can check its own condition. [`run_until`](IoQueue::run_until) does that for any future.
     ///
     /// # Suspends
     ///
@@ -203,19 +207,19 @@ impl IoQueue {
     ///
     /// # Cancellation
     ///
-    /// The error of a cancelled call, or unwinds; no event is lost.
+    /// The error of a cancelled call, or an unwind. No event is lost.
     ///
     /// # Errors
     ///
-    /// - `ResourceBusy` while another thread or fiber waits in here.
-    /// - `WouldBlock` where it would have to wait on a worker but not on a fiber.
+    /// - `ResourceBusy` while another thread or fiber iterates.
+    /// - `WouldBlock` on a worker outside of a fiber, if it would have to wait.
     /// - The system's error for the poller.
     pub fn iterate(&self) -> io::Result<()> {
         self.turn(None)
     }
 
-    /// Iterates until `future` is ready: a mailbox's flag, an event, a channel. Completing it ends the wait by itself. As in a
-    /// task it must await, not block: on a worker a blocking call in it panics.
+    /// Iterates until `future` is ready: a mailbox's flag, an event, a channel. The future's waker ends the wait. As
+    /// in a task, code in it must await and not block: a blocking call panics on a worker.
     ///
     /// ```
     /// use osier::callbacks::IoQueue;
@@ -249,7 +253,8 @@ impl IoQueue {
         }
     }
 
-    /// How long the queue can do without an iteration; zero if something is due, `None` if nothing will be by itself.
+    /// The longest time that the queue may go without an iteration. Zero if something is due, `None` if no timer is
+    /// set.
     pub fn next_deadline(&self) -> Option<Duration> {
         match self.run_queue.tasks().len() {
             0 => {
@@ -265,20 +270,20 @@ impl IoQueue {
         Some(self.epoch + Duration::from_millis(tick))
     }
 
-    /// The order of its callbacks; to submit to, or to help with.
+    /// The queue of its callbacks. Threads may submit calls to it and help to run them.
     pub fn run_queue(&self) -> &RunQueue {
         &self.run_queue
     }
 
-    /// How many requests are outstanding.
+    /// The number of outstanding requests.
     pub fn pending(&self) -> usize {
         self.handle.0.registry().requests.len()
     }
 
-    /// Ends the queue in good order: takes no new requests, hastens all that are outstanding, and iterates until every
-    /// callback has returned. Each is told [`Status::Shutdown`], unless what it waits for had happened before.
+    /// Shuts the queue down gracefully: refuses new requests, ends all outstanding ones early, and iterates until
+    /// every callback has returned. Each callback gets [`Status::Shutdown`], unless its event has happened before.
     ///
-    /// It may be called again, to wait longer.
+    /// A second call waits longer.
     ///
     /// # Suspends
     ///
@@ -286,8 +291,8 @@ impl IoQueue {
     ///
     /// # Errors
     ///
-    /// `TimedOut` when callbacks are still running after `timeout`, as always if it is called from one; otherwise as
-    /// [`iterate`](IoQueue::iterate).
+    /// `TimedOut` if callbacks still run after `timeout`. A call from inside a callback always ends so. Also the
+    /// errors of [`iterate`](IoQueue::iterate).
     pub fn shutdown(&self, timeout: Duration) -> io::Result<()> {
         let outstanding: Vec<_> = {
             let registry = self.handle.0.close();
@@ -301,7 +306,7 @@ impl IoQueue {
         outstanding.into_iter().for_each(Run::close);
         let deadline = Instant::now().checked_add(timeout);
         loop {
-            // In this order: what leaves the registry is running from then on.
+            // The order matters: a request that leaves the registry is already running.
             let (pending, busy) = (self.pending(), self.run_queue.tasks().busy());
             if pending + busy == 0 {
                 return Ok(());
@@ -314,12 +319,12 @@ impl IoQueue {
         }
     }
 
-    /// An iteration that waits at most until `limit`.
+    /// Iterates once, and waits no longer than until `limit`.
     fn turn(&self, limit: Option<Instant>) -> io::Result<()> {
         let iterating = Iterating::begin(self)?;
         let remote = self.claim.0;
         remote.parker.prepare();
-        // Whoever comes after this look sees the sleep announced, and rings.
+        // A thread that pushes or notifies after this look sees the announced sleep, and rings.
         let tasks = self.run_queue.tasks();
         let nothing = !tasks.notified.load(Ordering::Acquire) && tasks.len() == 0;
         let until = match nothing {
@@ -327,7 +332,7 @@ impl IoQueue {
             false => Some(self.epoch),
         };
         self.wait(until)?;
-        // Acquires what was done before: the caller looks when this returns.
+        // Acquires the effects of the callbacks: the caller looks at them when this returns.
         tasks.notified.swap(false, Ordering::AcqRel);
         drop(iterating);
         remote.timers.fire(tick_at(self.epoch.elapsed()));
@@ -335,14 +340,15 @@ impl IoQueue {
         Ok(())
     }
 
-    /// Waits for the poller, until `until` at most, and passes its events on.
+    /// Waits for the poller, no longer than until `until`, and dispatches its events.
     fn wait(&self, until: Option<Instant>) -> io::Result<()> {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if context::caller(|caller| matches!(caller, Caller::Thread)) {
             return self.poll(left);
         }
         if left.is_some_and(|left| left.is_zero()) {
-            // Nothing to wait for: but neighbours shall have their turn, and this worker's clock must go on.
+            // There is nothing to wait for. The yield gives the other fibers a turn and lets this worker's clock
+            // advance.
             if context::caller(|caller| matches!(caller, Caller::Fiber(..))) {
                 crate::yield_now();
             }
@@ -359,7 +365,7 @@ impl IoQueue {
 
     fn poll(&self, timeout: Option<Duration>) -> io::Result<()> {
         thread_local! {
-            /// Kept from one iteration to the next.
+            /// Kept between iterations, to save the allocation.
             static EVENTS: Cell<Option<Events>> = const { Cell::new(None) };
         }
         let mut events = EVENTS.take().unwrap_or_else(|| Events::with_capacity(EVENTS_MAX));
@@ -370,10 +376,10 @@ impl IoQueue {
         polled.map(drop)
     }
 
-    /// A poller without a descriptor is waited for on another thread.
+    /// Waits on another thread, for a poller that has no descriptor.
     #[cold]
     fn poll_elsewhere(&self, timeout: Option<Duration>) -> io::Result<()> {
-        /// Ends that wait when a cancellation unwinds this one.
+        /// Ends the other thread's wait when a cancellation unwinds this one.
         struct Interrupt<'a>(&'a Poller);
         impl Drop for Interrupt<'_> {
             fn drop(&mut self) {
@@ -387,11 +393,11 @@ impl IoQueue {
         }
         let _interrupt = Interrupt(&self.poller);
         let (poller, remote) = (Arc::clone(&self.poller), self.claim.0);
-        // Without a hold on the caller's clock: it waits for the outside.
+        // Not the crate's own `unblock`, which holds the caller's virtual clock: this wait is for the outside world.
         let polling = blocking::unblock(move || {
             let mut events = Events::with_capacity(EVENTS_MAX);
             let polled = poller.wait(&mut events, timeout);
-            // Here, since nobody may be left to hand them to.
+            // Dispatched on this thread: the caller may be gone.
             each(events.iter(), |event| socket::dispatch(remote, event));
             polled.map(drop)
         });
@@ -410,7 +416,7 @@ impl Deref for IoQueue {
 impl Drop for IoQueue {
     fn drop(&mut self) {
         drop(self.handle.0.close());
-        // What is queued has happened first.
+        // Queued requests first: their events have happened before.
         self.run_queue.stop().into_iter().for_each(Task::shut_down);
         let outstanding = std::mem::take(&mut self.handle.0.registry().requests);
         outstanding.into_iter().for_each(|(_, request)| request.shut_down());
@@ -426,7 +432,7 @@ impl fmt::Debug for IoQueue {
     }
 }
 
-/// The one who iterates, until dropped.
+/// A guard: one thread or fiber iterates until it is dropped.
 struct Iterating<'a>(&'a IoQueue);
 
 impl<'a> Iterating<'a> {
@@ -441,7 +447,7 @@ impl<'a> Iterating<'a> {
 
 impl Drop for Iterating<'_> {
     fn drop(&mut self) {
-        // Also when its wait fails, or unwinds.
+        // Here, so that it also happens when the wait fails or unwinds.
         self.0.claim.0.parker.unprepare();
         self.0.iterating.store(false, Ordering::Release);
     }

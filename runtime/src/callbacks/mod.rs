@@ -1,4 +1,6 @@
-//! The callback face: requests whose callbacks run on the threads of a pool, and on whichever thread iterates their queue.
+//! The callback face: requests that call a callback when they end.
+//!
+//! Callbacks run on the threads of a pool and on the thread that iterates their queue.
 //!
 //! ```
 //! use osier::callbacks::{IoQueue, Status, Timer};
@@ -30,37 +32,43 @@
 //!
 //! # One request, one callback
 //!
-//! A request that was accepted calls its callback exactly once, however it ends, and says with a [`Status`] how that was.
-//! Never in the call that makes the request, also where what it waits for is there already; never with a lock held; and always
-//! after its object is idle again, so that the callback may begin the next request with it. A request that is [`Refused`] is none.
+//! An accepted request calls its callback exactly once, however it ends. The callback's [`Status`] says how it ended.
+//! Three rules hold for every callback:
 //!
-//! | object | one request at a time, because | callback |
+//! - It never runs inside the call that makes the request, even if the event has already happened.
+//! - It never runs while the queue holds a lock.
+//! - It runs after its object is idle again, so it may begin the next request with that object.
+//!
+//! A request that is [`Refused`] calls no callback.
+//!
+//! | object | why one request at a time | callback |
 //! |---|---|---|
 //! | [`Timer`], [`FdMonitor`] | a request takes the object by value, and its callback gives it back | `(object, status, …)` |
-//! | [`File`], [`Socket`] | a second of the same direction is [`Refused`] as busy | `(status, result, …)` |
-//! | [`Resolver`], [`when`](Handle::when) | each request is an object of its own | `(status, result)` |
+//! | [`File`], [`Socket`] | a second request of the same direction is [`Refused`] as busy | `(status, result, …)` |
+//! | [`Resolver`], [`when`](Handle::when) | no limit: each request is an object of its own | `(status, result)` |
 //!
 //! # Cancellation
 //!
-//! A [`CancelHandle`] hastens the callback; it never prevents it, which would be impossible: it may be running already. It
-//! names one request: used late, twice, or after the object has begun another one, it does nothing. An event that came first
-//! is told as what it is: [`Status::Cancelled`] means that nothing has happened.
+//! A [`CancelHandle`] makes the callback come sooner. It never prevents it, because the callback may already be
+//! running. A handle names one request: it has no effect when used late, used twice, or used after its object has
+//! begun another request. An event that came before the cancellation is reported as that event. [`Status::Cancelled`]
+//! therefore means that nothing has happened.
 //!
 //! # Threads
 //!
-//! Requests are made and cancelled from any thread. Callbacks start in the order in which what they waited for has happened, and run
-//! in parallel if there is more than one thread to run them. A strand of requests each of which is made by the callback of the one
-//! before has no two callbacks at once, and needs no lock.
+//! Any thread may make and cancel requests. Callbacks start in the order of their events, and run in parallel if
+//! several threads run them. A chain of requests, each made by the callback of the one before, never has two
+//! callbacks at once and needs no lock.
 //!
-//! A callback may block: it runs on a plain thread, or on the fiber that iterates. A panic in it ends nothing else.
+//! A callback may block: it runs on a plain thread, or on the fiber that iterates. A panic ends only that callback.
 //!
 //! # Parts
 //! ```text
-//!   io_queue.rs    IoQueue, Handle: a driver (wait/driver.rs) with a poller of its own, what is outstanding, how it ends
+//!   io_queue.rs    IoQueue, Handle: a driver (wait/driver.rs) with its own poller; graceful shutdown
 //!      │  run_queue.rs   RunQueue: the order of callbacks, the threads that run them
 //!      │  registry.rs    the outstanding requests
-//!      │  request.rs     a leaf, its callback and osier_queue::request, the word that decides; CancelHandle
-//!      └─ timer.rs  monitor.rs  file.rs  socket.rs  resolver.rs     the leaves of time/, wait/descriptor.rs and net/, nothing of their own
+//!      │  request.rs     a leaf, its callback, and the state of osier_queue::request; CancelHandle
+//!      └─ timer.rs  monitor.rs  file.rs  socket.rs  resolver.rs     callbacks for the leaves of time/, wait/descriptor.rs and net/
 //! ```
 
 mod file;

@@ -13,10 +13,11 @@ use super::request::{CancelHandle, Request, Work};
 use super::{Refused, Status};
 use crate::wait::descriptor::Place;
 
-/// Calls back when a descriptor is ready.
+/// A descriptor and a callback for its readiness.
 ///
-/// The descriptor is kept open by the monitor, which has it by value: an owned one, an [`Arc`] of one, or one that is borrowed for
-/// ever. It is neither read nor changed. Any number of monitors may wait for the same descriptor.
+/// The monitor holds the descriptor by value and so keeps it open: an owned one, an [`Arc`] of one, or one borrowed
+/// for `'static`. It neither reads nor changes the descriptor. Any number of monitors may wait for the same
+/// descriptor.
 ///
 /// ```
 /// use osier::io::Interest;
@@ -41,7 +42,7 @@ pub struct FdMonitor<F: AsFd> {
 }
 
 impl<F: AsFd + Send + 'static> FdMonitor<F> {
-    /// A monitor of that queue for that descriptor.
+    /// Makes a monitor of this descriptor. Its callbacks run on `queue`.
     pub fn new(queue: &Handle, fd: F) -> FdMonitor<F> {
         FdMonitor {
             request: Request::new(queue.shared()),
@@ -49,14 +50,17 @@ impl<F: AsFd + Send + 'static> FdMonitor<F> {
         }
     }
 
-    /// Calls `callback` once the descriptor is ready for something of `interest`, as long as it is; at once if that is empty. With
-    /// the monitor, for it to be used again, and what the descriptor is ready for: nothing if the wait was cancelled. A
-    /// hang-up and an error of the descriptor count as readiness, as for [`io::ready`](crate::io::ready); the callback's error
-    /// is one of the wait itself, as for what cannot be waited for.
+    /// Calls `callback` once the descriptor is ready for a part of `interest`. Readiness is level-triggered. An empty
+    /// interest is satisfied at once.
+    ///
+    /// The callback gets the monitor, so that it can be used again, and the readiness: nothing if the wait was
+    /// cancelled. A hang-up and an error of the descriptor count as readiness, as for
+    /// [`io::ready`](crate::io::ready). The callback gets an error only if the wait itself failed, for example for a
+    /// descriptor that cannot be waited for.
     ///
     /// # Errors
     ///
-    /// [`Refused`], with the monitor in it, once the queue is shut down.
+    /// [`Refused`], which holds the monitor, once the queue is shut down.
     pub fn wait<C>(self, interest: Interest, callback: C) -> Result<CancelHandle<Interest>, Refused<FdMonitor<F>>>
     where
         C: FnOnce(FdMonitor<F>, Status, io::Result<Ready>) + Send + 'static,
@@ -88,8 +92,8 @@ impl<F: AsFd> FdMonitor<F> {
 }
 
 impl CancelHandle<Interest> {
-    /// Waits for something else from now on; for nothing, and the callback comes at once. `false`: it is too late, the wait is
-    /// over or was cancelled.
+    /// Waits for another interest from now on. With an empty interest the callback comes at once. Returns false if it
+    /// is too late: the wait is over or was cancelled.
     pub fn rewait(&self, interest: Interest) -> bool {
         self.change(interest)
     }
@@ -109,7 +113,7 @@ struct Waiting<F: AsFd, C> {
     callback: C,
 }
 
-// Nothing of it is pinned.
+// No part of it is pinned.
 impl<F: AsFd, C> Unpin for Waiting<F, C> {}
 
 impl<F, C> Work<Interest> for Waiting<F, C>

@@ -1,6 +1,6 @@
-//! The registry of a queue: its outstanding requests, and whether more may begin.
+//! The registry of a queue: its outstanding requests, and whether it accepts new ones.
 //!
-//! All of it is under one lock. The word of a request decides what becomes of it; the registry only keeps it alive.
+//! One lock guards all of it. The registry only keeps requests alive; the state of each request decides how it ends.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Wake;
@@ -10,7 +10,7 @@ use slab::Slab;
 use super::run_queue::{Run, Tasks};
 use crate::worker::remote::Remote;
 
-/// The part of a queue that its requests know.
+/// The part of a queue that its requests use.
 pub(super) struct Shared {
     pub(super) remote: &'static Remote,
     pub(super) tasks: Arc<Tasks>,
@@ -28,13 +28,13 @@ impl Shared {
         self.registry.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Notes a request that begins. Returns `None` if the queue is closed.
+    /// Adds a request. Returns `None` if the queue is closed.
     pub(super) fn enter(&self, request: Arc<dyn Run>) -> Option<usize> {
         let mut registry = self.registry();
         registry.open.then(|| registry.requests.insert(request))
     }
 
-    /// Forgets a request that has ended.
+    /// Removes a request that has ended.
     pub(super) fn leave(&self, key: usize) {
         let mut registry = self.registry();
         let request = registry.requests.try_remove(key);

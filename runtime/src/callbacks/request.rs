@@ -1,13 +1,14 @@
-//! A callback request: a leaf, its callback, and the word that decides.
+//! A callback request: a leaf, its callback, and the atomic state that decides how it ends.
 //!
-//! The leaf's waker puts the request into the run queue; whoever takes it from there holds it, polls the leaf as the queue's
-//! driver, and calls the callback if that ended the request. `osier_queue::request` has the rules of the word.
+//! The leaf's waker pushes the request to the run queue. The thread that takes it from there holds it: it polls the
+//! leaf with the queue as driver, and calls the callback if that ended the request. `osier_queue::request` has the
+//! rules of the atomic state, `word`.
 //!
 //! # Protocol
-//! - `held` is locked to put in and to take out, never while a leaf is polled or a callback runs.
-//! - `parameter` is locked from before the word is asked for a change until the new value is there; so the holder, who has
-//!   found the change in the word, waits for the value.
-//! - An outstanding request is in its queue's registry, and nowhere after its end but in the hands of its callback.
+//! - `held` is locked to put work in and to take it out, never while a leaf is polled or a callback runs.
+//! - `parameter` stays locked from before `word` is set to "changed" until the new value is stored. A holder that
+//!   finds the change in `word` therefore waits for the value.
+//! - The queue's registry keeps an outstanding request. After its end, only its callback has the object.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,13 +29,13 @@ use super::{Reason, Refused, Status};
 use crate::worker::context;
 use crate::worker::isolate::{discard, isolate};
 
-/// The work of a request: the leaf that it waits for, and its callback. `P` is the part that can be changed meanwhile.
+/// The work of a request: its leaf and its callback. `P` is the parameter that can be changed while it waits.
 pub(super) trait Work<P>: Send {
-    /// Waits for something else from the next poll on.
+    /// Takes a new parameter, which holds from the next poll on.
     fn change(self: Pin<&mut Self>, parameter: P);
-    /// Polls the leaf and keeps what it gives; does not panic.
+    /// Polls the leaf and keeps its output. Does not panic.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()>;
-    /// Ends the leaf and calls the callback.
+    /// Drops the leaf and calls the callback.
     fn finish(self: Pin<Box<Self>>, status: Status);
 }
 
@@ -44,7 +45,7 @@ pub(super) struct Request<P> {
     word: word::Request,
     queue: Arc<Shared>,
     parameter: Mutex<Option<P>>,
-    /// The work and its place in the registry, while the request is outstanding and nobody holds it.
+    /// The work and its key in the registry. `Some` while the request is outstanding and nobody holds it.
     held: Mutex<Option<Held<P>>>,
 }
 
@@ -58,7 +59,7 @@ impl<P: Send + 'static> Request<P> {
         })
     }
 
-    /// Makes the request, and polls its leaf for the first time.
+    /// Begins the request and polls its leaf for the first time.
     pub(super) fn begin<W: Work<P> + 'static>(
         self: &Arc<Self>,
         work: Pin<Box<W>>,
@@ -81,7 +82,7 @@ impl<P: Send + 'static> Request<P> {
         })
     }
 
-    /// Hastens whatever is outstanding.
+    /// Cancels the outstanding request, whichever it is.
     pub(super) fn cancel_any(self: &Arc<Self>) {
         self.asked(self.word.cancel_any());
     }
@@ -93,7 +94,8 @@ impl<P: Send + 'static> Request<P> {
         }
         let waker = Waker::from(Arc::clone(self));
         let mut cx = Context::from_waker(&waker);
-        // One that panics (the hook has reported it) is over: held for ever, it would keep the queue from ending.
+        // A leaf that panics counts as ready: held for ever, it would keep the queue from ending. The panic hook has
+        // reported it.
         isolate(|| context::with_driver(self.queue.remote, || work.poll(&mut cx)))
             .is_none_or(|polled| polled.is_ready())
     }
@@ -106,7 +108,8 @@ impl<P: Send + 'static> Request<P> {
     }
 
     fn enqueue(self: Arc<Self>) {
-        // A queue that is being dropped ends the request itself, on the thread that drops it, unless it had to leave it.
+        // The queue refuses the task while it is dropped. The dropping thread then ends the request itself, unless it
+        // could not and has marked it as closing.
         if let Err(task) = self.queue.tasks.push(Task::Request(Arc::clone(&self) as Arc<dyn Run>))
             && self.word.is_closing()
         {
@@ -127,7 +130,7 @@ impl<P: Send + 'static> Request<P> {
 
     fn end(&self, (key, work): Held<P>, status: Status) {
         self.queue.leave(key);
-        // The hook has reported a panic.
+        // The panic hook has reported a panic.
         let _ = isolate(|| work.finish(status));
     }
 }
@@ -153,12 +156,12 @@ impl<P: Send + 'static> Run for Request<P> {
             match self.word.end() {
                 Ended::Idle => return,
                 Ended::Here => return self.end(self.take(), Status::Shutdown),
-                // Its own leaf drops the queue: the holder ends it, when the poll returns.
+                // The request's own leaf drops the queue. The holder ends the request when the poll returns.
                 Ended::Held if context::driver().is_some_and(|here| ptr::eq(here, self.queue.remote)) => {
                     let _held = self.word.close();
                     return;
                 }
-                // For as long as a poll takes.
+                // Another thread polls the leaf: wait until it is done.
                 Ended::Held => thread::sleep(Duration::from_micros(20)),
             }
         }
@@ -187,7 +190,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Hastens the callback of one request, from any thread.
+/// A handle that ends one request early, from any thread.
 ///
 /// Dropping it does nothing.
 pub struct CancelHandle<P: Send + 'static = ()> {
@@ -196,8 +199,9 @@ pub struct CancelHandle<P: Send + 'static = ()> {
 }
 
 impl<P: Send + 'static> CancelHandle<P> {
-    /// Asks for the callback now, with [`Status::Cancelled`] unless what it waits for has happened by then. `false`: the
-    /// request has ended or was cancelled before; nothing was done, also not to a later request of the same object.
+    /// Asks for the callback now, with [`Status::Cancelled`] unless the event has happened by then. Returns false,
+    /// and does nothing, if the request has ended or was cancelled before. A later request of the same object is
+    /// never affected.
     pub fn cancel(&self) -> bool {
         self.request.asked(self.request.word.cancel(self.generation))
     }
@@ -207,7 +211,7 @@ impl<P: Send + 'static> CancelHandle<P> {
         self.request.word.is_armed(self.generation)
     }
 
-    /// Waits for something else from now on. `false`: the request has ended or is ending.
+    /// Changes the parameter. Returns false if the request has ended or is ending.
     pub(super) fn change(&self, parameter: P) -> bool {
         let mut slot = lock(&self.request.parameter);
         let asked = self.request.word.change(self.generation);
@@ -237,7 +241,7 @@ impl<P: Send + 'static> fmt::Debug for CancelHandle<P> {
 }
 
 pin_project! {
-    /// Any future, and a callback that is told what it gave.
+    /// A future and a callback that gets its output.
     pub(super) struct Awaiting<F: Future, C> {
         #[pin]
         future: Option<F>,
@@ -273,7 +277,7 @@ where
             Ok(Poll::Ready(output)) => *this.output = Some(output),
             Err(payload) => discard(payload),
         }
-        // Its destructor may panic as well; then what is left of it is left.
+        // The future's destructor may panic as well; its remaining parts are leaked then.
         let _ = isolate(|| this.future.set(None));
         Poll::Ready(())
     }

@@ -1,4 +1,4 @@
-//! Names: the look-up of `net/addr.rs` with a callback.
+//! Name lookups with a callback, by the code of `net/addr.rs`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,9 +7,9 @@ use super::io_queue::Handle;
 use super::{CancelHandle, Refused, Status, result};
 use crate::net::ToSocketAddrs;
 
-/// Looks names up.
+/// A resolver that calls back with the addresses of a name.
 ///
-/// The system's resolver blocks; it runs on the process-wide pool for blocking work, for at most 64 names at a time.
+/// The system's resolver blocks. It runs on the process-wide pool for blocking work, for at most 64 names at a time.
 ///
 /// ```
 /// use osier::callbacks::{IoQueue, Resolver};
@@ -33,15 +33,16 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// A resolver that calls back on that queue.
+    /// Makes a resolver. Its callbacks run on `queue`.
     pub fn new(queue: &Handle) -> Resolver {
         Resolver { queue: queue.clone() }
     }
 
-    /// Looks up the addresses of `host`, a name or an address, and calls back with them, each with `port`, in the order in
-    /// which they should be tried. Any number of look-ups may be outstanding.
+    /// Looks up `host`, a name or an address. The callback gets the addresses, each with `port`, in the order in
+    /// which to try them. Any number of lookups may be outstanding.
     ///
-    /// A cancelled one calls back at once, with an error; the system goes on looking, and what it finds is dropped.
+    /// A cancelled lookup calls back at once, with an error. The system continues the lookup, and its result is
+    /// dropped.
     ///
     /// # Errors
     ///

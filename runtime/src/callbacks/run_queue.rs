@@ -1,10 +1,11 @@
-//! The run queue: callbacks in order of arrival, and the threads that run them.
+//! The run queue: callbacks in the order of arrival, and the threads that run them.
 //!
 //! # Protocol
-//! Everything is under one lock, which nobody holds while a callback runs. A push wakes a thread of the pool that waits, and,
-//! if there is more than those who wait will take, the thread that iterates the [`IoQueue`](super::IoQueue). Any other thread that has run a callback
-//! notifies that thread, which may wait for the callback's effect; it does so even before that thread sleeps, so that it does not.
-//! The flag `closed` refuses new work, the flag `quit` also ends the threads.
+//! One lock guards everything. Nobody holds it while a callback runs. A push wakes a waiting thread of the pool. If
+//! more tasks are queued than threads wait, the push also wakes the thread that iterates the
+//! [`IoQueue`](super::IoQueue). Any other thread that has run a callback notifies the iterating thread, which may be
+//! waiting for the callback's effect. The notification is kept if that thread does not sleep yet, and stops it from
+//! sleeping. The flag `closed` refuses new calls. The flag `quit` also ends the threads.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +20,11 @@ use crate::worker::remote::Remote;
 
 /// A request in the run queue.
 pub(super) trait Run: Send + Sync {
-    /// Polls its leaf; calls the callback if that ended it.
+    /// Polls its leaf, and calls the callback if that ended the request.
     fn run(self: Arc<Self>);
     /// Calls the callback with [`Status::Shutdown`], unless the request has ended.
     fn shut_down(self: Arc<Self>);
-    /// Asks for [`Status::Shutdown`], unless what it waits for has happened.
+    /// Requests the end with [`Status::Shutdown`], unless the request's event has happened.
     fn close(self: Arc<Self>);
 }
 
@@ -35,7 +36,7 @@ pub(super) enum Task {
 impl Task {
     fn run(self) {
         match self {
-            // The hook has reported a panic.
+            // The panic hook has reported a panic.
             Task::Call(call) => drop(isolate(|| call(Status::Done))),
             Task::Request(request) => request.run(),
         }
@@ -53,22 +54,22 @@ impl Task {
 pub(super) struct Tasks {
     state: Mutex<State>,
     arrived: Condvar,
-    /// The driver whose thread helps, and waits for what callbacks do.
+    /// The driver whose thread also runs tasks, and waits for their effects.
     remote: Option<&'static Remote>,
-    /// That thread is not to sleep: something has happened since its last iteration that it may wait for.
+    /// The iterating thread must not sleep: something it may wait for has happened since its last iteration.
     pub(super) notified: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
     queue: VecDeque<Task>,
-    /// Threads of the pool that wait for a task.
+    /// The number of pool threads that wait for a task.
     waiting: usize,
-    /// Tasks that are being run.
+    /// The number of tasks that are running.
     running: usize,
-    /// Calls are refused; requests that are outstanding still pass.
+    /// New calls are refused. Outstanding requests still pass.
     closed: bool,
-    /// Nothing is taken any more.
+    /// Nothing is pushed or taken any more.
     quit: bool,
 }
 
@@ -86,7 +87,7 @@ impl Tasks {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Appends a task; gives it back if nobody would take it.
+    /// Appends a task. Gives the task back if the queue is closed for it.
     pub(super) fn push(&self, task: Task) -> Result<(), Task> {
         let mut state = self.lock();
         if state.quit || state.closed && matches!(task, Task::Call(_)) {
@@ -98,7 +99,7 @@ impl Tasks {
         if waiting > 0 {
             self.arrived.notify_one();
         }
-        // Who was notified counts as waiting until it comes, and takes one.
+        // A notified thread counts as waiting until it runs and takes a task.
         if queued > waiting {
             self.ring();
         }
@@ -112,7 +113,7 @@ impl Tasks {
         })
     }
 
-    /// Makes the thread that iterates return, or not wait the next time.
+    /// Makes the iterating thread return, or not sleep the next time.
     pub(super) fn notify(&self) {
         if !self.notified.swap(true, Ordering::AcqRel) {
             self.ring();
@@ -143,7 +144,7 @@ impl Tasks {
         task.run();
     }
 
-    /// Runs at most `limit` tasks, beside the thread that iterates; 0: until none is left.
+    /// Runs at most `limit` tasks on a thread that does not iterate. 0 means: until none is left.
     pub(super) fn dispatch(&self, limit: usize) -> usize {
         let mut count = 0;
         while limit == 0 || count < limit {
@@ -155,7 +156,7 @@ impl Tasks {
         count
     }
 
-    /// The turn of the thread that iterates: it runs as many tasks as are queued now. Tasks that these queue wait for the next turn.
+    /// Runs as many tasks as are queued now, on the iterating thread. Tasks that these push wait for the next turn.
     pub(super) fn dispatch_round(&self) {
         for _ in 0..self.len() {
             let Some(task) = self.pop() else { return };
@@ -163,7 +164,7 @@ impl Tasks {
         }
     }
 
-    /// A thread of the pool.
+    /// The loop of a pool thread.
     fn work(&self) {
         let mut state = self.lock();
         while !state.quit {
@@ -191,7 +192,7 @@ impl Tasks {
         self.lock().queue.len()
     }
 
-    /// How many tasks are queued or running.
+    /// The number of tasks that are queued or running.
     pub(super) fn busy(&self) -> usize {
         let state = self.lock();
         state.queue.len() + state.running
@@ -202,7 +203,7 @@ impl Tasks {
     }
 }
 
-/// Work for the threads of a pool, first in, first out: the simplest thing to ask for a callback.
+/// A first-in, first-out queue of calls and the threads that run them.
 ///
 /// ```
 /// use osier::callbacks::RunQueue;
@@ -220,19 +221,19 @@ impl Tasks {
 /// # std::io::Result::Ok(())
 /// ```
 ///
-/// Dropping it waits for the callbacks that run on its threads; those that are queued run then with
-/// [`Status::Shutdown`], on the thread that drops it.
+/// Dropping it waits for the callbacks that run on its threads. Callbacks that are still queued then run with
+/// [`Status::Shutdown`] on the dropping thread.
 pub struct RunQueue {
     tasks: Arc<Tasks>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl RunQueue {
-    /// A queue with that many threads, maybe none.
+    /// Makes a queue with this many threads, which may be 0.
     ///
     /// # Errors
     ///
-    /// The system's error for a thread that it cannot start; those that had been started are ended.
+    /// The system's error for a thread that cannot start. Threads that did start are ended.
     pub fn new(background_threads: usize) -> io::Result<RunQueue> {
         RunQueue::start(None, background_threads, spawn)
     }
@@ -251,7 +252,7 @@ impl RunQueue {
             threads: Vec::new(),
         };
         for index in 0..threads {
-            // Dropping the queue ends those that run already.
+            // After an error, dropping the queue ends the threads that run already.
             queue.threads.push(spawn(index, Arc::clone(&queue.tasks))?);
         }
         Ok(queue)
@@ -261,8 +262,8 @@ impl RunQueue {
         &self.tasks
     }
 
-    /// Runs `call` as soon as possible, after what was submitted before; from any thread. It is told [`Status::Done`], or
-    /// [`Status::Shutdown`] if the queue was dropped first.
+    /// Runs `call` as soon as possible, after all calls that were submitted before. Any thread may submit. The call
+    /// gets [`Status::Done`], or [`Status::Shutdown`] if the queue was dropped first.
     ///
     /// # Errors
     ///
@@ -271,18 +272,18 @@ impl RunQueue {
         self.tasks.submit(call)
     }
 
-    /// Runs at most `limit` of the callbacks that are queued, or with 0 until none is left, on the calling thread. Returns how
-    /// many. Its own threads, if any, go on beside that.
+    /// Runs at most `limit` queued callbacks on the calling thread, and returns their number. With `limit` 0 it runs
+    /// until none is left. The queue's own threads keep running callbacks meanwhile.
     pub fn dispatch(&self, limit: usize) -> usize {
         self.tasks.dispatch(limit)
     }
 
-    /// Ends the threads; gives what they have not taken.
+    /// Ends the threads. Returns the tasks that they have not taken.
     pub(super) fn stop(&mut self) -> VecDeque<Task> {
         self.tasks.lock().quit = true;
         self.tasks.arrived.notify_all();
         let here = thread::current().id();
-        // The last owner may go on one of its own threads, in a callback.
+        // A callback may drop the last owner, on one of the queue's own threads, which cannot join itself.
         let others = self.threads.drain(..).filter(|thread| thread.thread().id() != here);
         let others: Vec<_> = others.collect();
         let join = || others.into_iter().for_each(|thread| drop(thread.join()));

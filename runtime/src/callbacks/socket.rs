@@ -1,4 +1,5 @@
-//! Stream sockets with callbacks. The socket is non-blocking; a call that would block waits as any foreign descriptor does.
+//! Stream sockets with callbacks. The sockets are non-blocking; a call that would block waits for readiness as a
+//! foreign descriptor does.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -17,13 +18,13 @@ use super::{CancelHandle, Refused, Status, result};
 use crate::io::ready_async;
 use crate::net::system::NO_SIGNAL;
 
-/// The most connections that may wait to be accepted; the system may have a lower limit.
+/// The accept backlog. The system may have a lower limit.
 const BACKLOG: i32 = 4096;
 
-/// A TCP socket: listening, or connected, or neither yet.
+/// A TCP socket that listens, is connected, or is neither yet.
 ///
-/// One connect or accept, one send and one receive may be outstanding at a time, each beside the others. A call on a socket that is
-/// not in the state for it calls back with an error. Clones are the same socket.
+/// One connect or accept, one send and one receive may be outstanding at the same time. A call for which the socket
+/// is in the wrong state calls back with an error. Clones are the same socket.
 ///
 /// ```
 /// use osier::callbacks::{IoQueue, Socket};
@@ -60,14 +61,14 @@ pub struct Socket(Arc<Inner>);
 struct Inner {
     queue: Arc<Shared>,
     socket: Mutex<Option<Arc<socket2::Socket>>>,
-    /// Connecting, or accepting.
+    /// The connect or the accept.
     opens: Arc<Request<()>>,
     sends: Arc<Request<()>>,
     receives: Arc<Request<()>>,
 }
 
 impl Socket {
-    /// A socket of that queue, neither listening nor connected.
+    /// Makes a socket that neither listens nor is connected. Its callbacks run on `queue`.
     pub fn new(queue: &Handle) -> Socket {
         Socket::of(queue.shared(), None)
     }
@@ -82,11 +83,12 @@ impl Socket {
         }))
     }
 
-    /// Listens on `address`, which may be in the wait state of former connections; port 0: any.
+    /// Listens on `address`. Port 0 means any free port. Connections of an earlier listener in TIME_WAIT do not
+    /// prevent it.
     ///
     /// # Errors
     ///
-    /// The system's error for the address; `AlreadyExists` for a socket that listens or connects already.
+    /// The system's error for the address, or `AlreadyExists` for a socket that already listens or connects.
     pub fn listen(&self, address: SocketAddr) -> io::Result<()> {
         let mut slot = self.slot();
         if slot.is_some() {
@@ -100,7 +102,7 @@ impl Socket {
         Ok(())
     }
 
-    /// The address of this end.
+    /// The address of the local end.
     ///
     /// # Errors
     ///
@@ -110,7 +112,7 @@ impl Socket {
         address.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// The address of the other end.
+    /// The address of the peer.
     ///
     /// # Errors
     ///
@@ -170,11 +172,11 @@ impl Socket {
         self.open_with(accepting, |status, accepted| callback(status, result(status, accepted)))
     }
 
-    /// Sends once, and calls back with how many bytes, which may be fewer than the buffer has; and with the buffer.
+    /// Sends once. The callback gets the number of bytes, which may be less than the buffer's length, and the buffer.
     ///
     /// # Errors
     ///
-    /// [`Refused`], with the buffer in it, while a send is outstanding or once the queue is shut down.
+    /// [`Refused`], which holds the buffer, while a send is outstanding or once the queue is shut down.
     pub fn send<C>(&self, buffer: Vec<u8>, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
     where
         C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
@@ -183,11 +185,12 @@ impl Socket {
         self.transfer(&self.0.sends, Interest::WRITABLE, send, buffer, callback)
     }
 
-    /// Receives once, and calls back with how many bytes, 0 when the peer has ended; and with the buffer.
+    /// Receives once. The callback gets the number of bytes, 0 when the peer has closed its sending direction, and
+    /// the buffer.
     ///
     /// # Errors
     ///
-    /// [`Refused`], with the buffer in it, while a receive is outstanding or once the queue is shut down.
+    /// [`Refused`], which holds the buffer, while a receive is outstanding or once the queue is shut down.
     pub fn recv<C>(&self, buffer: Vec<u8>, callback: C) -> Result<CancelHandle, Refused<Vec<u8>>>
     where
         C: FnOnce(Status, io::Result<usize>, Vec<u8>) + Send + 'static,
@@ -196,8 +199,8 @@ impl Socket {
         self.transfer(&self.0.receives, Interest::READABLE, receive, buffer, callback)
     }
 
-    /// Closes the socket, from any thread: cancels what is outstanding. The descriptor goes with the last of those requests,
-    /// and the socket may be connected or listen anew.
+    /// Closes the socket, from any thread, and cancels its outstanding requests. The last of these requests closes
+    /// the descriptor. The socket may then connect or listen again.
     pub fn close(&self) {
         let socket = self.slot().take();
         for request in [&self.0.opens, &self.0.sends, &self.0.receives] {
@@ -214,7 +217,7 @@ impl Socket {
         self.slot().clone().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Takes a socket away that did not come to be connected, unless somebody else has closed it.
+    /// Removes a socket that failed to connect, unless another thread has closed it.
     fn forget(&self, socket: &Arc<socket2::Socket>) {
         let mut slot = self.slot();
         if slot.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket)) {
@@ -277,8 +280,8 @@ impl Socket {
     }
 }
 
-/// A connect that is on its way. However it ends without a connection, it takes its descriptor back, and not what the socket
-/// was given meanwhile.
+/// A connect that is under way. If it ends without a connection, dropping this removes its own descriptor, and never
+/// a newer one of the same socket.
 struct Connecting {
     of: Socket,
     socket: Arc<socket2::Socket>,
@@ -299,7 +302,7 @@ impl fmt::Debug for Socket {
     }
 }
 
-/// A non-blocking stream socket for addresses of that family.
+/// Opens a non-blocking stream socket for the family of `address`.
 fn open(address: SocketAddr) -> io::Result<socket2::Socket> {
     let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;

@@ -11,10 +11,10 @@ use super::request::{CancelHandle, Request, Work};
 use super::{Refused, Status};
 use crate::time::Sleep;
 
-/// Calls back once, when its time has come.
+/// A timer that calls back once.
 ///
-/// It holds nothing of the system's, and needs no ending. There are no periodic timers: the callback gets the timer back, and
-/// may ask for the next time.
+/// It holds no resource of the system and needs no closing. There are no periodic timers: the callback gets the timer
+/// back and may set it again.
 ///
 /// ```
 /// use osier::callbacks::{IoQueue, Status, Timer};
@@ -36,7 +36,7 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// A timer of that queue.
+    /// Makes a timer. Its callbacks run on `queue`.
     pub fn new(queue: &Handle) -> Timer {
         Timer {
             request: Request::new(queue.shared()),
@@ -44,12 +44,12 @@ impl Timer {
         }
     }
 
-    /// Calls `callback` after `duration`, or up to a few milliseconds later, never earlier; with the timer, for it to be used
-    /// again.
+    /// Calls `callback` after `duration`: never earlier, and up to a few milliseconds later. The callback gets the
+    /// timer, so that it can be used again.
     ///
     /// # Errors
     ///
-    /// [`Refused`], with the timer in it, once the queue is shut down.
+    /// [`Refused`], which holds the timer, once the queue is shut down.
     pub fn wait<C>(self, duration: Duration, callback: C) -> Result<CancelHandle<Instant>, Refused<Timer>>
     where
         C: FnOnce(Timer, Status) + Send + 'static,
@@ -57,7 +57,7 @@ impl Timer {
         self.wait_for(sleep_for(duration), callback)
     }
 
-    /// As [`wait`](Timer::wait), until `deadline`. One that has passed is due at once.
+    /// Calls `callback` at `deadline`, as [`wait`](Timer::wait). A deadline that has passed is due at once.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl Timer {
     }
 }
 
-/// A callback queue lives in the machine's time, whatever clock the caller's runtime has.
+/// Uses real time: a callback queue does not use the clock of the caller's runtime, which may be virtual.
 fn sleep_for(duration: Duration) -> Sleep {
     Instant::now()
         .checked_add(duration)
@@ -90,11 +90,12 @@ fn sleep_for(duration: Duration) -> Sleep {
 }
 
 impl CancelHandle<Instant> {
-    /// Calls back at another time: `duration` from now. `false`: it is too late, the timer has expired or was cancelled.
+    /// Sets another time: `duration` from now. Returns false if it is too late: the timer has expired or was
+    /// cancelled.
     pub fn reschedule(&self, duration: Duration) -> bool {
         match Instant::now().checked_add(duration) {
             Some(deadline) => self.change(deadline),
-            // Beyond what the clock can tell: the end of the time that it can.
+            // A time that the clock cannot represent becomes one that it can, about 136 years from now.
             None => self.change(Instant::now() + Duration::from_secs(u32::MAX.into())),
         }
     }
@@ -111,7 +112,7 @@ struct Waiting<C> {
     callback: C,
 }
 
-// Nothing of it is pinned.
+// No part of it is pinned.
 impl<C> Unpin for Waiting<C> {}
 
 impl<C: FnOnce(Timer, Status) + Send> Work<Instant> for Waiting<C> {
@@ -120,7 +121,7 @@ impl<C: FnOnce(Timer, Status) + Send> Work<Instant> for Waiting<C> {
     }
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        // It is polled as the queue's driver, which is there: there is nothing to fail.
+        // The queue's driver is here while it polls, so this poll cannot fail.
         self.timer.sleep.poll_elapsed(cx).map(drop)
     }
 

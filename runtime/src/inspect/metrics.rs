@@ -1,4 +1,4 @@
-//! The numbers of a runtime: what its workers have written on their desks.
+//! Metrics: the counters of a runtime's workers, read from their desks.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,56 +9,56 @@ use crate::worker::context;
 use crate::worker::desk::{BUCKETS, Counter};
 use crate::worker::remote::Remote;
 
-/// The numbers of a runtime, from [`Runtime::metrics`](crate::Runtime::metrics).
+/// The metrics of a runtime, from [`Runtime::metrics`](crate::Runtime::metrics).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Those of each worker.
+    /// The metrics of each worker.
     pub workers: Vec<WorkerMetrics>,
 }
 
-/// The numbers of a worker. Counts are since its start; the rest is as of the end of its last turn, that is when it last
-/// looked at its poller.
+/// The metrics of a worker. Counters count from its start. Every other value is that of the end of its last turn,
+/// when it last looked at its poller.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WorkerMetrics {
     /// The name of its thread.
     pub name: String,
-    /// How many turns its loop has made; each ends in one look at the poller.
+    /// The number of turns of its loop. Each turn ends with one look at the poller.
     pub turns: u64,
-    /// How many of those looks were sleeps: there was nothing else to do.
+    /// The number of looks at the poller that slept, because nothing was ready to run.
     pub sleeps: u64,
-    /// Events that the poller has told of.
+    /// The number of events that the poller has reported.
     pub events: u64,
-    /// Wake-ups of its fibers by other threads.
+    /// The number of times another thread woke one of its fibers.
     pub wakes: u64,
-    /// How many times it has resumed a fiber, or a connection at rest.
+    /// The number of times it resumed a fiber or a dormant connection.
     pub resumes: u64,
-    /// How many times it took work that others had queued: threads outside, or a busy neighbour.
+    /// The number of times it took work from the shared queue or from a busy worker.
     pub steals: u64,
-    /// Fibers that it has started.
+    /// The number of fibers that it has started.
     pub fibers_started: u64,
-    /// Fibers that have started and not ended.
+    /// The number of fibers that have started and not ended.
     pub fibers: usize,
-    /// [Connections at rest](crate::dormant), which have no stack.
+    /// The number of [dormant connections](crate::dormant), which have no stack.
     pub resting: usize,
-    /// Tasks that were spawned on it and have not ended.
+    /// The number of tasks that were spawned on it and have not ended.
     pub tasks: usize,
-    /// Length of the run queue: fibers that are ready or not started, and tasks that are ready.
+    /// The length of its run queue: fibers that are ready or not started, and tasks that are ready.
     pub queued: usize,
-    /// Timers that are set.
+    /// The number of timers that are set.
     pub timers: usize,
-    /// Stacks that are kept warm for the next fibers.
+    /// The number of stacks in its pool, which the next fibers take.
     pub stacks_pooled: usize,
-    /// How long its turns took.
+    /// The durations of its turns.
     pub latency: LatencyHistogram,
-    /// The depth that fibers reached on their stacks, by the place of their spawn; empty unless
+    /// The depths that fibers reached on their stacks, by the place of their spawn. Empty unless
     /// [`Builder::measure_stacks`](crate::Builder::measure_stacks) is set.
     pub stack_depths: Vec<StackDepth>,
 }
 
-/// How long turns of a loop took, from one look at the poller to the next, sleep excluded: for so long at most does a fiber
-/// wait that has become ready, if the queue is shorter than a turn.
+/// The durations of a loop's turns, from one look at the poller to the next, without sleep. A fiber that becomes
+/// ready waits for at most one turn, if a turn can run the whole queue.
 ///
 /// Buckets are powers of two of nanoseconds.
 #[derive(Clone, PartialEq, Eq)]
@@ -67,13 +67,15 @@ pub struct LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    /// The buckets that are not empty: turns that took less than this long (and at least half of it), and how many.
+    /// The buckets that are not empty. Each is an upper bound and the number of turns below it; they took at least
+    /// half of the bound.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let all = self.turns.iter().enumerate().filter(|(_, turns)| **turns > 0);
         all.map(|(power, turns)| (Duration::from_nanos(1 << power), *turns))
     }
 
-    /// The bound of the bucket that this share of all turns, from 0.0 to 1.0, stays under; zero if there are none.
+    /// The bound of the bucket below which this share of all turns stays, from 0.0 to 1.0. Zero if there were no
+    /// turns.
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (share * self.turns.iter().sum::<u64>() as f64).ceil() as u64;
         let mut sum = 0;
@@ -91,8 +93,8 @@ impl fmt::Debug for LatencyHistogram {
     }
 }
 
-/// The numbers of the runtime that this thread works for; none outside of every runtime. As [`Runtime::metrics`](crate::Runtime::metrics), for who has
-/// no hold of that.
+/// The metrics of the runtime that this thread works for, or `None` outside of every runtime.
+/// [`Runtime::metrics`](crate::Runtime::metrics) gives the same to code that has the runtime.
 ///
 /// ```
 /// osier::run(|| assert!(osier::inspect::metrics().is_some()));
@@ -102,13 +104,13 @@ pub fn metrics() -> Option<Metrics> {
     context::worker(|worker| of(worker.shared.remotes()))
 }
 
-/// The numbers on the desks of some workers.
+/// Reads the desks of some workers.
 pub(crate) fn of<'r>(remotes: impl Iterator<Item = &'r Remote>) -> Metrics {
     let workers = remotes.filter_map(of_worker).collect();
     Metrics { workers }
 }
 
-/// The numbers of one worker; `None` where the remote has none.
+/// The metrics of one worker. `None` if the remote belongs to no worker.
 fn of_worker(remote: &Remote) -> Option<WorkerMetrics> {
     let desk = &remote.desk;
     let seat = desk.seat()?;

@@ -1,12 +1,12 @@
-//! Diagnostics: what a worker says of itself, and who reads it.
+//! Diagnostics: the dump, the watchdog and the metrics.
 //!
-//! | reader | reads | file |
+//! | part | shows | file |
 //! |---|---|---|
 //! | [`dump`] | every fiber, each asked on its own stack; every task | `dump.rs`, `frames.rs` |
-//! | the watchdog | whether a worker turns its loop, and what it runs | `watchdog.rs` |
+//! | the watchdog | a worker that no longer turns its loop, and what it runs | `watchdog.rs` |
 //! | [`Runtime::metrics`](crate::Runtime::metrics), [`metrics()`] | counters | `metrics.rs` |
 //!
-//! Each worker writes its numbers on a desk (`worker/desk.rs`), which has the protocol.
+//! All parts only read. Each worker writes its own numbers to its desk; `worker/desk.rs` has that protocol.
 
 pub(crate) mod dump;
 mod frames;

@@ -1,10 +1,12 @@
-//! A dump at every SIGQUIT, for who asks for it.
+//! A handler that writes a dump to stderr at every SIGQUIT.
 //!
-//! The handler writes a byte to a pipe; a thread reads it and writes the dump to stderr. Both stay for the life of the process.
+//! The handler writes a byte to a pipe. A thread reads the byte and writes the dump. Both live as long as the
+//! process.
 //!
 //! # Safety
 //!
-//! This file may use `unsafe` to set the handler, which does nothing but one write(2) that cannot block.
+//! This file may use `unsafe` to register the handler. The handler makes one write(2) that cannot block, and nothing
+//! else.
 #![allow(unsafe_code)]
 
 use std::io::{self, Read, Write};
@@ -13,8 +15,8 @@ use std::thread;
 
 use super::dump;
 
-/// Makes the process write a [`dump`] to stderr whenever it gets SIGQUIT (Ctrl-\\ in a terminal), instead of ending.
-/// Handlers that were set before run as well. A second call does nothing.
+/// Makes the process write a [`dump`] to stderr at every SIGQUIT (Ctrl-\\ in a terminal) instead of ending. Handlers
+/// that were registered before still run. A second call does nothing.
 ///
 /// # Errors
 ///
@@ -26,12 +28,12 @@ pub fn dump_on_sigquit() -> io::Result<()> {
         return Ok(());
     }
     let (mut reader, writer) = io::pipe()?;
-    // A full pipe has dumps enough on their way.
+    // A full pipe means that dumps are already pending: the handler may fail then, but never block.
     rustix::io::ioctl_fionbio(&writer, true)?;
     thread::Builder::new().name("osier-sigquit".into()).spawn(move || {
         let mut bytes = [0; 64];
         while matches!(reader.read(&mut bytes), Ok(n) if n > 0) {
-            // Nobody to tell if stderr is closed.
+            // An error of stderr has no place to be reported.
             let _ = io::stderr().write_all(dump().to_string().as_bytes());
         }
     })?;

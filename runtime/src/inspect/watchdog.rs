@@ -1,7 +1,8 @@
-//! The watchdog: names a worker that has not turned its loop for too long, and what it runs.
+//! The watchdog: a thread that reports workers which have not turned their loop for too long, and what they run.
 //!
-//! One thread for the whole process, started with the first runtime that wants it; while there is none it sleeps. It looks at
-//! each desk four times per limit and counts looks, not time: a process that was stopped and goes on is not late.
+//! The process has one such thread. The first runtime that wants it starts it, and it sleeps while no worker is
+//! watched. It looks at each desk four times per limit. It counts looks, not time: a process that was stopped and
+//! continues is not late.
 
 use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use crate::worker::desk::{Desk, NOTHING, TASK};
 use crate::worker::remote::Remote;
 
-/// How many looks in a row must find a worker in the same turn.
+/// The number of looks in a row that must find a worker in the same turn.
 const LOOKS: u32 = 4;
 
 static WATCHDOG: Watchdog = Watchdog {
@@ -21,24 +22,25 @@ static WATCHDOG: Watchdog = Watchdog {
 
 struct Watchdog {
     watched: Mutex<Vec<Watched>>,
-    /// A worker has come, or gone.
+    /// Notified when a worker comes or goes.
     come: Condvar,
 }
 
 struct Watched {
     remote: &'static Remote,
     limit: Duration,
-    /// Until the next look.
+    /// The time until the next look.
     left: Duration,
     phase: u64,
-    /// How many looks have found it in this phase.
+    /// The number of looks that have found the worker in this phase.
     looks: u32,
 }
 
-/// A worker is watched for as long as this is.
+/// A guard: the worker is watched until this is dropped.
 pub(crate) struct Watch(&'static Remote);
 
-/// Starts the thread, the first time. Not to be called by a worker: until the thread has a name it goes by that of its maker.
+/// Starts the thread at the first call. A worker must not call this: a new thread bears the name of its creator until
+/// it sets its own.
 pub(crate) fn start() -> std::io::Result<()> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     let mut started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -50,7 +52,7 @@ pub(crate) fn start() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Watches a worker from now on: a turn may take `limit`.
+/// Watches a worker from now on. A turn of its loop may take `limit`.
 pub(crate) fn watch(remote: &'static Remote, limit: Duration) -> Watch {
     let limit = limit.max(LOOKS * Duration::from_millis(1));
     WATCHDOG.watched().push(Watched {
@@ -88,7 +90,7 @@ impl Watchdog {
             let waited = self.come.wait_timeout(watched, next);
             let (woken, timeout) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
             watched = woken;
-            // The one that has come is looked at when the first of the others is.
+            // A new worker gets its first look together with the next look at another one.
             if !timeout.timed_out() {
                 continue;
             }
@@ -106,7 +108,7 @@ impl Watchdog {
 }
 
 impl Watched {
-    /// Looks, if it is time; the report if this look makes it late.
+    /// Looks, if the next look is due. Returns a report if this look finds the worker late.
     fn look_after(&mut self, slept: Duration) -> Option<String> {
         self.left = self.left.saturating_sub(slept);
         if !self.left.is_zero() {
@@ -133,15 +135,15 @@ impl Watched {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Work {
-    /// Neither a fiber nor a task: its own loop, a callback.
+    /// Neither a fiber nor a task: the loop itself, or a callback.
     Loop,
     /// A fiber.
     Fiber {
-        /// As [`Fiber::id`](crate::fiber::Fiber::id).
+        /// The fiber's [`id`](crate::fiber::Fiber::id).
         id: u64,
-        /// As [`Fiber::name`](crate::fiber::Fiber::name), at most its first 48 bytes.
+        /// The fiber's [`name`](crate::fiber::Fiber::name), cut to 48 bytes.
         name: Option<String>,
-        /// Where it was spawned.
+        /// The place where it was spawned.
         place: Option<&'static std::panic::Location<'static>>,
     },
     /// A task.
@@ -170,7 +172,7 @@ impl fmt::Display for Work {
     }
 }
 
-/// The work that a worker has last noted.
+/// The work that a worker has noted last.
 pub(crate) fn work(remote: &Remote) -> Work {
     let Desk { running, .. } = &remote.desk;
     match running.get() {

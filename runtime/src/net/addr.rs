@@ -1,8 +1,9 @@
-//! Addresses: what `bind` and `connect` take, and how a name becomes one.
+//! Addresses: the arguments of `bind` and `connect`, and the lookup of names.
 //!
-//! An address, or text that spells one, is taken as it is. A name goes through the system's resolver, which blocks, on the
-//! pool for blocking work. At most [`LOOKUPS`] run at a time, process-wide: a resolver that hangs must not take every thread
-//! of the pool. The permit belongs to the lookup, not to who waits for it, because a lookup cannot be called off.
+//! An address, or text that spells one, needs no lookup. A name goes to the system's resolver, which blocks, on the
+//! pool for blocking work. At most [`LOOKUPS`] lookups run at a time in the process, so that a resolver that hangs
+//! does not occupy every thread of the pool. The permit belongs to the lookup, not to its caller, because a lookup
+//! cannot be interrupted.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -17,11 +18,11 @@ use crate::wait::block_on::pooled;
 use crate::wait::{self, Stop};
 use crate::worker::context::{self, Caller};
 
-/// How many names are looked up at a time.
+/// The number of names that may be looked up at a time.
 const LOOKUPS: usize = 64;
 
-/// An address to bind or connect to, several addresses, or a name and a port. This is std's trait of the same name, but looking
-/// up a name suspends.
+/// An address to bind or connect to, several addresses, or a name and a port. It is std's trait of the same name,
+/// except that a lookup suspends.
 ///
 /// ```
 /// use osier::net::ToSocketAddrs;
@@ -33,14 +34,14 @@ const LOOKUPS: usize = 64;
 /// }).unwrap();
 /// ```
 pub trait ToSocketAddrs {
-    /// The addresses, to be tried in this order.
+    /// An iterator over the addresses, in the order to try them.
     type Iter: Iterator<Item = SocketAddr> + Send;
 
-    /// The addresses.
+    /// Gives the addresses.
     ///
     /// # Suspends
     ///
-    /// If a name has to be looked up. Blocks the thread when called on a plain one.
+    /// While a name is looked up. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -48,12 +49,13 @@ pub trait ToSocketAddrs {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for text that is neither an address nor `name:port`; what the resolver says of a name.
+    /// `InvalidInput` for text that is neither an address nor `name:port`, or the resolver's error for a name.
     fn to_socket_addrs(&self) -> io::Result<Self::Iter>;
 
     /// [`to_socket_addrs`](ToSocketAddrs::to_socket_addrs) as a future.
     ///
-    /// An implementation of the trait that waits implements this method too: the provided one just calls the other.
+    /// An implementation of the trait that waits must implement this method too. The provided one calls the blocking
+    /// method.
     ///
     /// # Cancellation
     ///
@@ -174,7 +176,7 @@ impl<'a> ToSocketAddrs for (&'a str, u16) {
     }
 }
 
-/// Tries `attempt` on one address after the other until one works; the last error if none does.
+/// Tries `attempt` on one address after the other until one works. Returns the last error if none does.
 pub(crate) fn each_addr<T>(
     addrs: impl ToSocketAddrs,
     mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
@@ -195,7 +197,7 @@ pub(crate) fn each_addr_async<A: ToSocketAddrs, T, F: Future<Output = io::Result
     addrs: A,
     mut attempt: impl FnMut(SocketAddr) -> F + Send,
 ) -> impl Future<Output = io::Result<T>> + Send {
-    // It borrows nothing: `addrs` need not be kept.
+    // The lookup borrows nothing, so the future need not keep `addrs`.
     let addrs = addrs.to_socket_addrs_async();
     async move {
         let mut last = None;
@@ -216,7 +218,7 @@ fn no_address() -> io::Error {
 #[cold]
 fn look_up(host: String, port: u16) -> io::Result<vec::IntoIter<SocketAddr>> {
     if context::caller(|caller| matches!(caller, Caller::Worker)) {
-        // Not even begun: whether the pool is quick enough must not decide.
+        // Fails before it begins. Otherwise it would depend on the pool's speed whether the call works.
         return Err(Stop::NotHere.into());
     }
     let mut lookup = pin!(look_up_async(host, port));
@@ -237,13 +239,13 @@ static PERMITS: Permits = Permits {
     waiters: WaitList::new(),
 };
 
-/// A counted number of permits; who finds none waits in line.
+/// A counted number of permits. A caller that finds none waits in line.
 struct Permits {
     free: AtomicUsize,
     waiters: WaitList,
 }
 
-/// Given back when dropped.
+/// One permit. Dropping it returns it.
 struct Permit(&'static Permits);
 
 impl Permits {
@@ -252,7 +254,7 @@ impl Permits {
         poll_fn(|cx| {
             if !self.take() {
                 if !waiter.as_mut().register(cx.waker()) {
-                    // Woken for a permit that somebody else took: in line again.
+                    // Woken for a permit that another caller took: wait in line again.
                     waiter.as_mut().remove();
                     let _ = waiter.as_mut().register(cx.waker());
                 }
@@ -261,7 +263,7 @@ impl Permits {
                 }
             }
             if waiter.as_mut().remove() && self.free.load(Ordering::SeqCst) > 0 {
-                // The wake-up may have been for another permit than this one.
+                // The wake-up may have been for another permit: pass it on.
                 self.waiters.wake_one();
             }
             Poll::Ready(Permit(self))

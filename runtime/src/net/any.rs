@@ -1,6 +1,6 @@
-//! A stream whose family does not matter: what a server accepts, or a client connects to, over TCP or a Unix socket.
+//! A stream of either family: TCP or Unix.
 //!
-//! All streams are the same inside ([`stream.rs`](super::stream)), so this costs nothing over the type that it was.
+//! All stream types have the same inside ([`stream.rs`](super::stream)), so the conversion costs nothing.
 
 use std::fmt;
 use std::io;
@@ -26,18 +26,18 @@ use crate::wait::socket::ShortRead;
 ///
 /// # Suspends
 ///
-/// As the two: reading, until there is a byte or the end; writing, until the kernel takes a byte.
+/// The same as for the two: a read until there is a byte or the end, a write until the kernel takes a byte.
 pub struct Stream(stream::Stream);
 
-// Read to the end whatever the kernel says: right for every family.
+// Reads until the kernel would block, which is right for both families.
 stream_impls!(Stream, ShortRead::SaysNothing);
 
 impl Stream {
-    /// The address of this end of a TCP connection.
+    /// The address of the local end of a TCP connection.
     ///
     /// # Errors
     ///
-    /// `Unsupported` for a Unix socket; the system's error.
+    /// `Unsupported` for a Unix socket, or the system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let fd = self.0.watched.fd();
         let addr = socket2::SockRef::from(&fd).local_addr()?;

@@ -1,12 +1,15 @@
-//! Sockets that somebody else has opened for this process before it began: systemd, or who speaks its protocol.
+//! Socket activation: takes the sockets that systemd, or another program with its protocol, opened for this process.
 //!
-//! The protocol (sd_listen_fds(3)): `LISTEN_PID` is this process, `LISTEN_FDS` says how many descriptors there are from 3 on, `LISTEN_FDNAMES` names them,
-//! separated by colons.
+//! The protocol is that of sd_listen_fds(3). `LISTEN_PID` is the id of this process. `LISTEN_FDS` is the number of
+//! descriptors; the first is 3. `LISTEN_FDNAMES` has their names, separated by colons.
 //!
 //! # Safety
-//! This file may use `unsafe` to take ownership of those descriptors, which is right only if nobody in the process has it. Three things see to it: they
-//! are taken once in the life of the process; the environment names this process by its id; and only a descriptor without close-on-exec is taken, which is how
-//! one comes through an `exec`, while the standard library and this crate open none like that.
+//! This file may use `unsafe` to take ownership of those descriptors. That is sound only if nothing else in the
+//! process owns them. Three conditions ensure it:
+//! - The descriptors are taken once in the life of the process.
+//! - The environment names this process by its id.
+//! - Only a descriptor without close-on-exec is taken. An `exec` passes only such descriptors on, and neither the
+//!   standard library nor this crate opens any.
 #![allow(unsafe_code)]
 
 use std::env;
@@ -17,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
 
-/// The first descriptor that is passed on.
+/// The first descriptor that the protocol passes on.
 const FIRST: RawFd = 3;
-/// No unit has more; a larger number is a mistake.
+/// The most descriptors that are believed. No unit has more, so a larger number is a mistake.
 const MOST: u32 = 1024;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -27,15 +30,18 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 /// A descriptor that was open when the process began.
 #[derive(Debug)]
 pub struct Inherited {
-    /// `FileDescriptorName=` of the socket unit; `unknown` if it was not told, as systemd has it.
+    /// The name: `FileDescriptorName=` of the socket unit. `unknown` if the environment has no names, as systemd
+    /// defines it.
     pub name: String,
-    /// The descriptor, now close-on-exec. A listening socket becomes a [`TcpListener`](super::TcpListener) or [`UnixListener`](super::UnixListener) by `from`.
+    /// The descriptor, now close-on-exec. `From` makes a listening socket a [`TcpListener`](super::TcpListener) or
+    /// [`UnixListener`](super::UnixListener).
     pub fd: OwnedFd,
 }
 
-/// Takes the sockets that systemd has opened for this process: none if it was not started by one, or when they have been taken before.
+/// Takes the sockets that systemd has opened for this process. Returns none if there are none or if they were taken
+/// before.
 ///
-/// The variables of the environment stay; a child does not take them for its own, because of `LISTEN_PID`.
+/// The environment variables stay. A child ignores them, because `LISTEN_PID` is not its id.
 ///
 /// ```
 /// for socket in osier::net::inherited()? {
@@ -46,7 +52,7 @@ pub struct Inherited {
 ///
 /// # Errors
 ///
-/// `InvalidData` when the variables contradict themselves, or name a descriptor that is not open, or was not inherited.
+/// `InvalidData` if the variables contradict each other, or name a descriptor that is not open or was not inherited.
 pub fn inherited() -> io::Result<Vec<Inherited>> {
     let variable = |name: &str| env::var_os(name).map(OsString::into_string);
     let number = |name: &str| match variable(name) {
@@ -84,8 +90,8 @@ pub fn inherited() -> io::Result<Vec<Inherited>> {
 }
 
 fn take(raw: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: borrowed for the questions of the next lines alone, which are answered with an error for a number that is not open. Nobody closes it
-    // meanwhile: see the module.
+    // SAFETY: only the calls below borrow it, and they return an error for a descriptor that is not open. Nobody
+    // closes it meanwhile: see the module.
     let borrowed = unsafe { BorrowedFd::borrow_raw(raw) };
     let flags = match fcntl_getfd(borrowed) {
         Err(Errno::BADF) => return Err(invalid(format!("LISTEN_FDS: descriptor {raw} is not open"))),
@@ -95,7 +101,8 @@ fn take(raw: RawFd) -> io::Result<OwnedFd> {
         return Err(invalid(format!("LISTEN_FDS: descriptor {raw} was not inherited")));
     }
     fcntl_setfd(borrowed, flags | FdFlags::CLOEXEC)?;
-    // SAFETY: it is open, and nobody else's: passed through exec to this process by its id, and taken for the first time. See the module.
+    // SAFETY: the descriptor is open. An exec passed it to this process, named by its id, and this takes it for the
+    // first time. See the module.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 

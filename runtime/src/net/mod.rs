@@ -1,4 +1,4 @@
-//! Sockets with std's names, methods and meaning; a call that has to wait suspends the fiber instead of its thread.
+//! Sockets with the names, methods and meaning of std. A call that has to wait suspends the fiber, not its thread.
 //!
 //! ```text
 //!   tcp.rs  unix.rs  any.rs  udp.rs   the public types: names, addresses, options
@@ -10,16 +10,17 @@
 //!   addr.rs                          ToSocketAddrs; names are looked up on the pool for blocking work
 //! ```
 //!
-//! All types are `Send` and `Sync`: a stream may be used from any fiber of any worker, from several at once through a
-//! shared reference (a reader and a writer, two readers), and from plain threads, which it blocks. Moving one is free; it
-//! registers with a worker's poller at its first call there that would block, and not before.
+//! All types are `Send` and `Sync`. Any fiber of any worker may use a stream, and several may use it at once through
+//! a shared reference (a reader and a writer, two readers). A plain thread may use it too, and blocks. Moving a
+//! stream to another worker is free: it registers with a worker's poller at its first call there that would block.
 //!
 //! # What differs from std
 //!
-//! - Timeouts belong to the value, not to the socket: a [`try_clone`](TcpStream::try_clone) starts with its original's and
-//!   then goes its own way. A call that runs out of time says [`TimedOut`](std::io::ErrorKind::TimedOut).
-//! - There is no `set_nonblocking`. The descriptors are non-blocking underneath; conversion into a std type makes them
-//!   blocking again.
+//! - Timeouts belong to the value, not to the socket. A [`try_clone`](TcpStream::try_clone) copies its original's
+//!   timeouts; afterwards each has its own. A call that runs out of time returns
+//!   [`TimedOut`](std::io::ErrorKind::TimedOut).
+//! - There is no `set_nonblocking`. The descriptors are non-blocking; conversion into a std type makes them blocking
+//!   again.
 //! - A name is looked up on the pool for blocking work, at most 64 at a time.
 //! - A call can be cancelled: see [`Cancelled`](crate::Cancelled).
 

@@ -1,7 +1,7 @@
-//! The common part of TCP and Unix streams: reading and writing with timeouts, and the impls that std's streams have.
+//! The common part of TCP and Unix streams: reads and writes with timeouts, and the impls that std's streams have.
 //!
-//! Every receive and send says `MSG_DONTWAIT`: the owner of a duplicate may have made the description blocking, which
-//! must not stop a worker. `MSG_NOSIGNAL` keeps `SIGPIPE` away from programs that have not ignored it.
+//! Every receive and send sets `MSG_DONTWAIT`: the owner of a duplicate may have made the open file description
+//! blocking, which must not stop a worker. `MSG_NOSIGNAL` prevents `SIGPIPE` in programs that do not ignore it.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,16 +21,16 @@ use crate::wait::leaf::Io;
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
 use crate::worker::context::now;
 
-/// `IOV_MAX`: more slices than this are an error to the kernel, so the rest is left for the next call.
+/// `IOV_MAX`, the most slices that the kernel takes in one call. The next call takes the others.
 const SLICES_MAX: usize = 1024;
 
-/// More follows at once. Systems without the flag send what there is.
+/// The flag for a send that another one follows at once. Systems without the flag send immediately.
 #[cfg(target_os = "linux")]
 pub(crate) const MORE: SendFlags = SendFlags::MORE;
 #[cfg(not(target_os = "linux"))]
 pub(crate) const MORE: SendFlags = SendFlags::empty();
 
-/// A duration that a call may take, settable while others use the stream; 0 is none.
+/// The duration that a call may take. It can be set while others use the stream; 0 means no limit.
 #[derive(Debug, Default)]
 pub struct Timeout(AtomicU64);
 
@@ -54,13 +54,13 @@ impl Timeout {
         }
     }
 
-    /// When a call that begins now has to end. Beyond what the clock can tell is for ever.
+    /// The deadline of a call that begins now. A deadline that the clock cannot represent means none.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.limit().and_then(|limit| now().checked_add(limit))
     }
 }
 
-/// 584 years at most.
+/// At most 584 years.
 fn nanos(limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -72,8 +72,8 @@ pub(crate) fn zero_timeout() -> io::Error {
     )
 }
 
-/// A stream of ours that [`sendfile`](crate::io::sendfile) can send to, and [`splice`](crate::io::splice) can take from.
-/// Sealed.
+/// A stream of this crate, which [`sendfile`](crate::io::sendfile) can send to and [`splice`](crate::io::splice) can
+/// take from. Sealed.
 pub trait FileSink: Source {
     #[doc(hidden)]
     fn stream(&self) -> &Stream;
@@ -87,7 +87,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A socket of ours: non-blocking, and nobody else has it.
+    /// Makes a stream of a socket that this crate has opened: non-blocking, without duplicates.
     pub(crate) fn new(watched: Watched) -> Stream {
         Stream {
             watched,
@@ -96,12 +96,12 @@ impl Stream {
         }
     }
 
-    /// A socket that others made, and may have copies of.
+    /// Makes a stream of a foreign socket, which may have duplicates.
     pub(crate) fn from_outside(fd: OwnedFd, short_read: ShortRead) -> Stream {
         let watched = adopt(fd, short_read);
         let socket = watched.fd();
         let socket = SockRef::from(&socket);
-        // What is no socket has no timeouts, and says what it is at the first call.
+        // A descriptor that is not a socket has no timeouts. The first call reports its error.
         let (read, write) = (
             socket.read_timeout().ok().flatten(),
             socket.write_timeout().ok().flatten(),
@@ -123,12 +123,12 @@ impl Stream {
         })
     }
 
-    /// The socket, blocking and with its timeouts, as std has it.
+    /// The socket as std has it: blocking, and with its timeouts.
     pub(crate) fn into_std(self) -> OwnedFd {
         let (read, write) = (self.read_timeout.limit(), self.write_timeout.limit());
         let fd = self.watched.into_fd();
         let socket = SockRef::from(&fd);
-        // None of the three can fail on a socket; of anything else the first call says what is wrong.
+        // None of the three can fail on a socket. The first call on any other descriptor reports its error.
         let _ = (
             socket.set_nonblocking(false),
             socket.set_read_timeout(read),
@@ -176,11 +176,11 @@ impl Stream {
         self.watched.io(Direction::Read, || self.read_timeout.deadline(), call)
     }
 
-    /// Does a call that sends. The write timeout strikes when the peer has acknowledged nothing for as long.
+    /// Makes a call that sends. The write timeout fires when the peer has acknowledged no byte for that long.
     #[inline]
     pub(crate) fn send<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>) -> io::Result<T> {
         loop {
-            // Asked at the first wait only: a call that need not wait costs nothing more.
+            // Read at the first wait only, so that a call that need not wait costs nothing more.
             let mut before = None;
             let deadline = || {
                 let deadline = self.write_timeout.deadline()?;
@@ -194,10 +194,10 @@ impl Stream {
         }
     }
 
-    /// Whether a wait that timed out saw the peer take something of the `before` unacknowledged bytes.
+    /// Whether the peer acknowledged some of the `before` unacknowledged bytes during a wait that timed out.
     #[cold]
     fn made_progress(&self, error: &io::Error, before: Option<i32>) -> bool {
-        // The kernel's own ETIMEDOUT is the end of the connection.
+        // The kernel's own ETIMEDOUT means that the connection is dead.
         let is_ours = error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none();
         is_ours && before.is_some() && unacknowledged(self.watched.fd()) < before
     }
@@ -217,7 +217,7 @@ impl Stream {
     }
 }
 
-/// The system calls, for both faces.
+/// The system calls, for the blocking and the async methods.
 pub(crate) mod call {
     use super::*;
 
@@ -247,7 +247,8 @@ pub(crate) mod call {
         let says_it = match short {
             ShortRead::SaysNothing => false,
             ShortRead::Drains => true,
-            // A descriptor, or the sender's identity, for which there was no room. Other kernels than Linux drop it in silence.
+            // The message lacked room for a descriptor or for the sender's credentials. Other kernels than Linux drop
+            // them silently.
             ShortRead::DrainsUnlessPassed => cfg!(target_os = "linux") && !message.flags.contains(ReturnFlags::CTRUNC),
         };
         Ok(Moved {
@@ -261,7 +262,7 @@ pub(crate) mod call {
         Ok(Moved::all(count))
     }
 
-    /// A datagram, which may be empty, or as [`peek`] with the flag.
+    /// Receives a datagram, which may be empty. With the flag it peeks, as [`peek`] does.
     pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8], flags: RecvFlags) -> io::Result<Moved<usize>> {
         Ok(Moved::all(rustix::net::recv(fd, buf, flags | RecvFlags::DONTWAIT)?.0))
     }
@@ -297,7 +298,7 @@ pub(crate) mod call {
         Ok(Moved::all(system::accept(fd)?))
     }
 
-    /// Whether the descriptor is ready, as a call that would block if not.
+    /// Tests whether the descriptor is ready. If not, it returns the error of a call that would block.
     pub(crate) fn ready(fd: BorrowedFd<'_>, flags: PollFlags) -> io::Result<Moved<()>> {
         let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
         match rustix::event::poll(&mut fds, Some(&Timespec::default()))? {
@@ -307,10 +308,10 @@ pub(crate) mod call {
     }
 }
 
-/// Takes a descriptor that others may have copies of.
+/// Takes a descriptor that may have duplicates.
 pub(crate) fn adopt(fd: OwnedFd, short_read: ShortRead) -> Watched {
     let watched = Watched::new(fd, short_read);
-    // It fails on what is no socket, pipe or the like; the first call will say so.
+    // It fails on a descriptor that is not a socket, a pipe or the like. The first call reports that.
     let _ = rustix::io::ioctl_fionbio(watched.export(), true);
     watched
 }
@@ -332,7 +333,7 @@ fn poll_flags(direction: Direction) -> PollFlags {
     }
 }
 
-/// The `Debug` of a socket: the addresses it has.
+/// The `Debug` of a socket: its addresses.
 pub(crate) fn describe<A: fmt::Debug, const N: usize>(
     f: &mut fmt::Formatter<'_>,
     name: &str,
@@ -347,12 +348,12 @@ pub(crate) fn describe<A: fmt::Debug, const N: usize>(
     out.finish_non_exhaustive()
 }
 
-/// The traits by which a socket is a descriptor, comes from std's and can be waited for.
+/// The traits that make a socket a descriptor, convert it from std's type, and let it be waited for.
 macro_rules! descriptor_impls {
     ($type:ident, $std:ty) => {
         crate::net::stream::descriptor_impls!($type);
 
-        /// Makes the socket non-blocking, for everybody who has a copy of it.
+        /// Makes the socket non-blocking, for all its duplicates too.
         impl From<$std> for $type {
             fn from(socket: $std) -> $type {
                 std::os::fd::OwnedFd::from(socket).into()
@@ -360,7 +361,8 @@ macro_rules! descriptor_impls {
         }
     };
     ($type:ident) => {
-        /// Code that has the descriptor may copy it, so closing the socket then costs a system call more.
+        /// The descriptor may be duplicated by code that gets it from here. Closing the socket then costs one more
+        /// system call.
         impl std::os::fd::AsFd for $type {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
                 crate::wait::socket::Source::watched(self).export()
@@ -375,11 +377,11 @@ macro_rules! descriptor_impls {
 
         impl crate::wait::socket::Sealed for $type {}
 
-        /// Waiting without doing anything.
+        /// Waits without reading or writing.
         impl $type {
-            /// Waits until there is something to receive or to accept, or the end, or an error to be met.
+            /// Waits until there is something to receive or to accept, the end of the stream, or an error.
             ///
-            /// Others may take it first, so that what follows may wait after all. Timeouts do not hold here.
+            /// Another reader may take it first, so the next call may wait after all. Timeouts do not apply here.
             ///
             /// # Suspends
             ///
@@ -387,7 +389,7 @@ macro_rules! descriptor_impls {
             ///
             /// # Errors
             ///
-            /// As any call of the socket: cancelled, or in the wrong place.
+            /// The error of a cancelled call, or of a call in the wrong place.
             pub fn readable(&self) -> std::io::Result<()> {
                 crate::net::stream::ready(
                     crate::wait::socket::Source::watched(self),
@@ -395,7 +397,7 @@ macro_rules! descriptor_impls {
                 )
             }
 
-            /// Waits until there is room to send, or an error to be met. As `readable`.
+            /// Waits until there is room to send, or an error. The rules of `readable` apply.
             ///
             /// # Suspends
             ///
@@ -403,7 +405,7 @@ macro_rules! descriptor_impls {
             ///
             /// # Errors
             ///
-            /// As any call of the socket: cancelled, or in the wrong place.
+            /// The error of a cancelled call, or of a call in the wrong place.
             pub fn writable(&self) -> std::io::Result<()> {
                 crate::net::stream::ready(
                     crate::wait::socket::Source::watched(self),
@@ -435,14 +437,14 @@ macro_rules! stream_impls {
     ($type:ident, $std:ty, $short_read:expr) => {
         crate::net::stream::stream_impls!($type, $short_read);
 
-        /// Makes the socket non-blocking, for everybody who has a copy of it.
+        /// Makes the socket non-blocking, for all its duplicates too.
         impl From<$std> for $type {
             fn from(socket: $std) -> $type {
                 std::os::fd::OwnedFd::from(socket).into()
             }
         }
 
-        /// The socket becomes blocking again, for everybody who has a copy of it.
+        /// Makes the socket blocking again, for all its duplicates too.
         impl From<$type> for $std {
             fn from(stream: $type) -> $std {
                 stream.0.into_std().into()
@@ -464,14 +466,14 @@ macro_rules! stream_impls {
             }
         }
 
-        /// Makes the socket non-blocking, for everybody who has a copy of it. Timeouts that were set on it hold.
+        /// Makes the socket non-blocking, for all its duplicates too. Timeouts that are set on it apply.
         impl From<std::os::fd::OwnedFd> for $type {
             fn from(fd: std::os::fd::OwnedFd) -> $type {
                 $type(crate::net::stream::Stream::from_outside(fd, $short_read))
             }
         }
 
-        /// The descriptor is left non-blocking.
+        /// Leaves the descriptor non-blocking.
         impl From<$type> for std::os::fd::OwnedFd {
             fn from(stream: $type) -> std::os::fd::OwnedFd {
                 stream.0.watched.into_fd()
@@ -525,7 +527,7 @@ macro_rules! stream_impls {
         }
 
         impl $type {
-            /// Receives bytes and leaves them to be received again.
+            /// Receives bytes without removing them: the next read gets them again.
             ///
             /// # Suspends
             ///
@@ -533,15 +535,16 @@ macro_rules! stream_impls {
             ///
             /// # Errors
             ///
-            /// As `read`: `TimedOut` after the read timeout.
+            /// The errors of `read`: `TimedOut` after the read timeout.
             pub fn peek(&self, buf: &mut [u8]) -> std::io::Result<usize> {
                 self.0.peek(buf)
             }
 
-            /// Has this worker watch from now on for what is to be read; otherwise the first read that finds nothing begins it.
+            /// Registers the socket with this worker's poller for reading. Otherwise the first read that finds
+            /// nothing does so.
             ///
-            /// For those who know that there is nothing yet: who has just sent a request on a new connection saves the read that
-            /// would fail. Does nothing on a plain thread.
+            /// A caller that knows that there is nothing to read yet, for example after sending a request on a new
+            /// connection, saves the read that would fail. Has no effect on a plain thread.
             ///
             /// # Suspends
             ///
@@ -549,16 +552,16 @@ macro_rules! stream_impls {
             ///
             /// # Errors
             ///
-            /// The system's error: too little memory, or too many sockets watched.
+            /// The system's error: too little memory, or too many registered sockets.
             pub fn watch(&self) -> std::io::Result<()> {
                 self.0.watched.own_here().map(drop)
             }
 
-            /// Whether there was something to be read, or the end, when this worker last asked the kernel what is new; `None`
-            /// where it does not watch the socket ([`watch`](Self::watch)), or has no poller that tells of edges.
+            /// Whether there was something to read, or the end, when this worker last polled the kernel. `None` if
+            /// the socket is not registered there ([`watch`](Self::watch)), or the poller is not edge-triggered.
             ///
-            /// Costs no system call. `Some(false)` is as old as the worker's turn; `Some(true)` may be left from what has
-            /// been read already.
+            /// It makes no system call. `Some(false)` is as old as the worker's turn. `Some(true)` may refer to bytes
+            /// that have been read since.
             ///
             /// # Suspends
             ///
@@ -567,15 +570,16 @@ macro_rules! stream_impls {
                 self.0.watched.seen_readable()
             }
 
-            /// [`peek`](Self::peek) as a future; the read timeout does not hold for it.
+            /// [`peek`](Self::peek) as a future. The read timeout does not apply to it.
             pub fn peek_async(&self, buf: &mut [u8]) -> impl Future<Output = std::io::Result<usize>> + Send {
                 self.0.peek_async(buf)
             }
 
-            /// Writes bytes that more will follow at once: the kernel may hold them back to send both in one packet.
+            /// Writes bytes that others will follow at once: the kernel may hold them back to send both in one
+            /// packet.
             ///
-            /// It is for joining a head to the file that [`sendfile`](crate::io::sendfile) sends. Returns how many it took,
-            /// as `write` does.
+            /// It joins a head to the file that [`sendfile`](crate::io::sendfile) sends. Returns the number of bytes
+            /// that it took, as `write` does.
             ///
             /// # Suspends
             ///
@@ -583,17 +587,17 @@ macro_rules! stream_impls {
             ///
             /// # Errors
             ///
-            /// As `write`: `TimedOut` after the write timeout.
+            /// The errors of `write`: `TimedOut` after the write timeout.
             pub fn write_more(&self, buf: &[u8]) -> std::io::Result<usize> {
                 self.0.write(buf, crate::net::stream::MORE)
             }
 
-            /// [`write_more`](Self::write_more) as a future; the write timeout does not hold for it.
+            /// [`write_more`](Self::write_more) as a future. The write timeout does not apply to it.
             pub fn write_more_async(&self, buf: &[u8]) -> impl Future<Output = std::io::Result<usize>> + Send {
                 self.0.write_async(buf, crate::net::stream::MORE)
             }
 
-            /// Ends reading, writing or both, for every copy of the socket. Calls that wait on it wake.
+            /// Shuts down reading, writing or both, for all duplicates of the socket. Calls that wait on it wake.
             ///
             /// # Suspends
             ///
@@ -606,16 +610,17 @@ macro_rules! stream_impls {
                 self.0.shutdown(how)
             }
 
-            /// Another value for the same socket, with the same timeouts.
+            /// Duplicates the descriptor: another value for the same socket, with the same timeouts.
             ///
             /// # Errors
             ///
-            /// Too many open files.
+            /// The system's error for too many open files.
             pub fn try_clone(&self) -> std::io::Result<$type> {
                 Ok($type(self.0.try_clone()?))
             }
 
-            /// How long a call that reads may take; `None` is for ever, as at first. It holds for calls that begin later.
+            /// Sets how long a call that reads may take. `None`, the default, means no limit. Applies to calls that
+            /// begin later.
             ///
             /// # Errors
             ///
@@ -624,11 +629,12 @@ macro_rules! stream_impls {
                 self.0.read_timeout.set(limit)
             }
 
-            /// How long a call that writes waits for a peer that takes nothing; `None` is for ever, as at first. It holds for
-            /// calls that begin later.
+            /// Sets how long a call that writes waits for a peer that takes nothing. `None`, the default, means no
+            /// limit. Applies to calls that begin later.
             ///
-            /// On Linux a slow peer that acknowledges a byte in that time is waited for once more: a call may take longer than
-            /// the limit, but not against a peer that stands still. Elsewhere the limit holds for each wait for room.
+            /// On Linux the wait starts again if a slow peer has acknowledged a byte in that time. A call may thus
+            /// take longer than the limit, but not if the peer takes nothing. On other systems the limit applies to
+            /// each wait for room.
             ///
             /// # Errors
             ///
@@ -637,25 +643,25 @@ macro_rules! stream_impls {
                 self.0.write_timeout.set(limit)
             }
 
-            /// How long a call that reads may take.
+            /// The longest time that a call that reads may take.
             ///
             /// # Errors
             ///
-            /// None; as std's signature.
+            /// None. The signature is std's.
             pub fn read_timeout(&self) -> std::io::Result<Option<std::time::Duration>> {
                 Ok(self.0.read_timeout.limit())
             }
 
-            /// How long a call that writes may take.
+            /// The longest time that a call that writes may take.
             ///
             /// # Errors
             ///
-            /// None; as std's signature.
+            /// None. The signature is std's.
             pub fn write_timeout(&self) -> std::io::Result<Option<std::time::Duration>> {
                 Ok(self.0.write_timeout.limit())
             }
 
-            /// Takes the error that is pending on the socket, if there is one.
+            /// Takes the pending error of the socket, if there is one.
             ///
             /// # Errors
             ///

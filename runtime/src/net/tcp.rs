@@ -19,10 +19,10 @@ use crate::wait::leaf::{Io, Side};
 use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
 use crate::worker::context::now;
 
-/// As many connections as the system lets wait (`/proc/sys/net/core/somaxconn` bounds it).
+/// The accept backlog: as large as the system allows (`/proc/sys/net/core/somaxconn`).
 pub(crate) const BACKLOG: i32 = 4096;
 
-/// A TCP stream between a local and a remote socket; as [`std::net::TcpStream`].
+/// A TCP stream between a local and a remote socket, as [`std::net::TcpStream`].
 ///
 /// ```
 /// use osier::net::{TcpListener, TcpStream};
@@ -46,14 +46,15 @@ pub(crate) const BACKLOG: i32 = 4096;
 ///
 /// # Cancellation
 ///
-/// A call that waits, or that begins when the fiber is cancelled already, fails with [`Cancelled`](crate::Cancelled); no
-/// bytes are lost. The socket stays as it is.
+/// A call fails with [`Cancelled`](crate::Cancelled) if the fiber is cancelled before it or while it waits. No bytes
+/// are lost. The socket stays as it is.
 ///
 /// # Errors
 ///
-/// `TimedOut` after the timeouts set with [`set_read_timeout`](TcpStream::set_read_timeout) and
-/// [`set_write_timeout`](TcpStream::set_write_timeout), `WouldBlock` for a call that would have to wait on a worker but
-/// not on a fiber, and what the system says.
+/// - `TimedOut` after the timeouts of [`set_read_timeout`](TcpStream::set_read_timeout) and
+///   [`set_write_timeout`](TcpStream::set_write_timeout).
+/// - `WouldBlock` on a worker outside of a fiber, if the call would have to wait.
+/// - The system's errors.
 pub struct TcpStream(Stream);
 
 stream_impls!(TcpStream, std::net::TcpStream, ShortRead::Drains);
@@ -63,7 +64,7 @@ impl TcpStream {
         self.0
     }
 
-    /// Connects to the first address that answers.
+    /// Connects to the first address that accepts.
     ///
     /// # Suspends
     ///
@@ -71,7 +72,7 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// That of the last address; `InvalidInput` if there is none.
+    /// The error of the last address. `InvalidInput` if there is no address.
     pub fn connect(addr: impl ToSocketAddrs) -> io::Result<TcpStream> {
         each_addr(addr, |addr| TcpStream::connect_until(addr, None))
     }
@@ -80,7 +81,7 @@ impl TcpStream {
     ///
     /// # Suspends
     ///
-    /// Until the connection is made or refused, or the time is over.
+    /// Until the connection is made or refused, or the time is up.
     ///
     /// # Errors
     ///
@@ -110,7 +111,7 @@ impl TcpStream {
     ///
     /// # Cancellation
     ///
-    /// Dropping it closes the socket that was to be connected.
+    /// Dropping it closes the socket.
     ///
     /// # Errors
     ///
@@ -123,7 +124,7 @@ impl TcpStream {
         })
     }
 
-    /// The address of the other end.
+    /// The address of the peer.
     ///
     /// # Errors
     ///
@@ -132,7 +133,7 @@ impl TcpStream {
         ip(SockRef::from(&self.0.watched.fd()).peer_addr()?)
     }
 
-    /// The address of this end.
+    /// The address of the local end.
     ///
     /// # Errors
     ///
@@ -141,7 +142,8 @@ impl TcpStream {
         ip(SockRef::from(&self.0.watched.fd()).local_addr()?)
     }
 
-    /// Sends small writes at once instead of collecting them while an answer is awaited (`TCP_NODELAY`).
+    /// Sets whether small writes are sent at once, not collected while an acknowledgement is outstanding
+    /// (`TCP_NODELAY`).
     ///
     /// # Errors
     ///
@@ -159,9 +161,10 @@ impl TcpStream {
         Ok(sockopt::tcp_nodelay(self.0.watched.fd())?)
     }
 
-    /// Sets how long a close waits for unsent bytes (`SO_LINGER`). `Some(zero)` resets the connection.
+    /// Sets how long a close waits for unsent bytes (`SO_LINGER`). `Some(Duration::ZERO)` resets the connection.
     ///
-    /// A longer time would make the close block the worker: leave it `None`, and [`shutdown`](TcpStream::shutdown) instead.
+    /// A longer time makes the close block the worker: leave it `None` and call [`shutdown`](TcpStream::shutdown)
+    /// instead.
     ///
     /// # Errors
     ///
@@ -179,7 +182,7 @@ impl TcpStream {
         SockRef::from(&self.0.watched.fd()).linger()
     }
 
-    /// How many hops the packets may take.
+    /// Sets the number of hops that packets may take.
     ///
     /// # Errors
     ///
@@ -188,7 +191,7 @@ impl TcpStream {
         Ok(sockopt::set_ip_ttl(self.0.watched.fd(), ttl)?)
     }
 
-    /// How many hops the packets may take.
+    /// The number of hops that packets may take.
     ///
     /// # Errors
     ///
@@ -208,7 +211,7 @@ impl fmt::Debug for TcpStream {
     }
 }
 
-/// A TCP socket that listens; as [`std::net::TcpListener`].
+/// A TCP socket that listens, as [`std::net::TcpListener`].
 ///
 /// ```
 /// use osier::net::{TcpListener, TcpStream};
@@ -225,7 +228,7 @@ pub struct TcpListener(Watched);
 descriptor_impls!(TcpListener, std::net::TcpListener);
 
 impl TcpListener {
-    /// Listens on the first address that is free. Port 0 lets the system choose one.
+    /// Listens on the first address that is free. With port 0 the system chooses a port.
     ///
     /// # Suspends
     ///
@@ -233,13 +236,13 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// `AddrInUse`, `AddrNotAvailable`, `PermissionDenied` and what else the system says of the last address.
+    /// `AddrInUse`, `AddrNotAvailable`, `PermissionDenied` or another error of the system for the last address.
     pub fn bind(addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
         each_addr(addr, |addr| TcpListener::listen(addr, false))
     }
 
-    /// Listens on an address that other sockets of the same user may listen on too (`SO_REUSEPORT`): the system spreads
-    /// the connections over them. For one listener per worker.
+    /// Listens on an address that other sockets of the same user may listen on too (`SO_REUSEPORT`). The system
+    /// spreads the connections over them. It serves programs with one listener per worker.
     ///
     /// # Suspends
     ///
@@ -274,7 +277,7 @@ impl TcpListener {
 
     fn listen(addr: SocketAddr, reuseport: bool) -> io::Result<TcpListener> {
         let fd = socket(&addr, SocketType::STREAM)?;
-        // A port whose old connections are still fading away is free, as in std.
+        // A port is free although old connections are in TIME_WAIT, as in std.
         sockopt::set_socket_reuseaddr(&fd, true)?;
         if reuseport {
             sockopt::set_socket_reuseport(&fd, true)?;
@@ -284,17 +287,18 @@ impl TcpListener {
         Ok(TcpListener(Watched::new(fd, ShortRead::SaysNothing)))
     }
 
-    /// Takes the next connection, and says from where it comes.
+    /// Accepts the next connection. Returns it with the address of its peer.
     ///
     /// Several fibers may accept from one listener.
     ///
     /// # Suspends
     ///
-    /// Until there is one.
+    /// Until there is a connection. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
-    /// `ConnectionAborted` and the like concern one client: go on. Too many open files: go on later.
+    /// `ConnectionAborted` and similar errors concern one client: accept again. Too many open files: accept again
+    /// later.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.0.io(Direction::Read, || None, call::accept).and_then(accepted)
     }
@@ -303,7 +307,7 @@ impl TcpListener {
     ///
     /// # Cancellation
     ///
-    /// A connection is taken in the poll that returns it, so dropping the future loses none.
+    /// A connection is accepted in the poll that returns it, so dropping the future loses none.
     ///
     /// # Errors
     ///
@@ -312,16 +316,16 @@ impl TcpListener {
         accepted(Io::new(&self.0, Direction::Read, call::accept).await?)
     }
 
-    /// The connections as they come, without end.
+    /// An endless iterator over connections.
     ///
     /// # Suspends
     ///
-    /// `next`, until there is one.
+    /// `next` suspends until there is a connection. Blocks the thread when called on a plain one.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming(self)
     }
 
-    /// The connections as they come, as a [`Stream`](futures_core::Stream) without end.
+    /// An endless [`Stream`](futures_core::Stream) of connections.
     ///
     /// ```
     /// use futures_lite::StreamExt;
@@ -349,11 +353,11 @@ impl TcpListener {
         ip(SockRef::from(&self.0.fd()).local_addr()?)
     }
 
-    /// Another value for the same socket.
+    /// Duplicates the descriptor: another value for the same socket.
     ///
     /// # Errors
     ///
-    /// Too many open files.
+    /// The system's error for too many open files.
     pub fn try_clone(&self) -> io::Result<TcpListener> {
         Ok(TcpListener(Watched::from_outside(
             self.0.export().try_clone_to_owned()?,
@@ -361,7 +365,7 @@ impl TcpListener {
         )?))
     }
 
-    /// How many hops the packets may take.
+    /// Sets the number of hops that packets may take.
     ///
     /// # Errors
     ///
@@ -370,7 +374,7 @@ impl TcpListener {
         Ok(sockopt::set_ip_ttl(self.0.fd(), ttl)?)
     }
 
-    /// How many hops the packets may take.
+    /// The number of hops that packets may take.
     ///
     /// # Errors
     ///
@@ -379,7 +383,7 @@ impl TcpListener {
         Ok(sockopt::ip_ttl(self.0.fd())?)
     }
 
-    /// Takes the error that is pending on the socket, if there is one.
+    /// Takes the pending error of the socket, if there is one.
     ///
     /// # Errors
     ///
@@ -395,21 +399,21 @@ impl Source for TcpListener {
     }
 }
 
-/// Makes the socket non-blocking, for everybody who has a copy of it.
+/// Makes the socket non-blocking, for all its duplicates too.
 impl From<OwnedFd> for TcpListener {
     fn from(fd: OwnedFd) -> TcpListener {
         TcpListener(adopt(fd, ShortRead::SaysNothing))
     }
 }
 
-/// The descriptor is left non-blocking.
+/// Leaves the descriptor non-blocking.
 impl From<TcpListener> for OwnedFd {
     fn from(listener: TcpListener) -> OwnedFd {
         listener.0.into_fd()
     }
 }
 
-/// The socket becomes blocking again, for everybody who has a copy of it.
+/// Makes the socket blocking again, for all its duplicates too.
 impl From<TcpListener> for std::net::TcpListener {
     fn from(listener: TcpListener) -> std::net::TcpListener {
         let listener = std::net::TcpListener::from(OwnedFd::from(listener));
@@ -441,7 +445,7 @@ impl std::iter::FusedIterator for Incoming<'_> {}
 
 /// The stream of [`TcpListener::incoming_async`]. Dropping it loses no connection.
 pub struct IncomingAsync<'a> {
-    // Before the listener: its waiter is not to outlive it.
+    // Dropped before the listener, which its waiter must not outlive.
     side: Side,
     listener: &'a TcpListener,
 }
@@ -471,18 +475,18 @@ fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(TcpStre
     }
 }
 
-/// Asked again, connect(2) tells how the first call ended.
+/// Calls connect(2). A second call reports how the first one ended.
 fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<Moved<()>> {
     match rustix::net::connect(fd, addr) {
         Ok(()) | Err(Errno::ISCONN) => Ok(Moved::all(())),
         Err(Errno::INPROGRESS | Errno::ALREADY) => Err(io::ErrorKind::WouldBlock.into()),
-        // No local port is free, or no route has one: what the kernel calls EAGAIN here will not pass by waiting.
+        // The kernel means that no local port is free, or none for a route. Waiting does not change that.
         Err(Errno::AGAIN) => Err(io::Error::new(io::ErrorKind::AddrNotAvailable, "no local port is free")),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A socket for addresses like this one.
+/// Opens a socket for the family of `addr`.
 pub(crate) fn socket(addr: &SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
     let family = match addr {
         SocketAddr::V4(_) => AddressFamily::INET,

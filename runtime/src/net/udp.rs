@@ -14,7 +14,7 @@ use super::stream::{Stream, call, describe, descriptor_impls};
 use super::tcp::{ip, socket};
 use crate::wait::socket::{ShortRead, Source, Watched};
 
-/// A UDP socket; as [`std::net::UdpSocket`].
+/// A UDP socket, as [`std::net::UdpSocket`].
 ///
 /// ```
 /// use osier::net::UdpSocket;
@@ -34,17 +34,18 @@ use crate::wait::socket::{ShortRead, Source, Watched};
 ///
 /// # Cancellation
 ///
-/// As for [`TcpStream`](super::TcpStream).
+/// The same as for [`TcpStream`](super::TcpStream).
 ///
 /// # Errors
 ///
-/// As for [`TcpStream`](super::TcpStream); `ConnectionRefused` on a connected socket whose peer has said that nobody listens.
+/// The errors of [`TcpStream`](super::TcpStream). Also `ConnectionRefused` on a connected socket whose peer has
+/// reported that nobody listens.
 pub struct UdpSocket(Stream);
 
 descriptor_impls!(UdpSocket, std::net::UdpSocket);
 
 impl UdpSocket {
-    /// A socket with the first of these addresses that is free. Port 0 lets the system choose one.
+    /// Binds a socket to the first of these addresses that is free. With port 0 the system chooses a port.
     ///
     /// # Suspends
     ///
@@ -52,7 +53,7 @@ impl UdpSocket {
     ///
     /// # Errors
     ///
-    /// `AddrInUse` and what else the system says of the last address.
+    /// `AddrInUse` or another error of the system for the last address.
     pub fn bind(addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         each_addr(addr, UdpSocket::open)
     }
@@ -63,7 +64,8 @@ impl UdpSocket {
         Ok(UdpSocket(Stream::new(Watched::new(fd, ShortRead::SaysNothing))))
     }
 
-    /// Makes `addr` the peer of [`send`](UdpSocket::send) and [`recv`](UdpSocket::recv); datagrams of others are dropped.
+    /// Makes `addr` the peer of [`send`](UdpSocket::send) and [`recv`](UdpSocket::recv). Datagrams of others are
+    /// dropped.
     ///
     /// # Suspends
     ///
@@ -80,22 +82,22 @@ impl UdpSocket {
         Ok(rustix::net::connect(self.fd(), &addr)?)
     }
 
-    /// Receives a datagram and says from where it comes. The bytes that do not fit into `buf` are lost.
+    /// Receives a datagram. Returns its length and sender. The bytes that do not fit into `buf` are lost.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::empty()))?)
     }
 
-    /// As [`recv_from`](UdpSocket::recv_from), and leaves the datagram to be received again.
+    /// Receives a datagram as [`recv_from`](UdpSocket::recv_from) does, without removing it.
     pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::PEEK))?)
     }
 
-    /// Receives a datagram of the connected peer. The bytes that do not fit into `buf` are lost.
+    /// Receives a datagram from the connected peer. The bytes that do not fit into `buf` are lost.
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.receive(|fd| call::receive(fd, buf, RecvFlags::empty()))
     }
 
-    /// As [`recv`](UdpSocket::recv), and leaves the datagram to be received again.
+    /// Receives a datagram as [`recv`](UdpSocket::recv) does, without removing it.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.receive(|fd| call::receive(fd, buf, RecvFlags::PEEK))
     }
@@ -112,7 +114,7 @@ impl UdpSocket {
     }
 }
 
-/// The same calls as futures. Their errors are those of the calls, but for the timeouts', which do not hold here.
+/// The same calls as futures. They have the same errors, except that timeouts do not apply.
 ///
 /// ```
 /// use osier::net::UdpSocket;
@@ -129,7 +131,7 @@ impl UdpSocket {
 ///
 /// # Cancellation
 ///
-/// A datagram is taken or sent in the poll that says so, so dropping a future loses none.
+/// A datagram is received or sent in the poll that returns ready, so dropping a future loses none.
 impl UdpSocket {
     /// [`bind`](UdpSocket::bind) as a future.
     pub fn bind_async<A: ToSocketAddrs>(addr: A) -> impl Future<Output = io::Result<UdpSocket>> + Send + use<A> {
@@ -189,77 +191,77 @@ impl UdpSocket {
         ip(SockRef::from(&self.fd()).peer_addr()?)
     }
 
-    /// The address of this end.
+    /// The address of the local end.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         ip(SockRef::from(&self.fd()).local_addr()?)
     }
 
-    /// Another value for the same socket, with the same timeouts.
+    /// Duplicates the descriptor: another value for the same socket, with the same timeouts.
     pub fn try_clone(&self) -> io::Result<UdpSocket> {
         Ok(UdpSocket(self.0.try_clone()?))
     }
 
-    /// How long a call that receives may take; `None` is for ever. `InvalidInput` for zero.
+    /// Sets how long a call that receives may take. `None` means no limit. `InvalidInput` for zero.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.read_timeout.set(limit)
     }
 
-    /// How long a call that sends may take; `None` is for ever. `InvalidInput` for zero.
+    /// Sets how long a call that sends may take. `None` means no limit. `InvalidInput` for zero.
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.write_timeout.set(limit)
     }
 
-    /// How long a call that receives may take.
+    /// The longest time that a call that receives may take.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.0.read_timeout.limit())
     }
 
-    /// How long a call that sends may take.
+    /// The longest time that a call that sends may take.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.0.write_timeout.limit())
     }
 
-    /// Allows sending to a broadcast address.
+    /// Sets whether the socket may send to a broadcast address.
     pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
         Ok(sockopt::set_socket_broadcast(self.fd(), broadcast)?)
     }
 
-    /// Whether sending to a broadcast address is allowed.
+    /// Whether the socket may send to a broadcast address.
     pub fn broadcast(&self) -> io::Result<bool> {
         Ok(sockopt::socket_broadcast(self.fd())?)
     }
 
-    /// Whether own multicast datagrams come back.
+    /// Sets whether the host receives its own IPv4 multicast datagrams.
     pub fn set_multicast_loop_v4(&self, come_back: bool) -> io::Result<()> {
         Ok(sockopt::set_ip_multicast_loop(self.fd(), come_back)?)
     }
 
-    /// Whether own multicast datagrams come back.
+    /// Whether the host receives its own IPv4 multicast datagrams.
     pub fn multicast_loop_v4(&self) -> io::Result<bool> {
         Ok(sockopt::ip_multicast_loop(self.fd())?)
     }
 
-    /// How many hops multicast datagrams may take.
+    /// Sets the number of hops that multicast datagrams may take.
     pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
         Ok(sockopt::set_ip_multicast_ttl(self.fd(), ttl)?)
     }
 
-    /// How many hops multicast datagrams may take.
+    /// The number of hops that multicast datagrams may take.
     pub fn multicast_ttl_v4(&self) -> io::Result<u32> {
         Ok(sockopt::ip_multicast_ttl(self.fd())?)
     }
 
-    /// Whether own multicast datagrams come back.
+    /// Sets whether the host receives its own IPv6 multicast datagrams.
     pub fn set_multicast_loop_v6(&self, come_back: bool) -> io::Result<()> {
         Ok(sockopt::set_ipv6_multicast_loop(self.fd(), come_back)?)
     }
 
-    /// Whether own multicast datagrams come back.
+    /// Whether the host receives its own IPv6 multicast datagrams.
     pub fn multicast_loop_v6(&self) -> io::Result<bool> {
         Ok(sockopt::ipv6_multicast_loop(self.fd())?)
     }
 
-    /// Joins a group on the interface with this address (0.0.0.0: the system chooses).
+    /// Joins a group on the interface with this address. With 0.0.0.0 the system chooses.
     pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
         Ok(sockopt::set_ip_add_membership(self.fd(), group, interface)?)
     }
@@ -269,7 +271,7 @@ impl UdpSocket {
         Ok(sockopt::set_ip_drop_membership(self.fd(), group, interface)?)
     }
 
-    /// Joins a group on the interface of this number (0: the system chooses).
+    /// Joins a group on the interface with this number. With 0 the system chooses.
     pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         Ok(sockopt::set_ipv6_add_membership(self.fd(), group, interface)?)
     }
@@ -279,17 +281,17 @@ impl UdpSocket {
         Ok(sockopt::set_ipv6_drop_membership(self.fd(), group, interface)?)
     }
 
-    /// How many hops the datagrams may take.
+    /// Sets the number of hops that datagrams may take.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         Ok(sockopt::set_ip_ttl(self.fd(), ttl)?)
     }
 
-    /// How many hops the datagrams may take.
+    /// The number of hops that datagrams may take.
     pub fn ttl(&self) -> io::Result<u32> {
         Ok(sockopt::ip_ttl(self.fd())?)
     }
 
-    /// Takes the error that is pending on the socket, if there is one.
+    /// Takes the pending error of the socket, if there is one.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         SockRef::from(&self.fd()).take_error()
     }
@@ -320,21 +322,21 @@ impl Source for UdpSocket {
     }
 }
 
-/// Makes the socket non-blocking, for everybody who has a copy of it. Timeouts that were set on it hold.
+/// Makes the socket non-blocking, for all its duplicates too. Timeouts that are set on it apply.
 impl From<OwnedFd> for UdpSocket {
     fn from(fd: OwnedFd) -> UdpSocket {
         UdpSocket(Stream::from_outside(fd, ShortRead::SaysNothing))
     }
 }
 
-/// The descriptor is left non-blocking.
+/// Leaves the descriptor non-blocking.
 impl From<UdpSocket> for OwnedFd {
     fn from(socket: UdpSocket) -> OwnedFd {
         socket.0.watched.into_fd()
     }
 }
 
-/// The socket becomes blocking again, for everybody who has a copy of it.
+/// Makes the socket blocking again, for all its duplicates too.
 impl From<UdpSocket> for std::net::UdpSocket {
     fn from(socket: UdpSocket) -> std::net::UdpSocket {
         socket.0.into_std().into()

@@ -1,8 +1,8 @@
-//! How many sent bytes the peer of a socket has not acknowledged yet.
+//! The number of sent bytes that the peer of a socket has not acknowledged.
 //!
-//! A write timeout is about the peer: it strikes when the peer takes nothing. Readiness cannot tell that, because Linux reports a
-//! socket as writable only when a third of its send buffer is free: with a buffer of 4 MB a steady reader of 40 KB/s frees that
-//! much every half minute.
+//! A write timeout watches the peer: it fires when the peer takes no bytes. Readiness cannot show that. Linux reports
+//! a socket as writable only when a third of its send buffer is free. With a buffer of 4 MB, a steady reader of 40
+//! KB/s frees that much every half minute.
 //!
 //! # Safety
 //! This file may use `unsafe` for one ioctl that no crate wraps: `SIOCOUTQ` writes one `int` and reads nothing.
@@ -10,14 +10,15 @@
 
 use std::os::fd::BorrowedFd;
 
-/// Bytes in the send queue of `fd`: sent or waiting, not acknowledged. `None` where the system does not tell.
+/// The bytes in the send queue of `fd`: sent or waiting, and not acknowledged. `None` where the system does not
+/// report them.
 #[cfg(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 ))]
 pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> Option<i32> {
     use rustix::ioctl::{Getter, ioctl};
-    /// The generic number (asm-generic/ioctls.h, where it is called `TIOCOUTQ`); other architectures may have their own.
+    /// The generic request number (`TIOCOUTQ` in asm-generic/ioctls.h). Some architectures have their own.
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
     // SAFETY: SIOCOUTQ (tcp(7), unix(7)) stores one int through its argument, which `Getter` provides for the call.
     unsafe { ioctl(fd, Getter::<SIOCOUTQ, i32>::new()) }.ok()

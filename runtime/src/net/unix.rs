@@ -23,10 +23,10 @@ use crate::wait::socket::{Direction, ShortRead, Source, Watched};
 use crate::wait::{self, Stop};
 use crate::worker::context::now;
 
-/// The address of a Unix socket: std's own type, under another name because [`SocketAddr`](super::SocketAddr) is taken.
+/// The address of a Unix socket. It is std's type, renamed because [`SocketAddr`](super::SocketAddr) is taken.
 pub use std::os::unix::net::SocketAddr as UnixSocketAddr;
 
-/// A Unix stream; as [`std::os::unix::net::UnixStream`].
+/// A Unix stream, as [`std::os::unix::net::UnixStream`].
 ///
 /// ```
 /// use osier::net::UnixStream;
@@ -41,7 +41,7 @@ pub use std::os::unix::net::SocketAddr as UnixSocketAddr;
 /// }).unwrap();
 /// ```
 ///
-/// Suspension, cancellation and errors are those of [`TcpStream`](super::TcpStream).
+/// Suspension, cancellation and errors are the same as for [`TcpStream`](super::TcpStream).
 pub struct UnixStream(Stream);
 
 stream_impls!(
@@ -55,7 +55,7 @@ impl UnixStream {
         self.0
     }
 
-    /// Connects to the socket of this name.
+    /// Connects to the socket at this path.
     ///
     /// # Suspends
     ///
@@ -124,18 +124,18 @@ impl UnixStream {
         async { UnixStream::connect_to_async(addr?).await }
     }
 
-    /// Two connected sockets without a name.
+    /// Makes two connected sockets without a name.
     ///
     /// # Errors
     ///
-    /// Too many open files.
+    /// The system's error for too many open files.
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let (one, two) = system::pair(SocketType::STREAM)?;
         let stream = |fd| UnixStream(Stream::new(Watched::new(fd, ShortRead::DrainsUnlessPassed)));
         Ok((stream(one), stream(two)))
     }
 
-    /// The address of the other end.
+    /// The address of the peer.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl UnixStream {
         peer(self.0.watched.fd())
     }
 
-    /// The address of this end.
+    /// The address of the local end.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl fmt::Debug for UnixStream {
     }
 }
 
-/// A Unix socket that listens; as [`std::os::unix::net::UnixListener`]. Dropping it leaves its file where it is.
+/// A Unix socket that listens, as [`std::os::unix::net::UnixListener`]. Dropping it leaves its file in place.
 ///
 /// ```
 /// use osier::net::{UnixListener, UnixSocketAddr, UnixStream};
@@ -183,11 +183,11 @@ pub struct UnixListener(Watched);
 descriptor_impls!(UnixListener, std::os::unix::net::UnixListener);
 
 impl UnixListener {
-    /// Makes a socket file of this name and listens on it.
+    /// Makes a socket file at this path and listens on it.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if there is something of this name, even the file of a listener that has gone; the system's error.
+    /// `AddrInUse` if the path exists, even as the file of a listener that is gone. Also the system's other errors.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         UnixListener::listen(&SocketAddrUnix::new(path.as_ref()).map_err(io::Error::from)?)
     }
@@ -208,15 +208,15 @@ impl UnixListener {
         Ok(UnixListener(Watched::new(fd, ShortRead::SaysNothing)))
     }
 
-    /// Takes the next connection, and says from where it comes.
+    /// Accepts the next connection. Returns it with the address of its peer.
     ///
     /// # Suspends
     ///
-    /// Until there is one.
+    /// Until there is a connection. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
-    /// Too many open files: go on later.
+    /// Too many open files: accept again later.
     pub fn accept(&self) -> io::Result<(UnixStream, UnixSocketAddr)> {
         self.0.io(Direction::Read, || None, call::accept).and_then(accepted)
     }
@@ -225,7 +225,7 @@ impl UnixListener {
     ///
     /// # Cancellation
     ///
-    /// A connection is taken in the poll that returns it, so dropping the future loses none.
+    /// A connection is accepted in the poll that returns it, so dropping the future loses none.
     ///
     /// # Errors
     ///
@@ -234,16 +234,16 @@ impl UnixListener {
         accepted(Io::new(&self.0, Direction::Read, call::accept).await?)
     }
 
-    /// The connections as they come, without end.
+    /// An endless iterator over connections.
     ///
     /// # Suspends
     ///
-    /// `next`, until there is one.
+    /// `next` suspends until there is a connection. Blocks the thread when called on a plain one.
     pub fn incoming(&self) -> UnixIncoming<'_> {
         UnixIncoming(self)
     }
 
-    /// The connections as they come, as a [`Stream`](futures_core::Stream) without end.
+    /// An endless [`Stream`](futures_core::Stream) of connections.
     pub fn incoming_async(&self) -> UnixIncomingAsync<'_> {
         UnixIncomingAsync {
             side: Side::default(),
@@ -260,11 +260,11 @@ impl UnixListener {
         local(self.0.fd())
     }
 
-    /// Another value for the same socket.
+    /// Duplicates the descriptor: another value for the same socket.
     ///
     /// # Errors
     ///
-    /// Too many open files.
+    /// The system's error for too many open files.
     pub fn try_clone(&self) -> io::Result<UnixListener> {
         Ok(UnixListener(Watched::from_outside(
             self.0.export().try_clone_to_owned()?,
@@ -272,7 +272,7 @@ impl UnixListener {
         )?))
     }
 
-    /// Takes the error that is pending on the socket, if there is one.
+    /// Takes the pending error of the socket, if there is one.
     ///
     /// # Errors
     ///
@@ -288,21 +288,21 @@ impl Source for UnixListener {
     }
 }
 
-/// Makes the socket non-blocking, for everybody who has a copy of it.
+/// Makes the socket non-blocking, for all its duplicates too.
 impl From<OwnedFd> for UnixListener {
     fn from(fd: OwnedFd) -> UnixListener {
         UnixListener(adopt(fd, ShortRead::SaysNothing))
     }
 }
 
-/// The descriptor is left non-blocking.
+/// Leaves the descriptor non-blocking.
 impl From<UnixListener> for OwnedFd {
     fn from(listener: UnixListener) -> OwnedFd {
         listener.0.into_fd()
     }
 }
 
-/// The socket becomes blocking again, for everybody who has a copy of it.
+/// Makes the socket blocking again, for all its duplicates too.
 impl From<UnixListener> for std::os::unix::net::UnixListener {
     fn from(listener: UnixListener) -> std::os::unix::net::UnixListener {
         let listener = std::os::unix::net::UnixListener::from(OwnedFd::from(listener));
@@ -334,7 +334,7 @@ impl std::iter::FusedIterator for UnixIncoming<'_> {}
 
 /// The stream of [`UnixListener::incoming_async`]. Dropping it loses no connection.
 pub struct UnixIncomingAsync<'a> {
-    // Before the listener: its waiter is not to outlive it.
+    // Dropped before the listener, which its waiter must not outlive.
     side: Side,
     listener: &'a UnixListener,
 }
@@ -362,14 +362,15 @@ fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(UnixStr
     ))
 }
 
-/// The pause after the first attempt at a listener whose queue is full; no poller tells when it no longer is.
+/// The pause after the first attempt to connect to a listener whose backlog is full. No poller reports room in a
+/// backlog.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
 fn longer(pause: Duration) -> Duration {
     (pause * 2).min(Duration::from_millis(16))
 }
 
-/// `false`: the listener's queue is full.
+/// Tries to connect once. Returns false if the listener's backlog is full.
 fn try_connect(fd: &OwnedFd, addr: &SocketAddrUnix) -> io::Result<bool> {
     loop {
         match rustix::net::connect(fd, addr) {
@@ -381,7 +382,7 @@ fn try_connect(fd: &OwnedFd, addr: &SocketAddrUnix) -> io::Result<bool> {
     }
 }
 
-/// A Unix datagram socket; as [`std::os::unix::net::UnixDatagram`].
+/// A Unix datagram socket, as [`std::os::unix::net::UnixDatagram`].
 ///
 /// ```
 /// use osier::net::UnixDatagram;
@@ -394,8 +395,8 @@ fn try_connect(fd: &OwnedFd, addr: &SocketAddrUnix) -> io::Result<bool> {
 /// }).unwrap();
 /// ```
 ///
-/// Suspension, cancellation and errors are those of [`UdpSocket`](super::UdpSocket). A call that sends waits for room in
-/// the receiver's queue.
+/// Suspension, cancellation and errors are the same as for [`UdpSocket`](super::UdpSocket). A call that sends waits
+/// for room in the receiver's queue.
 pub struct UnixDatagram(Stream);
 
 descriptor_impls!(UnixDatagram, std::os::unix::net::UnixDatagram);
@@ -405,25 +406,25 @@ impl UnixDatagram {
         UnixDatagram(Stream::new(Watched::new(fd, ShortRead::SaysNothing)))
     }
 
-    /// A socket without a name.
+    /// Makes a socket without a name.
     pub fn unbound() -> io::Result<UnixDatagram> {
         Ok(UnixDatagram::new(socket(SocketType::DGRAM)?))
     }
 
-    /// Makes a socket file of this name.
+    /// Makes a socket file at this path and binds a socket to it.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
         let fd = socket(SocketType::DGRAM)?;
         rustix::net::bind(&fd, &SocketAddrUnix::new(path.as_ref())?)?;
         Ok(UnixDatagram::new(fd))
     }
 
-    /// Two connected sockets without a name.
+    /// Makes two connected sockets without a name.
     pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
         let (one, two) = system::pair(SocketType::DGRAM)?;
         Ok((UnixDatagram::new(one), UnixDatagram::new(two)))
     }
 
-    /// Makes the socket of this name the peer of [`send`](UnixDatagram::send) and [`recv`](UnixDatagram::recv).
+    /// Makes the socket at this path the peer of [`send`](UnixDatagram::send) and [`recv`](UnixDatagram::recv).
     pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         Ok(rustix::net::connect(
             self.0.watched.fd(),
@@ -431,7 +432,7 @@ impl UnixDatagram {
         )?)
     }
 
-    /// Receives a datagram and says from where it comes. The bytes that do not fit into `buf` are lost.
+    /// Receives a datagram. Returns its length and sender. The bytes that do not fit into `buf` are lost.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, UnixSocketAddr)> {
         received(self.0.receive(|fd| call::receive_from(fd, buf, RecvFlags::empty()))?)
     }
@@ -446,14 +447,14 @@ impl UnixDatagram {
         self.0.write(buf, SendFlags::empty())
     }
 
-    /// Sends a datagram to the socket of this name.
+    /// Sends a datagram to the socket at this path.
     pub fn send_to(&self, buf: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
         let addr = SocketAddrUnix::new(path.as_ref())?;
         self.0.send(|fd| call::send_to(fd, buf, &addr))
     }
 }
 
-/// The same calls as futures, as those of [`UdpSocket`](super::UdpSocket).
+/// The same calls as futures, with the rules of [`UdpSocket`](super::UdpSocket)'s futures.
 impl UnixDatagram {
     /// [`recv_from`](UnixDatagram::recv_from) as a future.
     pub async fn recv_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, UnixSocketAddr)> {
@@ -483,7 +484,7 @@ impl UnixDatagram {
 
 /// Addresses and options.
 impl UnixDatagram {
-    /// The address of this end.
+    /// The address of the local end.
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
         local(self.0.watched.fd())
     }
@@ -493,17 +494,17 @@ impl UnixDatagram {
         peer(self.0.watched.fd())
     }
 
-    /// Another value for the same socket, with the same timeouts.
+    /// Duplicates the descriptor: another value for the same socket, with the same timeouts.
     pub fn try_clone(&self) -> io::Result<UnixDatagram> {
         Ok(UnixDatagram(self.0.try_clone()?))
     }
 
-    /// How long a call that receives may take; `None` is for ever. `InvalidInput` for zero.
+    /// Sets how long a call that receives may take. `None` means no limit. `InvalidInput` for zero.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.read_timeout.set(limit)
     }
 
-    /// How long a call that sends may take; `None` is for ever. `InvalidInput` for zero.
+    /// Sets how long a call that sends may take. `None` means no limit. `InvalidInput` for zero.
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.write_timeout.set(limit)
     }
@@ -519,21 +520,21 @@ impl Source for UnixDatagram {
     }
 }
 
-/// Makes the socket non-blocking, for everybody who has a copy of it. Timeouts that were set on it hold.
+/// Makes the socket non-blocking, for all its duplicates too. Timeouts that are set on it apply.
 impl From<OwnedFd> for UnixDatagram {
     fn from(fd: OwnedFd) -> UnixDatagram {
         UnixDatagram(Stream::from_outside(fd, ShortRead::SaysNothing))
     }
 }
 
-/// The descriptor is left non-blocking.
+/// Leaves the descriptor non-blocking.
 impl From<UnixDatagram> for OwnedFd {
     fn from(socket: UnixDatagram) -> OwnedFd {
         socket.0.watched.into_fd()
     }
 }
 
-/// The socket becomes blocking again, for everybody who has a copy of it.
+/// Makes the socket blocking again, for all its duplicates too.
 impl From<UnixDatagram> for std::os::unix::net::UnixDatagram {
     fn from(socket: UnixDatagram) -> std::os::unix::net::UnixDatagram {
         socket.0.into_std().into()
@@ -572,8 +573,8 @@ fn to_rustix(addr: &UnixSocketAddr) -> io::Result<SocketAddrUnix> {
     ))
 }
 
-/// The kernel's address of a peer. A name that fills `sun_path` to the last byte has no room for its NUL there; std cannot
-/// hold it and rustix panics over it, so it counts as none, like the empty one.
+/// Converts the kernel's address of a peer. A name that fills all of `sun_path` leaves no room for its NUL. std
+/// cannot represent it, and rustix panics on it, so it becomes an unnamed address, as an empty one does.
 fn from_rustix(addr: Option<SocketAddrAny>) -> io::Result<UnixSocketAddr> {
     const FAMILY_BYTES: u32 = 2;
     const PATH_BYTES: u32 = if cfg!(target_os = "linux") { 108 } else { 104 };

@@ -1,4 +1,4 @@
-//! Waiting for the end of a child, without reaping it.
+//! The wait for the end of a child, which does not reap the child.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,16 +10,16 @@ use rustix::process::{Pid, WaitId, WaitIdOptions};
 use crate::wait::{self, Stop};
 use crate::worker::context::{self, Caller};
 
-/// The source of the news that a child has ended.
+/// The way to learn that a child has ended.
 pub(super) enum Exit {
-    /// A descriptor that is readable from then on.
+    /// A pidfd. It becomes readable when the child ends.
     Pidfd(OwnedFd),
-    /// waitid(2), which blocks: where the kernel has no pidfd, or a sandbox forbids it.
+    /// waitid(2) on the pool for blocking work: for a kernel without pidfds, or a sandbox that forbids them.
     Pool(Pid),
 }
 
 impl Exit {
-    /// The child has not been waited for yet, so its number is its own.
+    /// The child must not have been waited for yet: until then its process id cannot be reused.
     pub(super) fn of(child: &Child) -> Exit {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.expect("the system gave it as a positive i32");
@@ -30,7 +30,7 @@ impl Exit {
         match self {
             Exit::Pidfd(fd) => crate::io::readable(fd, None),
             &Exit::Pool(pid) => match context::caller(|caller| matches!(caller, Caller::Worker)) {
-                // Not even begun: whether the pool is quick enough must not decide.
+                // Fails before it begins. Otherwise it would depend on the pool's speed whether the call works.
                 true => Err(Stop::NotHere.into()),
                 false => {
                     let mut ending = pin!(blocking::unblock(move || wait_for(pid)));

@@ -1,4 +1,4 @@
-//! Child processes with std's names; waiting for one suspends the fiber.
+//! Child processes with std's names. Waiting for a child suspends the fiber.
 //!
 //! ```text
 //!   process/mod.rs        Command and Child
@@ -7,8 +7,9 @@
 //!   process/reaper.rs     children that were dropped before they ended
 //! ```
 //!
-//! There is no handler for `SIGCHLD`: each child has a descriptor of its own (a pidfd, Linux 5.3 and later), which becomes
-//! readable when the child ends. So other code of the process may wait for its own children as it likes.
+//! The crate installs no handler for `SIGCHLD`. Each child has a descriptor of its own (a pidfd, Linux 5.3 and later)
+//! that becomes readable when the child ends. Other code in the process may therefore wait for its own children as it
+//! likes.
 
 mod exit;
 mod pipe;
@@ -28,7 +29,7 @@ pub use pipe::{ChildStderr, ChildStdin, ChildStdout};
 use crate::wait;
 use exit::Exit;
 
-/// A program to be started; as [`std::process::Command`].
+/// A program to start, as [`std::process::Command`].
 ///
 /// ```
 /// use osier::process::Command;
@@ -40,13 +41,13 @@ use exit::Exit;
 #[derive(Debug)]
 pub struct Command {
     std: std::process::Command,
-    /// Which of stdin, stdout, stderr were set: the others' default differs between `spawn` and `output`.
+    /// Whether stdin, stdout and stderr were set. The defaults of `spawn` and `output` differ.
     set: [bool; 3],
     kill_on_drop: bool,
 }
 
 impl Command {
-    /// The program of this path, or of this name in `PATH`; without arguments, with this process's environment,
+    /// The program at this path, or with this name in `PATH`. It gets no arguments, and this process's environment,
     /// directory, stdin, stdout and stderr.
     pub fn new(program: impl AsRef<OsStr>) -> Command {
         Command {
@@ -80,53 +81,53 @@ impl Command {
         self
     }
 
-    /// Takes an environment variable away.
+    /// Removes an environment variable.
     pub fn env_remove(&mut self, key: impl AsRef<OsStr>) -> &mut Command {
         self.std.env_remove(key);
         self
     }
 
-    /// Takes all environment variables away.
+    /// Removes all environment variables.
     pub fn env_clear(&mut self) -> &mut Command {
         self.std.env_clear();
         self
     }
 
-    /// Sets the directory it works in.
+    /// Sets the working directory.
     pub fn current_dir(&mut self, dir: impl AsRef<Path>) -> &mut Command {
         self.std.current_dir(dir);
         self
     }
 
-    /// Sets its stdin. Inherited by default, for [`output`](Command::output) nothing.
+    /// Sets stdin. Default: inherited; empty for [`output`](Command::output).
     pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Command {
         self.set[0] = true;
         self.std.stdin(stdin);
         self
     }
 
-    /// Where it writes. Inherited by default, for [`output`](Command::output) a pipe.
+    /// Sets stdout. Default: inherited; a pipe for [`output`](Command::output).
     pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Command {
         self.set[1] = true;
         self.std.stdout(stdout);
         self
     }
 
-    /// Where it writes errors. Inherited by default, for [`output`](Command::output) a pipe.
+    /// Sets stderr. Default: inherited; a pipe for [`output`](Command::output).
     pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Command {
         self.set[2] = true;
         self.std.stderr(stderr);
         self
     }
 
-    /// Whether a child is killed when its [`Child`] is dropped before it has ended. `false` by default, as in std.
+    /// Sets whether dropping the [`Child`] kills a child that still runs. `false` by default, as in std.
     pub fn kill_on_drop(&mut self, kill: bool) -> &mut Command {
         self.kill_on_drop = kill;
         self
     }
 
-    /// std's command, for settings that only that one has: user, group, `pre_exec`. [`output`](Command::output) does not see
-    /// settings that are made there for stdin, stdout and stderr.
+    /// The std command, for settings that only std has: user, group, `pre_exec`. [`output`](Command::output)
+    /// overrides a stdin, stdout or stderr that is set there.
     pub fn as_std_mut(&mut self) -> &mut std::process::Command {
         &mut self.std
     }
@@ -135,15 +136,15 @@ impl Command {
     ///
     /// # Blocks the thread
     ///
-    /// Until the system has started it or said why not: with a local program less than a millisecond.
+    /// Until the system has started it or has failed to. A local program takes less than a millisecond.
     ///
     /// # Errors
     ///
-    /// `NotFound`, `PermissionDenied` and what else the system says.
+    /// `NotFound`, `PermissionDenied` and other errors of the system.
     pub fn spawn(&mut self) -> io::Result<Child> {
         let mut started = self.std.spawn()?;
         let (stdin, stdout, stderr) = (started.stdin.take(), started.stdout.take(), started.stderr.take());
-        // First of all a Child: if a pipe fails below, its Drop takes care of the process.
+        // Made first: if a pipe fails below, the Drop of `Child` takes care of the process.
         let mut child = Child {
             stdin: None,
             stdout: None,
@@ -158,7 +159,7 @@ impl Command {
         Ok(child)
     }
 
-    /// Runs the program to its end.
+    /// Runs the program and waits for its end.
     ///
     /// # Suspends
     ///
@@ -180,16 +181,16 @@ impl Command {
         self.spawn()?.wait_async().await
     }
 
-    /// Runs the program to its end and collects what it writes. Its stdin is empty unless set otherwise.
+    /// Runs the program, collects its output and waits for its end. Its stdin is empty unless set otherwise.
     ///
     /// # Suspends
     ///
-    /// Until it ends and all who have its stdout and stderr have closed them. # Blocks the thread when called on a plain
-    /// one.
+    /// Until it ends and every process that holds its stdout or stderr has closed them. Blocks the thread when called
+    /// on a plain one.
     ///
     /// # Cancellation
     ///
-    /// As [`status`](Command::status).
+    /// The same as for [`status`](Command::status).
     ///
     /// # Errors
     ///
@@ -210,7 +211,7 @@ impl Command {
         child
     }
 
-    /// Sets what the user has not.
+    /// Sets the streams that the caller has not set.
     fn set_others(&mut self, input: fn() -> Stdio, output: fn() -> Stdio) {
         let [stdin, stdout, stderr] = self.set;
         if !stdin {
@@ -225,7 +226,7 @@ impl Command {
     }
 }
 
-/// A child process; as [`std::process::Child`].
+/// A child process, as [`std::process::Child`].
 ///
 /// ```
 /// use osier::process::{Command, Stdio};
@@ -242,16 +243,16 @@ impl Command {
 /// # std::io::Result::Ok(())
 /// ```
 ///
-/// Dropping it leaves the child running, unless [`Command::kill_on_drop`] says otherwise. When it ends it is reaped in the
-/// background, by a thread that lives as long as there are such children; so no zombie stays.
+/// Dropping it leaves the child running, unless [`Command::kill_on_drop`] says otherwise. A background thread reaps
+/// such a child when it ends, so no zombie stays. The thread lives as long as there are such children.
 pub struct Child {
-    /// Its stdin, if that is a pipe. Closing it, by dropping, is how a child that reads to the end is told the end.
+    /// Its stdin, if that is a pipe. Dropping this closes the pipe, and the child reads the end of its input.
     pub stdin: Option<ChildStdin>,
     /// Its stdout, if that is a pipe.
     pub stdout: Option<ChildStdout>,
     /// Its stderr, if that is a pipe.
     pub stderr: Option<ChildStderr>,
-    /// Here until the drop.
+    /// `Some` until the drop.
     child: Option<std::process::Child>,
     exit: Exit,
     kill_on_drop: bool,
@@ -260,12 +261,12 @@ pub struct Child {
 const HERE: &str = "it is taken only by drop";
 
 impl Child {
-    /// The number of the process. After the child was waited for it may be somebody else's.
+    /// The process id. After the child has been waited for, another process may have it.
     pub fn id(&self) -> u32 {
         self.child.as_ref().expect(HERE).id()
     }
 
-    /// Ends the child by `SIGKILL`. One that has ended already is no error.
+    /// Kills the child with `SIGKILL`. A child that has ended is not an error.
     ///
     /// # Errors
     ///
@@ -274,16 +275,17 @@ impl Child {
         self.child.as_mut().expect(HERE).kill()
     }
 
-    /// How the child ended, if it has.
+    /// The exit status, if the child has ended.
     ///
     /// # Errors
     ///
-    /// The system's error, for example when somebody else has waited for it.
+    /// The system's error, for example when other code has waited for the child.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.as_mut().expect(HERE).try_wait()
     }
 
-    /// Waits until the child has ended. Its stdin is closed first: a child that reads to the end would wait for us.
+    /// Closes stdin and waits until the child has ended. A child that reads its input to the end would otherwise wait
+    /// for us.
     ///
     /// # Suspends
     ///
@@ -291,7 +293,7 @@ impl Child {
     ///
     /// # Cancellation
     ///
-    /// The error of a cancelled call; one may wait again.
+    /// The error of a cancelled call. The caller may wait again.
     ///
     /// # Errors
     ///
@@ -306,7 +308,7 @@ impl Child {
         }
     }
 
-    /// [`wait`](Child::wait) as a future. Dropping it changes nothing but that stdin is closed.
+    /// [`wait`](Child::wait) as a future. Dropping it has no effect, except that stdin is closed.
     pub async fn wait_async(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
         loop {
@@ -317,15 +319,15 @@ impl Child {
         }
     }
 
-    /// Closes stdin, collects what the child writes to its pipes, both at a time, and waits until it has ended.
+    /// Closes stdin, collects what the child writes to both pipes at the same time, and waits until it has ended.
     ///
     /// # Suspends
     ///
-    /// Until then. Blocks the thread when called on a plain one.
+    /// Until the child has ended and both pipes are closed. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// The error of a cancelled call, and the child is dropped.
+    /// The error of a cancelled call. The child is dropped.
     ///
     /// # Errors
     ///
@@ -349,7 +351,7 @@ impl Child {
     }
 }
 
-/// Both, at a time.
+/// Awaits both futures at the same time.
 async fn both<A, B>(one: impl Future<Output = A>, two: impl Future<Output = B>) -> (A, B) {
     let (mut one, mut two) = (pin!(one), pin!(two));
     let (mut first, mut second) = (None, None);
@@ -380,7 +382,7 @@ impl Drop for Child {
         let mut child = self.child.take().expect(HERE);
         if let Ok(None) = child.try_wait() {
             if self.kill_on_drop {
-                // It fails only for a child that is not ours to kill any more.
+                // An error means that this process may no longer kill the child.
                 let _ = child.kill();
             }
             reaper::adopt(child, &self.exit);

@@ -1,4 +1,4 @@
-//! The ends of a child's pipes that are ours.
+//! The parent's ends of a child's pipes.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,13 +11,13 @@ use futures_io::{AsyncRead, AsyncWrite};
 use crate::wait::leaf::Side;
 use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 
-/// More slices than this are an error to the kernel.
+/// The most slices that the kernel takes in one call.
 const SLICES_MAX: usize = 1024;
 
 struct Pipe {
-    // Before the descriptor: its waiter is not to outlive it.
+    // Dropped before the descriptor, which its waiter must not outlive.
     side: Side,
-    /// Gone once it was closed.
+    /// `None` once it is closed.
     watched: Option<Watched>,
 }
 
@@ -58,7 +58,7 @@ impl Pipe {
         self.watched = None;
     }
 
-    /// Makes the descriptor blocking, for another child.
+    /// Makes the descriptor blocking, so that another child can use it.
     fn into_stdio(mut self) -> Stdio {
         self.side = Side::default();
         match self.watched.take() {
@@ -87,7 +87,8 @@ macro_rules! pipe {
         ///
         /// # Cancellation
         ///
-        /// The error of a cancelled call; no bytes are lost. A future that is dropped while pending has moved nothing.
+        /// The error of a cancelled call. No bytes are lost. A future that is dropped while pending has moved
+        /// nothing.
         pub struct $type(Pipe);
 
         impl $type {
@@ -96,7 +97,7 @@ macro_rules! pipe {
             }
         }
 
-        /// Blocking again, as a program expects it.
+        /// Makes the pipe blocking again, as programs expect it.
         impl From<$type> for Stdio {
             fn from(pipe: $type) -> Stdio {
                 pipe.0.into_stdio()
@@ -113,7 +114,7 @@ macro_rules! pipe {
 
 macro_rules! reader {
     ($type:ident) => {
-        /// Code that has the descriptor may copy it.
+        /// The descriptor may be duplicated by code that gets it from here.
         impl AsFd for $type {
             fn as_fd(&self) -> BorrowedFd<'_> {
                 self.0
@@ -207,13 +208,13 @@ impl AsyncWrite for ChildStdin {
     }
 }
 
-/// All bytes until the end; none if there is no pipe.
+/// Reads to the end. Returns no bytes if there is no pipe.
 pub(super) async fn read_to_end(reader: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
     let (mut bytes, mut filled) = (Vec::new(), 0);
     let Some(mut reader) = reader else { return Ok(bytes) };
     std::future::poll_fn(|cx| {
         loop {
-            // Zeroed once: a pipe gives little at a time.
+            // Zeroed once: one read of a pipe returns little.
             if filled == bytes.len() {
                 bytes.resize(filled.max(4096) * 2, 0);
             }
@@ -232,7 +233,7 @@ pub(super) async fn read_to_end(reader: Option<impl AsyncRead + Unpin>) -> io::R
 mod tests {
     use super::*;
 
-    /// Gives a byte at a time, and scribbles over the rest of the room that it has.
+    /// A reader that gives one byte at a time and overwrites the rest of the buffer with garbage.
     struct Scribbler {
         left: usize,
         zeroed: usize,

@@ -1,10 +1,11 @@
-//! Children that were dropped before they ended: one thread waits for all of them, so that none stays a zombie.
+//! The reaper: one thread that waits for all children that were dropped while they ran, so that none becomes a
+//! zombie.
 //!
-//! The thread is started at the first need and ends when there are no more such children.
+//! The first such child starts the thread. It ends when there are no more such children.
 //!
 //! # Protocol
-//! `ORPHANS` under its lock. The thread takes what is new, and finding nothing at all says under the same lock that it
-//! ends; so whoever adds one either is seen or starts another. A flag in a descriptor interrupts its poll(2).
+//! A lock guards `ORPHANS`. The thread holds the lock while it takes new children and while it decides to end. So a
+//! new child is either seen by the running thread or starts another one. An eventfd interrupts the thread's poll(2).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
@@ -23,7 +24,7 @@ struct Orphan {
 
 struct Orphans {
     new: Vec<Orphan>,
-    /// The eventfd that interrupts the thread, as long as it runs.
+    /// The eventfd that interrupts the thread. `None` while no thread runs.
     alarm: Option<Arc<OwnedFd>>,
 }
 
@@ -49,7 +50,7 @@ pub(super) fn adopt(mut child: Child, exit: &Exit) {
     orphans.new.push(Orphan { child, pidfd });
     match &orphans.alarm {
         Some(alarm) => flag::set(alarm),
-        // If it cannot be started, the next one that is dropped tries again.
+        // If the thread cannot start, the next dropped child tries again.
         None => orphans.alarm = start().ok(),
     }
 }
@@ -68,7 +69,7 @@ fn reap(alarm: &OwnedFd) {
         {
             let mut shared = lock();
             orphans.append(&mut shared.new);
-            // An error means that somebody else has waited for it.
+            // An error means that other code has waited for the child.
             orphans.retain_mut(|orphan| matches!(orphan.child.try_wait(), Ok(None)));
             if orphans.is_empty() {
                 shared.alarm = None;
@@ -78,7 +79,7 @@ fn reap(alarm: &OwnedFd) {
         let fds = orphans.iter().map(|orphan| orphan.pidfd.as_fd());
         let fds = fds.chain([alarm.as_fd()]);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        // Interrupted, it just looks.
+        // An interrupted poll(2) does no harm: the loop looks at every child.
         let _ = rustix::event::poll(&mut fds, None);
         flag::take(alarm);
     }

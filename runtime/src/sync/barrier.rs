@@ -1,11 +1,12 @@
-//! A barrier: a number of parties wait for one another, as often as they like.
+//! A barrier: a number of parties wait for one another, any number of times.
 //!
-//! tokio's barrier would not do: there a party that was cancelled while it waited stays counted, and the others pass without it.
+//! tokio's barrier does not fit: there a party that is cancelled while it waits stays counted, and the others pass
+//! without it.
 //!
-//! The lock is held for a few instructions, never while waiting or waking. The last party to come turns the generation
-//! under the lock, and notifies after it. Every other party makes its `Notified`, which from then on hears each
-//! `notify_waiters`, before it looks at the generation. So it either sees the turn or hears of it; it may hear of an earlier
-//! round.
+//! The lock is held for a few instructions, never while waiting or waking. The last party increments the generation
+//! under the lock, and notifies after unlocking. Every other party creates its `Notified` before it looks at the
+//! generation; from then on that `Notified` receives each `notify_waiters`. So the party either sees the new
+//! generation or is notified. It may also be notified of an earlier round.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,9 +14,10 @@ use tokio::sync::Notify;
 
 use super::block;
 
-/// Lets nobody pass until `n` parties have come; then all pass, and the next round begins.
+/// A barrier for `n` parties. When all have arrived, all pass, and the next round begins.
 ///
-/// As [`std::sync::Barrier`]. A party that is cancelled, times out or whose future is dropped while it waits has not come.
+/// It corresponds to [`std::sync::Barrier`]. A party does not count if it is cancelled, times out, or its future is
+/// dropped while it waits.
 ///
 /// ```
 /// use osier::sync::Barrier;
@@ -44,14 +46,14 @@ pub struct Barrier {
 
 #[derive(Debug)]
 struct Round {
-    /// Less than the number of parties, whenever the lock is free.
+    /// The number of parties that have arrived. Less than `n` whenever the lock is free.
     arrived: usize,
-    /// Counts the rounds; no party waits long enough to see it come round.
+    /// The number of the round. No party waits long enough to see it wrap.
     generation: usize,
 }
 
 impl Barrier {
-    /// A barrier for `n` parties; 0 is as 1, both let everybody pass.
+    /// Makes a barrier for `n` parties. With 0 or 1 every party passes at once.
     pub const fn new(n: usize) -> Barrier {
         Barrier {
             parties: n,
@@ -63,15 +65,15 @@ impl Barrier {
         }
     }
 
-    /// Waits until all parties have come. One of them, the last to come, is the round's leader.
+    /// Waits until all parties have arrived. The last one to arrive is the leader of the round.
     ///
     /// # Suspends
     ///
-    /// Until the last party has come. Blocks the thread when called on a plain one.
+    /// Until the last party has arrived. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// Unwinds; this party has not come, unless the round was complete already.
+    /// Unwinds. This party does not count, unless the round was already complete.
     ///
     /// # Panics
     ///
@@ -80,8 +82,8 @@ impl Barrier {
         block(self.wait_async())
     }
 
-    /// Waits as [`wait`](Barrier::wait) does, in a future. The party has come with the first poll, and is gone again if the future is
-    /// dropped before the round is complete.
+    /// Waits as [`wait`](Barrier::wait) does, in a future. The first poll counts the party. Dropping the future
+    /// before the round is complete takes it back.
     pub async fn wait_async(&self) -> BarrierWaitResult {
         let Some(arrival) = self.arrive() else {
             self.turned.notify_waiters();
@@ -96,7 +98,7 @@ impl Barrier {
         }
     }
 
-    /// Counts one party more; `None`: it was the last one, and the next round has begun.
+    /// Counts one more party. Returns `None` for the last one, after which the next round has begun.
     fn arrive(&self) -> Option<Arrival<'_>> {
         let mut round = self.round();
         round.arrived += 1;
@@ -112,12 +114,12 @@ impl Barrier {
     }
 
     fn round(&self) -> MutexGuard<'_, Round> {
-        // Nothing between lock and unlock can leave it half done.
+        // No panic is possible under the lock, so a poisoned lock holds a valid state.
         self.round.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A party that has come; dropped before its round is complete, it has not.
+/// A party that has arrived. Dropped before its round is complete, it does not count.
 struct Arrival<'a> {
     barrier: &'a Barrier,
     generation: usize,
@@ -137,7 +139,7 @@ impl Drop for Arrival<'_> {
 pub struct BarrierWaitResult(bool);
 
 impl BarrierWaitResult {
-    /// Whether this party was the last to come: true for exactly one of each round.
+    /// Whether this party was the last to arrive. True for exactly one party of each round.
     pub fn is_leader(&self) -> bool {
         self.0
     }

@@ -1,8 +1,8 @@
 //! A channel in which every receiver gets every value.
 //!
-//! It is `tokio::sync::broadcast`: one ring of slots; each value is stored once and cloned by each receiver, whose position is
-//! its own. A receiver that falls behind by more than the ring holds is told how much it missed. A receive that is dropped
-//! has taken nothing.
+//! It wraps `tokio::sync::broadcast`: a ring of slots. Each value is stored once, and each receiver clones it at a
+//! position of its own. A receiver that falls behind by more than the ring holds learns how many values it missed. A
+//! receive that is dropped has taken nothing.
 
 use std::error::Error;
 use std::fmt;
@@ -16,7 +16,7 @@ use tokio::sync::broadcast as tokio;
 
 use super::block;
 
-/// A channel that keeps at least the last `capacity` values for receivers that have not taken them yet.
+/// Makes a channel that keeps at least the last `capacity` values for receivers that have not taken them yet.
 ///
 /// The capacity is rounded up to a power of two.
 ///
@@ -44,19 +44,19 @@ pub fn channel<T: Clone>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 pub struct Sender<T>(tokio::Sender<T>);
 
 impl<T> Sender<T> {
-    /// Sends a value to every receiver that exists at this moment, and gives their number. Never waits: the oldest value
-    /// makes room.
+    /// Sends a value to all receivers that exist at this moment, and returns their number. Never waits: the oldest
+    /// value makes room.
     ///
     /// # Errors
     ///
-    /// With the value, if there is no receiver. There may be one later.
+    /// The error holds the value, if there is no receiver. A later send may find one.
     pub fn send(&self, value: T) -> Result<usize, SendError<T>> {
         self.0
             .send(value)
             .map_err(|tokio::error::SendError(value)| SendError(value))
     }
 
-    /// A receiver of what will be sent from now on.
+    /// Makes a receiver of the values that are sent from now on.
     pub fn subscribe(&self) -> Receiver<T> {
         Receiver(self.0.subscribe())
     }
@@ -66,7 +66,7 @@ impl<T> Sender<T> {
         self.0.receiver_count()
     }
 
-    /// How many values are kept, for the slowest receiver.
+    /// The number of values that are kept for the slowest receiver.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -83,7 +83,7 @@ impl<T> Clone for Sender<T> {
     }
 }
 
-/// A receiving half: it gets every value that was sent since it was made.
+/// A receiving half. It gets every value that was sent after it was made.
 #[derive(Debug)]
 pub struct Receiver<T>(tokio::Receiver<T>);
 
@@ -96,12 +96,12 @@ impl<T: Clone> Receiver<T> {
     ///
     /// # Cancellation
     ///
-    /// Unwinds; no value is lost.
+    /// Unwinds. No value is lost.
     ///
     /// # Errors
     ///
-    /// `Lagged` once after values were missed, with their number; the next call gives the oldest that is left. `Disconnected` if
-    /// there is no sender any more and every value was taken.
+    /// `Lagged` once after values were missed, with their number; the next call gives the oldest value that is left.
+    /// `Disconnected` if all senders are gone and every value was taken.
     ///
     /// # Panics
     ///
@@ -122,11 +122,11 @@ impl<T: Clone> Receiver<T> {
         })
     }
 
-    /// The next value, if it is there.
+    /// Takes the next value, if there is one.
     ///
     /// # Errors
     ///
-    /// `Empty`, or as [`recv`](Receiver::recv).
+    /// `Empty`, or an error of [`recv`](Receiver::recv).
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         self.0.try_recv().map_err(|error| match error {
             tokio::error::TryRecvError::Empty => TryRecvError::Empty,
@@ -135,14 +135,15 @@ impl<T: Clone> Receiver<T> {
         })
     }
 
-    /// A receiver of what will be sent from now on, beside this one.
+    /// Makes another receiver, of the values that are sent from now on.
     pub fn resubscribe(&self) -> Receiver<T> {
         Receiver(self.0.resubscribe())
     }
 }
 
 impl<T> Receiver<T> {
-    /// How many values this receiver has not taken; more than the capacity if it has missed some.
+    /// The number of values that this receiver has not taken. It exceeds the capacity if the receiver has missed
+    /// some.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -154,7 +155,7 @@ impl<T> Receiver<T> {
 }
 
 impl<T: Clone + Send + 'static> Receiver<T> {
-    /// The receiver as a stream of values, and of how many were missed where some were. It allocates once.
+    /// Makes the receiver a stream of values. An item reports missed values. Allocates once.
     pub fn into_stream(self) -> Messages<T> {
         let next = |mut receiver: Receiver<T>| async move { (receiver.recv_async().await, receiver) };
         Messages {
@@ -166,12 +167,12 @@ impl<T: Clone + Send + 'static> Receiver<T> {
     }
 }
 
-/// Why a receiver has no value to give.
+/// The reason why a receiver has no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecvError {
-    /// There is no sender any more, and every value was taken.
+    /// All senders are gone, and every value was taken.
     Disconnected,
-    /// This many values were overwritten before the receiver came to take them.
+    /// This many values were overwritten before the receiver took them.
     Lagged(u64),
 }
 
@@ -186,14 +187,14 @@ impl fmt::Display for RecvError {
 
 impl Error for RecvError {}
 
-/// Why a receiver has no value to give at once.
+/// The reason why a receiver has no value at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TryRecvError {
-    /// Every value was taken; there may be more.
+    /// Every value was taken. There may be more later.
     Empty,
-    /// There is no sender any more, and every value was taken.
+    /// All senders are gone, and every value was taken.
     Disconnected,
-    /// This many values were overwritten before the receiver came to take them.
+    /// This many values were overwritten before the receiver took them.
     Lagged(u64),
 }
 
@@ -209,7 +210,7 @@ impl fmt::Display for TryRecvError {
 
 impl Error for TryRecvError {}
 
-/// This many values were overwritten before the receiver came to take them: an item of [`Messages`].
+/// The number of values that were overwritten before the receiver took them. An item of [`Messages`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lagged(pub u64);
 
@@ -221,7 +222,7 @@ impl fmt::Display for Lagged {
 
 impl Error for Lagged {}
 
-/// A receiver as a stream: see [`Receiver::into_stream`]. It ends when there is no sender any more.
+/// The stream of [`Receiver::into_stream`]. It ends when all senders are gone.
 pub struct Messages<T> {
     slot: Pin<Box<dyn Receiving<T> + Send>>,
 }
@@ -244,13 +245,13 @@ impl<T> fmt::Debug for Messages<T> {
     }
 }
 
-/// A receive whose future has no name.
+/// A receive whose future type has no name.
 trait Receiving<T> {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>>;
 }
 
 pin_project! {
-    /// A future that owns its receiver, and what makes the next one, in its place.
+    /// A future that owns its receiver. `N` makes the next future in the same place.
     struct Slot<F, N> {
         #[pin]
         future: F,

@@ -1,7 +1,8 @@
-//! A condition variable over this module's [`Mutex`](super::Mutex): waits until somebody changes what the lock guards.
+//! A condition variable for this module's [`Mutex`](super::Mutex): a wait for a change of the value that the lock
+//! guards.
 //!
-//! It is a wait list. A waiter enters it before it unlocks, so it misses nobody who locks after it. It keeps what it was notified
-//! of until it has the lock again: dropped before that, it passes a `notify_one` on.
+//! It is a wait list. A waiter enters the list before it unlocks, so it misses no notifier that locks afterwards. A
+//! waiter keeps its notification until it has the lock again. Dropped before that, it passes a `notify_one` on.
 
 use std::future;
 use std::pin::{Pin, pin};
@@ -14,11 +15,11 @@ use queue::{WaitList, Waiter};
 use super::{MutexGuard, block};
 use crate::wait::sleep::Sleep;
 
-/// A condition variable: a fiber, thread or future that holds a lock waits here until the guarded value has changed.
+/// A condition variable. A fiber, thread or future that holds a lock waits here until the guarded value has changed.
 ///
-/// It works as [`std::sync::Condvar`] does, over [`Mutex`](super::Mutex), which nothing poisons. Nobody wakes without a
-/// notification. But the condition may be gone again before the waiter has the lock, so look at it again, best with
-/// [`wait_while`](Condvar::wait_while). The longest waiter is notified first.
+/// It works as [`std::sync::Condvar`] does, with a [`Mutex`](super::Mutex) that cannot be poisoned. There are no
+/// spurious wake-ups. But the condition may have changed again before the waiter has the lock, so the waiter must
+/// check it, best with [`wait_while`](Condvar::wait_while). The longest waiter is notified first.
 ///
 /// ```
 /// use osier::sync::{Condvar, Mutex};
@@ -46,12 +47,12 @@ impl Condvar {
         Condvar(WaitList::new())
     }
 
-    /// Wakes the waiter that came first. Without waiters nothing happens.
+    /// Wakes the waiter that came first. Has no effect without waiters.
     pub fn notify_one(&self) {
         self.0.wake_one();
     }
 
-    /// Wakes all present waiters. They go on one after the other, as they get the lock.
+    /// Wakes all present waiters. They continue one after the other, each when it gets the lock.
     pub fn notify_all(&self) {
         self.0.wake_all();
     }
@@ -64,7 +65,7 @@ impl Condvar {
     ///
     /// # Cancellation
     ///
-    /// Unwinds, without the lock; a notification meant for this waiter alone goes to the next.
+    /// Unwinds, without the lock. A `notify_one` that this waiter got goes to the next.
     ///
     /// # Panics
     ///
@@ -73,8 +74,8 @@ impl Condvar {
         block(self.wait_async(guard))
     }
 
-    /// Waits as [`wait`](Condvar::wait) does, in a future. It unlocks when it is first polled. Dropped before it is ready, it passes a
-    /// notification meant for it alone on.
+    /// Waits as [`wait`](Condvar::wait) does, in a future. The first poll unlocks. Dropped before it is ready, the
+    /// future passes a `notify_one` on.
     pub async fn wait_async<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let mutex = tokio::sync::MutexGuard::mutex(&guard.0);
         let mut waiter = pin!(self.0.waiter());
@@ -84,19 +85,20 @@ impl Condvar {
         guard
     }
 
-    /// Waits while `condition` holds, which it asks with the lock held: first at once, then after each notification.
+    /// Waits while `condition` holds. The condition is checked with the lock held: at once, and after each
+    /// notification.
     ///
     /// # Suspends
     ///
-    /// Unless the condition does not hold. Blocks the thread when called on a plain one.
+    /// Unless the condition is false at once. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// As [`wait`](Condvar::wait).
+    /// The same as for [`wait`](Condvar::wait).
     ///
     /// # Panics
     ///
-    /// If `condition` does; and in a future or callback on a worker, if it would have to wait: use
+    /// If `condition` does. Also in a future or callback on a worker, if it would have to wait: use
     /// [`wait_while_async`](Condvar::wait_while_async) there.
     pub fn wait_while<'a, T: ?Sized>(
         &self,
@@ -106,7 +108,8 @@ impl Condvar {
         block(self.wait_while_async(guard, condition))
     }
 
-    /// Waits as [`wait_while`](Condvar::wait_while) does, in a future. Dropped before it is ready, it has unlocked.
+    /// Waits as [`wait_while`](Condvar::wait_while) does, in a future. Dropped before it is ready, it leaves the lock
+    /// unlocked.
     pub async fn wait_while_async<'a, T: ?Sized>(
         &self,
         mut guard: MutexGuard<'a, T>,
@@ -118,8 +121,8 @@ impl Condvar {
         guard
     }
 
-    /// As [`wait`](Condvar::wait), but for a notification that comes within `timeout`. It always returns with the lock, for which
-    /// it waits as long as it takes.
+    /// Waits as [`wait`](Condvar::wait) does, but only for a notification within `timeout`. It always returns with
+    /// the lock, and waits for the lock as long as necessary.
     ///
     /// # Suspends
     ///
@@ -127,11 +130,12 @@ impl Condvar {
     ///
     /// # Cancellation
     ///
-    /// As [`wait`](Condvar::wait).
+    /// The same as for [`wait`](Condvar::wait).
     ///
     /// # Precision
     ///
-    /// That of [`sleep`](crate::sleep). A notification that comes before the lock is there again counts as in time.
+    /// The precision of [`sleep`](crate::sleep). A notification counts as in time if it comes before the lock is held
+    /// again.
     ///
     /// # Panics
     ///
@@ -153,15 +157,16 @@ impl Condvar {
         self.wait_until(guard, pin!(Sleep::new(timeout))).await
     }
 
-    /// As [`wait_while`](Condvar::wait_while), for `timeout` in all; then the condition may still hold.
+    /// Waits as [`wait_while`](Condvar::wait_while) does, for `timeout` in total. The condition may still hold when
+    /// it returns.
     ///
     /// # Suspends
     ///
-    /// Unless the condition does not hold. Blocks the thread when called on a plain one.
+    /// Unless the condition is false at once. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// As [`wait`](Condvar::wait).
+    /// The same as for [`wait`](Condvar::wait).
     ///
     /// # Panics
     ///
@@ -214,7 +219,7 @@ impl Condvar {
     }
 }
 
-/// Enters the list, unlocks, and waits until notified; the notification stays with the waiter.
+/// Enters the list, unlocks, and waits until notified. The waiter keeps the notification.
 async fn notified<T: ?Sized>(mut waiter: Pin<&mut Waiter<'_>>, guard: MutexGuard<'_, T>) {
     let mut guard = Some(guard);
     future::poll_fn(|cx| {
@@ -234,12 +239,13 @@ impl std::fmt::Debug for Condvar {
     }
 }
 
-/// Whether a wait ended because its time was up.
+/// The reason why a wait with a timeout ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether the time was up before a notification came; for `wait_timeout_while`, and its condition still held.
+    /// Whether the time was up before a notification came. For `wait_timeout_while`: whether the condition still held
+    /// as well.
     pub fn timed_out(&self) -> bool {
         self.0
     }

@@ -1,6 +1,7 @@
-//! The awaitable event: a signal that is set or not.
+//! The event: a signal that is set or not, and that fibers, threads and futures wait for.
 //!
-//! `osier_queue::Event` keeps the promises about order and loss, and models check it. This module has its faces.
+//! `osier_queue::Event` has the algorithm, with the rules of order and loss, and is model-checked. This module makes
+//! it wait.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,11 +13,11 @@ use pin_project_lite::pin_project;
 
 use super::{EventFd, block, block_for};
 
-/// A signal, set from any thread and awaited from anywhere.
+/// A signal that any thread sets, and that fibers, threads and futures wait for.
 ///
-/// An event has two states. [`set`](Event::set) releases the one who waits longest; if nobody waits the event stays set, and
-/// the next who waits goes on at once and leaves it unset. To set it again while it is set changes nothing. So signals are
-/// never lost, and never counted.
+/// An event is set or unset. [`set`](Event::set) releases the longest waiter. Without waiters the event stays set;
+/// the next wait then returns at once and unsets it. Setting a set event has no effect. So a signal is never lost,
+/// and signals are not counted.
 ///
 /// | | `new` (auto-reset) | [`manual`](Event::manual) | [`with_fd`](Event::with_fd) |
 /// |---|---|---|---|
@@ -37,20 +38,20 @@ use super::{EventFd, block, block_for};
 /// });
 /// ```
 ///
-/// The effects before a `set` are visible to the waiter that it releases, also where several sets became one.
+/// The effects before a `set` are visible to the waiter that it releases, even if several sets were merged into one.
 ///
-/// An event is not moved while somebody waits, because a wait borrows it; share it in an `Arc`, a `static` or a
-/// [`scope`](crate::scope()). For the same reason it is not dropped under its waiters.
+/// A wait borrows the event, so an event cannot be moved or dropped while anybody waits. Share it in an `Arc`, a
+/// `static` or a [`scope`](crate::scope()).
 pub struct Event(queue::Event);
 
 impl Event {
-    /// Not set; releases one waiter for each signal.
+    /// Makes an unset event that releases one waiter for each signal.
     #[inline]
     pub const fn new() -> Event {
         Event(queue::Event::new())
     }
 
-    /// Not set; once set, releases everybody until it is [`reset`](Event::reset).
+    /// Makes an unset event that, once set, releases all waiters until it is [`reset`](Event::reset).
     ///
     /// ```
     /// use osier::sync::Event;
@@ -66,21 +67,21 @@ impl Event {
         Event(queue::Event::manual())
     }
 
-    /// Not set, and in a descriptor: for loops that poll descriptors, and to be set in a signal handler.
+    /// Makes an unset event in a descriptor, for loops that poll descriptors and for signal handlers.
     ///
     /// # Errors
     ///
-    /// When the process or the system has no descriptor left.
+    /// The system's error if the process or the system has no descriptor left.
     pub fn with_fd() -> io::Result<EventFd> {
         EventFd::new()
     }
 
-    /// Sets it: from any thread, a callback or a destructor; never waits.
+    /// Sets the event. Any thread, callback or destructor may call it. Never waits.
     ///
-    /// If somebody waits, the one who waits longest gets the signal, now and surely: a later call cannot take it away, and the
-    /// event is not set afterwards. A second `set`, before that waiter has run, is the next signal.
+    /// If there are waiters, the longest one gets the signal at once. No later call can take it away, and the event
+    /// is not set afterwards. A second `set` before that waiter has run is another signal.
     ///
-    /// Not in a signal handler: see [`EventFd::signal_setter`].
+    /// Signal handlers must not call it: see [`EventFd::signal_setter`].
     #[inline]
     pub fn set(&self) {
         self.0.set();
@@ -92,14 +93,15 @@ impl Event {
         self.0.reset()
     }
 
-    /// Whether it is set at this moment. A signal that a waiter has got, and did not see yet, does not count.
+    /// Whether it is set at this moment. A signal that a waiter has got does not count, even if that waiter has not
+    /// run yet.
     #[inline]
     pub fn is_set(&self) -> bool {
         self.0.is_set()
     }
 
-    /// Takes the signal if the event is set; of a manual event, says whether it is set. Never waits, and never before those
-    /// who wait.
+    /// Takes the signal if the event is set. For a manual event, returns whether it is set. Never waits, and never
+    /// overtakes a waiter.
     #[inline]
     pub fn try_wait(&self) -> bool {
         self.0.try_wait()
@@ -109,11 +111,12 @@ impl Event {
     ///
     /// # Suspends
     ///
-    /// Until it is this caller's turn; not at all if the event is set. Blocks the thread when called on a plain one.
+    /// Until the signal comes to this caller. Not at all if the event is set. Blocks the thread when called on a
+    /// plain one.
     ///
     /// # Cancellation
     ///
-    /// Unwinds. A signal that this caller had got already goes to the next, or the event is set again.
+    /// Unwinds. A signal that this caller had already got goes to the next waiter, or sets the event again.
     ///
     /// # Panics
     ///
@@ -123,7 +126,7 @@ impl Event {
         block(self.wait_async());
     }
 
-    /// As [`wait`](Event::wait), at most for `timeout`. Returns whether there was a signal.
+    /// Waits as [`wait`](Event::wait) does, for at most `timeout`. Returns whether there was a signal.
     ///
     /// ```
     /// use osier::sync::Event;
@@ -134,11 +137,11 @@ impl Event {
     ///
     /// # Suspends
     ///
-    /// As [`wait`](Event::wait). Blocks the thread when called on a plain one.
+    /// The same as for [`wait`](Event::wait).
     ///
     /// # Cancellation
     ///
-    /// As [`wait`](Event::wait); the end of the time loses no signal either.
+    /// The same as for [`wait`](Event::wait). A timeout loses no signal either.
     ///
     /// # Panics
     ///
@@ -147,7 +150,7 @@ impl Event {
         block_for(timeout, self.wait_async()).is_some()
     }
 
-    /// Waits as [`wait`](Event::wait) does, in a future. It takes its place among the waiters when it is first polled.
+    /// Waits as [`wait`](Event::wait) does, in a future. The first poll puts it in line.
     ///
     /// ```
     /// use osier::sync::Event;
@@ -179,11 +182,11 @@ impl fmt::Debug for Event {
 }
 
 pin_project! {
-    /// Waits for a signal: the future of [`Event::wait_async`].
+    /// The future of [`Event::wait_async`], which waits for a signal.
     ///
     /// # Cancellation
     ///
-    /// Dropping it loses no signal: one that it had got, and was not polled to see, goes to the next or stays.
+    /// Dropping it loses no signal: one that it has already got goes to the next waiter or stays.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct EventWait<'a> {

@@ -1,19 +1,19 @@
-//! The event in a descriptor: an eventfd that any loop can poll, and that a signal handler can set.
+//! The event in a descriptor: an eventfd that any event loop can poll and that a signal handler can set.
 //!
 //! ```text
 //!   set, SignalSetter::set ── write(2) ──▶ counter > 0 ── read(2) ──▶ 0       set: readable        unset: not readable
-//!   waiters ── turn (a fair queue) ──▶ the first one polls the descriptor with whichever loop it runs on, and reads
+//! waiters ── turn (a fair queue) ──▶ the first one polls the descriptor with the loop that it runs on, and reads
 //! ```
 //!
 //! # Protocol
-//! - The kernel's counter is the whole state. There is no copy of it in user space that could be ahead or behind: a set is
-//!   one write, taking the signal is one read, which reads all sets at once, and the descriptor is readable exactly while the
-//!   event is set. A write that finds the counter full fails, and the event is set anyway.
-//! - Waiters queue for the turn, an [`osier_queue::Event`] that is set while nobody has it. Its holder alone reads, or waits
-//!   until the descriptor is readable; so they are served in the order they came, and a signal wakes one of them. The turn is
-//!   given back when the wait ends or is dropped.
-//! - [`EventFd::try_wait`] needs no turn. It may take a signal before those who wait: so may a loop that polls the
-//!   descriptor.
+//! - The kernel's counter is the whole state. User space has no copy of it that could differ. A set is one write.
+//!   Taking the signal is one read, which takes all sets at once. The descriptor is readable exactly while the event
+//!   is set. A write to a full counter fails, and the event is set anyway.
+//! - Waiters queue for the turn, an [`osier_queue::Event`] that is set while nobody has the turn. Only the holder of
+//!   the turn reads, or waits until the descriptor is readable. So waiters are served in order of arrival, and a
+//!   signal wakes one of them. A wait that ends or is dropped gives the turn back.
+//! - [`EventFd::try_wait`] needs no turn, and may take a signal before the waiters. So may a foreign loop that polls
+//!   the descriptor.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::pin::{Pin, pin};
@@ -31,8 +31,8 @@ use crate::wait::{self, flag};
 
 /// An auto-reset [`Event`](super::Event) in a descriptor, made by [`Event::with_fd`](super::Event::with_fd).
 ///
-/// The descriptor is readable exactly while the event is set. So a loop of somebody else's can poll it, beside its own
-/// descriptors, and [`try_wait`](EventFd::try_wait) for the signal; the runtime's waiters do the same through the worker's
+/// The descriptor is readable exactly while the event is set. A foreign event loop can therefore poll it beside its
+/// own descriptors and then call [`try_wait`](EventFd::try_wait). The runtime's own waiters poll it with the worker's
 /// poller.
 ///
 /// ```
@@ -50,12 +50,12 @@ use crate::wait::{self, flag};
 /// # ?; std::io::Result::Ok(())
 /// ```
 ///
-/// A set is a system call here, and so is each wait; where no foreign loop and no signal handler is concerned, an
-/// [`Event`](super::Event) is many times faster.
+/// Each set and each wait is a system call. Without a foreign loop or a signal handler, an [`Event`](super::Event) is
+/// many times faster.
 pub struct EventFd {
-    /// Non-blocking.
+    /// The descriptor to read and poll. Non-blocking.
     fd: Arc<OwnedFd>,
-    /// Shared with the setters; the same descriptor where there are eventfds.
+    /// The descriptor to write, shared with the setters. With eventfds it is the same as the one to read.
     writer: Arc<OwnedFd>,
     /// Set while no waiter has the turn.
     turn: queue::Event,
@@ -69,17 +69,17 @@ impl EventFd {
         Ok(EventFd { fd, writer, turn })
     }
 
-    /// Sets it: the descriptor becomes readable. From any thread; never waits.
+    /// Sets the event: the descriptor becomes readable. Any thread may call it. Never waits.
     pub fn set(&self) {
         flag::set(&*self.writer);
     }
 
-    /// Unsets it, and the descriptor is not readable any more. Returns whether it was set.
+    /// Unsets the event: the descriptor is no longer readable. Returns whether it was set.
     pub fn reset(&self) -> bool {
         self.try_wait()
     }
 
-    /// Whether it is set, that is, its descriptor readable.
+    /// Whether the event is set: whether its descriptor is readable.
     pub fn is_set(&self) -> bool {
         let mut fds = [PollFd::new(&*self.fd, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -91,32 +91,32 @@ impl EventFd {
         }
     }
 
-    /// Takes the signal if it is set. Never waits; it may come before those who do.
+    /// Takes the signal if the event is set. Never waits, and may overtake waiters.
     pub fn try_wait(&self) -> bool {
         flag::take(&*self.fd)
     }
 
-    /// Waits for the signal and takes it, in the order of the waiters.
+    /// Waits for the signal and takes it. Waiters are served in order of arrival.
     ///
     /// # Suspends
     ///
-    /// Until it is this caller's turn and the event is set; not at all if it is and nobody waits. # Blocks the thread when
-    /// called on a plain one.
+    /// Until it is this caller's turn and the event is set. Not at all if the event is set and nobody waits. Blocks
+    /// the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// The error of a cancelled call; the signal stays for the next.
+    /// The error of a cancelled call. The signal stays for the next waiter.
     ///
     /// # Errors
     ///
-    /// When the descriptor cannot be waited for: the system's limit of watched descriptors is reached. `WouldBlock` where it
-    /// would have to wait on a worker but not on a fiber.
+    /// An error if the descriptor cannot be waited for, because the system's limit of watched descriptors is reached.
+    /// `WouldBlock` on a worker outside of a fiber, if it would have to wait.
     pub fn wait(&self) -> io::Result<()> {
         let mut leaf = pin!(self.wait_async());
         wait::wait(None, None, |cx| leaf.as_mut().poll(cx))?
     }
 
-    /// Waits as [`wait`](EventFd::wait) does, in a future. It takes its place among the waiters when it is first polled.
+    /// Waits as [`wait`](EventFd::wait) does, in a future. The first poll puts it in line.
     pub fn wait_async(&self) -> EventFdWait<'_> {
         EventFdWait {
             event: self,
@@ -126,7 +126,7 @@ impl EventFd {
         }
     }
 
-    /// A handle that sets the event, also in a signal handler.
+    /// Makes a handle that sets the event, also in a signal handler.
     ///
     /// ```
     /// # #[cfg(target_os = "linux")] {
@@ -179,16 +179,16 @@ impl fmt::Debug for EventFd {
     }
 }
 
-/// Sets an [`EventFd`], also in a signal handler, where it is all that may be done of this module.
+/// A handle that sets an [`EventFd`]. It is the only part of this module that a signal handler may use.
 ///
-/// It keeps the descriptor open, beyond the event if need be. Dropping the last handle closes it, which is allowed in a
-/// handler too, but freeing the memory is not: keep one elsewhere.
+/// It keeps the descriptor open, even after the event is dropped. Dropping the last handle closes the descriptor,
+/// which a signal handler may do, and frees memory, which a signal handler must not do: keep one handle elsewhere.
 #[derive(Clone)]
 pub struct SignalSetter(Arc<OwnedFd>);
 
 impl SignalSetter {
-    /// Sets the event: one write(2). Async-signal-safe: takes no lock, allocates nothing, does not panic and leaves `errno`
-    /// alone on Linux, where the system call is made directly.
+    /// Sets the event with one write(2). It is async-signal-safe: it takes no lock, allocates nothing and does not
+    /// panic. On Linux it makes the system call directly and leaves `errno` alone.
     pub fn set(&self) {
         flag::set(&*self.0);
     }
@@ -201,11 +201,11 @@ impl fmt::Debug for SignalSetter {
 }
 
 pin_project! {
-    /// Waits for a signal: the future of [`EventFd::wait_async`].
+    /// The future of [`EventFd::wait_async`], which waits for a signal.
     ///
     /// # Cancellation
     ///
-    /// Dropping it loses no signal: it takes one only in the poll that is ready.
+    /// Dropping it loses no signal: it takes a signal only in the poll that returns ready.
     #[must_use = "futures do nothing unless polled"]
     pub struct EventFdWait<'a> {
         event: &'a EventFd,

@@ -1,6 +1,6 @@
-//! The mailbox: 32 flags that are raised, awaited and taken.
+//! The mailbox: 32 flags that are raised, waited for and taken.
 //!
-//! `osier_queue::Mailbox` decides which raise wakes which waiter, and models check it. This module has its faces.
+//! `osier_queue::Mailbox` decides which raise wakes which waiter, and is model-checked. This module makes it wait.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,10 +12,10 @@ use pin_project_lite::pin_project;
 
 use super::block;
 
-/// 32 flags: raised from any thread, awaited one or all together, taken when they are dealt with.
+/// A set of 32 flags. Any thread raises them; a wait is for one or for several at once; a take clears them.
 ///
-/// A flag stays raised until somebody [takes](Mailbox::take) it: a wait that ends takes none, and a wait for a flag that is
-/// raised ends at once. Without waits it is an atomic set of bits.
+/// A flag stays raised until it is [taken](Mailbox::take). A wait takes no flag, and a wait for a raised flag returns
+/// at once. Without waiters a mailbox is an atomic set of bits.
 ///
 /// ```
 /// use osier::sync::Mailbox;
@@ -37,34 +37,35 @@ use super::block;
 ///
 /// # What a wait promises
 ///
-/// Any number may wait, each for flags of its own. **A wait ends if at any moment of it the condition held**, however short:
-/// a [`raise`](Mailbox::raise) decides, at the moment it happens, who of those who wait then is satisfied by the flags as they
-/// are then, and a take that comes after does not undo that. The state that the wait returns is the one of that moment, and so
-/// may contain flags that somebody else has taken since: among several who wait for the same work, let
-/// [`take`](Mailbox::take) tell who got it. Nobody else is woken.
+/// Any number of waiters may wait, each for its own flags. **A wait ends if its condition held at any moment during
+/// the wait**, however short. A [`raise`](Mailbox::raise) decides at once which of the present waiters are satisfied
+/// by the flags at that moment, and wakes no other waiter. A later take does not undo that. The wait returns the
+/// state of that moment, which may contain flags that have been taken since. If several waiters compete for the same
+/// work, the result of [`take`](Mailbox::take) says who got it.
 ///
-/// The effects before a flag was raised are visible to the waiter that sees the flag.
+/// The effects before a raise are visible to the waiter that sees the flag.
 pub struct Mailbox(queue::Mailbox);
 
 impl Mailbox {
     /// All 32 flags.
     pub const ALL: u32 = u32::MAX;
 
-    /// No flag is raised.
+    /// Makes a mailbox with no flag raised.
     #[inline]
     pub const fn new() -> Mailbox {
         Mailbox(queue::Mailbox::new())
     }
 
-    /// Raises the flags of `set`; others stay as they are. From any thread, a callback or a destructor; never waits.
+    /// Raises the flags of `set`; other flags stay. Any thread, callback or destructor may call it. Never waits.
     ///
-    /// Not in a signal handler: see [`EventFd::signal_setter`](super::EventFd::signal_setter).
+    /// Signal handlers must not call it: see [`EventFd::signal_setter`](super::EventFd::signal_setter).
     #[inline]
     pub fn raise(&self, set: u32) {
         self.0.raise(set);
     }
 
-    /// Clears the flags of `clear`; others stay as they are. Returns the state before, *whole*: also what it did not clear.
+    /// Clears the flags of `clear`; other flags stay. Returns the *whole* state before, including flags that it did
+    /// not clear.
     #[inline]
     pub fn take(&self, clear: u32) -> u32 {
         self.0.take(clear)
@@ -76,16 +77,16 @@ impl Mailbox {
         self.0.state()
     }
 
-    /// Waits until a flag of `set` is raised, or more of them. Returns the state that satisfied it. An empty `set` is
+    /// Waits until at least one flag of `set` is raised. Returns the state that satisfied it. An empty `set` is
     /// satisfied at once.
     ///
     /// # Suspends
     ///
-    /// Until then; not at all if one is raised. Blocks the thread when called on a plain one.
+    /// Until then. Not at all if one is raised. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// Unwinds; the flags stay.
+    /// Unwinds. The flags stay raised.
     ///
     /// # Panics
     ///
@@ -95,16 +96,16 @@ impl Mailbox {
         block(self.wait_any_async(set))
     }
 
-    /// Waits until every flag of `set` is raised: at the same moment, though they may have been raised at different ones.
+    /// Waits until all flags of `set` are raised at the same moment; they may have been raised one after the other.
     /// Returns the state that satisfied it. An empty `set` is satisfied at once.
     ///
     /// # Suspends
     ///
-    /// Until then; not at all if all are raised. Blocks the thread when called on a plain one.
+    /// Until then. Not at all if all are raised. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// Unwinds; the flags stay.
+    /// Unwinds. The flags stay raised.
     ///
     /// # Panics
     ///
@@ -114,13 +115,13 @@ impl Mailbox {
         block(self.wait_all_async(set))
     }
 
-    /// Waits as [`wait_any`](Mailbox::wait_any) does, in a future. It begins to wait when it is first polled.
+    /// Waits as [`wait_any`](Mailbox::wait_any) does, in a future. The wait begins with the first poll.
     #[inline]
     pub fn wait_any_async(&self, set: u32) -> MailboxWait<'_> {
         self.wait_for(Flags::Any(set))
     }
 
-    /// Waits as [`wait_all`](Mailbox::wait_all) does, in a future. It begins to wait when it is first polled.
+    /// Waits as [`wait_all`](Mailbox::wait_all) does, in a future. The wait begins with the first poll.
     ///
     /// ```
     /// use osier::sync::Mailbox;
@@ -158,12 +159,12 @@ impl fmt::Debug for Mailbox {
 }
 
 pin_project! {
-    /// Waits for flags and returns the state that satisfied it: the future of [`Mailbox::wait_any_async`] and
-    /// [`Mailbox::wait_all_async`].
+    /// The future of [`Mailbox::wait_any_async`] and [`Mailbox::wait_all_async`]. It waits for flags and returns the
+    /// state that satisfied it.
     ///
     /// # Cancellation
     ///
-    /// Dropping it stops the wait; the flags stay.
+    /// Dropping it ends the wait. The flags stay raised.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct MailboxWait<'a> {

@@ -1,22 +1,22 @@
 //! Synchronisation between fibers, threads, futures and callbacks: locks, channels, events.
 //!
-//! | type | what it holds | who goes on |
+//! | type | holds | who continues |
 //! |---|---|---|
-//! | [`Event`] | one signal, or none | one waiter per signal, or with [`Event::manual`] all until it is reset |
-//! | [`EventFd`] | the same, in a descriptor that any loop can poll | one waiter per signal |
-//! | [`Mailbox`] | 32 flags | everyone whose flags are raised |
-//! | [`Notify`] | nothing; one notification is remembered | the first waiter, or all |
+//! | [`Event`] | one signal, or none | one waiter per signal; with [`Event::manual`] all, until it is reset |
+//! | [`EventFd`] | the same, in a descriptor that any event loop can poll | one waiter per signal |
+//! | [`Mailbox`] | 32 flags | every waiter whose flags are raised |
+//! | [`Notify`] | at most one notification | the first waiter, or all |
 //! | [`Mutex`], [`RwLock`] | a value | one at a time, or many readers, in order of arrival |
-//! | [`Condvar`] | nothing; it goes with a `Mutex` | the first waiter, or all, as they get the lock |
-//! | [`Semaphore`] | a number of permits | whoever has one, in order of arrival |
-//! | [`Barrier`] | who has come | all, when the last has come |
-//! | [`mpsc`] | a queue of values, bounded or not | one receiver |
-//! | [`mpmc`] | a queue of values, bounded or not | any of several receivers, in order of arrival |
-//! | [`oneshot`] | one value | one receiver |
+//! | [`Condvar`] | nothing; it goes with a `Mutex` | the first waiter, or all, each when it gets the lock |
+//! | [`Semaphore`] | a number of permits | each waiter that gets a permit, in order of arrival |
+//! | [`Barrier`] | the number of arrivals | all, when the last has arrived |
+//! | [`mpsc`] | a queue of values, bounded or not | the one receiver |
+//! | [`mpmc`] | a queue of values, bounded or not | one of several receivers, in order of arrival |
+//! | [`oneshot`] | one value | the one receiver |
 //! | [`broadcast`] | the latest values | every receiver |
 //!
-//! All of them are used from any thread, on a runtime or not. Each call that waits comes in two: `wait` suspends a fiber and
-//! blocks a plain thread, `wait_async` is the same wait as a future.
+//! Any thread may use all of them, with or without a runtime. Each call that waits comes in two forms: `wait`
+//! suspends a fiber or blocks a plain thread, and `wait_async` is the same wait as a future.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -48,14 +48,14 @@ pub use notify::{Notified, Notify};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// The blocking face of a leaf whose call has no error.
+/// Waits for a leaf whose call has no error. Suspends a fiber, or blocks a plain thread.
 pub(crate) fn block<T>(leaf: impl Future<Output = T>) -> T {
     block_until(None, leaf).expect("no deadline was set")
 }
 
-/// As [`block`], at most for this long.
+/// Waits as [`block`] does, for at most `timeout`.
 pub(crate) fn block_for<T>(timeout: Duration, leaf: impl Future<Output = T>) -> Option<T> {
-    // Beyond what the clock can tell is for ever.
+    // A deadline that the clock cannot represent means no deadline.
     block_until(now().checked_add(timeout), leaf)
 }
 

@@ -1,8 +1,8 @@
-//! Channels from many senders to many receivers, bounded or not: each value goes to one of them.
+//! Channels from many senders to many receivers, bounded or unbounded. Each value goes to one receiver.
 //!
-//! The channel and its senders are those of [`mpsc`](super::mpsc); only the receiver differs: it is cloned, and receives through
-//! a shared reference. Receivers that wait are served in order, and so are senders. A value that was on its way to a receiver
-//! that gives up goes to the next.
+//! The channel and its senders are those of [`mpsc`](super::mpsc). Only the receiver differs: it can be cloned, and
+//! it receives through a shared reference. Waiting receivers are served in order, and so are waiting senders. If a
+//! receiver gives up after a value was assigned to it, the value goes to the next receiver.
 
 use std::fmt;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use super::mpsc::with_bound;
 pub use super::mpsc::{Permit, RecvError, RecvTimeoutError, SendError, Sender, Sending, TryRecvError, TrySendError};
 use super::{block, block_for};
 
-/// A channel that holds at most `bound` values: who sends more waits until one is received.
+/// Makes a channel that holds at most `bound` values. A send to a full channel waits until a value is received.
 ///
 /// ```
 /// use osier::sync::mpmc;
@@ -41,7 +41,7 @@ pub fn channel<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
     halves(Some(bound))
 }
 
-/// A channel that holds as many values as there is memory for: sending never waits.
+/// Makes a channel without a bound. A send never waits.
 ///
 /// ```
 /// use osier::sync::mpmc;
@@ -64,24 +64,25 @@ fn halves<T>(bound: Option<usize>) -> (Sender<T>, Receiver<T>) {
     (Sender(Arc::clone(&channel)), Receiver(channel))
 }
 
-/// A receiving half of a channel. A clone receives from the same senders; each value goes to one of the receivers. The last
-/// one drops what was not received.
+/// A receiving half of a channel. A clone receives from the same senders. Each value goes to one of the receivers.
+/// Dropping the last receiver drops the values that were not received.
 pub struct Receiver<T>(Arc<Channel<T>>);
 
 impl<T> Receiver<T> {
-    /// Waits for a value, the oldest in the channel.
+    /// Waits for a value: the oldest in the channel.
     ///
     /// # Suspends
     ///
-    /// While the channel is empty, or others wait for what is in it. Blocks the thread when called on a plain one.
+    /// While the channel is empty, or its values are assigned to other waiting receivers. Blocks the thread when
+    /// called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// Unwinds; no value is lost: one that was promised to this receiver goes to the next.
+    /// Unwinds. No value is lost: a value that was assigned to this receiver goes to the next.
     ///
     /// # Errors
     ///
-    /// If the channel is empty and there is no sender any more, or it was closed.
+    /// An error if the channel is empty, and all senders are gone or it was closed.
     ///
     /// # Panics
     ///
@@ -90,15 +91,15 @@ impl<T> Receiver<T> {
         block(self.recv_async())
     }
 
-    /// As [`recv`](Receiver::recv), for at most `timeout`.
+    /// Waits for a value as [`recv`](Receiver::recv) does, for at most `timeout`.
     ///
     /// # Suspends
     ///
-    /// As [`recv`](Receiver::recv). Blocks the thread when called on a plain one.
+    /// The same as for [`recv`](Receiver::recv).
     ///
     /// # Cancellation
     ///
-    /// Unwinds; no value is lost.
+    /// Unwinds. No value is lost.
     ///
     /// # Errors
     ///
@@ -124,11 +125,11 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// The next value, if there is one that nobody waits for.
+    /// Takes the next value, if there is one that is not assigned to a waiting receiver.
     ///
     /// # Errors
     ///
-    /// `Empty`, or `Disconnected` if it is empty and there is no sender any more, or it was closed.
+    /// `Empty`, or `Disconnected` if it is empty, and all senders are gone or it was closed.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         self.0.try_receive().map_err(|nothing| match nothing {
             Nothing::Yet => TryRecvError::Empty,
@@ -136,20 +137,20 @@ impl<T> Receiver<T> {
         })
     }
 
-    /// Values, waiting for each, until the channel is empty and has no sender any more.
+    /// An iterator over values. It waits for each, until the channel is empty and all senders are gone.
     pub fn iter(&self) -> Iter<'_, T> {
         Iter(self)
     }
 
-    /// The values that are there. Never waits.
+    /// An iterator over the values that are in the channel. It never waits.
     pub fn try_iter(&self) -> TryIter<'_, T> {
         TryIter(self)
     }
 
-    /// The receiver as a stream of values. It allocates once.
+    /// Makes the receiver a stream of values. Allocates once.
     ///
-    /// A stream that has been polled stays in line until it is dropped: a value that was promised to it meanwhile waits for its
-    /// next poll. That is why a receiver, which is shared, is not a stream by itself.
+    /// A stream that has been polled stays in line until it is dropped. A value that is assigned to it meanwhile
+    /// waits for its next poll. That is why a shared receiver is not a stream by itself.
     pub fn into_stream(self) -> Messages<T> {
         let waiter = OwnedWaiter::new(Arc::clone(&self.0), Channel::receivers);
         Messages {
@@ -158,22 +159,24 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Ends sending. Values in the channel, and values for permits that were granted, can still be received.
+    /// Closes the channel for senders. Values in the channel, and values for permits that were granted, can still be
+    /// received.
     pub fn close(&self) {
         self.0.close();
     }
 
-    /// Whether nobody can send any more: no sender is left, or it was closed. There may still be values.
+    /// Whether nothing can be sent any more: all senders are gone, or the channel was closed. It may still hold
+    /// values.
     pub fn is_closed(&self) -> bool {
         self.0.is_ending()
     }
 
-    /// How many values are in the channel.
+    /// The number of values in the channel.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether no value is in the channel.
+    /// Whether the channel holds no value.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -202,11 +205,11 @@ impl<T> fmt::Debug for Receiver<T> {
 }
 
 pin_project! {
-    /// Waits for a value: the future of [`Receiver::recv_async`].
+    /// The future of [`Receiver::recv_async`], which waits for a value.
     ///
     /// # Cancellation
     ///
-    /// Dropped before it is ready, it has taken nothing.
+    /// A future that is dropped before it is ready has taken nothing.
     #[must_use = "futures do nothing unless polled"]
     pub struct Recv<'a, T> {
         channel: &'a Channel<T>,
@@ -237,10 +240,10 @@ impl<T> fmt::Debug for Recv<'_, T> {
     }
 }
 
-/// A receiver as a stream: see [`Receiver::into_stream`]. It ends when the channel is empty and has no sender any more.
+/// The stream of [`Receiver::into_stream`]. It ends when the channel is empty and all senders are gone.
 pub struct Messages<T> {
     waiter: OwnedWaiter<Channel<T>>,
-    /// Dropped last: the waiter counts as this receiver's.
+    /// Dropped last: the waiter above uses this receiver's channel.
     _receiver: Receiver<T>,
 }
 
@@ -265,7 +268,7 @@ impl<T> fmt::Debug for Messages<T> {
     }
 }
 
-/// The iterator of [`Receiver::iter`]: each step waits for a value, as [`Receiver::recv`] does.
+/// The iterator of [`Receiver::iter`]. Each step waits for a value, as [`Receiver::recv`] does.
 #[derive(Debug)]
 pub struct Iter<'a, T>(&'a Receiver<T>);
 
@@ -277,7 +280,7 @@ impl<T> Iterator for Iter<'_, T> {
     }
 }
 
-/// The iterator of [`Receiver::try_iter`]: it ends where it would have to wait.
+/// The iterator of [`Receiver::try_iter`]. It ends where it would have to wait.
 #[derive(Debug)]
 pub struct TryIter<'a, T>(&'a Receiver<T>);
 
@@ -289,7 +292,7 @@ impl<T> Iterator for TryIter<'_, T> {
     }
 }
 
-/// A receiver as an iterator: each step waits for a value, as [`Receiver::recv`] does.
+/// An owned receiver as an iterator. Each step waits for a value, as [`Receiver::recv`] does.
 #[derive(Debug)]
 pub struct IntoIter<T>(Receiver<T>);
 

@@ -1,10 +1,12 @@
-//! Channels from many senders to one receiver, bounded or not.
+//! Channels from many senders to one receiver, bounded or unbounded.
 //!
-//! The queue and those who wait for it are `osier_queue::Channel`: one short lock a send and one a receive. Nothing is allocated
-//! for a wait; the buffer grows with what is in it, to the bound at most, and does not shrink. A receive that is dropped has
-//! taken nothing. A send that is dropped while it waits drops its value; [`Sender::reserve`] waits without one.
+//! `osier_queue::Channel` has the queue of values and the lists of waiters. A send and a receive take one short lock
+//! each. A wait allocates nothing. The buffer grows with its content, up to the bound, and does not shrink.
 //!
-//! For several receivers, see [`mpmc`](super::mpmc): the same channel, and the same senders.
+//! A receive that is dropped has taken nothing. A send that is dropped while it waits drops its value;
+//! [`Sender::reserve`] waits without holding a value.
+//!
+//! [`mpmc`](super::mpmc) is the same channel, with the same senders and several receivers.
 
 use std::fmt;
 use std::future;
@@ -22,9 +24,10 @@ use queue::{OwnedWaiter, Waiter};
 
 use super::{Semaphore, block, block_for};
 
-/// A channel that holds at most `bound` values: who sends more waits until one is received.
+/// Makes a channel that holds at most `bound` values. A send to a full channel waits until a value is received.
 ///
-/// As [`std::sync::mpsc::sync_channel`], with its errors; but receiving takes the receiver exclusively.
+/// It corresponds to [`std::sync::mpsc::sync_channel`] and has its errors, but receiving needs exclusive access to
+/// the receiver.
 ///
 /// ```
 /// use osier::sync::mpsc;
@@ -43,7 +46,7 @@ pub fn channel<T>(bound: usize) -> (Sender<T>, Receiver<T>) {
     halves(Some(bound))
 }
 
-/// A channel that holds as many values as there is memory for: sending never waits.
+/// Makes a channel without a bound. A send never waits.
 ///
 /// ```
 /// use osier::sync::mpsc;
@@ -81,7 +84,7 @@ pub(super) fn with_bound<T>(bound: Option<usize>) -> Arc<Channel<T>> {
 pub struct Sender<T>(pub(super) Arc<Channel<T>>);
 
 impl<T> Sender<T> {
-    /// Sends a value, after waiting for room if the channel is full. Senders that wait are served in order.
+    /// Sends a value. Waits for room if the channel is full. Waiting senders are served in order.
     ///
     /// # Suspends
     ///
@@ -89,11 +92,12 @@ impl<T> Sender<T> {
     ///
     /// # Cancellation
     ///
-    /// Unwinds; the value is not sent but dropped. To keep it, [`reserve`](Sender::reserve) first.
+    /// Unwinds. The value is dropped without being sent. A caller that wants to keep it calls
+    /// [`reserve`](Sender::reserve) first.
     ///
     /// # Errors
     ///
-    /// With the value, if there is no receiver any more, or it was closed.
+    /// The error holds the value, if the receiver is gone or has closed the channel.
     ///
     /// # Panics
     ///
@@ -120,7 +124,7 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     ///
-    /// With the value: `Full`, or `Disconnected` if there is no receiver any more or it was closed.
+    /// The error holds the value: `Full`, or `Disconnected` if the receiver is gone or has closed the channel.
     pub fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
         let mut value = Some(value);
         self.0.try_send(&mut value).map_err(|refused| {
@@ -132,7 +136,7 @@ impl<T> Sender<T> {
         })
     }
 
-    /// Waits for room for one value, and holds it.
+    /// Waits for room for one value, and reserves it.
     ///
     /// ```
     /// use osier::sync::mpsc;
@@ -150,11 +154,11 @@ impl<T> Sender<T> {
     ///
     /// # Cancellation
     ///
-    /// Unwinds; room that was already granted goes to the next in the queue.
+    /// Unwinds. Room that was already granted goes to the next sender in line.
     ///
     /// # Errors
     ///
-    /// If there is no receiver any more, or it was closed.
+    /// An error if the receiver is gone or has closed the channel.
     ///
     /// # Panics
     ///
@@ -182,11 +186,11 @@ impl<T> Sender<T> {
         Ok(Permit { channel, held })
     }
 
-    /// Waits until there is no receiver any more, or it was closed.
+    /// Waits until the channel is closed: the receiver is dropped or has called `close`.
     ///
     /// # Suspends
     ///
-    /// Unless it is so already. Blocks the thread when called on a plain one.
+    /// Until then. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -205,12 +209,12 @@ impl<T> Sender<T> {
         future::poll_fn(|cx| self.0.poll_closed(waiter.as_mut(), cx)).await;
     }
 
-    /// Whether there is no receiver any more, or it was closed.
+    /// Whether the channel is closed: the receiver is dropped or has called `close`.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// How many values there is room for at this moment; `None`: any number.
+    /// The number of values that there is room for at this moment. `None` if the channel has no bound.
     pub fn capacity(&self) -> Option<usize> {
         self.0.room()
     }
@@ -239,11 +243,11 @@ impl<T> fmt::Debug for Sender<T> {
 }
 
 pin_project! {
-    /// Sends a value, after waiting for room: the future of [`Sender::send_async`].
+    /// The future of [`Sender::send_async`], which waits for room and sends the value.
     ///
     /// # Cancellation
     ///
-    /// Dropping it drops the value, unless it was sent.
+    /// Dropping it drops the value, unless the value was sent.
     #[must_use = "futures do nothing unless polled"]
     pub struct Sending<'a, T> {
         channel: &'a Channel<T>,
@@ -277,7 +281,7 @@ impl<T> fmt::Debug for Sending<'_, T> {
 }
 
 pin_project! {
-    /// Waits for a place, and gives back what it was granted if it is dropped before it is ready.
+    /// A wait for room. Dropped before it is ready, it returns the room that it was granted.
     struct Reserving<'a, T> {
         channel: &'a Channel<T>,
         #[pin]
@@ -300,11 +304,11 @@ impl<T> Future for Reserving<'_, T> {
     }
 }
 
-/// Room for one value in a channel, given back if it is dropped.
+/// Reserved room for one value in a channel. Dropping it returns the room.
 #[must_use = "room that is not used is given back"]
 pub struct Permit<'a, T> {
     channel: &'a Channel<T>,
-    /// Whether it holds a place of a bounded channel. In an unbounded one there is nothing to hold.
+    /// Whether it holds room in a bounded channel. An unbounded channel reserves none.
     held: bool,
 }
 
@@ -313,7 +317,7 @@ impl<T> Permit<'_, T> {
     ///
     /// # Errors
     ///
-    /// With the value, if there is no receiver any more; or, in an unbounded channel, if it was closed since.
+    /// The error holds the value: the receiver is gone, or an unbounded channel was closed after the reservation.
     pub fn send(mut self, value: T) -> Result<(), SendError<T>> {
         let mut value = Some(value);
         let sent = match std::mem::take(&mut self.held) {
@@ -341,11 +345,11 @@ impl<T> fmt::Debug for Permit<'_, T> {
     }
 }
 
-/// The receiving half of a channel. There is one; dropped, it drops the values that it has not received.
+/// The receiving half of a channel. There is one. Dropping it drops the values that it has not received.
 pub struct Receiver<T>(OwnedWaiter<Channel<T>>);
 
 impl<T> Receiver<T> {
-    /// Waits for a value, the one that was sent first.
+    /// Waits for a value: the oldest in the channel.
     ///
     /// # Suspends
     ///
@@ -353,11 +357,11 @@ impl<T> Receiver<T> {
     ///
     /// # Cancellation
     ///
-    /// Unwinds; no value is lost.
+    /// Unwinds. No value is lost.
     ///
     /// # Errors
     ///
-    /// If the channel is empty and there is no sender any more, or it was closed.
+    /// An error if the channel is empty, and all senders are gone or it was closed.
     ///
     /// # Panics
     ///
@@ -366,7 +370,7 @@ impl<T> Receiver<T> {
         block(self.recv_async())
     }
 
-    /// As [`recv`](Receiver::recv), for at most `timeout`.
+    /// Waits for a value as [`recv`](Receiver::recv) does, for at most `timeout`.
     ///
     /// # Suspends
     ///
@@ -374,7 +378,7 @@ impl<T> Receiver<T> {
     ///
     /// # Cancellation
     ///
-    /// Unwinds; no value is lost.
+    /// Unwinds. No value is lost.
     ///
     /// # Errors
     ///
@@ -396,11 +400,11 @@ impl<T> Receiver<T> {
         Recv(self)
     }
 
-    /// The next value, if it is there.
+    /// Takes the next value, if there is one.
     ///
     /// # Errors
     ///
-    /// `Empty`, or `Disconnected` if it is empty and there is no sender any more, or it was closed.
+    /// `Empty`, or `Disconnected` if it is empty, and all senders are gone or it was closed.
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         self.stop_waiting();
         self.0.owner().try_receive().map_err(|nothing| match nothing {
@@ -409,32 +413,34 @@ impl<T> Receiver<T> {
         })
     }
 
-    /// Every value, waiting for each, until the channel is empty and has no sender any more.
+    /// An iterator over all values. It waits for each, until the channel is empty and all senders are gone.
     pub fn iter(&mut self) -> Iter<'_, T> {
         Iter(self)
     }
 
-    /// Every value that is there. Never waits.
+    /// An iterator over the values that are in the channel. It never waits.
     pub fn try_iter(&mut self) -> TryIter<'_, T> {
         TryIter(self)
     }
 
-    /// Ends sending. Values in the channel, and values for permits that were granted, can still be received.
+    /// Closes the channel for senders. Values in the channel, and values for permits that were granted, can still be
+    /// received.
     pub fn close(&mut self) {
         self.0.owner().close();
     }
 
-    /// Whether nobody can send any more: no sender is left, or it was closed. There may still be values.
+    /// Whether nothing can be sent any more: all senders are gone, or the channel was closed. It may still hold
+    /// values.
     pub fn is_closed(&self) -> bool {
         self.0.owner().is_ending()
     }
 
-    /// How many values are in the channel.
+    /// The number of values in the channel.
     pub fn len(&self) -> usize {
         self.0.owner().len()
     }
 
-    /// Whether no value is in the channel.
+    /// Whether the channel holds no value.
     pub fn is_empty(&self) -> bool {
         self.0.owner().is_empty()
     }
@@ -444,7 +450,7 @@ impl<T> Receiver<T> {
         self.0.with(|channel, waiter| channel.poll_receive(waiter, cx))
     }
 
-    /// Gives back what a wait that nobody goes on with was promised.
+    /// Returns what an abandoned wait was granted.
     #[inline]
     fn stop_waiting(&mut self) {
         self.0.with(|channel, waiter| channel.cancel_receive(waiter));
@@ -475,7 +481,7 @@ impl<T> fmt::Debug for Receiver<T> {
     }
 }
 
-/// Waits for a value: the future of [`Receiver::recv_async`].
+/// The future of [`Receiver::recv_async`], which waits for a value.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Recv<'a, T>(&'a mut Receiver<T>);
@@ -496,7 +502,7 @@ impl<T> Future for Recv<'_, T> {
     }
 }
 
-/// The iterator of [`Receiver::iter`]: each step waits for a value, as [`Receiver::recv`] does.
+/// The iterator of [`Receiver::iter`]. Each step waits for a value, as [`Receiver::recv`] does.
 #[derive(Debug)]
 pub struct Iter<'a, T>(&'a mut Receiver<T>);
 
@@ -508,7 +514,7 @@ impl<T> Iterator for Iter<'_, T> {
     }
 }
 
-/// The iterator of [`Receiver::try_iter`]: it ends where it would have to wait.
+/// The iterator of [`Receiver::try_iter`]. It ends where it would have to wait.
 #[derive(Debug)]
 pub struct TryIter<'a, T>(&'a mut Receiver<T>);
 
@@ -520,7 +526,7 @@ impl<T> Iterator for TryIter<'_, T> {
     }
 }
 
-/// A receiver as an iterator: each step waits for a value, as [`Receiver::recv`] does.
+/// An owned receiver as an iterator. Each step waits for a value, as [`Receiver::recv`] does.
 #[derive(Debug)]
 pub struct IntoIter<T>(Receiver<T>);
 

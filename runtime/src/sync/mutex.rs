@@ -1,18 +1,19 @@
-//! A lock that may be held across a suspension: fair, never poisoned, the same for fibers, threads and futures.
+//! A mutex that may be held across a suspension. It is fair, is never poisoned, and serves fibers, threads and
+//! futures.
 //!
-//! The lock itself is `tokio::sync::Mutex`: a semaphore of one permit with an intrusive queue, handed on in order of
-//! arrival. A waiter that is dropped between the grant and its next poll hands the lock on.
+//! It wraps `tokio::sync::Mutex`: a semaphore of one permit with an intrusive queue in order of arrival. A waiter
+//! that is dropped between the grant and its next poll hands the lock on.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use super::block;
 
-/// A mutual exclusion whose guard may be held while its holder waits for something else.
+/// A mutual exclusion lock. Its guard may be held while the holder waits for something else.
 ///
-/// As [`std::sync::Mutex`], with three differences. A fiber that has to wait suspends, its worker runs others. Waiters get
-/// the lock in the order in which they came. And nothing poisons it: a holder that unwinds unlocks it, and leaves the value
-/// as it was at that moment.
+/// It works as [`std::sync::Mutex`], with three differences. A fiber that has to wait suspends, and its worker runs
+/// others. Waiters get the lock in order of arrival. A holder that unwinds unlocks it and does not poison it; the
+/// value stays as it was at that moment.
 ///
 /// ```
 /// use osier::sync::Mutex;
@@ -33,32 +34,32 @@ use super::block;
 /// assert_eq!(counter.into_inner(), 10);
 /// ```
 ///
-/// It is not reentrant: to lock it while holding its guard waits for ever.
+/// It is not reentrant: a holder that locks it again waits for ever.
 #[derive(Default)]
 pub struct Mutex<T: ?Sized>(tokio::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// An unlocked mutex.
+    /// Makes an unlocked mutex.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex(tokio::sync::Mutex::const_new(value))
     }
 
-    /// The value, without locking: nobody else is left.
+    /// Returns the value. It needs no lock, because it owns the mutex.
     pub fn into_inner(self) -> T {
         self.0.into_inner()
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits until the lock is free and takes it.
+    /// Waits until the lock is free, and takes it.
     ///
     /// # Suspends
     ///
-    /// While somebody else holds the lock or has asked for it earlier. Blocks the thread when called on a plain one.
+    /// While another holder or an earlier waiter has precedence. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// Unwinds; a lock that was already granted goes to the next in the queue.
+    /// Unwinds. A lock that was already granted goes to the next in line.
     ///
     /// # Panics
     ///
@@ -67,17 +68,18 @@ impl<T: ?Sized> Mutex<T> {
         block(self.lock_async())
     }
 
-    /// Waits as [`lock`](Mutex::lock) does, in a future. A future that is dropped leaves the queue, and hands on what it was granted.
+    /// Waits as [`lock`](Mutex::lock) does, in a future. A future that is dropped leaves the queue and hands on a
+    /// granted lock.
     pub async fn lock_async(&self) -> MutexGuard<'_, T> {
         MutexGuard(self.0.lock().await)
     }
 
-    /// Takes the lock if that needs no waiting.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock().ok().map(MutexGuard)
     }
 
-    /// The value, without locking: the borrow is exclusive.
+    /// Borrows the value. It needs no lock, because the borrow is exclusive.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
@@ -95,7 +97,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
     }
 }
 
-/// The right to a [`Mutex`]'s value, given up when dropped. It may be sent to another thread, and dropped there.
+/// The guard of a [`Mutex`]. Dropping it unlocks. It may be sent to another thread and dropped there.
 #[must_use = "a guard that is not kept unlocks at once"]
 #[clippy::has_significant_drop]
 pub struct MutexGuard<'a, T: ?Sized>(pub(super) tokio::sync::MutexGuard<'a, T>);

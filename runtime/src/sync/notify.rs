@@ -1,7 +1,7 @@
-//! A bare notification: one waits, another says "look again".
+//! A notification without a value: it wakes waiters, which then check their own condition.
 //!
-//! The state and the queue are `tokio::sync::Notify`: a word, and an intrusive list in order of arrival. A waiter that is
-//! dropped between being chosen by `notify_one` and its next poll passes the notification on.
+//! It wraps `tokio::sync::Notify`: an atomic state and an intrusive list in order of arrival. A waiter that
+//! `notify_one` has chosen and that is dropped before its next poll passes the notification on.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,10 +10,10 @@ use pin_project_lite::pin_project;
 
 use super::block;
 
-/// A notification that tells a waiter to look again. It carries no value and no condition.
+/// A notification that makes a waiter check its condition. It carries no value.
 ///
-/// [`notify_one`](Notify::notify_one) with nobody waiting is remembered, once: the next wait returns at once.
-/// [`notify_all`](Notify::notify_all) is not: it is for those who wait already.
+/// [`notify_one`](Notify::notify_one) without waiters is remembered, once: the next wait returns at once.
+/// [`notify_all`](Notify::notify_all) is not remembered: it wakes present waiters only.
 ///
 /// ```
 /// use osier::sync::Notify;
@@ -27,24 +27,25 @@ use super::block;
 /// });
 /// ```
 ///
-/// To wait for a condition that others make true, see [`wait_until`](crate::time::wait_until).
+/// [`wait_until`](crate::time::wait_until) waits for a condition that other code makes true.
 #[derive(Debug, Default)]
 pub struct Notify(tokio::sync::Notify);
 
 impl Notify {
-    /// Makes one without waiters, with nothing remembered.
+    /// Makes one without waiters and without a remembered notification.
     pub const fn new() -> Notify {
         Notify(tokio::sync::Notify::const_new())
     }
 
-    /// Lets one waiter go on, the one that came first; with nobody waiting, the next that comes.
+    /// Wakes the waiter that came first. Without waiters the next wait returns at once.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Lets all go on that wait at this moment. With nobody waiting nothing happens.
+    /// Wakes all present waiters. Has no effect without waiters.
     ///
-    /// To wait begins when [`wait`](Notify::wait) is called, or [`wait_async`](Notify::wait_async): before its first poll.
+    /// A waiter is present from the call of [`wait`](Notify::wait) or [`wait_async`](Notify::wait_async), before its
+    /// first poll.
     pub fn notify_all(&self) {
         self.0.notify_waiters();
     }
@@ -53,11 +54,11 @@ impl Notify {
     ///
     /// # Suspends
     ///
-    /// Unless one is remembered. Blocks the thread when called on a plain one.
+    /// Unless a notification is remembered. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// Unwinds; a notification meant for this waiter alone goes to the next.
+    /// Unwinds. A `notify_one` that this waiter got goes to the next.
     ///
     /// # Panics
     ///
@@ -66,7 +67,8 @@ impl Notify {
         block(self.wait_async());
     }
 
-    /// Waits as [`wait`](Notify::wait) does, in a future. A future that is dropped leaves the queue and passes on what was meant for it.
+    /// Waits as [`wait`](Notify::wait) does, in a future. A future that is dropped leaves the queue and passes a
+    /// `notify_one` on.
     pub fn wait_async(&self) -> Notified<'_> {
         Notified {
             inner: self.0.notified(),
@@ -75,7 +77,7 @@ impl Notify {
 }
 
 pin_project! {
-    /// Waits for a notification: the future of [`Notify::wait_async`].
+    /// The future of [`Notify::wait_async`], which waits for a notification.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct Notified<'a> {
@@ -85,7 +87,8 @@ pin_project! {
 }
 
 impl Notified<'_> {
-    /// Joins the queue now rather than at the first poll; whether a notification was there already, which it uses up.
+    /// Joins the queue now, not at the first poll. Returns whether a notification was already there; it is used up
+    /// then.
     pub fn enable(self: Pin<&mut Self>) -> bool {
         self.project().inner.enable()
     }

@@ -1,6 +1,6 @@
 //! A channel for a single value.
 //!
-//! It is `tokio::sync::oneshot`: one allocation that both halves share, a word of state, no lock.
+//! It wraps `tokio::sync::oneshot`: both halves share one allocation with an atomic state. There is no lock.
 
 use std::pin::Pin;
 pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError};
@@ -11,7 +11,7 @@ use tokio::sync::oneshot as tokio;
 
 use super::{block, block_for};
 
-/// A channel through which one value goes.
+/// Makes a channel for one value.
 ///
 /// ```
 /// use osier::sync::oneshot;
@@ -36,16 +36,16 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     ///
-    /// With the value, if there is no receiver any more, or it was closed.
+    /// The error holds the value, if the receiver is gone or has closed the channel.
     pub fn send(self, value: T) -> Result<(), SendError<T>> {
         self.0.send(value).map_err(SendError)
     }
 
-    /// Waits until there is no receiver any more, or it was closed: until the value is of use to nobody.
+    /// Waits until the channel is closed: the receiver is dropped or has called `close`. The value is of no use then.
     ///
     /// # Suspends
     ///
-    /// Unless it is so already. Blocks the thread when called on a plain one.
+    /// Until then. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
@@ -63,13 +63,14 @@ impl<T> Sender<T> {
         self.0.closed().await;
     }
 
-    /// Whether there is no receiver any more, or it was closed.
+    /// Whether the channel is closed: the receiver is dropped or has called `close`.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 }
 
-/// The receiving half: also a future, of what [`recv`](Receiver::recv) gives. Polled again after that it panics.
+/// The receiving half. It is also a future, with the result of [`recv`](Receiver::recv). Polling it after that result
+/// panics.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Receiver<T>(tokio::Receiver<T>);
@@ -83,11 +84,11 @@ impl<T> Receiver<T> {
     ///
     /// # Cancellation
     ///
-    /// Unwinds, dropping the receiver.
+    /// Unwinds and drops the receiver.
     ///
     /// # Errors
     ///
-    /// If the sender was dropped without sending.
+    /// An error if the sender was dropped without sending.
     ///
     /// # Panics
     ///
@@ -104,7 +105,7 @@ impl<T> Receiver<T> {
     ///
     /// # Cancellation
     ///
-    /// Unwinds; the value is not lost.
+    /// Unwinds. The value is not lost.
     ///
     /// # Errors
     ///
@@ -124,12 +125,12 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// The receiver itself, which is a future: for symmetry with the other channels.
+    /// The receiver itself, which is a future. This method exists for symmetry with the other channels.
     pub fn recv_async(self) -> Receiver<T> {
         self
     }
 
-    /// The value, if it has been sent.
+    /// Takes the value, if it has been sent.
     ///
     /// # Errors
     ///
@@ -141,7 +142,8 @@ impl<T> Receiver<T> {
         })
     }
 
-    /// Lets nobody send any more. A value that was sent before can still be received, by [`try_recv`](Receiver::try_recv) too.
+    /// Closes the channel for the sender. A value that was sent before can still be received, also by
+    /// [`try_recv`](Receiver::try_recv).
     pub fn close(&mut self) {
         self.0.close();
     }

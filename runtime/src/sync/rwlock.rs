@@ -1,18 +1,18 @@
-//! A lock for many readers or one writer, which may be held across a suspension: fair, never poisoned.
+//! A lock for many readers or one writer that may be held across a suspension. It is fair and never poisoned.
 //!
-//! The lock itself is `tokio::sync::RwLock`: one queue for both sides, served in order of arrival, so a stream of readers
-//! does not starve a writer. A waiter that is dropped between the grant and its next poll hands on what it was granted.
+//! It wraps `tokio::sync::RwLock`: readers and writers share one queue in order of arrival, so a stream of readers
+//! does not starve a writer. A waiter that is dropped between the grant and its next poll hands the grant on.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use super::block;
 
-/// Many readers or one writer, whose guards may be held while their holders wait for something else.
+/// A lock for many readers or one writer. Its guards may be held while their holders wait for something else.
 ///
-/// As [`std::sync::RwLock`], with three differences. A fiber that has to wait suspends, its worker runs others. All wait in
-/// one queue, so a reader that comes after a waiting writer waits for it too. And nothing poisons it: a writer that unwinds
-/// unlocks it, and leaves the value as it was at that moment.
+/// It works as [`std::sync::RwLock`], with three differences. A fiber that has to wait suspends, and its worker runs
+/// others. All waiters are in one queue, so a reader that comes after a waiting writer waits for that writer too. A
+/// writer that unwinds unlocks it and does not poison it; the value stays as it was at that moment.
 ///
 /// ```
 /// use osier::sync::RwLock;
@@ -28,32 +28,32 @@ use super::block;
 /// assert_eq!(names.into_inner(), ["willow", "osier"]);
 /// ```
 ///
-/// A holder of a read guard that asks for a second one waits for ever if a writer came between.
+/// A holder of a read guard that asks for a second one waits for ever if a writer came in between.
 #[derive(Default)]
 pub struct RwLock<T: ?Sized>(tokio::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// An unlocked lock.
+    /// Makes an unlocked lock.
     pub const fn new(value: T) -> RwLock<T> {
         RwLock(tokio::sync::RwLock::const_new(value))
     }
 
-    /// The value, without locking: nobody else is left.
+    /// Returns the value. It needs no lock, because it owns the lock.
     pub fn into_inner(self) -> T {
         self.0.into_inner()
     }
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until no writer holds the lock, or has asked for it earlier, and takes it for reading.
+    /// Waits until no writer holds the lock or is ahead in line, and takes the lock for reading.
     ///
     /// # Suspends
     ///
-    /// While it has to wait. Blocks the thread when called on a plain one.
+    /// While a writer has precedence. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// Unwinds; what was already granted goes to the next in the queue.
+    /// Unwinds. A lock that was already granted goes to the next in line.
     ///
     /// # Panics
     ///
@@ -62,15 +62,15 @@ impl<T: ?Sized> RwLock<T> {
         block(self.read_async())
     }
 
-    /// Waits until nobody holds the lock, or has asked for it earlier, and takes it for writing.
+    /// Waits until nobody holds the lock or is ahead in line, and takes the lock for writing.
     ///
     /// # Suspends
     ///
-    /// While it has to wait. Blocks the thread when called on a plain one.
+    /// While another has precedence. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// Unwinds; what was already granted goes to the next in the queue.
+    /// Unwinds. A lock that was already granted goes to the next in line.
     ///
     /// # Panics
     ///
@@ -89,17 +89,17 @@ impl<T: ?Sized> RwLock<T> {
         RwLockWriteGuard(self.0.write().await)
     }
 
-    /// Takes the lock for reading if that needs no waiting.
+    /// Takes the lock for reading if it is free for that.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         self.0.try_read().ok().map(RwLockReadGuard)
     }
 
-    /// Takes the lock for writing if that needs no waiting.
+    /// Takes the lock for writing if it is free for that.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.0.try_write().ok().map(RwLockWriteGuard)
     }
 
-    /// The value, without locking: the borrow is exclusive.
+    /// Borrows the value. It needs no lock, because the borrow is exclusive.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
@@ -117,7 +117,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
     }
 }
 
-/// The right to read a [`RwLock`]'s value, given up when dropped. It may be sent to another thread, and dropped there.
+/// The read guard of a [`RwLock`]. Dropping it unlocks. It may be sent to another thread and dropped there.
 #[must_use = "a guard that is not kept unlocks at once"]
 #[clippy::has_significant_drop]
 pub struct RwLockReadGuard<'a, T: ?Sized>(tokio::sync::RwLockReadGuard<'a, T>);
@@ -142,13 +142,13 @@ impl<T: ?Sized + fmt::Display> fmt::Display for RwLockReadGuard<'_, T> {
     }
 }
 
-/// The right to a [`RwLock`]'s value, given up when dropped. It may be sent to another thread, and dropped there.
+/// The write guard of a [`RwLock`]. Dropping it unlocks. It may be sent to another thread and dropped there.
 #[must_use = "a guard that is not kept unlocks at once"]
 #[clippy::has_significant_drop]
 pub struct RwLockWriteGuard<'a, T: ?Sized>(tokio::sync::RwLockWriteGuard<'a, T>);
 
 impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
-    /// Lets readers in, without a moment in which another writer could come. Never waits.
+    /// Becomes a read guard. No other writer can get in between. Never waits.
     pub fn downgrade(guard: RwLockWriteGuard<'a, T>) -> RwLockReadGuard<'a, T> {
         RwLockReadGuard(guard.0.downgrade())
     }

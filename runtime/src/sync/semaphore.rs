@@ -1,15 +1,15 @@
-//! Permits that are taken and given back: how many may do something at once.
+//! A semaphore: a number of permits that limits how many may do something at once.
 //!
-//! The counter and its queue are `tokio::sync::Semaphore`: intrusive, served in order of arrival. A waiter that is dropped
-//! gives back what it had gathered. Nothing here ever closes the semaphore, so waiting for it has no error.
+//! It wraps `tokio::sync::Semaphore`: a counter and an intrusive queue in order of arrival. A waiter that is dropped
+//! returns the permits that it had gathered. Nothing here closes the inner semaphore, so waiting has no error.
 
 use std::sync::Arc;
 
 use super::block;
 
-/// A number of permits; who wants one waits until one is free.
+/// A number of permits. A caller that wants one waits until one is free.
 ///
-/// Waiters are served in the order in which they came, so a small request behind a large one waits for it.
+/// Waiters are served in order of arrival, so a small request behind a large one waits for it.
 ///
 /// ```
 /// use osier::sync::Semaphore;
@@ -34,10 +34,10 @@ use super::block;
 pub struct Semaphore(tokio::sync::Semaphore);
 
 impl Semaphore {
-    /// The most permits a semaphore can have.
+    /// The most permits that a semaphore can have.
     pub const MAX_PERMITS: usize = tokio::sync::Semaphore::MAX_PERMITS;
 
-    /// A semaphore with this many permits.
+    /// Makes a semaphore with this many permits.
     ///
     /// # Panics
     ///
@@ -46,29 +46,29 @@ impl Semaphore {
         Semaphore(tokio::sync::Semaphore::const_new(permits))
     }
 
-    /// How many permits are free at this moment.
+    /// The number of permits that are free at this moment.
     pub fn available_permits(&self) -> usize {
         self.0.available_permits()
     }
 
-    /// Adds permits that nobody has taken: they go to those who wait, in order.
+    /// Adds new permits. They go to the waiters, in order.
     ///
     /// # Panics
     ///
-    /// If there are more than [`MAX_PERMITS`](Semaphore::MAX_PERMITS) then.
+    /// If there would be more than [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
     pub fn add_permits(&self, permits: usize) {
         self.0.add_permits(permits);
     }
 
-    /// Waits for a permit; it is given back when it is dropped.
+    /// Waits for a permit. Dropping the permit returns it.
     ///
     /// # Suspends
     ///
-    /// While none is free or somebody has asked earlier. Blocks the thread when called on a plain one.
+    /// While none is free or others are ahead in line. Blocks the thread when called on a plain one.
     ///
     /// # Cancellation
     ///
-    /// Unwinds; permits that were already granted go to the next in the queue.
+    /// Unwinds. Permits that were already granted go to the next in line.
     ///
     /// # Panics
     ///
@@ -77,15 +77,16 @@ impl Semaphore {
         self.acquire_many(1)
     }
 
-    /// Waits for `permits` at once; otherwise as [`acquire`](Semaphore::acquire).
+    /// Waits for several permits together, as [`acquire`](Semaphore::acquire) does for one.
     ///
     /// # Suspends
     ///
-    /// While there are too few or somebody has asked earlier. Blocks the thread when called on a plain one.
+    /// While too few are free or others are ahead in line. Blocks the thread when called on a plain one.
     ///
     /// # Panics
     ///
-    /// As [`acquire`](Semaphore::acquire), and if `permits` is more than [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
+    /// The panics of [`acquire`](Semaphore::acquire), and if `permits` is more than
+    /// [`MAX_PERMITS`](Semaphore::MAX_PERMITS).
     pub fn acquire_many(&self, permits: u32) -> SemaphorePermit<'_> {
         block(self.acquire_many_async(permits))
     }
@@ -95,23 +96,24 @@ impl Semaphore {
         self.acquire_many_async(1).await
     }
 
-    /// Waits as [`acquire_many`](Semaphore::acquire_many) does, in a future. A future that is dropped leaves the queue and gives back what
-    /// it had gathered.
+    /// Waits as [`acquire_many`](Semaphore::acquire_many) does, in a future. A future that is dropped leaves the
+    /// queue and returns the permits that it had gathered.
     pub async fn acquire_many_async(&self, permits: u32) -> SemaphorePermit<'_> {
         SemaphorePermit(self.0.acquire_many(permits).await.expect("never closed"))
     }
 
-    /// A permit, if one is free and nobody waits.
+    /// Takes a permit, if one is free and nobody waits.
     pub fn try_acquire(&self) -> Option<SemaphorePermit<'_>> {
         self.try_acquire_many(1)
     }
 
-    /// `permits` at once, if they are free and nobody waits.
+    /// Takes several permits together, if they are free and nobody waits.
     pub fn try_acquire_many(&self, permits: u32) -> Option<SemaphorePermit<'_>> {
         self.0.try_acquire_many(permits).ok().map(SemaphorePermit)
     }
 
-    /// As [`acquire`](Semaphore::acquire), with a permit that borrows nothing: it can move into a fiber that is spawned.
+    /// Waits as [`acquire`](Semaphore::acquire) does, for a permit that borrows nothing and can move into a spawned
+    /// fiber.
     ///
     /// ```
     /// use osier::sync::Semaphore;
@@ -131,7 +133,7 @@ impl Semaphore {
     ///
     /// # Suspends
     ///
-    /// As [`acquire`](Semaphore::acquire). Blocks the thread when called on a plain one.
+    /// The same as for [`acquire`](Semaphore::acquire).
     ///
     /// # Panics
     ///
@@ -146,32 +148,32 @@ impl Semaphore {
         OwnedSemaphorePermit { semaphore: self }
     }
 
-    /// As [`try_acquire`](Semaphore::try_acquire), with a permit that borrows nothing.
+    /// Takes a permit as [`try_acquire`](Semaphore::try_acquire) does, one that borrows nothing.
     pub fn try_acquire_owned(self: Arc<Self>) -> Option<OwnedSemaphorePermit> {
         self.try_acquire()?.forget();
         Some(OwnedSemaphorePermit { semaphore: self })
     }
 }
 
-/// One or more permits of a [`Semaphore`], given back when dropped.
+/// One or more permits of a [`Semaphore`]. Dropping it returns them.
 #[must_use = "a permit that is not kept is given back at once"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct SemaphorePermit<'a>(tokio::sync::SemaphorePermit<'a>);
 
 impl SemaphorePermit<'_> {
-    /// Drops the permit without giving it back: there is one fewer.
+    /// Destroys the permit without returning it: the semaphore has fewer permits from then on.
     pub fn forget(self) {
         self.0.forget();
     }
 
-    /// How many permits this is.
+    /// The number of permits that this holds.
     pub fn permits(&self) -> usize {
         self.0.num_permits()
     }
 }
 
-/// One permit of a shared [`Semaphore`], given back when dropped.
+/// One permit of a shared [`Semaphore`]. Dropping it returns the permit.
 #[must_use = "a permit that is not kept is given back at once"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
