@@ -1,11 +1,11 @@
-//! `Compat`: what has `futures_io`'s traits with those of hyper and tokio.
+//! `Compat`: an adapter from `futures_io`'s traits to those of hyper and tokio.
 //!
-//! Both hand over a buffer that may not be initialised; the reader below wants bytes. The buffer is zeroed, at most
-//! [`ZEROED_BYTES`] per read, and tokio remembers how far it was.
+//! hyper and tokio pass a buffer that may be uninitialised; the inner reader needs initialised bytes. `Compat` zeroes
+//! the buffer, at most [`ZEROED_BYTES`] per read. tokio's buffer remembers how far it is initialised.
 //!
 //! # Safety
 //!
-//! hyper's cursor is advanced by an unsafe call: the bytes it is advanced over must be initialised.
+//! An unsafe call advances hyper's cursor. The bytes that it advances over must be initialised.
 #![cfg_attr(feature = "hyper", allow(unsafe_code))]
 
 use std::io;
@@ -15,13 +15,14 @@ use std::task::{Context, Poll, ready};
 use futures_io::{AsyncRead, AsyncWrite};
 use pin_project_lite::pin_project;
 
-/// More than a socket mostly has at once, and little to zero in vain.
+/// More than a socket usually holds at once, and cheap to zero.
 const ZEROED_BYTES: usize = 16 << 10;
 
 pin_project! {
-    /// Something with `futures_io`'s `AsyncRead` and `AsyncWrite`, with the same of hyper (feature `hyper`) and of tokio (feature `tokio-io`).
+    /// A value with `futures_io`'s `AsyncRead` and `AsyncWrite` that also has hyper's traits (feature `hyper`) and
+    /// tokio's (feature `tokio-io`).
     ///
-    /// Our own streams have [`compat`](crate::net::TcpStream::compat).
+    /// The streams of this crate have a method for it: [`compat`](crate::net::TcpStream::compat).
     #[derive(Debug)]
     pub struct Compat<A> {
         #[pin]
@@ -30,7 +31,7 @@ pin_project! {
 }
 
 impl<A> Compat<A> {
-    /// Around something with `futures_io`'s traits.
+    /// Wraps a value that has `futures_io`'s traits.
     pub fn new(inner: A) -> Compat<A> {
         Compat { inner }
     }
@@ -61,9 +62,9 @@ impl<A: AsyncRead> hyper::rt::Read for Compat<A> {
         let room = cursor.remaining().min(ZEROED_BYTES);
         let buf = cursor.initialize_unfilled_to(room);
         let count = ready!(self.project().inner.poll_read(cx, buf))?;
-        // A reader that says more than there was room for must not make hyper read beyond.
+        // A reader that claims more bytes than there was room for must not make hyper read beyond the buffer.
         let count = count.min(room);
-        // SAFETY: the first `room` bytes are initialised, just above, and it is no more than those.
+        // SAFETY: the first `room` bytes were zeroed just above, and the count is at most `room`.
         unsafe { cursor.advance(count) };
         Poll::Ready(Ok(()))
     }

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// hyper's executor: each future becomes a task of the runtime that the caller runs on, as by [`spawn_future`](crate::spawn_future).
+/// An executor for hyper. Each future becomes a task of the caller's runtime, as with
+/// [`spawn_future`](crate::spawn_future).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Executor;
 
@@ -14,12 +15,12 @@ where
     F: Future<Output: Send> + Send + 'static,
 {
     fn execute(&self, future: F) {
-        // A task that is dropped goes on by itself.
+        // Dropping the handle detaches the task.
         drop(crate::spawn_future(future));
     }
 }
 
-/// hyper's timer, on [`time::Sleep`](crate::time::Sleep).
+/// A timer for hyper, made of [`time::Sleep`](crate::time::Sleep).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timer;
 

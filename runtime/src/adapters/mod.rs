@@ -1,9 +1,9 @@
-//! The future faces of streams and descriptors: adapters to the traits that other libraries speak.
+//! Adapters: the traits of other libraries, for streams and futures of this crate.
 //!
-//! Blocking calls and futures are two ways to the same system calls. `listener.accept()` suspends the fiber,
-//! `listener.accept_async()` is the same call as a future, which any executor may poll: a runtime's worker drives it, and
-//! where there is none a thread that starts at the first need. A stream becomes what libraries for futures take by an
-//! adapter:
+//! Blocking calls and futures are two ways to the same system calls. `listener.accept()` suspends the fiber.
+//! `listener.accept_async()` is the same call as a future, which any executor may poll. The runtime's worker drives
+//! it; outside of a worker, a background thread that starts when first needed does. An adapter gives a stream the
+//! traits that libraries for futures expect:
 //!
 //! | what | gives | needs the feature |
 //! |---|---|---|
@@ -35,17 +35,17 @@
 //!
 //! # Cancellation
 //!
-//! A future has its effect in the poll that returns `Ready`. One that is dropped before has neither taken nor written a
-//! byte, nor taken a connection. (Files are the exception: [`fs`](crate::fs) says why.)
+//! A future has its effect in the poll that returns `Ready`. A future that is dropped before has neither taken nor
+//! written a byte, nor accepted a connection. Files are the exception: [`fs`](crate::fs) says why.
 //!
 //! # Not promised
 //!
-//! The timeouts of a stream are those of its blocking calls. A future is given one by [`select!`](crate::select!) or by the
-//! executor's own means.
+//! The timeouts of a stream apply to its blocking calls only. [`select!`](crate::select!) or the executor's own means
+//! give a future a timeout.
 //!
 //! ```text
-//!   stream.rs   AsyncStream: our streams
-//!   compat.rs   Compat: the traits of hyper and tokio      hyper.rs   tokio.rs   what else they ask for
+//!   stream.rs   AsyncStream: the crate's streams with futures_io's traits
+//!   compat.rs   Compat: the traits of hyper and tokio      hyper.rs   tokio.rs   executor, timer, runtime context
 //! ```
 
 #[cfg(any(feature = "hyper", feature = "tokio-io"))]

@@ -1,4 +1,4 @@
-//! `AsyncStream`: our streams with the traits of `futures_io`.
+//! `AsyncStream`: an adapter that gives the streams of this crate the traits of `futures_io`.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,7 +16,7 @@ use crate::net::{Stream, TcpStream, UnixStream};
 use crate::wait::leaf::Side;
 use crate::wait::socket::{Direction, Sealed, Source as _};
 
-/// A pointer to a stream of ours: the stream itself, a reference, an `Arc` or an `Rc`. Sealed.
+/// A pointer to a stream of this crate: the stream itself, a reference, an `Arc` or an `Rc`. Sealed.
 pub trait AsStream: Sealed {
     /// The stream.
     type Stream: FileSink;
@@ -49,18 +49,18 @@ macro_rules! stream {
 
         /// Adapters to the traits of other libraries.
         impl $stream {
-            /// The stream with `futures_io`'s `AsyncRead` and `AsyncWrite`. It costs nothing. Each task that uses the stream
-            /// may have its own.
+            /// Borrows the stream as one with `futures_io`'s `AsyncRead` and `AsyncWrite`. It costs nothing. Each
+            /// task that uses the stream may have its own.
             pub fn as_async(&self) -> AsyncStream<&Self> {
                 AsyncStream::new(self)
             }
 
-            /// Does what [`as_async`](Self::as_async) does, and takes the stream along.
+            /// Converts the stream as [`as_async`](Self::as_async) does, and takes it by value.
             pub fn into_async(self) -> AsyncStream<Self> {
                 AsyncStream::new(self)
             }
 
-            /// The stream with the traits of hyper (feature `hyper`) and tokio (feature `tokio-io`).
+            /// Converts the stream to one with the traits of hyper (feature `hyper`) and tokio (feature `tokio-io`).
             #[cfg(any(feature = "hyper", feature = "tokio-io"))]
             pub fn compat(self) -> super::Compat<AsyncStream<Self>> {
                 self.into_async().compat()
@@ -71,10 +71,11 @@ macro_rules! stream {
 
 stream!(Stream, TcpStream, UnixStream);
 
-/// A stream of ours with `futures_io`'s `AsyncRead` and `AsyncWrite`, vectored calls included.
+/// A stream of this crate with `futures_io`'s `AsyncRead` and `AsyncWrite`, vectored calls included.
 ///
 /// `as_async` borrows the stream, `into_async` takes it. Several adapters may share one stream, through references or
-/// an `Arc`, each polled by its own task: one reads while the other writes, and blocking calls may go on beside them.
+/// an `Arc`, each polled by its own task. One may read while another writes, and blocking calls may be made at the
+/// same time.
 ///
 /// ```
 /// use futures_lite::{AsyncReadExt, AsyncWriteExt, future};
@@ -103,17 +104,17 @@ stream!(Stream, TcpStream, UnixStream);
 ///
 /// # Errors
 ///
-/// Those of the stream's blocking calls, but for the timeouts', which do not hold here. `poll_close` shuts down the direction of writing; on a stream whose peer has gone
-/// already that is no error.
+/// The errors of the stream's blocking calls, except that timeouts do not apply. `poll_close` shuts down the writing
+/// direction; a peer that is already gone is no error there.
 pub struct AsyncStream<S> {
-    // Both before the stream: their waiters are not to outlive it.
+    // Both are dropped before the stream, which their waiters must not outlive.
     reading: Side,
     writing: Side,
     stream: S,
 }
 
 impl<S: AsStream> AsyncStream<S> {
-    /// Around a stream, or what leads to one.
+    /// Wraps a stream or a pointer to one.
     pub fn new(stream: S) -> AsyncStream<S> {
         AsyncStream {
             reading: Side::default(),
@@ -139,7 +140,7 @@ impl<S: AsStream> AsyncStream<S> {
     }
 }
 
-/// No poll hands out a pinned part of the stream.
+/// No poll gives out a pinned part of the stream.
 impl<S> Unpin for AsyncStream<S> {}
 
 impl<S: AsStream> AsyncRead for AsyncStream<S> {

@@ -1,8 +1,9 @@
-//! Futures that need a tokio runtime around them, on any executor.
+//! `with_tokio`: a future that needs a tokio runtime, on any executor.
 //!
-//! tokio's own leaves (its sockets, its timers, `tokio::spawn`) find their runtime in a thread-local that [`Handle::enter`]
-//! sets. A guard of it must not be held over a suspension: other fibers of the thread would find it, and out of order guards
-//! panic. So it is entered around each poll, and around the drop.
+//! tokio's own leaves (its sockets, its timers, `tokio::spawn`) find their runtime in a thread-local that
+//! [`Handle::enter`] sets. The guard of `enter` must not be held across a suspension: other fibers of the thread
+//! would see that runtime, and guards that are dropped out of order panic. So each poll, and the drop, enters the
+//! runtime anew.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,10 +12,10 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
 
-/// Polls `future`, and drops it, with the tokio runtime of `handle` entered; between polls it is not.
+/// Polls and drops `future` with the tokio runtime of `handle` entered. Between polls the runtime is not entered.
 ///
-/// The runtime's own threads drive what the future waits for, so there must be some: a multi-thread runtime has them, a
-/// current-thread one only while somebody is in its `block_on`.
+/// tokio's threads drive the future's sockets and timers, so there must be such threads. A multi-thread runtime has
+/// them; a current-thread runtime has one only while a thread is in its `block_on`.
 ///
 /// ```
 /// use osier::adapters::tokio::with_tokio;
@@ -29,7 +30,7 @@ use tokio::runtime::Handle;
 ///
 /// # Cancellation
 ///
-/// As the future's own.
+/// The cancellation of the inner future.
 pub fn with_tokio<F: Future>(handle: Handle, future: F) -> WithTokio<F> {
     WithTokio {
         future: Some(future),
@@ -41,7 +42,7 @@ pin_project! {
     /// The future of [`with_tokio`].
     #[must_use = "a future does nothing until it is polled"]
     pub struct WithTokio<F> {
-        // Gone once it was dropped, with the runtime entered.
+        // `None` once it was dropped, with the runtime entered.
         #[pin]
         future: Option<F>,
         handle: Handle,

@@ -235,7 +235,7 @@ impl IoQueue {
     ///
     /// # Suspends
     ///
-    /// As [`iterate`](IoQueue::iterate). Blocks the thread when called on a plain one.
+    /// The same as [`iterate`](IoQueue::iterate). Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -287,7 +287,7 @@ impl IoQueue {
     ///
     /// # Suspends
     ///
-    /// As [`iterate`](IoQueue::iterate). Blocks the thread when called on a plain one.
+    /// The same as [`iterate`](IoQueue::iterate). Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Directories: their entries, read some at a time on the pool.
+//! Directory listings. The pool for blocking work reads the entries, some at a time.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -12,14 +12,14 @@ use std::{fmt, io};
 use super::{FileType, Metadata, Operation};
 use crate::wait;
 
-/// Entries per visit.
+/// The number of entries that one visit to the pool reads.
 const BATCH: usize = 64;
 
-/// The entries of a directory, in no order. Made by [`read_dir`](super::read_dir).
+/// An iterator over the entries of a directory, in no order. Made by [`read_dir`](super::read_dir).
 ///
 /// # Suspends
 ///
-/// `next`, now and then. Blocks the thread when called on a plain one.
+/// `next` suspends when it needs more entries. Blocks the thread when called on a plain one.
 pub struct ReadDir {
     read: VecDeque<io::Result<DirEntry>>,
     rest: Rest,
@@ -80,7 +80,7 @@ impl Iterator for ReadDir {
     }
 }
 
-/// The entries of a directory, in no order, as a [`Stream`](futures_core::Stream). Made by
+/// A [`Stream`](futures_core::Stream) of the entries of a directory, in no order. Made by
 /// [`read_dir_async`](super::read_dir_async).
 #[derive(Debug)]
 pub struct ReadDirAsync(pub(super) ReadDir);
@@ -99,12 +99,12 @@ impl fmt::Debug for ReadDir {
     }
 }
 
-/// Something in a directory.
+/// An entry of a directory.
 #[derive(Clone)]
 pub struct DirEntry(Arc<std::fs::DirEntry>);
 
 impl DirEntry {
-    /// The directory's path as it was given, and the name.
+    /// The path of the directory, as it was given, joined with the entry's name.
     pub fn path(&self) -> PathBuf {
         self.0.path()
     }
@@ -114,11 +114,11 @@ impl DirEntry {
         self.0.file_name()
     }
 
-    /// The metadata of the entry; a link is not followed.
+    /// Reads the metadata of the entry. Links are not followed.
     ///
     /// # Suspends
     ///
-    /// Until the system has told. Blocks the thread when called on a plain one.
+    /// Until the system returns. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -133,11 +133,11 @@ impl DirEntry {
         Operation::new(move || entry.metadata())
     }
 
-    /// Whether it is a file, a directory, a link.
+    /// The type of the entry: a file, a directory, a link.
     ///
     /// # Suspends
     ///
-    /// Until the system has told. Blocks the thread when called on a plain one.
+    /// Until the system returns. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///

@@ -1,17 +1,18 @@
-//! `File`: one operation at a time on the pool for blocking work, with what it read or failed with kept in between.
+//! `File`: a file with one operation at a time on the pool for blocking work. It keeps the bytes or the error of the
+//! last operation.
 //!
 //! ```text
 //!             poll_read: not in memory                     poll_write
 //!   idle ─────────────────────────────▶ busy ◀──────────────────────────── idle      (returns Ready at once)
 //!     ▲                                  │
-//!     └─ ahead: bytes read ──────────────┴──────────── error, if it failed ──▶ told by the next call
+//!     └─ ahead: bytes read ──────────────┴──────────── error, if it failed ──▶ returned by the next call
 //! ```
 //!
-//! A read first asks for what is in memory (`RWF_NOWAIT`), which costs one system call and no thread.
+//! A read first tries the bytes that are in memory (`RWF_NOWAIT`), which costs one system call and no thread.
 //!
 //! # Protocol
-//! `state` is under its lock, which nobody holds over a system call that may wait; `busy` means that a thread of the pool
-//! uses the position of the file. It clears it and then wakes everybody who waited.
+//! A lock guards `state`. Nobody holds it during a system call that may wait. `busy` means that a thread of the pool
+//! uses the position of the file. That thread clears `busy` and then wakes all waiters.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -29,10 +30,10 @@ use super::{Metadata, Operation, Permissions};
 use crate::wait::{self, Stop};
 use crate::worker::context::{self, Caller, hold};
 
-/// One operation moves at most this many bytes.
+/// The most bytes that one operation moves.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// A file; as [`std::fs::File`].
+/// A file, as [`std::fs::File`].
 ///
 /// ```
 /// use osier::fs::File;
@@ -50,21 +51,22 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// # std::io::Result::Ok(())
 /// ```
 ///
-/// It is `Read`, `Write` and `Seek`, also by reference, and `futures_io`'s `AsyncRead`, `AsyncWrite` and `AsyncSeek`. Each
-/// write is a visit to the pool: put small ones into a [`BufWriter`](std::io::BufWriter).
+/// It implements `Read`, `Write` and `Seek`, also by reference, and `futures_io`'s `AsyncRead`, `AsyncWrite` and
+/// `AsyncSeek`. Each write is a visit to the pool, so small writes belong into a [`BufWriter`](std::io::BufWriter).
 ///
 /// # Suspends
 ///
-/// Reading: when the bytes are not in memory. Writing and the rest: always. Blocks the thread when called on a plain one.
+/// A read suspends when the bytes are not in memory. All other calls always do. Blocks the thread when called on a
+/// plain one.
 ///
 /// # Cancellation
 ///
-/// A read that is cancelled or dropped loses nothing: what it has read is there for the next one. A blocking write that is
-/// cancelled may have happened, or still will. `poll_write` copies the bytes and is ready at once; they are written behind it,
-/// in order and also when the file is dropped. An error of that is told by the next call: flush before the drop, or it is
-/// told to nobody.
+/// A read that is cancelled or dropped loses nothing: the next read gets the bytes. A blocking write that is
+/// cancelled may have happened, or may still happen. `poll_write` copies the bytes and returns at once. The pool
+/// writes them later, in order, also if the file is dropped. The next call returns an error of that write. A caller
+/// that drops the file without a flush never learns of it.
 ///
-/// Not promised: to whom of several users of one file at a time such an error is told.
+/// It is not promised which of several concurrent users of a file gets such an error.
 pub struct File(Arc<Shared>);
 
 struct Shared {
@@ -75,17 +77,17 @@ struct Shared {
 #[derive(Default)]
 struct State {
     busy: bool,
-    /// Read from the file and not yet taken; the file's position is behind them.
+    /// Bytes read ahead for the next read. The file's position is behind them.
     ahead: Vec<u8>,
-    /// How many of those were taken.
+    /// The number of those bytes that were taken.
     taken: usize,
-    /// The last read met the end, which nobody was told.
+    /// The last read met the end of the file, and no caller has learnt of it yet.
     end: bool,
     error: Option<io::Error>,
     wakers: Vec<Waker>,
 }
 
-/// The place where the system calls are made.
+/// The thread that makes the system calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Pool,
@@ -101,7 +103,7 @@ fn by() -> By {
 }
 
 impl State {
-    /// Puts the file's position back before what nobody took.
+    /// Moves the file's position back before the bytes that were not taken.
     fn rewind(&mut self, mut file: &fs::File) -> io::Result<()> {
         let unread = self.ahead.len() - self.taken;
         (self.ahead, self.taken, self.end) = (Vec::new(), 0, false);
@@ -133,7 +135,7 @@ impl Shared {
         Poll::Ready(state)
     }
 
-    /// As [`poll_idle`](Shared::poll_idle), and tells the error that an operation has left.
+    /// Waits as [`poll_idle`](Shared::poll_idle) does, and returns the error that an earlier operation has left.
     fn poll_sound(&self, cx: &Context<'_>) -> Poll<io::Result<MutexGuard<'_, State>>> {
         let mut state = ready!(self.poll_idle(cx));
         Poll::Ready(match state.error.take() {
@@ -142,7 +144,7 @@ impl Shared {
         })
     }
 
-    /// Begins an operation; `work` leaves in the state what came of it.
+    /// Begins an operation. `work` runs it, and its result is stored in the state.
     fn begin<T: Send + 'static>(
         self: &Arc<Shared>,
         mut state: MutexGuard<'_, State>,
@@ -188,7 +190,7 @@ impl Shared {
             if std::mem::take(&mut state.end) || buf.is_empty() {
                 return Poll::Ready(Ok(0));
             }
-            // What cannot tell, or has nothing in memory, is read by one who may wait.
+            // If the bytes are not in memory, or the system cannot say, a thread that may block reads them.
             if let Some(count) = read_from_memory(&self.file, buf) {
                 return Poll::Ready(Ok(count));
             }
@@ -225,7 +227,7 @@ impl Shared {
         self.poll_sound(cx).map_ok(drop)
     }
 
-    /// lseek(2) waits for nothing, so nobody else need do it.
+    /// Makes the call on this thread: lseek(2) never blocks.
     fn poll_seek(&self, cx: &Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
         let mut state = ready!(self.poll_sound(cx))?;
         state.rewind(&self.file)?;
@@ -239,7 +241,7 @@ impl Shared {
 
     fn write(self: &Arc<Shared>, buf: &[u8]) -> io::Result<usize> {
         if context::caller(|caller| matches!(caller, Caller::Worker)) {
-            // Not even begun.
+            // Fails before it begins.
             return Err(Stop::NotHere.into());
         }
         let by = by();
@@ -257,14 +259,14 @@ impl Shared {
     }
 }
 
-/// Reads what is in memory, at the file's position.
+/// Reads the bytes that are in memory, at the file's position.
 #[cfg(target_os = "linux")]
 fn read_from_memory(file: &fs::File, buf: &mut [u8]) -> Option<usize> {
     use rustix::io::{ReadWriteFlags, preadv2};
     preadv2(file, &mut [io::IoSliceMut::new(buf)], u64::MAX, ReadWriteFlags::NOWAIT).ok()
 }
 
-/// No other system can say what that is.
+/// Reads nothing: only Linux can read without blocking.
 #[cfg(not(target_os = "linux"))]
 fn read_from_memory(_: &fs::File, _: &mut [u8]) -> Option<usize> {
     None
@@ -279,7 +281,7 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// A method of a file in both faces: what was written before is in the file when it begins.
+/// A method of a file, blocking and as a future. Earlier writes are in the file when it begins.
 macro_rules! methods {
     ($(
         $(#[$doc:meta])*
@@ -289,14 +291,14 @@ macro_rules! methods {
         ///
         /// # Suspends
         ///
-        /// Until the system has done it. Blocks the thread when called on a plain one.
+        /// Until the system returns. Blocks the thread when called on a plain one.
         ///
         /// # Errors
         ///
-        /// The system's error for it, or of what was written before.
+        /// The system's error for this call, or for an earlier write.
         pub fn $name(&self $(, $value: $type)?) -> io::Result<$output> {
             if context::caller(|caller| matches!(caller, Caller::Worker)) {
-                // Not even begun.
+                // Fails before it begins.
                 return Err(Stop::NotHere.into());
             }
             let mut doing = pin!(self.$name_async($($value)?));
@@ -326,7 +328,7 @@ impl File {
         }))
     }
 
-    /// Opens a file to read it.
+    /// Opens a file for reading.
     ///
     /// # Suspends
     ///
@@ -334,7 +336,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// `NotFound`, `PermissionDenied` and what else the system says.
+    /// `NotFound`, `PermissionDenied` and other errors of the system.
     pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
         File::open_async(path).block()
     }
@@ -344,11 +346,11 @@ impl File {
         File::options().read(true).open_async(path)
     }
 
-    /// Makes a file to write it, in place of what was in one of this name.
+    /// Creates a file for writing. Empties a file that exists.
     ///
     /// # Suspends
     ///
-    /// Until it is there. Blocks the thread when called on a plain one.
+    /// Until it is open. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
@@ -362,60 +364,60 @@ impl File {
         File::options().write(true).create(true).truncate(true).open_async(path)
     }
 
-    /// How a file is to be opened.
+    /// Options that say how to open a file.
     pub fn options() -> OpenOptions {
         OpenOptions::new()
     }
 
     methods! {
-        /// Has the disk store all of the file, and what the system knows of it.
+        /// Makes the disk store the content and the metadata of the file.
         sync_all, sync_all_async() -> () = |file| file.sync_all();
 
-        /// Has the disk store all of the file.
+        /// Makes the disk store the content of the file.
         sync_data, sync_data_async() -> () = |file| file.sync_data();
 
-        /// Cuts the file off at `bytes`, or lengthens it by zeros.
+        /// Truncates the file to `bytes`, or extends it with zeros.
         set_len, set_len_async(bytes: u64) -> () = |file| file.set_len(bytes);
 
-        /// The metadata of the file.
+        /// Reads the metadata of the file.
         metadata, metadata_async() -> Metadata = |file| file.metadata();
 
-        /// Changes who may do what with the file.
+        /// Changes the permissions of the file.
         set_permissions, set_permissions_async(permissions: Permissions) -> () = |file| file.set_permissions(permissions);
     }
 
-    /// Another value for the same file, with the same position.
+    /// Duplicates the descriptor: another value for the same file, with the same position.
     ///
     /// # Suspends
     ///
-    /// Until what was written before is in the file. Blocks the thread when called on a plain one.
+    /// Until earlier writes are in the file. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
-    /// Too many open files.
+    /// The system's error for too many open files, or for an earlier write.
     pub fn try_clone(&self) -> io::Result<File> {
         self.in_order(|file| file.try_clone().map(File::new))
     }
 
-    /// std's file.
+    /// Converts to std's file.
     ///
     /// # Suspends
     ///
-    /// Until what was written before is in it. Blocks the thread when called on a plain one.
+    /// Until earlier writes are in it. Blocks the thread when called on a plain one.
     ///
     /// # Errors
     ///
-    /// The system's error for what was written before.
+    /// The system's error for an earlier write.
     pub fn into_std(self) -> io::Result<fs::File> {
         self.in_order(|_| Ok(()))?;
         match Arc::try_unwrap(self.0) {
             Ok(shared) => Ok(shared.file),
-            // A thread of the pool has yet to let go of it.
+            // A thread of the pool still holds a reference.
             Err(shared) => shared.file.try_clone(),
         }
     }
 
-    /// Calls with nothing written behind and nothing read ahead.
+    /// Makes a call when no write is pending and no byte is read ahead.
     fn in_order<T>(&self, call: impl Fn(&fs::File) -> io::Result<T>) -> io::Result<T> {
         let shared = &*self.0;
         wait::wait(None, None, |cx| {
@@ -426,7 +428,7 @@ impl File {
     }
 }
 
-/// Code that has the descriptor meets a position that may be ahead of what was read from this value.
+/// The descriptor's position may be ahead of the bytes that were read from this value.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.file.as_fd()
@@ -477,7 +479,8 @@ macro_rules! future_traits {
                 self.0.poll_read(cx, By::Pool, buf)
             }
         }
-        /// `poll_write` is ready before the bytes are written; `poll_flush` and `poll_close` wait for that and tell its error.
+        /// `poll_write` returns before the bytes are written. `poll_flush` and `poll_close` wait for the write and
+        /// return its error.
         impl AsyncWrite for $type {
             fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
                 self.0.poll_write(cx, By::Pool, buf)
@@ -499,7 +502,7 @@ macro_rules! future_traits {
 
 future_traits!(File, &File);
 
-/// How a file is to be opened; as [`std::fs::OpenOptions`].
+/// Options that say how to open a file, as [`std::fs::OpenOptions`].
 #[derive(Clone, Debug)]
 pub struct OpenOptions(fs::OpenOptions);
 
@@ -514,26 +517,26 @@ macro_rules! options {
 }
 
 impl OpenOptions {
-    /// Options that open for nothing yet.
+    /// Makes options with nothing set. At least reading or writing must be set.
     #[expect(clippy::new_without_default, reason = "as std's")]
     pub fn new() -> OpenOptions {
         OpenOptions(fs::OpenOptions::new())
     }
 
     options! {
-        /// Opens the file for reading.
+        /// Sets whether to open for reading.
         read: bool,
-        /// Opens the file for writing.
+        /// Sets whether to open for writing.
         write: bool,
-        /// Each write goes to the end.
+        /// Sets whether each write appends to the end.
         append: bool,
-        /// Empties the file.
+        /// Sets whether to empty the file.
         truncate: bool,
-        /// It is made if it is not there.
+        /// Sets whether to create the file if it does not exist.
         create: bool,
-        /// It is made, and must not be there.
+        /// Sets whether to create the file, and to fail if it exists.
         create_new: bool,
-        /// The permission bits of a file that is made, of which the process's mask takes some away.
+        /// Sets the permission bits of a file that is created. The process's umask clears some of them.
         mode: u32,
     }
 
@@ -545,8 +548,8 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// `NotFound`, `AlreadyExists`, `PermissionDenied`, `InvalidInput` for options that contradict each other, and what else
-    /// the system says.
+    /// `NotFound`, `AlreadyExists`, `PermissionDenied`, `InvalidInput` for options that contradict each other, and
+    /// other errors of the system.
     pub fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         self.open_async(path).block()
     }

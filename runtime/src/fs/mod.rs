@@ -1,8 +1,8 @@
-//! Files and directories with std's names and meaning; a call that would wait for the disk suspends the fiber.
+//! Files and directories with the names and meaning of std. A call that waits for the disk suspends the fiber.
 //!
-//! No poller can tell when a disk is done, so the calls run on the pool for blocking work. Each function comes in two:
-//! `read` suspends a fiber and blocks a plain thread (which then makes the system call itself), `read_async` is the same
-//! as a future.
+//! No poller reports the end of a disk operation, so the calls run on the pool for blocking work. Each function comes
+//! in two forms: `read` suspends a fiber, or makes the system call on a plain thread and blocks it; `read_async` is
+//! the same as a future.
 //!
 //! ```
 //! use osier::fs;
@@ -25,13 +25,14 @@
 //!
 //! # Cancellation
 //!
-//! A system call on a file cannot be called off. A call that is cancelled, or a future that is dropped, before a thread of
-//! the pool took it up does nothing; after that it goes on by itself and what it returns is dropped. So a `rename` that was
-//! cancelled may have happened, and a `write` too, or a part of it. [`File`] says what that means for bytes.
+//! A system call on a file cannot be interrupted. A call that is cancelled, or a future that is dropped, has no
+//! effect if no thread of the pool has begun it. Otherwise it runs to its end and its result is dropped. So a
+//! cancelled `rename` may have happened, and a cancelled `write` too, entirely or in part. [`File`] says what that
+//! means for bytes.
 //!
 //! # Errors
 //!
-//! Those of std's functions, the error of a cancelled call, and `WouldBlock` on a worker but not on a fiber.
+//! The errors of std's functions, the error of a cancelled call, and `WouldBlock` on a worker outside of a fiber.
 
 mod dir;
 mod file;
@@ -46,7 +47,7 @@ pub use dir::{DirEntry, ReadDir, ReadDirAsync};
 pub use file::{File, OpenOptions};
 pub use operation::Operation;
 
-/// A function on paths in both faces.
+/// A function on paths, blocking and as a future.
 macro_rules! functions {
     ($(
         $(#[$doc:meta])*
@@ -56,11 +57,11 @@ macro_rules! functions {
         ///
         /// # Suspends
         ///
-        /// Until the system has done it. Blocks the thread when called on a plain one.
+        /// Until the system returns. Blocks the thread when called on a plain one.
         ///
         /// # Errors
         ///
-        #[doc = concat!("Those of [`std::fs::", stringify!($name), "`], and of [the module](self).")]
+        #[doc = concat!("The errors of [`std::fs::", stringify!($name), "`], and of [the module](self).")]
         pub fn $name($($path: impl AsRef<Path>),* $(, $value: $type)?) -> io::Result<$output> {
             $name_async($($path),* $(, $value)?).block()
         }
@@ -75,61 +76,61 @@ macro_rules! functions {
 }
 
 functions! {
-    /// The absolute path without links and dots.
+    /// Gives the absolute path, with links and dots resolved.
     canonicalize, canonicalize_async(path) -> PathBuf = std::fs::canonicalize(path);
 
-    /// Copies the contents and permissions of a file, and returns how many bytes that were.
+    /// Copies the content and permissions of a file. Returns the number of bytes.
     copy, copy_async(from, to) -> u64 = std::fs::copy(from, to);
 
-    /// Makes a directory, whose parent is there.
+    /// Makes a directory. Its parent must exist.
     create_dir, create_dir_async(path) -> () = std::fs::create_dir(path);
 
-    /// Makes a directory and those above it that are missing.
+    /// Makes a directory and its missing parents.
     create_dir_all, create_dir_all_async(path) -> () = std::fs::create_dir_all(path);
 
-    /// Whether there is something of this name.
+    /// Whether the path exists.
     exists, exists_async(path) -> bool = std::fs::exists(path);
 
-    /// Makes another name for a file.
+    /// Makes a hard link: another name for a file.
     hard_link, hard_link_async(original, link) -> () = std::fs::hard_link(original, link);
 
-    /// The metadata of a file; a link is followed.
+    /// Reads the metadata of a file. Links are followed.
     metadata, metadata_async(path) -> Metadata = std::fs::metadata(path);
 
-    /// All bytes of a file.
+    /// Reads all bytes of a file.
     read, read_async(path) -> Vec<u8> = std::fs::read(path);
 
-    /// Where a link leads.
+    /// Reads the target of a link.
     read_link, read_link_async(path) -> PathBuf = std::fs::read_link(path);
 
-    /// All of a file, as text.
+    /// Reads all of a file as text.
     read_to_string, read_to_string_async(path) -> String = std::fs::read_to_string(path);
 
     /// Removes an empty directory.
     remove_dir, remove_dir_async(path) -> () = std::fs::remove_dir(path);
 
-    /// Removes a directory with all that is in it. Links are removed, not followed.
+    /// Removes a directory with its whole content. Links are removed, not followed.
     remove_dir_all, remove_dir_all_async(path) -> () = std::fs::remove_dir_all(path);
 
     /// Removes a file.
     remove_file, remove_file_async(path) -> () = std::fs::remove_file(path);
 
-    /// Gives a file another name, in place of what has that name.
+    /// Renames a file, and replaces a file that has the new name.
     rename, rename_async(from, to) -> () = std::fs::rename(from, to);
 
-    /// Changes who may do what with a file.
+    /// Changes the permissions of a file.
     set_permissions, set_permissions_async(path; permissions: Permissions) -> () =
         std::fs::set_permissions(path, permissions);
 
-    /// The metadata of a file; a link is not followed.
+    /// Reads the metadata of a file. Links are not followed.
     symlink_metadata, symlink_metadata_async(path) -> Metadata = std::fs::symlink_metadata(path);
 
-    /// Makes the file, if need be, and these bytes all that is in it. It copies them first.
+    /// Writes these bytes as the whole content of a file. Creates the file if needed. Copies the bytes first.
     write, write_async(path; contents: impl AsRef<[u8]> => contents.as_ref().to_vec()) -> () =
         std::fs::write(path, contents);
 }
 
-/// Reads a directory.
+/// Opens a directory and iterates over its entries.
 ///
 /// # Suspends
 ///
@@ -137,13 +138,13 @@ functions! {
 ///
 /// # Errors
 ///
-/// Those of [`std::fs::read_dir`], and of [the module](self).
+/// The errors of [`std::fs::read_dir`] and of [the module](self).
 pub fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     let path = path.as_ref().to_owned();
     Operation::new(|| std::fs::read_dir(path)).block().map(ReadDir::new)
 }
 
-/// [`read_dir`] as a future, which borrows nothing, of a [`Stream`](futures_core::Stream).
+/// [`read_dir`] as a future, which borrows nothing. Its output is a [`Stream`](futures_core::Stream).
 pub fn read_dir_async(path: impl AsRef<Path>) -> Operation<ReadDirAsync> {
     let path = path.as_ref().to_owned();
     Operation::new(|| std::fs::read_dir(path).map(|std| ReadDirAsync(ReadDir::new(std))))

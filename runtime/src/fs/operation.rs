@@ -1,4 +1,4 @@
-//! One call of the file system as a future: begun at the first poll, on the pool for blocking work.
+//! One call of the file system as a future. The first poll begins it, on the pool for blocking work.
 
 use std::fmt;
 use std::future::Future;
@@ -14,7 +14,8 @@ use crate::worker::context::{self, Caller};
 ///
 /// # Cancellation
 ///
-/// Dropped before a thread of the pool took it up it has done nothing; after that the call goes on by itself.
+/// A future that is dropped before a thread of the pool has begun the call has no effect. Later, the call runs to its
+/// end.
 ///
 /// # Panics
 ///
@@ -33,7 +34,7 @@ impl<T: Send + 'static> Operation<T> {
         Operation(State::Waiting(Box::new(call)))
     }
 
-    /// The blocking face: a plain thread calls for itself.
+    /// Runs the call and waits for it. A plain thread makes the call itself.
     pub(super) fn block(mut self) -> io::Result<T> {
         match context::caller(|caller| match caller {
             Caller::Fiber(..) => Some(true),
@@ -48,7 +49,7 @@ impl<T: Send + 'static> Operation<T> {
                 State::Waiting(call) => call(),
                 _ => unreachable!("it has just been made"),
             },
-            // Not even begun: whether the pool is quick enough must not decide.
+            // Fails before it begins. Otherwise it would depend on the pool's speed whether the call works.
             None => Err(Stop::NotHere.into()),
         }
     }
