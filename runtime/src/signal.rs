@@ -118,7 +118,7 @@ struct Shared {
     /// Bit n - 1 for signal n.
     pending: AtomicU64,
     event: Watched,
-    /// What sets the flag, if that is not the descriptor of `event`.
+    /// The descriptor that sets the flag, if it is not that of `event`.
     writer: Option<OwnedFd>,
 }
 

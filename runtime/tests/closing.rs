@@ -1,7 +1,7 @@
-//! Closing: what was waited for has left every poller before, and nothing of it stays open.
+//! Closing a descriptor removes it from every poller, and leaves no duplicate open.
 //!
-//! A poller that is asked by number keeps a duplicate of what it watches. If a close forgot that, the peer would never
-//! meet the end, and the duplicates would be counted here.
+//! The portable poller keeps a duplicate of each descriptor that it watches. If a close forgot the duplicate, the peer
+//! would never read the end, and these tests would count it.
 
 use std::future::Future;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};

@@ -1,4 +1,4 @@
-//! The event in a descriptor: foreign loops, signal handlers, and waiters of our own.
+//! `EventFd`: foreign event loops, signal handlers and the runtime's own waiters.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

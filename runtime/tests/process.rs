@@ -1,4 +1,4 @@
-//! Child processes: what they write, how they end, and that none is left behind.
+//! Child processes: their output, their end, and that none stays a zombie.
 
 #[path = "it/colours.rs"]
 mod colours;

@@ -1,4 +1,4 @@
-//! The end of a runtime: nothing of it is left, and what will not end is reported and given up.
+//! The end of a runtime: nothing is left, and fibers that do not end are reported and abandoned.
 
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};

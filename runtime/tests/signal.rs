@@ -1,4 +1,4 @@
-//! Signals, sent to this very process. Each test has a signal of its own: they run at the same time.
+//! Signals that the process sends to itself. Each test uses another signal, because the tests run at the same time.
 
 #[path = "it/colours.rs"]
 mod colours;

@@ -1,4 +1,4 @@
-//! The watchdog names the worker that does not turn, once, and nobody else.
+//! The watchdog reports a worker that does not turn its loop, once, and no other worker.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, mpsc};

@@ -154,7 +154,7 @@ pub struct DumpedWorker {
     pub runtime: u64,
     /// Its number in the runtime, from 0.
     pub index: usize,
-    /// What it runs, if it did not answer within a second. Its fibers are unknown then.
+    /// The work that keeps it from answering, if it did not answer within a second. Its fibers are unknown then.
     pub stuck: Option<Work>,
     /// Its fibers, ordered by id. A fiber that called [`dump`] is in the list, suspended in that call.
     pub fibers: Vec<DumpedFiber>,

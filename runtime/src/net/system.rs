@@ -10,13 +10,13 @@ pub(crate) use linux::{accept, pair, socket};
 #[cfg(target_vendor = "apple")]
 pub(crate) use apple::{accept, pair, socket};
 
-/// What keeps a send from raising SIGPIPE, where the socket does not do it itself.
+/// The flag that keeps a send from raising SIGPIPE. Empty where an option of the socket does that.
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
 #[cfg(target_vendor = "apple")]
 pub(crate) const NO_SIGNAL: SendFlags = SendFlags::empty();
 
-/// What poll(2) says when a peer has ended its direction, if it says anything.
+/// The flag that poll(2) reports when the peer has shut down its writing. Empty where there is none.
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) const READ_CLOSED: PollFlags = PollFlags::RDHUP;
 #[cfg(target_vendor = "apple")]

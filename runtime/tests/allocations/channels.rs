@@ -1,4 +1,4 @@
-//! No wait for a value, for room or for a condition allocates, counted by the allocator on the one worker's thread.
+//! Waits for a value, for room or for a condition allocate nothing. The allocator counts on the one worker's thread.
 
 use crate::counting;
 use std::rc::Rc;

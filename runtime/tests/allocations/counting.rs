@@ -1,4 +1,4 @@
-//! Counts allocations by thread, so that no other thread of the process is in the figure.
+//! An allocator that counts allocations per thread, so that other threads of the process do not change the figure.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

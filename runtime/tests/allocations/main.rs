@@ -1,4 +1,4 @@
-//! The allocations of a wait, a publication and a task, counted by the allocator on the thread of the one worker.
+//! The allocations of a wait, a publication and a task. The allocator counts on the thread of the one worker.
 
 mod channels;
 mod counting;

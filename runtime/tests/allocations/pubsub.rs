@@ -1,4 +1,4 @@
-//! A publication allocates nothing for subscribers that keep up, counted by the allocator on the one worker's thread.
+//! A publication allocates nothing for subscribers that keep up. The allocator counts on the one worker's thread.
 
 use crate::counting;
 use std::sync::Arc;

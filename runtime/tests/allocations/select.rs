@@ -1,6 +1,6 @@
-//! No wait on many allocates, counted by the allocator: with one to eight leaves, waiting or not, with and without a deadline.
+//! A wait on many leaves allocates nothing: with one to eight leaves, ready or pending, with and without a deadline.
 //!
-//! Counted on the thread of the one worker, so that no other thread of the process is in the figure.
+//! The allocator counts on the thread of the one worker, so that other threads do not change the figure.
 
 use crate::counting;
 use std::future::{Future, pending, ready};

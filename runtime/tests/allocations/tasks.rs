@@ -1,6 +1,6 @@
-//! A task is one allocation, counted by the allocator: its state, its future and the place of its value.
+//! A task takes one allocation, for its state, its future and its value.
 //!
-//! Counted on the thread of the one worker, so that no other thread of the process is in the figure.
+//! The allocator counts on the thread of the one worker, so that other threads do not change the figure.
 
 use crate::counting;
 use osier::future::yield_now;

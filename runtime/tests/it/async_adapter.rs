@@ -1,4 +1,4 @@
-//! Descriptors of other types, and adapters to other libraries' traits.
+//! Adapters: `io::Async` for foreign descriptors, and the traits of other libraries.
 
 use std::io::{ErrorKind, IoSlice, PipeReader, PipeWriter};
 use std::os::fd::OwnedFd;

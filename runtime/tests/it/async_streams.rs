@@ -1,4 +1,4 @@
-//! The future faces of the sockets, polled wherever a future can be polled.
+//! The async methods of the sockets, in every place where a future can be polled.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Result, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};

@@ -1,4 +1,4 @@
-//! The callback face: its run queue and timers, one callback per request, who calls it and with what.
+//! Callbacks: the run queue, timers, one callback per request, the thread and the arguments of a callback.
 
 use std::cell::Cell;
 use std::io::ErrorKind;

@@ -1,4 +1,4 @@
-//! How an I/O queue ends: by drop, by shutdown, under everything that races it; and that each request calls back once.
+//! The end of an I/O queue: by drop or shutdown, racing with everything else. Each request calls back once.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};

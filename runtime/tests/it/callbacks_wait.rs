@@ -1,4 +1,4 @@
-//! Callbacks can wait for these: descriptors, mailboxes, files, sockets, names.
+//! Callbacks for descriptors, mailboxes, files, sockets and name lookups.
 
 use std::fs;
 use std::io::{ErrorKind, PipeReader, Read, Write};

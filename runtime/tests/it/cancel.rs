@@ -1,4 +1,4 @@
-//! Cancellation: by handle, by timeout, by scope, by shutdown; shields; what unwinding fibers may do.
+//! Cancellation by handle, timeout, scope and shutdown; shields; the calls that unwinding fibers may make.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! Runtimes on a virtual clock: what moves it, what does not, and that nothing else is different.
+//! Runtimes on a virtual clock: what advances the clock, and that nothing else differs.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! The places where a future can be polled, for tests that hold in all of them.
+//! The places where a future can be polled, for tests that must pass in all of them.
 #![allow(dead_code)]
 
 use std::future::Future;

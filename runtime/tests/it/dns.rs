@@ -1,4 +1,4 @@
-//! Names: looked up without stopping the worker. Only `localhost`, which needs no server.
+//! Name lookups, which do not stop the worker. Only `localhost`, which needs no server.
 
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;

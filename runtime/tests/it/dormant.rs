@@ -1,4 +1,4 @@
-//! Connections at rest: woken by their socket or by a leaf in their box, panicking, and ended with their runtime.
+//! Dormant connections: woken by their socket or by a leaf, panicking, and ended with their runtime.
 
 use std::io::{self, Read, Write};
 use std::panic::panic_any;

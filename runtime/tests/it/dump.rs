@@ -1,4 +1,4 @@
-//! Dumps show each fiber and task, and nobody is disturbed by it.
+//! Dumps show each fiber and task, and disturb none of them.
 
 use std::io::{Read, Write};
 use std::process::Stdio;

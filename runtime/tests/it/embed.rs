@@ -1,4 +1,4 @@
-//! A runtime inside of somebody else's loop.
+//! A runtime inside a foreign event loop.
 
 use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Read, Write};

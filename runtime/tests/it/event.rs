@@ -1,4 +1,4 @@
-//! The awaitable event: two states, order, hand-over, cancellation, threads.
+//! `Event`: its two states, order, hand-over, cancellation, threads.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! Every fiber that is ready gets a turn, however busy the others keep the worker.
+//! Every ready fiber gets a turn, however busy the others keep the worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Files and directories, as std has them, from fibers, threads and futures.
+//! Files and directories with std's behaviour, on fibers, threads and in futures.
 
 use std::io::{BufRead, BufReader, ErrorKind, Result, SeekFrom};
 use std::path::PathBuf;

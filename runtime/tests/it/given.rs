@@ -1,4 +1,4 @@
-//! Most tests begin with this: a runtime and two connected sockets.
+//! The set-up that most tests share: a runtime and two connected sockets.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ pub fn pair() -> (TcpStream, TcpStream) {
     (client, listener.accept().unwrap().0)
 }
 
-/// A runtime whose time passes only when nobody on it has anything to do: a sleep takes no time, and lasts until the
-/// others have done what they can.
+/// A runtime whose time advances only when nothing on it can run. A sleep takes no real time, and ends when all others
+/// wait.
 pub fn timeless(workers: usize) -> Runtime {
     let builder = Runtime::builder().workers(workers).clock(VirtualClock::new());
     builder.build().unwrap()
 }
 
-/// On a [`timeless`] runtime: waits until everybody else waits, and has nothing left to do before time passes.
+/// Waits, on a [`timeless`] runtime, until all others wait and nothing is left to run before the time advances.
 pub fn settle() {
     osier::sleep(Duration::from_millis(1));
 }

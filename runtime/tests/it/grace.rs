@@ -1,4 +1,4 @@
-//! The grace period: how long destructors of an unwinding fiber may wait, and for what.
+//! The grace period: how long the destructors of an unwinding fiber may wait, and for what.
 
 use std::io::{self, Read};
 use std::sync::Arc;

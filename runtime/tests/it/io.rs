@@ -1,4 +1,4 @@
-//! Waiting for any descriptor, file bytes, and work that ends with its client.
+//! Waits for any descriptor, reads and writes of files, and work that ends with its client.
 
 use std::cell::Cell;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! A loop that the tests of callback queues share.
+//! The loop that the tests of callback queues share.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Leaves that no fiber polls: in futures, on plain threads, far from every runtime.
+//! Leaves that no fiber polls: in futures, on plain threads, outside of every runtime.
 
 use std::future::Future;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Leaves at the edges: forgotten, left behind by their runtime, with wakers and outputs that panic.
+//! Leaves in rare states: forgotten, outliving their runtime, with wakers and outputs that panic.
 
 use std::future::Future;
 use std::io::Write;

@@ -1,6 +1,6 @@
-//! The shapes that lose events on an edge-triggered poller: each ends in a hang if readiness is kept wrongly.
+//! Sequences that lose events on an edge-triggered poller. Each hangs if readiness is kept wrongly.
 //!
-//! Every body runs with one worker and with two, under a time limit that only a hang meets.
+//! Every body runs with one worker and with two, under a time limit that only a hang reaches.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, PipeReader, Read, Write};
 use std::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! The mailbox: flags that are raised, awaited and taken, from fibers, threads and futures.
+//! `Mailbox`: flags that fibers, threads and futures raise, wait for and take.
 
 use std::cell::Cell;
 use std::future::Future;

@@ -1,7 +1,7 @@
-//! The runtime from outside, one module per capability, in one process.
+//! The runtime through its public API, one module per capability, in one process.
 //!
-//! A test that counts what the whole process has (descriptors, threads, allocations), changes what the whole process shares
-//! (signal handlers) or measures whether a worker turns stands in a file of its own beside this folder.
+//! Some tests stand in files of their own beside this folder: those that count what the whole process has (descriptors,
+//! threads, allocations), change what it shares (signal handlers), or measure whether a worker turns.
 
 mod async_adapter;
 mod async_streams;

@@ -1,4 +1,4 @@
-//! The numbers of a runtime.
+//! Metrics: the counters of a runtime.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

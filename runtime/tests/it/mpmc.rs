@@ -1,4 +1,4 @@
-//! Channels of many receivers: on fibers, on plain threads and in futures.
+//! Channels with several receivers: on fibers, on plain threads and in futures.
 
 use std::pin::pin;
 use std::sync::Arc;

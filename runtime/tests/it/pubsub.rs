@@ -1,4 +1,4 @@
-//! Topics from every side: fibers, threads, futures, callbacks, descriptors.
+//! Topics: published and received by fibers, threads, futures, callbacks and descriptors.
 
 use std::sync::{Arc, mpsc};
 use std::thread;

@@ -1,4 +1,4 @@
-//! Scopes: fibers that borrow, and how a scope ends with its children.
+//! Scopes: fibers that borrow, and the end of a scope with its children.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};

@@ -1,4 +1,4 @@
-//! `select!` and `select_async!`: who wins, what the losers keep, and how a wait on many ends.
+//! `select!` and `select_async!`: which arm wins, what the losers keep, and the end of a wait on many.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn, ready};

@@ -1,4 +1,5 @@
-//! `select!` over the runtime's own sources: events, mailboxes, channels, descriptors, timers, tasks; and where it may not wait.
+//! `select!` over the runtime's own leaves: events, mailboxes, channels, descriptors, timers, tasks. Also the places where it
+//! must not wait.
 
 use std::future::pending;
 use std::io::{Read, Write};

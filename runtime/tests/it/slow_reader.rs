@@ -1,4 +1,4 @@
-//! A write timeout strikes a peer that stands still, and no peer that reads slowly.
+//! A write timeout fires for a peer that takes nothing, and not for a peer that reads slowly.
 
 use osier::net::{TcpListener, TcpStream};
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,4 @@
-//! Rules for sockets of every family: options before anybody has set them, closing, clones, descriptors, buffers.
+//! Rules for sockets of every family: default options, closing, clones, descriptors, buffers.
 
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown};

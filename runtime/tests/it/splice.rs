@@ -1,4 +1,4 @@
-//! Bytes that go from one stream to another inside the kernel: whole, in order, and never into another fiber's.
+//! Bytes that `splice` moves between streams inside the kernel arrive whole, in order, and in no other fiber's stream.
 #![cfg(target_os = "linux")]
 
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,4 @@
-//! How a task begins, is woken and ends: every order of poll, wake, cancel, detach and panic, with each poll and drop counted.
+//! The life of a task: every order of poll, wake, cancel, detach and panic, with each poll and drop counted.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! Futures as tasks.
+//! Tasks: spawned futures.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! TCP: streams and listeners as a user of std's would expect them, on fibers, on threads and from one to the other.
+//! TCP streams and listeners with std's behaviour, on fibers, on threads and between both.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};

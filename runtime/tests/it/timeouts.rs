@@ -1,4 +1,4 @@
-//! Limits in time: around bodies, futures and requests to the system, and the sleeps they are made of.
+//! Timeouts around bodies, futures and system calls, and the sleeps behind them.
 
 use std::future::Future;
 use std::io::{self, ErrorKind, Read};

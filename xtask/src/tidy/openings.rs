@@ -18,7 +18,7 @@ const LIMITS: Limits = &[
     ("mixing", 3),
     ("poll", 21),
     ("queue", 68),
-    ("runtime", 4),
+    ("runtime", 0),
     ("server", 33),
     ("testkit", 3),
     ("web", 78),
