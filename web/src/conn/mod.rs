@@ -389,7 +389,7 @@ impl Conn {
             Stage::Announced(_) => {
                 let peer = self.link.peer();
                 self.link.worker.server.log(format_args!(
-                    "closed a connection from the trusted peer {peer}: its PROXY header did not come in time"
+                    "closed a connection from the trusted peer {peer}: its PROXY header did not arrive in time"
                 ));
                 Next::End
             }

@@ -96,7 +96,7 @@ impl Route {
     }
 
     /// Wraps `wrap` around the handlers of this route, those added before and after. See
-    /// [`Router::wrap`].
+    /// [`Router::wrap`](crate::Router::wrap).
     pub fn wrap<F, R>(mut self, wrap: F) -> Self
     where
         F: Fn(&mut Request<'_>, Next<'_>) -> R + Send + Sync + 'static,

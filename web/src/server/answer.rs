@@ -150,7 +150,7 @@ impl Burst<'_> {
     fn complain(&self, response: &mut Response, head: &Head<'_>) -> bool {
         let status = response.status;
         if status.as_u16() < 200 {
-            *response = Response::internal_error(format!("the handler answered {status}, which is not a final status"));
+            *response = Response::internal_error(format!("the handler returned {status}, which is not a final status"));
         }
         let Some(cause) = response.cause.take() else {
             return true;
@@ -200,7 +200,7 @@ impl Burst<'_> {
     pub(crate) fn head_timed_out(&self) -> io::Result<()> {
         let started = self.app.observer.is_some().then(Instant::now);
         self.suspended.set(true);
-        let mut response = Response::new(StatusCode::REQUEST_TIMEOUT).body("the request did not come in time\n");
+        let mut response = Response::new(StatusCode::REQUEST_TIMEOUT).body("the request did not arrive in time\n");
         let sent = self.write_head(&response, Exchange::REJECTED);
         let bytes = self.output.send(&mut response.body, sent)?;
         self.observe(started, None, StatusCode::REQUEST_TIMEOUT.as_u16(), bytes);

@@ -22,7 +22,7 @@ fn next(peer: &mut Peer) -> serde_json::Value {
     serde_json::from_slice(&got.1).expect("JSON")
 }
 
-/// The next message of a kind; what comes before it is skipped.
+/// Returns the next message of a kind, and skips those before it.
 fn next_of(peer: &mut Peer, kind: &str) -> serde_json::Value {
     loop {
         let message = next(peer);

@@ -33,7 +33,7 @@ fn with_server(router: Router, client: impl FnOnce(SocketAddr) + Send) {
     });
 }
 
-/// Asks for `/` and reads the answer, which ends with `end`.
+/// Requests `/` and reads the response, which ends with `end`.
 fn get(stream: &mut TcpStream, end: &str) {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
     let mut answer = Vec::new();

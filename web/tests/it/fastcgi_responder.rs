@@ -734,7 +734,7 @@ fn files_of_the_application_are_sent_in_parts_and_only_when_they_have_changed() 
     let page = ask("page", &format!("Range: bytes=2-4\r\nIf-None-Match: {tag}\r\n"));
     assert_eq!((page.status, page.text()), (403, "a secret"));
 
-    // What the application has just written is what is sent.
+    // The file is sent as the application has just written it.
     for turn in 0..5 {
         folder.write("files/secret.txt", format!("secret {turn}"));
         assert_eq!(ask("", "").text(), format!("secret {turn}"));

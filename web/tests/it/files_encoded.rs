@@ -138,7 +138,7 @@ fn tags_ranges_and_conditions_belong_to_one_form() {
         assert!(tag.starts_with('"'), "strong: {tag}");
         assert_eq!(tags.iter().filter(|other| *other == &tag).count(), 1);
         let encoding = accept(coding);
-        // HEAD says what GET does.
+        // HEAD gives the fields of GET.
         let head = ask(&site, "HEAD", "/a.css", &[&encoding]);
         let fields = |head: &str| {
             let lines = head.lines().skip(1).filter(|line| !line.starts_with("date:"));

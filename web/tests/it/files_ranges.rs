@@ -175,7 +175,7 @@ fn listings_as_json() {
     assert!(ask(&serve(true), "/files/", &[]).text().contains(".hidden"));
     assert_eq!(ask(&site, "/files/.hidden", &[]).status, 404);
     assert_eq!(ask(&serve(true), "/files/.hidden", &[]).status, 200);
-    // The mount point has one spelling, and what only begins like it is not below it.
+    // The mount point has one spelling. A longer name with the same beginning is not below it.
     let reply = ask(&site, "/files?x=1", &[]);
     assert_eq!((reply.status, reply.header("location")), (301, Some("/files/?x=1")));
     let reply = ask(&site, "/files/sub", &[]);

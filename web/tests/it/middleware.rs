@@ -9,7 +9,8 @@ use osier_web::{Next, Rejection, Request, Response, Route, Router, http::StatusC
 
 use crate::common::site;
 
-/// Appends `mark` on the way in to what the request carries, and on the way out to a field.
+/// Appends `mark` to a value of the request on the way in, and to a field of the response on the
+/// way out.
 fn mark(mark: &'static str) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
     move |request, next| {
         request

@@ -40,7 +40,7 @@ impl Drop for Folder {
     }
 }
 
-/// Saves files and reads texts; says what it has found.
+/// Saves files, reads texts, and responds with a list of them.
 fn upload(request: &mut Request<'_>, folder: &Path) -> Result<String, Rejection> {
     let mut form = request.multipart()?;
     let mut said = String::new();
@@ -197,7 +197,7 @@ fn every_mistake_has_its_status_and_leaves_no_file() {
         let reply = ask(kind, body);
         assert_eq!(reply.status(), status, "{text}: {}", reply.text());
         assert!(reply.text().starts_with(text), "{text}: {}", reply.text());
-        // A part that has ended was saved before anybody could know what follows it.
+        // A complete part was saved before the bytes behind it were known.
         let complete = usize::from(text.starts_with("a boundary"));
         assert_eq!(folder.files().len(), complete, "{text}");
         folder
@@ -290,7 +290,7 @@ fn parts_are_readers() {
     assert_eq!(short.status(), 500, "a part that ends early is the handler's to expect");
 }
 
-/// The disk says no: that is nobody's but the operator's to read.
+/// The error of the disk is logged for the operator, and the client does not see it.
 #[test]
 fn a_folder_that_is_not_there_is_500_and_a_log_line() {
     let folder = Folder::new();

@@ -7,7 +7,7 @@ use crate::common::{Site, site, site_with};
 use osier_web::proxy::{Host, Proxy};
 use osier_web::{Router, Server};
 
-/// Answers with what it was asked, as the body.
+/// A backend whose response body is the request's head.
 fn mirror() -> Backend {
     Backend::start(|_, conn| {
         while let Some(asked) = conn.request() {
@@ -178,7 +178,7 @@ fn a_prefix_of_the_path_is_replaced_at_whole_segments() {
         ("/apis/x", "/apis/x"),
         ("/x", "/x"),
         ("http://h/api/%2Fx", "/%2Fx"),
-        // As routes compare; what is left is passed on as it was written.
+        // Routes compare paths in this way too. The rest is forwarded in its own spelling.
         ("/%61p%69/%78?y", "/%78?y"),
         // An encoded slash ends no segment, and empty ones do not count.
         ("/api%2Fx", "/api%2Fx"),
@@ -296,7 +296,7 @@ fn a_path_that_leads_up_is_refused_however_it_is_written() {
     }
 }
 
-/// RFC 7239 6.2; it is trusted by nobody, and what it says of others does not pass.
+/// RFC 7239 section 6.2. No one trusts such a client, and its own fields do not pass.
 #[test]
 fn a_client_of_a_unix_socket_is_unknown() {
     let backend = mirror();

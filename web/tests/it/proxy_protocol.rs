@@ -20,7 +20,7 @@ fn v2(command: u8, body: &[u8]) -> Vec<u8> {
 
 const INET: [u8; 12] = [192, 0, 2, 7, 198, 51, 100, 1, 0xdc, 4, 1, 0xbb];
 
-/// Answers with the client's address, and collects what the access log would.
+/// Responds with the client's address, and collects the lines of an access log.
 fn server() -> (Server, Arc<Mutex<Vec<String>>>) {
     let router = Router::new().get("/", |request: &mut Request<'_>| {
         format!("{} {}", request.peer(), request.is_proxied())
@@ -40,7 +40,7 @@ fn ended(mut client: crate::common::Client) {
     }
 }
 
-/// Loopback is trusted, or nobody is.
+/// A site that trusts loopback, or no one.
 fn site(trusting: bool) -> (Site, Arc<Mutex<Vec<String>>>) {
     let (server, served) = server();
     let server = server.proxy_protocol(move |peer| trusting && peer == Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
@@ -149,7 +149,7 @@ fn a_header_that_does_not_come_in_time_ends_the_connection() {
     client.send("PROXY TCP4 192.0");
     ended(client);
     assert!(start.elapsed() >= short);
-    assert!(site.logged("its PROXY header did not come in time"));
+    assert!(site.logged("its PROXY header did not arrive in time"));
     // Drops do not put it off.
     let mut client = site.connect();
     let start = Instant::now();

@@ -196,7 +196,7 @@ fn what_drips_is_passed_on_as_it_comes() {
 
 #[test]
 fn an_answer_may_come_before_the_request_has_ended() {
-    // A backend that does not want the body answers and closes.
+    // A backend that does not want the body responds and closes.
     let backend = Backend::start(|_, conn| {
         conn.head();
         conn.send("HTTP/1.1 413 Too Large\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large");
@@ -459,7 +459,7 @@ fn forgetful() -> Backend {
     Backend::start(|number, conn| {
         conn.request();
         conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{number}"));
-        // The second request is read, and the connection ends without an answer.
+        // Reads the second request and ends the connection without a response.
         conn.head();
     })
 }
@@ -644,7 +644,7 @@ fn a_kept_unix_connection_that_ends_unheard_costs_no_request() {
             let (mut stream, _) = listener.accept().unwrap();
             let mut buffer = [0; 4096];
             while let Ok(1..) = stream.read(&mut buffer) {
-                // The answer has to be waited for, so that the loop would be told.
+                // The response must be waited for, so that the loop could notice the end.
                 thread::sleep(Duration::from_millis(50));
                 write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{turn}").unwrap();
                 if turn == 1 {
@@ -701,7 +701,8 @@ fn a_route_may_let_the_backend_finish_for_a_client_that_has_left() {
 
 #[test]
 fn a_connection_with_half_a_request_on_it_is_not_kept() {
-    // Answers without reading, ends the answer when the proxy has given up sending, and only then reads what there is.
+    // Responds without reading, ends the response when the proxy has stopped sending, and only then
+    // reads the rest.
     let (next, rest) = mpsc::channel();
     let backend = Backend::start(move |number, conn| {
         if number > 0 {
@@ -722,7 +723,8 @@ fn a_connection_with_half_a_request_on_it_is_not_kept() {
     let mut sending = client.stream.try_clone().unwrap();
     let sender = thread::spawn(move || while sending.write_all(&[b'x'; 65536]).is_ok() {});
     assert_eq!(client.reply().text(), "a");
-    // Whoever is busy may be too late once, on a connection of its own; the other would never be answered.
+    // On a busy machine a new connection may time out once. On the connection of the first request,
+    // the second would never get a response.
     eventually("the next request is answered", || {
         let reply = site.get("/next");
         (reply.status, reply.text()) == (200, "ok")
@@ -746,7 +748,7 @@ fn continue_waits_for_the_answers_before_it() {
             ));
         }
     });
-    // Little room on the way to the client, so that a few answers it does not read are too many.
+    // A small buffer towards the client, so that a few unread responses fill it.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_send_buffer_size(16 << 10).unwrap();
     socket
@@ -815,7 +817,7 @@ fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place() {
     assert_eq!(client.head().0, 200);
     let (mut body, mut step) = (Vec::new(), 1);
     while body.len() < length {
-        // Long enough that what is on the way stops, sometimes.
+        // Long enough that the transfer sometimes stops.
         thread::sleep(Duration::from_millis(if step % 3 == 0 { 30 } else { 0 }));
         body.extend(client.take((step * 123_457).min(length - body.len())));
         step += 1;
@@ -844,7 +846,7 @@ fn nothing_is_held_back_while_the_backend_pauses() {
         conn.rest();
     });
     let site = serve(backend.proxy());
-    // Which bytes come last to whom is chance.
+    // Chance decides which bytes come last.
     for _ in 0..40 {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(4096).unwrap();

@@ -22,7 +22,8 @@ fn address(broker: &Broker) -> Address {
     Address::Unix(broker.socket())
 }
 
-/// Waits as `testkit::eventually` does, but suspends the fiber: what it waits for may need its worker.
+/// Waits as `testkit::eventually` does, but suspends the fiber, because the condition may need its
+/// worker.
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -66,7 +67,7 @@ struct Other {
 
 const ROOM_OF_CHILD: &str = "OSIER_TEST_ROOM_OF_CHILD";
 
-/// No test, but what [`Other`] runs; without its variable it does nothing.
+/// The program that [`Other`] runs, in the form of a test. It does nothing without its variable.
 #[test]
 fn child_process() {
     let Ok(socket) = std::env::var(ROOM_OF_CHILD) else {
@@ -210,7 +211,8 @@ fn a_broker_that_dies_is_missed_by_nobody_here_and_found_again() {
         shared(&room);
         shared(&there);
         assert_eq!(has(&lines, "is back after"), 1, "{lines:?}");
-        // What waited is passed on, each once and in order, if the other was there first; in any case what comes now is.
+        // Messages that waited are forwarded once and in order, if the other process was there
+        // first. Later messages always are.
         room.publish("after".into());
         let mut got = Vec::new();
         while got.last().map(String::as_str) != Some("after") {
@@ -378,7 +380,7 @@ fn a_message_that_the_broker_refuses_is_dropped_and_the_next_goes_on() {
         eventually("the log says which, and why", || {
             has(&lines, "is for the room \"lobby\": ") > 0 && has(&lines, "not this one") > 0
         });
-        // An answer that says no is an answer: the message is not said again, and the connection goes on.
+        // An error reply is a reply: the message is not sent again, and the connection goes on.
         assert_eq!(refused.load(Ordering::Relaxed), 2, "each once");
         let connections = broker.connections().len();
         assert!(connections <= 2, "who publishes, and who listens: {connections}");

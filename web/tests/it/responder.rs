@@ -267,7 +267,7 @@ impl Responder {
         }
     }
 
-    /// Answers every request of every connection by `answer`, and remembers them.
+    /// Responds to every request of every connection by `answer`, and records the requests.
     pub fn answering(folder: &Path, answer: impl Fn(&Opening, &[u8]) -> Vec<u8> + Send + Sync + 'static) -> Responder {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = requests.clone();
@@ -372,7 +372,7 @@ pub fn post(path: &str, body: &str) -> String {
     )
 }
 
-/// An application that answers the first request of each connection by `bytes`, and closes.
+/// A backend that responds to the first request of each connection with `bytes`, and closes.
 pub fn saying(folder: &Folder, bytes: Vec<u8>) -> Responder {
     Responder::unix(folder.path(), move |conn| {
         if conn.request().is_some() {

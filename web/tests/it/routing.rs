@@ -56,7 +56,7 @@ fn parameters_queries_and_fields() {
     assert_eq!(reply.text(), "Jürgen a/b%20c one two! example.org:81 t 127.0.0.1");
 }
 
-/// A path is what it means, so that nothing that is around a route can be passed by in another spelling.
+/// A path is matched by its meaning, so no other spelling gets around the functions of a route.
 #[test]
 fn a_path_is_matched_by_what_it_means_and_an_encoded_slash_separates_nothing() {
     let admin = Router::new()
@@ -247,7 +247,7 @@ fn a_request_may_be_given_other_targets() {
         let refused = [true; 6];
         format!("{refused:?},/a,{sent},/b Some(\"c=d\"),/e None,/f Some(\"\"),/g None,/h None,/i None,{host}")
     };
-    // Pipelined: what one was given is not the next one's.
+    // The target of a pipelined request does not affect the next one.
     client.send("GET /a?x HTTP/1.1\r\nHost: t\r\n\r\nGET http://other:81/a HTTP/1.1\r\nHost: t\r\n\r\n");
     assert_eq!(client.reply().text(), expected("/a?x", "t"));
     assert_eq!(client.reply().text(), expected("http://other:81/a", "other:81"));

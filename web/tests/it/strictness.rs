@@ -12,7 +12,7 @@ fn read_all(request: &mut Request<'_>) -> std::io::Result<String> {
     Ok(bytes.len().to_string())
 }
 
-/// The status of the one answer to `bytes`, which must close the connection.
+/// Returns the status of the only response to `bytes`, which must close the connection.
 fn refusal(mut client: Client, bytes: &[u8]) -> u16 {
     client.try_send(bytes);
     let reply = client.reply();
@@ -138,7 +138,7 @@ fn limits_have_their_statuses() {
 fn a_client_that_goes_on_sending_gets_the_refusal_and_a_clean_end() {
     let site = site(Router::new().post("/", read_all));
     let mut client = site.connect();
-    // Much less than what lingering reads, much more than what the server has read when it answers.
+    // Much less than a lingering close reads, much more than the server has read when it responds.
     let mut request = b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 100000000\r\n\r\n".to_vec();
     request.resize(100_000, b'x');
     client.send(request);
@@ -146,6 +146,6 @@ fn a_client_that_goes_on_sending_gets_the_refusal_and_a_clean_end() {
     for _ in 0..10 {
         client.send([b'x'; 1000]);
     }
-    // Not a reset, which could have overtaken the answer.
+    // A clean end, not a reset, which could have overtaken the response.
     assert_eq!(client.stream.read(&mut [0]).expect("a clean end"), 0);
 }

@@ -231,7 +231,7 @@ fn request_bodies_stream() {
     assert_eq!(read.text(), "[4, 4, 4]", "behind 100 Continue");
 }
 
-/// The same bytes, over a connection and without one.
+/// Compares the bytes of responses with and without a connection.
 #[test]
 fn answers_are_those_of_a_connection() {
     let router = || {
@@ -341,7 +341,7 @@ fn a_client_that_leaves_at_once_has_no_reply() {
         .send();
 }
 
-/// Both styles of a WebSocket, spoken to by an independent client over what an upgrade hands over.
+/// An independent client speaks to both styles of WebSocket session over the result of an upgrade.
 #[test]
 fn an_upgrade_hands_over_both_ends() {
     use osier_web::{Stream, ws};
@@ -407,7 +407,7 @@ fn an_upgrade_hands_over_both_ends() {
         osier::run(|| talk(path));
     }
     crate::common::eventually("it is told", || *closed.lock().unwrap() == ["Some(1005)", "Some(1005)"]);
-    // What is no upgrade comes back alone, and one that nobody goes on with ends.
+    // A refused upgrade returns the response alone. An upgrade that nobody continues ends.
     let (refused, none) = client.get("/fiber").upgrade("websocket");
     assert_eq!((refused.status(), none.is_none()), (StatusCode::UPGRADE_REQUIRED, true));
     let alone = ask("/dormant")

@@ -61,7 +61,7 @@ fn a_handler_may_take_longer_than_a_connection_may_idle() {
     let site = site_timing_out(router, |timeouts| timeouts.idle = MEDIUM);
     let mut client = site.connect();
     assert_eq!(client.get("/").text(), "waited");
-    // The time to idle begins with the answer.
+    // The idle time begins with the response.
     assert_eq!(client.get("/").text(), "waited");
 }
 

@@ -41,7 +41,8 @@ fn options() -> ws::Options {
     }
 }
 
-/// `/fiber` and `/dormant` echo, and close with 4321 when told so; `/room` gives everybody everything.
+/// `/fiber` and `/dormant` echo, and close with 4321 on command. `/room` sends everything to
+/// everybody.
 fn peers_site() -> Site {
     let fiber = |request: &mut Request<'_>| {
         options().upgrade(request, |socket| {

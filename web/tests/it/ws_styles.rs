@@ -58,7 +58,7 @@ fn a_loop_waits_for_its_client_and_a_topic_at_once() {
     eventually("all have left", || room.subscribers() == 0);
 }
 
-/// Tells what happens to it.
+/// Reports the calls of its methods.
 struct Recorder {
     events: mpsc::Sender<String>,
     senders: Arc<Mutex<Vec<ws::Sender>>>,
@@ -198,7 +198,7 @@ fn every_end_is_told_once() {
     peer.text("panic");
     peer.expect_end();
     it.expect("closed None");
-    // One that does not answer a close frame is not waited for long.
+    // A peer that does not reply to a close frame is not waited for long.
     let mut peer = start();
     peer.text("bye");
     it.expect("bye");
@@ -341,7 +341,7 @@ fn a_slow_client_of_a_handler_meets_the_policy_and_nobody_waits_for_it() {
                 assert_eq!(sender.dropped() as usize, MUCH - numbers.len());
             }
             Policy::DropNewest => {
-                // The close finds no room either, and comes after what is in the queue.
+                // The close finds no room either, and follows the queued messages.
                 sender.close(4001, "enough");
                 let (numbers, mut close) = numbers(&mut peer);
                 if close.0 == 0x81 {
@@ -458,7 +458,7 @@ fn a_burst_of_messages_is_answered_whole_however_short_the_queue() {
     }
 }
 
-/// Panics where its client's path says, and when it is told of the end.
+/// Panics when its client's path says so, and when it is notified of the end.
 struct Panics {
     place: String,
     wakes: u32,

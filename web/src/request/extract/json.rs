@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-use crate::request::extract::{IN_MEMORY, told};
+use crate::request::extract::IN_MEMORY;
 use crate::{IntoResponse, Rejection, Request, Response};
 
 /// Deepest nesting of a JSON document that is read. The parser recurses on the fiber's stack. In a
@@ -80,16 +80,16 @@ impl Request<'_> {
         });
         if !is_json {
             let what = "the content type must be application/json";
-            return Err(told(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
+            return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
         }
         let bytes = self.bytes(limit)?;
         if let Some((line, column)) = too_deep(&bytes) {
             let text = format!("the body nests deeper than {JSON_DEPTH} levels at line {line} column {column}");
-            return Err(told(StatusCode::BAD_REQUEST, text));
+            return Err(Rejection::new(StatusCode::BAD_REQUEST, text));
         }
         serde_json::from_slice(&bytes).map_err(|error| match error.classify() {
-            Category::Data => told(StatusCode::UNPROCESSABLE_ENTITY, format!("the JSON: {error}")),
-            _ => told(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")),
+            Category::Data => Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the JSON: {error}")),
+            _ => Rejection::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")),
         })
     }
 }

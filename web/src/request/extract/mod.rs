@@ -8,7 +8,6 @@ pub(crate) mod json;
 #[cfg(feature = "serde")]
 mod params;
 
-use std::borrow::Cow;
 use std::io::Read;
 
 use http::StatusCode;
@@ -80,7 +79,8 @@ impl Request<'_> {
     /// 400 with the reason.
     pub fn query_as<T: DeserializeOwned>(&self) -> Result<T, Rejection> {
         let query = self.query().unwrap_or_default();
-        serde_html_form::from_str(query).map_err(|error| told(StatusCode::BAD_REQUEST, format!("the query: {error}")))
+        serde_html_form::from_str(query)
+            .map_err(|error| Rejection::new(StatusCode::BAD_REQUEST, format!("the query: {error}")))
     }
 
     /// Reads the body as a form (`application/x-www-form-urlencoded`) of at most 2 MiB.
@@ -115,11 +115,11 @@ impl Request<'_> {
             .is_some_and(|kind| kind.eq_ignore_ascii_case("application/x-www-form-urlencoded"));
         if !is_form {
             let what = "the content type must be application/x-www-form-urlencoded";
-            return Err(told(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
+            return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
         }
         let bytes = self.bytes(limit)?;
         serde_html_form::from_bytes(&bytes)
-            .map_err(|error| told(StatusCode::UNPROCESSABLE_ENTITY, format!("the form: {error}")))
+            .map_err(|error| Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the form: {error}")))
     }
 }
 
@@ -156,11 +156,7 @@ impl Request<'_> {
     }
 }
 
-pub(super) fn told(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Rejection {
-    Rejection::new(status, text)
-}
-
 pub(crate) fn too_large(limit: u64) -> Rejection {
     let text = format!("the body is larger than {limit} bytes");
-    told(StatusCode::PAYLOAD_TOO_LARGE, text)
+    Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, text)
 }

@@ -52,7 +52,7 @@ impl Backend {
         backend
     }
 
-    /// Answers every request by these bytes, and keeps the connection.
+    /// Responds to every request with these bytes, and keeps the connection.
     pub fn answering(answer: impl Into<Vec<u8>>) -> Backend {
         let answer = answer.into();
         Backend::start(move |_, conn| {
@@ -62,7 +62,7 @@ impl Backend {
         })
     }
 
-    /// Answers the first request by these bytes and ends the connection.
+    /// Responds to the first request with these bytes, and ends the connection.
     pub fn answering_once(answer: impl Into<Vec<u8>>) -> Backend {
         let answer = answer.into();
         Backend::start(move |_, conn| {
@@ -136,7 +136,7 @@ impl Conn {
         }
     }
 
-    /// Sends what may no longer be wanted.
+    /// Sends bytes that the proxy may refuse.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.stream.write_all(bytes.as_ref()).is_ok()
     }
