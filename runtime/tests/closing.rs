@@ -1,6 +1,6 @@
 //! Closing a descriptor removes it from every poller, and leaves no duplicate open.
 //!
-//! The portable poller keeps a duplicate of each descriptor that it watches. If a close forgot the duplicate, the peer
+//! A poller over poll(2) keeps a duplicate of each descriptor that it watches. If a close forgot the duplicate, the peer
 //! would never read the end, and these tests would count it.
 
 use std::future::Future;

@@ -34,12 +34,12 @@ type Call = Box<dyn FnMut(BorrowedFd<'_>, &mut [u8]) -> io::Result<usize> + Send
 ///
 /// let queue = IoQueue::new(0)?;
 /// let file = File::new(&queue, std::fs::File::open("/proc/self/comm")?)?;
-/// let (told, heard) = mpsc::channel();
-/// file.read(vec![0; 64], move |_status, read, buffer| told.send((read, buffer)).unwrap())?;
+/// let (sender, receiver) = mpsc::channel();
+/// file.read(vec![0; 64], move |_status, read, buffer| sender.send((read, buffer)).unwrap())?;
 /// let (read, buffer) = loop {
 ///     queue.iterate()?;
-///     if let Ok(heard) = heard.try_recv() {
-///         break heard;
+///     if let Ok(done) = receiver.try_recv() {
+///         break done;
 ///     }
 /// };
 /// assert_eq!(buffer[read? - 1], b'\n');

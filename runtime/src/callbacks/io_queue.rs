@@ -88,12 +88,12 @@ impl Handle {
     ///
     /// let queue = IoQueue::new(0)?;
     /// let event = Arc::new(Event::new());
-    /// let (told, heard) = mpsc::channel();
+    /// let (sender, receiver) = mpsc::channel();
     /// let waited = Arc::clone(&event);
-    /// queue.when(async move { waited.wait_async().await }, move |status, _| told.send(status).unwrap())?;
+    /// queue.when(async move { waited.wait_async().await }, move |status, _| sender.send(status).unwrap())?;
     /// event.set();
     /// queue.iterate()?;
-    /// assert_eq!(heard.try_recv(), Ok(Status::Done));
+    /// assert_eq!(receiver.try_recv(), Ok(Status::Done));
     /// # std::io::Result::Ok(())
     /// ```
     ///

@@ -27,13 +27,13 @@ use crate::wait::descriptor::Place;
 ///
 /// let queue = IoQueue::new(0)?;
 /// let (reader, mut writer) = std::io::pipe()?;
-/// let (told, heard) = mpsc::channel();
+/// let (sender, receiver) = mpsc::channel();
 /// FdMonitor::new(&queue, reader).wait(Interest::READABLE, move |_monitor, status, ready| {
-///     told.send((status, ready.unwrap().is_readable())).unwrap();
+///     sender.send((status, ready.unwrap().is_readable())).unwrap();
 /// })?;
 /// writer.write_all(b"!")?;
 /// queue.iterate()?;
-/// assert_eq!(heard.try_recv(), Ok((Status::Done, true)));
+/// assert_eq!(receiver.try_recv(), Ok((Status::Done, true)));
 /// # std::io::Result::Ok(())
 /// ```
 pub struct FdMonitor<F: AsFd> {

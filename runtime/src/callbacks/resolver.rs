@@ -16,11 +16,11 @@ use crate::net::ToSocketAddrs;
 /// use std::sync::mpsc;
 ///
 /// let queue = IoQueue::new(0)?;
-/// let (told, heard) = mpsc::channel();
-/// Resolver::new(&queue).resolve("localhost", 80, move |_status, found| told.send(found).unwrap())?;
+/// let (sender, receiver) = mpsc::channel();
+/// Resolver::new(&queue).resolve("localhost", 80, move |_status, found| sender.send(found).unwrap())?;
 /// let found = loop {
 ///     queue.iterate()?;
-///     if let Ok(found) = heard.try_recv() {
+///     if let Ok(found) = receiver.try_recv() {
 ///         break found?;
 ///     }
 /// };

@@ -209,7 +209,7 @@ impl Tasks {
 /// use osier::callbacks::RunQueue;
 /// use std::sync::mpsc;
 ///
-/// let queue = RunQueue::new(0)?; // no threads: whoever dispatches runs the callbacks
+/// let queue = RunQueue::new(0)?; // no threads: a thread that dispatches runs the callbacks
 /// let (done, results) = mpsc::channel();
 /// for n in 1..=3 {
 ///     let done = done.clone();

@@ -37,18 +37,18 @@ const BACKLOG: i32 = 4096;
 /// let mut peer = std::net::TcpStream::connect(listener.local_addr()?)?;
 /// peer.write_all(b"hello")?;
 ///
-/// let (told, heard) = mpsc::channel();
+/// let (sender, receiver) = mpsc::channel();
 /// listener.accept(move |_status, accepted| {
 ///     let socket = accepted.unwrap();
 ///     let receiving = socket.recv(vec![0; 16], move |_status, received, mut buffer| {
 ///         buffer.truncate(received.unwrap());
-///         told.send(buffer).unwrap();
+///         sender.send(buffer).unwrap();
 ///     });
 ///     receiving.unwrap();
 /// })?;
 /// let received = loop {
 ///     queue.iterate()?;
-///     if let Ok(received) = heard.try_recv() {
+///     if let Ok(received) = receiver.try_recv() {
 ///         break received;
 ///     }
 /// };

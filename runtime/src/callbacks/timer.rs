@@ -22,8 +22,8 @@ use crate::time::Sleep;
 /// use std::time::Duration;
 ///
 /// let queue = IoQueue::new(0)?;
-/// let (told, status) = mpsc::channel();
-/// let handle = Timer::new(&queue).wait(Duration::from_secs(3600), move |_timer, status| told.send(status).unwrap())?;
+/// let (sender, status) = mpsc::channel();
+/// let handle = Timer::new(&queue).wait(Duration::from_secs(3600), move |_timer, status| sender.send(status).unwrap())?;
 /// assert!(handle.cancel());
 /// queue.iterate()?;
 /// assert_eq!(status.try_recv(), Ok(Status::Cancelled));
