@@ -97,6 +97,7 @@ fn after_a_timeout() {
 fn after_a_cancellation() {
     let (mut stream, peer) = pair();
     let reader = osier::spawn(move || stream.read(&mut [0]));
+    // Until the reader waits, on whichever worker.
     osier::sleep(SHORT);
     reader.cancel();
     assert!(!matches!(reader.join(), Ok(Ok(_))));
@@ -147,6 +148,7 @@ impl Dormant for Rest {
 fn after_a_rest() {
     let (stream, peer) = pair();
     dormant::park_local(Box::new(Rest(stream)), Some(Instant::now() + SHORT)).unwrap();
+    // Past the deadline of the rest.
     osier::sleep(4 * SHORT);
     meets_the_end(peer);
 }

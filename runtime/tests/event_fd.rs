@@ -161,8 +161,9 @@ fn fibers_threads_and_futures_wait_for_the_same_one() {
                     let start = Instant::now();
                     while released.load(Ordering::SeqCst) < expected {
                         assert!(start.elapsed() < GENEROUS, "{expected} sets did not release as many");
-                        osier::sleep(Duration::from_millis(1));
+                        osier::yield_now();
                     }
+                    // A second release has its chance.
                     osier::sleep(Duration::from_millis(1));
                     assert_eq!(released.load(Ordering::SeqCst), expected, "one set released two");
                 }
@@ -186,14 +187,14 @@ fn waiters_are_served_in_order_one_for_each_set() {
                 })
             })
             .collect();
-        osier::sleep(SHORT);
+        osier::yield_now();
         for released in 1..=20 {
             assert_eq!(order.borrow().len(), released - 1);
             event.set();
             let start = Instant::now();
             while order.borrow().len() < released {
                 assert!(start.elapsed() < GENEROUS);
-                osier::sleep(Duration::from_micros(100));
+                osier::yield_now();
             }
         }
         waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
@@ -235,7 +236,7 @@ fn a_cancelled_wait_has_an_error_and_leaves_the_signal() {
             osier::spawn_local(move || event.wait())
         };
         let (first, second) = (wait(&event), wait(&event));
-        osier::sleep(SHORT);
+        osier::yield_now();
         first.cancel();
         let error = first.join().unwrap().unwrap_err();
         assert!(Cancelled::is(&error), "{error}");
@@ -277,8 +278,9 @@ fn a_signal_handler_sets_it() {
             }
         });
         // Also into the middle of a wait, and in a thread that is not the waiter's.
-        let killer = thread::spawn(|| {
-            thread::sleep(SHORT);
+        let waits = testkit::ThreadWatch::current();
+        let killer = thread::spawn(move || {
+            waits.until_asleep();
             kill_process(getpid(), Signal::USR1).unwrap();
         });
         event.wait().unwrap();

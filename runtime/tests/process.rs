@@ -6,7 +6,7 @@ mod colours;
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use colours::{in_every_colour, poll_by_hand, poll_once};
 use futures_lite::future::zip;
@@ -31,14 +31,7 @@ fn state_of(pid: u32) -> Option<char> {
 }
 
 fn await_reaped(pid: u32) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while let Some(state) = state_of(pid) {
-        assert!(
-            Instant::now() < deadline,
-            "process {pid} is still there, in state {state}"
-        );
-        thread::sleep(Duration::from_millis(2));
-    }
+    testkit::eventually("a process that is reaped", || state_of(pid).is_none());
 }
 
 #[test]
@@ -196,6 +189,7 @@ fn a_dropped_child_goes_on_and_is_reaped_when_it_ends() {
     let pids: Vec<_> = children.iter().map(Child::id).collect();
     let pipes: Vec<_> = children.iter_mut().map(|child| child.stdin.take()).collect();
     drop(children);
+    // A child that ends with its handle has its chance.
     thread::sleep(Duration::from_millis(20));
     assert!(
         pids.iter().all(|&pid| state_of(pid).is_some_and(|state| state != 'Z')),
@@ -226,6 +220,7 @@ fn a_child_is_killed_on_drop_if_asked_for() {
             tell.send(child.id()).unwrap();
             child.wait()
         });
+        // Until the fiber waits for the child.
         osier::sleep(Duration::from_millis(20));
         fiber.cancel();
         let _ = fiber.join();

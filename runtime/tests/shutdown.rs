@@ -39,11 +39,12 @@ fn no_descriptor_and_no_thread_is_left() {
             }));
             let clients: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
             drop(osier::spawn(move || {
-                osier::sleep(Duration::from_secs(3600));
+                osier::block_on(std::future::pending::<()>());
                 drop(clients);
             }));
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             drop(osier::spawn(move || socket.recv(&mut [0; 16])));
+            // Until they wait: most of them for a socket, on either worker.
             osier::sleep(Duration::from_millis(20));
         });
     };
@@ -127,10 +128,12 @@ fn a_fiber_that_swallows_its_cancellation_for_ever_is_reported_and_the_process_e
         runtime.run(|| {
             let stubborn = || {
                 loop {
+                    // A fiber that swallows its cancellation again and again.
                     let _ = catch_unwind(AssertUnwindSafe(|| osier::sleep(Duration::from_secs(3600))));
                 }
             };
             drop(fiber::Builder::new().name("stubborn").spawn(stubborn));
+            // Until the fiber is stubborn, on its own worker.
             osier::sleep(Duration::from_millis(20));
         });
     }) else {
@@ -161,6 +164,7 @@ fn a_fiber_that_never_comes_back_is_reported_and_the_process_ends() {
                     std::hint::spin_loop();
                 }
             }));
+            // Until the other worker spins.
             osier::sleep(Duration::from_millis(20));
         });
     }) else {
@@ -210,8 +214,10 @@ fn a_shutdown_that_waits_does_not_burn_its_worker() {
     Runtime::builder().workers(2).build().unwrap().run(move || {
         drop(osier::spawn_local(move || {
             osier::shield(|| {
+                // The shutdown's turns, measured in the machine's time.
                 osier::sleep(Duration::from_millis(20));
                 let before = spent();
+                // The time that is measured.
                 osier::sleep(Duration::from_millis(300));
                 *theirs.lock().unwrap() = Some(spent() - before);
             });

@@ -25,6 +25,7 @@ fn raise_until<T: Send + 'static>(signal: Signal, waiter: impl FnOnce() -> T + S
     let waiter = thread::spawn(waiter);
     while !waiter.is_finished() {
         raise(signal);
+        // Between two signals, until the waiter listens.
         thread::sleep(Duration::from_millis(5));
     }
     waiter.join().unwrap()
@@ -49,8 +50,9 @@ fn a_signal_is_received_in_every_colour() {
 fn a_fiber_and_a_thread_wait_for_one() {
     let wait = || {
         let signals = Signals::new([Signal::CONT]).unwrap();
-        let raising = thread::spawn(|| {
-            thread::sleep(Duration::from_millis(20));
+        let waits = testkit::ThreadWatch::current();
+        let raising = thread::spawn(move || {
+            waits.until_asleep();
             raise(Signal::CONT);
         });
         assert_eq!(signals.recv().unwrap(), Signal::CONT);
@@ -89,6 +91,7 @@ fn two_that_share_a_listener_get_one_signal_each() {
     thread::scope(|threads| {
         let one = threads.spawn(|| poll_by_hand(signals.recv_async()).unwrap());
         let two = threads.spawn(|| osier::run(|| signals.recv()).unwrap());
+        // Until both wait, which nothing here can see.
         thread::sleep(Duration::from_millis(20));
         raise(Signal::WINCH);
         raise(Signal::HUP);

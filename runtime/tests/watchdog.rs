@@ -44,6 +44,7 @@ fn a_fiber_that_blocks_its_worker_is_named_once() {
         let runtime = watched(Duration::from_millis(200));
         let blocks = runtime.spawn(|| {
             let blocks = Builder::new().name("blocks");
+            // The block that the watchdog reports: a real one.
             blocks.spawn(|| thread::sleep(Duration::from_millis(1500))).join()
         });
         blocks.join().unwrap().unwrap();
@@ -82,6 +83,7 @@ fn a_std_lock_held_across_a_suspension_stops_the_worker_and_is_found() {
                         .name("wants the lock")
                         .spawn_local(move || drop(other.lock())),
                 );
+                // Until the other waits for the lock.
                 sleep(Duration::from_millis(1));
             }));
             // Long enough for the watchdog; that worker never turns again.
@@ -101,6 +103,7 @@ fn a_std_lock_held_across_a_suspension_stops_the_worker_and_is_found() {
 fn a_task_that_blocks_is_named() {
     let Some(text) = stderr_of("a_task_that_blocks_is_named", || {
         let runtime = watched(Duration::from_millis(200));
+        // The block that the watchdog reports: a real one.
         let blocks = runtime.spawn_future(async { thread::sleep(Duration::from_millis(1500)) });
         blocks.join().unwrap();
     }) else {
@@ -121,9 +124,10 @@ fn who_sleeps_or_yields_is_not_reported() {
                 yield_now();
             }
         });
+        // The watchdog has real time.
         runtime.run(|| sleep(Duration::from_millis(1500)));
         yields.join().unwrap();
-        // All of it idle.
+        // All of it idle, in real time.
         thread::sleep(Duration::from_millis(1000));
     }) else {
         return;
@@ -135,6 +139,7 @@ fn who_sleeps_or_yields_is_not_reported() {
 fn without_it_nothing_is_said() {
     let Some(text) = stderr_of("without_it_nothing_is_said", || {
         let runtime = Runtime::builder().workers(1).watchdog(None).build().unwrap();
+        // A block that the watchdog would report.
         runtime.run(|| thread::sleep(Duration::from_millis(1500)));
     }) else {
         return;

@@ -10,6 +10,7 @@ mod folder;
 pub mod php;
 mod program;
 mod redis;
+mod thread_watch;
 mod wait;
 pub mod websocket;
 
@@ -17,6 +18,7 @@ pub use folder::Folder;
 pub use program::{Program, find, free_port, this_test};
 pub use redis::Redis;
 pub use rustix::process::Signal;
+pub use thread_watch::ThreadWatch;
 pub use wait::{DEADLINE, eventually, wait_for};
 
 use std::fmt::Display;

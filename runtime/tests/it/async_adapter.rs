@@ -200,7 +200,7 @@ fn a_cancelled_fiber_stops_waiting_and_the_bytes_stay() {
     osier::run(|| {
         osier::scope(|scope| {
             let reading = scope.spawn(|| (&near).read(&mut [0]).map_err(|error| osier::Cancelled::is(&error)));
-            osier::sleep(Duration::from_millis(10));
+            crate::given::others_wait();
             reading.cancel();
             if let Ok(read) = reading.join() {
                 assert_eq!(read, Err(true));
@@ -269,8 +269,12 @@ fn one_future_goes_on_where_it_is_moved_to() {
         .unwrap();
     drop(runtime);
     assert!(poll_once(future.as_mut()).is_pending());
-    let elsewhere = thread::spawn(move || poll_by_hand(future));
-    thread::sleep(Duration::from_millis(10));
+    let (tell, told) = std::sync::mpsc::channel();
+    let elsewhere = thread::spawn(move || {
+        tell.send(testkit::ThreadWatch::current()).unwrap();
+        poll_by_hand(future)
+    });
+    told.recv().unwrap().until_asleep();
     poll_by_hand(far.write_all(b"m")).unwrap();
     assert_eq!(elsewhere.join().unwrap().unwrap(), b'm');
 }
@@ -340,8 +344,10 @@ fn hypers_timer_sleeps_and_is_reset() {
     use std::time::Instant;
     let timer = osier::adapters::hyper::Timer;
     let start = Instant::now();
+    // The timer under test, on the machine's clock.
     poll_by_hand(timer.sleep(Duration::from_millis(10)));
     poll_by_hand(timer.sleep_until(start + Duration::from_millis(20)));
+    // Until it is reset.
     let mut sleep = timer.sleep(Duration::from_secs(3600));
     assert!(poll_once(sleep.as_mut()).is_pending());
     timer.reset(&mut sleep, start + Duration::from_millis(30));
@@ -389,6 +395,7 @@ fn tokio_is_entered_for_each_poll_and_never_between() {
                 osier::block_on(with_tokio(handle, async move {
                     let _guard = EnteredAtDrop(tell);
                     assert!(entered());
+                    // A timer of the other runtime, while the fiber below looks.
                     tokio::time::sleep(Duration::from_millis(30)).await;
                     assert!(entered());
                     tokio::spawn(async { 42 }).await.unwrap()
@@ -396,6 +403,7 @@ fn tokio_is_entered_for_each_poll_and_never_between() {
             });
             // On the same thread, while the other waits.
             let two = osier::spawn(move || {
+                // Long enough for the other to have begun its wait.
                 osier::sleep(Duration::from_millis(10));
                 assert!(!entered());
                 drop(with_tokio(handle_of_two, async {}));
@@ -412,7 +420,7 @@ fn tokio_is_entered_for_each_poll_and_never_between() {
     let (tell, told) = std::sync::mpsc::channel();
     let mut waiting = Box::pin(with_tokio(tokio.handle().clone(), async move {
         let _guard = EnteredAtDrop(tell);
-        tokio::time::sleep(Duration::from_secs(3600)).await;
+        std::future::pending::<()>().await;
     }));
     assert!(poll_once(waiting.as_mut()).is_pending());
     drop(waiting);

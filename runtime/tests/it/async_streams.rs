@@ -308,6 +308,7 @@ fn a_future_goes_on_where_it_is_moved_to() {
     drop(reading);
     assert!(poll_once(future.as_mut()).is_pending());
     let elsewhere = thread::spawn(move || osier::run(|| osier::block_on(future)));
+    // Until the fiber of that runtime waits, which nothing here can see.
     thread::sleep(Duration::from_millis(20));
     far.write_all(b"2").unwrap();
     assert_eq!(elsewhere.join().unwrap().unwrap(), b'2');
@@ -408,6 +409,7 @@ fn all_readers_of_one_stream_are_woken() {
             }
         })
         .collect();
+    // Until all of them wait, which nothing here can see.
     thread::sleep(Duration::from_millis(30));
     far.write_all(b"abcd").unwrap();
     let mut all: Vec<u8> = readers
@@ -480,8 +482,12 @@ fn a_half_closed_peer_still_gets_its_answer() {
 #[test]
 fn a_reset_is_an_error_of_the_one_who_waits() {
     let (near, far) = tcp_pair();
-    let reading = thread::spawn(move || poll_by_hand(near.into_async().read(&mut [0])));
-    thread::sleep(Duration::from_millis(20));
+    let (tell, told) = std::sync::mpsc::channel();
+    let reading = thread::spawn(move || {
+        tell.send(testkit::ThreadWatch::current()).unwrap();
+        poll_by_hand(near.into_async().read(&mut [0]))
+    });
+    told.recv().unwrap().until_asleep();
     far.set_linger(Some(Duration::ZERO)).unwrap();
     drop(far);
     assert_eq!(reading.join().unwrap().unwrap_err().kind(), ErrorKind::ConnectionReset);
@@ -575,8 +581,9 @@ fn readiness_suspends_a_fiber_and_blocks_a_thread() {
     let wait = || {
         let (near, mut far) = UnixStream::pair().unwrap();
         near.writable().unwrap();
+        let waits = testkit::ThreadWatch::current();
         let writing = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(10));
+            waits.until_asleep();
             far.write_all(b"x").unwrap();
             far
         });

@@ -158,9 +158,10 @@ fn a_cancellation_from_another_thread_interrupts_a_blocked_iteration() {
     for threads in [0, 1] {
         let queue = IoQueue::new(threads).unwrap();
         let (handle, heard) = armed(&queue, HOUR);
+        let waits = testkit::ThreadWatch::current();
         thread::scope(|scope| {
             scope.spawn(|| {
-                thread::sleep(20 * MS);
+                waits.until_asleep();
                 assert!(handle.cancel());
             });
             while heard.try_recv() != Ok(Status::Cancelled) {
@@ -242,6 +243,7 @@ fn a_reschedule_that_races_the_expiry_tells_the_truth() {
         thread::scope(|scope| {
             let rescheduled = scope.spawn(|| {
                 if round % 2 == 1 {
+                    // Around the time of the expiry: the race is tested.
                     thread::sleep(Duration::from_micros(round * 10 % 2500));
                 }
                 handle.reschedule(HOUR)
@@ -368,6 +370,7 @@ fn the_next_deadline_is_that_of_the_earliest_timer() {
     assert!(next <= HOUR);
     let (near, heard) = armed(&queue, 20 * MS);
     assert!(queue.next_deadline().unwrap() <= 21 * MS);
+    // A queue without a virtual clock: its timer has to be due.
     thread::sleep(30 * MS);
     assert_eq!(queue.next_deadline(), Some(Duration::ZERO), "due");
     queue.iterate().unwrap();
@@ -390,9 +393,10 @@ fn a_notification_before_the_iteration_is_not_lost_and_several_are_one() {
     }
     assert!(start.elapsed() >= 25 * MS);
 
+    let waits = testkit::ThreadWatch::current();
     thread::scope(|scope| {
         scope.spawn(|| {
-            thread::sleep(20 * MS);
+            waits.until_asleep();
             queue.notify();
         });
         queue.iterate().unwrap();
@@ -417,7 +421,7 @@ fn a_queue_is_iterated_by_one_at_a_time() {
         let (one, other) = (scope.spawn(iterate), scope.spawn(iterate));
         while !one.is_finished() || !other.is_finished() {
             queue.notify();
-            thread::sleep(MS);
+            thread::yield_now();
         }
     });
     assert!(refused.load(SeqCst));

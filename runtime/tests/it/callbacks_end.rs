@@ -171,6 +171,7 @@ fn a_shutdown_hastens_everything_and_returns_when_all_callbacks_have() {
                 begun.fetch_add(1, SeqCst);
                 assert_eq!(status, Status::Shutdown);
                 if n % 10 == 1 {
+                    // The work of a slow callback.
                     thread::sleep(5 * MS);
                 }
                 assert!(timer.wait(MS, |_, _| ()).is_err(), "nothing new begins");
@@ -353,11 +354,12 @@ fn the_end_of_a_queue_on_a_fiber_lets_its_neighbours_run() {
         queue
             .submit(move |_| {
                 begun.store(true, SeqCst);
+                // The work of a slow callback.
                 thread::sleep(50 * MS);
             })
             .unwrap();
         while !slow.load(SeqCst) {
-            osier::sleep(MS);
+            osier::yield_now();
         }
         osier::spawn_local(move || _ = neighbour_ran.fetch_add(1, SeqCst));
         drop(queue);
@@ -380,7 +382,7 @@ fn a_queue_is_iterated_on_a_fiber_beside_others() {
             let asked = Arc::clone(&queue);
             // What the iteration waits for is begun by its neighbour: an iteration that blocked the thread would never end.
             let neighbour = osier::spawn_local(move || {
-                osier::sleep(MS);
+                osier::yield_now();
                 let start = Instant::now();
                 let expired = move |_, status| told.send((status, start.elapsed())).unwrap();
                 Timer::new(&asked).wait(30 * MS, expired).unwrap();
@@ -397,9 +399,11 @@ fn a_queue_is_iterated_on_a_fiber_beside_others() {
 
             let mailbox = Mailbox::new();
             thread::scope(|scope| {
-                scope.spawn(|| {
-                    thread::sleep(10 * MS);
-                    mailbox.raise(1);
+                let waits = testkit::ThreadWatch::current();
+                let raised = &mailbox;
+                scope.spawn(move || {
+                    waits.until_asleep();
+                    raised.raise(1);
                 });
                 assert_eq!(queue.run_until(mailbox.wait_any_async(1)).unwrap(), 1);
             });
@@ -415,7 +419,7 @@ fn a_fiber_that_is_cancelled_leaves_its_iteration() {
         let queue = Arc::new(IoQueue::new(0).unwrap());
         let iterated = Arc::clone(&queue);
         let iterating = osier::spawn_local(move || iterated.iterate().map_err(|error| osier::Cancelled::is(&error)));
-        osier::sleep(5 * MS);
+        osier::yield_now();
         iterating.cancel();
         match iterating.join() {
             Ok(result) => assert_eq!(result, Err(true)),

@@ -13,8 +13,6 @@ use osier::callbacks::{CancelHandle, FdMonitor, File, Handle, IoQueue, Resolver,
 use osier::io::{Interest, Ready};
 use osier::sync::Mailbox;
 
-const MS: Duration = Duration::from_millis(1);
-
 type Seen = (Status, Result<Ready, ErrorKind>);
 
 /// Waits for `interest` in something, and sends what the callback was told.
@@ -244,8 +242,10 @@ fn raising_a_flag_wakes_a_blocked_iteration_by_itself() {
         let finished = Arc::clone(&done);
         queue.wait_any(&mailbox, 1, move |_, _| finished.raise(1)).unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| {
-                thread::sleep(20 * MS);
+            let waits = testkit::ThreadWatch::current();
+            let mailbox = &mailbox;
+            scope.spawn(move || {
+                waits.until_asleep();
                 mailbox.raise(1);
             });
             while done.take(Mailbox::ALL) == 0 {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::given::{on, pair, settle, timeless};
+use crate::given::{forever, on, others_wait, pair, settle, timeless};
 use osier::Cancelled;
 use osier::net::UnixStream;
 
@@ -27,7 +27,7 @@ fn a_cancelled_read_fails_first_and_unwinds_afterwards() {
             let unwound = catch_unwind(AssertUnwindSafe(|| server.read(&mut [0; 8])));
             theirs.lock().unwrap().push((unwound.is_err(), io::ErrorKind::Other));
             // Swallowed; met again.
-            osier::sleep(LONG);
+            forever();
             unreachable!("cancelled for good");
         });
         settle();
@@ -68,7 +68,7 @@ fn a_call_without_errors_unwinds_at_once_and_runs_destructors() {
         let flag = Flag(Rc::clone(&dropped));
         let handle = osier::spawn_local(move || {
             let _flag = flag;
-            osier::sleep(LONG);
+            forever();
         });
         osier::yield_now();
         handle.cancel();
@@ -108,8 +108,9 @@ fn a_timeout_ends_io_sleep_and_join() {
         let limit = Duration::from_millis(10);
         let start = Instant::now();
         assert!(osier::timeout(limit, || server.read(&mut [0; 1])).is_err());
+        // Real time: the virtual clock stands while the fiber below yields.
         assert!(osier::timeout(limit, || osier::sleep(LONG)).is_err());
-        let never = osier::spawn_local(|| osier::sleep(LONG));
+        let never = osier::spawn_local(|| forever());
         assert!(osier::timeout(limit, || never.join()).is_err());
         assert!(
             osier::timeout(limit, || loop {
@@ -120,10 +121,11 @@ fn a_timeout_ends_io_sleep_and_join() {
         );
         assert!(start.elapsed() >= 4 * limit);
         // The frame is left: nothing lingers.
+        // A call that could meet what lingers.
         osier::sleep(Duration::from_millis(1));
         assert_eq!(osier::timeout(LONG, || 7), Ok(7));
         assert_eq!(
-            io::Error::from(osier::timeout(limit, || osier::sleep(LONG)).unwrap_err()).kind(),
+            io::Error::from(osier::timeout(limit, forever).unwrap_err()).kind(),
             io::ErrorKind::TimedOut
         );
     });
@@ -131,13 +133,13 @@ fn a_timeout_ends_io_sleep_and_join() {
 
 #[test]
 fn of_nested_timeouts_each_ends_its_own() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let short = Duration::from_millis(10);
-        let outer = osier::timeout(LONG, || osier::timeout(short, || osier::sleep(LONG)).is_err());
+        let outer = osier::timeout(LONG, || osier::timeout(short, forever).is_err());
         assert_eq!(outer, Ok(true));
         let reached = Cell::new(false);
         let inner = osier::timeout(short, || {
-            let _ = osier::timeout(LONG, || osier::sleep(LONG));
+            let _ = osier::timeout(LONG, forever);
             reached.set(true);
         });
         assert!(inner.is_err() && !reached.get());
@@ -162,10 +164,10 @@ fn a_shield_defers_cancellation_but_not_its_own_timeouts() {
             osier::shield(|| {
                 settle();
                 theirs.borrow_mut().push("slept");
-                assert!(osier::timeout(Duration::from_millis(5), || osier::sleep(LONG)).is_err());
+                assert!(osier::timeout(Duration::from_millis(5), forever).is_err());
                 theirs.borrow_mut().push("timed out");
             });
-            osier::sleep(LONG);
+            forever();
             theirs.borrow_mut().push("never");
         });
         osier::yield_now();
@@ -184,7 +186,7 @@ fn destructors_may_block_while_their_fiber_unwinds_and_neighbours_notice_nothing
             let (mut client, mut server) = pair();
             let writer = osier::spawn_local(move || {
                 assert!(!std::thread::panicking(), "a neighbour's panic shows");
-                osier::sleep(Duration::from_millis(10));
+                osier::yield_now();
                 io::Write::write_all(&mut client, b"farewell")
             });
             let mut text = [0; 8];
@@ -223,7 +225,7 @@ fn destructors_may_block_while_their_fiber_unwinds_and_neighbours_notice_nothing
             let farewell = Farewell(Arc::clone(&said));
             let cancelled = osier::spawn_local(move || {
                 let _farewell = farewell;
-                osier::sleep(LONG);
+                forever();
             });
             osier::yield_now();
             cancelled.cancel();
@@ -251,6 +253,7 @@ fn a_shutdown_cancels_and_joins_every_fiber() {
             drop(osier::spawn(move || {
                 let _count = count;
                 match n % 2 {
+                    // Half of them wait for a timer, half for a socket.
                     0 => osier::sleep(LONG),
                     _ => {
                         let (_client, mut server) = pair();
@@ -283,6 +286,7 @@ fn a_timeout_in_a_destructor_of_an_unwinding_fiber_works() {
                 "the grace period ended it, not the timeout"
             );
             // Calls without an error go on, whatever is requested.
+            // Longer than its timeout: the timer is met while the fiber unwinds.
             let _ = osier::timeout(Duration::from_millis(1), || osier::sleep(Duration::from_millis(20)));
             self.0.fetch_add(1, Ordering::SeqCst);
         }
@@ -296,7 +300,7 @@ fn a_timeout_in_a_destructor_of_an_unwinding_fiber_works() {
                 if by_panic {
                     panic!("unwinds");
                 }
-                osier::sleep(LONG);
+                forever();
             });
             osier::yield_now();
             handle.cancel();
@@ -326,7 +330,7 @@ fn a_cancelled_fiber_leaves_every_kind_of_wait() {
         ];
         for (number, wait) in waits.into_iter().enumerate() {
             let fiber = osier::spawn(wait);
-            osier::sleep(Duration::from_millis(20));
+            others_wait();
             fiber.cancel();
             match osier::timeout(GENEROUS, || fiber.join()).unwrap() {
                 Ok(told) => assert!(told, "wait {number}"),

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::given::pass;
 use futures_lite::StreamExt;
 use osier::embed::Local;
 use osier::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use osier::sync::{Event, mpsc};
 use osier::time::{Sleep, VirtualClock, interval, now, sleep_until};
-use osier::{Runtime, select, sleep, spawn, spawn_future, spawn_local, timeout};
+use osier::{Runtime, select, spawn, spawn_future, spawn_local, timeout};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -37,7 +38,7 @@ fn a_day_of_sleeps_takes_milliseconds_and_each_is_exact() {
         let (clock, started) = (VirtualClock::new(), Instant::now());
         on(&clock, workers).run(|| {
             for hour in 1..=24 {
-                sleep(HOUR);
+                pass(HOUR);
                 assert_eq!(now() - (clock.now() - clock.elapsed()), HOUR * hour);
             }
         });
@@ -53,7 +54,7 @@ fn a_clock_starts_where_it_is_told_to() {
     assert_eq!(clock.now(), start);
     on(&clock, 1).run(|| {
         assert_eq!(now(), start);
-        sleep(SECOND);
+        pass(SECOND);
         osier::block_on(Sleep::new(SECOND));
         assert_eq!(now(), start + 2 * SECOND);
     });
@@ -98,7 +99,7 @@ fn no_sleep_is_early_whatever_its_length() {
                 spawn(move || {
                     let length = Duration::from_nanos(n * n * 7_654_321);
                     let start = now();
-                    sleep(length);
+                    pass(length);
                     let slept = now() - start;
                     // On time to the tick: no other fiber has had anything to do at this time.
                     assert!(slept >= length && slept < length + 2 * MS, "{slept:?} of {length:?}");
@@ -113,7 +114,7 @@ fn no_sleep_is_early_whatever_its_length() {
 fn of_timeouts_that_race_the_earlier_wins_by_a_millisecond() {
     let clock = VirtualClock::new();
     on(&clock, 2).run(|| {
-        let slow = |length: Duration| move || sleep(length);
+        let slow = |length: Duration| move || pass(length);
         assert!(timeout(HOUR, slow(HOUR + MS)).is_err());
         assert!(timeout(HOUR, slow(HOUR - MS)).is_ok());
         let nested = timeout(HOUR, || timeout(HOUR - MS, slow(DAY)));
@@ -128,7 +129,7 @@ fn of_timeouts_that_race_the_earlier_wins_by_a_millisecond() {
         assert_eq!(first, "early");
         let (sender, mut receiver) = mpsc::channel(1);
         let value = spawn(move || {
-            sleep(HOUR - MS);
+            pass(HOUR - MS);
             sender.send(7).unwrap();
         });
         assert_eq!(timeout(HOUR, || receiver.recv()).unwrap(), Ok(7));
@@ -162,7 +163,7 @@ fn the_clock_waits_for_the_busy_one_of_two_workers() {
         let busy = Arc::new(AtomicBool::new(true));
         let theirs = Arc::clone(&busy);
         let sleeper = osier::fiber::Builder::new().worker(0).spawn(move || {
-            sleep(HOUR);
+            pass(HOUR);
             assert!(!theirs.load(Ordering::SeqCst), "the other worker was at work");
         });
         let worker = osier::fiber::Builder::new().worker(1).spawn({
@@ -290,7 +291,7 @@ fn without_auto_advance_a_thread_moves_the_clock() {
 fn auto_advance_is_switched_while_everybody_sleeps() {
     let clock = by_hand();
     let runtime = on(&clock, 2);
-    let sleeper = runtime.spawn(|| sleep(DAY));
+    let sleeper = runtime.spawn(|| pass(DAY));
     let held = clock.hold();
     clock.auto_advance(true);
     assert_eq!(clock.elapsed(), Duration::ZERO);
@@ -305,10 +306,11 @@ fn work_on_the_pool_holds_the_clock() {
     let clock = VirtualClock::new();
     on(&clock, 2).run(|| {
         let (release, released) = std::sync::mpsc::channel::<()>();
-        let sleeper = spawn(|| sleep(HOUR));
+        let sleeper = spawn(|| pass(HOUR));
         let work = spawn(move || osier::unblock(move || released.recv().unwrap()));
         // Both wait, and a thread of the pool is at work for one of them.
-        std::thread::sleep(20 * MS); // the clock gets its chance to go wrong
+        // Real time: the clock gets its chance to go wrong.
+        std::thread::sleep(20 * MS);
         assert_eq!(clock.elapsed(), Duration::ZERO);
         release.send(()).unwrap();
         work.join().unwrap();
@@ -329,11 +331,11 @@ fn two_runtimes_share_a_clock() {
     let hold = clock.hold();
     let sleepers = [
         one.spawn(move || {
-            sleep(2 * HOUR);
+            pass(2 * HOUR);
             now() - start
         }),
         two.spawn(move || {
-            sleep(HOUR);
+            pass(HOUR);
             now() - start
         }),
     ];
@@ -341,7 +343,7 @@ fn two_runtimes_share_a_clock() {
     let slept = sleepers.map(|sleeper| sleeper.join().unwrap());
     assert_eq!(slept, [2 * HOUR, HOUR]);
     drop(one);
-    two.run(|| sleep(HOUR));
+    two.run(|| pass(HOUR));
     assert_eq!(clock.elapsed(), 3 * HOUR);
 }
 
@@ -349,11 +351,11 @@ fn two_runtimes_share_a_clock() {
 fn an_embedded_runtime_turns_to_the_next_deadline() {
     let clock = VirtualClock::new();
     let local = Runtime::builder().clock(clock.clone()).build_local().unwrap();
-    let fiber = local.spawn(|| sleep(DAY));
+    let fiber = local.spawn(|| pass(DAY));
     local.run_until(|| fiber.is_finished()).unwrap();
     assert_eq!(clock.elapsed(), DAY);
     clock.auto_advance(false);
-    let fiber = local.spawn(|| sleep(DAY));
+    let fiber = local.spawn(|| pass(DAY));
     local.turn(Some(Duration::ZERO)).unwrap();
     assert_eq!(local.next_deadline().map(|next| next <= clock.now() + DAY), Some(true));
     clock.advance(DAY);
@@ -369,11 +371,11 @@ fn a_remote_that_was_a_day_ahead_serves_the_next_runtime() {
     let started = Instant::now();
     for _ in 0..3 {
         on(&VirtualClock::new(), 2).run(|| {
-            sleep(DAY);
+            pass(DAY);
             osier::block_on(Sleep::new(DAY));
         });
         crate::given::on(2).run(|| {
-            sleep(MS);
+            pass(MS);
             osier::block_on(Sleep::new(MS));
         });
     }
@@ -385,12 +387,12 @@ fn a_shutdown_is_not_kept_by_a_clock_that_stands() {
     let clock = by_hand();
     let started = Instant::now();
     on(&clock, 2).run(|| {
-        drop(spawn(|| sleep(DAY)));
+        drop(spawn(|| pass(DAY)));
         osier::yield_now();
     });
     let runtime = Runtime::builder().workers(1).clock(clock).shutdown_timeout(20 * MS);
     runtime.build().unwrap().run(|| {
-        drop(spawn_local(|| osier::shield(|| sleep(DAY))));
+        drop(spawn_local(|| osier::shield(|| pass(DAY))));
         osier::yield_now();
     });
     assert!(started.elapsed() < SOON, "the shutdown timeout is the machine's");

@@ -6,8 +6,6 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
-use std::time::{Duration, Instant};
 
 /// Makes the future anew for a fiber, a plain thread of ours, a foreign executor and a thread that polls by hand.
 pub fn in_every_colour<F: Future>(make: impl Fn() -> F + Send + Sync + 'static + Clone) {
@@ -33,11 +31,7 @@ impl Count {
 
     /// Waits until it was woken more than `seen` times.
     pub fn wait_beyond(&self, seen: usize) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.wakes() <= seen {
-            assert!(Instant::now() < deadline, "nobody woke the future");
-            thread::sleep(Duration::from_micros(200));
-        }
+        testkit::eventually("a future that is woken", || self.wakes() > seen);
     }
 }
 

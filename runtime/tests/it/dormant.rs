@@ -197,6 +197,7 @@ fn a_dormant_socket_rests_after_its_error_was_taken() {
         let wakes = Arc::new(AtomicUsize::new(0));
         socket.send(b"x").unwrap();
         park_local(Box::new(Probe(socket, Arc::clone(&wakes))), None).unwrap();
+        // Real time: a wake-up too many has to have its chance.
         osier::sleep(Duration::from_millis(200));
         let wakes = wakes.load(Ordering::SeqCst);
         assert!((1..10).contains(&wakes), "{wakes} wake-ups for one error");

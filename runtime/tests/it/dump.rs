@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use crate::given::forever;
 use osier::fiber::Builder;
 use osier::inspect::{Dump, DumpedFiber, State, Wait, Work};
 use osier::net::{TcpListener, TcpStream};
@@ -28,15 +29,10 @@ fn named<'d>(dump: &'d Dump, name: &str) -> &'d DumpedFiber {
 
 /// Dumps the runtime until it shows what is wanted: fibers take their time to get where they wait.
 fn until(runtime: &Runtime, wanted: impl Fn(&Dump) -> bool) -> Dump {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
+    testkit::wait_for("a dump that shows it", || {
         let dump = runtime.dump();
-        if wanted(&dump) {
-            return dump;
-        }
-        assert!(Instant::now() < deadline, "not in\n{dump}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+        wanted(&dump).then_some(dump)
+    })
 }
 
 fn waits(dump: &Dump, name: &str) -> bool {
@@ -47,6 +43,7 @@ fn waits(dump: &Dump, name: &str) -> bool {
 fn deep_in_the_recursion(left: u32) -> u32 {
     let page = std::hint::black_box([left; 64]);
     match left {
+        // The wait that is shown: a timer.
         0 => sleep(HOUR),
         _ => drop(deep_in_the_recursion(left - 1)),
     }
@@ -159,6 +156,7 @@ fn ten_thousand_suspended_fibers_are_shown_and_go_on() {
         let (awake, gate) = (Arc::clone(&awake), Arc::clone(&gate));
         drop(runtime.spawn(move || {
             match number % 2 {
+                // Real time: the dumps come in between.
                 0 => sleep(Duration::from_millis(200)),
                 _ => drop(gate.acquire()),
             }
@@ -179,11 +177,7 @@ fn ten_thousand_suspended_fibers_are_shown_and_go_on() {
     gate.add_permits(COUNT);
     (&writer).write_all(b"bytes").unwrap();
     assert_eq!(reads.join().unwrap(), 5);
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while awake.load(Ordering::SeqCst) < COUNT {
-        assert!(Instant::now() < deadline, "{} of {COUNT}", awake.load(Ordering::SeqCst));
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    testkit::eventually("all awake", || awake.load(Ordering::SeqCst) == COUNT);
     until(&runtime, |dump| fibers(dump).count() == 0);
 }
 
@@ -216,7 +210,7 @@ fn dumps_disturb_no_io() {
                         stream.read_exact(&mut back).unwrap();
                         assert_eq!(back, sent);
                         if round % 50 == 0 {
-                            sleep(Duration::from_millis(1));
+                            yield_now();
                         }
                     }
                 })
@@ -277,6 +271,7 @@ fn a_fiber_that_unwinds_is_shown_in_its_destructor_and_goes_on_unwinding() {
     struct SleepsInDrop(Arc<AtomicBool>);
     impl Drop for SleepsInDrop {
         fn drop(&mut self) {
+            // Long enough for a dump to find it.
             sleep(Duration::from_millis(300));
             assert!(std::thread::panicking(), "the fiber's panic is still its own");
             self.0.store(true, Ordering::SeqCst);
@@ -314,6 +309,7 @@ fn a_fiber_whose_stack_is_nearly_full_is_shown_without_a_backtrace() {
         let block = std::hint::black_box([0u8; 1024]);
         match osier::coro::stack::extent().unwrap().left_bytes {
             left if left > LEFT => fill(),
+            // The wait with the fewest frames.
             _ => sleep(HOUR),
         }
         std::hint::black_box(block);
@@ -330,7 +326,7 @@ fn a_fiber_whose_stack_is_nearly_full_is_shown_without_a_backtrace() {
 fn a_fiber_can_dump_itself_also_while_it_unwinds() {
     let runtime = runtime(2);
     runtime.run(|| {
-        drop(Builder::new().name("bystander").spawn(|| sleep(HOUR)));
+        drop(Builder::new().name("bystander").spawn(forever));
         let seen = |dump: &Dump| waits(dump, "bystander");
         while !seen(&osier::dump()) {
             yield_now();
@@ -366,7 +362,7 @@ fn tasks_are_shown_and_one_can_dump() {
     let runtime = runtime(2);
     let line = line!() + 1;
     let waits = runtime.spawn_future(std::future::pending::<()>());
-    drop(runtime.spawn(|| Builder::new().name("bystander").spawn(|| sleep(HOUR)).join().map(drop)));
+    drop(runtime.spawn(|| Builder::new().name("bystander").spawn(forever).join().map(drop)));
     until(&runtime, |dump| self::waits(dump, "bystander"));
     // In a future's poll nothing may wait: its own worker answers at once, the other is waited for.
     let dump = runtime.spawn_future(async { osier::dump() }).join().unwrap();
@@ -398,7 +394,7 @@ fn sigquit_child() {
     osier::dump_on_sigquit().unwrap();
     osier::dump_on_sigquit().unwrap();
     let runtime = runtime(1);
-    let sleeper = runtime.spawn(|| Builder::new().name("sleeper").spawn(|| sleep(HOUR)).join().map(drop));
+    let sleeper = runtime.spawn(|| Builder::new().name("sleeper").spawn(forever).join().map(drop));
     until(&runtime, |dump| waits(dump, "sleeper"));
     println!("\nready");
     let _ = sleeper.join();

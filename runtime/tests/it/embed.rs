@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::given::forever;
 use osier::embed::Local;
 use osier::fiber::Builder;
 use osier::net::{TcpListener, TcpStream};
 use osier::sync::Event;
 use osier::{Runtime, sleep, spawn, spawn_local, yield_now};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use testkit::ThreadWatch;
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 const LONG: Duration = Duration::from_secs(30);
@@ -144,6 +146,7 @@ fn a_fiber_that_somebody_else_has_resumed_is_resumed_for_nothing() {
 #[test]
 fn the_descriptor_tells_of_timers_and_of_nothing_before() {
     let local = Local::new().unwrap();
+    // Real time: the descriptor of the poller tells of it.
     let fiber = local.spawn(|| sleep(Duration::from_millis(150)));
     assert!(readable_within(&local, Duration::ZERO), "there is a fiber to start");
     quiet(&local);
@@ -166,8 +169,9 @@ fn the_descriptor_tells_of_wake_ups_from_other_threads() {
     let theirs = Arc::clone(&event);
     let fiber = local.spawn(move || theirs.wait());
     quiet(&local);
+    let waits = ThreadWatch::current();
     let setter = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(30));
+        waits.until_asleep();
         event.set();
     });
     assert!(readable_within(&local, LONG));
@@ -241,6 +245,7 @@ fn two_on_one_thread_do_not_mix() {
     let theirs = Rc::clone(&event);
     let waits = one.spawn(move || {
         theirs.wait();
+        // A timer of the first, which only its own turns may run.
         sleep(Duration::from_millis(5));
         1
     });
@@ -298,6 +303,7 @@ fn the_drop_ends_its_fibers() {
     impl Drop for Ends {
         fn drop(&mut self) {
             // Its destructor may still wait.
+            // The host of an embedded runtime has the time of the machine.
             sleep(Duration::from_millis(5));
             self.0.set(self.0.get() + 1);
         }
@@ -306,7 +312,7 @@ fn the_drop_ends_its_fibers() {
         let ends = Ends(Rc::clone(ended));
         local.spawn(move || {
             let _ends = ends;
-            sleep(Duration::from_secs(3600));
+            forever();
         })
     };
     let handles = [waits(&ended), waits(&ended)];
@@ -322,7 +328,7 @@ fn the_drop_ends_its_fibers() {
 fn it_can_be_dropped_while_its_host_unwinds_and_on_a_fiber() {
     let sleeper = |local: &Local| {
         let fiber = local.spawn(|| {
-            let outcome = std::panic::catch_unwind(|| sleep(Duration::from_secs(3600)));
+            let outcome = std::panic::catch_unwind(forever);
             assert!(!thread::panicking(), "the host's panic is not the fiber's");
             drop(outcome);
         });
@@ -343,6 +349,7 @@ fn it_can_be_dropped_while_its_host_unwinds_and_on_a_fiber() {
     let drops = host.spawn(move || {
         drop(guest);
         // It is its own fiber again.
+        // It waits on its own runtime again.
         sleep(Duration::from_millis(2));
         osier::fiber::current().is_some()
     });
@@ -383,7 +390,7 @@ fn it_is_dumped_and_counted_between_turns() {
         Builder::new()
             .name("sleeper")
             .spawn_local(|| sleep(Duration::from_secs(3600)))
-    });
+    }); // a timer to count
     local.turn(NOW).unwrap();
     let dump = local.dump();
     assert_eq!(dump.workers.len(), 1);

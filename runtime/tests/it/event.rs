@@ -23,7 +23,7 @@ fn until(condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < GENEROUS, "it never came true");
-        osier::sleep(Duration::from_micros(100));
+        osier::yield_now();
     }
 }
 
@@ -314,6 +314,7 @@ fn one_signal_survives_any_number_of_timeouts() {
                             // Ours alone until it is set again, perhaps beyond our own time.
                             assert!(!event.is_set());
                             if random >> 40 & 7 == 0 {
+                                // Work that overruns some of the timeouts.
                                 thread::sleep(Duration::from_micros(200));
                             }
                             taken.fetch_add(1, Ordering::Relaxed);

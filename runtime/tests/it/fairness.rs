@@ -41,6 +41,7 @@ fn a_busy_worker_starts_what_is_sent_to_it() {
                 })
             })
             .collect();
+        // The timer that is tested: it comes in spite of the loops.
         osier::sleep(Duration::from_millis(20));
         for worker in 0..2 {
             let stop = Arc::clone(&theirs);

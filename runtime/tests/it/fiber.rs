@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::given::{on, settle, timeless};
+use crate::given::{forever, on, pass, settle, timeless};
+use osier::time::now;
 use osier::{Runtime, fiber};
 
 #[test]
@@ -40,7 +41,7 @@ fn a_handle_dropped_lets_its_fiber_run_on() {
     static DONE: AtomicBool = AtomicBool::new(false);
     on(1).run(|| {
         drop(osier::spawn(|| {
-            osier::sleep(Duration::from_millis(5));
+            osier::yield_now();
             DONE.store(true, Ordering::SeqCst);
         }));
         let start = Instant::now();
@@ -116,7 +117,7 @@ fn rc_and_refcell_live_across_suspensions() {
 
 #[test]
 fn a_started_fiber_stays_on_its_thread() {
-    on(2).run(|| {
+    timeless(2).run(|| {
         let handles: Vec<_> = (0..50)
             .map(|_| {
                 osier::spawn(|| {
@@ -124,7 +125,7 @@ fn a_started_fiber_stays_on_its_thread() {
                     for _ in 0..20 {
                         osier::yield_now();
                         assert_eq!(std::thread::current().id(), home);
-                        osier::sleep(Duration::from_micros(100));
+                        pass(Duration::from_micros(100));
                         assert_eq!(std::thread::current().id(), home);
                     }
                 })
@@ -214,7 +215,7 @@ fn fiber_locals_are_dropped_on_the_fiber_and_may_block() {
     struct Loud(Rc<Cell<u32>>);
     impl Drop for Loud {
         fn drop(&mut self) {
-            osier::sleep(Duration::from_millis(1));
+            settle();
             assert!(fiber::current().is_some());
             self.0.set(self.0.get() + 1);
         }
@@ -228,7 +229,7 @@ fn fiber_locals_are_dropped_on_the_fiber_and_may_block() {
         osier::spawn_local(move || LOUD.with(|loud| *loud.borrow_mut() = Some(Loud(theirs))))
             .join()
             .unwrap();
-        osier::sleep(Duration::from_millis(20));
+        pass(Duration::from_millis(20));
         assert_eq!(drops.get(), 1);
         assert!(LOUD.with(|loud| loud.borrow().is_none()));
     });
@@ -247,6 +248,7 @@ fn a_yield_loop_lets_others_run() {
             }
             turns
         });
+        // A timer of the machine comes in spite of the loop.
         osier::sleep(Duration::from_millis(20));
         assert_eq!(osier::spawn(|| 1).join().unwrap(), 1);
         stop.set(true);
@@ -256,16 +258,16 @@ fn a_yield_loop_lets_others_run() {
 
 #[test]
 fn sleeps_are_never_early_and_end_in_order() {
-    on(1).run(|| {
+    timeless(1).run(|| {
         let order = Rc::new(RefCell::new(Vec::new()));
         let handles: Vec<_> = [30u64, 10, 20]
             .into_iter()
             .map(|ms| {
                 let order = Rc::clone(&order);
                 osier::spawn_local(move || {
-                    let start = Instant::now();
-                    osier::sleep(Duration::from_millis(ms));
-                    assert!(start.elapsed() >= Duration::from_millis(ms));
+                    let start = now();
+                    pass(Duration::from_millis(ms));
+                    assert!(now() - start >= Duration::from_millis(ms));
                     order.borrow_mut().push(ms);
                 })
             })
@@ -296,6 +298,7 @@ fn free_functions_say_that_there_is_no_runtime() {
     }
     // These do what std's do.
     osier::yield_now();
+    // The thread sleeps.
     osier::sleep(Duration::from_millis(1));
     assert_eq!(osier::block_on(async { 4 }), 4);
     assert_eq!(osier::unblock(|| 5), 5);
@@ -328,7 +331,7 @@ fn block_on_waits_for_any_future() {
             let slot: Arc<Mutex<(bool, Option<Waker>)>> = Arc::default();
             let theirs = Arc::clone(&slot);
             let thread = std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(10));
+                testkit::eventually("a future that waits", || theirs.lock().unwrap().1.is_some());
                 let mut slot = theirs.lock().unwrap();
                 slot.0 = true;
                 if let Some(waker) = slot.1.take() {
@@ -356,6 +359,7 @@ fn a_blocking_call_between_fibers_fails_instead_of_stopping_the_worker() {
     struct Sleeper;
     impl Drop for Sleeper {
         fn drop(&mut self) {
+            // The call that fails.
             let outcome = std::panic::catch_unwind(|| osier::sleep(Duration::from_secs(60)));
             *TOLD.lock().unwrap() = outcome.unwrap_err().downcast_ref::<String>().cloned();
         }
@@ -372,9 +376,9 @@ fn a_blocking_call_between_fibers_fails_instead_of_stopping_the_worker() {
     on(1).run(|| {
         drop(osier::spawn(|| {
             let _spawner = Spawner;
-            osier::sleep(Duration::from_secs(60));
+            forever();
         }));
-        osier::sleep(Duration::from_millis(5));
+        osier::yield_now();
     });
     let told = TOLD.lock().unwrap().take();
     assert!(
@@ -411,6 +415,7 @@ fn thousands_of_fibers_sleep_and_wake() {
         let handles: Vec<_> = (0..20_000u64)
             .map(|n| {
                 osier::spawn(move || {
+                    // Real timers, thousands of them at once.
                     osier::sleep(Duration::from_millis(n % 50));
                     n
                 })

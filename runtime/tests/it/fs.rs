@@ -225,11 +225,8 @@ fn what_was_written_is_in_the_file_although_the_future_and_the_file_are_gone() {
     let mut file = File::create(dir.path("file")).unwrap();
     poll_by_hand(file.write_all(&[7; 10_000])).unwrap();
     drop(file);
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while std::fs::metadata(dir.path("file")).unwrap().len() < 10_000 {
-        assert!(std::time::Instant::now() < deadline, "the bytes never came");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let path = dir.path("file");
+    testkit::eventually("the bytes", || std::fs::metadata(&path).unwrap().len() == 10_000);
 }
 
 #[test]
@@ -259,7 +256,7 @@ fn a_read_that_is_dropped_leaves_its_bytes_to_the_next() {
                 let cancelled = std::io::Read::read(&mut &*file, &mut buf).unwrap_err();
                 tell.send(osier::Cancelled::is(&cancelled)).unwrap();
             });
-            osier::sleep(Duration::from_millis(10));
+            crate::given::others_wait();
             reading.cancel();
             let _ = reading.join();
         });
@@ -277,6 +274,7 @@ fn an_operation_that_was_never_polled_does_nothing() {
     let dir = Dir::new();
     drop(fs::write_async(dir.path("file"), "x"));
     drop(File::create_async(dir.path("file")));
+    // A thread of the pool has its chance to go wrong.
     std::thread::sleep(Duration::from_millis(20));
     assert!(!fs::exists(dir.path("file")).unwrap());
 }
@@ -335,8 +333,7 @@ fn a_blocking_call_in_a_callback_on_a_worker_is_refused_before_it_begins() {
                 .poll(&mut std::task::Context::from_waker(&waker))
                 .is_pending()
         );
-        osier::sleep(Duration::from_millis(30));
-        told.recv_timeout(Duration::from_secs(20)).unwrap()
+        osier::unblock(move || told.recv_timeout(Duration::from_secs(20)).unwrap())
     });
     assert_eq!(kinds, (ErrorKind::WouldBlock, ErrorKind::WouldBlock));
     assert!(!fs::exists(dir.path("file")).unwrap());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::given::{settle, timeless};
+use crate::given::{forever, pass, settle, timeless};
 use osier::net::UnixStream;
 use osier::time::now;
 
@@ -30,7 +30,7 @@ fn a_grace_period_ends_io_and_a_later_one_is_as_long() {
             let wait = Wait(one, Arc::clone(&timed_out));
             let outcome = osier::timeout(Duration::from_millis(1), move || {
                 let _wait = wait;
-                osier::sleep(LIMIT);
+                forever();
             });
             assert!(outcome.is_err());
             assert_eq!(timed_out.load(Ordering::SeqCst), n);
@@ -44,20 +44,20 @@ fn a_destructor_may_join_for_longer_than_the_grace_period() {
     impl Drop for Join {
         fn drop(&mut self) {
             let value = self.0.take().unwrap().join().unwrap();
-            osier::scope(|s| drop(s.spawn(|| osier::sleep(Duration::from_millis(5)))));
+            osier::scope(|s| drop(s.spawn(|| settle())));
             self.1.store(value as usize, Ordering::SeqCst);
         }
     }
     timeless(1).run(|| {
         let value = Arc::new(AtomicUsize::new(0));
         let slow = osier::spawn(|| {
-            osier::sleep(Duration::from_millis(5500));
+            pass(Duration::from_millis(5500));
             42
         });
         let join = Join(Some(slow), Arc::clone(&value));
         let outcome = osier::timeout(Duration::from_millis(1), move || {
             let _join = join;
-            osier::sleep(LIMIT);
+            forever();
         });
         assert!(outcome.is_err());
         assert_eq!(value.load(Ordering::SeqCst), 42);

@@ -87,6 +87,7 @@ fn of_the_ticks_that_were_missed_one_is_delivered() {
         let (start, mut ticks) = ticks_of(PERIOD);
         assert_eq!(ticks.tick(), start);
         let before = Instant::now();
+        // The thread of the worker is busy for five periods.
         thread::sleep(5 * PERIOD);
         let woke = Instant::now();
         assert!(ticks.tick() <= before + PERIOD, "it was due while nobody looked");

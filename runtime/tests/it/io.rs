@@ -11,14 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::given::{on, pair, settle, timeless};
+use crate::given::{forever, on, others_wait, pair, pass, settle, timeless};
 use osier::io::{HalfClose, Interest, readable, ready, sendfile, sendfile_after, while_connected, writable};
 use osier::net::{TcpListener, TcpStream, UnixStream};
 use osier::{Cancelled, fiber};
 use rustix::event::EventfdFlags;
 
 const GENEROUS: Duration = Duration::from_secs(30);
-const LONG: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_millis(20);
 
 fn soon() -> Option<Instant> {
@@ -111,7 +110,7 @@ fn an_eventfd_and_a_timer() {
         let event = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         let theirs = Arc::clone(&event);
         let waiting = osier::spawn(move || readable(&*theirs, late()));
-        osier::sleep(Duration::from_millis(5));
+        others_wait();
         rustix::io::write(&*event, &1u64.to_ne_bytes()).unwrap();
         waiting.join().unwrap().unwrap();
 
@@ -298,9 +297,9 @@ fn between_fibers_nothing_waits() {
     on(1).run(|| {
         drop(osier::spawn(|| {
             let _spawner = Spawner(Some(Calls(empty, server, listener)));
-            osier::sleep(LONG);
+            forever();
         }));
-        osier::sleep(Duration::from_millis(5));
+        osier::yield_now();
     });
     let told = TOLD.lock().unwrap();
     assert_eq!(told.len(), 4, "{told:?}");
@@ -514,7 +513,7 @@ fn work_for_a_client_that_went_is_cancelled() {
                                 }
                             }
                             let _met = Met(&met);
-                            osier::sleep(LONG);
+                            forever();
                         })
                     });
                     match outcome {
@@ -553,9 +552,7 @@ fn bytes_do_not_hide_the_end_that_follows() {
                 }
                 settle();
             });
-            let outcome = osier::timeout(GENEROUS, || {
-                while_connected(&server, HalfClose::IsGone, || osier::sleep(LONG))
-            });
+            let outcome = osier::timeout(GENEROUS, || while_connected(&server, HalfClose::IsGone, forever));
             assert!(outcome.expect("the end is noticed").is_err());
         });
     }
@@ -629,21 +626,21 @@ fn a_client_that_goes_is_noticed_although_a_hook_has_suspended() {
     if !osier::poll::Poller::new().unwrap().capabilities().read_closed {
         return println!("skipped: this driver does not tell a half-close from bytes");
     }
-    on(1).run(|| {
+    timeless(1).run(|| {
         let (mut client, server) = pair();
         let hooked = AtomicUsize::new(0);
-        let start = Instant::now();
+        let start = osier::time::now();
         let outcome = fiber::before_suspend(
             &|| {
                 if hooked.fetch_add(1, Ordering::SeqCst) == 0 {
                     // Bytes come while the hook waits: an edge that says nothing of the end.
                     client_sends(&client);
-                    osier::sleep(Duration::from_millis(20));
+                    pass(Duration::from_millis(20));
                 }
             },
             || {
                 osier::io::while_connected(&server, osier::io::HalfClose::IsGone, || {
-                    osier::sleep(LONG);
+                    forever();
                 })
             },
         );
@@ -651,11 +648,11 @@ fn a_client_that_goes_is_noticed_although_a_hook_has_suspended() {
             client.write_all(b"x").unwrap();
             let leaving = client.try_clone().unwrap();
             drop(osier::spawn_local(move || {
-                osier::sleep(Duration::from_millis(100));
+                pass(Duration::from_millis(100));
                 leaving.shutdown(std::net::Shutdown::Both).unwrap();
             }));
         }
-        assert!(outcome.is_err() && start.elapsed() < GENEROUS, "{outcome:?}");
+        assert!(outcome.is_err() && osier::time::now() - start < GENEROUS, "{outcome:?}");
         let _ = client.flush();
     });
 }

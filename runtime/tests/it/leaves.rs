@@ -26,15 +26,11 @@ fn poll_by_hand<F: Future>(future: F) -> (F::Output, usize) {
     let waker = Waker::from(Arc::clone(&count));
     let mut future = pin!(future);
     let mut seen = 0;
-    let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return (value, count.0.load(Ordering::SeqCst));
         }
-        while count.0.load(Ordering::SeqCst) == seen {
-            assert!(Instant::now() < deadline, "nobody woke the future");
-            thread::sleep(Duration::from_millis(1));
-        }
+        testkit::eventually("a future that is woken", || count.0.load(Ordering::SeqCst) > seen);
         seen = count.0.load(Ordering::SeqCst);
     }
 }
@@ -78,6 +74,7 @@ fn a_sleep_survives_the_runtime_it_began_on() {
 fn an_earlier_timer_interrupts_a_driver_that_sleeps_for_a_later_one() {
     let mut long = pin!(Sleep::new(Duration::from_secs(3600)));
     assert!(long.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    // Until the thread that drives the timers sleeps, which nothing here can see.
     thread::sleep(Duration::from_millis(20));
     poll_by_hand(Sleep::new(Duration::from_millis(10)));
 }
@@ -85,8 +82,9 @@ fn an_earlier_timer_interrupts_a_driver_that_sleeps_for_a_later_one() {
 #[test]
 fn a_foreign_descriptor_is_driven_outside_of_every_runtime() {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
+    let waits = testkit::ThreadWatch::current();
     let writing = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(20));
+        waits.until_asleep();
         writer.write_all(b"x").unwrap();
         writer
     });
@@ -116,6 +114,7 @@ fn many_wait_for_one_descriptor_in_every_colour() {
             threads.spawn(|| osier::run(|| osier::io::readable(reader, None)).unwrap());
             threads.spawn(|| osier::run(|| osier::block_on(ready_async(reader, Interest::READABLE))).unwrap());
         }
+        // Until all of them wait, which nothing here can see.
         thread::sleep(Duration::from_millis(50));
         writer.write_all(b"x").unwrap();
     });
@@ -130,6 +129,7 @@ fn what_is_dropped_is_not_woken() {
         assert!(sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     }
     assert_eq!(Arc::strong_count(&count), 2, "its waker is gone with it");
+    // Real time: a wake-up has its chance to go wrong.
     thread::sleep(Duration::from_millis(30));
     assert_eq!(count.0.load(Ordering::SeqCst), 0);
 }

@@ -43,7 +43,7 @@ fn a_forgotten_wait_does_not_stand_for_the_next_descriptor_of_its_number() {
             return;
         }
         osier::spawn(move || {
-            osier::sleep(Duration::from_millis(10));
+            crate::given::others_wait();
             writer.write_all(b"x").unwrap();
         });
         osier::io::readable(&reader, Some(Instant::now() + LIMIT / 3)).expect("what was written is seen");
@@ -165,7 +165,7 @@ fn callbacks_run_at_once_where_there_are_threads_for_them() {
     std::thread::scope(|scope| {
         let handle: osier::callbacks::Handle = osier::callbacks::Handle::clone(&queue);
         scope.spawn(move || {
-            // Both sleep by now: the thread of the pool and the one that iterates.
+            // Until both sleep, the thread of the pool and the one that iterates: only the second can be seen.
             std::thread::sleep(Duration::from_millis(50));
             let closing = handle.clone();
             handle

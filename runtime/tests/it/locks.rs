@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use crate::given::{on, settle, timeless};
+use crate::given::{forever, on, settle, timeless};
 use osier::Cancelled;
 use osier::sync::{Barrier, Condvar, Event, Mutex, Notify, RwLock, RwLockWriteGuard, Semaphore};
 use osier::time::{wait_until, wait_until_async};
@@ -102,8 +102,7 @@ fn a_mutex_lets_in_one_at_a_time_wherever_they_come_from() {
                 let mut counter = counter.lock();
                 assert!(!inside.swap(true, Ordering::SeqCst));
                 let before = *counter;
-                // On a thread it does nothing.
-                osier::sleep(Duration::ZERO);
+                osier::yield_now();
                 *counter = before + 1;
                 inside.store(false, Ordering::SeqCst);
             }
@@ -260,7 +259,7 @@ fn a_holder_that_unwinds_unlocks_and_poisons_nothing() {
         let cancelled = osier::spawn(move || {
             let mut guard = theirs.lock();
             *guard += 1;
-            osier::sleep(LONG);
+            forever();
         });
         while mutex.try_lock().is_some() {
             osier::yield_now();
@@ -284,7 +283,7 @@ fn a_destructor_of_an_unwinding_fiber_may_lock() {
         let count = Count(Arc::clone(&mutex));
         let handle = osier::spawn_local(move || {
             let _count = count;
-            osier::sleep(LONG);
+            forever();
         });
         osier::yield_now();
         let guard = mutex.lock();
@@ -345,7 +344,7 @@ fn readers_never_see_what_a_writer_has_half_done() {
                     0 => {
                         let mut value = lock.write();
                         let before = std::mem::replace(&mut *value, -1);
-                        osier::sleep(Duration::ZERO);
+                        osier::yield_now();
                         *value = before + 1;
                     }
                     _ => assert!(*lock.read() >= 0),
@@ -395,7 +394,7 @@ fn a_semaphore_lets_in_as_many_as_it_has_permits() {
             for _ in 0..20 {
                 let _permit = semaphore.acquire();
                 enter();
-                osier::sleep(Duration::ZERO);
+                osier::yield_now();
                 inside.fetch_sub(1, Ordering::SeqCst);
             }
         },

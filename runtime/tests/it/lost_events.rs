@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::given::settle;
+use crate::given::{others_wait, settle, timeless};
 use osier::Runtime;
 use osier::net::{TcpListener, TcpStream, UnixStream};
 use rustix::net::{
@@ -22,7 +22,7 @@ const GENEROUS: Duration = Duration::from_secs(30);
 
 fn each(body: impl Fn() + Send + Sync + Copy) {
     for workers in [1, 2] {
-        let runtime = Runtime::builder().workers(workers).build().unwrap();
+        let runtime = timeless(workers);
         let done = runtime.run(|| osier::timeout(GENEROUS, body));
         assert!(done.is_ok(), "a hang, with {workers} workers");
     }
@@ -84,7 +84,7 @@ fn data_and_end_while_the_reader_sleeps() {
         client.write_all(b"last words").unwrap();
         drop(client);
         // The poller is looked at meanwhile.
-        osier::sleep(Duration::from_millis(5));
+        settle();
         let mut text = String::new();
         server.read_to_string(&mut text).unwrap();
         assert_eq!(text, "last words");
@@ -102,7 +102,7 @@ fn an_urgent_mark_in_the_middle() {
             rustix::net::send(client.as_fd(), b"!", SendFlags::OOB).unwrap();
             client.write_all(b"after").unwrap();
             if pause {
-                osier::sleep(Duration::from_millis(5));
+                settle();
             }
             let mut got = Vec::new();
             while got.len() < 11 {
@@ -117,7 +117,7 @@ fn an_urgent_mark_in_the_middle() {
                 let mut buf = [0; 4];
                 server.read_exact(&mut buf).map(|()| buf)
             });
-            osier::sleep(Duration::from_millis(2));
+            settle();
             client.write_all(b"more").unwrap();
             assert_eq!(&more.join().unwrap().unwrap(), b"more");
         }
@@ -133,14 +133,14 @@ fn an_urgent_byte_alone_does_not_keep_a_reader_busy() {
             let mut buf = [0; 4];
             server.read_exact(&mut buf).map(|()| buf)
         });
-        osier::sleep(Duration::from_millis(5));
+        others_wait();
         rustix::net::send(client.as_fd(), b"!", SendFlags::OOB).unwrap();
-        osier::sleep(Duration::from_millis(5));
         (client, reader)
     });
     // A poller may tell of it more than once, but not as long as it is there.
     let events = || runtime.metrics().workers[0].events;
     let before = events();
+    // Real time: a poller that repeats itself has to have its chance.
     thread::sleep(Duration::from_millis(100));
     let more = events() - before;
     assert!(more < 20, "{more} events");
@@ -162,7 +162,7 @@ fn who_peeks_behind_an_urgent_byte_gets_what_comes() {
             server.peek(&mut buf).map(|count| (count > 0).then_some(server))
         });
         // A driver that has nothing but levels looks again and again now; others run in between.
-        osier::sleep(Duration::from_millis(10));
+        settle();
         client.write_all(b"more").unwrap();
         let mut server = peek.join().unwrap().unwrap().expect("bytes, not the end");
         let mut buf = [0; 4];
@@ -197,7 +197,7 @@ fn a_unix_stream_with_a_passed_descriptor() {
             }
             (got, theirs)
         });
-        osier::sleep(Duration::from_millis(5));
+        settle();
         (&ours).write_all(b"one").unwrap();
         pass(&ours, b"two", &passed);
         (&ours).write_all(b"six").unwrap();
@@ -222,7 +222,7 @@ fn a_unix_stream_with_a_passed_descriptor() {
                 .collect();
             (got.bytes, fds)
         });
-        osier::sleep(Duration::from_millis(5));
+        settle();
         let (reader, mut writer) = io::pipe().unwrap();
         pass(&ours, b"fd", &reader.into());
         let (bytes, mut fds) = receiving.join().unwrap();
@@ -331,7 +331,7 @@ fn both_directions_wait_and_move() {
             let mut byte = [0];
             (&*theirs).read_exact(&mut byte).map(|()| byte[0])
         });
-        osier::sleep(Duration::from_millis(10));
+        settle();
         (&*client).write_all(b"!").unwrap();
         assert_eq!(reading.join().unwrap().unwrap(), b'!');
         let count = io::copy(&mut (&*client).take(BYTES as u64), &mut io::sink()).unwrap();
@@ -346,7 +346,7 @@ fn a_reset_while_the_fiber_waits_elsewhere() {
         let (client, mut server) = pair();
         register(&server);
         let sleeping = osier::spawn(move || {
-            osier::sleep(Duration::from_millis(20));
+            settle();
             server.read(&mut [0; 8])
         });
         client.set_linger(Some(Duration::ZERO)).unwrap();
@@ -364,7 +364,7 @@ fn bytes_that_come_while_the_fiber_is_busy_stay_known() {
             client.write_all(&[round]).unwrap();
             if round % 2 == 0 {
                 // The edge is taken while this fiber does something else.
-                osier::sleep(Duration::from_millis(1));
+                settle();
             }
             let mut buf = [0; 16];
             assert_eq!(server.read(&mut buf).unwrap(), 1);

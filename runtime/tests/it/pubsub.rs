@@ -170,7 +170,7 @@ fn a_poller_of_ours_waits_for_the_descriptor_too() {
         let topic = Topic::new();
         let mut subscriber = topic.subscribe(8, Policy::DropOldest).with_fd().unwrap();
         let publisher = osier::spawn(move || {
-            osier::sleep(Duration::from_millis(2));
+            crate::given::others_wait();
             topic.publish(7)
         });
         osier::io::readable(&subscriber, None).unwrap();

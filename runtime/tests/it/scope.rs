@@ -5,10 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::given::{on, settle, timeless};
+use crate::given::{forever, on, settle, timeless};
 use osier::{Cancelled, fiber};
-
-const LONG: Duration = Duration::from_secs(3600);
 
 /// A panic's payload that panics again when it is dropped.
 struct Bomb;
@@ -56,7 +54,7 @@ fn a_scope_cancels_its_children_when_its_body_unwinds() {
                 for _ in 0..5 {
                     s.spawn(|| {
                         let _count = Count(&ended);
-                        osier::sleep(LONG);
+                        forever();
                     });
                 }
                 settle();
@@ -74,10 +72,10 @@ fn cancelling_a_fiber_in_a_scope_cancels_the_scopes_children() {
         for body_sleeps in [true, false] {
             let parent = osier::spawn(move || {
                 osier::scope(|s| {
-                    s.spawn(|| osier::sleep(LONG));
-                    s.spawn_local(|| osier::sleep(LONG));
+                    s.spawn(forever);
+                    s.spawn_local(forever);
                     if body_sleeps {
-                        osier::sleep(LONG);
+                        forever();
                     }
                 })
             });

@@ -167,7 +167,7 @@ fn hang_ups_and_errors_are_values() {
         };
         assert_eq!(kind, io::ErrorKind::NotFound);
 
-        let cancelled = osier::spawn(|| osier::sleep(LONG));
+        let cancelled = osier::spawn(crate::given::forever);
         cancelled.cancel();
         let payload = select! { outcome = cancelled => outcome.unwrap_err(), _ = pending::<()>() => Box::new(()) };
         assert!(Cancelled::is_payload(&*payload));
@@ -558,8 +558,9 @@ fn twelve_arms() {
 #[test]
 fn a_plain_thread_blocks_in_it() {
     let (sender, mut receiver) = mpsc::unbounded_channel();
+    let waits = testkit::ThreadWatch::current();
     let other = thread::spawn(move || {
-        thread::sleep(SHORT);
+        waits.until_asleep();
         sender.send(8).unwrap();
         sender
     });

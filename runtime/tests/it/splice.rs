@@ -59,6 +59,7 @@ fn many_fibers_of_one_worker_carry_at_once_and_every_byte_arrives_where_it_belon
                         let mut piece = vec![0; 50_000];
                         while arrived.len() < LENGTH {
                             if seed % 2 == 0 {
+                                // A reader slower than its writer: the pipe in between fills.
                                 osier::sleep(Duration::from_millis(1));
                             }
                             let count = sink.read(&mut piece).unwrap();

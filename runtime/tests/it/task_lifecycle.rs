@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::given::on;
 use osier::future::yield_now;
@@ -16,13 +16,9 @@ use osier::{Cancelled, Runtime, Task, block_on, spawn_future, spawn_future_local
 const GENEROUS: Duration = Duration::from_secs(20);
 
 fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + GENEROUS;
-    while !condition() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        match osier::fiber::current() {
-            Some(_) => osier::sleep(Duration::from_millis(1)),
-            None => thread::sleep(Duration::from_millis(1)),
-        }
+    match osier::fiber::current() {
+        Some(_) => crate::given::until(condition),
+        None => testkit::eventually(what, condition),
     }
 }
 
@@ -300,6 +296,7 @@ fn a_detached_task_that_nobody_can_wake_is_kept_until_the_runtime_ends() {
     drop(runtime.spawn_future(future));
     eventually("a poll", || seen.polls() == 1);
     seen.wakers.lock().unwrap().clear();
+    // A drop too early has its chance.
     thread::sleep(Duration::from_millis(5));
     assert_eq!(seen.drops(), 0);
     drop(runtime);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Poll, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::given::{on, settle, timeless};
 use osier::future::yield_now;
@@ -24,11 +24,7 @@ impl Drop for Count {
 }
 
 fn eventually(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "it never came");
-        thread::sleep(Duration::from_millis(1));
-    }
+    testkit::eventually("the condition", condition);
 }
 
 #[test]
@@ -157,6 +153,7 @@ fn the_end_of_a_runtime_drops_every_task_on_a_worker() {
 #[test]
 fn a_blocking_call_inside_a_future_fails_instead_of_stopping_the_worker() {
     on(1).run(|| {
+        // The call that fails.
         let task = spawn_future(async { osier::sleep(Duration::from_secs(60)) });
         let payload = task.join().unwrap_err();
         let text = payload.downcast_ref::<String>().unwrap();
@@ -211,11 +208,12 @@ fn a_local_task_is_woken_from_other_threads() {
     on(1).run(|| {
         let (give, waker) = mpsc::channel::<Waker>();
         let set = Arc::new(AtomicBool::new(false));
+        let waits = testkit::ThreadWatch::current();
         let other = thread::spawn({
             let set = Arc::clone(&set);
             move || {
                 let waker = waker.recv().unwrap();
-                thread::sleep(Duration::from_millis(10));
+                waits.until_asleep();
                 set.store(true, Ordering::SeqCst);
                 waker.wake();
             }
@@ -299,6 +297,7 @@ fn fibers_go_on_beside_tasks_that_never_rest() {
             for _ in 0..100 {
                 osier::yield_now();
             }
+            // A timer of the machine comes in spite of the tasks.
             osier::sleep(Duration::from_millis(10));
             "done"
         });

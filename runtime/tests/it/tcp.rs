@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::given::{on, settle, timeless};
+use crate::given::{fibers_wait, on, pass, settle, timeless};
 use osier::Runtime;
 use osier::net::{SocketAddr, TcpListener, TcpStream};
+use testkit::ThreadWatch;
 
 /// A wait that ends by itself only when something is broken.
 const GENEROUS: Duration = Duration::from_secs(30);
@@ -268,9 +269,10 @@ fn a_stream_outlives_its_runtime() {
     });
     for _ in 0..3 {
         on(1).run(|| {
+            let waits = ThreadWatch::current();
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    thread::sleep(Duration::from_millis(20));
+                    waits.until_asleep();
                     (&client).write_all(b"!").unwrap();
                 });
                 server.set_read_timeout(Some(GENEROUS)).unwrap();
@@ -293,7 +295,7 @@ fn one_stream_is_used_by_two_runtimes() {
         let mut byte = [0];
         (&*theirs).read_exact(&mut byte).map(|()| byte[0])
     });
-    thread::sleep(Duration::from_millis(10));
+    fibers_wait(&two);
     one.run(|| {
         // Takes the read side over, and goes away with it.
         let read = osier::timeout(Duration::from_millis(5), || (&*server).read(&mut [0]));
@@ -307,11 +309,13 @@ fn one_stream_is_used_by_two_runtimes() {
 #[test]
 fn a_plain_thread_blocks() {
     let (mut client, mut server) = pair();
+    let (tell, told) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
+        tell.send(ThreadWatch::current()).unwrap();
         let mut text = String::new();
         server.read_to_string(&mut text).map(|_| text)
     });
-    thread::sleep(Duration::from_millis(10));
+    told.recv().unwrap().until_asleep();
     client.write_all(b"hello").unwrap();
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), "hello");
@@ -439,12 +443,12 @@ fn an_end_that_comes_while_the_fiber_is_elsewhere_is_found() {
         let reading = osier::spawn(move || {
             // Registered, and then asleep when the end comes.
             server.read_exact(&mut [0]).unwrap();
-            osier::sleep(Duration::from_millis(30));
+            pass(Duration::from_millis(30));
             server.read(&mut [0; 8])
         });
-        osier::sleep(Duration::from_millis(5));
+        settle();
         client.write_all(b"x").unwrap();
-        osier::sleep(Duration::from_millis(5));
+        settle();
         drop(client);
         assert_eq!(reading.join().unwrap().unwrap(), 0);
     });
@@ -649,7 +653,7 @@ fn std_types_and_back() {
             server.read_exact(&mut [0; 3]).unwrap();
             server
         });
-        osier::sleep(Duration::from_millis(5));
+        osier::yield_now();
         plain.write_all(b"abc").unwrap();
         let mut server = reading.join().unwrap();
 
@@ -771,6 +775,7 @@ fn an_io_loop_that_never_blocks_lets_others_run() {
                 server.read_exact(&mut buf).unwrap();
             }
         });
+        // A timer of the machine comes in spite of the loop.
         osier::sleep(Duration::from_millis(5));
         stop.store(1, Ordering::Relaxed);
         busy.join().unwrap();

@@ -85,6 +85,7 @@ fn sleeps_of_any_length_are_never_early() {
     let blocking = move || {
         for length in lengths {
             let begin = Instant::now();
+            // Never early, on the machine's clock.
             osier::sleep(length);
             assert!(begin.elapsed() >= length, "{length:?} after {:?}", begin.elapsed());
         }

@@ -143,7 +143,7 @@ fn a_worker_has_been_told_whether_there_is_something_to_read() {
             let start = Instant::now();
             while ours.seen_readable() == Some(false) {
                 assert!(start.elapsed() < GENEROUS);
-                osier::sleep(Duration::from_millis(1));
+                osier::yield_now();
             }
             assert_eq!(ours.seen_readable(), Some(true));
         };
@@ -192,7 +192,7 @@ fn std_types_and_back() {
     let theirs = on(1).run(move || {
         let mut ours = UnixStream::from(theirs);
         let reading = osier::spawn(move || ours.read_exact(&mut [0; 2]).map(|()| ours));
-        osier::sleep(Duration::from_millis(5));
+        osier::yield_now();
         other.write_all(b"ab").unwrap();
         let ours = reading.join().unwrap().unwrap();
         (plain::UnixStream::from(ours), other)
@@ -259,7 +259,7 @@ fn a_datagram_waits_for_room_at_a_receiver_that_it_is_not_connected_to() {
             }
             std::io::Result::Ok(())
         });
-        osier::sleep(Duration::from_millis(20));
+        crate::given::others_wait();
         receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         for n in 0..2000u32 {
             let mut buf = [0; 4];

@@ -126,11 +126,11 @@ fn any_of_nothing_panics() {
 
 #[test]
 fn any_in_a_future() {
-    on(1).run(|| {
+    crate::given::timeless(1).run(|| {
         let handles: Vec<_> = [30, 5]
             .map(|ms| {
                 osier::spawn_local(move || {
-                    osier::sleep(Duration::from_millis(ms));
+                    crate::given::pass(Duration::from_millis(ms));
                     ms
                 })
             })
@@ -209,6 +209,7 @@ fn join_waits_at_once_and_gives_a_tuple() {
         let start = Instant::now();
         let wait = Duration::from_millis(50);
         let fiber = osier::spawn(move || {
+            // Fibers, futures and timers wait at the same time.
             osier::sleep(wait);
             "fiber"
         });
@@ -274,8 +275,9 @@ fn join_in_a_future_and_on_a_plain_thread() {
     let both = is_send(osier::join_async!(async { 1 }, async { "one" }));
     assert_eq!(osier::block_on(both), (1, "one"));
     let (sender, receiver) = oneshot::channel();
+    let waits = testkit::ThreadWatch::current();
     let other = thread::spawn(move || {
-        thread::sleep(SHORT);
+        waits.until_asleep();
         sender.send(3)
     });
     assert_eq!(osier::join!(receiver, ready(())), (Ok(3), ()));
