@@ -38,7 +38,7 @@ const MAX_KEY: usize = 1024;
 const ALLOW: &str = "GET, HEAD, OPTIONS";
 
 /// The result of looking up a path.
-enum Answer {
+enum Lookup {
     Resource(Arc<Resource>),
     Listing(String, Form),
     /// A redirect to the path with a slash at its end.
@@ -74,20 +74,20 @@ impl Files {
         let prefix = options.strip.as_deref().unwrap_or_else(|| request.mount_point());
         let response = match request.method() {
             "GET" | "HEAD" => {
-                let answer = match below(request.path(), prefix) {
-                    Err(_) => Ok(Answer::Malformed),
-                    Ok(None) => Ok(Answer::Missing),
+                let lookup = match below(request.path(), prefix) {
+                    Err(_) => Ok(Lookup::Malformed),
+                    Ok(None) => Ok(Lookup::Missing),
                     // A redirect to the prefix with a slash. Without it, relative links on the page
                     // would lead outside the prefix.
-                    Ok(Some("")) if !prefix.is_empty() => Ok(Answer::Redirect("/".into())),
+                    Ok(Some("")) if !prefix.is_empty() => Ok(Lookup::Redirect("/".into())),
                     Ok(Some(path)) => match locate(site, Wanted::Path(path), request) {
-                        Ok(Answer::Missing) if options.spa && wants_page(request, path) => {
+                        Ok(Lookup::Missing) if options.spa && wants_page(request, path) => {
                             locate(site, Wanted::Path("/"), request)
                         }
-                        answer => answer,
+                        lookup => lookup,
                     },
                 };
-                respond(site, answer, prefix, request)
+                respond(site, lookup, prefix, request)
             }
             "OPTIONS" => Response::new(StatusCode::NO_CONTENT).header("allow", ALLOW),
             _ => Response::plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", ALLOW),
@@ -129,8 +129,8 @@ impl Files {
 /// May suspend, as [`Files::answer`].
 fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status: StatusCode) -> Response {
     let response = match locate(site, Wanted::Name(name), request) {
-        Ok(Answer::Resource(resource)) => represent(site, &resource, request, status),
-        Ok(Answer::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
+        Ok(Lookup::Resource(resource)) => represent(site, &resource, request, status),
+        Ok(Lookup::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
         Ok(_) => Response::plain(StatusCode::NOT_FOUND),
         Err(error) => failure(error),
     };
@@ -143,18 +143,18 @@ fn with_headers(site: &Site, response: Response) -> Response {
     headers.fold(response, |response, (name, value)| response.header(name, value))
 }
 
-/// Turns the answer to the path of `request` into a response.
-fn respond(site: &Site, answer: io::Result<Answer>, prefix: &str, request: &Request<'_>) -> Response {
-    match answer {
-        Ok(Answer::Resource(resource)) => represent(site, &resource, request, StatusCode::OK),
-        Ok(Answer::Listing(page, form)) => Response::new(StatusCode::OK)
+/// Makes the response from the file or folder that the path of `request` names.
+fn respond(site: &Site, lookup: io::Result<Lookup>, prefix: &str, request: &Request<'_>) -> Response {
+    match lookup {
+        Ok(Lookup::Resource(resource)) => represent(site, &resource, request, StatusCode::OK),
+        Ok(Lookup::Listing(page, form)) => Response::new(StatusCode::OK)
             .content_type(match form {
                 Form::Html => "text/html; charset=utf-8",
                 Form::Json => "application/json",
             })
             .header("vary", "accept")
             .body(page),
-        Ok(Answer::Redirect(below)) => {
+        Ok(Lookup::Redirect(below)) => {
             let mut location = format!("{prefix}{below}");
             if let Some(query) = request.query() {
                 location.push('?');
@@ -162,9 +162,9 @@ fn respond(site: &Site, answer: io::Result<Answer>, prefix: &str, request: &Requ
             }
             Response::redirect(StatusCode::MOVED_PERMANENTLY, &location)
         }
-        Ok(Answer::Malformed) => Response::plain(StatusCode::BAD_REQUEST),
-        Ok(Answer::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
-        Ok(Answer::Missing) => Response::plain(StatusCode::NOT_FOUND),
+        Ok(Lookup::Malformed) => Response::plain(StatusCode::BAD_REQUEST),
+        Ok(Lookup::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
+        Ok(Lookup::Missing) => Response::plain(StatusCode::NOT_FOUND),
         Err(error) => failure(error),
     }
 }
@@ -188,14 +188,14 @@ impl Wanted<'_> {
         }
     }
 
-    /// The file or folder that is meant, or the answer if the name can mean none.
-    fn target(&self, hidden: bool) -> Result<Target, Answer> {
+    /// Returns the file or folder that a name means, or the result for a name that can mean none.
+    fn target(&self, hidden: bool) -> Result<Target, Lookup> {
         match self {
             Wanted::Path(path) => Target::parse(path, hidden).map_err(|refusal| match refusal {
-                Refusal::Malformed => Answer::Malformed,
-                Refusal::Hidden => Answer::Missing,
+                Refusal::Malformed => Lookup::Malformed,
+                Refusal::Hidden => Lookup::Missing,
             }),
-            Wanted::Name(name) if name.contains(&0) => Err(Answer::Missing),
+            Wanted::Name(name) if name.contains(&0) => Err(Lookup::Missing),
             Wanted::Name(name) => Ok(Target {
                 name: name.to_vec(),
                 folder: false,
@@ -203,22 +203,22 @@ impl Wanted<'_> {
         }
     }
 
-    /// The page inside the binary that is meant.
-    fn page(&self, pages: &HashMap<String, Arc<Resource>>) -> Answer {
+    /// Returns the page inside the binary that this names.
+    fn page(&self, pages: &HashMap<String, Arc<Resource>>) -> Lookup {
         let page = match self {
             Wanted::Path(path) => match Path::parse(path) {
                 Ok(path) => pages.get(path.canonical()),
-                Err(_) => return Answer::Malformed,
+                Err(_) => return Lookup::Malformed,
             },
             Wanted::Name(name) => str::from_utf8(name).ok().and_then(|name| pages.get(name)),
         };
-        page.map_or(Answer::Missing, |page| Answer::Resource(Arc::clone(page)))
+        page.map_or(Lookup::Missing, |page| Lookup::Resource(Arc::clone(page)))
     }
 }
 
 /// Takes the cached entry of `wanted`, or asks the file system.
 #[inline]
-fn locate(site: &Arc<Site>, wanted: Wanted<'_>, request: &Request<'_>) -> io::Result<Answer> {
+fn locate(site: &Arc<Site>, wanted: Wanted<'_>, request: &Request<'_>) -> io::Result<Lookup> {
     if let Source::Embedded(pages) = &site.source {
         return Ok(wanted.page(pages));
     }
@@ -228,20 +228,20 @@ fn locate(site: &Arc<Site>, wanted: Wanted<'_>, request: &Request<'_>) -> io::Re
     });
     let previous = match known {
         Some((resource, checked)) if now.saturating_duration_since(checked) < FRESH => {
-            return Ok(Answer::Resource(resource));
+            return Ok(Lookup::Resource(resource));
         }
         stale => stale.map(|(resource, _)| resource),
     };
     let target = match wanted.target(site.options.hidden) {
         Ok(target) => target,
-        Err(answer) => return Ok(answer),
+        Err(lookup) => return Ok(lookup),
     };
     // The Accept field is read only when a listing is possible. Most requests are for files.
     let form = match site.options.listing && target.folder && wants_json(request) {
         true => Form::Json,
         false => Form::Html,
     };
-    let answer = match look(site, &target, form, Access::Cached, previous.as_ref()) {
+    let lookup = match look(site, &target, form, Access::Cached, previous.as_ref()) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             let site = Arc::clone(site);
             let work = move || look(&site, &target, form, Access::Blocking, previous.as_ref());
@@ -249,10 +249,10 @@ fn locate(site: &Arc<Site>, wanted: Wanted<'_>, request: &Request<'_>) -> io::Re
             // that it has begun.
             osier::shield(|| osier::unblock(work))
         }
-        answer => answer,
+        lookup => lookup,
     };
-    match &answer {
-        Ok(Answer::Resource(resource)) if key.len() <= MAX_KEY => {
+    match &lookup {
+        Ok(Lookup::Resource(resource)) if key.len() <= MAX_KEY => {
             let remembered = Remembered {
                 resource: resource.clone(),
                 checked: now,
@@ -264,7 +264,7 @@ fn locate(site: &Arc<Site>, wanted: Wanted<'_>, request: &Request<'_>) -> io::Re
             Some(())
         })),
     }
-    answer
+    lookup
 }
 
 /// Looks for `target` in the file system.
@@ -274,9 +274,9 @@ fn look(
     form: Form,
     access: Access,
     previous: Option<&Arc<Resource>>,
-) -> io::Result<Answer> {
+) -> io::Result<Lookup> {
     let (Source::Folder(root), options) = (&site.source, &site.options) else {
-        return Ok(Answer::Missing);
+        return Ok(Lookup::Missing);
     };
     let forms = Forms {
         siblings: options.precompressed,
@@ -284,9 +284,9 @@ fn look(
     };
     if !target.folder {
         return Ok(match load(root, &target.name, access, forms, previous) {
-            Ok(Loaded::Resource(resource)) => Answer::Resource(resource),
-            Ok(Loaded::Folder) => Answer::Redirect(target.folder_url()),
-            Ok(Loaded::Special) => Answer::Forbidden,
+            Ok(Loaded::Resource(resource)) => Lookup::Resource(resource),
+            Ok(Loaded::Folder) => Lookup::Redirect(target.folder_url()),
+            Ok(Loaded::Special) => Lookup::Forbidden,
             Err(error) => return refused(error),
         });
     }
@@ -299,31 +299,31 @@ fn look(
         index.truncate(folder);
         index.extend_from_slice(name.as_bytes());
         match load(root, &index, access, forms, previous) {
-            Ok(Loaded::Resource(resource)) => return Ok(Answer::Resource(resource)),
-            Ok(Loaded::Special) => return Ok(Answer::Forbidden),
+            Ok(Loaded::Resource(resource)) => return Ok(Lookup::Resource(resource)),
+            Ok(Loaded::Special) => return Ok(Lookup::Forbidden),
             Ok(Loaded::Folder) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return refused(error),
         }
     }
     if !options.listing {
-        return Ok(Answer::Missing);
+        return Ok(Lookup::Missing);
     }
     if access == Access::Cached {
         return Err(io::ErrorKind::WouldBlock.into());
     }
     Ok(match root.find(&target.name) {
-        Ok(Found::Folder(folder)) => Answer::Listing(listing::page(root, target, options.hidden, form, folder)?, form),
-        Ok(_) => Answer::Missing,
+        Ok(Found::Folder(folder)) => Lookup::Listing(listing::page(root, target, options.hidden, form, folder)?, form),
+        Ok(_) => Lookup::Missing,
         Err(error) => return refused(error),
     })
 }
 
 /// Turns the errors that have a response of their own into it.
-fn refused(error: io::Error) -> io::Result<Answer> {
+fn refused(error: io::Error) -> io::Result<Lookup> {
     match error.kind() {
-        io::ErrorKind::NotFound => Ok(Answer::Missing),
-        io::ErrorKind::PermissionDenied => Ok(Answer::Forbidden),
+        io::ErrorKind::NotFound => Ok(Lookup::Missing),
+        io::ErrorKind::PermissionDenied => Ok(Lookup::Forbidden),
         _ => Err(error),
     }
 }

@@ -181,7 +181,7 @@ impl std::fmt::Display for Escaped<'_> {
     }
 }
 
-/// A size for people to read; empty for a folder.
+/// A size for people to read. Empty for a folder.
 struct Size<'a>(&'a Entry);
 
 impl std::fmt::Display for Size<'_> {
