@@ -2,6 +2,7 @@
 #![no_main]
 
 #[path = "pieces.rs"]
+#[allow(dead_code)] // a decoder without limits
 mod pieces;
 
 use libfuzzer_sys::fuzz_target;
