@@ -1,12 +1,11 @@
-//! One request on one connection to the application: the opening out, its records in.
+//! One request on one connection to the application: it sends the opening records and reads the application's records.
 //!
-//! Made by the handler for each try, and moved into the response's body when that is streamed. Only one fiber reads; the body
-//! may go out on another meanwhile (`sender`), whose [`Progress`] tells how long to be patient.
+//! The handler makes one exchange for each attempt and moves it into the body of a streamed response. Only one fiber reads.
+//! Meanwhile another fiber may send the request body (`sender`); its [`Progress`] decides how long the reader waits.
 //!
-//! An exchange that has ended well gives its connection back; any other closes it, by which the application learns that
-//! nobody waits any more. FCGI_ABORT_REQUEST would say the same on a connection that goes on, which only an application that
-//! answers several requests at once reads meanwhile; php-fpm and its like look at the next record when they are done with this
-//! request, and so would keep the connection from everybody until then.
+//! An exchange that ends without an error gives its connection back. Any other closes the connection, and that is how the
+//! application learns that nobody waits for it. FCGI_ABORT_REQUEST would not do: php-fpm and similar servers read the next
+//! record only after the current request, so the connection would stay blocked until then.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -25,41 +24,42 @@ use super::stderr::Stderr;
 use crate::conn::buffers::{self, Size};
 use crate::upstream::Lease;
 
-/// How long the application may take.
+/// The time limits for the application.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// From the end of the request to the first byte of the answer.
+    /// The longest time from the end of the request to the first byte of the response.
     pub first_byte: Duration,
-    /// From one piece to the next, and for it to take the next piece of the request.
+    /// The longest time between two pieces of the response, and for the application to take the next piece of the request.
     pub between: Duration,
 }
 
-/// Why there is no answer, or no more of it.
+/// Why there is no response, or why it is incomplete.
 #[derive(Debug)]
 pub enum Failure {
-    /// The fiber's cancellation: the client is gone.
+    /// The fiber was cancelled, as the client is gone.
     Cancelled(io::Error),
-    /// The request's body: the client's fault.
+    /// The client did not send its body.
     Client(io::Error),
-    /// Ours.
+    /// The spooled body could not be read: a fault of this server.
     Spool(io::Error),
+    /// The application did not do this in time.
     TimedOut(&'static str),
-    /// The connection broke or ended; whether any of the answer had come.
-    Broken {
-        why: io::Error,
-        answered: bool,
-    },
+    /// The connection broke or ended. `answered`: some bytes of the response had arrived.
+    Broken { why: io::Error, answered: bool },
+    /// The records are malformed.
     Malformed(Malformed),
+    /// The head is malformed; a detail for the log.
     Head(cgi::Malformed, String),
-    /// It ended without a head; its status.
+    /// The application ended without a head, with this status.
     Nothing(u32),
+    /// The application has reported FCGI_OVERLOADED.
     Overloaded,
-    /// It does not do what every application does: protocol status.
+    /// The application refused the request with this protocol status.
     Unwilling(u8),
 }
 
 impl Failure {
-    /// What a gateway answers.
+    /// The status of the error response.
     pub fn status(&self) -> StatusCode {
         match self {
             Failure::Spool(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -77,37 +77,39 @@ impl fmt::Display for Failure {
             Failure::Client(why) => write!(f, "{why}"),
             Failure::Spool(why) => write!(f, "the request's body could not be kept: {why}"),
             Failure::TimedOut(what) => write!(f, "the application {what} in time"),
-            Failure::Broken { why, answered: false } => write!(f, "the connection ended before an answer: {why}"),
-            Failure::Broken { why, .. } => write!(f, "the connection ended inside the answer: {why}"),
+            Failure::Broken { why, answered: false } => write!(f, "the connection ended before the response: {why}"),
+            Failure::Broken { why, .. } => write!(f, "the connection ended inside the response: {why}"),
             Failure::Malformed(why) => write!(f, "the application sent {why}"),
             Failure::Head(why, detail) => write!(f, "{why}{detail}"),
-            Failure::Nothing(status) => write!(f, "the application ended without an answer, with status {status}"),
+            Failure::Nothing(status) => write!(f, "the application ended without a response, with status {status}"),
             Failure::Overloaded => f.write_str("the application says it is overloaded"),
             Failure::Unwilling(status) => write!(f, "the application refused the request, protocol status {status}"),
         }
     }
 }
 
-/// What the application says next.
+/// The next event from the application.
 pub enum Said {
-    /// A piece of its answer: a range of [`Exchange::bytes`].
+    /// A piece of the response: a range of [`Exchange::bytes`].
     Piece(Range<usize>),
-    /// It has ended, well.
+    /// The application has ended the request without an error.
     End,
 }
 
 pub struct Exchange {
-    /// Taken when this is dropped. The sender has another while it sends.
+    /// `Some` until the drop. The sending fiber holds a clone while it sends.
     lease: Option<Rc<Lease>>,
     decoder: Decoder,
     input: Box<[u8]>,
-    /// What of it has not been decoded.
+    /// The part of `input` that has not been decoded.
     unread: Range<usize>,
+    /// Some bytes of the response have arrived.
     answered: bool,
+    /// The application's status, once the application has ended the request.
     ended: Option<u32>,
     /// The request asks the application to leave the connection open.
     keep: bool,
-    /// The connection is at the beginning of another request.
+    /// The connection can carry another request.
     reusable: bool,
     patience: Patience,
     sending: Rc<Progress>,
@@ -115,7 +117,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// `keep`: the request asks the application to leave the connection open.
+    /// Makes the exchange of one attempt. `keep`: the request asks the application to leave the connection open.
     pub fn new(lease: Lease, keep: bool, patience: Patience, sending: Rc<Progress>, stderr: Stderr) -> Exchange {
         Exchange {
             lease: Some(Rc::new(lease)),
@@ -136,7 +138,11 @@ impl Exchange {
         self.lease.clone().expect("it is there until the drop")
     }
 
-    /// Sends `opening`; how much of it is out when that fails.
+    /// Sends `opening`.
+    ///
+    /// # Errors
+    ///
+    /// How many bytes have been sent, and the failure.
     pub fn open(&self, opening: &[u8]) -> Result<(), (usize, Failure)> {
         let lease = self.lease();
         let mut stream = lease.stream();
@@ -154,19 +160,19 @@ impl Exchange {
                 Err(why) => return Err((sent, self.broken(why))),
             }
         }
-        // The answer takes its time: the read is to wait for it at once. An error is met again by that read.
+        // The response takes a while, so the next read should wait at once. That read meets any error again.
         if !lease.is_reused() {
             let _ = stream.watch();
         }
         Ok(())
     }
 
-    /// The bytes that [`Said::Piece`] is a range of, until the next call of `next`.
+    /// The bytes of a [`Said::Piece`], valid until the next call of [`next`](Exchange::next).
     pub fn bytes(&self, piece: Range<usize>) -> &[u8] {
         &self.input[piece]
     }
 
-    /// What the application says next, without waiting for it: `None` when it has not come.
+    /// The next event among the received bytes; `None` if more bytes are needed.
     pub fn next_here(&mut self) -> Result<Option<Said>, Failure> {
         while self.ended.is_none() && !self.unread.is_empty() {
             let step = self
@@ -190,7 +196,11 @@ impl Exchange {
         Ok(self.ended.map(|_| Said::End))
     }
 
-    /// What the application says next.
+    /// The next event.
+    ///
+    /// # Suspends
+    ///
+    /// Until the application has sent it.
     pub fn next(&mut self) -> Result<Said, Failure> {
         loop {
             if let Some(said) = self.next_here()? {
@@ -211,24 +221,24 @@ impl Exchange {
         if app_status != 0 {
             self.stderr.say(format_args!("ended with status {app_status}"));
         }
-        // Padding to come, bytes of nobody, or a body that was not wanted: the next request would meet them.
+        // Padding to come, unexpected bytes and an unsent rest of the body would end up in the next request.
         let is_clean = self.decoder.is_done() && self.unread.is_empty() && self.sending.is_done();
         self.reusable = self.keep && is_clean;
         Ok(Said::End)
     }
 
-    /// How it ended, for an answer without a head.
+    /// The status that the application has ended with, or 0.
     pub fn app_status(&self) -> u32 {
         self.ended.unwrap_or(0)
     }
 
-    /// Reads more; all that has come is decoded.
+    /// Reads more bytes. All received bytes have been decoded before.
     fn fill(&mut self) -> Result<(), Failure> {
         debug_assert!(self.unread.is_empty());
         let lease = self.lease();
         let mut stream = lease.stream();
         loop {
-            // While the body is on its way nobody knows when the answer begins; the sender has limits of its own.
+            // The limit does not count while the body is being sent: the sender has its own limits.
             let limit = match self.answered {
                 true => self.patience.between,
                 false => self.patience.first_byte,
@@ -251,7 +261,7 @@ impl Exchange {
                     return Ok(());
                 }
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
-                // The body has been on its way, so the answer has all its time yet.
+                // The body was still being sent, so the time for the response begins now.
                 Err(why) if why.kind() == io::ErrorKind::TimedOut && !was_sent => {}
                 Err(why) if why.kind() == io::ErrorKind::TimedOut => {
                     let what = if self.answered {
@@ -274,9 +284,10 @@ impl Exchange {
         Failure::Broken { why, answered }
     }
 
-    /// Reads up to the end, of which nobody waits for: so that the application may end in peace, and the connection be kept.
+    /// Reads and discards the rest on another fiber, so that the application can finish and the connection can be kept. Stops
+    /// after `bytes` bytes or after `time`.
     pub fn drain_in_background(mut self, bytes: usize, time: Duration) {
-        // Mostly the end has come with the last piece.
+        // In most cases the end has arrived with the last piece.
         loop {
             match self.next_here() {
                 Ok(Some(Said::Piece(_))) => {}
@@ -284,7 +295,7 @@ impl Exchange {
                 Ok(None) => break,
             }
         }
-        // It may wait for a body that nobody sends any more.
+        // The application may wait for a body that is not sent any more.
         if !self.sending.is_done() {
             return;
         }
@@ -304,7 +315,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         buffers::give(mem::take(&mut self.input));
-        // The sender has been joined, so this is the only one.
+        // The sending fiber has been joined, so this is the only clone.
         if self.reusable
             && let Some(lease) = self.lease.take().and_then(Rc::into_inner)
         {

@@ -1,7 +1,8 @@
-//! Scripts that were there a moment ago, so that not every request asks the kernel, and what requests for them are told alike.
+//! The scripts that a worker has found in the last second, with the FastCGI parameters that all requests for one of them share.
 //!
-//! One table for each worker, for all handlers; asked and filled by the handler. Only scripts that exist are remembered: what
-//! does not exist is looked for each time, or strangers could fill the table with it, and a new script would not be seen.
+//! Each worker has one table for all handlers, keyed by the number of the handler and then by path. Only scripts that exist are
+//! remembered. A missing script is looked for each time: otherwise clients could fill the table, and a new script would stay
+//! unseen.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,37 +10,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long it is believed. A script that is gone by then is the application's to miss.
+/// How long an entry is valid. The application answers for a script that is removed meanwhile.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Of all handlers together. Beyond this many the table is emptied: what is asked for often is soon there again.
+/// The most entries of all handlers together. A full table is emptied: paths in frequent use soon return.
 const SCRIPTS: usize = 1024;
 
-/// Longer paths are looked for each time.
+/// The longest path that is remembered, in bytes.
 const PATH: usize = 512;
 
 thread_local! {
-    /// By the number of the handler, then by path.
+    /// The entries by the number of the handler, then by path.
     static FOUND: RefCell<HashMap<usize, HashMap<Box<str>, Entry>>> = RefCell::default();
 }
 
 struct Entry {
-    /// What [`of_script`](super::params::of_script) has made.
+    /// The result of [`of_script`](super::params::of_script).
     params: Arc<[u8]>,
     until: Instant,
 }
 
-/// What tells the scripts of one handler from those of others.
+/// The remembered scripts of one handler: its number in the table of every worker. A number is never reused.
 #[derive(Debug)]
-pub struct Seat(usize);
+pub struct Scripts(usize);
 
-impl Seat {
-    pub fn take() -> Seat {
+impl Scripts {
+    pub fn new() -> Scripts {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        Seat(NEXT.fetch_add(1, Ordering::Relaxed))
+        Scripts(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Of the script that `path` led to less than a second ago.
+    /// The parameters of the script that `path` led to less than a second ago.
     pub fn recall(&self, path: &str) -> Option<Arc<[u8]>> {
         if path.len() > PATH {
             return None;
@@ -74,11 +75,11 @@ mod tests {
 
     #[test]
     fn handlers_that_are_gone_leave_no_more_than_the_table_holds() {
-        // As every reload makes new ones.
+        // Every reload makes new handlers.
         for _ in 0..3 * SCRIPTS {
-            let seat = Seat::take();
-            seat.remember("/a.php", Arc::from(*b"x"));
-            assert_eq!(seat.recall("/a.php").as_deref(), Some(&b"x"[..]));
+            let scripts = Scripts::new();
+            scripts.remember("/a.php", Arc::from(*b"x"));
+            assert_eq!(scripts.recall("/a.php").as_deref(), Some(&b"x"[..]));
             assert!(FOUND.with_borrow(HashMap::len) <= SCRIPTS);
         }
     }

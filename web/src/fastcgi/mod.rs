@@ -1,4 +1,4 @@
-//! FastCGI: scripts of an application server (php-fpm and its like) as a handler.
+//! A handler that runs scripts on an application server (php-fpm and similar) over FastCGI.
 //!
 //! ```no_run
 //! use osier_web::fastcgi::{FastCgi, Options};
@@ -14,40 +14,50 @@
 //! # std::io::Result::Ok(())
 //! ```
 //!
-//! # What is answered when
+//! # Error responses
 //!
-//! | | status |
+//! | cause | status |
 //! |---|---|
-//! | the path has a control byte, a dot segment, a bad escape; two fields that become one variable | 400 |
-//! | no script there, and no [`otherwise`](FastCgi::otherwise) | 404 |
-//! | the client's body does not come, is malformed, or longer than the limit | 408, 400, 413 |
-//! | no connection; it ends before an answer; the answer is no FastCGI or CGI, or its head too long | 502 |
-//! | the application says it is overloaded; every backend is out or has all the requests it may have | 503 |
-//! | no connection, no first byte, no next byte in time | 504 |
+//! | the path has a control byte, a dot segment or a bad escape; two fields have the same variable name | 400 |
+//! | no script matches, and there is no [`otherwise`](FastCgi::otherwise) | 404 |
+//! | the client's body does not arrive, is malformed, or is longer than the limit | 408, 400, 413 |
+//! | connecting fails; the connection ends before the response; the response is not FastCGI or CGI, or its head is too long | 502 |
+//! | the application reports overload; every backend is down or at its request limit | 503 |
+//! | connecting, the first byte or the next byte takes too long | 504 |
 //!
-//! Each of the last three has a log line that says why, with the request's number. Once the head of a response is out, a failure
+//! Each of the last three is logged with its cause and the request id. Once the head of a response has been sent, a failure
 //! can only end the client's connection.
 //!
-//! A client that leaves ends its request: the connection to the application is closed, by which `php-fpm` and its like learn it when
-//! they next write. A kept one is not used again then. A script that is removed may be passed on for a second more, and is then the
-//! application's to miss, as one that is removed while it is asked for.
+//! When a client leaves, its request ends and the connection to the application is closed. `php-fpm` and similar servers notice
+//! that at their next write. Such a connection is not reused. The handler may pass on a removed script for one second more; the
+//! application then answers for the missing file.
 //!
-//! Files that the application names (`X-Sendfile`, `X-Accel-Redirect`) are answered as other files are: with validators, conditions
-//! and ranges, and by 404 where there is none.
+//! Files that the application names (`X-Sendfile`, `X-Accel-Redirect`) are sent as other files are, with validators, conditions
+//! and ranges. A name without a file gets 404.
 //!
 //! # Layout
 //!
-//! `script` finds the file and `found` remembers it, `params` says what it is told, `spool` keeps a body of unknown length, `sender` sends a body while
-//! `exchange` reads the records that come back, `answer` makes the response, `stderr` writes the log. Which backend, and whether over a
-//! kept connection, is [`upstream`](crate::upstream)'s. A connection has one request at a time: applications multiplex badly or
-//! not at all.
+//! | module | work |
+//! |---|---|
+//! | `script` | finds the script that a path means |
+//! | `found` | remembers the scripts found in the last second |
+//! | `params` | encodes the FastCGI parameters |
+//! | `spool` | keeps a request body of unknown length |
+//! | `sender` | sends the request body |
+//! | `exchange` | reads the records of the application |
+//! | `backend_response` | reads the head and the body out of these records |
+//! | `client_response` | makes the client's response |
+//! | `stderr` | logs the application's standard error |
+//!
+//! [`upstream`](crate::upstream) chooses the backend and keeps idle connections. A connection carries one request at a time:
+//! applications multiplex badly or not at all.
 
-mod answer;
+mod backend_response;
+mod client_response;
 mod exchange;
 mod found;
 mod options;
 mod params;
-mod respond;
 mod script;
 mod sender;
 mod spool;
@@ -62,9 +72,9 @@ use std::sync::Arc;
 use http::StatusCode;
 use osier_http::fastcgi;
 
-use self::answer::Answer;
+use self::backend_response::BackendResponse;
 use self::exchange::{Exchange, Failure, Patience};
-use self::found::Seat;
+use self::found::Scripts;
 pub use self::options::Options;
 use self::params::{Asked, Fields, Fixed};
 use self::script::{Found, Rules, Script, Wanted};
@@ -77,42 +87,43 @@ use crate::upstream::attempt::{Failed, Unanswered, is_idempotent};
 use crate::upstream::{Unavailable, Upstream};
 use crate::{Address, Handler, IntoResponse, Request, Response};
 
-/// A body of at most so many bytes goes out with the parameters, in one call.
+/// The longest body that is sent together with the parameters in one call, in bytes.
 const SMALL: u64 = 16 << 10;
 
-/// Room for what most requests open with; allocators have a little less than 1 KiB sooner than more.
+/// Initial capacity for the parameters of a request: enough for most, and a little below 1 KiB, a size that allocators serve fast.
 const OPENING: usize = 1000;
 
-/// How often one request may be redirected inside the server.
+/// The most redirects inside the server that one request may take.
 const REDIRECTS: usize = 5;
 
-/// How much of a request's method and target the log has.
+/// The longest part of a request's method, and of its target, that is logged, in bytes.
 const LABEL: usize = 200;
 
-/// Kept connections of a TCP backend, unless [`Options::keep`] says otherwise.
+/// Idle connections kept to each TCP backend unless [`Options::keep`] is set.
 const KEPT: usize = 8;
 
-/// Answers what is not a script.
+/// A handler for paths that lead to no script.
 type Otherwise = Box<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
 
-/// Answers by a file that the application names.
+/// A handler for paths that the application names.
 type Internal = Box<dyn Fn(&Request<'_>, &str) -> Response + Send + Sync>;
 
 /// A handler that lets an application server run the scripts of a folder.
 ///
-/// It belongs at [`Router::fallback`](crate::Router::fallback), or behind whatever decides which paths are the application's.
+/// Put it at [`Router::fallback`](crate::Router::fallback) or behind a route that selects the paths of the application.
 pub struct FastCgi {
-    seat: Seat,
+    scripts: Scripts,
     root: Arc<Root>,
-    /// The same, for files that the application names.
+    /// The files of the root, for `X-Sendfile`.
     files: Files,
-    /// Where that is for this server, as [`Fixed::root`] is for the application.
+    /// The root's path on this server. [`Fixed::root`] is its path in the application.
     local_root: Vec<u8>,
-    /// The same with every link followed, as PHP does for `__DIR__`.
+    /// The root's path on this server with all links resolved, as PHP's `__DIR__` has it.
     real_root: Vec<u8>,
+    /// The files of [`Options::internal_root`], for `X-Accel-Redirect`.
     internal_files: Files,
     rules: Rules,
-    /// As [`params::of_script`] makes it.
+    /// The parameters of [`Options::front`], encoded by [`params::of_script`].
     front: Option<Arc<[u8]>>,
     fixed: Fixed,
     hide: Vec<String>,
@@ -126,11 +137,11 @@ pub struct FastCgi {
 }
 
 impl FastCgi {
-    /// The scripts of `root`, run by the application server at `backend`.
+    /// Serves the scripts of `root` from the application server at `backend`, with default options.
     ///
     /// # Errors
     ///
-    /// As [`FastCgi::with`].
+    /// The errors of [`FastCgi::with`].
     ///
     /// # Blocks the thread
     ///
@@ -139,12 +150,15 @@ impl FastCgi {
         FastCgi::with(root, [backend], Options::default())
     }
 
-    /// The scripts of `root`, run by several application servers that see the same files. The one with the fewest requests is
-    /// chosen; one that has failed three times in a row is left alone for a while.
+    /// Serves the scripts of `root` from several application servers that see the same files.
+    ///
+    /// The backend with the fewest requests is chosen. A backend that has failed three times in a row gets no requests for a
+    /// while, unless it is the only one.
     ///
     /// # Errors
     ///
-    /// Those of `open(2)` for the roots; `InvalidInput` without a backend, with more than 64, and for options that cannot be.
+    /// The errors of `open(2)` for the roots. `InvalidInput` without a backend, with more than 64 backends, and for invalid
+    /// options.
     ///
     /// # Blocks the thread
     ///
@@ -157,7 +171,7 @@ impl FastCgi {
         let backends: Vec<Address> = backends.into_iter().collect();
         let is_local = backends.iter().any(|address| matches!(address, Address::Unix(_)));
         let keep = options.keep.unwrap_or(if is_local { 0 } else { KEPT });
-        // A backend that is the only one is never left alone: nobody else could answer.
+        // The only backend is never taken out: nobody else could answer.
         let failures = if backends.len() == 1 { u32::MAX } else { 3 };
         let mut upstream = Upstream::builder("fastcgi");
         if let Some(check) = options.check.clone() {
@@ -214,7 +228,7 @@ impl FastCgi {
             extra: options.params,
         };
         Ok(FastCgi {
-            seat: Seat::take(),
+            scripts: Scripts::new(),
             root: Arc::new(root),
             files,
             internal_files,
@@ -244,40 +258,48 @@ impl FastCgi {
         })
     }
 
-    /// Answers requests whose path leads to no script, instead of 404: with the files beside the scripts, for example.
+    /// Sets the handler for requests whose path leads to no script, instead of 404: one that sends the files beside the
+    /// scripts, for example.
     #[must_use]
     pub fn otherwise(mut self, handler: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static) -> Self {
         self.otherwise = Some(Box::new(handler));
         self
     }
 
-    /// Answers where the application says `X-Accel-Redirect` or redirects inside the server to what is no script: it is given
-    /// the request and the path. Of what the application has said the response gets Content-Type, Content-Disposition,
-    /// Cache-Control, Expires and cookies. Without it, files below [`Options::internal_root`] are sent, as
-    /// [`Files::answer_with`] sends them.
+    /// Sets the handler for paths that the application names: by `X-Accel-Redirect`, or by a redirect inside the server to a
+    /// path that leads to no script.
+    ///
+    /// The handler gets the request and the path. After `X-Accel-Redirect` its response also gets the application's
+    /// Content-Type, Content-Disposition, Cache-Control, Expires and cookies. Without this handler `X-Accel-Redirect` sends the
+    /// files below [`Options::internal_root`] as [`Files::answer_with`] does, and such a redirect is sent to the client.
     #[must_use]
     pub fn on_internal(mut self, handler: impl Fn(&Request<'_>, &str) -> Response + Send + Sync + 'static) -> Self {
         self.internal = Some(Box::new(handler));
         self
     }
 
-    /// A handler that gives [`FastCgi::answer`].
+    /// Turns this value into a handler that calls [`FastCgi::answer`].
     pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static {
         move |request| self.answer(request)
     }
 
-    /// The backends, and what has been counted of them.
+    /// The backends and their counters.
     pub fn upstream(&self) -> &Upstream {
         &self.upstream
     }
 
-    /// Answers `request` by the script that its path leads to. One that has been removed is noticed within a second.
+    /// Runs the script that the path of `request` leads to and returns its response. A removed script is noticed within a second.
     ///
     /// # Suspends
     ///
-    /// While a disk is asked, if it has to be, and until the application has written the head of its answer.
+    /// While the disk is read, if the kernel's cache is not enough, and until the application has written the head of its
+    /// response.
+    ///
+    /// # Cancellation
+    ///
+    /// The connection to the application is closed.
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
-        let script = match self.seat.recall(request.path()) {
+        let script = match self.scripts.recall(request.path()) {
             Some(script) => script,
             None => match self.locate(request) {
                 Ok(script) => script,
@@ -305,7 +327,7 @@ impl FastCgi {
                 Ok(Err(error)) => return Response::internal_error(error),
                 Ok(Ok(_)) | Err(_) => match &self.internal {
                     Some(internal) => return internal(request, &next),
-                    // Nobody here can answer in its place, so the client asks for it.
+                    // No handler here has this path, so the client is redirected.
                     None => return Response::redirect(StatusCode::FOUND, &next),
                 },
             };
@@ -327,7 +349,7 @@ impl FastCgi {
         )
     }
 
-    /// What requests for the path's script are told, or the answer where there is none.
+    /// The encoded parameters of the script that the path means, or the response where there is none.
     fn locate(&self, request: &mut Request<'_>) -> Result<Arc<[u8]>, Box<Response>> {
         let Ok(path) = Wanted::parse(request.path()) else {
             return Err(Response::plain(StatusCode::BAD_REQUEST).into());
@@ -335,7 +357,7 @@ impl FastCgi {
         match self.find(&path) {
             Ok(Found::Script(script)) => {
                 let params = params::of_script(&self.fixed, &script);
-                self.seat.remember(request.path(), params.clone());
+                self.scripts.remember(request.path(), params.clone());
                 Ok(params)
             }
             Ok(Found::FolderWithoutSlash) => {
@@ -345,7 +367,7 @@ impl FastCgi {
             }
             Ok(Found::Nothing) => match &self.front {
                 Some(front) if self.otherwise.is_none() || !self.is_file(&path) => Ok(front.clone()),
-                // One below a dotted folder is not run; shown as a file it would tell what it holds.
+                // A script below a dotted folder is not run. Sent as a file it would show its source.
                 _ if path.ends_like_a_script(&self.rules) && self.is_file(&path) => {
                     Err(Response::plain(StatusCode::NOT_FOUND).into())
                 }
@@ -362,7 +384,7 @@ impl FastCgi {
         }
     }
 
-    /// In the kernel's cache, which costs a system call or two, or else on the blocking pool.
+    /// Looks for the script in the kernel's cache (one or two system calls), and on the blocking pool if that is not enough.
     fn find(&self, path: &Wanted) -> io::Result<Found> {
         match path.find(&self.rules, |name| script::look(&self.root, name, true)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -373,7 +395,7 @@ impl FastCgi {
         }
     }
 
-    /// Whether the path leads to a file that is no script.
+    /// Whether the path leads to a file.
     fn is_file(&self, path: &Wanted) -> bool {
         let Some(name) = path.name() else { return false };
         let kind = match script::look(&self.root, &name, true) {
@@ -386,7 +408,8 @@ impl FastCgi {
         matches!(kind, Ok(script::Kind::File))
     }
 
-    /// The body, with its length: a small one or one of unknown length is read, any other is sent while it comes.
+    /// The request body with its length. A small body, and one of unknown length, is read first. Any other is sent while the
+    /// client sends it.
     fn body(&self, request: &mut Request<'_>) -> Result<Sender, Response> {
         let spooled = match request.body().announced() {
             Some(length) if length > SMALL => return Ok(Sender::new(Source::Client(length))),
@@ -401,7 +424,7 @@ impl FastCgi {
         }
     }
 
-    /// One request to the application, and a second try where that is safe.
+    /// Sends one request to the application, and sends it a second time where that is safe.
     fn run(&self, request: &mut Request<'_>, asked: &Asked<'_>, script: &[u8], mut body: Sender) -> Outcome {
         let fields = match Fields::of(request.headers()) {
             Ok(fields) => fields,
@@ -424,13 +447,13 @@ impl FastCgi {
                 Ok(()) => {
                     body.opened();
                     let limit = self.head_bytes;
-                    let read = || Answer::read(&mut exchange, limit);
+                    let read = || BackendResponse::read(&mut exchange, limit);
                     while_sending(&mut body, lease.stream(), request.body(), read).map_err(|failure| (false, failure))
                 }
-                // It may have answered and closed without reading: a record of that is worth more than our error.
+                // The application may have answered and closed without reading. Its records say more than our error.
                 Err((0, failure)) => Err((true, failure)),
                 Err((_, failure @ Failure::Broken { .. })) => {
-                    Answer::read(&mut exchange, self.head_bytes).map_err(|_| (false, failure))
+                    BackendResponse::read(&mut exchange, self.head_bytes).map_err(|_| (false, failure))
                 }
                 Err((_, failure)) => Err((false, failure)),
             };
@@ -438,7 +461,7 @@ impl FastCgi {
                 Ok(head) => {
                     lease.answered();
                     drop(lease);
-                    return Ok(Answer::new(exchange, head));
+                    return Ok(BackendResponse::new(exchange, head));
                 }
                 Err(failed) => failed,
             };
@@ -452,7 +475,7 @@ impl FastCgi {
             Err(Failed { failure, may_repeat })
         });
         match answered {
-            Ok(answer) => self.respond(request, answer, body),
+            Ok(backend) => self.respond(request, backend, body),
             Err(Unanswered::Unavailable(Unavailable::Cancelled(error))) => Outcome::Response(error.into_response()),
             Err(Unanswered::Unavailable(unavailable)) => {
                 Outcome::Response(self.fail(request, unavailable.status(), &unavailable))
@@ -461,7 +484,7 @@ impl FastCgi {
         }
     }
 
-    /// An answer that is ours, not the application's.
+    /// The error response for `failure`.
     fn refuse(&self, request: &mut Request<'_>, failure: Failure) -> Response {
         match failure {
             Failure::Cancelled(error) | Failure::Client(error) => error.into_response(),
@@ -475,14 +498,14 @@ impl FastCgi {
     }
 }
 
-/// What becomes of one run of a script.
+/// The result of one run of a script.
 enum Outcome {
     Response(Response),
-    /// To a path and query of this server, for which it is to answer itself.
+    /// A path and query of this server, to be served in place of the request's.
     Redirect(String),
 }
 
-/// Path and query of a target that may name a host before it.
+/// The path and query of a request target in origin or absolute form.
 fn origin_form(target: &str) -> &str {
     if target.starts_with('/') {
         return target;
@@ -499,8 +522,8 @@ fn stderr_of(request: &mut Request<'_>) -> Stderr {
     Stderr::new(request.body().worker().clone(), request.id(), what)
 }
 
-/// Files that the application names are its own business: no other forms of them are sent, and nothing is remembered, for it may
-/// have written them just now.
+/// Options for files that the application names. They are sent unchanged and not cached, as the application may have written
+/// them just now.
 fn as_they_are() -> files::Options {
     files::Options {
         precompressed: false,
@@ -515,7 +538,7 @@ fn as_they_are() -> files::Options {
     }
 }
 
-/// At most the first [`LABEL`] bytes.
+/// The first [`LABEL`] bytes of `text` at most.
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(LABEL)]
 }

@@ -1,4 +1,4 @@
-//! What a FastCGI handler can be told. Taken apart by [`FastCgi::with`](super::FastCgi::with).
+//! The options of a FastCGI handler.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,49 +7,51 @@ use osier_http::cgi;
 
 use crate::upstream::Check;
 
-/// How an application is asked.
+/// The options of [`FastCgi::with`](super::FastCgi::with).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// How names of scripts end. Only `.php` by default.
+    /// Suffixes of script names. Default: only `.php`.
     pub suffixes: Vec<String>,
-    /// Scripts tried, in this order, where the path means a folder. Only `index.php` by default.
+    /// Scripts to try, in this order, where the path means a folder. Default: only `index.php`.
     pub index: Vec<String>,
-    /// The script that answers where there is neither a script nor any other file: the front controller of an application
-    /// with paths of its own, `/index.php`. None by default.
+    /// The front controller: the script that runs where the path leads to no script and to no other file, `/index.php` for
+    /// example. Default: none.
     pub front: Option<String>,
-    /// The root as the application sees it, when that is elsewhere (a container, a chroot). The same by default.
+    /// The root as the application sees it, where that differs (a container, a chroot). Default: the root.
     pub application_root: Option<PathBuf>,
-    /// Where `X-Accel-Redirect` leads to. The root by default.
+    /// The folder of the files that `X-Accel-Redirect` names. Default: the root.
     pub internal_root: Option<PathBuf>,
-    /// Parameters besides the usual ones, or in place of them. None by default.
+    /// Parameters that are added to the usual ones or replace them. Default: none.
     pub params: Vec<(String, String)>,
-    /// SERVER_NAME, when it is not to be what the client calls it.
+    /// SERVER_NAME. Default: the host that the client names.
     pub server_name: Option<String>,
-    /// Clients come over TLS, which something in front takes off: `HTTPS=on`. Off by default.
+    /// Whether clients use TLS and a proxy in front of this server terminates it: the application gets `HTTPS=on`.
+    /// Default: false.
     pub https: bool,
-    /// Fields of answers that clients do not get, `X-Powered-By` for example. None by default.
+    /// Response fields that are not passed on to clients, `X-Powered-By` for example. Default: none.
     pub hide: Vec<String>,
-    /// How long connecting may take. 3 s.
+    /// The longest time to connect. Default: 3 s.
     pub connect: Duration,
-    /// How long the first byte of an answer may take, counted from the end of the request. 60 s.
+    /// The longest time from the end of the request to the first byte of the response. Default: 60 s.
     pub first_byte: Duration,
-    /// How long the next bytes of an answer may take, and the application to take the next bytes of a request. 60 s.
+    /// The longest time between two pieces of the response, and for the application to take the next bytes of the request.
+    /// Default: 60 s.
     pub between: Duration,
-    /// The longest head of an answer, in bytes. 64 KiB.
+    /// The longest head of a response, in bytes. Default: 64 KiB.
     pub head_bytes: usize,
-    /// How much of a body of unknown length is kept in memory, in bytes. 256 KiB.
+    /// The part of a body of unknown length that is kept in memory, in bytes. Default: 256 KiB.
     pub spool_memory: usize,
-    /// How long a body of unknown length may be, in bytes; the server's own limit counts besides. 1 GiB.
+    /// The longest body of unknown length, in bytes. The server's own limit also applies. Default: 1 GiB.
     pub spool_total: u64,
-    /// Where the rest of it is kept, in a file without a name. The system's folder for temporary files.
+    /// The folder of the unnamed file for the rest of such a body. Default: the system's folder for temporary files.
     pub spool_folder: PathBuf,
-    /// How many idle connections are kept to each backend. By default 8 for TCP and none where a backend is a Unix socket:
-    /// there connecting is cheap, and each kept connection holds a worker of php-fpm that could serve others.
+    /// The most idle connections to each backend. Default: 8 if all backends use TCP, and none if one is a Unix socket, where
+    /// connecting is cheap and an idle connection occupies a worker of php-fpm.
     pub keep: Option<usize>,
-    /// The most requests at one backend at a time; more are answered by 503. No bound by default.
+    /// The most in-flight requests at one backend; further requests get 503. Default: no limit.
     pub max_requests: Option<usize>,
-    /// Asks each backend by itself whether it is well, by a connection ([`Check::connect`]; one that asks over HTTP gets no
-    /// answer from an application server). By default only requests show it.
+    /// The active health check of each backend. Use [`Check::connect`]: an application server does not answer a check over HTTP.
+    /// Default: only failed requests take a backend out.
     pub check: Option<Check>,
 }
 

@@ -1,9 +1,9 @@
-//! What the application is told about a request: RFC 3875's meta-variables and those that PHP applications expect besides.
+//! The FastCGI parameters of a request: the meta-variables of RFC 3875 and those that PHP applications also expect.
 //!
-//! Filled by the handler once per try. A field becomes `HTTP_` and its name in capitals with `_` for `-`. Applications, PHP
-//! above all, have one name then for what HTTP has several for: `X-Real-IP`, `X_Real_IP`, `X.Real.IP`. Two such fields in one
-//! request are refused; one alone is left out unless it is spelled with `-`, so that nobody can smuggle in what a proxy in front
-//! takes out by its proper name.
+//! A header field becomes a variable: `HTTP_`, then its name in capitals with `_` for `-`. Several field names can give the same
+//! variable: `X-Real-IP`, `X_Real_IP` and, in PHP, `X.Real.IP`. A request with two such fields is refused. A single one is left
+//! out unless it is spelled with `-`: otherwise a client could smuggle in a field that a proxy in front removes by its proper
+//! name.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,8 +16,8 @@ use osier_http::fastcgi::{self, ParamsWriter};
 use crate::Request;
 use crate::fastcgi::script::Script;
 
-/// Fields of the connection, of the body (which arrives as CONTENT_*), and `Proxy`: as HTTP_PROXY it would send the
-/// application's own requests through whoever the client names (httpoxy, CVE-2016-5385).
+/// Fields that become no variable: hop-by-hop fields, those of the body (which become CONTENT_*), and `Proxy`. As HTTP_PROXY it
+/// would send the application's own requests through a proxy that the client chooses (httpoxy, CVE-2016-5385).
 const LEFT_OUT: [&str; 12] = [
     "connection",
     "content-length",
@@ -33,10 +33,10 @@ const LEFT_OUT: [&str; 12] = [
     "upgrade",
 ];
 
-/// What the variables of fields begin with.
+/// The beginning of a field's variable.
 const PREFIX: &[u8] = b"HTTP_";
 
-/// Two fields that the application could not tell apart: 400.
+/// Two fields with the same variable name. The status is 400.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Collision(pub String);
 
@@ -46,37 +46,39 @@ impl fmt::Display for Collision {
     }
 }
 
-/// Where things are for the application, and what it is told always.
+/// The parameters that are the same for every request of a handler.
 #[derive(Clone, Debug, Default)]
 pub struct Fixed {
     /// DOCUMENT_ROOT: the root as the application sees it, without a slash at the end.
     pub root: Vec<u8>,
-    /// SERVER_NAME, if not what the client calls it.
+    /// SERVER_NAME, if it is not the host that the client names.
     pub server_name: Option<String>,
-    /// Whether clients come over TLS, which something in front takes off.
+    /// Whether clients use TLS, terminated in front of this server.
     pub https: bool,
-    /// In place of what they would be otherwise.
+    /// Parameters that are added, or replace others of the same name.
     pub extra: Vec<(String, String)>,
 }
 
-/// What a redirect inside the server replaces, and otherwise comes from the request.
+/// The parts of the request line that a redirect inside the server replaces.
 #[derive(Clone, Debug)]
 pub struct Asked<'a> {
     pub method: &'a str,
-    /// REQUEST_URI: path and query as sent.
+    /// REQUEST_URI: the path and the query as the client sent them.
     pub uri: Cow<'a, str>,
     pub query: Cow<'a, str>,
 }
 
-/// A request's fields, those of one name as one: in the order of their first.
+/// The fields of a request. Fields of one name are joined, at the place of the first.
 pub struct Fields<'a>(Vec<(&'a str, Cow<'a, [u8]>)>);
 
 impl<'a> Fields<'a> {
+    /// Joins the fields of one name and leaves out those that become no variable.
+    ///
     /// # Errors
     ///
     /// [`Collision`].
     pub fn of(fields: impl Iterator<Item = (&'a str, &'a [u8])> + Clone) -> Result<Fields<'a>, Collision> {
-        // Usually there are none, and then nothing collides.
+        // Only a name with an unusual character can collide. Most requests have none.
         let odd: Vec<&str> = fields
             .clone()
             .map(|(name, _)| name)
@@ -115,7 +117,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whether the name maps to a variable that no other spelling maps to.
+/// Whether the name has only letters, digits and `-`. Two such names never have the same variable.
 fn is_plain(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
@@ -128,7 +130,7 @@ fn variable(name: &str) -> impl Iterator<Item = u8> + Clone {
     PREFIX.iter().copied().chain(name.bytes().map(fold))
 }
 
-/// What every request for a script is told alike, as parameters have it. With it goes what is said in place of others.
+/// The FastCGI parameters that are the same for every request to one script, encoded once. Contains [`Fixed::extra`].
 pub fn of_script(fixed: &Fixed, script: &Script) -> Arc<[u8]> {
     let mut pairs = Vec::with_capacity(512);
     let mut put = |name: &str, value: &[&[u8]]| {
@@ -162,7 +164,7 @@ pub fn of_script(fixed: &Fixed, script: &Script) -> Arc<[u8]> {
     pairs.into()
 }
 
-/// Writes everything; `of_script` is what [`of_script`] has made, `length` the body's.
+/// Writes all parameters. `of_script` is the result of [`of_script`], `length` the length of the body.
 pub fn write(
     output: &mut Vec<u8>,
     fixed: &Fixed,
@@ -181,7 +183,7 @@ pub fn write(
     params.put("QUERY_STRING", asked.query.as_bytes());
     params.put("CONTENT_TYPE", request.header("content-type").unwrap_or_default());
     match length {
-        // As every server has it; `0` makes some programs wait for it.
+        // Empty, as in other servers: some programs wait for a body of length `0`.
         0 if !has_body(asked.method) => params.put("CONTENT_LENGTH", b""),
         length => params.put("CONTENT_LENGTH", Text::new().number(length).bytes()),
     }
@@ -205,11 +207,11 @@ pub fn write(
             params.put("REMOTE_ADDR", Text::new().address(ip.to_canonical()).bytes());
             params.put("REMOTE_PORT", Text::new().number(request.peer().port().into()).bytes());
         }
-        // As nginx has it, so that applications know it; no address, which some rule of theirs might hold, and no port.
+        // The same as in nginx, so applications know it. An invented address could match a rule of the application.
         None => params.put("REMOTE_ADDR", b"unix:"),
     }
     for (name, value) in &fields.0 {
-        // RFC 9112 3.2.2: where the target names the host, the field means nothing.
+        // RFC 9112 3.2.2: where the target names the host, Host is ignored.
         match request.host() {
             Some(host) if name.eq_ignore_ascii_case("host") => params.field(name, host.as_bytes()),
             _ => params.field(name, value),
@@ -254,14 +256,14 @@ fn is_replaced(extra: &[(String, String)], name: &[u8]) -> bool {
     extra.iter().any(|(extra, _)| extra.as_bytes() == name)
 }
 
-/// A number or an address, as `Display` writes it, at a tenth of the cost: there are some in each request.
+/// A number or an address, written as `Display` writes it at a tenth of the cost. Each request has several.
 struct Text {
     bytes: [u8; Text::MAX],
     len: usize,
 }
 
 impl Text {
-    /// The longest: an IPv6 address that ends as IPv4 does.
+    /// The longest text: an IPv6 address that ends with an IPv4 address.
     const MAX: usize = 45;
 
     fn new() -> Text {
@@ -320,7 +322,7 @@ fn has_body(method: &str) -> bool {
     matches!(method, "POST" | "PUT" | "PATCH")
 }
 
-/// Without the port; an IPv6 address keeps its brackets.
+/// Removes the port from a host. An IPv6 address keeps its brackets.
 fn host_name(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

@@ -1,12 +1,13 @@
-//! Which script a path means, found by looking at the files: only files of the root are passed on.
+//! Finds the script that a path means, by looking at the files. Only scripts that exist below the root are run.
 //!
-//! The handler first reads the path ([`Wanted::parse`]), then looks below the root. The script is the first prefix of the path,
-//! segment by segment, that is a file and whose name ends like a script's; the rest is PATH_INFO. No longer prefix can be a
-//! script, for a file has nothing below it. So `/photo.jpg/x.php` is nothing, whatever its end looks like. Only a slash ends a
-//! name: an encoded slash and a backslash never do, and a segment that holds one names no file. In PATH_INFO, which CGI wants
-//! decoded, an encoded slash is a slash.
+//! The handler first reads the path ([`Wanted::parse`]), then looks below the root ([`Wanted::find`]). The script is the first
+//! prefix of the path, segment by segment, that is a file with a script's suffix. The rest of the path is PATH_INFO. No longer
+//! prefix can be a script, as nothing lies below a file: `/photo.jpg/x.php` is no script.
 //!
-//! Only what is beneath the root counts, links included, and no name that begins with a dot.
+//! Only a slash ends a name. An encoded slash and a backslash do not, and a segment that holds one names no file. In PATH_INFO,
+//! which CGI wants decoded, an encoded slash becomes a slash.
+//!
+//! A link must not lead out of the root, and a name that begins with a dot is never found.
 
 use std::borrow::Cow;
 use std::io;
@@ -16,7 +17,7 @@ use osier_http::percent_decode;
 
 use crate::files::root::Root;
 
-/// A path that was read, with nothing borrowed: a thread that may block looks for its script.
+/// A parsed path. It borrows nothing, so that it can go to a thread of the blocking pool.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     sent: Box<str>,
@@ -26,40 +27,40 @@ pub struct Wanted {
 
 #[derive(Clone, Debug)]
 struct Segment {
-    /// Decoded.
+    /// The decoded segment.
     data: Box<[u8]>,
-    /// Whether it can be the name of a file that is shown.
+    /// Whether the segment can name a file and does not begin with a dot.
     is_name: bool,
-    /// Where it ends in the canonical form.
+    /// The segment's end in the canonical form.
     end: usize,
 }
 
-/// What a path means.
+/// The meaning of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
     /// A script that exists.
     Script(Script),
-    /// A folder with an index, named without its last slash: its links would lead elsewhere.
+    /// A folder with an index, without the slash at the end. Relative links would lead elsewhere, so it needs a redirect.
     FolderWithoutSlash,
-    /// No script: something else, or nothing at all.
+    /// No script: the path means something else, or does not exist.
     Nothing,
 }
 
 /// A script that exists, and the rest of the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// Of the file, relative to the root: begins with `/`.
+    /// The file's name relative to the root, with a leading `/`.
     pub name: Vec<u8>,
-    /// Empty, or begins with `/`.
+    /// PATH_INFO: empty, or with a leading `/`.
     pub info: Vec<u8>,
 }
 
-/// What is looked for.
+/// The names of scripts.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// How the name of a script ends, dot included.
+    /// Suffixes of script names, including the dot.
     pub suffixes: Vec<String>,
-    /// Names tried in a folder.
+    /// Scripts to try in a folder.
     pub index: Vec<String>,
 }
 
@@ -85,7 +86,7 @@ impl Wanted {
         })
     }
 
-    /// The path with one slash between names and one at the end, encoded.
+    /// The encoded path with one slash between segments and one at the end.
     pub fn folder_url(&self) -> String {
         let mut url = String::from("/");
         for segment in &self.segments {
@@ -103,12 +104,12 @@ impl Wanted {
         Path::parse(&self.sent).ok()?.file_name().map(Cow::into_owned)
     }
 
-    /// Whether the last name is one that a script would have.
+    /// Whether the last segment has a script's suffix.
     pub fn ends_like_a_script(&self, rules: &Rules) -> bool {
         self.segments.last().is_some_and(|last| rules.is_of_script(&last.data))
     }
 
-    /// What follows the segment, decoded.
+    /// PATH_INFO after `segment`: the rest of the path, decoded.
     fn info_after(&self, segment: &Segment) -> Vec<u8> {
         let info = Path::parse(&self.sent).map(|path| &self.sent[path.sent_len(segment.end)..]);
         info.ok()
@@ -116,11 +117,11 @@ impl Wanted {
             .unwrap_or_default()
     }
 
-    /// Finds the script.
+    /// Finds the script. `look` returns what lies at a name below the root.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` when `look` says so; others as they come. What is not there is no error.
+    /// The errors of `look`, `WouldBlock` for example. A missing file is not an error.
     pub fn find(&self, rules: &Rules, look: impl Fn(&[u8]) -> io::Result<Kind>) -> io::Result<Found> {
         let mut name = Vec::new();
         for segment in &self.segments {
@@ -160,20 +161,24 @@ impl Wanted {
     }
 }
 
-/// What a name stands for.
+/// What lies at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     File,
     Folder,
-    /// Not there, not beneath the root, or neither of the two.
+    /// Missing, outside the root, or neither a file nor a folder.
     Nothing,
 }
 
-/// Looks beneath `root`.
+/// Looks at `name` below `root`.
 ///
 /// # Blocks the thread
 ///
-/// Unless `cached`: then it fails with `WouldBlock` where a disk might have to be asked.
+/// While the disk is read, unless `cached`.
+///
+/// # Errors
+///
+/// `WouldBlock` if `cached` and the disk might have to be read; other errors of the system call. A missing file is not an error.
 pub fn look(root: &Root, name: &[u8], cached: bool) -> io::Result<Kind> {
     let metadata = match cached {
         true => root.metadata_cached(name),

@@ -1,11 +1,11 @@
-//! The request's body on its way to the application, record by record, and what becomes of it while the answer comes.
+//! Sends the request body to the application, record by record, while the response is read.
 //!
-//! The handler's fiber reads the answer. [`while_sending`] lets a second fiber of the same worker send meanwhile, so that an
-//! application may answer before it has read everything, or a piece for a piece. When the reading is done first, that
-//! fiber is stopped between two calls: no byte is lost, and the next `while_sending` goes on with it (from the handler to the
-//! body of its response).
+//! The handler's fiber reads the response. In [`while_sending`] a second fiber of the same worker sends the body, so that an
+//! application may answer before it has read everything, or answer each piece. When reading ends first, the second fiber is
+//! stopped between two calls. No byte is lost, and the next `while_sending` continues: the first one belongs to the handler, the
+//! next one to the body of its response.
 //!
-//! A sender that cannot go on ends the connection to the application, which ends the reading; [`Progress`] says why.
+//! A sender that fails shuts the connection to the application down, which ends the reading. [`Progress`] has the reason.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
@@ -19,21 +19,21 @@ use super::spool::Spool;
 use crate::upstream::attempt;
 use crate::{RequestBody, Stream};
 
-/// What goes into one record: enough to make the calls few, little enough to lie in a connection's buffers as a whole.
+/// The most bytes in one record: enough for few calls, and few enough for a socket's send buffer.
 const RECORD: usize = 32 << 10;
 
-/// Where the body comes from.
+/// The source of the body.
 pub enum Source {
-    /// All of it is known.
+    /// The whole body, read before.
     Spool(Spool),
-    /// From the client, while it sends; so many bytes in all.
+    /// The client, which is still sending. The length of the whole body.
     Client(u64),
 }
 
-/// How sending goes, for the side that reads.
+/// The state of sending, for the side that reads.
 #[derive(Default)]
 pub struct Progress {
-    /// Everything has been sent.
+    /// The whole body has been sent, or the application reads no more.
     done: Cell<bool>,
     failed: RefCell<Option<Failed>>,
 }
@@ -60,12 +60,13 @@ impl Progress {
 
 pub struct Sender {
     source: Source,
-    /// Bytes of the body that have been put into records.
+    /// How many bytes of the body have been put into records.
     taken: u64,
-    /// A record of which `sent` bytes are out.
+    /// The current record.
     record: Vec<u8>,
+    /// How many bytes of `record` have been sent.
     sent: usize,
-    /// The last record is in `record`, or out.
+    /// The last record is in `record`, or has been sent.
     ended: bool,
     /// The opening holds the whole body.
     joined: bool,
@@ -96,7 +97,7 @@ impl Sender {
         self.progress.clone()
     }
 
-    /// For another connection; false when bytes of the client's are gone.
+    /// Starts again for another connection. Returns false if bytes of the client have been used up.
     pub fn begin_again(&mut self) -> bool {
         if matches!(self.source, Source::Client(_)) && self.taken > 0 {
             return false;
@@ -109,7 +110,7 @@ impl Sender {
         true
     }
 
-    /// Appends the whole body to `opening`, if it is in memory and at most `bound` bytes: one call then sends everything.
+    /// Appends the whole body to `opening` if it is spooled and has at most `bound` bytes. One call then sends everything.
     pub fn join(&mut self, opening: &mut Vec<u8>, bound: usize) -> io::Result<()> {
         let Source::Spool(spool) = &self.source else {
             return Ok(());
@@ -125,7 +126,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The opening that [`join`](Sender::join) has made the whole request is out.
+    /// Notes that the opening has been sent. After a [`join`](Sender::join) it was the whole request.
     pub fn opened(&self) {
         if self.is_done() {
             self.progress.done.set(true);
@@ -136,7 +137,7 @@ impl Sender {
         self.ended && self.sent == self.record.len()
     }
 
-    /// Sends what is left; ends early when cancelled.
+    /// Sends the rest of the body. Returns early when cancelled.
     fn run(&mut self, mut stream: &Stream, client: &mut RequestBody<'_>) {
         while !self.is_done() {
             let done = if self.sent < self.record.len() {
@@ -148,13 +149,13 @@ impl Sender {
                 Ok(()) => {}
                 Err(Stop::Paused) => return,
                 Err(Stop::Closed) => {
-                    // It may have answered all the same, and does not want the rest.
+                    // The application may have answered without reading the rest.
                     self.progress.done.set(true);
                     return;
                 }
                 Err(Stop::Failed(why)) => {
                     *self.progress.failed.borrow_mut() = Some(why);
-                    // Whoever reads learns of it by this end. An error means that it has ended already.
+                    // The end of the connection wakes the reader. An error means that the connection has ended already.
                     let _ = stream.shutdown(Shutdown::Both);
                     return;
                 }
@@ -177,7 +178,7 @@ impl Sender {
         }
     }
 
-    /// The next record.
+    /// Makes the next record.
     fn next(&mut self, client: &mut RequestBody<'_>) -> Result<(), Stop> {
         self.record.clear();
         self.sent = 0;
@@ -217,15 +218,16 @@ impl Sender {
     }
 }
 
+/// Why sending stops.
 enum Stop {
-    /// By the other side of `while_sending`.
+    /// The reader of [`while_sending`] is done.
     Paused,
     /// The application reads no more.
     Closed,
     Failed(Failed),
 }
 
-/// Appends a record of what `fill` appends, at most [`RECORD`] bytes; how many it was.
+/// Appends a record whose content `fill` appends, at most [`RECORD`] bytes. Returns the length of the content.
 fn record(to: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>) -> io::Result<usize>) -> io::Result<usize> {
     let at = to.len();
     to.extend_from_slice(&stdin_head(0));
@@ -235,11 +237,11 @@ fn record(to: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>) -> io::Result<usize>
     Ok(count)
 }
 
-/// Runs `read` on this fiber while what is left of the body goes out on another.
+/// Runs `read` on this fiber while another fiber sends the rest of the body.
 ///
 /// # Cancellation
 ///
-/// Stops both.
+/// Both fibers stop.
 pub fn while_sending<T>(
     sender: &mut Sender,
     stream: &Stream,
@@ -249,8 +251,8 @@ pub fn while_sending<T>(
     if sender.is_done() {
         return read();
     }
-    // An error is met again by whoever reads or writes next.
+    // The next read or write meets an error again.
     let _ = client.invite();
-    // A panic of the sending fiber is one of the scope; a cancellation is what was asked for.
+    // The scope passes on a panic of the sending fiber. Its cancellation is expected.
     attempt::while_sending(move || sender.run(stream, client), read).0
 }

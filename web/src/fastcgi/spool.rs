@@ -1,9 +1,9 @@
-//! A request's body kept until its length is known: in memory, then in a file that has no name any more.
+//! Keeps a request body until its length is known: first in memory, then in an unnamed file.
 //!
-//! Applications want CONTENT_LENGTH before the first byte; without it php-fpm's worker would wait for a body that the client
-//! sends whenever it likes. Filled by the handler from a chunked body, read by `sender`, which may begin again for a second
-//! try. The file is written and read on the blocking pool; its bytes are gone with its descriptor, whatever happens to the
-//! process.
+//! Applications need CONTENT_LENGTH before the first byte. Meanwhile no worker of php-fpm has to wait for a slow client. The
+//! handler fills the spool from a chunked body; `sender` reads it, once for each attempt.
+//!
+//! The file is written and read on the blocking pool. Its content vanishes with its descriptor, even if the process is killed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -11,17 +11,17 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How much goes to the file, or comes from it, at once.
+/// The most bytes written to the file in one call.
 const PIECE: usize = 128 << 10;
 
-/// How a body is kept.
+/// The limits and the folder of a spool.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Up to this many bytes stay in memory.
+    /// The first bytes of a body that stay in memory.
     pub memory: usize,
-    /// No body may be longer.
+    /// The longest body, in bytes.
     pub total: u64,
-    /// Where the file is made.
+    /// The folder of the file.
     pub folder: PathBuf,
 }
 
@@ -30,7 +30,7 @@ pub struct Limits {
 pub struct Spool {
     /// The body's first bytes.
     memory: Vec<u8>,
-    /// The others.
+    /// The rest of the body.
     file: Option<Arc<File>>,
     len: u64,
 }
@@ -38,15 +38,16 @@ pub struct Spool {
 /// Why a body could not be kept.
 #[derive(Debug)]
 pub enum Failed {
-    /// The client's part: see [`RequestBody`](crate::RequestBody).
+    /// The client did not send its body; see [`RequestBody`](crate::RequestBody).
     Client(io::Error),
+    /// The body is longer than [`Limits::total`].
     TooLong,
     /// The file could not be made or written.
     File(io::Error),
 }
 
 impl Spool {
-    /// A body that is in memory as a whole.
+    /// Makes a spool of a body that is in memory.
     pub fn in_memory(memory: Vec<u8>) -> Spool {
         Spool {
             len: memory.len() as u64,
@@ -59,7 +60,7 @@ impl Spool {
     ///
     /// # Suspends
     ///
-    /// While the client sends, and while the disk writes.
+    /// While the client sends, and while the file is written.
     pub fn fill(body: &mut dyn Read, limits: &Limits) -> Result<Spool, Failed> {
         let mut memory = Vec::new();
         let mut first = body.take(limits.memory as u64);
@@ -70,7 +71,7 @@ impl Spool {
         }
         let mut piece = vec![0; PIECE];
         while spool.len >= limits.memory as u64 {
-            // One byte more than there may be says that there are more.
+            // One byte more than the limit shows that the body is too long.
             let room = usize::try_from(limits.total - spool.len)
                 .unwrap_or(PIECE)
                 .saturating_add(1)
@@ -104,11 +105,11 @@ impl Spool {
         self.len
     }
 
-    /// Appends up to `count` bytes from `at` on to `to`; how many it was. Nothing at the end.
+    /// Appends up to `count` bytes, beginning at `at`, to `to`. Returns how many, 0 at the end.
     ///
     /// # Suspends
     ///
-    /// While the disk reads.
+    /// While the file is read.
     pub fn read_at(&self, at: u64, count: usize, to: &mut Vec<u8>) -> io::Result<usize> {
         if let Some(memory) = usize::try_from(at)
             .ok()
@@ -155,7 +156,7 @@ fn in_folder(folder: &Path, error: &io::Error) -> io::Error {
     )
 }
 
-/// A file that only its descriptor leads to.
+/// Makes a file in `folder` and removes its name.
 fn nameless(folder: &Path) -> io::Result<File> {
     let named = |error: io::Error| in_folder(folder, &error);
     loop {

@@ -1,6 +1,6 @@
-//! What an application writes to its standard error, as lines of the server's log that name the request.
+//! Logs what an application writes to its standard error, line by line, with the request's method, target and id.
 //!
-//! Fed by `exchange` in whatever pieces it comes. A request may fill so much of the log and no more.
+//! `exchange` adds pieces of any length. Each request may log at most 64 KiB; further bytes are counted.
 
 use std::fmt;
 use std::rc::Rc;
@@ -8,17 +8,18 @@ use std::rc::Rc;
 use crate::RequestId;
 use crate::conn::worker::Worker;
 
-/// A longer line is cut into several.
+/// The longest line, in bytes. A longer one is cut into several.
 const LINE: usize = 4 << 10;
 
-/// What one request may write. The rest is counted.
+/// The most bytes that one request may log.
 const TOTAL: usize = 64 << 10;
 
 pub struct Stderr {
     worker: Rc<Worker>,
     id: RequestId,
+    /// The method and the target, both cut.
     request: String,
-    /// Of the line whose end has not come.
+    /// The beginning of a line whose end has not arrived.
     line: Vec<u8>,
     written: usize,
     left_out: usize,
@@ -36,7 +37,7 @@ impl Stderr {
         }
     }
 
-    /// A line of ours about the request.
+    /// Logs a line of this server about the request.
     pub fn say(&self, what: fmt::Arguments<'_>) {
         let Stderr { id, request, .. } = self;
         self.worker.server.log(format_args!("fastcgi {request} [{id}]: {what}"));
@@ -64,7 +65,7 @@ impl Stderr {
         }
     }
 
-    /// No more will come.
+    /// Logs an unfinished line and the number of bytes that were left out.
     pub fn end(&mut self) {
         self.flush();
         if self.left_out > 0 {
@@ -85,14 +86,15 @@ impl Stderr {
     }
 }
 
-/// What broke off says so far what it said.
+/// A request that breaks off still logs its last line.
 impl Drop for Stderr {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// Text without control characters: a line of a script's must not look like several of the log, nor move a terminal's cursor.
+/// Text whose control characters, apart from tabs, are escaped. A script's line must not look like several lines of the log or
+/// move a terminal's cursor.
 struct Visible<'t>(&'t str);
 
 impl fmt::Display for Visible<'_> {

@@ -384,7 +384,7 @@ fn an_answer_that_breaks_off_is_an_error_wherever_it_breaks() {
         }
     }
     assert!(
-        site.logged("the connection ended before an answer") && site.logged("the connection ended inside the answer")
+        site.logged("the connection ended before the response") && site.logged("the connection ended inside the response")
     );
     cut.store(len, Ordering::SeqCst);
     assert_eq!(site.get("/a.php").text(), "hello");
@@ -397,7 +397,7 @@ fn what_is_no_answer_is_a_bad_gateway_and_the_log_says_why() {
     for (said, status, why) in [
         (b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), 502, "a record of version 72"),
         (record(END, 1, b"short", 0), 502, "an end of request of 5 bytes"),
-        (end(3, 0), 502, "without an answer, with status 3"),
+        (end(3, 0), 502, "without a response, with status 3"),
         (end(0, 1), 502, "protocol status 1"),
         (end(0, 2), 503, "overloaded"),
         (end(0, 3), 502, "protocol status 3"),

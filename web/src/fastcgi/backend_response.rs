@@ -1,9 +1,8 @@
-//! From an application's answer to the response: its head, read and checked, and its body on the way to the client.
+//! One response of the application: its head, read and checked, then its body on the way to the client.
 //!
-//! The handler's fiber reads the head. An answer that has come whole by then, as those of small scripts do, becomes a
-//! response of known length at once; any other is passed on piece by piece by the same fiber. What has been written goes out
-//! to the client whenever that fiber waits for more, so events and half pages are on their way without a flush; and a client
-//! that does not read stops it, and the application in turn.
+//! The handler's fiber reads the head. A response that is complete by then (that of a small script) becomes a response of known
+//! length at once. The same fiber passes any other on piece by piece. Its output is sent whenever it waits for the application,
+//! so events and half pages need no flush. A client that does not read stops the fiber, and through it the application.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -15,25 +14,26 @@ use osier_http::cgi::{self, Scanner, longest_field};
 use super::exchange::{Exchange, Failure, Said};
 use crate::response::broken::Broken;
 
-/// What an application may still write and how long it may run when nobody waits for it: after the last byte that it has
-/// announced, and where HTTP has no room for a body.
+/// How much an application may still write, and how long it may still run, when its body is no longer wanted: after the last
+/// byte of its Content-Length, and where HTTP allows no body.
 const DRAIN_BYTES: usize = 16 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
-/// An answer whose head is there.
-pub struct Answer {
+/// A response of the application whose head has been read.
+pub struct BackendResponse {
     exchange: Exchange,
-    /// The head, and what came of the body with it.
+    /// The head, and the part of the body that came with it.
     bytes: Vec<u8>,
+    /// The length of the head.
     head: usize,
-    /// What of `bytes` is on its way.
+    /// How many of `bytes` have been passed on.
     taken: usize,
-    /// What of the exchange's bytes is not.
+    /// The range of [`Exchange::bytes`] that has not been passed on.
     piece: Range<usize>,
 }
 
-impl Answer {
-    /// Reads until the head is there.
+impl BackendResponse {
+    /// Reads until the head is complete. Returns the bytes read and the length of the head.
     ///
     /// # Suspends
     ///
@@ -64,8 +64,8 @@ impl Answer {
         }
     }
 
-    pub fn new(exchange: Exchange, (bytes, head): (Vec<u8>, usize)) -> Answer {
-        Answer {
+    pub fn new(exchange: Exchange, (bytes, head): (Vec<u8>, usize)) -> BackendResponse {
+        BackendResponse {
             exchange,
             bytes,
             head,
@@ -74,9 +74,11 @@ impl Answer {
         }
     }
 
+    /// The parsed head.
+    ///
     /// # Errors
     ///
-    /// What the application writes is no head.
+    /// [`Failure::Head`] if the bytes are not a CGI head.
     pub fn head(&self) -> Result<cgi::Head<'_>, Failure> {
         cgi::Head::parse(&self.bytes[..self.head]).map_err(|why| Failure::Head(why, String::new()))
     }
@@ -85,7 +87,7 @@ impl Answer {
         &self.exchange
     }
 
-    /// Whether all of the body has come already; then [`into_body`](Answer::into_body) is it.
+    /// Whether the whole body has been received. [`into_body`](BackendResponse::into_body) returns it then.
     pub fn is_whole(&mut self) -> Result<bool, Failure> {
         loop {
             match self.exchange.next_here()? {
@@ -96,14 +98,14 @@ impl Answer {
         }
     }
 
-    /// What has come of the body.
+    /// The received part of the body.
     pub fn into_body(self) -> Vec<u8> {
         let mut bytes = self.bytes;
         bytes.drain(..self.head);
         bytes
     }
 
-    /// Passes all of the body on.
+    /// Writes the whole body to `out`.
     ///
     /// # Suspends
     ///
@@ -120,13 +122,13 @@ impl Answer {
         }
     }
 
-    /// A body that is not wanted.
+    /// Discards the body in the background.
     pub fn forget(self) {
         self.exchange.drain_in_background(DRAIN_BYTES, DRAIN_TIME);
     }
 }
 
-impl Read for Answer {
+impl Read for BackendResponse {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             let here = match self.bytes.get(self.taken..) {
@@ -150,16 +152,16 @@ impl Read for Answer {
     }
 }
 
-/// A body of the length that the application has announced.
+/// A body with the Content-Length that the application has announced.
 pub struct Announced {
-    answer: Option<Answer>,
+    response: Option<BackendResponse>,
     left: u64,
 }
 
 impl Announced {
-    pub fn new(answer: Answer, length: u64) -> Announced {
+    pub fn new(response: BackendResponse, length: u64) -> Announced {
         Announced {
-            answer: Some(answer),
+            response: Some(response),
             left: length,
         }
     }
@@ -167,9 +169,11 @@ impl Announced {
 
 impl Read for Announced {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let Some(answer) = &mut self.answer else { return Ok(0) };
+        let Some(response) = &mut self.response else {
+            return Ok(0);
+        };
         let room = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
-        let count = answer.read(&mut into[..room])?;
+        let count = response.read(&mut into[..room])?;
         self.left -= count as u64;
         if count == 0 && self.left > 0 && room > 0 {
             let why = format!(
@@ -184,9 +188,9 @@ impl Read for Announced {
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        // The client has all of it; the application may have something to do yet, and its connection may be kept.
-        if let (0, Some(answer)) = (self.left, self.answer.take()) {
-            answer.forget();
+        // The client has the whole body. The application may still be running, and its connection may be kept afterwards.
+        if let (0, Some(response)) = (self.left, self.response.take()) {
+            response.forget();
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The response of an application that has written its head: which of its fields a client gets, and how the body follows.
+//! The client's response, made from that of the application: which fields pass, and how the body follows.
 //!
-//! Called by the handler once per run of a script. A head that says so is answered by a file instead, which never lies outside
-//! of the root; or by another script, which is the handler's business.
+//! The head may name a file, which is sent instead and never lies outside the root. It may also name another path of this
+//! server; the handler then runs the script of that path.
 
 use std::borrow::Cow;
 use std::io;
@@ -10,44 +10,43 @@ use http::StatusCode;
 use osier_http::cgi;
 use osier_http::path::Path;
 
-use super::answer::{Announced, Answer};
+use super::backend_response::{Announced, BackendResponse};
 use super::sender::{Sender, while_sending};
 use super::{FastCgi, Outcome, stderr_of};
 use crate::body::outgoing::Kind;
 use crate::files::Files;
-
 use crate::{Body, Request, Response};
 
-/// Of what the application has said, what describes the file, and so goes where the file goes.
+/// The application's fields that describe the file. They are sent only with the file.
 const OF_FILE: [&str; 2] = ["content-type", "content-disposition"];
 
-/// And what every response gets that another handler makes in its place.
+/// The application's fields that also go into a response that another handler makes in its place.
 const OF_RESPONSE: [&str; 3] = ["cache-control", "expires", "set-cookie"];
 
 /// A file that the application wants sent.
 struct NamedFile<'s> {
     files: &'s Files,
-    /// Below their root, without a leading slash; `None` for a path that names no file.
+    /// The name below their root, without a leading slash. `None` for a path that names no file.
     name: Option<Vec<u8>>,
-    /// As the application has written it, or as it would.
+    /// The URL path, as the application has written it or would write it.
     path: String,
 }
 
 impl FastCgi {
-    /// The response of an application that has answered.
-    pub(super) fn respond(&self, request: &mut Request<'_>, mut answer: Answer, mut body: Sender) -> Outcome {
-        // Before the head is looked at, which borrows it.
-        let is_whole = match answer.is_whole() {
+    /// Makes the client's response. `body` is the part of the request that has not been sent yet.
+    pub(super) fn respond(&self, request: &mut Request<'_>, mut backend: BackendResponse, mut body: Sender) -> Outcome {
+        // First, as the head borrows `backend`.
+        let is_whole = match backend.is_whole() {
             Ok(is_whole) => is_whole,
             Err(failure) => return Outcome::Response(self.refuse(request, failure)),
         };
-        let head = match answer.head() {
+        let head = match backend.head() {
             Ok(head) => head,
             Err(failure) => return Outcome::Response(self.refuse(request, failure)),
         };
         if let Some(to) = head.local_redirect() {
             let to = to.to_owned();
-            answer.forget();
+            backend.forget();
             return Outcome::Redirect(to);
         }
         if let Some(file) = self.named_file(&head) {
@@ -55,7 +54,7 @@ impl FastCgi {
                 Ok(file) => self.send_file(request, &head, file),
                 Err(why) => self.fail(request, StatusCode::BAD_GATEWAY, &why),
             };
-            answer.forget();
+            backend.forget();
             return Outcome::Response(response);
         }
         let status = StatusCode::from_u16(head.status()).expect("cgi::Head has checked it");
@@ -68,7 +67,7 @@ impl FastCgi {
         }
         let announced = head.content_length();
         if request.method() == "HEAD" || matches!(status.as_u16(), 204 | 304) {
-            answer.forget();
+            backend.forget();
             return Outcome::Response(match announced {
                 Some(length) => response.body(Body::sized_reader(io::empty(), length)),
                 None => response.body(Body::reader(io::empty())),
@@ -76,7 +75,7 @@ impl FastCgi {
         }
         let response = match announced {
             announced if is_whole => {
-                let mut whole = answer.into_body();
+                let mut whole = backend.into_body();
                 let announced = announced.unwrap_or(whole.len() as u64);
                 let excess = whole.len() as u64 > announced;
                 if excess {
@@ -91,17 +90,19 @@ impl FastCgi {
                 }
                 response.body(of_no_type(whole))
             }
-            Some(length) if body.is_done() => response.body(Body::sized_reader(Announced::new(answer, length), length)),
-            None if body.is_done() => response.body(Body::stream(move |out| answer.copy(out))),
+            Some(length) if body.is_done() => {
+                response.body(Body::sized_reader(Announced::new(backend, length), length))
+            }
+            None if body.is_done() => response.body(Body::stream(move |out| backend.copy(out))),
             _ => response.body(Body::duplex(move |client, out| {
-                let lease = answer.exchange().lease();
-                while_sending(&mut body, lease.stream(), client, move || answer.copy(out))
+                let lease = backend.exchange().lease();
+                while_sending(&mut body, lease.stream(), client, move || backend.copy(out))
             })),
         };
         Outcome::Response(response)
     }
 
-    /// What is meant for the server in front, and what the options name.
+    /// Whether the field is addressed to this server or hidden by the options.
     fn is_hidden(&self, name: &str) -> bool {
         let begins = |with: &str| {
             name.get(..with.len())
@@ -110,7 +111,7 @@ impl FastCgi {
         begins("x-accel-") || self.hide.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
     }
 
-    /// The file that the application wants sent, or why there can be none.
+    /// The file that the application wants sent, or why it cannot be sent.
     fn named_file(&self, head: &cgi::Head<'_>) -> Option<Result<NamedFile<'_>, String>> {
         if let Some(path) = head.field("x-accel-redirect") {
             let path = String::from_utf8_lossy(path);
@@ -139,9 +140,11 @@ impl FastCgi {
         })
     }
 
+    /// Makes the response that sends `file`.
+    ///
     /// # Suspends
     ///
-    /// While a disk is asked, if it has to be.
+    /// While the disk is read, if the kernel's cache is not enough.
     fn send_file(&self, request: &mut Request<'_>, head: &cgi::Head<'_>, file: NamedFile<'_>) -> Response {
         if let Some(internal) = &self.internal {
             let mut response = internal(request, &file.path);
@@ -158,7 +161,7 @@ impl FastCgi {
         let given = response.status();
         let is_file = given == status || given == StatusCode::PARTIAL_CONTENT;
         response.of_backend = is_file;
-        // The parts of several ranges are of one type, their message is of another.
+        // The Content-Type of several ranges is `multipart/byteranges`; each part has that of the file.
         let is_in_parts = given == StatusCode::PARTIAL_CONTENT && response.lookup("content-range").is_none();
         if is_file && !is_in_parts {
             for (name, value) in named(head, &OF_FILE) {
@@ -180,7 +183,7 @@ impl FastCgi {
     }
 }
 
-/// Those fields of the application's head that have one of these names.
+/// The fields of the application's head that have one of `names`.
 fn named<'h>(
     head: &cgi::Head<'h>,
     names: &'static [&'static str],
@@ -189,7 +192,7 @@ fn named<'h>(
         .filter(|(name, _)| names.iter().any(|known| known.eq_ignore_ascii_case(name)))
 }
 
-/// A body whose type the application has said, or nobody.
+/// A body that sets no Content-Type: the application's is used, if it has sent one.
 fn of_no_type(bytes: Vec<u8>) -> Body {
     Body {
         kind: Kind::Owned(bytes),
@@ -197,5 +200,5 @@ fn of_no_type(bytes: Vec<u8>) -> Body {
     }
 }
 
-/// What stands for itself in a path.
+/// The characters that are percent-encoded in a path.
 const PATH: &percent_encoding::AsciiSet = &crate::files::target::SEGMENT.remove(b'/');
