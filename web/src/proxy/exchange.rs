@@ -9,9 +9,9 @@ use http::StatusCode;
 use osier::Cancelled;
 use osier_http::Reply;
 
+use super::backend_response::{BackendResponse, NoHead};
 use super::sender::{Sender, Unsent};
-use super::wire::{NoHead, Wire};
-use super::{Settings, answer, forwarded, outgoing};
+use super::{Settings, client_response, forwarded, outgoing};
 use crate::upstream::attempt::{Failed, Unanswered, while_sending};
 use crate::upstream::{Lease, Unavailable};
 use crate::{IntoResponse, Request, Response};
@@ -126,22 +126,22 @@ fn attempt(
         }
         Err(Unsent::Cancelled(error) | Unsent::Client(error)) => return Err(of_client(error)),
     };
-    let mut wire = Wire::new(lease);
+    let mut backend = BackendResponse::new(lease);
     let found = match whole {
         true => {
             let (asked, output) = (request.head, request.body.output());
-            let interim = |reply: &Reply<'_>| answer::pass_interim(reply, asked, output);
-            wire.read_head(&settings.limits, asked.method(), interim, |reply| {
-                answer::Head::of(reply, upgrade)
+            let interim = |reply: &Reply<'_>| client_response::pass_interim(reply, asked, output);
+            backend.read_head(&settings.limits, asked.method(), interim, |reply| {
+                client_response::Head::of(reply, upgrade)
             })
         }
-        false => send_and_await(settings, request, sender, &mut wire, upgrade)?,
+        false => send_and_await(settings, request, sender, &mut backend, upgrade)?,
     };
-    let lease = wire.lease().expect("the answer's body has not been read");
+    let lease = backend.lease().expect("the answer's body has not been read");
     let why = match found {
         Ok(Ok(head)) => {
             lease.answered();
-            return answer::answer(settings, request, sender, wire, head);
+            return client_response::make(settings, request, sender, backend, head);
         }
         Ok(Err(why)) => why,
         Err(NoHead::Broken { error, .. }) if Cancelled::is(&error) => return Err(Failure::Cancelled(error)),
@@ -170,20 +170,20 @@ fn send_and_await(
     settings: &Settings,
     request: &mut Request<'_>,
     sender: &mut Sender,
-    wire: &mut Wire,
+    backend: &mut BackendResponse,
     upgrade: Option<&[u8]>,
-) -> Result<Result<Result<answer::Head, Why>, NoHead>, Failure> {
-    let lease = wire.lease().expect("nothing has been read").clone();
-    wire.while_sending(sender.over());
+) -> Result<Result<Result<client_response::Head, Why>, NoHead>, Failure> {
+    let lease = backend.lease().expect("nothing has been read").clone();
+    backend.while_sending(sender.over());
     request.body.invite().map_err(of_client)?;
     let (asked, output) = (request.head, request.body.output());
     let body = &mut request.body;
     let (found, sent) = while_sending(
         move || sender.send(body, &lease),
         || {
-            let interim = |reply: &Reply<'_>| answer::pass_interim(reply, asked, output);
-            wire.read_head(&settings.limits, asked.method(), interim, |reply| {
-                answer::Head::of(reply, upgrade)
+            let interim = |reply: &Reply<'_>| client_response::pass_interim(reply, asked, output);
+            backend.read_head(&settings.limits, asked.method(), interim, |reply| {
+                client_response::Head::of(reply, upgrade)
             })
         },
     );
@@ -247,9 +247,9 @@ impl fmt::Display for Why {
         match self {
             Why::Unsent(error) => write!(f, "has not taken the request: {error}"),
             Why::Broken { error, begun: false } => write!(f, "has not answered: {error}"),
-            Why::Broken { error, begun: true } => write!(f, "broke off inside the head of its answer: {error}"),
-            Why::Body(error) => write!(f, "broke off inside the body of its answer: {error}"),
-            Why::Malformed(reason) => write!(f, "has sent an answer that is refused: {reason}"),
+            Why::Broken { error, begun: true } => write!(f, "broke off inside the head of its response: {error}"),
+            Why::Body(error) => write!(f, "broke off inside the body of its response: {error}"),
+            Why::Malformed(reason) => write!(f, "has sent an invalid response: {reason}"),
             Why::TooLate(limit) => write!(f, "has not answered within {limit:?}"),
         }
     }

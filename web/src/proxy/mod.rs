@@ -19,14 +19,14 @@
 //! What never passes: framing, in either direction (Content-Length, Transfer-Encoding and Connection are made anew from what
 //! the strict parsers have understood), fields that Connection names, trailers, and a backend's `100 Continue`.
 
-mod answer;
+mod backend_response;
+mod client_response;
 mod exchange;
 mod forwarded;
 mod outgoing;
 mod relay;
 mod sender;
 mod tunnel;
-mod wire;
 
 use std::borrow::Cow;
 use std::fmt;

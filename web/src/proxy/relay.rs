@@ -25,7 +25,7 @@ use std::io;
 
 use osier::sync::Event;
 
-use super::wire::Wire;
+use super::backend_response::BackendResponse;
 use crate::conn::buffers::{self, Size};
 use crate::conn::output::Outlet;
 
@@ -126,29 +126,34 @@ enum Turn {
 /// # Errors
 ///
 /// Of the client, or that the body is not whole.
-pub(super) fn relay(wire: Wire, received: &[u8], bound: usize, out: &mut dyn Outlet) -> io::Result<()> {
+pub(super) fn relay(backend: BackendResponse, received: &[u8], bound: usize, out: &mut dyn Outlet) -> io::Result<()> {
     out.write_all(received)?;
     // One more, as the one being written need not be full: what fits the bound is taken at once.
     let pieces = bound.div_ceil(PIECE).max(1) + 1;
-    let mut wire = Some(wire);
+    let mut backend = Some(backend);
     let mut can_splice = true;
     loop {
         let mut rest = VecDeque::new();
         if can_splice {
             // Not for longer: the pieces are free one by one as the client takes them.
             let mut bytes = Vec::new();
-            can_splice = splice(&mut wire, &mut bytes, bound, out)?;
+            can_splice = splice(&mut backend, &mut bytes, bound, out)?;
             rest = Piece::copy(&bytes);
         }
-        if let Turn::Done = read_ahead(&mut wire, rest, pieces, can_splice, out)? {
+        if let Turn::Done = read_ahead(&mut backend, rest, pieces, can_splice, out)? {
             return Ok(());
         }
     }
 }
 
 /// Passes on what the client takes at once, until it does not: then `rest` is still to be written. False if that cannot be.
-fn splice(wire: &mut Option<Wire>, rest: &mut Vec<u8>, bound: usize, out: &mut dyn Outlet) -> io::Result<bool> {
-    let Some(body) = wire.as_mut().filter(|body| body.is_plain_for(SPLICE_LEAST)) else {
+fn splice(
+    backend: &mut Option<BackendResponse>,
+    rest: &mut Vec<u8>,
+    bound: usize,
+    out: &mut dyn Outlet,
+) -> io::Result<bool> {
+    let Some(body) = backend.as_mut().filter(|body| body.is_plain_for(SPLICE_LEAST)) else {
         return Ok(true);
     };
     let most = bound.clamp(PIECE, SPLICED);
@@ -162,7 +167,7 @@ fn splice(wire: &mut Option<Wire>, rest: &mut Vec<u8>, bound: usize, out: &mut d
     }
     if body.is_done() {
         // A connection that is not kept is not held either.
-        *wire = None;
+        *backend = None;
     }
     Ok(true)
 }
@@ -170,7 +175,7 @@ fn splice(wire: &mut Option<Wire>, rest: &mut Vec<u8>, bound: usize, out: &mut d
 /// Writes `rest`, and what is read meanwhile if `wire` has more, until the body ends or the client waits for more of what can be
 /// spliced.
 fn read_ahead(
-    wire: &mut Option<Wire>,
+    backend: &mut Option<BackendResponse>,
     rest: VecDeque<Piece>,
     pieces: usize,
     can_splice: bool,
@@ -185,19 +190,19 @@ fn read_ahead(
         filled: Event::new(),
         emptied: Event::new(),
     };
-    if wire.is_none() {
+    if backend.is_none() {
         queue.state.borrow_mut().end = Some(Ok(Turn::Done));
         return queue.drain(out);
     }
     osier::scope(|s| {
         s.spawn_local(|| {
-            let end = match wire.as_mut() {
+            let end = match backend.as_mut() {
                 Some(body) => queue.fill(body, pieces, can_splice),
                 None => Ok(Turn::Done),
             };
             if !matches!(end, Ok(Turn::KeepsUp)) {
                 // Here, not when the scope ends: a connection that is not kept is not held either.
-                *wire = None;
+                *backend = None;
             }
             queue.state.borrow_mut().end = Some(end);
             queue.filled.set();
@@ -211,12 +216,12 @@ fn read_ahead(
 }
 
 impl Queue {
-    fn fill(&self, wire: &mut Wire, pieces: usize, can_splice: bool) -> io::Result<Turn> {
+    fn fill(&self, backend: &mut BackendResponse, pieces: usize, can_splice: bool) -> io::Result<Turn> {
         let mut empty = None;
         loop {
             let mut piece = empty.take().unwrap_or_else(|| self.empty_piece(pieces));
             let most = self.state.borrow().room();
-            let end = match wire.read(&mut piece.bytes[..most]) {
+            let end = match backend.read(&mut piece.bytes[..most]) {
                 Ok(0) => Some(Ok(Turn::Done)),
                 Ok(count) => {
                     piece.filled = count;
@@ -234,7 +239,7 @@ impl Queue {
                 std::mem::take(&mut state.starving)
             };
             self.filled.set();
-            if starved && can_splice && wire.is_plain_for(SPLICE_LEAST) {
+            if starved && can_splice && backend.is_plain_for(SPLICE_LEAST) {
                 if let Some(piece) = empty {
                     piece.give();
                 }

@@ -130,11 +130,11 @@ mod tests {
 
     #[test]
     fn a_file_is_found_by_the_end_of_its_path() {
-        let (file, source) = (Path::new("web/src/proxy/wire.rs"), Path::new("web/src/proxy/mod.rs"));
-        for name in ["wire.rs", "proxy/wire.rs", "web/src/proxy", "../proxy/wire.rs"] {
+        let (file, source) = (Path::new("web/src/proxy/relay.rs"), Path::new("web/src/proxy/mod.rs"));
+        for name in ["relay.rs", "proxy/relay.rs", "web/src/proxy", "../proxy/relay.rs"] {
             assert!(is_at(file, source, name), "{name}");
         }
-        for name in ["ire.rs", "conn/wire.rs", "../wire.rs"] {
+        for name in ["elay.rs", "conn/relay.rs", "../relay.rs"] {
             assert!(!is_at(file, source, name), "{name}");
         }
     }

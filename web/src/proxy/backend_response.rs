@@ -18,7 +18,7 @@ use crate::upstream::Lease;
 /// The most interim responses before the final one.
 const INTERIM_MAX: usize = 16;
 
-pub(super) struct Wire {
+pub(super) struct BackendResponse {
     /// Gone once the body has been read.
     lease: Option<Rc<Lease>>,
     /// A longer head gets a larger one.
@@ -43,10 +43,10 @@ pub(super) enum NoHead {
     TooManyInterims,
 }
 
-impl Wire {
+impl BackendResponse {
     /// Before the answer.
-    pub(super) fn new(lease: Lease) -> Wire {
-        Wire {
+    pub(super) fn new(lease: Lease) -> BackendResponse {
+        BackendResponse {
             lease: Some(Rc::new(lease)),
             buffer: buffers::take(Size::K16),
             unread: 0..0,
@@ -217,7 +217,7 @@ impl Wire {
         self.unread.is_empty() && self.decoder.plain() >= count
     }
 
-    /// Passes some of the body, at most `most` bytes, on to `to`, where [`is_plain_for`](Wire::is_plain_for) a byte at least; what that does not take
+    /// Passes some of the body, at most `most` bytes, on to `to`, where [`is_plain_for`](BackendResponse::is_plain_for) a byte at least; what that does not take
     /// at once is appended to `rest`.
     pub(super) fn splice(&mut self, to: &Stream, most: usize, rest: &mut Vec<u8>) -> io::Result<io::Result<usize>> {
         debug_assert!(self.is_plain_for(1));
@@ -251,7 +251,7 @@ impl Wire {
     }
 }
 
-impl Drop for Wire {
+impl Drop for BackendResponse {
     fn drop(&mut self) {
         buffers::give(std::mem::take(&mut self.buffer));
     }

@@ -6,10 +6,10 @@ use http::StatusCode;
 use osier::Cancelled;
 use osier_http::{FieldLines, HeadWriter, Method, Reply, ReplyLength, ResponseBody, Version};
 
+use super::backend_response::BackendResponse;
 use super::exchange::{Failure, Why};
 use super::sender::Sender;
 use super::tunnel::Idle;
-use super::wire::Wire;
 use super::{SMALL, Settings, forwarded, relay, tunnel};
 use crate::body::outgoing::Kind;
 use crate::conn::output::{Outlet, Output};
@@ -98,51 +98,51 @@ pub(super) fn pass_interim(reply: &Reply<'_>, asked: &osier_http::Head<'_>, outp
 }
 
 /// The response. `wire` is at the beginning of the body, and `sender` where it was when the head came.
-pub(super) fn answer(
+pub(super) fn make(
     settings: &Settings,
     request: &Request<'_>,
     sender: &mut Sender,
-    mut wire: Wire,
+    mut backend: BackendResponse,
     head: Head,
 ) -> Result<Response, Failure> {
     if let Some(protocol) = head.protocol {
-        return Ok(upgrade(settings, wire, &protocol, head.fields, head.has_date));
+        return Ok(upgrade(settings, backend, &protocol, head.fields, head.has_date));
     }
-    let lease = wire.lease().expect("the body has not been read");
-    let backend = lease.backend();
+    let lease = backend.lease().expect("the body has not been read");
+    let number = lease.backend();
     let fail = |error: io::Error| match Cancelled::is(&error) {
         true => Failure::Cancelled(error),
-        false => Failure::Backend(backend, Why::Body(error)),
+        false => Failure::Backend(number, Why::Body(error)),
     };
     lease.stream().set_read_timeout(Some(settings.between)).map_err(fail)?;
 
     let is_sending = !sender.is_done() && sender.over().get().is_none();
     if !sender.is_done() && !is_sending {
-        wire.close_after();
+        backend.close_after();
     }
     let mut received = Vec::new();
     let bound = settings.read_ahead;
     let kind = if head.body == ReplyLength::None {
         if !sender.is_done() {
-            wire.close_after();
+            backend.close_after();
         }
-        wire.take_received(&mut received).map_err(fail)?;
+        backend.take_received(&mut received).map_err(fail)?;
         bodiless(request, head.declared)
     } else if is_sending {
         let sender = std::mem::replace(sender, Sender::new(osier_http::BodyLength::None));
-        let context = Context::of(settings, request, backend);
+        let context = Context::of(settings, request, number);
         Kind::Duplex(Box::new(move |body, out| {
-            let done = exchange(sender, body, wire, bound, out);
+            let done = send_and_relay(sender, body, backend, bound, out);
             done.map_err(|error| context.explain(error))
         }))
-    } else if wire.take_received(&mut received).map_err(fail)? {
+    } else if backend.take_received(&mut received).map_err(fail)? {
         Kind::Owned(received)
     } else if let ReplyLength::Known(length @ ..=SMALL) = head.body {
         // Bounded by SMALL.
         let (mut filled, length) = (received.len(), length as usize);
         received.resize(length, 0);
         while filled < length {
-            filled += wire.read(&mut received[filled..]).map_err(fail)?;
+            filled += backend.read(&mut received[filled..]).map_err(fail)?;
         }
         Kind::Owned(received)
     } else {
@@ -150,9 +150,9 @@ pub(super) fn answer(
             ReplyLength::Known(length) => Some(length),
             _ => None,
         };
-        let context = Context::of(settings, request, backend);
+        let context = Context::of(settings, request, number);
         let produce = move |out: &mut dyn Outlet| {
-            relay::relay(wire, &received, bound, out).map_err(|error| context.explain(error))
+            relay::relay(backend, &received, bound, out).map_err(|error| context.explain(error))
         };
         Kind::Stream(Box::new(produce), length)
     };
@@ -176,30 +176,36 @@ fn bodiless(request: &Request<'_>, declared: Option<u64>) -> Kind {
 }
 
 /// The rest of the request and the answer, at the same time.
-fn exchange(
+fn send_and_relay(
     mut sender: Sender,
     body: &mut crate::RequestBody<'_>,
-    mut wire: Wire,
+    mut backend: BackendResponse,
     bound: usize,
     out: &mut dyn Outlet,
 ) -> io::Result<()> {
-    let lease = wire.lease().expect("nothing has been read").clone();
-    wire.while_sending(sender.over());
+    let lease = backend.lease().expect("nothing has been read").clone();
+    backend.while_sending(sender.over());
     // A backend that does not want the rest may still answer; a client that fails ends the connection.
     let send = move || match sender.send(body, &lease) {
         Ok(()) => None,
         // With a second owner it is not kept: the next request would be taken for the rest of this one.
         Err(_) => Some(lease),
     };
-    while_sending(send, || relay::relay(wire, &[], bound, out)).0
+    while_sending(send, || relay::relay(backend, &[], bound, out)).0
 }
 
-fn upgrade(settings: &Settings, wire: Wire, protocol: &str, fields: FieldLines, has_date: bool) -> Response {
+fn upgrade(
+    settings: &Settings,
+    backend: BackendResponse,
+    protocol: &str,
+    fields: FieldLines,
+    has_date: bool,
+) -> Response {
     let idle = Idle {
         both: settings.tunnel_idle,
         half_closed: settings.tunnel_half_closed,
     };
-    let (lease, received) = wire.into_tunnel().expect("nothing has been read");
+    let (lease, received) = backend.into_tunnel().expect("nothing has been read");
     let mut response = Response::upgrade(protocol, move |client| tunnel::run(client, &lease, &received, idle));
     response.fields = fields;
     response.has_date = has_date;
