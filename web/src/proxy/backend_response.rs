@@ -1,7 +1,8 @@
-//! What comes from the backend: one answer, its head and then its body, read strictly from a leased connection.
+//! One response of the backend: its head, then its body, parsed strictly from a leased connection.
 //!
-//! The lease lies in here while the answer is read, and leaves at its end: kept where the connection can serve another
-//! request, closed in every other case by being dropped. Whoever still sends the request shares it; then it is not kept.
+//! The response owns the lease until its end. Then it gives the connection back if the connection can serve another request, and
+//! closes it by dropping the lease otherwise. A fiber that still sends the request shares the lease; the connection is not kept
+//! then.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -15,26 +16,27 @@ use super::sender::Over;
 use crate::conn::buffers::{self, Size};
 use crate::upstream::Lease;
 
-/// The most interim responses before the final one.
+/// The most interim responses before the final response.
 const INTERIM_MAX: usize = 16;
 
 pub(super) struct BackendResponse {
-    /// Gone once the body has been read.
+    /// The leased connection. `None` once the body has been read.
     lease: Option<Rc<Lease>>,
-    /// A longer head gets a larger one.
+    /// The input buffer. It grows for a long head.
     buffer: Box<[u8]>,
-    /// What has been received and not been taken.
+    /// The received bytes that have not been taken.
     unread: Range<usize>,
     decoder: BodyDecoder,
+    /// The backend keeps the connection open.
     keep: bool,
-    /// While the request is still being sent the backend may wait for it, and no time is too long.
+    /// When the request was sent completely, if it is sent meanwhile. The read timeout does not count before.
     sending: Option<Over>,
 }
 
 /// Why there is no head.
 #[derive(Debug)]
 pub(super) enum NoHead {
-    /// The connection failed, or ended; whether a byte of an answer had come.
+    /// The connection failed or ended. `begun`: a byte of a response had arrived.
     Broken {
         error: io::Error,
         begun: bool,
@@ -44,7 +46,7 @@ pub(super) enum NoHead {
 }
 
 impl BackendResponse {
-    /// Before the answer.
+    /// Makes a response of which nothing has been read.
     pub(super) fn new(lease: Lease) -> BackendResponse {
         BackendResponse {
             lease: Some(Rc::new(lease)),
@@ -56,12 +58,12 @@ impl BackendResponse {
         }
     }
 
-    /// The request is being sent meanwhile.
+    /// Notes that the request is still being sent.
     pub(super) fn while_sending(&mut self, over: Over) {
         self.sending = Some(over);
     }
 
-    /// The connection is no good for another request.
+    /// Notes that the connection cannot serve another request.
     pub(super) fn close_after(&mut self) {
         self.keep = false;
     }
@@ -70,13 +72,13 @@ impl BackendResponse {
         self.lease.as_ref()
     }
 
-    /// For a protocol that is not HTTP any more: the connection, and what has come of it.
+    /// The connection, for another protocol, and the bytes received after the head.
     pub(super) fn into_tunnel(mut self) -> Option<(Rc<Lease>, Vec<u8>)> {
         let received = self.buffer[self.unread.clone()].to_vec();
         self.lease.take().map(|lease| (lease, received))
     }
 
-    /// Reads the head of the final answer and gives it to `look`, and those of interim ones before it to `interim`.
+    /// Reads heads: passes those of interim responses to `interim` and that of the final response to `look`.
     pub(super) fn read_head<T>(
         &mut self,
         limits: &Limits,
@@ -124,7 +126,7 @@ impl BackendResponse {
         }
     }
 
-    /// Room behind `unread`, in a larger buffer if need be; the scanner bounds how large.
+    /// Makes room after `unread`, in a larger buffer if necessary. The scanner limits how large it gets.
     fn make_room(&mut self) {
         if self.unread.is_empty() {
             self.unread = 0..0;
@@ -149,7 +151,7 @@ impl BackendResponse {
         Ok(count)
     }
 
-    /// Takes what has been received already of the body; whether that is all of it.
+    /// Appends the received part of the body to `into`. Returns whether that is the whole body.
     pub(super) fn take_received(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
         while !self.decoder.is_done() && !self.unread.is_empty() {
             let piece = self.decoder.decode(&self.buffer[self.unread.clone()], usize::MAX);
@@ -166,7 +168,7 @@ impl BackendResponse {
         Ok(self.decoder.is_done())
     }
 
-    /// Reads some of the body; 0 at its end.
+    /// Reads bytes of the body. Returns 0 at its end.
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         while !self.decoder.is_done() {
             if self.unread.is_empty() {
@@ -212,13 +214,13 @@ impl BackendResponse {
         Ok(0)
     }
 
-    /// Whether so many bytes of the body come next, and none of them has been received yet.
+    /// Whether the next `count` bytes on the connection belong to the body, and none has been received.
     pub(super) fn is_plain_for(&self, count: u64) -> bool {
         self.unread.is_empty() && self.decoder.plain() >= count
     }
 
-    /// Passes some of the body, at most `most` bytes, on to `to`, where [`is_plain_for`](BackendResponse::is_plain_for) a byte at least; what that does not take
-    /// at once is appended to `rest`.
+    /// Splices at most `most` bytes of the body to `to`. Bytes that `to` does not take at once are appended to `rest`. Requires
+    /// [`is_plain_for`](BackendResponse::is_plain_for) one byte.
     pub(super) fn splice(&mut self, to: &Stream, most: usize, rest: &mut Vec<u8>) -> io::Result<io::Result<usize>> {
         debug_assert!(self.is_plain_for(1));
         let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
@@ -239,8 +241,8 @@ impl BackendResponse {
         self.decoder.is_done()
     }
 
-    /// The answer has been read: the connection is for the next, unless it says no, or something follows that nobody has
-    /// asked for.
+    /// Ends the response. The connection is kept unless the backend closes it, the request is still being sent, or unexpected
+    /// bytes follow.
     fn finish(&mut self) {
         if let Some(lease) = self.lease.take().and_then(Rc::into_inner)
             && self.keep
@@ -257,7 +259,7 @@ impl Drop for BackendResponse {
     }
 }
 
-/// Within the stream's read timeout, which begins when the request has been sent.
+/// Reads within the stream's read timeout, counted from the end of the request.
 fn read(lease: &Lease, into: &mut [u8], sending: &Option<Over>) -> io::Result<usize> {
     let mut stream = lease.stream();
     patiently(sending, || stream.read(into))
@@ -268,7 +270,7 @@ fn patiently<T>(sending: &Option<Over>, mut receive: impl FnMut() -> io::Result<
         let begun = osier::time::now();
         match receive() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => match sending {
-                // Sent in the meantime, or not even now.
+                // The request was sent completely during this wait, or is still being sent.
                 Some(over) if over.get().is_none_or(|over| over > begun) => {}
                 _ => return Err(error),
             },

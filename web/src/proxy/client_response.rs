@@ -1,4 +1,4 @@
-//! From the backend's answer to the response for the client.
+//! The client's response, made from the backend's: which fields pass, and how the body follows.
 
 use std::io;
 
@@ -17,19 +17,19 @@ use crate::upstream::Upstream;
 use crate::upstream::attempt::while_sending;
 use crate::{Body, Request, RequestId, Response};
 
-/// What is kept of the backend's head.
+/// The parts of the backend's head that are kept.
 pub(super) struct Head {
     status: StatusCode,
     fields: FieldLines,
     has_date: bool,
     body: ReplyLength,
     declared: Option<u64>,
-    /// The protocol that both have agreed on.
+    /// The protocol of a 101, one that the client has asked for.
     protocol: Option<String>,
 }
 
 impl Head {
-    /// `upgrade` is what the client has asked for, a list of protocols.
+    /// Reads the head. `upgrade` is the list of protocols that the client has asked for.
     pub(super) fn of(reply: &Reply<'_>, upgrade: Option<&[u8]>) -> Result<Head, Why> {
         let status = StatusCode::from_u16(reply.status()).map_err(|_| Why::Malformed("a status nobody can send"))?;
         let protocol = reply.upgrade().filter(|chosen| {
@@ -49,7 +49,7 @@ impl Head {
         let mut has_date = false;
         for (name, value) in passing(reply) {
             has_date |= name.eq_ignore_ascii_case("date");
-            // The strict parser has let nothing through that could not be written.
+            // The strict parser accepts only fields that can be written.
             let _ = fields.push(name, value);
         }
         Ok(Head {
@@ -63,20 +63,20 @@ impl Head {
     }
 }
 
-/// The fields that are not for the connection to the backend alone.
+/// The fields that are not hop-by-hop.
 fn passing<'r>(reply: &'r Reply<'_>) -> impl Iterator<Item = (&'r str, &'r [u8])> {
     let of_connection = |name: &str| forwarded::is_of_connection(name) || reply.connection_names(name);
     reply.headers().filter(move |(name, _)| !of_connection(name))
 }
 
-/// What an early hint may say, RFC 8297 and what browsers read of one. Nothing else, as an interim response does not pass the
-/// layers that set fields and take them off.
+/// The fields that a 103 Early Hints keeps: RFC 8297, and the ones that browsers read. An interim response does not pass the
+/// layers that set and remove fields, so no other field passes.
 const HINTS: [&str; 2] = ["link", "content-security-policy"];
 
-/// Passes an interim response on (RFC 9110 15.2), 103 Early Hints for example: to who can read it, and but for 100 Continue,
-/// which is answered here. It goes out when the connection's fiber suspends, and that is this one.
+/// Passes an interim response on (RFC 9110 15.2), 103 Early Hints for example, if the client speaks HTTP/1.1. A 100 Continue
+/// does not pass, as this server sends its own. The response is sent when this fiber, the connection's, suspends.
 pub(super) fn pass_interim(reply: &Reply<'_>, asked: &osier_http::Head<'_>, output: &Output<'_>) {
-    // With a list that is too long it is not worth reading: an interim response is a hint, which nobody misses.
+    // An interim response is only a hint. One with a list that is too long is dropped.
     let is_passed = reply.status() != StatusCode::CONTINUE.as_u16()
         && asked.version() == Version::Http11
         && !forwarded::lists_too_many(reply.headers());
@@ -91,13 +91,13 @@ pub(super) fn pass_interim(reply: &Reply<'_>, asked: &osier_http::Head<'_>, outp
         reply.status() == StatusCode::EARLY_HINTS.as_u16() && HINTS.iter().any(|hint| name.eq_ignore_ascii_case(hint))
     };
     for (name, value) in passing(reply).filter(|(name, _)| may_say(name)) {
-        // As above.
+        // The strict parser accepts only fields that can be written.
         let _ = head.header(name, value);
     }
     head.finish(ResponseBody::Stream);
 }
 
-/// The response. `wire` is at the beginning of the body, and `sender` where it was when the head came.
+/// Makes the client's response. `backend` is at the beginning of its body. `sender` may still have to send a part of the request.
 pub(super) fn make(
     settings: &Settings,
     request: &Request<'_>,
@@ -164,7 +164,7 @@ pub(super) fn make(
     Ok(response)
 }
 
-/// What follows the head where no body does: the answer to HEAD tells the length of the one to GET, if that was told.
+/// The body of a response without a body. A response to HEAD keeps the Content-Length of the backend, if there is one.
 fn bodiless(request: &Request<'_>, declared: Option<u64>) -> Kind {
     if request.head.method() != Method::Head {
         return Kind::Empty;
@@ -175,7 +175,7 @@ fn bodiless(request: &Request<'_>, declared: Option<u64>) -> Kind {
     }
 }
 
-/// The rest of the request and the answer, at the same time.
+/// Sends the rest of the request on another fiber while this one relays the response.
 fn send_and_relay(
     mut sender: Sender,
     body: &mut crate::RequestBody<'_>,
@@ -185,10 +185,10 @@ fn send_and_relay(
 ) -> io::Result<()> {
     let lease = backend.lease().expect("nothing has been read").clone();
     backend.while_sending(sender.over());
-    // A backend that does not want the rest may still answer; a client that fails ends the connection.
+    // A backend that does not read the rest may still answer. A failing client ends the connection.
     let send = move || match sender.send(body, &lease) {
         Ok(()) => None,
-        // With a second owner it is not kept: the next request would be taken for the rest of this one.
+        // A connection with a second owner is not kept: the next request would be read as the rest of this one.
         Err(_) => Some(lease),
     };
     while_sending(send, || relay::relay(backend, &[], bound, out)).0
@@ -212,7 +212,7 @@ fn upgrade(
     response
 }
 
-/// What a log line of a failing body says beside the failure.
+/// The context of a failing body, for the log.
 struct Context {
     upstream: Upstream,
     backend: usize,

@@ -1,4 +1,5 @@
-//! One request through the proxy: a lease, the request to it, the head of its answer, and once more where that is safe.
+//! One request through the proxy: lease a connection, send the request, read the response's head, and try a second time where
+//! that is safe.
 
 use std::error::Error;
 use std::panic::resume_unwind;
@@ -16,31 +17,31 @@ use crate::upstream::attempt::{Failed, Unanswered, while_sending};
 use crate::upstream::{Lease, Unavailable};
 use crate::{IntoResponse, Request, Response};
 
-/// Why there is no answer to pass on.
+/// Why there is no response to pass on.
 pub(super) enum Failure {
     Unavailable(Unavailable),
-    /// Number and fault.
+    /// The number of the backend, and its failure.
     Backend(usize, Why),
     Client(io::Error),
     Cancelled(io::Error),
 }
 
-/// What a backend has done wrong.
+/// The failure of a backend.
 #[derive(Debug)]
 pub(super) enum Why {
-    /// It has not taken the request.
+    /// The backend has not taken the request.
     Unsent(io::Error),
-    /// The connection ended before the head had; whether any of it had come.
+    /// The connection ended inside or before the head. `begun`: a byte of the head had arrived.
     Broken { error: io::Error, begun: bool },
-    /// The body is not whole.
+    /// The body is incomplete.
     Body(io::Error),
-    /// Not HTTP as it is written.
+    /// The response is not valid HTTP.
     Malformed(&'static str),
-    /// No byte in this time.
+    /// The response has not arrived in this time.
     TooLate(Duration),
 }
 
-/// Passes the request on and makes a response of what comes of it.
+/// Forwards the request and returns the response, or an error response.
 pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
     let target = match outgoing::target(settings, request) {
         Ok(target) => target,
@@ -55,7 +56,7 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
         let upgrade = request.head.upgrade();
         let upgrade = upgrade.filter(|list| settings.tunnels && !carries_requests(list));
         if outgoing::write_head(settings, request, &target, &lease, upgrade, &mut sender.head).is_err() {
-            // What came through the strict parser can be written; a host or prefix of the settings perhaps not.
+            // The strict parser accepts only what can be written. A host or prefix of the settings may be invalid.
             return Ok(Response::internal_error(
                 "the proxy's host or prefix cannot be written in a request",
             ));
@@ -77,7 +78,7 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
     })
 }
 
-/// Whether one of these protocols is HTTP again, or hides it: what came through such a tunnel would pass all rules by.
+/// Whether one of these protocols is HTTP or can hide it. Requests inside such a tunnel would bypass all rules.
 fn carries_requests(protocols: &[u8]) -> bool {
     let names = protocols.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
     names
@@ -89,8 +90,8 @@ fn carries_requests(protocols: &[u8]) -> bool {
         })
 }
 
-/// Whether the same request may be sent again: the backend has not got a byte of it, or it makes no difference how often it
-/// gets it and nothing was heard of it.
+/// Whether the request may be sent a second time: the backend has taken no byte of it, or the request is repeatable and no byte
+/// of a response has arrived.
 fn may_repeat(failure: &Failure, sender: &Sender, is_repeatable: bool) -> bool {
     let Failure::Backend(_, why) = failure else {
         return false;
@@ -137,7 +138,7 @@ fn attempt(
         }
         false => send_and_await(settings, request, sender, &mut backend, upgrade)?,
     };
-    let lease = backend.lease().expect("the answer's body has not been read");
+    let lease = backend.lease().expect("the response's body has not been read");
     let why = match found {
         Ok(Ok(head)) => {
             lease.answered();
@@ -156,7 +157,8 @@ fn attempt(
     Err(of_backend(lease, why))
 }
 
-/// An end on a connection that was idle before says nothing of the backend; everything else does.
+/// Counts the failure against the backend. A reused connection that ends before the response says nothing about the backend, so
+/// it is not counted.
 fn blame(lease: &Lease, why: &Why, reused: bool) {
     let is_stale = matches!(why, Why::Broken { begun: false, .. } | Why::Unsent(_)) && reused;
     if !is_stale {
@@ -164,8 +166,8 @@ fn blame(lease: &Lease, why: &Why, reused: bool) {
     }
 }
 
-/// Sends the rest of the request on a fiber of its own while the head of the answer is awaited, and stops that fiber when the
-/// head has come.
+/// Sends the rest of the request on another fiber while this one waits for the response's head. Stops the other fiber when the
+/// head has arrived.
 fn send_and_await(
     settings: &Settings,
     request: &mut Request<'_>,
@@ -189,7 +191,7 @@ fn send_and_await(
     );
     match sent {
         Ok(Err(Unsent::Client(error))) => Err(of_client(error)),
-        // The backend does not want the rest; it may have said why.
+        // A backend that does not read the rest may have answered why.
         Ok(Ok(()) | Err(Unsent::Backend(_) | Unsent::Cancelled(_))) => Ok(found),
         Err(payload) if Cancelled::is_payload(&*payload) => Ok(found),
         Err(payload) => resume_unwind(payload),

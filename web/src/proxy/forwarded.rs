@@ -1,11 +1,11 @@
-//! Which fields pass, and what a proxy adds to them: `X-Forwarded-*` (as everybody writes them) and `Forwarded` (RFC 7239).
+//! Decides which fields a proxy passes on, and adds `X-Forwarded-*` (a convention) and `Forwarded` (RFC 7239).
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 
 use osier_http::{HeaderError, Headers, RequestWriter};
 
-/// Fields that are for one connection only, whoever sends them: RFC 9110 7.6.1 and 11.7, and what the codec writes.
+/// Whether the field is hop-by-hop (RFC 9110 7.6.1 and 11.7) or written by the codec.
 pub(super) fn is_of_connection(name: &str) -> bool {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     match name.len() {
@@ -22,8 +22,8 @@ pub(super) fn is_of_connection(name: &str) -> bool {
     }
 }
 
-/// How many names the Connection fields of one message may list: each is looked for in every field, so a head full of them would
-/// cost as much as a thousand others. Nobody lists more than a few.
+/// The most names in the Connection fields of one message. Every listed name is compared with every field, so a head full of
+/// names would cost as much as a thousand other heads. Real messages list a few.
 const LISTED_NAMES: usize = 32;
 
 pub(super) fn lists_too_many(headers: Headers<'_>) -> bool {
@@ -32,8 +32,8 @@ pub(super) fn lists_too_many(headers: Headers<'_>) -> bool {
     names.take(LISTED_NAMES + 1).count() > LISTED_NAMES
 }
 
-/// Fields that say who the client is.
-fn tells_the_client(name: &str) -> bool {
+/// Whether the field says who the client is.
+fn names_the_client(name: &str) -> bool {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     match name.len() {
         9 => is("forwarded") || is("x-real-ip"),
@@ -43,8 +43,8 @@ fn tells_the_client(name: &str) -> bool {
     }
 }
 
-/// Whether a field of a request is passed on as it is; `Proxy` is not, as CGI programs behind take it for a setting of theirs.
-/// For such programs `_` is `-`, so what may not pass in one spelling does not in the other.
+/// Whether a field of a request is passed on unchanged. `Proxy` is not, because a CGI program takes HTTP_PROXY for its own
+/// setting. Such programs do not distinguish `_` and `-`, so a field that may not pass in one spelling does not in the other.
 pub(super) fn passes(name: &str, is_trusted: bool) -> bool {
     if name.contains('_') {
         return passes(&name.replace('_', "-"), is_trusted);
@@ -54,14 +54,15 @@ pub(super) fn passes(name: &str, is_trusted: bool) -> bool {
         4 if is("host") => false,
         5 if is("proxy") => false,
         6 if is("expect") => false,
-        // Added to below.
+        // `add` writes these.
         9 if is("forwarded") => false,
         15 if is("x-forwarded-for") => false,
-        _ => !is_of_connection(name) && (is_trusted || !tells_the_client(name)),
+        _ => !is_of_connection(name) && (is_trusted || !names_the_client(name)),
     }
 }
 
-/// What a trusted client says is kept, and this hop added behind; of another nothing has passed.
+/// Writes `X-Forwarded-*` and `Forwarded`: the values of a trusted client, then this hop. The values of another client are left
+/// out.
 pub(super) fn add(
     head: &mut RequestWriter<'_>,
     given: Headers<'_>,
@@ -84,8 +85,8 @@ pub(super) fn add(
         head.header("x-forwarded-host", host.as_bytes())?;
     }
 
-    // RFC 7239 6: an IPv6 address stands in brackets, and so in quotes; 4: a host with its colon in quotes too. Hosts are
-    // checked when a request is parsed: no quote and no backslash is in one.
+    // RFC 7239 6: an IPv6 address stands in brackets and therefore in quotes. RFC 7239 4: a host with a colon stands in quotes.
+    // The request parser accepts no host with a quote or a backslash.
     let (open, close): (&[u8], &[u8]) = match text.as_bytes().contains(&b':') {
         true => (b"for=\"[", b"]\""),
         false => (b"for=", b""),
@@ -109,7 +110,7 @@ pub(super) fn add(
 /// The longest text of an address, `ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255`.
 const TEXT: usize = 45;
 
-/// The text of an address: two of them are written for each request.
+/// The text of an address, without an allocation. Each request needs it twice.
 struct Text {
     bytes: [u8; TEXT],
     length: usize,
@@ -145,7 +146,7 @@ impl Write for Text {
     }
 }
 
-/// One field of all values given, and one more, of these pieces, at the end.
+/// Writes one field with all `given` values and one more, whose pieces are `last`, at the end.
 fn joined<'v>(
     head: &mut RequestWriter<'_>,
     name: &str,

@@ -1,23 +1,27 @@
-//! A reverse proxy as a handler: requests go to an [`Upstream`] over HTTP/1.1, and what it answers goes to the client.
+//! A reverse proxy as a handler: it forwards requests to an [`Upstream`] over HTTP/1.1 and the responses to the client.
 //!
 //! ```text
-//!   Proxy::handle ─▶ outgoing: the head, made anew ─▶ lease ─▶ sender: head and body, from the client as it sends them
-//!       │ once more, where that is safe     ◀── failed ──┤          (a fiber of its own while the answer is awaited)
-//!       ▼                                                ▼
-//!   answer: the client's head, made anew ◀── wire: the backend's head and body, read strictly
-//!       ├─ small: read as a whole, the connection given back, then sent
-//!       ├─ else: relay, spliced as long as the client keeps up, then read ahead of it by a bounded number of bytes
-//!       └─ 101 to who has asked for it: tunnel
+//!   Proxy::answer ─▶ outgoing: a new request head ─▶ lease ─▶ sender: head and body, while the client sends them
+//!       │ a second attempt where that is safe  ◀── failed ──┤      (on a second fiber while the response is awaited)
+//!       ▼                                                   ▼
+//!   client_response: a new response head ◀── backend_response: the backend's head and body, parsed strictly
+//!       ├─ small: read completely, the connection given back, then sent
+//!       ├─ large: relay, spliced while the client keeps up, then read ahead of it by a bounded number of bytes
+//!       └─ 101 that the client has asked for: tunnel
 //! ```
 //!
-//! Who does what: the connection's fiber waits for the answer and writes to the client. A second fiber of the same worker
-//! sends the request's body, so that an answer may come, and be passed on, before the body has ended; it is stopped between
-//! two calls when the answer's head has come and goes on beside the answer's body. A third reads ahead. All of them end with
-//! the request: when the client is gone its fiber is cancelled, they are cancelled with it, and the backend's connection,
-//! which nobody keeps then, is closed.
+//! Three fibers of one worker take part:
 //!
-//! What never passes: framing, in either direction (Content-Length, Transfer-Encoding and Connection are made anew from what
-//! the strict parsers have understood), fields that Connection names, trailers, and a backend's `100 Continue`.
+//! - The connection's fiber waits for the response and writes to the client.
+//! - A second one sends the request body, so that a response can arrive and pass before the body has ended. It is stopped
+//!   between two calls when the response's head arrives, and continues beside the response's body.
+//! - A third one reads the response ahead of a slow client.
+//!
+//! All of them end with the request. When the client leaves, its fiber is cancelled and the other two with it. The backend's
+//! connection is closed then.
+//!
+//! Framing never passes, in either direction: Content-Length, Transfer-Encoding and Connection are made anew from the result of
+//! the strict parsers. The fields that Connection names, trailers and the backend's `100 Continue` do not pass either.
 
 mod backend_response;
 mod client_response;
@@ -40,27 +44,27 @@ use osier_http::path::canonical_part;
 use crate::upstream::Upstream;
 use crate::{Handler, Request, Response};
 
-/// A body of known length up to this many bytes is read as a whole before its response begins: then the backend's
-/// connection is free at once, and one that breaks off is answered by 502 instead of half a response. (Two reads of a
-/// connection that is busy; nginx collects as much.)
+/// The longest body of known length that is read completely before the client's response begins, in bytes. The backend's
+/// connection is free at once then, and the client gets 502 instead of half a response if the backend breaks off. Two reads of
+/// a busy connection; nginx collects as much.
 const SMALL: u64 = 64 << 10;
 
-/// What the backend may be told of in Host.
+/// The Host field of requests to the backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Host {
-    /// What the client has asked for.
+    /// The host of the client's request.
     #[default]
     Preserve,
     /// The backend's own address; `localhost` for a Unix socket.
     Backend,
-    /// Always this.
+    /// This value.
     Fixed(String),
 }
 
 type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
-/// A reverse proxy to one [`Upstream`]; a clone is the same.
+/// A reverse proxy to one [`Upstream`]. Clones share one proxy.
 ///
 /// ```
 /// use osier_web::Router;
@@ -75,45 +79,50 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # What the backend sees
+/// # Requests to the backend
 ///
-/// The method and the target (paths with a `.` or `..` segment, percent-encoded or not, between `/`, `\\`, `%2F` or `%5C`,
-/// with a `;parameter` or without, are refused by 400: they mean one thing here and another there), the client's fields but those for this connection, and
-/// `X-Forwarded-For`, `-Proto` and `-Host` and `Forwarded`. What a client that is not [trusted](Proxy::trust) says in these, or in
-/// `X-Real-IP`, is left out, also where it is spelled with `_` for `-`. `Expect: 100-continue` is answered here, when the backend's connection is there.
+/// The backend gets the method, the target, and the client's fields without the hop-by-hop ones. `X-Forwarded-For`,
+/// `X-Forwarded-Proto`, `X-Forwarded-Host` and `Forwarded` are added.
 ///
-/// # What the client gets
+/// - A path with a `.` or `..` segment gets 400, percent-encoded or not, between `/`, `\\`, `%2F` or `%5C`, with a `;parameter` or
+///   without: this server and the backend could disagree about its meaning.
+/// - The fields `X-Forwarded-*`, `Forwarded` and `X-Real-IP` of a client that is not [trusted](Proxy::trust) are left out, also
+///   in a spelling with `_` for `-`.
+/// - `Expect: 100-continue` is answered here, once there is a connection to the backend.
 ///
-/// | | |
+/// # Responses to the client
+///
+/// | result | cause |
 /// |---|---|
-/// | 502 | no connection; the backend has closed, or has not spoken HTTP as it is written |
-/// | 503 | every backend is out, or has all the connections it may have |
-/// | 504 | no connection, or no answer, in time |
-/// | the connection ends | the backend breaks off inside a body of which the client has got some |
+/// | 502 | connecting failed; the backend has closed the connection, or its response is not valid HTTP |
+/// | 503 | every backend is down, or has as many connections as it may have |
+/// | 504 | connecting, or the response, took too long |
+/// | the connection ends | the backend breaks off inside a body that the client has received a part of |
 ///
-/// Each with a line in the log that has the request's id. Trailers of the backend are dropped. Its interim
-/// responses are passed on to clients of HTTP/1.1, but for `100 Continue`: 103 Early Hints with its `Link` and
-/// `Content-Security-Policy`, others without fields, as layers see the response only that follows.
+/// Each of them is logged with the request id. Trailers of the backend are dropped. Clients of HTTP/1.1 get the interim responses
+/// of the backend, apart from `100 Continue`. A 103 Early Hints keeps its `Link` and `Content-Security-Policy`; other interim
+/// responses lose all fields, because layers see only the final response.
 ///
 /// # Retries
 ///
-/// Once, on a new connection and on another backend if there is one, when the connection breaks before a byte of the
-/// answer, and either not a byte of the request was taken, or the method is idempotent (RFC 9110 9.2.2) and there is no
-/// body.
+/// A request is sent a second time, on a new connection and to another backend if there is one, when the connection breaks before
+/// the first byte of the response. In addition, either no byte of the request was sent, or the method is idempotent
+/// (RFC 9110 9.2.2) and there is no body.
 ///
 /// # Slow clients
 ///
-/// The answer is read ahead of the client by at most [`read_ahead`](Proxy::read_ahead) bytes. One that fits is taken at
-/// once, and the backend's connection is free however slow the client is; beyond that the backend waits for the client,
-/// which has to take something within [`Timeouts::write`](crate::Timeouts::write) again and again. Slow senders hold a
-/// connection of the backend for as long as they send, within [`Timeouts::body`](crate::Timeouts::body) each time.
+/// The response is read ahead of the client by at most [`read_ahead`](Proxy::read_ahead) bytes. A response that fits is read at
+/// once, and the backend's connection is free however slow the client is. With a longer one the backend waits for the client.
+/// The client has to take some bytes in every [`Timeouts::write`](crate::Timeouts::write). A client that sends its body slowly
+/// holds a connection of the backend for that time; it has to send some bytes in every
+/// [`Timeouts::body`](crate::Timeouts::body).
 #[derive(Clone)]
 pub struct Proxy(Arc<Settings>);
 
 struct Settings {
     upstream: Upstream,
     host: Host,
-    /// A prefix of the path, and what stands there in its place.
+    /// A prefix of the path and its replacement.
     prefix: Option<(String, String)>,
     trust: Option<Trust>,
     forwarded: bool,
@@ -127,7 +136,7 @@ struct Settings {
 }
 
 impl Proxy {
-    /// Passes everything on to `upstream`.
+    /// Makes a proxy that forwards every request to `upstream`.
     pub fn new(upstream: Upstream) -> Proxy {
         let s = Duration::from_secs;
         Proxy(Arc::new(Settings {
@@ -143,27 +152,28 @@ impl Proxy {
             tunnel_half_closed: s(30),
             read_ahead: 256 << 10,
             limits: Limits {
-                // Backends send more than browsers: long cookies and policies.
+                // Backends send longer heads than browsers: cookies and policies.
                 head_bytes: 64 << 10,
                 ..Limits::DEFAULT
             },
         }))
     }
 
-    /// What the backend sees as Host. [`Host::Preserve`] unless set.
+    /// Sets the Host field of requests to the backend. Default: [`Host::Preserve`].
     pub fn host(self, host: Host) -> Self {
         self.set(|settings| settings.host = host)
     }
 
-    /// Takes `prefix` off the path: `/api/x` becomes `/x`, and `/api` becomes `/`. Other paths stay. The prefix and the path are
-    /// compared in their canonical forms ([`Path`](crate::path::Path)), so `/%61pi/x` and `//api/x` become `/x` too; the rest
-    /// goes on as it was written.
+    /// Removes `prefix` from the path: `/api/x` becomes `/x`, and `/api` becomes `/`. Other paths stay unchanged.
+    ///
+    /// The prefix and the path are compared in their canonical forms ([`Path`](crate::path::Path)), so `/%61pi/x` and `//api/x`
+    /// also become `/x`. The rest of the path is forwarded as the client wrote it.
     pub fn strip_prefix(self, prefix: &str) -> Self {
         self.replace_prefix(prefix, "")
     }
 
-    /// Puts `with` in the place of `prefix`, where that ends at a `/` or at the end of the path. A prefix with a bad escape is
-    /// found in no path.
+    /// Replaces `prefix` by `with`, where the prefix ends at a `/` or at the end of the path. A prefix with a bad escape matches
+    /// no path.
     pub fn replace_prefix(self, prefix: &str, with: &str) -> Self {
         let (prefix, with) = (prefix.trim_end_matches('/'), with.trim_end_matches('/'));
         let prefix = canonical_part(prefix).unwrap_or(Cow::Borrowed(prefix));
@@ -171,79 +181,84 @@ impl Proxy {
         self.set(|settings| settings.prefix = Some(pair))
     }
 
-    /// Whose word counts: what a client with such an address says in `X-Forwarded-*` and `Forwarded` is passed on and added
-    /// to. For proxies in front of this server, and for nobody unless set.
+    /// Sets which clients are trusted: proxies in front of this server. The fields `X-Forwarded-*`, `Forwarded` and `X-Real-IP` of
+    /// a client whose address `trust` accepts are passed on and extended. Default: nobody.
     pub fn trust(self, trust: impl Fn(IpAddr) -> bool + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.trust = Some(Box::new(trust)))
     }
 
-    /// Whether the backend gets `X-Forwarded-For`, `-Proto` and `-Host` and `Forwarded`. True unless set.
+    /// Sets whether `X-Forwarded-For`, `X-Forwarded-Proto`, `X-Forwarded-Host` and `Forwarded` are added. Default: true.
     pub fn forwarded(self, forwarded: bool) -> Self {
         self.set(|settings| settings.forwarded = forwarded)
     }
 
-    /// How long the backend may take from the end of the request to the first byte of its answer, then 504; and to take the
-    /// next bytes of a request. 60 s.
+    /// Sets the longest time from the end of the request to the first byte of the response, and for the backend to take the next
+    /// bytes of the request. After it the client gets 504. Default: 60 s.
     pub fn first_byte_timeout(self, limit: Duration) -> Self {
         self.set(|settings| settings.first_byte = limit)
     }
 
-    /// How long the backend may take to send the next bytes of an answer. 60 s.
+    /// Sets the longest time for the next bytes of a response. Default: 60 s.
     pub fn between_bytes_timeout(self, limit: Duration) -> Self {
         self.set(|settings| settings.between = limit)
     }
 
-    /// Whether a client may leave HTTP (`Upgrade`, WebSocket for example) when the backend agrees. True unless set.
+    /// Sets whether a client may change the protocol (`Upgrade`, to WebSocket for example) when the backend agrees.
+    /// Default: true.
     pub fn tunnels(self, tunnels: bool) -> Self {
         self.set(|settings| settings.tunnels = tunnels)
     }
 
-    /// After how long without a byte in either direction a tunnel is ended. One hour.
+    /// Sets the idle timeout of a tunnel: the longest time without a byte in either direction. Default: one hour.
     pub fn tunnel_idle_timeout(self, limit: Duration) -> Self {
         self.set(|settings| settings.tunnel_idle = limit)
     }
 
-    /// The same once one side has sent its last byte, and from then on, as nobody can tell that from a peer that has left until
-    /// something is sent to it. 30 s.
+    /// Sets the idle timeout of a tunnel after one side has closed its sending direction. A side that has left completely looks
+    /// the same until something is sent to it. Default: 30 s.
     pub fn tunnel_half_closed_timeout(self, limit: Duration) -> Self {
         self.set(|settings| settings.tunnel_half_closed = limit)
     }
 
-    /// How many bytes of an answer are read before the client takes them, rounded up to pieces of 64 KiB, and one piece more.
-    /// 256 KiB.
+    /// Sets how many bytes of a response are read before the client takes them. Rounded up to pieces of 64 KiB, and one piece
+    /// more. Default: 256 KiB.
     pub fn read_ahead(self, bytes: usize) -> Self {
         self.set(|settings| settings.read_ahead = bytes)
     }
 
-    /// The most bytes of an answer's head; beyond it 502. 64 KiB.
+    /// Sets the longest head of a response, in bytes. The client gets 502 for a longer one. Default: 64 KiB.
     pub fn head_bytes(self, bytes: usize) -> Self {
         self.set(|settings| settings.limits.head_bytes = bytes)
     }
 
-    /// The upstream.
+    /// The upstream that requests are forwarded to.
     pub fn upstream(&self) -> &Upstream {
         &self.0.upstream
     }
 
-    /// As a handler, for [`Router::fallback`](crate::Router::fallback) or a [`Route`](crate::Route).
+    /// Turns the proxy into a handler for [`Router::fallback`](crate::Router::fallback) or a [`Route`](crate::Route).
     pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Clone + Send + Sync + 'static {
         move |request| self.answer(request)
     }
 
-    /// Answers one request.
+    /// Forwards one request and returns the response.
     ///
     /// # Suspends
     ///
-    /// Always: for a connection, and for the answer.
+    /// Always, until there is a connection, and until the response's head has arrived.
     ///
     /// # Cancellation
     ///
-    /// The connection to the backend is closed; what it makes of that is its affair.
+    /// The connection to the backend is closed. The backend may still process the request.
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
         exchange::pass(&self.0, request)
     }
 
-    /// Before the first clone.
+    /// Changes the settings.
+    ///
+    /// # Panics
+    ///
+    /// Panics after the first clone.
     fn set(self, change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Arc::into_inner(self.0).expect("a proxy is configured before it is cloned");
         change(&mut settings);

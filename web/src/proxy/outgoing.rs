@@ -1,4 +1,4 @@
-//! The head of the request to the backend: made anew from what the strict parser has understood of the client's.
+//! The head of the request to the backend, made anew from the parsed head of the client.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,11 @@ use crate::upstream::Lease;
 use crate::upstream::attempt::is_idempotent;
 use crate::{Address, Request};
 
-/// The target that the backend is asked for.
+/// The request target for the backend.
 ///
 /// # Errors
-/// For a path that is refused: behind a prefix or a rule for a path it would lead somewhere else.
+///
+/// [`BadPath`] for a path that is refused: the backend could read it as a path outside a prefix or a rule.
 pub(super) fn target<'r>(settings: &Settings, request: &Request<'r>) -> Result<Cow<'r, str>, BadPath> {
     let path = match Path::parse(request.path()) {
         Err(BadPath::NoSlash) => return Ok(Cow::Borrowed("*")),
@@ -40,7 +41,7 @@ fn with_query<'r>(mut path: String, query: Option<&str>) -> Cow<'r, str> {
     Cow::Owned(path)
 }
 
-/// Appends the head to `out`, for the backend of `lease`.
+/// Appends the head for the backend of `lease` to `out`.
 pub(super) fn write_head(
     settings: &Settings,
     request: &Request<'_>,
@@ -79,7 +80,7 @@ pub(super) fn write_head(
     Ok(())
 }
 
-/// Whether the request may be sent twice and has no body that would have to be sent twice.
+/// Whether the method is idempotent and there is no body.
 pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
     is_idempotent(request.method()) && matches!(request.head.body(), BodyLength::None | BodyLength::Known(0))
 }

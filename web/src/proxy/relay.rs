@@ -1,23 +1,25 @@
-//! The body of an answer, on its way to the client. As long as that takes what comes at once, the bytes go from socket to
-//! socket without being seen ([`osier::io::splice`]): 0.3 of the CPU of copying them, for 1 MiB over loopback. What it does not
-//! take at once is read ahead by a fiber of its own, so that a slow client does not hold the backend, and never by more than a
-//! bounded number of bytes, so that it does not hold memory. When it waits for more again, the first way is taken again.
+//! Relays the body of a response to the client, by splicing or by reading ahead.
+//!
+//! While the client takes all bytes at once, they go from socket to socket without a copy ([`osier::io::splice`]). That takes 0.3
+//! of the CPU time of copying, for 1 MiB over loopback. For a slow client another fiber reads ahead, so that the client does not
+//! hold the backend. It reads a bounded number of bytes ahead, so that the client does not hold memory. When the client has
+//! caught up, the relay splices again.
 //!
 //! ```text
-//!   backend ─▶ pipe of the thread ─▶ client            `splice`: no framing may be in between, nor code that has to see the bytes
+//!   backend ─▶ pipe of the thread ─▶ client            `splice`: only without framing and without code that has to see the bytes
 //!                 │ not taken at once: pieces      ▲
-//!                 ▼ of the queue                   │ it keeps up, and much of the body is left
+//!                 ▼ of the queue                   │ the client keeps up, and much of the body is left
 //!   backend ─▶ reader (fiber): reads a piece ─▶ queue, at most `bound` bytes ─▶ writer (the connection's fiber) ─▶ client
 //!                 ▲                                                              │
 //!                 └──────────────────────── empty pieces ◀───────────────────────┘
 //! ```
 //!
-//! What has been read is in the queue before the reader waits again, so that the writer can have it: what drips is not held
-//! back. There it is joined with what waits already, so that all pieces but the last are full. Both fibers run on one thread;
-//! nothing of the queue is borrowed across a suspension.
+//! The reader puts all bytes into the queue before it waits again, so a slow stream is not held back. It joins them with the last
+//! piece in the queue, so all pieces but the last are full. Both fibers run on one thread, and neither borrows the queue across a
+//! suspension.
 //!
-//! While the client keeps up and splicing cannot be, reader and writer take turns and one piece goes back and forth, so that it stays in the
-//! processor's cache; pieces come from the worker's own stock for the same reason.
+//! When the client keeps up but splicing is impossible, reader and writer take turns. One piece goes back and forth and stays in
+//! the processor's cache. The pieces come from the worker's own buffer pool for the same reason.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,20 +31,20 @@ use super::backend_response::BackendResponse;
 use crate::conn::buffers::{self, Size};
 use crate::conn::output::Outlet;
 
-/// One read of a connection that is busy.
+/// The most bytes in one read.
 const PIECE: usize = Size::K64.bytes();
 
-/// Fewer bytes than these are not worth another way of passing them on.
+/// The least rest of a body, in bytes, that is worth splicing.
 const SPLICE_LEAST: u64 = 32 << 10;
 
-/// The most that is passed on at once without being copied.
+/// The most bytes spliced in one call.
 const SPLICED: usize = 256 << 10;
 
 struct Queue {
     state: RefCell<State>,
-    /// There is something for the writer: a piece, or the end.
+    /// Set when there is a piece, or the end, for the writer.
     filled: Event,
-    /// There is room for the reader.
+    /// Set when there is room for the reader.
     emptied: Event,
 }
 
@@ -59,7 +61,7 @@ impl Piece {
         }
     }
 
-    /// What was not taken at once. At most [`SPLICED`] bytes.
+    /// Copies `bytes`, at most [`SPLICED`], into pieces.
     fn copy(bytes: &[u8]) -> VecDeque<Piece> {
         let copied = bytes.chunks(PIECE).map(|bytes| {
             let mut piece = Piece::take();
@@ -78,7 +80,7 @@ impl Piece {
 #[derive(Default)]
 struct State {
     full: VecDeque<Piece>,
-    /// Pieces that are being read into, waiting, or being written.
+    /// The number of pieces that are being read into, waiting, or being written.
     out: usize,
     /// The writer has nothing to do.
     starving: bool,
@@ -86,7 +88,7 @@ struct State {
 }
 
 impl State {
-    /// How many bytes the last piece can take, or an empty one if that is full or the writer has it.
+    /// How many bytes the last piece can take. An empty piece counts if the last one is full or the writer has it.
     fn room(&self) -> usize {
         match self.full.back() {
             Some(last) if last.filled < PIECE => PIECE - last.filled,
@@ -94,8 +96,8 @@ impl State {
         }
     }
 
-    /// For the writer, which may have nothing else to do at any time: nothing stays with the reader, who waits for more. What fits
-    /// is joined with the last piece, and then `piece` is empty again.
+    /// Adds the bytes of `piece` for the writer. If they fit, they are copied into the last piece, and `piece` is returned to be
+    /// filled again.
     fn add(&mut self, piece: Piece) -> Option<Piece> {
         match self.full.back_mut() {
             Some(last) if piece.filled <= PIECE - last.filled => {
@@ -114,28 +116,32 @@ impl State {
 /// Why reading ahead has ended.
 #[derive(Debug)]
 enum Turn {
-    /// The body has.
+    /// The body has ended.
     Done,
-    /// The client takes what comes faster than it comes.
+    /// The client takes the bytes faster than they arrive.
     KeepsUp,
 }
 
-/// Passes the body on: first `received`, then what `wire` has. What was read ahead of the client lies in pieces, so many as
-/// `bound` bytes fill, and one.
+/// Passes the body on: first `received`, then the rest of `backend`. At most as many pieces as `bound` bytes fill, and one more,
+/// are read ahead of the client.
+///
+/// # Suspends
+///
+/// While the backend sends, and while the client reads.
 ///
 /// # Errors
 ///
-/// Of the client, or that the body is not whole.
+/// The errors of writing to the client and of reading from the backend, and an incomplete body.
 pub(super) fn relay(backend: BackendResponse, received: &[u8], bound: usize, out: &mut dyn Outlet) -> io::Result<()> {
     out.write_all(received)?;
-    // One more, as the one being written need not be full: what fits the bound is taken at once.
+    // One more, because the piece that is being written may not be full: a body within the bound must fit.
     let pieces = bound.div_ceil(PIECE).max(1) + 1;
     let mut backend = Some(backend);
     let mut can_splice = true;
     loop {
         let mut rest = VecDeque::new();
         if can_splice {
-            // Not for longer: the pieces are free one by one as the client takes them.
+            // A short life: the pieces below are freed one by one as the client takes them.
             let mut bytes = Vec::new();
             can_splice = splice(&mut backend, &mut bytes, bound, out)?;
             rest = Piece::copy(&bytes);
@@ -146,7 +152,8 @@ pub(super) fn relay(backend: BackendResponse, received: &[u8], bound: usize, out
     }
 }
 
-/// Passes on what the client takes at once, until it does not: then `rest` is still to be written. False if that cannot be.
+/// Splices until the client does not take all bytes at once; `rest` then holds the bytes still to be written. Returns false if
+/// splicing is impossible.
 fn splice(
     backend: &mut Option<BackendResponse>,
     rest: &mut Vec<u8>,
@@ -166,14 +173,13 @@ fn splice(
         }
     }
     if body.is_done() {
-        // A connection that is not kept is not held either.
+        // Give the connection back, or close it, at once.
         *backend = None;
     }
     Ok(true)
 }
 
-/// Writes `rest`, and what is read meanwhile if `wire` has more, until the body ends or the client waits for more of what can be
-/// spliced.
+/// Writes `rest` while another fiber reads ahead, until the body ends, or until the client has caught up and splicing is possible.
 fn read_ahead(
     backend: &mut Option<BackendResponse>,
     rest: VecDeque<Piece>,
@@ -201,7 +207,7 @@ fn read_ahead(
                 None => Ok(Turn::Done),
             };
             if !matches!(end, Ok(Turn::KeepsUp)) {
-                // Here, not when the scope ends: a connection that is not kept is not held either.
+                // Give the connection back, or close it, now and not at the end of the scope.
                 *backend = None;
             }
             queue.state.borrow_mut().end = Some(end);
@@ -251,9 +257,11 @@ impl Queue {
         }
     }
 
+    /// An empty piece for the reader.
+    ///
     /// # Suspends
     ///
-    /// Until the client has taken one, if all are full.
+    /// Until the client has taken a piece, if all are in use.
     fn empty_piece(&self, pieces: usize) -> Piece {
         while self.state.borrow().out >= pieces {
             self.emptied.wait();

@@ -1,8 +1,8 @@
-//! What goes to the backend: one request, its head and then its body, as the client sends it.
+//! Sends one request to the backend: its head, then its body while the client sends it.
 //!
-//! A sender can be stopped between any two calls (its fiber is cancelled when the answer has come) and goes on where it was:
-//! what has been read from the client and not been taken by the backend stays in `piece`. As long as the backend has not
-//! taken a byte, the same request may go to another.
+//! A sender can be stopped between any two calls and continued later: its fiber is cancelled when the response arrives. Bytes read
+//! from the client that the backend has not taken stay in `piece`. As long as the backend has taken no byte, the same request
+//! may go to another backend.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice, Read, Write};
@@ -17,41 +17,42 @@ use crate::conn::buffers;
 use crate::upstream::Lease;
 use crate::{RequestBody, Stream};
 
-/// Read from the client at once.
+/// The most bytes read from the client in one call.
 const PIECE: usize = 32 << 10;
 
-/// In front of a piece: the longest line with its length.
+/// Room in front of a piece for the longest chunk head.
 const CHUNK_ROOM: usize = 18;
 
 pub(super) struct Sender {
-    /// With the head, which depends on the backend.
+    /// The encoded head, which depends on the backend.
     pub(super) head: Vec<u8>,
-    /// Of the head, taken by the backend.
+    /// How many bytes of the head the backend has taken.
     head_sent: usize,
-    /// Of the body, framed: `piece[sent..]` is still to be sent.
+    /// A framed piece of the body. `piece[sent..]` is still to be sent.
     piece: Vec<u8>,
     sent: usize,
     chunked: bool,
-    /// Nothing is left to be read of the client's body.
+    /// The client's body has been read to its end.
     read_all: bool,
-    /// Bytes the backend has taken.
+    /// How many bytes the backend has taken.
     taken: u64,
-    /// When sending ended, for good or ill: the backend's time for an answer runs from there.
+    /// When sending ended, with or without an error. The backend's time for a response begins there.
     over: Over,
+    /// The backend has taken the whole request.
     done: bool,
 }
 
-/// Set when sending has ended; shared with who waits for the answer.
+/// The time when sending ended. The reader of the response shares it.
 pub(super) type Over = Rc<Cell<Option<Instant>>>;
 
 /// Why the request could not be sent.
 #[derive(Debug)]
 pub(super) enum Unsent {
-    /// The client has not sent what it had announced.
+    /// The client has not sent its whole body.
     Client(io::Error),
-    /// The backend has not taken it.
+    /// The backend has not taken the request.
     Backend(io::Error),
-    /// Stopped, to go on later.
+    /// The sender was stopped and can continue later.
     Cancelled(io::Error),
 }
 
@@ -70,12 +71,12 @@ impl Sender {
         }
     }
 
-    /// Whether the backend has got nothing yet.
+    /// Whether the backend has taken no byte.
     pub(super) fn is_untouched(&self) -> bool {
         self.taken == 0
     }
 
-    /// Makes way for the head to another backend: nothing was taken, or there is no body.
+    /// Starts again for another backend. Only valid if no byte was taken or there is no body.
     pub(super) fn restart(&mut self) {
         self.head.clear();
         (self.head_sent, self.taken, self.done) = (0, 0, false);
@@ -91,7 +92,7 @@ impl Sender {
         self.over.clone()
     }
 
-    /// Takes what the client has sent of its body already, to go out together with the head.
+    /// Takes the part of the body that has already been received, to be sent together with the head.
     pub(super) fn collect(&mut self, body: &mut RequestBody<'_>) -> io::Result<()> {
         match !self.read_all && self.piece.is_empty() && body.has_received() {
             true => self.next_piece(body),
@@ -99,7 +100,7 @@ impl Sender {
         }
     }
 
-    /// Sends what is in hand; whether that was the whole request.
+    /// Sends the head and the current piece. Returns whether that was the whole request.
     pub(super) fn send_collected(&mut self, lease: &Lease) -> Result<bool, Unsent> {
         self.write(lease.stream()).map_err(backend)?;
         self.done = self.read_all;
@@ -109,7 +110,7 @@ impl Sender {
         Ok(self.done)
     }
 
-    /// Sends all of it. When the client fails, so does the connection: whoever waits for an answer is told.
+    /// Sends the rest of the request. If the client fails, the connection is shut down, and the reader of the response fails too.
     pub(super) fn send(&mut self, body: &mut RequestBody<'_>, lease: &Lease) -> Result<(), Unsent> {
         let sent = self.send_rest(body, lease);
         if let Err(Unsent::Client(_)) = sent {
@@ -152,11 +153,11 @@ impl Sender {
         }
     }
 
-    /// Reads the next piece of the body and frames it. All that was in hand has been sent.
+    /// Reads the next piece of the body and frames it. The current piece has been sent.
     fn next_piece(&mut self, body: &mut RequestBody<'_>) -> io::Result<()> {
         let start = if self.chunked { CHUNK_ROOM } else { 0 };
         self.piece.resize(start + PIECE, 0);
-        // Nothing of it is to be sent until it has been read: this may be the end of the fiber.
+        // The read may be cancelled: until it returns, no byte of the piece may be sent.
         self.sent = self.piece.len();
         let count = body.read(&mut self.piece[start..])?;
         self.read_all = count == 0 || (!self.chunked && body.is_done());

@@ -1,8 +1,8 @@
-//! A connection that has left HTTP: bytes in both directions, each on a fiber, until both have ended.
+//! A tunnel: copies bytes in both directions after a change of protocol, one fiber for each direction.
 //!
-//! The end of one direction is passed on as such (a half-close), and the other goes on. A failure of either side, or too
-//! long a time without a byte in either direction, ends both; that time is shorter once one direction has ended, as nobody
-//! can tell an end of sending from a peer that has left until something is sent to it.
+//! The end of one direction is passed on as a half-close, and the other direction continues. A failure of either side, or an idle
+//! timeout, ends both. The idle timeout is shorter after a half-close, because a side that has left completely looks the same
+//! until something is sent to it.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -12,31 +12,32 @@ use std::time::{Duration, Instant};
 use crate::upstream::Lease;
 use crate::{Stream, Upgraded};
 
-/// Bytes moved at once. Small, as a tunnel is idle most of the time and has two of these.
+/// The buffer of one direction, in bytes. Small, as a tunnel is idle most of the time and has two buffers.
 const PIECE: usize = 8 << 10;
 
-/// The longest times without a byte in either direction.
+/// The idle timeouts: the longest times without a byte in either direction.
 #[derive(Clone, Copy)]
 pub(super) struct Idle {
-    /// As long as both are open.
+    /// The timeout while both directions are open.
     pub(super) both: Duration,
-    /// Once one has ended, from then on, if that is less. Also how often the other looks whether it has, but for [`LOOK`].
+    /// The timeout, counted from the half-close, if it is shorter. A direction also checks in this interval whether the other has
+    /// ended, but not more often than [`LOOK`].
     pub(super) half_closed: Duration,
 }
 
-/// A direction does not look more often than this whether the other has ended.
+/// The shortest interval in which a direction checks whether the other has ended.
 const LOOK: Duration = Duration::from_millis(10);
 
 struct Tunnel<'t> {
     client: &'t Stream,
     backend: &'t Stream,
     idle: Idle,
-    /// When a byte, or the end of one direction, was last passed on.
+    /// When the last byte, or the end of one direction, was passed on.
     moved: Cell<Instant>,
     half_closed: Cell<bool>,
 }
 
-/// Runs until both directions have ended. `received` is what the backend has sent behind its 101.
+/// Runs until both directions have ended. `received` holds the bytes that the backend has sent after its 101.
 ///
 /// # Suspends
 ///
@@ -61,10 +62,10 @@ impl Tunnel<'_> {
         if self.copy(from, to, first).is_ok() {
             let _ = to.shutdown(Shutdown::Write);
             self.half_closed.set(true);
-            // The shorter time begins here: earlier silence was within the longer one.
+            // The shorter timeout begins here. Earlier silence was within the longer one.
             self.moved.set(osier::time::now());
         } else {
-            // The other direction meets the end of both at its next call.
+            // The next call of the other direction meets the end of both sockets.
             let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
         }
     }
@@ -88,7 +89,7 @@ impl Tunnel<'_> {
                     self.moved.set(osier::time::coarse_now());
                     to.write_all(&piece[..count])?;
                 }
-                // Perhaps the other direction is not idle.
+                // The other direction may have moved bytes meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
                 Err(error) => return Err(error),
             }
