@@ -384,7 +384,8 @@ fn an_answer_that_breaks_off_is_an_error_wherever_it_breaks() {
         }
     }
     assert!(
-        site.logged("the connection ended before the response") && site.logged("the connection ended inside the response")
+        site.logged("the connection ended before the response")
+            && site.logged("the connection ended inside the response")
     );
     cut.store(len, Ordering::SeqCst);
     assert_eq!(site.get("/a.php").text(), "hello");
