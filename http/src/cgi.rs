@@ -1,13 +1,14 @@
-//! The head of a CGI response (RFC 3875 6), without I/O: the lines before the body, delimited and checked.
+//! Finds, parses and checks the head of a CGI response (RFC 3875 6), without I/O.
 //!
-//! A gateway feeds what comes on the application's standard output to a [`Scanner`] until it finds the end of the head, and
-//! gives exactly those bytes to [`Head::parse`]; what follows is the body. Lines end with LF or CRLF, as programs print them.
-//! Nothing is copied and nothing is allocated.
+//! A gateway feeds the application's standard output to a [`Scanner`] until it finds the end of the head, and passes exactly those
+//! bytes to [`Head::parse`]. The bytes after them are the body. A line ends with LF or CRLF, as programs differ. The parser copies
+//! and allocates nothing.
 //!
 //! The application's framing and hop-by-hop fields never reach the client: Transfer-Encoding, Connection and the fields that
-//! Connection names are left out. Content-Length becomes [`Head::content_length`], against which the gateway checks the body. A
-//! head that two readers could take for two different ones (a fold, white space before a colon, a control byte, a second Status
-//! or Location) is refused as a whole.
+//! Connection names are left out. Content-Length becomes [`Head::content_length`], so that the gateway can check the body.
+//!
+//! A head that two parsers could read in two ways is refused: a fold, white space before a colon, a control byte, a second Status
+//! or Location.
 
 use std::{error, fmt};
 
@@ -15,10 +16,10 @@ use memchr::memchr;
 
 use crate::message::byte::{is_token, is_value};
 
-/// The default bound of a head: twice the size of all cookies that browsers take for one site.
+/// The default bound of a head, in bytes: twice the size of all cookies that browsers accept from one site.
 pub const HEAD_BYTES: usize = 64 << 10;
 
-/// The most names that a Connection field may list. Each is looked for in every field.
+/// The most names that Connection may list. Every name is compared with every field.
 const LISTED_NAMES: usize = 16;
 
 /// Why a response cannot be passed on.
@@ -27,21 +28,21 @@ const LISTED_NAMES: usize = 16;
 pub enum Malformed {
     /// The head has not ended within this many bytes.
     TooLong(usize),
-    /// A line without a colon, whose name is not a token, or that continues the line before; counted from 1.
+    /// The line with this number, counted from 1, has no colon or a name that is not a token, or continues the line before.
     Field(usize),
-    /// A value with a control byte, in this line.
+    /// The value in the line with this number has a control byte.
     Value(usize),
-    /// A status that is not three digits from 200 to 999, or given twice.
+    /// Status is not a number from 200 to 999, or stands twice.
     Status,
-    /// A Location that is empty, not printable ASCII, or given twice.
+    /// Location is empty, is not printable ASCII, or stands twice.
     Location,
-    /// A Content-Length that is not a number, or two of them that differ.
+    /// Content-Length is not a number, or stands twice with different values.
     ContentLength,
-    /// A Content-Type that is given twice.
+    /// Content-Type stands twice.
     ContentType,
-    /// A Connection field that lists more than 16 names.
+    /// Connection lists more than 16 names.
     Connection,
-    /// No field at all.
+    /// The head has no field.
     Empty,
 }
 
@@ -63,18 +64,18 @@ impl fmt::Display for Malformed {
 
 impl error::Error for Malformed {}
 
-/// Finds the end of a head whose bytes come in any pieces.
+/// The incremental search for the end of one head.
 #[derive(Clone, Debug)]
 pub struct Scanner {
     limit: usize,
-    /// The start of the line whose end has not come.
+    /// The start of the line whose end has not arrived.
     line: usize,
-    /// There is no other line feed before this place.
+    /// All line feeds before this place have been checked.
     searched: usize,
 }
 
 impl Scanner {
-    /// A scanner for one head of at most `limit` bytes.
+    /// Makes a scanner for one head of at most `limit` bytes.
     pub fn new(limit: usize) -> Scanner {
         Scanner {
             limit,
@@ -83,12 +84,12 @@ impl Scanner {
         }
     }
 
-    /// Returns the length of the head, empty line included, or `None` when more must come. `bytes` holds everything from the
-    /// beginning; no byte is searched twice.
+    /// Returns the length of the head with its empty line, or `None` if its end has not arrived. `bytes` holds all bytes from the
+    /// beginning; only new bytes are searched.
     ///
     /// # Errors
     ///
-    /// [`Malformed::TooLong`].
+    /// [`Malformed::TooLong`] beyond the limit.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         let within = bytes.len().min(self.limit);
         while let Some(at) = memchr(b'\n', &bytes[self.searched..within]) {
@@ -107,8 +108,8 @@ impl Scanner {
     }
 }
 
-/// The longest field of a head that may be incomplete or malformed: its name, as far as it is text, and its length in
-/// bytes. For the log, when a head was too long.
+/// The name and the length in bytes of the longest line of a head, which may be incomplete or malformed. A log line about a head
+/// that is too long can name it.
 pub fn longest_field(bytes: &[u8]) -> Option<(&str, usize)> {
     let lines = bytes.split(|&byte| byte == b'\n');
     let longest = lines.max_by_key(|line| line.len())?;
@@ -134,18 +135,18 @@ pub struct Head<'a> {
     status: Option<u16>,
     location: Option<&'a str>,
     content_length: Option<u64>,
-    /// Whether a Connection field lists names, whose fields end here as well.
+    /// Whether Connection lists names other than `close`. Their fields are left out.
     lists: bool,
-    /// The lengths of the names: bit n for a name of n bytes, the last bit for all longer ones. A missing length rules a name out.
+    /// The lengths of the names: bit n for a name of n bytes, the last bit for all longer ones. A missing bit rules a name out.
     lengths: u64,
 }
 
 impl<'a> Head<'a> {
-    /// Parses what [`Scanner::scan`] has delimited.
+    /// Parses one whole head. `bytes` must end where [`Scanner::scan`] found the end.
     ///
     /// # Errors
     ///
-    /// [`Malformed`], for the first offence met.
+    /// The first [`Malformed`] part.
     pub fn parse(bytes: &'a [u8]) -> Result<Head<'a>, Malformed> {
         let mut head = Head {
             lines: bytes,
@@ -162,7 +163,7 @@ impl<'a> Head<'a> {
             if !is_token_as_a_whole(name) {
                 return Err(Malformed::Field(count));
             }
-            // All of it, without a branch for each byte.
+            // No early exit, so the compiler can vectorise the loop.
             if value.iter().fold(false, |bad, &byte| bad | !is_value(byte)) {
                 return Err(Malformed::Value(count));
             }
@@ -200,32 +201,32 @@ impl<'a> Head<'a> {
         Ok(head)
     }
 
-    /// The status: what Status says, else 302 with a [`location`](Head::location), else 200.
+    /// The status: that of Status, else 302 with a [`location`](Head::location), else 200.
     pub fn status(&self) -> u16 {
         let natural = if self.location.is_some() { 302 } else { 200 };
         self.status.unwrap_or(natural)
     }
 
-    /// The value of Location. It is one of the [`fields`](Head::fields) too.
+    /// The value of Location, which is also one of the [`fields`](Head::fields).
     pub fn location(&self) -> Option<&'a str> {
         self.location
     }
 
-    /// The path and query of a local redirect (RFC 3875 6.2.2): the gateway itself answers with what is there. A Location
-    /// that begins with `//` names another host, and one with a Status is for the client.
+    /// The path and query of a local redirect (RFC 3875 6.2.2), which the gateway itself must follow. A Location that begins with
+    /// `//` names another host, and one with a Status is for the client.
     pub fn local_redirect(&self) -> Option<&'a str> {
         let path = self.location.filter(|_| self.status.is_none())?;
         (path.starts_with('/') && !path.starts_with("//")).then_some(path)
     }
 
-    /// The body's length as the application gives it. The gateway writes framing of its own.
+    /// The Content-Length of the application. The gateway makes its own framing.
     pub fn content_length(&self) -> Option<u64> {
         self.content_length
     }
 
-    /// The first field of that name that is passed on; names compare without regard to case.
+    /// The value of the first field with that name, if the field is passed on. Names are compared without regard to case.
     pub fn field(&self, name: &str) -> Option<&'a [u8]> {
-        // Most heads lack what is looked for.
+        // Most heads do not have the field.
         if self.lengths & length_bit(name.len()) == 0 {
             return None;
         }
@@ -234,7 +235,7 @@ impl<'a> Head<'a> {
         found.map(|(_, value)| value)
     }
 
-    /// Every field that is passed on, in order: all but Status, Content-Length and what concerns the connection.
+    /// The fields that are passed on, in order: all except Status, Content-Length and the hop-by-hop fields.
     pub fn fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
         let head = *self;
         lines(self.lines)
@@ -258,7 +259,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The fields that mean something here.
+/// The fields that the parser distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldName {
     Status,
@@ -266,7 +267,7 @@ enum FieldName {
     ContentType,
     ContentLength,
     Connection,
-    /// A hop-by-hop field (RFC 9110 7.6.1): a gateway has its own.
+    /// A hop-by-hop field (RFC 9110 7.6.1).
     HopByHop,
     Other,
 }
@@ -300,7 +301,7 @@ impl FieldName {
 /// The length of proxy-authenticate, the longest of these names.
 const LONGEST_NAME: usize = 18;
 
-/// The lines up to the empty one, without their ends.
+/// The lines before the empty line, without their line ends.
 fn lines(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (line, rest) = match memchr(b'\n', bytes) {
@@ -313,13 +314,13 @@ fn lines(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Name and value of a line.
+/// The name and the value of a line.
 fn field(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let (name, value) = line.split_at(memchr(b':', line)?);
     Some((name, trim(&value[1..])))
 }
 
-/// Whether it can be a name. A line that begins with white space or has some before its colon has none.
+/// Whether the whole name is a token. It is not in a line that begins with white space or has some before its colon.
 fn is_token_as_a_whole(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|&byte| is_token(byte))
 }
@@ -328,7 +329,7 @@ fn length_bit(length: usize) -> u64 {
     1 << length.min(63)
 }
 
-/// Without the white space that HTTP allows around a value.
+/// Removes the white space around a value.
 fn trim(value: &[u8]) -> &[u8] {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t');
     let start = value.iter().position(|byte| !is_space(byte)).unwrap_or(value.len());
@@ -339,7 +340,7 @@ fn trim(value: &[u8]) -> &[u8] {
     &value[start..end]
 }
 
-/// `404 Not Found`, or `404`. A 1xx is none: the answer that would follow it has no place in a CGI response.
+/// The number in `404 Not Found` or `404`. A 1xx is refused: a CGI response has no room for the final one.
 fn status_of(value: &[u8]) -> Option<u16> {
     let (digits, rest) = value.split_at_checked(3)?;
     if !(rest.is_empty() || rest[0] == b' ') {
@@ -365,7 +366,7 @@ fn reference(value: &[u8]) -> Option<&str> {
     is_printable.then(|| str::from_utf8(value).ok())?
 }
 
-/// The members of a list, without empty ones.
+/// The non-empty members of a list.
 fn options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
         .split(|&byte| byte == b',')

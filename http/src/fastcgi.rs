@@ -1,6 +1,6 @@
-//! FastCGI 1.0 records, the web server's side, without I/O: a request out, the application's streams in.
+//! The web server's side of FastCGI 1.0, without I/O: it writes the records of a request and reads those of the application.
 //!
-//! One request has a connection to itself until it has ended, under the id 1: applications multiplex badly or not at all.
+//! A connection carries one request at a time, with the id 1: applications multiplex badly or not at all.
 //!
 //! ```text
 //!   to the application                                   from it, in any order and any pieces
@@ -30,15 +30,15 @@ const STDOUT: u8 = 6;
 const STDERR: u8 = 7;
 const RESPONDER: u8 = 1;
 const KEEP_CONNECTION: u8 = 1;
-/// The length of END_REQUEST: the application's status, the protocol's, three reserved bytes.
+/// The length of END_REQUEST's content: the application's status, the protocol's status, and three reserved bytes.
 const END_LENGTH: usize = 8;
 
-/// Ends the request's body.
+/// The record that ends the request's body.
 pub const STDIN_END: [u8; RECORD_HEAD] = record_head(STDIN, 0);
-/// Asks the application to give the request up; it still answers with its end.
+/// The record that asks the application to abort the request. The application still answers with END_REQUEST.
 pub const ABORT_REQUEST: [u8; RECORD_HEAD] = record_head(ABORT, 0);
 
-/// The head of a record of the request's body, whose `length` bytes follow, unpadded.
+/// The head of a record of the request's body. Its `length` bytes follow, without padding.
 pub const fn stdin_head(length: u16) -> [u8; RECORD_HEAD] {
     record_head(STDIN, length)
 }
@@ -48,7 +48,7 @@ const fn record_head(kind: u8, length: u16) -> [u8; RECORD_HEAD] {
     [VERSION, kind, id_high, id_low, high, low, 0, 0]
 }
 
-/// Begins a request to an application that answers it (a responder); `keep_connection`: it is to leave the connection open.
+/// Begins a request to a responder. `keep_connection` asks the application to keep the connection open.
 ///
 /// ```
 /// use osier_http::fastcgi::{self, Decoder, Event, ParamsWriter};
@@ -77,8 +77,8 @@ pub fn begin(output: &mut Vec<u8>, keep_connection: bool) {
     output.extend_from_slice(&[0, RESPONDER, flags, 0, 0, 0, 0, 0]);
 }
 
-/// Appends one name and its value, up to 2 GiB each, in the form of a parameter. [`ParamsWriter::pairs`] writes pairs that many
-/// requests share.
+/// Appends a name and its value, up to 2 GiB each, encoded as a parameter. Use it with [`ParamsWriter::pairs`] to encode the
+/// parameters that many requests share only once.
 #[inline]
 pub fn pair(to: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     if name.len() < 128 && value.len() < 128 {
@@ -92,7 +92,7 @@ pub fn pair(to: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     to.extend_from_slice(value);
 }
 
-/// Writes the request's parameters, in as many records as they need.
+/// Writes the parameters of a request, in as many records as they need.
 #[must_use = "parameters end with finish"]
 pub struct ParamsWriter<'o> {
     output: &'o mut Vec<u8>,
@@ -101,18 +101,18 @@ pub struct ParamsWriter<'o> {
 }
 
 impl<'o> ParamsWriter<'o> {
-    /// Begins the parameters, after [`begin`].
+    /// Begins the parameters. Call [`begin`] before.
     pub fn new(output: &'o mut Vec<u8>) -> ParamsWriter<'o> {
         let head = output.len();
         output.extend_from_slice(&record_head(PARAMS, 0));
         ParamsWriter { output, head }
     }
 
-    /// One name and its value, up to 2 GiB each; neither is looked at.
+    /// Writes a name and its value, up to 2 GiB each. Neither is checked.
     #[inline]
     pub fn pair(&mut self, name: &[u8], value: &[u8]) {
         let bytes = 2 + name.len() + value.len();
-        // Nearly all of them: short, with room in the record that is being filled.
+        // The usual case: short, and the current record has room.
         if name.len() < 128 && value.len() < 128 && bytes <= self.room() {
             pair(self.output, name, value);
         } else {
@@ -128,7 +128,7 @@ impl<'o> ParamsWriter<'o> {
         }
     }
 
-    /// Pairs that [`pair`](fn@pair) has made before.
+    /// Writes pairs that [`pair`](fn@pair) has encoded.
     pub fn pairs(&mut self, made: &[u8]) {
         self.write(made);
     }
@@ -136,7 +136,7 @@ impl<'o> ParamsWriter<'o> {
     /// Ends the parameters.
     pub fn finish(mut self) {
         self.close();
-        // An empty record is the end, so a record that was just begun is one already.
+        // An empty record ends the parameters. A record that was just begun is already empty.
         if self.head < self.output.len() - RECORD_HEAD {
             self.output.extend_from_slice(&record_head(PARAMS, 0));
         }
@@ -157,12 +157,12 @@ impl<'o> ParamsWriter<'o> {
         }
     }
 
-    /// The room that is left in the record that is being filled.
+    /// The room in the current record, in bytes.
     fn room(&self) -> usize {
         RECORD_MAX - (self.output.len() - self.head - RECORD_HEAD)
     }
 
-    /// Writes the length into the head of the record that was filled.
+    /// Writes the length into the head of the current record.
     fn close(&mut self) {
         let filled = self.output.len() - self.head - RECORD_HEAD;
         let length = u16::try_from(filled).expect("write fills a record with RECORD_MAX bytes at most");
@@ -170,7 +170,7 @@ impl<'o> ParamsWriter<'o> {
     }
 }
 
-/// A length of a name or value: one byte, or four with the highest bit set.
+/// The encoded length of a name or value: one byte, or four with the highest bit set.
 struct Length {
     bytes: [u8; 4],
     count: usize,
@@ -195,18 +195,18 @@ fn length(length: usize) -> Length {
     }
 }
 
-/// One thing that the application has sent.
+/// An event in the application's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'i> {
-    /// A piece of its response, never empty.
+    /// A piece of the response, never empty.
     Stdout(&'i [u8]),
-    /// A piece for the error log, never empty.
+    /// A piece of the standard error, never empty.
     Stderr(&'i [u8]),
     /// The request has ended.
     End {
-        /// The exit status that a program would have had.
+        /// The exit status of the script.
         app_status: u32,
-        /// 0: complete; 1: it does not multiplex; 2: overloaded; 3: unknown role.
+        /// 0: complete; 1: the application cannot multiplex; 2: overloaded; 3: unknown role.
         protocol_status: u8,
     },
 }
@@ -214,18 +214,18 @@ pub enum Event<'i> {
 /// The result of one [`Decoder::decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step<'i> {
-    /// The number of input bytes that are used up.
+    /// The number of consumed input bytes.
     pub consumed: usize,
-    /// `None`: it needs more input, or has nothing to say any more.
+    /// The event. `None` if more input is needed, or if the request has ended.
     pub event: Option<Event<'i>>,
 }
 
-/// The application sends something that is not FastCGI 1.0.
+/// Why the bytes of the application are not FastCGI 1.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// A record of another version: perhaps it does not speak FastCGI at all.
+    /// A record has another version. The application may not speak FastCGI at all.
     Version(u8),
-    /// END_REQUEST of this length instead of 8.
+    /// END_REQUEST has this length instead of 8.
     EndLength(u16),
 }
 
@@ -243,10 +243,10 @@ impl fmt::Display for Malformed {
 
 impl error::Error for Malformed {}
 
-/// Takes an application's records apart, however its bytes are split; holds none of its content.
+/// The incremental decoder of an application's records. It holds no content, and its result does not depend on how the input is
+/// split.
 ///
-/// Records about the connection instead of the request (id 0), of other requests, and of types that a responder does not send
-/// are passed over.
+/// Records about the connection (id 0), of other requests, and of types that a responder does not send are skipped.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     state: State,
@@ -254,17 +254,17 @@ pub struct Decoder {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// So many bytes of the head are there.
+    /// The first `count` bytes of a record's head.
     Head { bytes: [u8; RECORD_HEAD], count: usize },
-    /// Content and padding still to come, of a stream or of what is passed over.
+    /// The numbers of content and padding bytes to come, in a record of a stream or a skipped one.
     Content { kind: u8, content: usize, padding: usize },
-    /// So many bytes of END_REQUEST are there.
+    /// The first `count` bytes of END_REQUEST's content.
     End {
         bytes: [u8; END_LENGTH],
         count: usize,
         padding: usize,
     },
-    /// The request has ended; the padding of its end is still to come.
+    /// The request has ended. The number of padding bytes to come.
     Ended { padding: usize },
 }
 
@@ -282,22 +282,22 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder at the beginning of a request.
+    /// Makes a decoder at the beginning of a request.
     pub fn new() -> Decoder {
         Decoder { state: State::START }
     }
 
-    /// Whether the request has ended, and all that belongs to it is used up: then a kept connection takes the next one.
+    /// Whether the request has ended and all of its bytes are consumed. A kept connection can carry the next request then.
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Ended { padding: 0 })
     }
 
-    /// Takes the next event from the beginning of `input`. To be called with what it did not consume, followed by what has
-    /// come since, until it says `None`.
+    /// Takes the next event from the beginning of `input`, which holds the bytes that have not been consumed. Call it until the
+    /// event is `None`, and again when more bytes have arrived.
     ///
     /// # Errors
     ///
-    /// [`Malformed`]; the connection is of no use then.
+    /// [`Malformed`]. Close the connection then.
     pub fn decode<'i>(&mut self, input: &'i [u8]) -> Result<Step<'i>, Malformed> {
         let mut consumed = 0;
         loop {
@@ -371,7 +371,7 @@ fn content_of(head: [u8; RECORD_HEAD]) -> Result<State, Malformed> {
             padding,
         }),
         _ => Ok(State::Content {
-            // Type 0 is nobody's.
+            // No type is 0, so the record is skipped.
             kind: if ours { kind } else { 0 },
             content: content.into(),
             padding,
@@ -387,7 +387,7 @@ fn stream(kind: u8, bytes: &[u8]) -> Option<Event<'_>> {
     }
 }
 
-/// Copies what is missing of a part of fixed length; says how much.
+/// Copies input into the missing bytes of `part`. Returns how many bytes.
 fn fill<const N: usize>(part: &mut [u8; N], count: &mut usize, input: &[u8]) -> usize {
     let taken = input.len().min(N - *count);
     part[*count..*count + taken].copy_from_slice(&input[..taken]);
@@ -395,7 +395,7 @@ fn fill<const N: usize>(part: &mut [u8; N], count: &mut usize, input: &[u8]) -> 
     taken
 }
 
-/// Passes over what is left of the padding; whether that is all.
+/// Skips padding. Returns whether all of it has been skipped.
 fn skip(padding: &mut usize, input: &[u8], consumed: &mut usize) -> bool {
     let skipped = input.len().min(*padding);
     *padding -= skipped;

@@ -1,7 +1,7 @@
-//! A strict HTTP/1.0 and HTTP/1.1 server codec without I/O: bytes in, requests out; responses in, bytes out.
+//! A strict HTTP/1.0 and HTTP/1.1 codec for servers, without I/O: it turns bytes into requests and responses into bytes.
 //!
-//! The crate knows no sockets, no clock and no allocator beyond the output vector. A server owns the buffers, and
-//! drives one value after the other over the bytes of a connection:
+//! The codec knows no sockets and no clock, and allocates only in the output vector. A server owns the buffers and passes the
+//! bytes of a connection to one value after the other:
 //!
 //! ```text
 //!             ┌──────────────────────────── next request ─────────────────────────────┐
@@ -16,30 +16,30 @@
 //!
 //! The protocol between server and codec:
 //!
-//! 1. One [`HeadScanner`] a head. Call [`scan`](HeadScanner::scan) with all bytes of the head so far whenever more
-//!    have come; what has been searched is not searched again. It returns the head's length.
-//! 2. [`Head::parse`] exactly those bytes. The head borrows them, so the server splits its buffer there.
-//!    A server that has the bytes of a usual head at hand goes through both steps at once by [`Outline`].
-//! 3. [`BodyDecoder::new`] from [`Head::body`]: refuse what is too large before answering `100 Continue`
-//!    ([`Head::expect_continue`], [`CONTINUE`]). Feed it what follows until [`Piece::done`]; bytes it has not consumed
-//!    belong to the next request. What a handler leaves unread of a body must be read and dropped, or the
-//!    connection closed.
-//! 4. [`HeadWriter`] with [`Head::exchange`] writes the response's head. Send the body as [`Sent::transfer`] says,
-//!    and close unless [`Sent::keep_alive`].
-//! 5. After any [`Reject`], [`write_reject`] and close: nobody can say where the next request begins.
+//! 1. Use one [`HeadScanner`] for each head. Whenever bytes arrive, call [`scan`](HeadScanner::scan) with all bytes of the head
+//!    so far. It searches only the new ones, and returns the length of the head.
+//! 2. Pass exactly these bytes to [`Head::parse`]. The head borrows them, so the server splits its buffer there. [`Outline`] does
+//!    both steps in one pass for a usual head that is complete.
+//! 3. Make a [`BodyDecoder`] from [`Head::body`]. It refuses a body that is too large; send [`CONTINUE`] only after that, if
+//!    [`Head::expect_continue`]. Feed it the bytes after the head until [`Piece::done`]. The bytes that it has not consumed belong
+//!    to the next request. If a handler leaves a part of the body unread, read and drop that part, or close the connection.
+//! 4. Write the response's head with a [`HeadWriter`], made from [`Head::exchange`]. Send the body in the form of
+//!    [`Sent::transfer`], and close the connection unless [`Sent::keep_alive`].
+//! 5. After any [`Reject`], send [`write_reject`] and close the connection: the beginning of the next request is unknown.
 //!
-//! The crate refuses whatever two parsers could read in two ways (request smuggling) with 400, and has no lenient switch.
-//! `tests/it/table.rs` has the bytes of each case. Every part of a request has a bound in [`Limits`], checked as the bytes come.
+//! The codec answers 400 to everything that two parsers could read in two ways (request smuggling). It has no lenient mode.
+//! `tests/it/table.rs` has the bytes of each case. Every part of a request has a bound in [`Limits`], checked while the bytes
+//! arrive.
 //!
-//! A gateway needs the other side of a connection: [`RequestWriter`] makes the head for its backend, [`ReplyScanner`] and
-//! [`Reply`] read the backend's response, as strictly.
+//! A gateway also needs the other side of a connection. [`RequestWriter`] writes the head for a backend. [`ReplyScanner`] and
+//! [`Reply`] read the backend's response with the same strictness.
 //!
-//! [`fastcgi`] has the records of FastCGI, [`cgi`] the head of a CGI response, [`proxy_protocol`] the header of a balancer,
-//! [`multipart`] the parts of a form with files. All are as strict, and without I/O.
+//! Further formats, equally strict and without I/O: [`fastcgi`] has the records of FastCGI, [`cgi`] the head of a CGI response,
+//! [`proxy_protocol`] the header that a load balancer sends, and [`multipart`] the parts of a form with files.
 //!
-//! [`Path`] is the one reading of a request's path, for routes, policies and handlers.
+//! [`Path`] reads a request's path once, for routes, policies and handlers.
 //!
-//! Not here: HTTP/2, WebSocket frames, dates, any timeout.
+//! The crate has no HTTP/2, no WebSocket frames, no dates and no timeouts.
 //!
 //! # Example
 //!

@@ -1,20 +1,19 @@
-//! The parts of a `multipart/form-data` body (RFC 7578, RFC 2046 5.1), without I/O: heads, data and ends, from bytes in any pieces.
+//! An incremental parser for the parts of a `multipart/form-data` body (RFC 7578, RFC 2046 5.1), without I/O.
 //!
-//! A server feeds what has come of a body, decoded, to [`Multipart::next`] and drops what that has consumed:
+//! A server feeds the received bytes of a decoded body to [`Multipart::next`] and drops the bytes that it has consumed:
 //!
 //! ```text
 //!   preamble ─▶ delimiter ─▶ head ─▶ Part ─▶ Data … ─▶ PartEnd ─┐
 //!                  ▲                                            │ another delimiter
 //!                  └────────────────────────────────────────────┤
-//!                                                               └─ the closing one ─▶ End (the rest is nobody's)
+//!                                                               └─ the closing delimiter ─▶ End (the rest is ignored)
 //! ```
 //!
-//! Data is borrowed from the input; a head is copied as its lines come. A prepared searcher looks for the delimiter. At most one
-//! delimiter's length of the input is searched again, so the cost is linear in the body however it is cut. Every part of a form
-//! has a bound in [`Limits`].
+//! Data is borrowed from the input. The lines of a head are copied as they arrive. At most one delimiter's length of the input is
+//! searched again, so the cost is linear in the body however it is split. Every part of a form has a bound in [`Limits`].
 //!
-//! A form that two readers could take for two different ones is refused as a whole: a part without a name or with two, a fold, a
-//! delimiter followed by other text, a transfer encoding that nobody has decoded.
+//! A form that two parsers could read in two ways is refused: a part without a name or with two names, a fold, a delimiter that
+//! other text follows, a Content-Transfer-Encoding that would need decoding.
 
 use std::{error, fmt};
 
@@ -22,29 +21,29 @@ use memchr::{memchr, memmem};
 
 use crate::message::byte::{is_token, is_value};
 
-/// The longest boundary, RFC 2046 5.1.1.
+/// The longest boundary, in bytes: RFC 2046 5.1.1.
 const BOUNDARY_BYTES: usize = 70;
 
-/// White space after a delimiter (RFC 2046: "added by gateways", so there is none).
+/// The most white space after a delimiter, in bytes. RFC 2046 says "added by gateways"; clients send none.
 const PADDING_BYTES: usize = 64;
 
-/// Text before the first delimiter, which browsers do not send.
+/// The most text before the first delimiter, in bytes. Browsers send none.
 const PREAMBLE_BYTES: u64 = 4 << 10;
 
 /// The bounds of a form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Parts of the whole form. 1,000.
+    /// The most parts. Default: 1,000.
     pub parts: usize,
-    /// Fields in the head of a part: browsers send two. 16.
+    /// The most fields in the head of a part. Browsers send two. Default: 16.
     pub headers: usize,
-    /// Bytes of the head of a part. 8 KiB.
+    /// The most bytes of the head of a part. Default: 8 KiB.
     pub head_bytes: usize,
-    /// Bytes of a part's name, and of its file name. 1 KiB.
+    /// The most bytes of a part's name, and of its file name. Default: 1 KiB.
     pub name_bytes: usize,
-    /// Bytes of data in one part. No bound but that of the body.
+    /// The most bytes of data in one part. Default: no bound; the bound of the body applies.
     pub part_bytes: u64,
-    /// Bytes of data in all parts together. No bound but that of the body.
+    /// The most bytes of data in all parts together. Default: no bound; the bound of the body applies.
     pub total_bytes: u64,
 }
 
@@ -76,12 +75,12 @@ macro_rules! refusals {
         }
 
         impl Malformed {
-            /// The status to answer with: 400 or 413.
+            /// The status of the response: 400 or 413.
             pub const fn status(self) -> u16 {
                 match self { $(Malformed::$name => $status,)* }
             }
 
-            /// What is wrong, in one line that is safe to log and to send.
+            /// The reason in one line. It is safe to log and to send.
             pub const fn reason(self) -> &'static str {
                 match self { $(Malformed::$name => $reason,)* }
             }
@@ -123,22 +122,22 @@ pub struct Part {
 }
 
 impl Part {
-    /// The name of the form's field. Several parts may have the same.
+    /// The name of the form's field. Several parts may have the same name.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
     }
 
-    /// The client's name for its file, as it was sent. It may be anything, `../../etc/passwd` for example: show it, never open it.
+    /// The client's name for its file, as it was sent. It may be any text, `../../etc/passwd` for example: never use it as a path.
     pub fn file_name(&self) -> Option<&str> {
         self.file_name.as_deref()
     }
 
-    /// The media type of the data, as the client gives it.
+    /// The Content-Type of the part, as it was sent.
     pub fn content_type(&self) -> Option<&str> {
         self.content_type.as_deref()
     }
 
-    /// The first field of that name; names compare without regard to case.
+    /// The value of the first field with that name. Names are compared without regard to case.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         let mut fields = self.fields();
         fields
@@ -178,7 +177,7 @@ impl Part {
             }
             self.content_type = Some(str::from_utf8(value).map_err(|_| Malformed::Field)?.to_owned());
         } else if name.eq_ignore_ascii_case("content-transfer-encoding") {
-            // RFC 7578 4.7: deprecated. The three that mean "as it is" change nothing.
+            // RFC 7578 4.7: deprecated. These three encodings change no byte.
             if !["7bit", "8bit", "binary"]
                 .iter()
                 .any(|plain| value.eq_ignore_ascii_case(plain.as_bytes()))
@@ -191,14 +190,14 @@ impl Part {
     }
 }
 
-/// The next thing that [`Multipart::next`] has found.
+/// The next event of a form; see [`Multipart::next`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'i> {
-    /// More bytes must come.
+    /// More bytes are needed.
     NeedMore,
     /// A part begins.
     Part(Box<Part>),
-    /// Some of the part's data, never empty.
+    /// A piece of the part's data, never empty.
     Data(&'i [u8]),
     /// The part has ended.
     PartEnd,
@@ -237,7 +236,7 @@ pub struct Multipart {
     state: State,
     part: Part,
     parts: usize,
-    /// The room that is left for the current head.
+    /// The bytes still allowed for the current head.
     head_left: usize,
     part_left: u64,
     total_left: u64,
@@ -248,7 +247,7 @@ pub struct Multipart {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The delimiter may come without its CRLF.
+    /// The delimiter may stand here without its CRLF.
     Start,
     Preamble,
     AfterDelimiter,
@@ -259,18 +258,18 @@ enum State {
     Done,
 }
 
-/// A search for the delimiter.
+/// The result of a search for the delimiter.
 enum Found {
     At(usize),
-    /// So many bytes are not of it, whatever comes.
+    /// Not found. That many bytes do not belong to a delimiter, whatever follows.
     No(usize),
 }
 
 impl Multipart {
-    /// A parser at the beginning of a body whose parts are divided by `boundary`.
+    /// Makes a parser for a body with this boundary.
     ///
     /// # Errors
-    /// [`Malformed::Boundary`] for one that RFC 2046 does not allow.
+    /// [`Malformed::Boundary`] if RFC 2046 does not allow the boundary.
     pub fn new(boundary: &str, limits: Limits) -> Result<Multipart, Malformed> {
         if !is_boundary(boundary) {
             return Err(Malformed::Boundary);
@@ -289,13 +288,13 @@ impl Multipart {
         })
     }
 
-    /// Returns the next event in `input`, which holds the bytes that have not been consumed, and how many of them it consumes.
+    /// Returns the number of bytes consumed and the next event. `input` holds the bytes that have not been consumed.
     ///
-    /// After [`Event::NeedMore`] call it again with more bytes behind those that were not consumed. When the body has ended, refuse
-    /// it by [`Malformed::Ended`] instead. A buffer of [`Limits::head_bytes`] and 256 bytes is large enough.
+    /// After [`Event::NeedMore`] append more bytes to the unconsumed ones and call it again. If the body has ended, refuse the form
+    /// with [`Malformed::Ended`]. A buffer of [`Limits::head_bytes`] plus 256 bytes is large enough.
     ///
     /// # Errors
-    /// [`Malformed`], for the first offence met; the parser is used up by it.
+    /// The first [`Malformed`] part. Do not use the parser after an error.
     pub fn next<'i>(&mut self, input: &'i [u8]) -> Result<(usize, Event<'i>), Malformed> {
         let mut consumed = 0;
         loop {
@@ -316,7 +315,7 @@ impl Multipart {
         }
     }
 
-    /// The number of bytes of the current part that its limit and the form's still allow.
+    /// The number of data bytes that the limits of the part and of the form still allow.
     fn left(&self) -> u64 {
         self.part_left.min(self.total_left)
     }
@@ -349,7 +348,7 @@ impl Multipart {
         }
     }
 
-    /// Whether `input` begins with the delimiter but for its CRLF; `None` while that is not known.
+    /// Whether `input` begins with the delimiter without its CRLF. `None` if `input` is too short to decide.
     fn begins_with_delimiter(&self, input: &[u8]) -> Option<bool> {
         let line = &self.delimiter.needle()[2..];
         let seen = input.len().min(line.len());
@@ -372,7 +371,7 @@ impl Multipart {
         Ok((count, event))
     }
 
-    /// Two hyphens, or the end of the line.
+    /// Reads the two hyphens or the line end after a delimiter.
     fn after_delimiter<'i>(&mut self, input: &'i [u8]) -> Result<(usize, Option<Event<'i>>), Malformed> {
         let padding = input.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
         if padding > PADDING_BYTES {
@@ -399,7 +398,7 @@ impl Multipart {
         }
     }
 
-    /// One line of a head.
+    /// Reads one line of a head.
     fn head<'i>(&mut self, input: &'i [u8]) -> Result<(usize, Option<Event<'i>>), Malformed> {
         let within = input.len().min(self.head_left);
         let Some(at) = memchr(b'\n', &input[self.searched.min(within)..within]) else {
@@ -451,10 +450,10 @@ impl Multipart {
         if let Some(at) = self.delimiter.find(input) {
             return Found::At(at);
         }
-        // What may be the delimiter's beginning is at most one byte shorter than it.
+        // A beginning of the delimiter at the end of the input is at least one byte shorter than the delimiter.
         let needle = self.delimiter.needle();
         let from = input.len().saturating_sub(needle.len() - 1);
-        // A boundary holds no CR, so a beginning of the delimiter has its CR in front only: the last one counts.
+        // A boundary has no CR, so a beginning of the delimiter has its only CR in front. The last CR decides.
         let plain = match memchr::memrchr(b'\r', &input[from..]) {
             Some(at) if needle.starts_with(&input[from + at..]) => from + at,
             _ => input.len(),
@@ -463,10 +462,10 @@ impl Multipart {
     }
 }
 
-/// The boundary that a Content-Type of `multipart/form-data` names.
+/// The boundary in a Content-Type of `multipart/form-data`.
 ///
 /// # Errors
-/// [`Malformed::Boundary`] for any other type, and without exactly one boundary.
+/// [`Malformed::Boundary`] for another type, and if there is not exactly one valid boundary.
 pub fn boundary(content_type: &[u8]) -> Result<String, Malformed> {
     let (kind, params) = split_params(content_type);
     if !kind.eq_ignore_ascii_case(b"multipart/form-data") {
@@ -481,13 +480,13 @@ pub fn boundary(content_type: &[u8]) -> Result<String, Malformed> {
     found.filter(|text| is_boundary(text)).ok_or(Malformed::Boundary)
 }
 
-/// RFC 2046 5.1.1: 1 to 70 `bchars`, the last of which is no space.
+/// Whether RFC 2046 5.1.1 allows the boundary: 1 to 70 `bchars`, and no space at the end.
 fn is_boundary(text: &str) -> bool {
     let is_bchar = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(&byte);
     !text.is_empty() && text.len() <= BOUNDARY_BYTES && !text.ends_with(' ') && text.bytes().all(is_bchar)
 }
 
-/// Name and file name of `form-data; name="…"; filename="…"`.
+/// The name and the file name in `form-data; name="…"; filename="…"`.
 fn disposition(value: &[u8]) -> Option<(String, Option<String>)> {
     let (kind, params) = split_params(value);
     if !kind.eq_ignore_ascii_case(b"form-data") {
@@ -495,7 +494,7 @@ fn disposition(value: &[u8]) -> Option<(String, Option<String>)> {
     }
     let (mut name, mut file_name) = (None, None);
     for (param, value) in parameters(params)? {
-        // RFC 7578 4.2 forbids `filename*`; it is one of those that mean nothing.
+        // Other parameters are ignored, also `filename*`, which RFC 7578 4.2 forbids.
         let slot = match &param {
             param if param.eq_ignore_ascii_case("name") => &mut name,
             param if param.eq_ignore_ascii_case("filename") => &mut file_name,
@@ -513,7 +512,7 @@ fn split_params(value: &[u8]) -> (&[u8], &[u8]) {
     (value[..end].trim_ascii(), &value[end..])
 }
 
-/// `; name=value` as often as it comes; a value is a token or in quotes.
+/// Reads `; name=value` as often as it occurs. A value is a token or quoted.
 fn parameters(mut rest: &[u8]) -> Option<Vec<(String, String)>> {
     let mut params = Vec::new();
     loop {
@@ -535,7 +534,7 @@ fn parameters(mut rest: &[u8]) -> Option<Vec<(String, String)>> {
             None => {
                 let end = memchr(b';', value).unwrap_or(value.len());
                 let token = value[..end].trim_ascii_end();
-                // Boundaries are sent without quotes though some of their characters ask for them.
+                // Clients send boundaries without quotes, even with characters that require them.
                 if token.is_empty() || token.iter().any(|&byte| byte == b'"' || byte.is_ascii_whitespace()) {
                     return None;
                 }
@@ -547,8 +546,8 @@ fn parameters(mut rest: &[u8]) -> Option<Vec<(String, String)>> {
     }
 }
 
-/// Returns the quoted text and the rest after it. A backslash escapes a quote or a backslash, and is itself before anything
-/// else: some browsers send a whole Windows path.
+/// Returns the quoted text and the rest after it. A backslash escapes a quote or a backslash. Before any other byte it is a
+/// normal character, as some browsers send a whole Windows path.
 fn unquote(quoted: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut value = Vec::new();
     let mut at = 0;

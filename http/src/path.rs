@@ -1,15 +1,15 @@
-//! The one reading of a request's path: every route, policy and handler compares, looks up and forwards by it.
+//! Reads a request's path once, into the forms that routes, policies and handlers use.
 //!
-//! A request target can spell one place in many ways, and two readers that disagree about a spelling are a hole: the
-//! policy guards one place and the handler serves another. [`Path::parse`] reads the path once. It refuses what has no
-//! safe meaning and brings the rest into a canonical form.
+//! A client can spell one path in many ways. Two readers that disagree about a spelling are a security hole: the policy guards one
+//! path and the handler serves another. [`Path::parse`] refuses a spelling without a safe meaning and brings any other into a
+//! canonical form.
 //!
 //! | spelling | meaning |
 //! |---|---|
 //! | `%61`, any escape of an ASCII character but `/` and `%` | the character |
 //! | `%2F` | data inside a segment: never separates, never part of a file's name; stays `%2F` |
 //! | `%25` | data; stays `%25`, so that nothing is decoded twice |
-//! | `%C3%A9`, a byte beyond ASCII, escaped or not | the byte; stays an escape, in upper case |
+//! | `%C3%A9`, a byte beyond ASCII, escaped or not | the byte; becomes an escape in upper case |
 //! | `//`, `///` | one slash; a slash at the end stays |
 //! | a segment of one or two dots | refused, also if it is escaped, stands beside `%2F`, `\` or `%5C`, or carries parameters (`..;x`) |
 //! | `%00`, `%0A`, `%7F`, any other control | refused |
@@ -18,18 +18,18 @@
 //! | `;x=y`, `+`, `:`, `~`, three dots | literal |
 //!
 //! ```text
-//!   sent        //%61dmin/caf%c3%a9/x%2fy/      as the client wrote it: what a proxy forwards
+//!   sent        //%61dmin/caf%c3%a9/x%2fy/      as the client wrote it: forwarded by a proxy
 //!   canonical   /admin/caf%C3%A9/x%2Fy/         ASCII: prefixes, routes, policies
 //!   text        /admin/café/x%2Fy/              bytes: globs and expressions
 //!   segments    admin · café · (no name)        decoded: files, parameters
 //! ```
 //!
-//! Canonicalising twice changes nothing. A usual path is its own canonical form and costs one pass and no allocation.
+//! Canonicalising twice changes nothing. A usual path is its own canonical form, and parsing it takes one pass and no allocation.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// A path that was read. See the [module's table](self) for the meaning of each spelling.
+/// A parsed path. The [module's table](self) has the meaning of each spelling.
 ///
 /// ```
 /// use osier_http::path::{BadPath, Path};
@@ -54,18 +54,18 @@ pub struct Path<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BadPath {
-    /// It does not begin with a slash.
+    /// The path does not begin with a slash.
     NoSlash,
-    /// A `%` that two hexadecimal digits do not follow.
+    /// The path has a `%` without two hexadecimal digits.
     Escape,
-    /// A NUL or another control, escaped or not.
+    /// The path has a NUL or another control character, escaped or not.
     Control,
-    /// A segment that some reader takes for `.` or `..`.
+    /// The path has a segment that some reader takes for `.` or `..`.
     DotSegment,
 }
 
 impl BadPath {
-    /// What is wrong, in one line that is safe to log and to send.
+    /// The reason in one line. It is safe to log and to send.
     pub const fn reason(self) -> &'static str {
         match self {
             BadPath::NoSlash => "the path does not begin with a slash",
@@ -88,7 +88,7 @@ impl<'a> Path<'a> {
     /// Reads the path of a request target, without its query.
     ///
     /// # Errors
-    /// [`BadPath`], for a path that is answered by 400.
+    /// [`BadPath`]. Answer 400.
     #[inline]
     pub fn parse(sent: &'a str) -> Result<Path<'a>, BadPath> {
         if is_usual(sent.as_bytes()) {
@@ -124,7 +124,7 @@ impl<'a> Path<'a> {
         self.sent
     }
 
-    /// The one form in which paths are compared: ASCII, begins with a slash.
+    /// The canonical form, in which paths are compared. It is ASCII and begins with a slash.
     #[inline]
     pub fn canonical(&self) -> &str {
         &self.canonical
@@ -136,7 +136,7 @@ impl<'a> Path<'a> {
         matches!(self.canonical, Cow::Borrowed(_))
     }
 
-    /// The canonical form by itself, for a prefix in a configuration.
+    /// Returns the canonical form alone, for a prefix in a configuration.
     pub fn into_canonical(self) -> Cow<'a, str> {
         self.canonical
     }
@@ -147,21 +147,21 @@ impl<'a> Path<'a> {
         decode(&self.canonical, |byte| !byte.is_ascii())
     }
 
-    /// Whether the path ends with a slash, so that it can only mean a folder.
+    /// Whether the path ends with a slash and therefore means a folder.
     #[inline]
     pub fn is_folder(&self) -> bool {
         self.canonical.ends_with('/')
     }
 
-    /// Whether some segment holds a `%2F`. Such a path never names a file.
+    /// Whether a segment has a `%2F`. Such a path never names a file.
     #[inline]
     pub fn has_encoded_slash(&self) -> bool {
         self.has_encoded_slash
     }
 
-    /// The canonical form for a reader that takes `%2F` for a slash; `None` where that is the same.
+    /// The canonical form for a reader that takes `%2F` for a slash. `None` if the path has no `%2F`.
     ///
-    /// A backend may be such a reader. A server whose policies would differ between the two forms refuses the request.
+    /// A backend may be such a reader. A server should refuse a request if its policies differ between the two forms.
     pub fn with_slashes_decoded(&self) -> Option<String> {
         if !self.has_encoded_slash {
             return None;
@@ -178,24 +178,24 @@ impl<'a> Path<'a> {
         Some(form)
     }
 
-    /// Whether the path is `prefix` or lies below it. `prefix` is canonical and has no slash at its end; the empty one
-    /// has every path below it.
+    /// Whether the path is `prefix` or lies below it. `prefix` is canonical and has no slash at its end. Every path lies below the
+    /// empty prefix.
     #[inline]
     pub fn is_below(&self, prefix: &str) -> bool {
         is_below(&self.canonical, prefix)
     }
 
-    /// The path after `prefix`, as the client wrote it: empty, or with a slash at its beginning. `None` unless
+    /// The path after `prefix`, as the client wrote it: empty, or beginning with a slash. `None` unless
     /// [`is_below`](Path::is_below).
     #[inline]
     pub fn strip_prefix(&self, prefix: &str) -> Option<&'a str> {
         self.is_below(prefix).then(|| &self.sent[self.sent_len(prefix.len())..])
     }
 
-    /// How many bytes of [`sent`](Path::sent) the first `len` bytes of the canonical form were written with.
+    /// The number of bytes of [`sent`](Path::sent) that became the first `len` bytes of the canonical form.
     ///
     /// # Panics
-    /// When `len` is beyond the canonical form.
+    /// Panics if `len` exceeds the length of the canonical form.
     #[inline]
     pub fn sent_len(&self, len: usize) -> usize {
         match self.canonical {
@@ -225,16 +225,16 @@ impl<'a> Path<'a> {
         taken
     }
 
-    /// A part of the canonical form, given by its place there, as the client wrote it.
+    /// A part of the path, as the client wrote it. `place` is its place in the canonical form.
     ///
     /// # Panics
-    /// When the place is beyond the canonical form.
+    /// Panics if the place exceeds the canonical form.
     #[inline]
     pub fn sent_part(&self, place: std::ops::Range<usize>) -> &'a str {
         &self.sent[self.sent_len(place.start)..self.sent_len(place.end)]
     }
 
-    /// The segments between the slashes, in order. The slash at the end makes none.
+    /// The segments between the slashes, in order. A slash at the end adds no segment.
     pub fn segments(&self) -> impl DoubleEndedIterator<Item = Segment<'_>> {
         let origin = self.canonical.as_ptr().addr();
         let segments = self.canonical.split('/').filter(|segment| !segment.is_empty());
@@ -244,8 +244,8 @@ impl<'a> Path<'a> {
         })
     }
 
-    /// The path as a name below a root: decoded, without a slash at either end, empty for the root itself. `None` for a
-    /// path with a segment that is no file's name; see [`Segment::name`].
+    /// The path as the name of a file below a root: decoded, without a slash at either end, empty for the root itself. `None` if a
+    /// segment cannot name a file; see [`Segment::name`].
     pub fn file_name(&self) -> Option<Cow<'_, [u8]>> {
         if self.has_encoded_slash || self.canonical.contains('\\') {
             return None;
@@ -268,13 +268,12 @@ impl<'p> Segment<'p> {
         self.text
     }
 
-    /// Its place in the canonical form.
+    /// The segment's place in the canonical form.
     pub fn place(&self) -> std::ops::Range<usize> {
         self.start..self.start + self.text.len()
     }
 
-    /// The decoded segment, if it can be the name of a file: `None` when it holds a slash or a backslash, by which other
-    /// systems end a name.
+    /// The decoded segment as the name of a file. `None` if it has a slash or a backslash, which other systems treat as a slash.
     pub fn name(&self) -> Option<Cow<'p, [u8]>> {
         let is_split = self.text.contains('\\') || self.text.contains("%2F");
         (!is_split).then(|| decode(self.text, |_| true))
@@ -294,11 +293,11 @@ pub fn is_below(canonical: &str, prefix: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || prefix.is_empty() || rest.starts_with('/'))
 }
 
-/// Brings a part of a path into the canonical form: the literal text around the parameters of a route's pattern. Dot
-/// segments are not looked for, as the part may begin inside of a segment.
+/// Brings a part of a path into the canonical form, for the literal text of a route's pattern. Dot segments are not refused, as the
+/// part may begin inside a segment.
 ///
 /// # Errors
-/// [`BadPath::Escape`] and [`BadPath::Control`].
+/// [`BadPath::Escape`] or [`BadPath::Control`].
 pub fn canonical_part(text: &str) -> Result<Cow<'_, str>, BadPath> {
     let mut form = String::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -316,8 +315,8 @@ pub fn canonical_part(text: &str) -> Result<Cow<'_, str>, BadPath> {
     })
 }
 
-/// Whether a path is its own canonical form at a glance: begins with a slash, and has no escape, no backslash, no control,
-/// nothing beyond ASCII, no empty segment and none that begins with a dot.
+/// Whether a path is obviously its own canonical form: it begins with a slash, and has no escape, no backslash, no control
+/// character, no byte beyond ASCII, no empty segment and no segment that begins with a dot.
 #[inline]
 fn is_usual(path: &[u8]) -> bool {
     let [b'/', rest @ ..] = path else { return false };
@@ -335,11 +334,11 @@ fn is_usual(path: &[u8]) -> bool {
 /// One character of the canonical form.
 enum Symbol {
     Plain(u8),
-    /// It stays an escape, of three characters.
+    /// A byte that stays an escape of three characters.
     Escaped(u8),
 }
 
-/// The first symbol of a text and the bytes it was written with; `None` at the end. Slashes in a row are one.
+/// The first symbol of a text and the number of bytes that spell it. `None` at the end. Several slashes are one symbol.
 #[inline]
 fn symbol(text: &[u8]) -> Option<Result<(Symbol, usize), BadPath>> {
     let (byte, written) = match *text {
@@ -367,7 +366,7 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|digit| digit as u8)
 }
 
-/// Undoes the escapes of a canonical text whose bytes `takes` agrees to.
+/// Decodes the escapes of a canonical text whose bytes `takes` accepts.
 #[inline]
 fn decode(canonical: &str, takes: impl Fn(u8) -> bool) -> Cow<'_, [u8]> {
     if !canonical.contains('%') {
@@ -396,11 +395,11 @@ fn decode(canonical: &str, takes: impl Fn(u8) -> bool) -> Cow<'_, [u8]> {
     Cow::Owned(decoded)
 }
 
-/// Whether some reader finds a segment of one or two dots in a canonical path: between slashes, slashes that are encoded,
-/// the slashes of another system, or before a parameter (`..;x`), which servlet containers take off.
+/// Whether some reader finds a segment of one or two dots in a canonical path: between slashes, encoded slashes or backslashes, or
+/// before a parameter (`..;x`), which servlet containers remove.
 fn has_dot_segment(canonical: &[u8]) -> bool {
     let is_dots = |dots| matches!(dots, Some(1 | 2));
-    // The dots of the segment so far, `None` once it holds anything else. Its parameters do not matter.
+    // The number of dots in the segment so far, `None` once it has another character. Its parameters do not count.
     let (mut dots, mut in_parameters) = (Some(0), false);
     let mut rest = canonical;
     while let [first, tail @ ..] = rest {

@@ -1,24 +1,25 @@
-//! The PROXY protocol, versions 1 and 2: a balancer names the client of a connection before the first byte of HTTP.
+//! The PROXY protocol, versions 1 and 2: a load balancer names the client of a connection before the first byte of HTTP.
 //!
 //! ```text
 //!   version 1   PROXY TCP4 192.0.2.7 198.51.100.1 56324 443 CRLF                    at most 107 bytes
 //!   version 2   signature (12) │ version, command │ family, protocol │ length (2) │ addresses │ TLVs
 //! ```
 //!
-//! A header proves nothing: it may be looked for only on connections of peers that are trusted, and there it must be present.
-//! [`parse`] is called with the first bytes of such a connection, again with more when it says `None`. It keeps nothing between the
-//! calls; a header is at most [`HEADER_MAX`] bytes, and what cannot become one is refused at the first wrong byte of its signature.
+//! A header proves nothing. Read one only on connections of trusted peers, and require it there. Call [`parse`] with the first
+//! bytes of such a connection, and again with more bytes after each `None`. It keeps nothing between the calls. A header has at
+//! most [`HEADER_MAX`] bytes. Other bytes are refused at the first one that differs from both signatures.
 //!
-//! Source: "The PROXY protocol, versions 1 & 2", Willy Tarreau, HAProxy Technologies. What that leaves to the receiver is read strictly:
-//! one space between fields, ports without leading zeros, TLVs that fill their space exactly, a checksum that is there is checked.
+//! Source: "The PROXY protocol, versions 1 & 2", Willy Tarreau, HAProxy Technologies. Where it leaves a choice to the receiver, this
+//! parser is strict: one space between fields, ports without leading zeros, TLVs that fill their space exactly. A checksum is
+//! verified if there is one.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::{error, fmt, str};
 
-/// The longest line of version 1, its CRLF included; the protocol's own figure.
+/// The longest line of version 1 with its CRLF, in bytes. The protocol has this figure.
 pub const V1_MAX: usize = 107;
-/// The most bytes after version 2's fixed part. The protocol allows 65,535; addresses need 216 bytes at most, and the TLVs in use
-/// (host name, unique id, TLS details, a cloud's ids) a few hundred, unless whole certificates are forwarded, which nobody here reads.
+/// The most bytes after the fixed part of version 2. The protocol allows 65,535. Addresses take at most 216 bytes. The usual TLVs
+/// (host name, unique id, TLS details, ids of a cloud) take a few hundred; a header with whole certificates is refused.
 pub const V2_BODY_MAX: usize = 4 << 10;
 /// The longest header that is accepted.
 pub const HEADER_MAX: usize = V2_HEAD + V2_BODY_MAX;
@@ -32,12 +33,12 @@ const UNIX_PATH: usize = 108;
 /// The TLV that holds a checksum (CRC-32C) of the whole header.
 const TYPE_CRC32C: u8 = 3;
 
-/// A header that is complete.
+/// A complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'i> {
-    /// The content.
+    /// The origin of the connection.
     pub told: Told<'i>,
-    /// Its bytes; HTTP begins after them.
+    /// The header's length in bytes. HTTP begins after them.
     pub length: usize,
 }
 
@@ -46,44 +47,44 @@ pub struct Header<'i> {
 pub enum Told<'i> {
     /// Two addresses of one family.
     Inet {
-        /// The client.
+        /// The client's address.
         source: SocketAddr,
-        /// Where the client has connected to.
+        /// The address that the client has connected to.
         destination: SocketAddr,
     },
-    /// Over Unix sockets. The paths end before their first NUL, but for abstract names, which begin with one.
+    /// Two paths of Unix sockets. A path ends before its first NUL; an abstract name begins with one.
     Unix {
         /// The client's socket.
         source: &'i [u8],
-        /// Where the client has connected to.
+        /// The socket that the client has connected to.
         destination: &'i [u8],
     },
-    /// On somebody else's behalf, but the sender does not know or say whose: the connection's own addresses count.
+    /// The sender does not name the client. Use the connection's own addresses.
     Unknown,
-    /// The sender speaks for itself, in a health check for example: the connection's own addresses count.
+    /// The sender itself is the client, in a health check for example. Use the connection's own addresses.
     Local,
 }
 
-/// Bytes that are no header, or a header without sense. The server must close the connection.
+/// Why the bytes are refused. The server must close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// The bytes begin neither version.
+    /// The bytes do not begin with the signature of either version.
     Signature,
-    /// A line of version 1 that does not end within [`V1_MAX`] bytes.
+    /// The line of version 1 does not end within [`V1_MAX`] bytes.
     TooLong,
-    /// A line of version 1 that is not as it should be.
+    /// The line of version 1 is malformed.
     Line,
-    /// A version that is neither 1 nor 2.
+    /// The version is neither 1 nor 2.
     Version(u8),
-    /// A command of version 2 that is neither LOCAL nor PROXY.
+    /// The command of version 2 is neither LOCAL nor PROXY.
     Command(u8),
-    /// A family or protocol that version 2 does not define.
+    /// Version 2 does not define this family or protocol.
     Family(u8),
-    /// A length of version 2 beyond [`V2_BODY_MAX`], or too short for the addresses.
+    /// The length of version 2 is beyond [`V2_BODY_MAX`], or too short for the addresses.
     Length(u16),
-    /// TLVs that do not fill their space exactly.
+    /// The TLVs do not fill their space exactly.
     Tlv,
-    /// The checksum is there and wrong.
+    /// The checksum is wrong.
     Checksum,
 }
 
@@ -105,7 +106,7 @@ impl fmt::Display for Malformed {
 
 impl error::Error for Malformed {}
 
-/// Reads the header at the beginning of `input`; `None` when more of it has to come.
+/// Reads the header at the beginning of `input`. Returns `None` if the header is incomplete.
 ///
 /// ```
 /// use osier_http::proxy_protocol::{Told, parse};
@@ -123,7 +124,7 @@ impl error::Error for Malformed {}
 ///
 /// # Errors
 ///
-/// [`Malformed`], as soon as it is certain.
+/// [`Malformed`], as soon as the bytes cannot become a header.
 pub fn parse(input: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
     if begins(input, V1_SIGNATURE) {
         return line(input);
@@ -134,7 +135,7 @@ pub fn parse(input: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
     Err(Malformed::Signature)
 }
 
-/// Whether `input` begins with `signature`, or is a beginning of it.
+/// Whether `input` begins with `signature`, or `signature` with `input`.
 fn begins(input: &[u8], signature: &[u8]) -> bool {
     let length = input.len().min(signature.len());
     input[..length] == signature[..length]
@@ -149,7 +150,7 @@ fn line(input: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
         };
     };
     let line = input[..end].strip_suffix(b"\r").ok_or(Malformed::Line)?;
-    // Anything may follow an unknown protocol, but no second end of the line.
+    // Any text may follow UNKNOWN, except another line end.
     let line = str::from_utf8(line).map_err(|_| Malformed::Line)?;
     if line.contains('\r') {
         return Err(Malformed::Line);
@@ -165,7 +166,7 @@ fn line(input: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
     Ok(Some(Header { told, length }))
 }
 
-/// Both addresses, then both ports, and nothing after them.
+/// Reads both addresses, then both ports, and nothing after them.
 fn addresses<'i>(
     fields: &mut dyn Iterator<Item = &str>,
     ip: impl Fn(&str) -> Option<std::net::IpAddr>,
@@ -207,7 +208,7 @@ fn binary(input: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
         return Ok(None);
     };
     let body = &header[V2_HEAD..];
-    // The family of a LOCAL header means nothing, and the rest is skipped.
+    // The family and the rest of a LOCAL header are ignored.
     if command == 0 {
         let told = Told::Local;
         return Ok(Some(Header { told, length }));
@@ -238,7 +239,7 @@ fn binary(input: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
     Ok(Some(Header { told, length }))
 }
 
-/// Two addresses of `N` bytes, then two ports. The caller has cut `bytes` to that length.
+/// Reads two addresses of `N` bytes, then two ports. `bytes` has exactly that length.
 fn inet<'i, const N: usize>(bytes: &[u8]) -> Told<'i>
 where
     std::net::IpAddr: From<[u8; N]>,
@@ -262,18 +263,18 @@ fn path(padded: &[u8]) -> &[u8] {
     if path == [0] { &[] } else { path }
 }
 
-/// Passes over the TLVs that begin at `at` and end with the header.
+/// Checks the TLVs from `at` to the end of the header.
 fn check_tlvs(header: &[u8], mut at: usize) -> Result<(), Malformed> {
     while let Some(&[kind, high, low]) = header[at..].first_chunk() {
         let value = at + 3..at + 3 + usize::from(u16::from_be_bytes([high, low]));
         let content = header.get(value.clone()).ok_or(Malformed::Tlv)?;
         if kind == TYPE_CRC32C {
-            let told: [u8; 4] = content.try_into().map_err(|_| Malformed::Tlv)?;
-            // Computed with the checksum itself as zeros.
+            let sent: [u8; 4] = content.try_into().map_err(|_| Malformed::Tlv)?;
+            // The checksum itself counts as zeros.
             let mut crc = crc32c(!0, &header[..value.start]);
             crc = crc32c(crc, &[0; 4]);
             crc = crc32c(crc, &header[value.end..]);
-            if !crc != u32::from_be_bytes(told) {
+            if !crc != u32::from_be_bytes(sent) {
                 return Err(Malformed::Checksum);
             }
         }
@@ -286,7 +287,7 @@ fn check_tlvs(header: &[u8], mut at: usize) -> Result<(), Malformed> {
     }
 }
 
-/// CRC-32C, a bit at a time: once for a connection, if at all.
+/// Adds `bytes` to a CRC-32C, bit by bit: it is needed at most once for a connection.
 fn crc32c(mut crc: u32, bytes: &[u8]) -> u32 {
     for &byte in bytes {
         crc ^= u32::from(byte);

@@ -1,9 +1,9 @@
-//! Writes response heads into a byte vector: the status line, checked fields, and framing that is always made here.
+//! Writes the heads of responses into a byte vector: the status line, checked fields, and the framing.
 //!
-//! The connection begins a [`HeadWriter`] on its output buffer, adds fields, and finishes it with the length of the
-//! body; it learns from [`Sent`] how to send the body and whether the connection lives on. Content-Length,
-//! Transfer-Encoding and Connection never come from a handler: [`HeadWriter::header`] refuses them, so no handler
-//! can make two parsers disagree about where its response ends. A head that is dropped unfinished leaves no byte.
+//! A server begins a [`HeadWriter`] on its output buffer, adds fields, and finishes it with the length of the body. The returned
+//! [`Sent`] has the form of the body and whether the connection is kept. Content-Length, Transfer-Encoding and Connection never
+//! come from a handler: [`HeadWriter::header`] refuses them, so no handler can make two parsers disagree about the end of its
+//! response. A head that is dropped unfinished leaves no byte.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ use crate::message::{
     write_content_length, write_status_line,
 };
 
-/// The length of a response's body, as far as the handler knows it.
+/// The length of a response's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseBody {
     /// Exactly that many bytes.
     Known(u64),
-    /// Unknown until it has been produced.
+    /// Unknown until the end of the body.
     Stream,
 }
 
@@ -26,17 +26,17 @@ pub enum ResponseBody {
 pub enum Transfer {
     /// No body byte may follow.
     None,
-    /// Exactly that many bytes must follow; if that fails the connection must be closed.
+    /// Exactly that many bytes must follow. Close the connection if fewer are available.
     Plain(u64),
     /// Chunks, ended by [`LAST_CHUNK`](crate::LAST_CHUNK).
     Chunked,
-    /// The bytes as they are, ended by closing the connection (a stream to an HTTP/1.0 client).
+    /// The bytes themselves, ended by closing the connection (a stream to an HTTP/1.0 client).
     UntilClose,
     /// The connection is no longer HTTP (101, or 2xx to CONNECT).
     Tunnel,
 }
 
-/// The promises of a finished head.
+/// The result of a finished head: what must follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// The form in which the body must follow.
@@ -45,15 +45,15 @@ pub struct Sent {
     pub keep_alive: bool,
 }
 
-/// The Date field of a response as one ready line; the server makes one a second.
+/// The Date field as a complete line, which a server makes once a second.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DateLine([u8; 37]);
 
 impl DateLine {
-    /// The line for a date in the IMF-fixdate format, `Sun, 06 Nov 1994 08:49:37 GMT`.
+    /// Makes the line from a date in the IMF-fixdate format, `Sun, 06 Nov 1994 08:49:37 GMT`.
     ///
     /// # Errors
-    /// [`HeaderError::Value`] when a byte of it may not stand in a value.
+    /// [`HeaderError::Value`] if `date` is not a valid field value.
     pub fn new(date: &[u8; 29]) -> Result<DateLine, HeaderError> {
         check_value(date)?;
         let mut line = *b"date: -----------------------------\r\n";
@@ -61,7 +61,7 @@ impl DateLine {
         Ok(DateLine(line))
     }
 
-    /// The line's bytes, CRLF included.
+    /// The line's bytes with the CRLF.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -73,7 +73,7 @@ impl fmt::Debug for DateLine {
     }
 }
 
-/// The interim response to a client that waits for it before it sends its body.
+/// The interim response `100 Continue`, for a client that waits for it before it sends its body.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// One response head being written at the end of a buffer.
@@ -123,10 +123,11 @@ impl<'o> HeadWriter<'o> {
         })
     }
 
-    /// Adds a field. Fields of one name are all kept, in order.
+    /// Adds a field. Several fields may have the same name; their order is kept.
     ///
     /// # Errors
-    /// [`HeaderError`] for what may not be written; the head can go on without that field.
+    /// [`HeaderError`] for an invalid name or value and for the fields that frame the message. The head continues without the
+    /// field.
     #[inline]
     pub fn header(&mut self, name: &str, value: &[u8]) -> Result<(), HeaderError> {
         check_name(name)?;
@@ -138,7 +139,7 @@ impl<'o> HeadWriter<'o> {
         Ok(())
     }
 
-    /// Adds fields that have been checked already.
+    /// Adds fields that [`FieldLines`] has checked.
     #[inline]
     pub fn lines(&mut self, fields: &FieldLines) {
         if !fields.is_empty() {
@@ -152,24 +153,24 @@ impl<'o> HeadWriter<'o> {
         self.out.extend_from_slice(&date.0);
     }
 
-    /// Lets the connection close after this response.
+    /// Closes the connection after this response.
     pub fn close(&mut self) {
         self.exchange.keep_alive = false;
     }
 
-    /// Adds the fields that a 101 response names its protocol with; a 426 has them from [`FieldLines::upgrade`].
+    /// Adds the fields of a 101 response that name its protocol. For a 426 use [`FieldLines::upgrade`].
     ///
     /// # Errors
-    /// [`HeaderError::Value`] when the protocol may not stand in a value.
+    /// [`HeaderError::Value`] if `protocol` is not a valid field value.
     pub fn upgrade(&mut self, protocol: &[u8]) -> Result<(), HeaderError> {
         self.header("upgrade", protocol)?;
         self.out.extend_from_slice(UPGRADE_OPTION);
         Ok(())
     }
 
-    /// Writes the framing fields and the empty line, and says how the body must follow.
+    /// Writes the framing fields and the empty line, and returns the form in which the body must follow.
     ///
-    /// An interim response (1xx other than 101) leaves the exchange open: the final response is still to be written.
+    /// After an interim response (1xx other than 101) the final response must still be written.
     #[inline]
     pub fn finish(mut self, body: ResponseBody) -> Sent {
         self.finished = true;
@@ -204,7 +205,8 @@ impl<'o> HeadWriter<'o> {
                 }
             }
         };
-        // RFC 9112 9.3: 1.1 stays unless told, 1.0 closes unless told. A tunnel and an interim response tell neither.
+        // RFC 9112 9.3: HTTP/1.1 keeps the connection unless `close` is sent, HTTP/1.0 closes it unless `keep-alive` is sent.
+        // A tunnel and an interim response send neither.
         let interim = self.status < 200;
         match (version, keep_alive) {
             (Version::Http11, true) => {}
@@ -226,7 +228,7 @@ impl Drop for HeadWriter<'_> {
     }
 }
 
-/// Appends the whole answer to a refused request: its status, one line of text, and `connection: close`.
+/// Appends the whole response to a refused request: its status, one line of text, and `connection: close`.
 pub fn write_reject(out: &mut Vec<u8>, reject: Reject, date: &DateLine) {
     write_status_line(out, reject.status());
     date_and_type(out, date);

@@ -1,4 +1,4 @@
-//! The gateway's side of the codec: requests to a backend, and the heads of its responses.
+//! The gateway's side of the codec: it writes requests to a backend and reads the heads of its responses.
 
 mod reply;
 mod request;

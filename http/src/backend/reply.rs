@@ -1,7 +1,7 @@
-//! The head of a response as a gateway receives it from a backend: delimited, parsed, and its framing decided.
+//! Finds, parses and checks the head of a backend's response, and decides the framing of its body.
 //!
-//! The parser is as strict as `request/head.rs`. If two parsers could read a backend in two ways, the gateway answers 502 and
-//! closes the backend's connection. The gateway drives
+//! The parser is as strict as `request/head.rs`. It refuses what two parsers could read in two ways; the gateway then answers 502
+//! and closes the backend's connection. The steps of a gateway are
 //!
 //! ```text
 //!   bytes ─▶ ReplyScanner::scan ─▶ Reply::parse ─▶ BodyDecoder::of_reply ─▶ decode … ─▶ done: kept if keep_alive
@@ -9,7 +9,7 @@
 //!     └───────────────────────────────┘ interim (1xx but 101): the final head is still to come
 //! ```
 //!
-//! Nothing of the framing is ever passed on: the client's head is made anew by [`HeadWriter`](crate::HeadWriter).
+//! The backend's framing is never passed on: [`HeadWriter`](crate::HeadWriter) makes that of the client's response.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use memchr::memchr;
 use crate::message::{Headers, Limits, Method, Reject, Slots, Version};
 use crate::request::framing::{self, CLOSE, KEEP_ALIVE, UPGRADE};
 
-/// Finds the end of a response head whose bytes come in any pieces.
+/// The incremental search for the end of one response head.
 ///
 /// ```
 /// use osier_http::{Limits, Reject, ReplyScanner};
@@ -31,24 +31,25 @@ use crate::request::framing::{self, CLOSE, KEEP_ALIVE, UPGRADE};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ReplyScanner {
-    /// The start of the line whose end has not come.
+    /// The start of the line whose end has not arrived.
     line: usize,
-    /// No line feed before this place is left to be looked at.
+    /// All line feeds before this place have been checked.
     searched: usize,
 }
 
 impl ReplyScanner {
-    /// A scanner at the beginning of a head.
+    /// Makes a scanner at the beginning of a head.
     pub const fn new() -> ReplyScanner {
         ReplyScanner { line: 0, searched: 0 }
     }
 
-    /// Looks at the bytes that are new in `buf`, which holds everything from the head's first byte on, and may hold more.
-    /// Returns the length of the head, its empty line included, or `None` when its end has not come yet.
+    /// Searches the new bytes of `buf`, which begins with the head's first byte and may extend beyond the head.
+    ///
+    /// Returns the length of the head with its empty line, or `None` if its end has not arrived.
     ///
     /// # Errors
-    /// A line feed without its carriage return, what does not begin as HTTP, and a head beyond
-    /// [`Limits::head_bytes`]. The rest is left to [`Reply::parse`].
+    /// A line feed without its carriage return, a beginning that is not HTTP, and a head beyond [`Limits::head_bytes`].
+    /// [`Reply::parse`] checks the rest.
     pub fn scan(&mut self, buf: &[u8], limits: &Limits) -> Result<Option<usize>, Reject> {
         let protocol = b"HTTP/1.";
         let seen = buf.len().min(protocol.len());
@@ -77,13 +78,13 @@ impl ReplyScanner {
 /// The framing of the bytes after a response's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyLength {
-    /// No byte follows: the answer to HEAD, and 1xx, 204 and 304.
+    /// No body: the response to HEAD, and 1xx, 204 and 304.
     None,
     /// Content-Length, which may be 0.
     Known(u64),
     /// `Transfer-Encoding: chunked`.
     Chunked,
-    /// Everything up to the end of the connection, which nobody can tell from a broken one.
+    /// All bytes up to the end of the connection. A broken connection looks the same.
     UntilClose,
 }
 
@@ -112,12 +113,12 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Parses one whole head, the answer to a request of method `asked`.
+    /// Parses one whole head, of the response to a request with the method `asked`.
     ///
     /// `bytes` must end where [`ReplyScanner::scan`] found the end.
     ///
     /// # Errors
-    /// The first offence met. There is nobody to tell: answer 502 and close the backend's connection.
+    /// The first [`Reject`]. Answer 502 to the client, whatever its status is, and close the backend's connection.
     pub fn parse<'b: 'a, const N: usize>(
         bytes: &'b [u8],
         slots: &'a mut Slots<'b, N>,
@@ -143,12 +144,12 @@ impl<'a> Reply<'a> {
         Seen::of(fields)?.verdict(status, version, asked, fields)
     }
 
-    /// The status, three digits.
+    /// The status, a number of three digits.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// Whether another head follows, the final one or a further interim one. 101 is final: what follows is not HTTP.
+    /// Whether this is an interim response, so another head follows. 101 is final: the bytes after it are not HTTP.
     pub fn is_interim(&self) -> bool {
         self.status < 200 && self.status != 101
     }
@@ -163,7 +164,7 @@ impl<'a> Reply<'a> {
         self.body
     }
 
-    /// The value of Content-Length, even where no body follows: the answer to HEAD gives the length of that to GET.
+    /// The value of Content-Length, also where no body follows: a response to HEAD has the length of the one to GET.
     pub fn content_length(&self) -> Option<u64> {
         self.declared
     }
@@ -178,18 +179,18 @@ impl<'a> Reply<'a> {
         self.upgrade
     }
 
-    /// The first field of that name, which is compared without regard to case.
+    /// The value of the first field with that name. Names are compared without regard to case.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         let field = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name));
         field.map(|field| field.value)
     }
 
-    /// Every field in the order received.
+    /// All fields, in the order received.
     pub fn headers(&self) -> Headers<'a> {
         Headers::parsed(self.fields)
     }
 
-    /// Whether a Connection field lists that name: then the field is for the gateway alone (RFC 9110 7.6.1).
+    /// Whether a Connection field lists `name`, which makes that field hop-by-hop (RFC 9110 7.6.1).
     pub fn connection_names(&self, name: &str) -> bool {
         self.has_connection && connection_names(self.headers(), name)
     }
@@ -249,7 +250,7 @@ impl<'a> Seen<'a> {
         Ok(seen)
     }
 
-    /// RFC 9112 6.3, without its leniency: what has two lengths is refused.
+    /// Decides the framing by RFC 9112 6.3. Unlike there, a response with two lengths is refused.
     fn verdict(
         self,
         status: u16,
@@ -271,7 +272,7 @@ impl<'a> Seen<'a> {
                 ReplyLength::None
             }
             _ if matches!(status, 100..=199 | 204) => {
-                // RFC 9112 6.1: neither field may be there. Should bytes follow all the same, they are nobody's.
+                // RFC 9112 6.1 allows neither field. A backend that sends one may also send a body, so the connection is not kept.
                 keep_alive &= !self.chunked && self.length.unwrap_or(0) == 0;
                 ReplyLength::None
             }

@@ -1,8 +1,8 @@
-//! Writes request heads for a backend into a byte vector, with framing that is always made here.
+//! Writes the heads of requests to a backend into a byte vector, and makes their framing.
 //!
-//! The gateway begins a [`RequestWriter`], adds the fields that may pass, and finishes it with the length of the body it
-//! will send. As with [`HeadWriter`](crate::HeadWriter) no caller can write what frames the message, and a head that is
-//! dropped unfinished leaves no byte.
+//! A gateway begins a [`RequestWriter`], adds the fields that may pass, and finishes it with the length of the body. As with
+//! [`HeadWriter`](crate::HeadWriter), no caller can write a field that frames the message, and a head that is dropped unfinished
+//! leaves no byte.
 
 use crate::message::byte::is_token;
 use crate::message::{FieldLines, HeaderError, check_name, check_value, write_content_length};
@@ -27,7 +27,7 @@ pub struct RequestWriter<'o> {
     out: &'o mut Vec<u8>,
     /// The start of this head in `out`.
     start: usize,
-    /// A request of this method without a body says so (RFC 9110 8.6).
+    /// A request with this method and without a body gets `content-length: 0` (RFC 9110 8.6).
     means_content: bool,
     finished: bool,
 }
@@ -36,8 +36,8 @@ impl<'o> RequestWriter<'o> {
     /// Writes the request line and the Host field, which may be empty.
     ///
     /// # Errors
-    /// [`HeaderError::Name`] for a method that is no token, [`HeaderError::Value`] for a target that is empty or holds
-    /// anything but printable ASCII, and for a host with a control.
+    /// [`HeaderError::Name`] for a method that is not a token. [`HeaderError::Value`] for a target that is empty or not visible
+    /// ASCII, and for a host with a control character.
     pub fn begin(
         out: &'o mut Vec<u8>,
         method: &str,
@@ -63,18 +63,19 @@ impl<'o> RequestWriter<'o> {
         })
     }
 
-    /// Adds a field. Fields of one name are all kept, in order.
+    /// Adds a field. Several fields may have the same name; their order is kept.
     ///
     /// # Errors
-    /// [`HeaderError`] for what may not be written: the fields that frame the message, and Host; the head can go on without.
+    /// [`HeaderError`] for an invalid name or value, for the fields that frame the message, and for Host. The head continues
+    /// without the field.
     pub fn header(&mut self, name: &str, value: &[u8]) -> Result<(), HeaderError> {
         self.joined(name, &[value])
     }
 
-    /// Adds a field whose value is these pieces, one right after the other.
+    /// Adds a field whose value is the concatenation of `pieces`.
     ///
     /// # Errors
-    /// As [`header`](Self::header).
+    /// The errors of [`header`](Self::header).
     pub fn joined(&mut self, name: &str, pieces: &[&[u8]]) -> Result<(), HeaderError> {
         check_name(name)?;
         if name.eq_ignore_ascii_case("host") {
@@ -88,22 +89,22 @@ impl<'o> RequestWriter<'o> {
         Ok(())
     }
 
-    /// Adds fields that have been checked already.
+    /// Adds fields that [`FieldLines`] has checked.
     pub fn lines(&mut self, fields: &FieldLines) {
         self.out.extend_from_slice(fields.as_bytes());
     }
 
-    /// Asks the backend to leave HTTP for `protocol` on this connection.
+    /// Asks the backend to switch this connection to `protocol`.
     ///
     /// # Errors
-    /// [`HeaderError::Value`] when the protocol may not stand in a value.
+    /// [`HeaderError::Value`] if `protocol` is not a valid field value.
     pub fn upgrade(&mut self, protocol: &[u8]) -> Result<(), HeaderError> {
         self.header("upgrade", protocol)?;
         self.out.extend_from_slice(b"connection: upgrade\r\n");
         Ok(())
     }
 
-    /// Writes the framing field and the empty line. The body must follow as `body` says: so many bytes, or
+    /// Writes the framing field and the empty line. The body must follow in the form of `body`: exactly that many bytes, or
     /// [chunks](crate::ChunkHead).
     pub fn finish(mut self, body: BodyLength) {
         self.finished = true;

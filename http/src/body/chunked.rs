@@ -1,20 +1,20 @@
-//! The chunked transfer coding (RFC 9112 7.1), strictly, both ways: a decoder for requests, an encoder for responses.
+//! The chunked transfer coding (RFC 9112 7.1): a strict decoder, and an encoder.
 //!
-//! The decoder is driven by [`BodyDecoder`](crate::BodyDecoder), takes one byte of framing at a time and data in
-//! whole pieces, holds no bytes, and gives the same result however its input is split. Sizes are bare hex digits, every
-//! line ends in CRLF, extensions and trailers are parsed to the letter and dropped, and all of them are bounded.
+//! The decoder takes framing byte by byte and data in whole pieces. It holds no data, and its result does not depend on how the
+//! input is split. A size is bare hex digits, and every line ends in CRLF. Extensions and trailers are parsed strictly, bounded,
+//! and dropped.
 
 use crate::message::byte::{is_token, is_value};
 use crate::message::{Limits, Reject};
 
-/// A piece of body, cut out of the connection's bytes by a decoder.
+/// A piece of a body, found by a decoder in the bytes of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'i> {
-    /// Input bytes that are used up, framing and data together. What follows belongs to the next call, and after
-    /// the end of the body to the next request.
+    /// The number of consumed input bytes, framing and data together. The bytes after them belong to the next call, or after the
+    /// end of the body to the next request.
     pub consumed: usize,
-    /// Body bytes: the last `data.len()` of the consumed ones. Empty only when more input is needed, when the caller
-    /// allowed no data, or at the end of the body.
+    /// The body bytes: the last `data.len()` consumed bytes. Empty only if more input is needed, if the caller allowed no data,
+    /// or at the end of the body.
     pub data: &'i [u8],
     /// The body has ended.
     pub done: bool,
@@ -36,10 +36,10 @@ pub struct Piece<'i> {
 #[derive(Clone, Debug)]
 pub struct ChunkedDecoder {
     state: State,
-    /// In the size line: the size so far. In a chunk: its data still to come.
+    /// In the size line: the size so far. In a chunk: the number of its data bytes to come.
     remaining: u64,
     digits: u8,
-    /// The room that is left for the body, the extensions and the trailer section.
+    /// The bytes still allowed for the body, the extensions and the trailer section, and the fields still allowed in it.
     body_left: u64,
     extension_left: usize,
     trailer_left: usize,
@@ -47,7 +47,7 @@ pub struct ChunkedDecoder {
     name: TrailerName,
 }
 
-/// The expectation of the next byte.
+/// What the next byte must be.
 ///
 /// ```text
 ///   Size ─┬───────────────────────────▶ SizeLf ─┬─▶ Data ─▶ DataCr ─▶ DataLf ─▶ Size
@@ -57,7 +57,7 @@ pub struct ChunkedDecoder {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A digit of the size, or what ends it.
+    /// A digit of the size, or the byte after the size.
     Size,
     /// White space or the name of an extension, after its semicolon.
     ExtStart,
@@ -86,7 +86,7 @@ enum State {
 }
 
 impl ChunkedDecoder {
-    /// A decoder at the beginning of a body.
+    /// Makes a decoder at the beginning of a body.
     pub const fn new(limits: &Limits) -> ChunkedDecoder {
         ChunkedDecoder {
             state: State::Size,
@@ -100,10 +100,11 @@ impl ChunkedDecoder {
         }
     }
 
-    /// Takes framing and at most `max` bytes of one chunk's data from the front of `input`.
+    /// Takes framing and at most `max` bytes of one chunk's data from the beginning of `input`.
     ///
     /// # Errors
-    /// 400 for malformed framing, 413 beyond the body limit, 431 beyond the trailer limits. The decoder is used up.
+    /// 400 for malformed framing and for too many bytes of extensions, 413 beyond the body limit, 431 beyond the trailer limits.
+    /// Do not use the decoder after an error.
     pub fn decode<'i>(&mut self, input: &'i [u8], max: usize) -> Result<Piece<'i>, Reject> {
         let mut at = 0;
         while self.state != State::Done {
@@ -128,27 +129,27 @@ impl ChunkedDecoder {
         })
     }
 
-    /// Bounds the data still to come to `most` bytes, unless it is bounded by less.
+    /// Lowers the bound on the rest of the body to `most` bytes of data.
     ///
     /// # Errors
-    /// 413 when the chunk that has begun is larger.
+    /// 413 if the rest of the current chunk is longer.
     pub fn limit(&mut self, most: u64) -> Result<(), Reject> {
         let later = most.checked_sub(self.plain()).ok_or(Reject::BodyTooLarge)?;
         self.body_left = self.body_left.min(later);
         Ok(())
     }
 
-    /// The number of next input bytes that are plain data of the current chunk; see
+    /// The number of following input bytes that are only data of the current chunk; see
     /// [`BodyDecoder::plain`](crate::BodyDecoder::plain).
     #[inline]
     pub fn plain(&self) -> u64 {
         if self.state == State::Data { self.remaining } else { 0 }
     }
 
-    /// Tells that `count` plain bytes were taken past the decoder.
+    /// Reports that `count` bytes of [`plain`](Self::plain) were read without the decoder.
     ///
     /// # Panics
-    /// When `count` exceeds [`plain`](Self::plain): the caller has lost its place in the body.
+    /// Panics if `count` exceeds [`plain`](Self::plain).
     pub fn advance(&mut self, count: u64) {
         self.remaining = self.plain().checked_sub(count).expect("advance() beyond plain()");
         if self.state == State::Data && self.remaining == 0 {
@@ -189,7 +190,7 @@ impl ChunkedDecoder {
 
     fn size(&mut self, byte: u8) -> Result<State, Reject> {
         if let Some(digit) = char::from(byte).to_digit(16) {
-            // Sixteen digits fill the u64: one more is an overflow, or zeros that nobody honest sends.
+            // Sixteen digits fill the u64. One more is an overflow, or leading zeros that no honest client sends.
             if self.digits == 16 {
                 return Err(Reject::ChunkSize);
             }
@@ -208,12 +209,12 @@ impl ChunkedDecoder {
         }
     }
 
-    /// Checked and dropped. RFC 9112 7.1.1:
+    /// Checks and drops a byte of an extension. RFC 9112 7.1.1:
     /// `chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] )`.
     fn extension(&mut self, byte: u8) -> Result<State, Reject> {
         use State::*;
         let state = match (self.state, byte) {
-            // A line ends after a name or a value; a line feed never, in quotes least of all.
+            // A line ends after a name or a value, with CRLF. A line feed is never allowed inside an extension or a quoted value.
             (ExtName | ExtValue | ExtEnd, b'\r') => return Ok(SizeLf),
             (ExtStart, b' ' | b'\t') => ExtStart,
             (ExtStart | ExtName, _) if is_token(byte) => ExtName,
@@ -229,7 +230,7 @@ impl ChunkedDecoder {
             (ExtValue | ExtEnd | ExtGap, b' ' | b'\t') => ExtGap,
             _ => return Err(Reject::ChunkExtension),
         };
-        // The bound is that of the whole body: many short chunks with long extensions must not cost more than their data.
+        // The bound counts for the whole body: many short chunks with long extensions must not cost more than their data.
         self.extension_left = self
             .extension_left
             .checked_sub(1)
@@ -249,8 +250,8 @@ impl ChunkedDecoder {
         Ok(State::Data)
     }
 
-    /// Trailer fields are checked and dropped: RFC 9110 6.5.1 lets them be discarded, and merging them is how they
-    /// come to frame something.
+    /// Checks and drops a byte of the trailer section. RFC 9110 6.5.1 allows dropping; merging a trailer into the head could let it
+    /// change the framing.
     fn trailer(&mut self, byte: u8) -> Result<State, Reject> {
         self.trailer_left = self.trailer_left.checked_sub(1).ok_or(Reject::TrailerTooLarge)?;
         match (self.state, byte) {
@@ -276,11 +277,11 @@ impl ChunkedDecoder {
     }
 }
 
-/// The name of the trailer field under way, in lower case, as far as it could be a forbidden one.
+/// The beginning of the current trailer field's name, in lower case: as many bytes as the longest forbidden name has.
 #[derive(Clone, Debug)]
 struct TrailerName {
     bytes: [u8; 17],
-    /// Saturates one beyond the array: such a name is none of the forbidden.
+    /// Saturates at one more than the array. A name of that length is not forbidden.
     length: u8,
 }
 
@@ -290,7 +291,8 @@ impl TrailerName {
         length: 0,
     };
 
-    /// RFC 9110 6.5.1: no field that is needed "for message framing, routing" and the connection's own.
+    /// Names that no trailer field may have: RFC 9110 6.5.1, fields that are needed "for message framing, routing", and hop-by-hop
+    /// fields.
     const FORBIDDEN: [&[u8]; 10] = [
         b"connection",
         b"content-encoding",
@@ -332,10 +334,10 @@ pub struct ChunkHead {
 }
 
 impl ChunkHead {
-    /// The head of a chunk of `length` bytes.
+    /// Makes the head of a chunk of `length` bytes.
     ///
     /// # Panics
-    /// When `length` is 0, which would end the body: send [`LAST_CHUNK`] for that.
+    /// Panics if `length` is 0, which would end the body. Use [`LAST_CHUNK`] to end it.
     pub fn new(length: u64) -> ChunkHead {
         assert!(
             length > 0,
@@ -358,7 +360,7 @@ impl ChunkHead {
     }
 }
 
-/// Appends `data` as one chunk; nothing when it is empty, as that would end the body.
+/// Appends `data` as one chunk. Appends nothing if `data` is empty, because an empty chunk would end the body.
 pub fn write_chunk(out: &mut Vec<u8>, data: &[u8]) {
     if !data.is_empty() {
         out.extend_from_slice(ChunkHead::new(data.len() as u64).as_bytes());

@@ -1,5 +1,4 @@
-//! Turns the connection's bytes into the body bytes of one message, whatever its framing, and finds where the next message
-//! begins.
+//! Decodes the body of one message, in any framing, and finds where the next message begins.
 
 mod chunked;
 
@@ -11,8 +10,8 @@ use crate::request::BodyLength;
 
 /// The decoder of one body.
 ///
-/// The connection makes one after the head, feeds it the bytes that follow and stops at [`Piece::done`]; what is left
-/// of the input begins the next request. It holds no bytes itself.
+/// Make one after each head, feed it the bytes that follow, and stop at [`Piece::done`]. The rest of the input begins the next
+/// request. The decoder holds no bytes.
 ///
 /// ```
 /// use osier_http::{BodyDecoder, BodyLength, Limits};
@@ -31,18 +30,17 @@ enum State {
         remaining: u64,
     },
     Chunked(ChunkedDecoder),
-    /// A response's body: everything that comes.
+    /// A response's body: all bytes until the connection ends.
     UntilClose {
         ended: bool,
     },
 }
 
 impl BodyDecoder {
-    /// A decoder at the first byte after the head. A route with another bound passes its own [`Limits::body`].
+    /// Makes the decoder of a request's body. [`Limits::body`] may differ from that of the head, for a route with its own bound.
     ///
     /// # Errors
-    /// 413 when the announced length is beyond [`Limits::body`]: before a byte of it has been read, and instead of
-    /// `100 Continue`.
+    /// 413 if the Content-Length exceeds [`Limits::body`]. Send it instead of `100 Continue`; no byte of the body has been read.
     #[inline]
     pub fn new(length: BodyLength, limits: &Limits) -> Result<BodyDecoder, Reject> {
         Ok(BodyDecoder(match length {
@@ -53,7 +51,7 @@ impl BodyDecoder {
         }))
     }
 
-    /// The decoder of a response's body. [`Limits::body`] does not bound it: what a backend sends streams through.
+    /// Makes the decoder of a response's body. [`Limits::body`] does not apply, as a gateway streams the body.
     pub fn of_reply(length: ReplyLength, limits: &Limits) -> BodyDecoder {
         BodyDecoder(match length {
             ReplyLength::None => State::Known { remaining: 0 },
@@ -66,10 +64,10 @@ impl BodyDecoder {
         })
     }
 
-    /// The connection has ended. Only what lasts until then is done by it.
+    /// Notes that the connection has ended, which ends a body without a length.
     ///
     /// # Errors
-    /// [`Reject::BodyEnded`] inside of any other body.
+    /// [`Reject::BodyEnded`] if any other body is incomplete.
     pub fn at_end(&mut self) -> Result<(), Reject> {
         if let State::UntilClose { ended } = &mut self.0 {
             *ended = true;
@@ -77,11 +75,11 @@ impl BodyDecoder {
         if self.is_done() { Ok(()) } else { Err(Reject::BodyEnded) }
     }
 
-    /// Takes framing and at most `max` bytes of data from the front of `input`, which holds the connection's bytes
-    /// that have not been consumed.
+    /// Takes framing and at most `max` bytes of data from the beginning of `input`. `input` holds the bytes of the connection that
+    /// have not been consumed.
     ///
     /// # Errors
-    /// As [`ChunkedDecoder::decode`]; a body of known length has none. The decoder is used up after an error.
+    /// The errors of [`ChunkedDecoder::decode`]. Other bodies have none. Do not use the decoder after an error.
     #[inline]
     pub fn decode<'i>(&mut self, input: &'i [u8], max: usize) -> Result<Piece<'i>, Reject> {
         match &mut self.0 {
@@ -109,21 +107,21 @@ impl BodyDecoder {
         }
     }
 
-    /// Bounds what is still to come to `most` bytes of data, unless it is bounded by less.
+    /// Lowers the bound on the rest of the body to `most` bytes of data.
     ///
     /// # Errors
-    /// 413 when more than that has been announced.
+    /// 413 if the rest is already known to be longer.
     pub fn limit(&mut self, most: u64) -> Result<(), Reject> {
         match &mut self.0 {
             State::Known { remaining } if *remaining > most => Err(Reject::BodyTooLarge),
-            // Only a response ends with its connection, and its reader has another bound.
+            // Only a response ends with its connection. The gateway bounds it elsewhere.
             State::Known { .. } | State::UntilClose { .. } => Ok(()),
             State::Chunked(decoder) => decoder.limit(most),
         }
     }
 
-    /// The number of next bytes that are body bytes and nothing else. Once the buffered input is used up, they may be read from
-    /// the connection straight into their destination. Report them by [`advance`](Self::advance).
+    /// The number of following bytes that are only body bytes. When no input is buffered, they may be read from the connection
+    /// straight into their destination; report them to [`advance`](Self::advance).
     #[inline]
     pub fn plain(&self) -> u64 {
         match &self.0 {
@@ -139,10 +137,10 @@ impl BodyDecoder {
         }
     }
 
-    /// Tells that `count` plain bytes were read past the decoder.
+    /// Reports that `count` bytes of [`plain`](Self::plain) were read without the decoder.
     ///
     /// # Panics
-    /// When `count` exceeds [`plain`](Self::plain): the caller has lost its place in the body.
+    /// Panics if `count` exceeds [`plain`](Self::plain).
     pub fn advance(&mut self, count: u64) {
         match &mut self.0 {
             State::Known { remaining } => {

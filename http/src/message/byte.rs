@@ -1,20 +1,20 @@
 //! Classes of bytes, as tables built at compile time.
 
-/// `tchar` of RFC 9110 5.6.2: methods, header names and parameters hold no other bytes.
+/// Whether the byte is a `tchar` (RFC 9110 5.6.2). Methods, field names and parameter names have no other bytes.
 #[inline]
 pub(crate) fn is_token(byte: u8) -> bool {
     CLASS[byte as usize] & TOKEN != 0
 }
 
-/// Whether the host part of an authority may hold it: `reg-name` of RFC 3986 3.2.2, brackets and percent signs apart.
+/// Whether the host of an authority may contain the byte: `reg-name` of RFC 3986 3.2.2 without percent signs.
 ///
-/// The comma is left out although RFC 3986 has it: it is how intermediaries join two Host fields into one.
+/// RFC 3986 also allows the comma. It is refused here, because intermediaries join two Host fields with one.
 #[inline]
 pub(crate) fn is_host(byte: u8) -> bool {
     CLASS[byte as usize] & HOST != 0
 }
 
-/// `field-content` of RFC 9110 5.5: no control but the tab.
+/// Whether a field value may contain the byte (RFC 9110 5.5): any byte except controls other than the tab.
 #[inline]
 pub(crate) fn is_value(byte: u8) -> bool {
     (byte >= b' ' && byte != 0x7f) || byte == b'\t'

@@ -1,8 +1,8 @@
-//! The facts of a request on which the framing of its response depends.
+//! The properties of a request that decide the framing of its response.
 
 use super::{Method, Version};
 
-/// The facts of a request on which the framing of its response depends; made by [`Head::exchange`](crate::Head::exchange).
+/// The properties of a request that decide the framing of its response; see [`Head::exchange`](crate::Head::exchange).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     pub(crate) asked: Asked,
@@ -10,7 +10,7 @@ pub struct Exchange {
     pub(crate) keep_alive: bool,
 }
 
-/// The methods whose responses are framed in their own way.
+/// The methods, as far as they change the framing of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Usual,
@@ -26,7 +26,7 @@ impl Exchange {
         keep_alive: false,
     };
 
-    /// An exchange of that method and version; `keep_alive` as the client wants it.
+    /// Makes the exchange of a request. `keep_alive`: the client lets the connection serve another request.
     #[inline]
     pub fn new(method: Method<'_>, version: Version, keep_alive: bool) -> Exchange {
         let asked = match method {
@@ -50,22 +50,23 @@ impl Exchange {
         }
     }
 
-    /// Whether the connection may live on after the response.
+    /// Whether the connection may be kept after the response.
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
     }
 
-    /// Whether a response with that status carries a body. When not, none may be sent, whatever the handler made.
+    /// Whether a response with that status has a body. If not, no body may be sent, even if a handler has made one.
     pub fn has_body(&self, status: u16) -> bool {
         !(self.asked == Asked::Head || self.switches(status) || is_bodiless(status))
     }
 
+    /// Whether a response with that status ends HTTP on the connection.
     pub(crate) fn switches(&self, status: u16) -> bool {
         status == 101 || (self.asked == Asked::Connect && (200..300).contains(&status))
     }
 }
 
-/// RFC 9112 6.3: these end with their head.
+/// Whether a response with that status ends with its head (RFC 9112 6.3).
 #[inline]
 pub(crate) fn is_bodiless(status: u16) -> bool {
     matches!(status, 100..=199 | 204 | 304)

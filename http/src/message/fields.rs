@@ -1,7 +1,7 @@
-//! Header fields as ready lines, checked once when they are added and written any number of times.
+//! Header fields as complete lines, checked once when they are added.
 //!
-//! A framework keeps a response's fields like this until it knows the response's length; [`HeadWriter::lines`] appends them
-//! in one piece. No field that frames a message gets in, as with [`HeadWriter::header`].
+//! A framework keeps a response's fields in this form until it knows the length of the body. [`HeadWriter::lines`] then appends
+//! them at once. A field that frames the message is refused, as in [`HeadWriter::header`].
 //!
 //! [`HeadWriter::lines`]: crate::HeadWriter::lines
 //! [`HeadWriter::header`]: crate::HeadWriter::header
@@ -10,7 +10,7 @@ use std::fmt;
 
 use super::byte::{is_token, is_value};
 
-/// Fields in the form in which they are sent. Empty ones hold no memory.
+/// Header fields in the form in which they are sent. An empty list allocates no memory.
 ///
 /// ```
 /// use osier_http::{FieldLines, HeaderError};
@@ -27,20 +27,20 @@ use super::byte::{is_token, is_value};
 pub struct FieldLines(Vec<u8>);
 
 impl FieldLines {
-    /// No fields.
+    /// Makes an empty list.
     pub const fn new() -> FieldLines {
         FieldLines(Vec::new())
     }
 
-    /// Makes room for lines of so many bytes in all: a name, a value and four bytes more each.
+    /// Reserves `bytes` bytes. A line takes the bytes of its name and its value, and four more.
     pub fn reserve(&mut self, bytes: usize) {
         self.0.reserve(bytes);
     }
 
-    /// Adds a field. Fields of one name are all kept, in order.
+    /// Adds a field. Several fields may have the same name; their order is kept.
     ///
     /// # Errors
-    /// [`HeaderError`] for what may not be written; nothing is added.
+    /// [`HeaderError`] for an invalid name or value and for the fields that frame a message. Nothing is added then.
     pub fn push(&mut self, name: &str, value: &[u8]) -> Result<(), HeaderError> {
         check_name(name)?;
         check_value(value)?;
@@ -52,17 +52,17 @@ impl FieldLines {
         Ok(())
     }
 
-    /// Names the protocols of a 426 response, with the connection option that belongs to the field (RFC 9110 7.8, 15.5.22).
+    /// Adds the Upgrade field of a 426 response and its connection option (RFC 9110 7.8, 15.5.22).
     ///
     /// # Errors
-    /// [`HeaderError::Value`] for what may not be written; nothing is added.
+    /// [`HeaderError::Value`] if `protocols` is not a valid field value. Nothing is added then.
     pub fn upgrade(&mut self, protocols: &[u8]) -> Result<(), HeaderError> {
         self.push("upgrade", protocols)?;
         self.0.extend_from_slice(UPGRADE_OPTION);
         Ok(())
     }
 
-    /// Takes out every field of that name, which is compared without regard to case.
+    /// Removes every field with that name. Names are compared without regard to case.
     pub fn remove(&mut self, name: &str) {
         if self.first(name).is_some() {
             let kept = self.iter().filter(|(known, _)| !known.eq_ignore_ascii_case(name));
@@ -71,16 +71,16 @@ impl FieldLines {
         }
     }
 
-    /// The first value of that name, which is compared without regard to case.
+    /// The value of the first field with that name. Names are compared without regard to case.
     pub fn first(&self, name: &str) -> Option<&[u8]> {
         self.iter()
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)
     }
 
-    /// Every field in the order added.
+    /// All fields, in the order added.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        // A name has no colon, a value no line break: `push` has checked both.
+        // A name has no colon and a value has no line break: `push` has checked both.
         self.0.split(|&byte| byte == b'\n').filter_map(|line| {
             let (name, value) = line.strip_suffix(b"\r")?.split_at(memchr::memchr(b':', line)?);
             Some((str::from_utf8(name).ok()?, &value[2..]))
@@ -107,17 +107,17 @@ impl fmt::Debug for FieldLines {
     }
 }
 
-/// A field or status that must not be written. Nothing of it has been.
+/// Why a field or a status is refused. Nothing has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderError {
     /// The name is not a token.
     Name,
-    /// The value holds CR, LF, NUL or another control: response splitting, or a bug.
+    /// The value has CR, LF, NUL or another control character: an attempt at response splitting, or a bug.
     Value,
-    /// Content-Length, Transfer-Encoding, Connection and Keep-Alive are written by the codec alone.
+    /// The field is written by the codec: Content-Length, Transfer-Encoding, Connection, Keep-Alive, and Host in a request.
     Reserved,
-    /// The status has not three digits.
+    /// The status does not have three digits.
     Status,
 }
 
@@ -134,10 +134,11 @@ impl fmt::Display for HeaderError {
 
 impl std::error::Error for HeaderError {}
 
-/// Beside `close` the option stands in a second Connection field, which is the same list (RFC 9110 5.3).
+/// The connection option of an Upgrade field. `close` may follow in a second Connection field, which means the same as one list
+/// (RFC 9110 5.3).
 pub(crate) const UPGRADE_OPTION: &[u8] = b"connection: upgrade\r\n";
 
-/// A token, and none of the fields that frame the message. Told apart by length first.
+/// Checks that the name is a token and not that of a field that frames the message. The length is compared first.
 #[inline]
 pub(crate) fn check_name(name: &str) -> Result<(), HeaderError> {
     if name.is_empty() || !name.bytes().all(is_token) {
@@ -154,7 +155,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), HeaderError> {
 
 #[inline]
 pub(crate) fn check_value(value: &[u8]) -> Result<(), HeaderError> {
-    // A fold without an early exit: it vectorises.
+    // No early exit, so the compiler can vectorise the loop.
     if value.iter().fold(true, |good, &b| good & is_value(b)) {
         Ok(())
     } else {
@@ -166,7 +167,7 @@ pub(crate) fn check_value(value: &[u8]) -> Result<(), HeaderError> {
 pub(crate) fn write_content_length(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(b"content-length: ");
     let digit = |power: u64| b'0' + (length / power % 10) as u8;
-    // A few digits go straight to their place. (A copy of bytes that were just written one by one waits for them.)
+    // Few digits are written straight to their place: copying bytes that were just written one by one stalls on them.
     match length {
         0..=9 => out.extend_from_slice(&[digit(1), b'\r', b'\n']),
         10..=99 => out.extend_from_slice(&[digit(10), digit(1), b'\r', b'\n']),

@@ -1,13 +1,13 @@
-//! The header fields of a received head, in the order received, borrowed from its bytes.
+//! The header fields of a received head, borrowed from its bytes.
 
 use std::fmt;
 use std::mem::MaybeUninit;
 
-/// The fields of a head; see [`Head::headers`](crate::Head::headers).
+/// An iterator over the fields of a head, in the order received; see [`Head::headers`](crate::Head::headers).
 #[derive(Clone)]
 pub struct Headers<'a>(pub(crate) Fields<'a>);
 
-/// The remaining fields, in the form that the parser of the head has left.
+/// The remaining fields, in the form of the parser that has read the head.
 #[derive(Clone, Copy)]
 pub(crate) enum Fields<'a> {
     Parsed(&'a [httparse::Header<'a>]),
@@ -51,7 +51,7 @@ impl fmt::Debug for Headers<'_> {
     }
 }
 
-/// The place of one field: its name up to `colon`, its value without the white space around it.
+/// The place of one field in its head. The value excludes the white space around it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) name: u16,
@@ -68,7 +68,7 @@ impl Place {
         end: 0,
     };
 
-    /// The field, in the head it was found in.
+    /// The field at this place in `head`.
     #[inline(always)]
     pub(crate) fn cut<'a>(&self, head: &'a str) -> (&'a str, &'a [u8]) {
         let name = &head[usize::from(self.name)..usize::from(self.colon)];
@@ -76,13 +76,14 @@ impl Place {
     }
 }
 
-/// Room for the field slices of one head; costs nothing to make, as it is left uninitialised.
+/// Room for the fields of one head. It is uninitialised, so making it costs nothing.
 ///
-/// `N` bounds the number of fields together with [`Limits::header_count`](crate::Limits::header_count). A slot is 32 bytes of stack.
+/// A head may have at most `N` fields, and at most [`Limits::header_count`](crate::Limits::header_count). A slot takes 32 bytes of
+/// stack.
 pub struct Slots<'b, const N: usize = 100>([MaybeUninit<httparse::Header<'b>>; N]);
 
 impl<const N: usize> Slots<'_, N> {
-    /// Empty slots.
+    /// Makes empty slots.
     #[inline(always)]
     pub const fn new() -> Self {
         Slots([const { MaybeUninit::uninit() }; N])
@@ -90,7 +91,7 @@ impl<const N: usize> Slots<'_, N> {
 }
 
 impl<'b, const N: usize> Slots<'b, N> {
-    /// The first `count` slots, if there are as many.
+    /// The first `count` slots, or all if there are fewer.
     #[inline(always)]
     pub(crate) fn room(&mut self, count: usize) -> &mut [MaybeUninit<httparse::Header<'b>>] {
         &mut self.0[..count.min(N)]

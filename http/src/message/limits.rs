@@ -1,4 +1,4 @@
-//! The bounds a peer's request must keep, each checked as the bytes come. One value per server; every parser takes it by reference.
+//! The bounds of a message's parts. The parsers check them while the bytes arrive.
 
 /// The bounds of a request's parts. A part exactly at its bound is accepted.
 ///
@@ -10,19 +10,20 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the request line without its CRLF; beyond it 414. Default 8 KiB.
+    /// The most bytes of the request line without its CRLF. The status is 414 beyond it. Default: 8 KiB.
     pub request_line: usize,
-    /// Bytes of the whole head, from the first byte to the end of the empty line; beyond it 431. Default 32 KiB.
+    /// The most bytes of the head, from the first byte to the end of the empty line. The status is 431 beyond it.
+    /// Default: 32 KiB.
     pub head_bytes: usize,
-    /// Header fields in the head, and again in the trailer; beyond it 431. Default 100.
+    /// The most fields in the head, and the most in the trailer section. The status is 431 beyond it. Default: 100.
     ///
-    /// The [`Slots`](crate::Slots) given to the parser bound it too.
+    /// The [`Slots`](crate::Slots) of the parser also bound the fields in the head.
     pub header_count: usize,
-    /// Bytes of the body after chunked decoding; beyond it 413. Default 2 MiB.
+    /// The most bytes of the decoded body. The status is 413 beyond it. Default: 2 MiB.
     pub body: u64,
-    /// Bytes of chunk extensions in one whole body; beyond it 400. Default 16 KiB.
+    /// The most bytes of all chunk extensions of one body. The status is 400 beyond it. Default: 16 KiB.
     pub chunk_extension_bytes: usize,
-    /// Bytes of the trailer section, its empty line included; beyond it 431. Default 8 KiB.
+    /// The most bytes of the trailer section with its empty line. The status is 431 beyond it. Default: 8 KiB.
     pub trailer_bytes: usize,
 }
 

@@ -1,8 +1,8 @@
-//! The request method: the known ones as variants, so that routing compares one byte, any other token by its text.
+//! The request method. A known method is a variant, so that routing compares one byte.
 
 use std::fmt;
 
-/// A method as it stood in the request line. Methods are case-sensitive: `get` is [`Method::Other`].
+/// The method of a request line. Methods are case-sensitive: `get` is [`Method::Other`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(
     missing_docs,
@@ -18,7 +18,7 @@ pub enum Method<'a> {
     Options,
     Trace,
     Patch,
-    /// Any other token; whether it is answered by 405 or 501 is the router's business.
+    /// Any other token. The router decides between 405 and 501.
     Other(&'a str),
 }
 

@@ -1,4 +1,4 @@
-//! The parts that requests and responses share: methods, versions, fields, bounds and reasons for a refusal.
+//! The parts that requests and responses share: methods, versions, fields, limits and rejections.
 
 pub(crate) mod byte;
 mod exchange;

@@ -1,7 +1,7 @@
-//! Percent-decoding, strictly: an invalid escape is an error.
+//! Strict percent-decoding: an invalid escape is an error.
 
-/// Undoes percent-encoding (RFC 3986 2.1); `None` where a `%` is not followed by two hexadecimal digits, which lenient
-/// decoders keep as it is, each in its own way.
+/// Decodes percent-encoded bytes (RFC 3986 2.1). Returns `None` if two hexadecimal digits do not follow a `%`: lenient decoders
+/// disagree about such an escape.
 ///
 /// ```
 /// assert_eq!(osier_http::percent_decode(b"/a%2fb%00").as_deref(), Some(&b"/a/b\0"[..]));

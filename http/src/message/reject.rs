@@ -1,13 +1,13 @@
-//! Why a request is refused, and with which status: one small `Copy` enum that every parser of the crate returns.
+//! The reasons for which a message is refused, each with its status.
 //!
-//! The server answers with [`status`](Reject::status) and closes the connection: after a refused request nobody can say where the
-//! next one begins.
+//! The server answers with [`status`](Reject::status) and closes the connection: after a refused request the beginning of the next
+//! one is unknown.
 
 use std::fmt;
 
 macro_rules! rejects {
     ($($(#[$doc:meta])* $name:ident = $status:literal, $reason:literal;)*) => {
-        /// A refused request. The connection must be closed after the answer.
+        /// Why a message is refused. The connection must be closed after the response.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Reject {
@@ -15,13 +15,13 @@ macro_rules! rejects {
         }
 
         impl Reject {
-            /// The status code to answer with: 400, 413, 414, 417, 431, 501, 502 or 505. What a backend has sent is 502 whatever
-            /// this says.
+            /// The status of the response: 400, 413, 414, 417, 431, 501, 502 or 505. For a refused response of a backend it is
+            /// always 502, whatever this returns.
             pub const fn status(self) -> u16 {
                 match self { $(Reject::$name => $status,)* }
             }
 
-            /// What is wrong, in one line that is safe to log and to send.
+            /// The reason in one line. It is safe to log and to send.
             pub const fn reason(self) -> &'static str {
                 match self { $(Reject::$name => $reason,)* }
             }
@@ -44,11 +44,11 @@ rejects! {
     HeaderName = 400, "a malformed header name";
     HeaderValue = 400, "a malformed header value";
 
-    // What a backend answers.
+    // The response of a backend.
     StatusLine = 502, "a malformed status line";
     BodyEnded = 502, "the connection ended inside the body";
 
-    // The target and whom it addresses.
+    // The target and the host.
     Target = 400, "a malformed request target";
     TargetForm = 400, "a form of request target that the method does not allow";
     HostMissing = 400, "an HTTP/1.1 request without a Host field";

@@ -1,6 +1,6 @@
-//! Status codes: the standard reason phrases and whole status lines for the common codes.
+//! The standard reason phrases of status codes, and status lines.
 
-/// The registered reason phrase of a status code, or `""`, which HTTP allows.
+/// The registered reason phrase of a status code. Other codes have an empty phrase, which HTTP allows.
 pub const fn reason_phrase(status: u16) -> &'static str {
     match status {
         100 => "Continue",
@@ -62,9 +62,9 @@ pub const fn reason_phrase(status: u16) -> &'static str {
     }
 }
 
-/// Appends the status line, CRLF included; `status` has three digits.
+/// Appends the status line with its CRLF. `status` has three digits.
 ///
-/// The version is always ours, HTTP/1.1, whatever the client's: RFC 9110 6.2 and 2.5.
+/// The version is always HTTP/1.1, whatever the client's is: RFC 9110 6.2 and 2.5.
 #[inline]
 pub(crate) fn write_status_line(out: &mut Vec<u8>, status: u16) {
     match status {

@@ -2,19 +2,19 @@
 
 use super::Reject;
 
-/// The protocol version of a request.
+/// The protocol version of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// HTTP/1.0: the connection closes after the response unless the client asked to keep it.
+    /// HTTP/1.0: the connection closes after the response unless the client asks to keep it.
     Http10,
-    /// HTTP/1.1: the connection stays unless either side closes it.
+    /// HTTP/1.1: the connection is kept unless either side asks to close it.
     Http11,
 }
 
-/// Looks at the end of a request line (without its CRLF) for a version this crate speaks.
+/// Checks that a request line, given without its CRLF, ends with a version that this crate speaks.
 ///
-/// RFC 9112 2.3: `HTTP-version = HTTP-name "/" DIGIT "." DIGIT`. Anything of that shape but 1.0 and 1.1 is 505;
-/// any other end of the line is malformed, HTTP/0.9 and its versionless line included.
+/// RFC 9112 2.3: `HTTP-version = HTTP-name "/" DIGIT "." DIGIT`. Another version of that form gets 505. Any other end of the line
+/// is malformed, also that of an HTTP/0.9 line, which has no version.
 #[inline]
 pub(crate) fn check_version(line: &[u8]) -> Result<(), Reject> {
     if line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") {

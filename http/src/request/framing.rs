@@ -1,8 +1,7 @@
-//! The fields that frame a request, picked in one pass: Host, Content-Length, Transfer-Encoding, Connection,
-//! Expect and Upgrade.
+//! Reads the fields that frame a request in one pass: Host, Content-Length, Transfer-Encoding, Connection, Expect and Upgrade.
 //!
-//! Every shape by which two parsers could disagree about where a request ends is refused (RFC 9112 6.3 and 11.2).
-//! The names are told apart by length first, so that a field that frames nothing costs one comparison.
+//! A request is refused if two parsers could disagree about its end (RFC 9112 6.3 and 11.2). The length of a name is compared
+//! first, so that any other field costs one comparison.
 
 use super::target::check_host;
 use crate::message::{Headers, Reject, Version, byte};
@@ -10,7 +9,7 @@ use crate::message::{Headers, Reject, Version, byte};
 /// The framing of the bytes after a request's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLength {
-    /// Neither field: the request has no body.
+    /// No body: the request has neither Content-Length nor Transfer-Encoding.
     None,
     /// Content-Length, which may be 0.
     Known(u64),
@@ -19,17 +18,17 @@ pub enum BodyLength {
 }
 
 impl BodyLength {
-    /// Whether no body byte will come.
+    /// Whether the body has no bytes.
     #[inline]
     pub fn is_empty(self) -> bool {
         matches!(self, BodyLength::None | BodyLength::Known(0))
     }
 }
 
-/// The result of the pass.
+/// The framing of one request.
 #[derive(Clone, Copy)]
 pub(crate) struct Framing<'a> {
-    /// Checked: ASCII.
+    /// The Host field, which has been checked and is ASCII.
     pub(crate) host: Option<&'a [u8]>,
     pub(crate) body: BodyLength,
     pub(crate) keep_alive: bool,
@@ -57,12 +56,12 @@ impl<'a> Framing<'a> {
     }
 }
 
-/// The options of Connection that mean something here, as a set.
+/// The connection options that the codec knows, as bits of a set.
 pub(crate) const CLOSE: u8 = 1;
 pub(crate) const KEEP_ALIVE: u8 = 2;
 pub(crate) const UPGRADE: u8 = 4;
 
-/// The state of the pass. The functions for single fields take and return small values instead of this state, so it can stay in
+/// The fields seen so far. The functions for single fields take and return small values instead of this state, so it can stay in
 /// registers.
 #[derive(Default)]
 struct Seen<'a> {
@@ -82,7 +81,7 @@ fn expect(value: &[u8]) -> Result<bool, Reject> {
     }
 }
 
-/// RFC 9110 7.6.1: a list of tokens, in one field or several; unknown ones mean nothing here.
+/// Reads a Connection field: a list of tokens (RFC 9110 7.6.1). Unknown tokens are ignored.
 pub(crate) fn connection(value: &[u8]) -> Result<u8, Reject> {
     let mut options = 0;
     for option in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
@@ -99,7 +98,8 @@ pub(crate) fn connection(value: &[u8]) -> Result<u8, Reject> {
     Ok(options)
 }
 
-/// RFC 9110 8.6 says `1*DIGIT`. It lets a list of equal lengths be collapsed; no honest client sends one.
+/// Reads a Content-Length: `1*DIGIT` (RFC 9110 8.6). The RFC also allows a list of equal lengths, which is refused here, as no
+/// honest client sends one.
 pub(crate) fn content_length(value: &[u8], repeated: bool) -> Result<u64, Reject> {
     if repeated {
         return Err(Reject::ContentLengthRepeated);
@@ -120,8 +120,8 @@ pub(crate) fn content_length(value: &[u8], repeated: bool) -> Result<u64, Reject
     Ok(length)
 }
 
-/// RFC 9112 6.1: a server that receives a coding it does not understand should answer 501; 6.3: a final coding
-/// other than chunked is 400.
+/// Reads a Transfer-Encoding. RFC 9112 6.1: an unknown coding before `chunked` gets 501. RFC 9112 6.3: a last coding other than
+/// `chunked` gets 400.
 pub(crate) fn transfer_encoding(value: &[u8], repeated: bool) -> Result<bool, Reject> {
     if repeated {
         return Err(Reject::TransferEncodingRepeated);
@@ -173,7 +173,7 @@ impl<'a> Seen<'a> {
             body,
             keep_alive: self.options & CLOSE == 0 && (modern || self.options & KEEP_ALIVE != 0),
             // RFC 9110 10.1.1: "A server that receives a 100-continue expectation in an HTTP/1.0 request MUST ignore
-            // that expectation"; without a body there is nothing to wait for.
+            // that expectation". Without a body the client waits for nothing.
             expect_continue: self.expect_continue && modern && !body.is_empty(),
             upgrade: if self.options & UPGRADE != 0 && modern {
                 self.upgrade

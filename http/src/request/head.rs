@@ -1,8 +1,8 @@
-//! One request head, borrowed from the connection's buffer: method, target, host, fields and the framing of the body.
+//! Parses a request head: method, target, host, fields and the framing of the body.
 //!
-//! The connection calls [`Head::parse`] once, with the bytes that the [`HeadScanner`](crate::HeadScanner) has
-//! delimited. `httparse` cuts them into tokens; one pass over the fields then picks those that frame the message
-//! (`framing.rs`), and the target is cut in `target.rs`. Nothing is copied and nothing is allocated.
+//! [`Head::parse`] takes the bytes whose end the [`HeadScanner`](crate::HeadScanner) has found. `httparse` cuts them into tokens,
+//! `target.rs` cuts the target, and one pass over the fields reads those that frame the message (`framing.rs`). The head borrows
+//! from the connection's buffer; the parser copies and allocates nothing.
 
 use std::fmt;
 
@@ -39,11 +39,11 @@ pub struct Head<'a> {
 impl<'a> Head<'a> {
     /// Parses one whole head.
     ///
-    /// `bytes` must end where [`HeadScanner::scan`](crate::HeadScanner::scan) found the end of the head: that every
-    /// LF follows a CR has been checked there and is not checked again. Leading empty lines are skipped.
+    /// `bytes` must end where [`HeadScanner::scan`](crate::HeadScanner::scan) found the end of the head. The scanner has checked
+    /// that every LF follows a CR; the parser does not check it again. Leading empty lines are skipped.
     ///
     /// # Errors
-    /// The first offence met, as a [`Reject`]: answer with its status and close.
+    /// The first [`Reject`]. Answer with its status and close the connection.
     #[inline(always)]
     pub fn parse<'b: 'a, const N: usize>(
         bytes: &'b [u8],
@@ -63,13 +63,13 @@ impl<'a> Head<'a> {
         Head::of(method, raw_target, version, Fields::Parsed(request.headers))
     }
 
-    /// Makes a head of the bytes that `outline` has found, whose length it has said.
+    /// Makes a head from the bytes of a successful [`Outline::find`], cut to the length that it has returned.
     ///
     /// # Errors
-    /// As [`Head::parse`].
+    /// The errors of [`Head::parse`].
     ///
     /// # Panics
-    /// When they are other bytes.
+    /// Panics for bytes that are not ASCII or too short. Other bytes than those of the outline give a wrong head.
     #[inline(always)]
     pub fn outlined(bytes: &'a [u8], outline: &'a Outline) -> Result<Head<'a>, Reject> {
         let (method_end, target_end) = (usize::from(outline.method_end), usize::from(outline.target_end));
@@ -79,7 +79,7 @@ impl<'a> Head<'a> {
         Head::of(method, target, outline.version, fields)
     }
 
-    /// Finishes a head that either way has cut into parts.
+    /// Makes a head from its parts.
     #[inline(always)]
     fn of(method: &'a str, raw_target: &'a str, version: Version, fields: Fields<'a>) -> Result<Head<'a>, Reject> {
         let method = Method::new(method);
@@ -101,15 +101,15 @@ impl<'a> Head<'a> {
         self.method
     }
 
-    /// The request target as it stood in the request line.
+    /// The request target, as it was sent.
     pub fn target(&self) -> &'a str {
         self.raw_target
     }
 
-    /// The same request, to the same host, with another target of origin form: for a server that rewrites.
+    /// Returns the same head with another target, in origin form, and the same host. A server uses it to rewrite a request.
     ///
     /// # Errors
-    /// 400 when `target` does not begin with a slash, or holds what a request line cannot.
+    /// 400 if `target` does not begin with a slash or cannot stand in a request line.
     pub fn with_target(&self, target: &'a str) -> Result<Head<'a>, Reject> {
         if !target.starts_with('/') || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(Reject::TargetForm);
@@ -127,7 +127,7 @@ impl<'a> Head<'a> {
         self.target.form()
     }
 
-    /// The target's path, still percent-encoded: begins with `/`, or is `*` of OPTIONS, or empty for CONNECT.
+    /// The target's path, still percent-encoded. It begins with `/`, is `*` for OPTIONS, or is empty for CONNECT.
     #[inline]
     pub fn path(&self) -> &'a str {
         self.target.path
@@ -139,8 +139,8 @@ impl<'a> Head<'a> {
         self.target.query
     }
 
-    /// The addressed host, `host` or `host:port`: the target's authority if it has one, which wins over the
-    /// Host field (RFC 9112 3.2.2), else that field. The field may be empty; only HTTP/1.0 may lack it.
+    /// The addressed host, `host` or `host:port`: the authority of the target if there is one (RFC 9112 3.2.2), else the Host
+    /// field. The field may be empty. It is missing only in HTTP/1.0.
     #[inline]
     pub fn host(&self) -> Option<&'a str> {
         self.target
@@ -166,35 +166,37 @@ impl<'a> Head<'a> {
         self.framing.keep_alive
     }
 
-    /// Whether the client waits for `100 Continue` before it sends the body it has announced.
+    /// Whether the client waits for `100 Continue` before it sends the body.
     #[inline]
     pub fn expect_continue(&self) -> bool {
         self.framing.expect_continue
     }
 
-    /// The Upgrade field, when the client asks to leave HTTP on this connection (HTTP/1.1 with `Connection: upgrade`).
+    /// The Upgrade field, if the client asks to change the protocol (HTTP/1.1 with `Connection: upgrade`).
     ///
-    /// Such a request has no body. The bytes after it still belong to HTTP until 101 has been answered.
+    /// Such a request has no body. The bytes after it belong to HTTP until the server has answered 101.
     #[inline]
     pub fn upgrade(&self) -> Option<&'a [u8]> {
         self.framing.upgrade
     }
 
-    /// The facts of the request that its response needs. They outlive the buffer.
+    /// The properties of the request that decide the framing of its response. They borrow nothing.
     #[inline]
     pub fn exchange(&self) -> Exchange {
         Exchange::new(self.method, self.version, self.framing.keep_alive)
     }
 
-    /// The first field of that name, which is compared without regard to case.
+    /// The value of the first field with that name. Names are compared without regard to case.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.headers()
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)
     }
 
-    /// Every field in the order received, name as sent and value without the white space around it. Values may
-    /// hold any byte but controls; names are tokens and may hold an underscore, so `a_b` and `a-b` are two fields.
+    /// All fields, in the order received: the name as sent, and the value without the white space around it.
+    ///
+    /// A value has no control characters except tabs. A name is a token and may have an underscore, so `a_b` and `a-b` are two
+    /// fields.
     pub fn headers(&self) -> Headers<'a> {
         Headers(self.fields)
     }

@@ -1,4 +1,4 @@
-//! A request as the server receives it: delimited, cut into its parts, checked, and its body's framing decided.
+//! Finds, parses and checks the head of a request, and decides the framing of its body.
 
 pub(crate) mod framing;
 mod head;

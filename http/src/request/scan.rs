@@ -1,27 +1,27 @@
-//! Finds the end of a request head in bytes that come in any pieces, and refuses broken line ends on the way.
+//! Finds the end of a request head that arrives in pieces, and refuses broken line ends.
 //!
-//! The connection keeps one [`HeadScanner`] per head and calls [`scan`](HeadScanner::scan) with *all* bytes of the
-//! head so far each time more have come. Bytes before `at` are not searched again, so a head that drips in byte by
-//! byte costs linear work. The scanner decides three things that `httparse` leaves open: every LF follows a CR and
-//! every CR precedes an LF, the limits hold before the end is seen, and the version is known at the end of the
-//! request line (an HTTP/0.9 client would wait for ever for an answer to a head without an end).
+//! A connection keeps one [`HeadScanner`] for each head and calls [`scan`](HeadScanner::scan) with *all* bytes of the head so far
+//! whenever more arrive. Bytes before `at` are not searched again, so a head that arrives byte by byte costs linear work.
+//!
+//! The scanner checks three things that `httparse` does not: every LF follows a CR and every CR precedes an LF, the limits hold
+//! before the end has arrived, and the version is known at the end of the request line. An HTTP/0.9 client would otherwise wait for
+//! ever, as its head has no end.
 //!
 //! ```text
 //!   \r\n \r\n GET / HTTP/1.1 \r\n Host: a \r\n ... \r\n \r\n next request
 //!   └ begin ┘ └── request_line ──┘ └───── fields ──────────┘
-//!             ^ start              at ─▶ moves on          ^ the end: what scan returns
+//!             ^ start              at ─▶ moves on          ^ the end, returned by scan
 //! ```
 //!
-//! After the request line a byte is a *stop* when it and the two before it make a broken line end, a NUL or the
-//! empty line ([`is_stop`]). Blocks of 32 bytes are tested for one at a time, a loop without branches that the
-//! compiler turns into vector instructions (measured: 36 ns for a browser's 567 bytes, where `memchr` from line to
-//! line takes 54).
+//! After the request line a byte is a *stop* if it and the two before it form a broken line end, a NUL or the empty line
+//! ([`is_stop`]). The scanner tests blocks of 32 bytes in a loop without branches, which the compiler turns into vector
+//! instructions. Measured: 36 ns for a browser's 567 bytes, where `memchr` from line to line takes 54 ns.
 //!
-//! The earliest offence in the bytes decides the answer, so it does not depend on how the bytes were split.
+//! The first malformed byte decides the result, so the result does not depend on how the bytes were split.
 
 use crate::message::{Limits, Reject, byte, check_version};
 
-/// Empty lines allowed before a request line. RFC 9112 2.2: "a server that is expecting to receive and parse a
+/// The most empty lines before a request line. RFC 9112 2.2: "a server that is expecting to receive and parse a
 /// request-line SHOULD ignore at least one empty line (CRLF) received prior to the request-line".
 pub const LEADING_EMPTY_LINES: usize = 4;
 
@@ -40,17 +40,17 @@ pub const LEADING_EMPTY_LINES: usize = 4;
 pub struct HeadScanner {
     /// The start of the request line, after the leading empty lines.
     start: usize,
-    /// Bytes already examined; only grows until the head ends.
+    /// The number of bytes already searched. It only grows.
     at: usize,
-    /// The request line's CRLF has been seen and the line is good.
+    /// The request line has ended and is valid.
     line_done: bool,
-    /// Bytes looked at, again and again if need be.
+    /// The number of bytes looked at, counting repetitions.
     #[cfg(test)]
     work: usize,
 }
 
 impl HeadScanner {
-    /// A scanner at the beginning of a head.
+    /// Makes a scanner at the beginning of a head.
     pub const fn new() -> HeadScanner {
         HeadScanner {
             start: 0,
@@ -61,15 +61,14 @@ impl HeadScanner {
         }
     }
 
-    /// Looks at the bytes that are new in `buf`, which holds everything from the head's first byte on, and may hold
-    /// more than the head.
+    /// Searches the new bytes of `buf`, which begins with the head's first byte and may extend beyond the head.
     ///
-    /// Returns the length of the head, leading empty lines and final empty line included, or `None` when its end has
-    /// not come yet. A scanner that has returned an end or a rejection is used up: begin the next head with a new one.
+    /// Returns the length of the head with its leading and final empty lines, or `None` if its end has not arrived. Use a new
+    /// scanner after an end or an error.
     ///
     /// # Errors
-    /// 400 for broken line ends, NUL, and what cannot be a request line; 414 and 431 for the limits; 505 for the
-    /// version. A NUL inside the request line is left to [`Head::parse`](crate::Head::parse).
+    /// 400 for broken line ends, for NUL, and for bytes that cannot be a request line; 414 and 431 for the limits; 505 for the
+    /// version. [`Head::parse`](crate::Head::parse) refuses a NUL inside the request line.
     #[inline]
     pub fn scan(&mut self, buf: &[u8], limits: &Limits) -> Result<Option<usize>, Reject> {
         if self.line_done || (self.begin(buf)? && self.request_line(buf, limits)?) {
@@ -79,12 +78,12 @@ impl HeadScanner {
         }
     }
 
-    /// Bytes examined so far; nothing but empty lines has come while it equals their length.
+    /// The number of bytes searched so far. While it equals the length of the leading empty lines, no request has begun.
     pub fn examined(&self) -> usize {
         self.at
     }
 
-    /// Skips leading empty lines and looks at the first byte of the request line; false while that has not come.
+    /// Skips leading empty lines and checks the first byte of the request line. Returns false if that has not arrived.
     #[inline]
     fn begin(&mut self, buf: &[u8]) -> Result<bool, Reject> {
         if self.at > self.start {
@@ -106,10 +105,10 @@ impl HeadScanner {
         }
     }
 
-    /// Looks for the end of the request line; false while that has not come.
+    /// Looks for the end of the request line. Returns false if that has not arrived.
     #[inline]
     fn request_line(&mut self, buf: &[u8], limits: &Limits) -> Result<bool, Reject> {
-        // What lies beyond the limits is not looked at, so that it cannot be found before the limit is.
+        // Bytes beyond the limits are not searched, so that nothing beyond a limit is found before the limit is reported.
         let longest = self
             .start
             .saturating_add(limits.request_line)
@@ -160,7 +159,7 @@ impl HeadScanner {
         unfinished(buf, limits)
     }
 
-    /// The first stop among the bytes from `self.at` on, of one block at most; or where the next block begins.
+    /// The first stop in the block at `self.at`. If there is none, `Err` has the start of the next block.
     #[inline(always)]
     fn stop_in_block(&mut self, head: &[u8]) -> Result<usize, usize> {
         let at = self.at;
@@ -169,8 +168,7 @@ impl HeadScanner {
             return first_stop(block).map(|stop| at + stop).ok_or(at + BLOCK);
         }
         if let Some(block) = head.last_chunk() {
-            // The last bytes, together with some that were examined before and hold no stop unless they belong to
-            // the request line.
+            // The last block, which overlaps bytes that were searched before. They hold no stop, except in the request line.
             self.count(BLOCK);
             let first = head.len() - BLOCK;
             match first_stop(block).map(|stop| first + stop) {
@@ -194,7 +192,7 @@ impl HeadScanner {
     }
 }
 
-/// More bytes are needed, if more are allowed.
+/// Returns `None` if the limit allows more bytes.
 #[inline]
 fn unfinished(buf: &[u8], limits: &Limits) -> Result<Option<usize>, Reject> {
     if buf.len() >= limits.head_bytes {
@@ -204,7 +202,7 @@ fn unfinished(buf: &[u8], limits: &Limits) -> Result<Option<usize>, Reject> {
     }
 }
 
-/// The limit on a request line whose CRLF has not come; a last CR may belong to that.
+/// Checks the limit of a request line whose CRLF has not arrived. A CR at the end may belong to that CRLF.
 #[inline]
 fn check_line_so_far(line: &[u8], limits: &Limits) -> Result<(), Reject> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -215,16 +213,16 @@ fn check_line_so_far(line: &[u8], limits: &Limits) -> Result<(), Reject> {
     }
 }
 
-/// Bytes tested at a time.
+/// The number of bytes tested at once.
 const BLOCK: usize = 32;
 
 /// A block and the two bytes before it.
 type Block = [u8; BLOCK + 2];
 
-/// Whether `byte`, after `before` and `before_that`, breaks a line end, is NUL, or ends the empty line.
+/// Whether `byte`, after `before_that` and `before`, breaks a line end, is NUL, or ends the empty line.
 #[inline(always)]
 fn is_stop(before_that: u8, before: u8, byte: u8) -> bool {
-    // Without short circuits: the comparisons of a whole block are made at once.
+    // No short circuits, so the compiler can compare a whole block at once.
     let lf = byte == b'\n';
     (lf != (before == b'\r')) | (byte == 0) | (lf & (before_that == b'\n'))
 }

@@ -1,20 +1,20 @@
-//! The request target: its four forms (RFC 9112 3.2) and the host that it or the Host field names.
+//! Parses a request target in its four forms (RFC 9112 3.2), and checks the host of the target or of the Host field.
 //!
-//! `httparse` has already found the bytes of a target to be visible.
+//! The tokenizer has already checked that a target has only visible bytes.
 
 use crate::message::byte::is_host;
 use crate::message::{Method, Reject};
 
-/// Which of the four forms of RFC 9112 3.2 a request target has.
+/// The four forms of a request target (RFC 9112 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `/path?query`, the usual one.
     Origin,
-    /// `http://host/path?query`, which a proxy's client sends and every server must accept.
+    /// `http://host/path?query`. The client of a proxy sends it, and every server must accept it.
     Absolute,
-    /// `host:port`, only of CONNECT.
+    /// `host:port`, only with CONNECT.
     Authority,
-    /// `*`, only of OPTIONS.
+    /// `*`, only with OPTIONS.
     Asterisk,
 }
 
@@ -23,12 +23,12 @@ pub enum Form {
 pub(crate) struct Target<'a> {
     pub(crate) path: &'a str,
     pub(crate) query: Option<&'a str>,
-    /// The authority of an absolute or authority form.
+    /// The authority of the absolute or authority form.
     pub(crate) authority: Option<&'a str>,
 }
 
 impl Target<'_> {
-    /// The form, which the parts tell: it is hardly ever asked for.
+    /// The form, derived from the parts, as it is rarely needed.
     pub(crate) fn form(&self) -> Form {
         match (self.authority, self.path) {
             (Some(_), "") => Form::Authority,
@@ -39,11 +39,11 @@ impl Target<'_> {
     }
 }
 
-/// Cuts `raw` and checks that `method` may have a target of that form.
+/// Cuts `raw` into its parts and checks that `method` allows a target of that form.
 ///
-/// Always inlined, and what is not returns no more than two registers hold: the parts then go straight to their places
-/// in the head. (Copied there from a result in memory they are read in larger pieces than they were just written in, and
-/// such a load waits for the stores.)
+/// The function is always inlined, and the others return no more than two registers hold, so the parts go straight to their places
+/// in the head. Copying them from a result in memory would read larger pieces than were just written, and such a load waits for
+/// the stores.
 #[inline(always)]
 pub(crate) fn parse<'a>(method: Method<'_>, raw: &'a str) -> Result<Target<'a>, Reject> {
     let (mut rest, mut authority) = (raw, None);
@@ -58,7 +58,7 @@ pub(crate) fn parse<'a>(method: Method<'_>, raw: &'a str) -> Result<Target<'a>, 
     Ok(Target { path, query, authority })
 }
 
-/// Returns the rest of a target, after its authority, unless it has origin form.
+/// Returns the part of a target after its authority. The target is not in origin form.
 #[cold]
 #[inline(never)]
 fn after_authority<'a>(method: Method<'_>, raw: &'a str) -> Result<&'a str, Reject> {
@@ -87,7 +87,7 @@ fn after_authority<'a>(method: Method<'_>, raw: &'a str) -> Result<&'a str, Reje
     Ok(rest)
 }
 
-/// The authority that [`after_authority`] has found before `rest`, the end of `raw`.
+/// The authority that [`after_authority`] has skipped. `rest` is the end of `raw` after it.
 #[cold]
 #[inline(never)]
 fn authority_before<'a>(raw: &'a str, rest: &str) -> Option<&'a str> {
@@ -99,7 +99,7 @@ fn authority_before<'a>(raw: &'a str, rest: &str) -> Option<&'a str> {
     }
 }
 
-/// The path of a target that has none.
+/// The path of a target without a path.
 #[cold]
 #[inline(never)]
 fn implied_path(method: Method<'_>, without_query: bool) -> &'static str {
@@ -112,12 +112,12 @@ fn implied_path(method: Method<'_>, without_query: bool) -> &'static str {
     }
 }
 
-/// Splits at the first `?`. Bytes that no URI has (a fragment, anything beyond ASCII) are refused.
+/// Splits at the first `?`. Refuses a fragment and bytes beyond ASCII, which a request target cannot have.
 #[inline(always)]
 fn split_query(raw: &str) -> Result<(&str, Option<&str>), Reject> {
     let bytes = raw.as_bytes();
     let plain = |&byte: &u8| byte != b'?' && byte != b'#' && byte.is_ascii();
-    // Setting out on a vectorised search costs more than a short loop.
+    // Starting a vectorised search costs more than a short loop.
     if bytes.len() <= SHORT && bytes.iter().all(plain) {
         return Ok((raw, None));
     }
@@ -133,10 +133,10 @@ fn split_query(raw: &str) -> Result<(&str, Option<&str>), Reject> {
     }
 }
 
-/// A target of at most this many bytes is looked at byte by byte.
+/// The longest target that is searched byte by byte.
 const SHORT: usize = 16;
 
-/// An authority inside a target: a host that is there, an optional port, no user.
+/// Checks an authority inside a target: a non-empty host, an optional port, and no user.
 fn check_authority(authority: &str) -> Result<(), Reject> {
     if authority.is_empty() || authority.starts_with(':') {
         return Err(Reject::Host);
@@ -144,7 +144,7 @@ fn check_authority(authority: &str) -> Result<(), Reject> {
     check_host(authority.as_bytes())
 }
 
-/// `uri-host [ ":" port ]` of RFC 9112 3.2; the empty value is one (a target without an authority).
+/// Checks `uri-host [ ":" port ]` (RFC 9112 3.2). An empty value is valid: the target has no authority.
 #[inline]
 pub(crate) fn check_host(value: &[u8]) -> Result<(), Reject> {
     let mut end = 0;
@@ -162,12 +162,13 @@ pub(crate) fn check_host(value: &[u8]) -> Result<(), Reject> {
     }
 }
 
-/// Whether all bytes are letters, digits, hyphens and dots, which nearly all hosts are made of: looked at together.
+/// Whether all eight bytes are letters, digits, hyphens or dots, as in nearly all hosts. They are tested at once.
 #[inline(always)]
 fn is_plain_word(word: [u8; 8]) -> bool {
     const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
     let word = u64::from_le_bytes(word);
-    // With the high bit out of the way no sum goes beyond its byte. Each sets that bit from `first` on, or beyond `last`.
+    // The high bits are cleared, so no sum leaves its byte. One sum sets the high bit of bytes from `first` on, the other that of
+    // bytes beyond `last`.
     let sum = |word: u64, addend: u8| (word & !HIGH) + u64::from_le_bytes([addend; 8]);
     let within = |word: u64, first: u8, last: u8| sum(word, 0x80 - first) & !sum(word, 0x7f - last);
     let lower = word | u64::from_le_bytes([0x20; 8]);
@@ -175,7 +176,7 @@ fn is_plain_word(word: [u8; 8]) -> bool {
     plain & !word & HIGH == HIGH
 }
 
-/// Whether this may follow a host: `[ ":" port ]`, where the port's digits may be missing (RFC 3986 3.2.3).
+/// Whether `rest` may follow a host: `[ ":" port ]`. The digits of the port may be missing (RFC 3986 3.2.3).
 #[inline]
 fn is_port(rest: &[u8]) -> bool {
     match rest {
@@ -185,13 +186,13 @@ fn is_port(rest: &[u8]) -> bool {
     }
 }
 
-/// A host with a bracketed address or with percent signs.
+/// Checks a host with a bracketed address or with percent signs.
 #[cold]
 fn check_rare_host(value: &[u8]) -> Result<(), Reject> {
     let rest = if let [b'[', inner @ ..] = value {
         let end = inner.iter().position(|&b| b == b']').ok_or(Reject::Host)?;
         let address = std::str::from_utf8(&inner[..end]).map_err(|_| Reject::Host)?;
-        // IPvFuture and zones are left out: no server is addressed by them.
+        // IPvFuture and zones are refused: no client addresses a server by them.
         address.parse::<std::net::Ipv6Addr>().map_err(|_| Reject::Host)?;
         &inner[end + 1..]
     } else {
