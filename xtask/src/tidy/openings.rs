@@ -14,14 +14,14 @@ const LIMITS: Limits = &[
     ("coro", 20),
     ("examples", 3),
     ("fuzz", 2),
-    ("http", 28),
+    ("http", 18),
     ("mixing", 3),
     ("poll", 21),
     ("queue", 68),
     ("runtime", 0),
     ("server", 33),
     ("testkit", 3),
-    ("web", 78),
+    ("web", 1),
 ];
 
 /// The first words of relative clauses.
