@@ -53,7 +53,7 @@ fn a_chunked_body_is_decoded() {
 fn a_bound_that_comes_in_the_middle_of_a_chunk_holds_for_it() {
     let site = site(
         Router::new().post("/", |request: &mut Request<'_>| -> io::Result<Vec<u8>> {
-            // Whoever looks ahead stops within a chunk of any size.
+            // A preview stops within a chunk of any size.
             assert_eq!(request.body().preview(3), None);
             request.body().limit(1000)?;
             echo(request)
@@ -77,7 +77,7 @@ fn a_bound_that_comes_in_the_middle_of_a_chunk_holds_for_it() {
             framed.extend(b"\r\n");
         }
         framed.extend(b"0\r\n\r\n");
-        // Who is refused may have hung up on the rest.
+        // A refused client may not be able to send the rest.
         let _ = client.try_send(&framed);
         assert_eq!(client.reply().status, status, "{sizes:?}");
     }
@@ -309,7 +309,7 @@ fn responses_without_a_body_have_none() {
 #[test]
 fn a_chunked_body_behind_a_head_that_ends_with_the_buffer() {
     let site = site(Router::new().post("/", echo).get("/", |_| "got"));
-    // What the server reads at once.
+    // Bytes that the server reads at once.
     const BUFFER: usize = 16 << 10;
     for room in [0, 1, 10, 3000] {
         let mut client = site.connect();

@@ -72,7 +72,7 @@ fn a_final_status_is_needed() {
     assert_eq!(site.get("/").status, 500);
 }
 
-/// Says in `Drop` that the handler has been left, and how.
+/// Reports in `Drop` that the handler has been left, and how.
 struct Left(mpsc::Sender<&'static str>, bool);
 
 impl Drop for Left {
@@ -81,7 +81,7 @@ impl Drop for Left {
     }
 }
 
-/// A handler that says when it has begun, waits for a time and returns.
+/// A handler that reports its start, waits for a time and returns.
 fn waiting(
     time: Duration,
 ) -> (

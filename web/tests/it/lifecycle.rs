@@ -63,7 +63,7 @@ fn a_drain_is_bounded() {
 #[test]
 fn connections_are_handed_to_the_emptiest_worker() {
     let router = Router::new().get("/", |_| osier::fiber::worker().expect("on a worker").to_string());
-    // One listener: all sockets are accepted by worker 0.
+    // There is one listener, so worker 0 accepts all sockets.
     let site = site_with(2, Server::new(router), |server| {
         server.listener(osier::net::TcpListener::bind("127.0.0.1:0")?)
     });
@@ -75,7 +75,7 @@ fn connections_are_handed_to_the_emptiest_worker() {
         clients.push(client);
     }
     assert!(on_each[1] >= 16, "{on_each:?}");
-    // A connection stays where it is.
+    // A connection stays on its worker.
     let before: Vec<String> = clients
         .iter_mut()
         .map(|client| client.get("/").text().to_owned())
@@ -132,7 +132,7 @@ fn no_more_connections_than_allowed() {
         });
     let server = Server::new(router).max_connections(2);
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
-    // Connections with a running request are never closed for others.
+    // Connections with an in-flight request are never closed for others.
     let mut busy = [site.connect(), site.connect()];
     for client in &mut busy {
         client.send("GET /hold HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -155,10 +155,11 @@ fn silent_connections_give_way_to_new_ones() {
     assert_eq!(kept.get("/").text(), "hi");
     let silent: Vec<Client> = (0..200).map(|_| site.connect()).collect();
     assert_eq!(site.get("/").text(), "hi");
-    // The oldest silent ones have gone.
+    // The oldest silent connections are gone.
     let mut silent = silent.into_iter();
     silent.next().unwrap().expect_end();
-    // What has had a request lately gets a second chance, and what speaks now is answered in any case.
+    // A connection with a recent request gets a second chance. One that sends now gets a response
+    // in any case.
     let mut newest = silent.next_back().unwrap();
     assert_eq!(newest.get("/").text(), "hi");
     assert!(site.logged("the ones that are idle longest are closed"));
@@ -172,7 +173,7 @@ fn a_request_on_its_way_at_the_shutdown_is_answered() {
     let (begun, may_go_on) = (Mutex::new(begun), Mutex::new(may_go_on));
     let router = Router::new()
         .get("/", |_| "hi")
-        // Stops the only worker, so that everything below comes to a server that looks at nothing.
+        // Blocks the only worker, so that everything below arrives while the server does nothing.
         .get("/stop", move |_: &mut Request<'_>| {
             begun.lock().unwrap().send(()).unwrap();
             let _ = may_go_on.lock().unwrap().recv_timeout(PATIENCE);
@@ -190,7 +191,7 @@ fn a_request_on_its_way_at_the_shutdown_is_answered() {
     stopping.send("GET /stop HTTP/1.1\r\nHost: t\r\n\r\n");
     has_begun.recv_timeout(PATIENCE).unwrap();
 
-    // In the buffers of kept connections, and in the backlog.
+    // Requests in the buffers of kept connections, and in the backlog.
     for client in &mut kept {
         client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
     }
@@ -205,7 +206,7 @@ fn a_request_on_its_way_at_the_shutdown_is_answered() {
         assert_eq!(client.reply().text(), "hi");
         client.expect_end();
     }
-    // Accepted, and its first request comes a little later.
+    // The connection is accepted, and its first request arrives a little later.
     late.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
     assert_eq!(late.reply().text(), "hi");
     silent.expect_end();

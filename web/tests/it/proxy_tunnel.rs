@@ -13,14 +13,14 @@ use osier_web::upstream::Upstream;
 const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: ECHO\r\nConnection: upgrade\r\nX-Tunnel: yes\r\n\r\n";
 
-/// A time that has not passed because the machine was busy.
+/// A time so long that a busy machine does not explain it.
 const LONG: Duration = Duration::from_secs(12);
 
 fn serve(proxy: Proxy) -> Site {
     site(Router::new().fallback(proxy.handler()))
 }
 
-/// Answers the first request by a switch and gives the connection to `then`.
+/// Responds to the first request with a 101 and gives the connection to `then`.
 fn switching(then: impl Fn(&mut Conn) + Send + Sync + 'static) -> (Backend, Upstream) {
     let backend = Backend::start(move |_, conn| {
         let asked = conn.head().expect("a request");
@@ -173,7 +173,7 @@ fn a_switch_to_what_nobody_has_asked_for_is_502() {
 
 #[test]
 fn what_would_carry_more_requests_is_not_switched_to() {
-    // Rules for paths, addresses and users would not see them.
+    // Rules for paths, addresses and users would not see the requests in such a tunnel.
     for protocol in ["h2c", "H2C", "h2c, websocket", "HTTP/2.0", "TLS/1.2"] {
         let backend = Backend::answering(format!(
             "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{protocol}",
@@ -239,7 +239,7 @@ fn a_tunnel_that_is_closed_halfway_and_silent_is_ended_sooner_than_an_idle_one()
     eventually("the lease ends", || upstream.stats()[0].leases == 0);
     drop(done);
 
-    // While both are open that time is not counted.
+    // While both directions are open, the shorter time does not count.
     let (_backend, upstream) = switching(move |conn| {
         std::thread::sleep(cut + cut / 5);
         conn.send("late");
@@ -248,7 +248,8 @@ fn a_tunnel_that_is_closed_halfway_and_silent_is_ended_sooner_than_an_idle_one()
     assert_eq!(upgraded(&site).rest(), b"late");
 }
 
-/// Bytes in one direction keep a tunnel for longer than its time in all, be the other idle or closed.
+/// Bytes in one direction keep a tunnel beyond its idle timeouts, whether the other direction is
+/// idle or closed.
 #[test]
 fn a_tunnel_with_bytes_in_one_direction_goes_on() {
     let dripping = || {
@@ -275,7 +276,7 @@ fn a_tunnel_with_bytes_in_one_direction_goes_on() {
     });
 }
 
-/// The shorter time begins with the half-close: it is how long the other side may take to answer.
+/// The shorter time begins with the half-close. It is the other side's time to respond.
 #[test]
 fn silence_before_a_half_close_does_not_count() {
     let (_backend, upstream) = switching(|conn| {

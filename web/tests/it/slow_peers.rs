@@ -29,7 +29,7 @@ const BOUND: usize = 2 * MIB;
 /// Default of the bytes that a proxy reads ahead of its client.
 const AHEAD: usize = 256 << 10;
 
-/// The site, on a Unix socket in `folder`; and a client of it.
+/// Starts the site on a Unix socket in `folder`, and connects a client to it.
 fn serve(folder: &Folder, router: Router) -> (Site, UnixStream) {
     let path = folder.path().join("site.sock");
     let limits = Limits {
@@ -50,7 +50,7 @@ fn serve(folder: &Folder, router: Router) -> (Site, UnixStream) {
 struct Gauge(Arc<AtomicUsize>);
 
 impl Gauge {
-    /// Sends so many bytes, in pieces that `frame` makes, or as many as are taken.
+    /// Sends `count` bytes, in pieces that `frame` makes, or as many as are taken.
     fn send(&self, mut to: impl Write, count: usize, frame: impl Fn(&[u8]) -> Vec<u8>) {
         let piece = vec![b'x'; 16 << 10];
         let mut left = count;
@@ -84,7 +84,7 @@ impl Gauge {
     }
 }
 
-/// A backend on a Unix socket in `folder`.
+/// Starts a backend on a Unix socket in `folder`.
 fn backend(folder: &Folder, serve: impl Fn(UnixStream) + Send + 'static) -> Upstream {
     let path = folder.path().join("backend.sock");
     let listener = UnixListener::bind(&path).expect("a socket in a folder of ours");
@@ -93,7 +93,7 @@ fn backend(folder: &Folder, serve: impl Fn(UnixStream) + Send + 'static) -> Upst
     Upstream::builder("app").backend(address).build().unwrap()
 }
 
-/// Everything up to the end of a head.
+/// Reads everything up to the end of a head.
 fn read_head(mut from: &UnixStream) -> String {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
@@ -103,7 +103,7 @@ fn read_head(mut from: &UnixStream) -> String {
     String::from_utf8(head).expect("a head is text")
 }
 
-/// How many bytes come, `most` at most.
+/// Reads at most `most` bytes. Returns how many came.
 fn drain(from: &UnixStream, most: usize) -> usize {
     std::io::copy(&mut from.take(most as u64), &mut std::io::sink()).expect("it is sent") as usize
 }

@@ -61,7 +61,8 @@ fn an_upgrade_nobody_asked_for_is_500_and_a_log_line() {
     ] {
         assert_eq!(site.ask(request).status, 500, "{request:?}");
     }
-    // With a body nobody could say where the new protocol begins: the codec refuses it before any handler.
+    // With a body, the beginning of the new protocol would be unknown. The codec refuses it before
+    // any handler.
     let with_body =
         "POST /up HTTP/1.1\r\nHost: t\r\nUpgrade: echo\r\nConnection: upgrade\r\nContent-Length: 3\r\n\r\nabc";
     assert_eq!(site.ask(with_body).status, 400);
@@ -79,7 +80,7 @@ impl OnAll for Router {
     }
 }
 
-/// Echoes, and says "woken" whenever the event is set.
+/// Echoes, and sends "woken" whenever the event is set.
 struct Woken {
     event: Arc<Event>,
     wait: Option<Pin<Box<dyn Future<Output = ()>>>>,
@@ -227,7 +228,7 @@ fn a_duplex_response_reads_and_writes_at_once() {
     );
     let mut client = site.connect();
     let mut writer = client.stream.try_clone().unwrap();
-    // More than all buffers on the way hold: it goes through only if both directions move.
+    // More bytes than all buffers on the way hold. They pass only if both directions move.
     let sender = thread::spawn(move || {
         let head = format!("POST /echo HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: {LEN}\r\n\r\n");
         writer.write_all(head.as_bytes()).unwrap();

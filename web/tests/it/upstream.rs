@@ -13,7 +13,7 @@ use crate::common::{PATIENCE, eventually};
 use osier_web::http::StatusCode;
 use osier_web::upstream::{Builder, Check, Lease, Unavailable, Upstream};
 
-/// Answers every byte by that byte, on any number of connections.
+/// Returns every byte, on any number of connections.
 struct Backend {
     addr: SocketAddr,
     open: Arc<AtomicUsize>,
@@ -74,7 +74,7 @@ impl Backend {
     }
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -84,7 +84,7 @@ fn group(addrs: &[SocketAddr]) -> Builder {
     Upstream::builder("test").backends(addresses).on_log(|_| {})
 }
 
-/// One request of one byte.
+/// Sends one request of one byte.
 fn ask(lease: &Lease, byte: u8) {
     let mut stream = lease.stream();
     stream.write_all(&[byte]).expect("the backend takes it");
@@ -112,7 +112,7 @@ fn the_backend_with_the_fewest_leases_is_chosen_and_equal_ones_take_turns() {
         let mut held: Vec<Lease> = (0..9).map(|_| upstream.lease(None).unwrap()).collect();
         let leases = || upstream.stats().iter().map(|stats| stats.leases).collect::<Vec<_>>();
         assert_eq!(leases(), [3, 3, 3]);
-        // Two leases of backend 1 end: the next two go there.
+        // Two leases of backend 1 end, so the next two go there.
         for _ in 0..2 {
             let at = held.iter().position(|lease| lease.backend() == 1).unwrap();
             held.remove(at);
@@ -124,7 +124,7 @@ fn the_backend_with_the_fewest_leases_is_chosen_and_equal_ones_take_turns() {
         }));
         held.clear();
         assert_eq!(leases(), [0, 0, 0]);
-        // One at a time: all are equal each time, so each gets its share.
+        // One lease at a time: all backends are equal each time, so each gets its share.
         let mut turns = HashMap::new();
         for _ in 0..30 {
             *turns.entry(upstream.lease(None).unwrap().backend()).or_insert(0) += 1;
@@ -151,7 +151,7 @@ fn a_kept_connection_is_used_again_until_the_backend_closes_it() {
         let lease = upstream.lease(None).unwrap();
         assert!(!lease.is_reused(), "the closed one was seen before it was used");
         ask(&lease, 8);
-        // Bytes that nobody asked for make it useless too.
+        // Unexpected bytes make a connection useless too.
         lease.stream().write_all(b"?").unwrap();
         while upstream.stats()[0].stale == 1 && !lease_is_readable(&lease) {
             osier::sleep(Duration::from_millis(1));
@@ -182,7 +182,7 @@ fn no_more_connections_are_kept_than_the_bound_and_none_longer_than_its_time() {
         });
         assert_eq!(upstream.stats()[0].kept, 3);
         let start = Instant::now();
-        // No lease touches them: the upstream's own fiber closes them.
+        // No lease touches these connections. The upstream's own fiber closes them.
         while backend.open() > 0 {
             assert!(start.elapsed() < PATIENCE, "still open: {}", backend.open());
             osier::sleep(Duration::from_millis(5));
@@ -253,7 +253,7 @@ fn a_backend_that_refuses_is_passed_over_and_out_after_some_failures() {
 #[test]
 fn what_cannot_be_had_is_said_with_the_status_for_it() {
     run(|| {
-        // Refused: 502, and once it is out: 503 without trying.
+        // A refused connection is a 502. A backend that is out gives a 503 without an attempt.
         let upstream = group(&[nobody()])
             .failures(1)
             .backoff(PATIENCE, PATIENCE)
@@ -267,7 +267,7 @@ fn what_cannot_be_had_is_said_with_the_status_for_it() {
         assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(upstream.stats()[0].failures, 1);
 
-        // As many as allowed: 503.
+        // At the limit of connections: 503.
         let backend = Backend::start();
         let upstream = group(&[backend.addr]).max_leases(2).build().unwrap();
         let held = [upstream.lease(None).unwrap(), upstream.lease(None).unwrap()];
@@ -285,7 +285,7 @@ fn connecting_has_a_limit_and_a_deadline() {
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("full.sock");
     let _ = std::fs::remove_file(&path);
-    // A queue of one place that nobody empties.
+    // A backlog of one place, from which nothing is accepted.
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
     socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
     socket.listen(0).unwrap();
@@ -306,7 +306,7 @@ fn connecting_has_a_limit_and_a_deadline() {
             .unwrap_err();
         assert!(matches!(error, Unavailable::TimedOut { .. }), "{error}");
 
-        // Whoever waits can be cancelled, which is nobody's failure.
+        // A waiting lease can be cancelled. That is no failure of a backend.
         let waiting = upstream.clone();
         let fiber = osier::spawn(move || match waiting.lease(None) {
             Err(Unavailable::Cancelled(_)) => "cancelled",
@@ -351,7 +351,7 @@ fn a_second_attempt_gets_a_new_connection_to_another_backend_if_there_is_one() {
 fn leases_of_many_workers_never_share_a_connection_and_are_counted_right() {
     let backends = [Backend::start(), Backend::start()];
     let upstream = group(&[backends[0].addr, backends[1].addr]).keep(16).build().unwrap();
-    // Four workers, eight fibers each: every byte must come back to who has sent it.
+    // Four workers, eight fibers each. Every byte must return to its sender.
     let runtime = osier::Runtime::builder().workers(4).build().unwrap();
     runtime.run(|| {
         let fibers: Vec<_> = (0..32u8)
@@ -378,7 +378,8 @@ fn leases_of_many_workers_never_share_a_connection_and_are_counted_right() {
     assert_eq!(reused + connects, 32 * 60);
     assert!(reused > connects, "{stats:?}");
     assert!(stats.iter().all(|stats| stats.kept <= 16));
-    // Neither is left out: the one with fewer leases is chosen, which on a busy machine is mostly the same one.
+    // Both backends are used. The one with fewer leases is chosen, which on a busy machine is
+    // mostly the same one.
     assert!(stats.iter().all(|stats| stats.total > 32), "{stats:?}");
 }
 

@@ -47,7 +47,8 @@ fn a_loop_waits_for_its_client_and_a_topic_at_once() {
     eventually("all are in the room", || room.subscribers() == 8);
     for round in 0..20 {
         let text = format!("round {round}");
-        // In two frames, with time between: the wait for the socket is dropped and taken up in the middle of a message.
+        // The message is in two frames with time between. The wait for the socket is dropped and
+        // taken up in the middle of it.
         peers[round % 8].send(&masked(0x01, &text.as_bytes()[..3]));
         room.publish(ws::Frame::text("from the server"));
         peers.iter_mut().for_each(|peer| peer.expect_text("from the server"));
@@ -263,7 +264,7 @@ fn a_silent_client_is_pinged_and_a_dead_one_is_let_go() {
     it.expect("closed None");
 }
 
-/// More than the buffers of a loopback connection hold.
+/// More messages than the buffers of a loopback connection hold.
 const MUCH: usize = 400;
 
 fn big(n: usize) -> String {
@@ -419,7 +420,7 @@ fn timeouts_of_the_server_for_requests_do_not_end_a_websocket() {
         server.bind("127.0.0.1:0")
     });
     let mut peer = Peer::open(site.addr, "/");
-    // It outlives connections that came later.
+    // The connection outlives later ones.
     for _ in 0..3 {
         let mut idle = site.connect();
         assert_eq!(std::io::Read::read(&mut idle.stream, &mut [0]).unwrap(), 0);
@@ -519,7 +520,7 @@ fn a_handler_that_panics_or_never_rests_takes_nobody_along() {
                 peer.expect_text("go on");
                 peer.send(&masked(0x88, b""));
             }
-            // Whatever was sent before: it ends.
+            // It ends, whatever was sent before.
             while peer.frame().is_some() {}
             well.text(place);
             well.expect_text(place);
