@@ -34,13 +34,13 @@ const CASES: &[Case] = &[
     ("a descriptor in Async", after_a_wait_of_async),
 ];
 
-// One test, since it counts what the whole process has open.
+// One test, because it counts what the whole process has open.
 #[test]
 fn what_is_closed_after_a_wait_is_closed() {
     let runtime = Runtime::builder().workers(2).build().unwrap();
     for (name, case) in CASES {
         let round = || runtime.run(|| osier::timeout(GENEROUS, case)).expect("a hang");
-        // What is made once and stays is there after the first.
+        // The first round also opens what stays open.
         round();
         let before = open();
         for _ in 0..5 {
@@ -72,7 +72,7 @@ fn wait_to_write(mut stream: &TcpStream) {
     while stream.write(&block).is_ok() {}
 }
 
-/// The other end is closed: all of it.
+/// Reads to the end: the other end is closed entirely.
 fn meets_the_end(mut peer: TcpStream) {
     io::copy(&mut peer, &mut io::sink()).expect("the end");
 }

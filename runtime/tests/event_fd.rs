@@ -277,7 +277,7 @@ fn a_signal_handler_sets_it() {
                 assert_eq!(seen.get(), round);
             }
         });
-        // Also into the middle of a wait, and in a thread that is not the waiter's.
+        // The signal also arrives during a wait, and in another thread than the waiter's.
         let waits = testkit::ThreadWatch::current();
         let killer = thread::spawn(move || {
             waits.until_asleep();

@@ -24,7 +24,7 @@ fn cat() -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// The state that the kernel shows of a process of ours; `None`: there is none of this number.
+/// The state that the kernel shows for a process. `None` if there is no such process.
 fn state_of(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
@@ -73,7 +73,7 @@ fn the_environment_and_the_directory_are_set() {
             .env_remove("THREE")
             .current_dir("/");
         assert_eq!(command.output().unwrap().stdout, b"1-2-\n/\n");
-        // Asked again, it does the same.
+        // A second wait returns the same.
         assert_eq!(command.output().unwrap().stdout, b"1-2-\n/\n");
         let mut command = Command::new("/usr/bin/env");
         assert_eq!(command.env_clear().env("A", "b").output().unwrap().stdout, b"A=b\n");
@@ -197,7 +197,7 @@ fn a_dropped_child_goes_on_and_is_reaped_when_it_ends() {
     );
     drop(pipes);
     pids.into_iter().for_each(await_reaped);
-    // Another, after the first ones have gone.
+    // Another child, after the first ones have been reaped.
     let mut child = cat();
     let (pid, stdin) = (child.id(), child.stdin.take());
     drop(child);
@@ -211,7 +211,7 @@ fn a_child_is_killed_on_drop_if_asked_for() {
     let pid = child.id();
     drop(child);
     await_reaped(pid);
-    // So is one whose fiber is cancelled.
+    // So is a child whose fiber is cancelled.
     let (tell, told) = std::sync::mpsc::channel();
     osier::run(move || {
         let fiber = osier::spawn(move || {

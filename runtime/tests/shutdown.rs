@@ -95,13 +95,13 @@ fn wakers_outlive_their_runtime_harmlessly() {
 
 const CHILD: &str = "OSIER_TEST_CHILD";
 
-/// Runs this very test again in a process of its own, which calls `body`; gives its exit and what it wrote to stderr.
+/// Runs this test again in a child process, which calls `body`. Returns its exit status and its stderr.
 fn in_a_child(test: &str, body: impl FnOnce()) -> Option<(std::process::ExitStatus, String)> {
     if std::env::var_os(CHILD).is_some() {
         body();
         return None;
     }
-    // Its pipe would be counted.
+    // The tests that count would count the child's pipe.
     let _alone = ALONE.lock();
     let mut child = testkit::this_test()
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
@@ -157,7 +157,7 @@ fn a_fiber_that_never_comes_back_is_reported_and_the_process_ends() {
             .build()
             .unwrap();
         runtime.run(|| {
-            // Not the one that this runs on.
+            // Not the worker that this runs on.
             let other = 1 - fiber::worker().unwrap();
             drop(fiber::Builder::new().worker(other).spawn(|| {
                 loop {

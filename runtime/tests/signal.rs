@@ -18,9 +18,9 @@ fn raise(signal: Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// Raises it again and again until the waiter, who may not listen yet, has it.
+/// Raises the signal repeatedly until the waiter, who may not listen yet, has it.
 fn raise_until<T: Send + 'static>(signal: Signal, waiter: impl FnOnce() -> T + Send + 'static) -> T {
-    // A listener of our own: without one, the signal would end the process before the waiter listens.
+    // Without a listener, the signal would end the process before the waiter listens.
     let _listening = Signals::new([signal]).unwrap();
     let waiter = thread::spawn(waiter);
     while !waiter.is_finished() {
@@ -70,7 +70,7 @@ fn every_listener_gets_it() {
         assert_eq!(poll_by_hand(listener.recv_async()).unwrap(), Signal::USR2);
         assert_eq!(listener.try_recv(), None);
     }
-    // One that has gone gets nothing and disturbs nobody.
+    // A listener that was dropped gets nothing and does not affect the others.
     let mut listeners = listeners;
     drop(listeners.pop());
     raise(Signal::USR2);
@@ -115,7 +115,7 @@ fn a_dropped_future_loses_no_signal() {
 fn after_the_last_listener_the_signal_still_does_nothing() {
     drop(Signals::new([Signal::TERM]).unwrap());
     raise(Signal::TERM);
-    // We are still here.
+    // The process is still alive.
     let signals = Signals::new([Signal::TERM]).unwrap();
     assert_eq!(signals.try_recv(), None, "it is not told of what was before it");
 }

@@ -10,7 +10,7 @@ use osier::{Runtime, sleep, yield_now};
 
 const CHILD: &str = "OSIER_TEST_CHILD";
 
-/// Returns the text that this test writes to stderr when it is run in a process of its own; `None` in that process.
+/// Returns what this test writes to stderr in a child process. Returns `None` in that process.
 fn stderr_of(test: &str, body: impl FnOnce()) -> Option<String> {
     if std::env::var_os(CHILD).is_some() {
         body();

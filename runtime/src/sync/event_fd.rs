@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   set, SignalSetter::set ── write(2) ──▶ counter > 0 ── read(2) ──▶ 0       set: readable        unset: not readable
-//! waiters ── turn (a fair queue) ──▶ the first one polls the descriptor with the loop that it runs on, and reads
+//!   waiters ── turn (a fair queue) ──▶ the first one polls the descriptor with the loop that it runs on, and reads
 //! ```
 //!
 //! # Protocol

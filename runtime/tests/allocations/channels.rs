@@ -26,7 +26,7 @@ fn no_wait_for_a_value_or_for_room_allocates() {
         let (answer, answers) = mpmc::channel(1);
         let other = osier::spawn_local(move || {
             for n in &mut asked {
-                // Two into one place: the second waits for room, and so does whoever asks next.
+                // Two values for one place: the second waits for room, and so does the next one to ask.
                 answer.send(n).unwrap();
                 answer.send(n).unwrap();
             }

@@ -32,7 +32,7 @@ fn pairs() -> [(AnyStream, AnyStream); 2] {
     ]
 }
 
-/// Either kind, so that a test says once what holds for both.
+/// A stream of either kind, for tests that apply to both.
 enum AnyStream {
     Tcp(AsyncStream<TcpStream>),
     Unix(AsyncStream<UnixStream>),
@@ -610,7 +610,7 @@ fn only_the_last_waker_is_woken_and_only_while_it_waits() {
     second.wait_beyond(0);
     assert!(matches!(read(&first_waker), Poll::Ready(Ok(1))));
     assert_eq!((first.wakes(), second.wakes()), (0, 1));
-    // Nobody waits: nobody is kept, nobody is woken.
+    // No waiter is left: none is kept, none is woken.
     drop((first_waker, second_waker));
     assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (1, 1));
 }
@@ -669,7 +669,7 @@ fn what_comes_in_ends_only_with_the_listener() {
     no_end(&incoming);
     assert!(poll_once(pin!(incoming.next())).is_pending());
     drop(incoming);
-    // Who waited has left the list: a connection that comes now is the next one's.
+    // The earlier waiter has left the list: the connection that comes now is the next one's.
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
 }

@@ -285,7 +285,7 @@ fn a_callback_moves_re_arms_and_drops_its_own_timer() {
             timer.wait(MS, next).unwrap();
         }
         count(Timer::new(&queue), Arc::clone(&counted), Arc::clone(&done));
-        // No notify: what a callback has done is seen after the iteration it interrupts.
+        // Without a notify: the iteration that a callback interrupts makes the callback's effect visible.
         while done.take(Mailbox::ALL) == 0 {
             queue.iterate().unwrap();
         }
@@ -297,7 +297,7 @@ fn a_callback_moves_re_arms_and_drops_its_own_timer() {
 fn a_strand_needs_no_lock_on_any_number_of_threads() {
     struct Strand {
         timer: Timer,
-        /// Not `Sync`: whoever has the strand has it alone.
+        /// Not `Sync`: only one callback of the chain has it at a time.
         steps: Cell<u32>,
         threads: Vec<thread::ThreadId>,
         done: mpsc::Sender<(u32, usize)>,

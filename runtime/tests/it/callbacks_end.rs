@@ -207,7 +207,7 @@ fn a_shutdown_that_runs_out_of_time_says_so_and_can_be_resumed() {
         let _ = blocked.recv();
     };
     queue.submit(block).unwrap();
-    // Not on this thread, which takes a hand in what is queued.
+    // Not on this thread, which also runs queued callbacks.
     begins.recv().unwrap();
     let error = queue.shutdown(30 * MS).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -216,7 +216,7 @@ fn a_shutdown_that_runs_out_of_time_says_so_and_can_be_resumed() {
     queue.shutdown(LONG).unwrap();
 }
 
-/// Requests on a few timers, while other threads cancel and put off whatever they find; counts the callbacks.
+/// Sets a few timers while other threads cancel and reschedule them. Counts the callbacks.
 fn storm(requests: usize, threads: usize) {
     const STRANDS: usize = 8;
     struct Strand {
@@ -232,7 +232,7 @@ fn storm(requests: usize, threads: usize) {
             strand.left.store(0, SeqCst);
             return;
         }
-        // A few wait for somebody to cancel or hasten them, or for the end.
+        // A few wait for a cancellation, a rescheduling or the end.
         let duration = match left % 16 {
             0 => HOUR,
             1 => MS,
@@ -330,7 +330,7 @@ fn every_request_of_a_storm_calls_back_once() {
     storm(160_000, 3);
 }
 
-/// `cargo test -p osier --release --test ioq_end -- --ignored --nocapture`
+/// Run by `cargo test -p osier --release --test it callbacks_end:: -- --ignored --nocapture`.
 #[test]
 #[ignore = "ten million requests take a release build and a minute"]
 fn every_request_of_ten_millions_calls_back_once() {
@@ -380,7 +380,7 @@ fn a_queue_is_iterated_on_a_fiber_beside_others() {
             let queue = Arc::new(IoQueue::new(threads).unwrap());
             let (told, heard) = mpsc::channel();
             let asked = Arc::clone(&queue);
-            // What the iteration waits for is begun by its neighbour: an iteration that blocked the thread would never end.
+            // A neighbour begins what the iteration waits for. An iteration that blocked the thread would never end.
             let neighbour = osier::spawn_local(move || {
                 osier::yield_now();
                 let start = Instant::now();

@@ -15,7 +15,7 @@ use osier::sync::Mailbox;
 
 type Seen = (Status, Result<Ready, ErrorKind>);
 
-/// Waits for `interest` in something, and sends what the callback was told.
+/// Waits for `interest` in a descriptor, and sends the callback's arguments.
 fn monitored<F: AsFd + Send + 'static>(
     monitor: FdMonitor<F>,
     interest: Interest,
@@ -37,7 +37,7 @@ fn receive<T>(queue: &IoQueue, heard: &mpsc::Receiver<T>) -> T {
     received.unwrap()
 }
 
-/// Iterates until nothing is left to do at once.
+/// Iterates until nothing is due.
 fn settle(queue: &IoQueue) {
     for _ in 0..3 {
         queue.notify();
@@ -59,7 +59,7 @@ fn a_monitor_tells_when_its_descriptor_is_ready_and_is_used_again() {
         assert_eq!(status, Status::Done);
         assert!(ready.unwrap().is_readable());
 
-        // Level-triggered: what nobody has read is told again.
+        // Level-triggered: bytes that are not read are reported again.
         let (_, heard) = monitored(monitor, Interest::READABLE);
         let (monitor, (_, ready)) = receive(&queue, &heard);
         assert!(ready.unwrap().is_readable());
@@ -137,7 +137,7 @@ fn a_wait_is_changed_in_place() {
     assert!(ready.unwrap().is_writable());
     assert!(!handle.rewait(Interest::READABLE), "it is over");
 
-    // To nothing: it ends at once. And from the beginning.
+    // An empty interest ends the wait at once. Then from the beginning.
     let (handle, heard) = monitored(monitor, Interest::READABLE);
     assert!(handle.rewait(Interest::NONE));
     let (monitor, seen) = receive(&queue, &heard);
@@ -147,7 +147,7 @@ fn a_wait_is_changed_in_place() {
     let (monitor, seen) = receive(&queue, &heard);
     assert_eq!(seen, (Status::Done, Ok(Ready::NONE)));
 
-    // What is taken back while the event is on its way does not come through.
+    // An interest that is withdrawn while its event is under way is not reported.
     let (handle, heard) = monitored(monitor, Interest::WRITABLE);
     if handle.rewait(Interest::READABLE) {
         settle(&queue);
@@ -223,7 +223,7 @@ fn a_mailbox_calls_back_for_any_or_for_all_and_keeps_its_flags() {
     assert_eq!(receive(&queue, &again.1), (Status::Done, Some(0b101)));
     assert_eq!(mailbox.take(0b001), 0b101, "the state before, whole");
     assert_eq!(mailbox.state(), 0b100);
-    // The empty set, of which all and any are raised.
+    // All and any flags of an empty set are raised.
     for all in [false, true] {
         let (_, heard) = wait(all, 0);
         assert_eq!(receive(&queue, &heard).0, Status::Done);
@@ -399,7 +399,7 @@ fn closing_a_socket_cancels_what_is_outstanding() {
         assert_eq!(receive(&queue, &heard), (Status::Cancelled, true));
         assert_eq!(receive(&queue, &heard), (Status::Cancelled, true));
     });
-    // The descriptors have gone with the requests: the peer sees the end.
+    // The requests have closed the descriptors: the peer reads the end.
     let (told, heard) = mpsc::channel();
     client
         .recv(vec![0; 4], move |_, n, _| told.send(n.unwrap()).unwrap())
@@ -413,7 +413,7 @@ fn closing_a_socket_cancels_what_is_outstanding() {
 #[test]
 fn a_cancelled_connect_takes_nothing_from_what_its_socket_is_by_then() {
     let queue = IoQueue::new(0).unwrap();
-    // Nobody accepts, and there is room for one: the others stay on their way.
+    // Nobody accepts, and the backlog has room for one: the other connects stay under way.
     let stream = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let full = stream();
     full.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();

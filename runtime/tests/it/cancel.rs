@@ -285,7 +285,7 @@ fn a_timeout_in_a_destructor_of_an_unwinding_fiber_works() {
                 start.elapsed() < Duration::from_secs(4),
                 "the grace period ended it, not the timeout"
             );
-            // Calls without an error go on, whatever is requested.
+            // Calls without an error continue, whatever is requested.
             // Longer than its timeout: the timer is met while the fiber unwinds.
             let _ = osier::timeout(Duration::from_millis(1), || osier::sleep(Duration::from_millis(20)));
             self.0.fetch_add(1, Ordering::SeqCst);

@@ -354,7 +354,7 @@ fn ten_thousand_calls_that_need_not_wait_do_not_stall() {
     };
     body();
     on(1).run(body);
-    // A thread that has a budget of somebody else's.
+    // On a thread with a foreign cooperative budget: that of tokio.
     let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
     tokio.block_on(async {
         body();
@@ -624,7 +624,7 @@ fn cancelling_receivers_while_values_come_loses_none() {
             sender.send(()).unwrap();
             sent += 2;
             for (n, handle) in handles.into_iter().enumerate() {
-                // Those who were cancelled too late have taken one: the others get one more each.
+                // Receivers that were cancelled too late have taken a value each. The others get one more each.
                 while !handle.is_finished() {
                     sent += usize::from(n % 2 == 1 && receiver.is_empty() && sender.try_send(()).is_ok());
                     osier::yield_now();

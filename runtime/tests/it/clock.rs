@@ -17,7 +17,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
-/// A test of hours may take this long: the loop of a loaded machine, and no sleep.
+/// A limit for tests of virtual hours: enough for a busy machine, too little for one real sleep.
 const SOON: Duration = Duration::from_secs(20);
 
 fn on(clock: &VirtualClock, workers: usize) -> Runtime {
@@ -25,7 +25,7 @@ fn on(clock: &VirtualClock, workers: usize) -> Runtime {
     builder.build().unwrap()
 }
 
-/// A clock that is moved by hand alone.
+/// A clock that only the test advances.
 fn by_hand() -> VirtualClock {
     let clock = VirtualClock::new();
     clock.auto_advance(false);
@@ -200,7 +200,7 @@ fn messages_between_workers_come_before_time_goes_on() {
             let client = osier::fiber::Builder::new().worker(0).spawn(move || {
                 let mut stream = TcpStream::connect(address).unwrap();
                 stream.set_nodelay(true).unwrap();
-                // Would be over if the clock passed an answer that is on its way.
+                // It would be over if the clock advanced past a response that is under way.
                 stream.set_read_timeout(Some(SECOND)).unwrap();
                 for round in 0..rounds {
                     stream.write_all(&[round as u8]).unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Makes the future anew for a fiber, a plain thread of ours, a foreign executor and a thread that polls by hand.
+/// Makes the future anew for a fiber, a plain thread, a foreign executor and a thread that polls by hand.
 pub fn in_every_colour<F: Future>(make: impl Fn() -> F + Send + Sync + 'static + Clone) {
     let on_fiber = make.clone();
     osier::run(move || drop(osier::block_on(on_fiber())));
@@ -54,7 +54,7 @@ pub fn poll_by_hand<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls once, for nobody.
+/// Polls once, with a waker that does nothing.
 pub fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }

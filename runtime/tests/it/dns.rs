@@ -16,7 +16,7 @@ fn localhost_is_this_machine() {
         assert!(addrs.iter().all(|addr| addr.ip().is_loopback() && addr.port() == 80));
         let listener = TcpListener::bind("localhost:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        // Of the name's addresses one has a listener.
+        // Only one of the name's addresses has a listener.
         TcpStream::connect(("localhost", port)).unwrap();
         TcpStream::connect((String::from("localhost"), port)).unwrap();
         TcpStream::connect(format!("localhost:{port}")).unwrap();
@@ -32,7 +32,7 @@ fn addresses_need_no_lookup() {
         let (mut ours, _theirs) = osier::net::UnixStream::pair().unwrap();
         let cancelled = osier::spawn(move || {
             assert!(osier::Cancelled::is(&ours.read(&mut [0]).unwrap_err()));
-            // From here on whatever waits unwinds.
+            // Each wait unwinds from here on.
             let v4 = "127.0.0.1:80".to_socket_addrs().unwrap().count();
             let v6 = ("::1", 80).to_socket_addrs().unwrap().count();
             let pair = (String::from("10.0.0.1"), 80).to_socket_addrs().unwrap().count();
@@ -70,7 +70,7 @@ fn many_lookups_at_once_leave_the_worker_free() {
         let lookups: Vec<_> = (0..200)
             .map(|_| osier::spawn(|| "localhost:1".to_socket_addrs().map(Iterator::count)))
             .collect();
-        // Some are called off; what they had in line for goes to the others.
+        // Some lookups are cancelled. Their places in line go to the others.
         for (index, lookup) in lookups.iter().enumerate() {
             if index % 5 == 0 {
                 lookup.cancel();

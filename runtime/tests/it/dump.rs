@@ -27,7 +27,7 @@ fn named<'d>(dump: &'d Dump, name: &str) -> &'d DumpedFiber {
     found.unwrap_or_else(|| panic!("no fiber '{name}' in\n{dump}"))
 }
 
-/// Dumps the runtime until it shows what is wanted: fibers take their time to get where they wait.
+/// Dumps the runtime until the dump shows what is wanted: the fibers need time to reach their waits.
 fn until(runtime: &Runtime, wanted: impl Fn(&Dump) -> bool) -> Dump {
     testkit::wait_for("a dump that shows it", || {
         let dump = runtime.dump();
@@ -364,7 +364,8 @@ fn tasks_are_shown_and_one_can_dump() {
     let waits = runtime.spawn_future(std::future::pending::<()>());
     drop(runtime.spawn(|| Builder::new().name("bystander").spawn(forever).join().map(drop)));
     until(&runtime, |dump| self::waits(dump, "bystander"));
-    // In a future's poll nothing may wait: its own worker answers at once, the other is waited for.
+    // A future's poll must not wait for its own worker: that worker answers at once, and only the other one is waited
+    // for.
     let dump = runtime.spawn_future(async { osier::dump() }).join().unwrap();
     named(&dump, "bystander");
     let tasks: Vec<_> = dump.workers.iter().flat_map(|worker| &worker.tasks).collect();

@@ -20,7 +20,7 @@ use testkit::ThreadWatch;
 const NOW: Option<Duration> = Some(Duration::ZERO);
 const LONG: Duration = Duration::from_secs(30);
 
-/// Whether the descriptor is readable, within a time.
+/// Whether the descriptor becomes readable within a time.
 fn readable_within(local: &Local, time: Duration) -> bool {
     let timeout = Timespec {
         tv_sec: time.as_secs() as i64,
@@ -30,7 +30,7 @@ fn readable_within(local: &Local, time: Duration) -> bool {
     poll(&mut fds, Some(&timeout)).unwrap() == 1
 }
 
-/// Turns until the descriptor has nothing more to say.
+/// Turns until the descriptor is no longer readable.
 fn quiet(local: &Local) {
     while readable_within(local, Duration::ZERO) {
         local.turn(NOW).unwrap();
@@ -273,7 +273,7 @@ fn between_turns_the_thread_is_a_plain_one() {
     let client = thread::spawn(move || std::net::TcpStream::connect(address).unwrap().write_all(b"x").unwrap());
     listener.accept().unwrap().0.read_exact(&mut [0]).unwrap();
     client.join().unwrap();
-    // In `enter` it is a worker between fibers.
+    // `enter` makes it a worker between fibers.
     let refused = local.enter(|| listener.accept().unwrap_err().kind()).unwrap();
     assert_eq!(refused, ErrorKind::WouldBlock);
 }

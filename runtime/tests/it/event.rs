@@ -264,7 +264,7 @@ fn a_fiber_cancelled_while_it_waits_takes_no_signal_with_it() {
 
 #[test]
 fn a_signal_and_a_cancellation_at_once_leave_the_signal_with_one() {
-    // Both orders: the fiber has the signal and may use it, or the next has.
+    // Both orders are right: the fiber has the signal and may use it, or the next waiter has it.
     for signal_first in [true, false] {
         timeless(1).run(|| {
             let (event, had) = (Rc::new(Event::new()), Rc::new(Cell::new(0)));
@@ -311,7 +311,7 @@ fn one_signal_survives_any_number_of_timeouts() {
                         let limit = Duration::from_micros((random >> 33) % 3000);
                         let outcome = osier::timeout(limit, || {
                             event.wait();
-                            // Ours alone until it is set again, perhaps beyond our own time.
+                            // Exclusive until the event is set again, maybe beyond this waiter's own time.
                             assert!(!event.is_set());
                             if random >> 40 & 7 == 0 {
                                 // Work that overruns some of the timeouts.
@@ -350,7 +350,7 @@ fn five_thousand_waiters_are_released_one_by_one() {
                     released.fetch_add(1, Ordering::SeqCst);
                 });
             }
-            // A set before its waiter waits may be one with another: so each is set when the one before was seen.
+            // Two sets without a wait between them may count as one, so each set waits until the one before was seen.
             for set in 1..=WAITERS {
                 event.set();
                 if set % 100 == 0 {

@@ -89,7 +89,7 @@ fn fibers_take_turns() {
             })
             .collect();
         handles.into_iter().for_each(|handle| handle.join().unwrap());
-        // Whoever is in a round, nobody is two ahead.
+        // All fibers take turns, so none is two rounds ahead of another.
         let order = order.borrow();
         for (at, (round, _)) in order.iter().enumerate() {
             assert!(order[..at].iter().all(|(before, _)| *before <= round + 1), "{order:?}");
@@ -364,8 +364,8 @@ fn a_blocking_call_between_fibers_fails_instead_of_stopping_the_worker() {
             *TOLD.lock().unwrap() = outcome.unwrap_err().downcast_ref::<String>().cloned();
         }
     }
-    /// Spawns when it is dropped: at the shutdown, when nothing is started any more, so that the worker itself drops
-    /// what was captured.
+    /// Spawns when it is dropped. At the shutdown no fiber starts any more, so the worker itself drops the captured
+    /// value.
     struct Spawner;
     impl Drop for Spawner {
         fn drop(&mut self) {

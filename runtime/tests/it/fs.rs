@@ -10,7 +10,7 @@ use crate::colours::{in_every_colour, poll_by_hand, poll_once};
 use futures_lite::StreamExt;
 use osier::fs::{self, File};
 
-/// A directory of the test's own, removed at its end.
+/// A directory for one test, removed at its end.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -232,7 +232,7 @@ fn what_was_written_is_in_the_file_although_the_future_and_the_file_are_gone() {
 #[test]
 fn a_read_that_is_dropped_leaves_its_bytes_to_the_next() {
     use futures_lite::AsyncReadExt as _;
-    // A FIFO makes reads wait as long as we like, with no bytes in memory before.
+    // A FIFO makes reads wait for as long as the test wants, with no bytes in memory before.
     let dir = Dir::new();
     let path = dir.path("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
@@ -287,7 +287,7 @@ fn other_fibers_run_while_one_waits_for_a_file() {
     let runtime = osier::Runtime::builder().workers(1).build().unwrap();
     let reading = runtime.spawn({
         let path = path.clone();
-        // It waits in open(2) for the one that writes.
+        // It waits in open(2) for the writer.
         move || fs::read(path)
     });
     let writing = runtime.spawn(move || fs::write(path, "through"));

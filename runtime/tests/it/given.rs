@@ -8,7 +8,7 @@ use osier::net::{TcpListener, TcpStream};
 use osier::time::VirtualClock;
 use testkit::DEADLINE;
 
-/// A runtime with so many workers, everything else as it is by default.
+/// A runtime with this many workers and default settings.
 pub fn on(workers: usize) -> Runtime {
     Runtime::builder().workers(workers).build().unwrap()
 }

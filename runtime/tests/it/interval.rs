@@ -74,7 +74,7 @@ fn the_first_tick_is_at_once_or_at_the_given_time() {
         let later = Instant::now() + PERIOD;
         assert_eq!(interval_at(later, PERIOD).tick(), later);
         assert!(Instant::now() >= later);
-        // Further than the clock can tell: it never comes, and nothing breaks.
+        // A tick that the clock cannot represent never comes.
         let mut never = interval(Duration::MAX);
         never.tick();
         assert!(osier::timeout(PERIOD, || never.tick()).is_err());

@@ -28,7 +28,7 @@ fn late() -> Option<Instant> {
     Some(Instant::now() + GENEROUS)
 }
 
-/// A file of `len` bytes that tell where they are, removed when dropped.
+/// A file of `len` bytes whose values show their positions. Removed when dropped.
 struct Temporary {
     path: PathBuf,
     file: File,
@@ -73,7 +73,7 @@ fn a_pipe_in_both_directions() {
         let full = fill(&writer);
         assert!(full > 0);
         assert_eq!(writable(&writer, soon()).unwrap_err().kind(), ErrorKind::TimedOut);
-        // The end of the other side is readiness, whatever was asked for.
+        // The end of the peer counts as readiness for every interest.
         drop(writer);
         io::copy(&mut reader, &mut io::sink()).unwrap();
         assert!(ready(&reader, Interest::READABLE, late()).unwrap().is_hup());
@@ -377,7 +377,7 @@ fn a_file_that_ends_early_is_sent_as_far_as_it_goes() {
         drop(ours);
         assert!(receiving() == content(0, LEN));
 
-        // Cut while it is being sent to somebody who reads nothing yet.
+        // Cut short while it is sent to a peer that does not read yet.
         let (ours, theirs) = UnixStream::pair().unwrap();
         let clone = file.file.try_clone().unwrap();
         let sending = osier::spawn(move || sendfile(&clone, 0, u64::MAX / 4, &ours));
@@ -566,7 +566,7 @@ fn a_body_may_wait_for_its_own_client() {
         client.shutdown(Shutdown::Write).unwrap();
         settle();
         let outcome = while_connected(&server, HalfClose::IsGone, || {
-            // A half-closed client is still answered by who only reads it and writes to it.
+            // A half-closed client still gets its response from a server that only reads and writes.
             let mut text = String::new();
             (&server).read_to_string(&mut text).unwrap();
             (&server).write_all(text.as_bytes()).unwrap();
@@ -608,7 +608,7 @@ fn a_body_that_ends_first_keeps_its_value() {
         let (client, server) = pair();
         assert_eq!(while_connected(&server, HalfClose::IsGone, || 7), Ok(7));
         drop(client);
-        // It never waits, so it never hears of it.
+        // It never waits, so it does not learn of the hang-up.
         assert_eq!(while_connected(&server, HalfClose::IsGone, || 8), Ok(8));
     };
     on(1).run(check);

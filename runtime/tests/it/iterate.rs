@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use osier::callbacks::IoQueue;
 use osier::time::Sleep;
 
-/// Far more than anything here takes.
+/// Far more than anything here needs.
 pub const LONG: Duration = Duration::from_secs(30);
 
 /// Iterates until `done` says so.

@@ -20,7 +20,7 @@ impl Wake for Count {
     }
 }
 
-/// Polls until it is ready, looking again each millisecond whether it was woken.
+/// Polls until it is ready. Checks every millisecond whether it was woken.
 fn poll_by_hand<F: Future>(future: F) -> (F::Output, usize) {
     let count = Arc::new(Count(AtomicUsize::new(0)));
     let waker = Waker::from(Arc::clone(&count));

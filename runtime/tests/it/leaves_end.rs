@@ -221,7 +221,7 @@ fn a_future_that_an_io_queue_polls_on_a_fiber_does_not_suspend_it() {
                 event.set();
             }
         });
-        // It would be suspended as the queue's driver, and so would be whoever runs meanwhile.
+        // It would be suspended as the queue's driver, and so would other code that runs meanwhile.
         let blocks = async { event.wait_timeout(LIMIT / 3) };
         let outcome = catch_unwind(AssertUnwindSafe(|| queue.run_until(blocks)));
         let message = outcome.expect_err("a blocking call inside a future on a worker panics");
@@ -244,10 +244,10 @@ fn a_task_that_did_not_end_in_time_keeps_no_later_runtime() {
         .spawn(move || {
             osier::spawn_future(async move {
                 begun.send(()).unwrap();
-                // On whichever worker took it: the other one has its end to itself.
+                // Either worker may have taken it. The other one ends without it.
                 let _ = wait.recv_timeout(LIMIT);
             });
-            // The worker that has it in its registry is not the one that polls it.
+            // One worker has it in its registry, the other polls it.
             is_begun.recv().unwrap();
         })
         .join()
@@ -267,7 +267,7 @@ fn a_task_that_did_not_end_in_time_keeps_no_later_runtime() {
     drop(release);
 }
 
-/// A descriptor that cannot be told any more.
+/// A descriptor that is no longer watched.
 struct Lost(OwnedFd, Arc<AtomicBool>);
 
 impl AsFd for Lost {

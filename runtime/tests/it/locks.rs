@@ -641,7 +641,7 @@ fn ten_thousand_calls_that_need_not_wait_do_not_stall() {
     };
     body();
     on(1).run(body);
-    // A thread that has a budget of somebody else's.
+    // On a thread with a foreign cooperative budget: that of tokio.
     let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
     tokio.block_on(async {
         body();

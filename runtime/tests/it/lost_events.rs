@@ -83,7 +83,7 @@ fn data_and_end_while_the_reader_sleeps() {
         register(&server);
         client.write_all(b"last words").unwrap();
         drop(client);
-        // The poller is looked at meanwhile.
+        // The worker polls meanwhile.
         settle();
         let mut text = String::new();
         server.read_to_string(&mut text).unwrap();
@@ -137,7 +137,7 @@ fn an_urgent_byte_alone_does_not_keep_a_reader_busy() {
         rustix::net::send(client.as_fd(), b"!", SendFlags::OOB).unwrap();
         (client, reader)
     });
-    // A poller may tell of it more than once, but not as long as it is there.
+    // A poller may report it more than once, but not for as long as it lasts.
     let events = || runtime.metrics().workers[0].events;
     let before = events();
     // Real time: a poller that repeats itself has to have its chance.
@@ -161,7 +161,7 @@ fn who_peeks_behind_an_urgent_byte_gets_what_comes() {
             let mut buf = [0; 4];
             server.peek(&mut buf).map(|count| (count > 0).then_some(server))
         });
-        // A driver that has nothing but levels looks again and again now; others run in between.
+        // A level-triggered driver polls again and again now. Other fibers run in between.
         settle();
         client.write_all(b"more").unwrap();
         let mut server = peek.join().unwrap().unwrap().expect("bytes, not the end");
@@ -320,7 +320,7 @@ fn one_waits_while_another_empties_the_socket() {
 #[test]
 fn both_directions_wait_and_move() {
     each(|| {
-        // A writer that is blocked and a reader that waits, on the same socket, on whichever workers.
+        // A blocked writer and a waiting reader on the same socket, on any workers.
         let (client, server) = pair();
         let (client, server) = (Arc::new(client), Arc::new(server));
         const BYTES: usize = 3 << 20;

@@ -45,7 +45,7 @@ fn raise_and_take_alone_are_an_atomic_set() {
 
 #[test]
 fn one_flag_taken_by_one_is_a_lock() {
-    // The counter: whoever takes the flag counts, and raises it again.
+    // Each fiber that takes the flag counts, and raises the flag again.
     const FREE: u32 = 1 << 5;
     let (mailbox, count) = (Mailbox::new(), AtomicU32::new(0));
     mailbox.raise(FREE);

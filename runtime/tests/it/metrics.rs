@@ -18,7 +18,7 @@ fn runtime(workers: usize) -> Runtime {
     Runtime::builder().workers(workers).name("counted").build().unwrap()
 }
 
-/// Looks at the first worker until the numbers are as wanted: they are written once per turn.
+/// Reads the first worker's metrics until they are as wanted. They are written once per turn.
 fn until(runtime: &Runtime, wanted: impl Fn(&WorkerMetrics) -> bool) -> WorkerMetrics {
     testkit::wait_for("such numbers", || {
         let worker = runtime.metrics().workers.swap_remove(0);
@@ -54,7 +54,7 @@ fn turns_resumes_and_sleeps_are_counted() {
     let after = until(&runtime, |worker| worker.resumes >= before.resumes + 10_000);
     let turns = after.turns - before.turns;
     assert!((10_000 / 256..10_000).contains(&turns), "{turns} turns");
-    // A worker that has nothing to do does nothing.
+    // An idle worker makes no turn.
     let idle = until(&runtime, |worker| worker.queued == 0 && worker.sleeps > before.sleeps);
     // Real time: a worker that turns for nothing has its chance.
     thread::sleep(Duration::from_millis(100));
@@ -154,7 +154,7 @@ fn the_queue_of_a_busy_worker_is_counted() {
     assert!(most > 0);
 }
 
-/// Recurses until so much of the stack is in use.
+/// Recurses until this much of the stack is in use.
 #[inline(never)]
 fn deep(bytes: usize) {
     let block = std::hint::black_box([1u8; 512]);

@@ -26,7 +26,7 @@ fn halves_are_send_and_sync_and_their_futures_are_send() {
     send(&receiver.into_stream());
 }
 
-/// Takes what comes until the end, and gives how often each value came.
+/// Takes all values until the end. Returns how often each value came.
 fn tally(values: impl Iterator<Item = usize>, of: usize) -> Vec<u32> {
     values.fold(vec![0; of], |mut seen, value| {
         seen[value] += 1;
@@ -71,7 +71,7 @@ fn each_value_goes_to_one_of_the_receivers_wherever_they_are() {
                 }));
             }
             drop(sender);
-            // The runtime is dropped, and with it whoever still sends, only when all have come.
+            // The runtime, and with it the senders, is dropped only when all values have come.
             let seen = receivers
                 .into_iter()
                 .map(|thread| osier::unblock(|| thread.join().unwrap()));
@@ -180,7 +180,7 @@ fn receivers_that_are_cancelled_or_timed_out_lose_no_value() {
         sender.send(7).unwrap();
         cancelled.cancel();
         match cancelled.join() {
-            // It had the value before it heard of the cancellation.
+            // It had the value before the cancellation.
             Ok(value) => {
                 assert_eq!(value, Ok(7));
                 sender.send(7).unwrap();

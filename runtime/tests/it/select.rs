@@ -83,7 +83,7 @@ fn a_message_that_was_not_taken_stays_in_its_channel() {
         for round in 0..100 {
             to_a.try_send(round).unwrap();
             to_b.try_send(round).unwrap();
-            // Both are ready both times: whoever loses first is what is left.
+            // Both are ready both times. The loser of the first round is left.
             for _ in 0..2 {
                 select! {
                     n = a.recv() => { assert_eq!(n, Some(round)); from_a += 1; }
@@ -114,7 +114,8 @@ fn a_permit_on_its_way_to_a_loser_goes_to_the_next() {
         let theirs = Arc::clone(&permits);
         let second = osier::spawn_local(move || osier::block_on(theirs.acquire()).unwrap().forget());
         osier::yield_now();
-        // Both while the first sleeps; it is first in line for the permit, and polls the other arm first.
+        // Both become ready while the first fiber sleeps. It is first in line for the permit, and polls the other arm
+        // first.
         permits.add_permits(1);
         stop.send(()).unwrap();
         assert_eq!(first.join().unwrap(), "stopped");
@@ -224,7 +225,7 @@ fn a_timeout_runs_when_its_time_has_passed_and_not_before() {
                 until deadline => assert!(Instant::now() >= deadline),
             }
         }
-        // Longer than the clock can tell.
+        // Longer than the clock can represent.
         let quick = select! {
             n = async { osier::time::Sleep::new(SHORT).await; 1 } => n,
             timeout Duration::MAX => 0,
@@ -640,7 +641,7 @@ fn in_a_future_it_awaits() {
             (1..=4).for_each(|n| sender.send(n).unwrap());
             settle();
             stop.send(()).unwrap();
-            // Given back, so that it hangs up after the stop.
+            // Returned, so that it hangs up after the stop.
             sender
         });
         assert_eq!(osier::block_on(counter), Ok(10));

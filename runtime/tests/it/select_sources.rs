@@ -32,7 +32,7 @@ fn a_signal_on_its_way_to_a_loser_goes_to_the_next() {
         let theirs = Arc::clone(&event);
         let second = osier::spawn_local(move || theirs.wait());
         osier::yield_now();
-        // Both while the first sleeps, who is first in line for the event.
+        // Both become ready while the first fiber sleeps, which is first in line for the event.
         event.set();
         stop.set();
         assert_eq!(first.join().unwrap(), "stopped");

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Shorter than Linux takes to report a full send buffer as writable again at the pace of [`read_steadily`].
 const LIMIT: Duration = Duration::from_millis(400);
 
-/// Sends `count` bytes to `client`, which gets the address of the server and runs on a thread of its own.
+/// Sends `count` bytes to `client`, which gets the server's address and runs on another thread.
 fn send<T: Send + 'static>(
     count: usize,
     client: impl FnOnce(std::net::TcpStream) -> T + Send + 'static,
@@ -25,7 +25,7 @@ fn send<T: Send + 'static>(
     })
 }
 
-/// 1.6 MB/s in small pieces, to the end; how many bytes it was.
+/// Reads to the end in small pieces, at 1.6 MB/s. Returns the number of bytes.
 fn read_steadily(mut stream: std::net::TcpStream) -> usize {
     let (mut piece, mut count) = ([0; 16 << 10], 0);
     loop {

@@ -89,7 +89,7 @@ fn options_nobody_has_set_are_the_systems() {
     });
 }
 
-/// Ends one direction or both, and says what a read here and a write there then do.
+/// Shuts down one direction or both. Returns what a read here and a write there then do.
 fn shut(mut here: impl Read + Write, mut there: impl Read + Write, how: Shutdown) {
     if how != Shutdown::Write {
         assert_eq!(here.read(&mut [0; 8]).unwrap(), 0);
@@ -242,18 +242,18 @@ fn a_datagram_needs_an_address_until_it_is_connected() {
         );
         assert_eq!(one.peer_addr().unwrap_err().kind(), ErrorKind::NotConnected);
         let mut buf = [0; 8];
-        // To receive needs none.
+        // Receiving needs no peer.
         two.send_to(b"hi", one.local_addr().unwrap()).unwrap();
         assert_eq!((one.peek(&mut buf).unwrap(), one.recv(&mut buf).unwrap()), (2, 2));
 
         one.connect(two.local_addr().unwrap()).unwrap();
         one.send(b"two").unwrap();
         assert_eq!(two.recv_from(&mut buf).unwrap(), (3, one.local_addr().unwrap()));
-        // A stranger is not heard.
+        // A datagram of a stranger is not received.
         three.send_to(b"stranger", one.local_addr().unwrap()).unwrap();
         two.send_to(b"2", one.local_addr().unwrap()).unwrap();
         assert_eq!(one.recv_from(&mut buf).unwrap(), (1, two.local_addr().unwrap()));
-        // Connected once more, to somebody else.
+        // Connected again, to another peer.
         one.connect(three.local_addr().unwrap()).unwrap();
         one.send(b"three").unwrap();
         assert_eq!(three.recv(&mut buf).unwrap(), 5);

@@ -19,7 +19,8 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
     (near, listener.accept().unwrap().0)
 }
 
-/// Everything from one to the other, the rest written as it should be; how often there was one.
+/// Moves all bytes from one stream to the other, and writes those that `splice` could not send. Returns how often
+/// there were such.
 fn carry(from: &TcpStream, mut to: &TcpStream) -> usize {
     let (mut rest, mut rests) = (Vec::new(), 0);
     loop {
@@ -46,7 +47,7 @@ fn many_fibers_of_one_worker_carry_at_once_and_every_byte_arrives_where_it_belon
             let carriers: Vec<_> = (0..6u64)
                 .map(|seed| {
                     let ((mut source, from), (to, mut sink)) = (tcp_pair(), tcp_pair());
-                    // Little room, so that a slow receiver does not have everything taken at once.
+                    // Small buffers, so that a slow receiver does not get everything at once.
                     socket2::SockRef::from(&to).set_send_buffer_size(32 << 10).unwrap();
                     socket2::SockRef::from(&sink).set_recv_buffer_size(32 << 10).unwrap();
                     s.spawn_local(move || {
@@ -92,7 +93,7 @@ fn what_the_receiver_does_not_take_is_handed_back_and_nothing_waits_for_it() {
                 // The end of the scope ends it.
                 let _ = source.write_all(&sent);
             });
-            // Nobody reads: at last the buffers are full.
+            // Nobody reads, so the buffers fill.
             while rest.len() == 6 {
                 passed += splice(&from, &to, 1 << 20, &mut rest).unwrap().sent.unwrap();
             }
@@ -110,7 +111,7 @@ fn what_the_receiver_does_not_take_is_handed_back_and_nothing_waits_for_it() {
 fn the_end_a_failure_a_timeout_and_a_cancellation_are_told_apart() {
     osier::run(|| {
         let mut rest = Vec::new();
-        // A receiver that is gone: what was taken is lost, and the next finds nothing of it.
+        // The receiver is gone. The bytes that were taken are lost, and the next splice does not find them.
         let ((mut source, from), (to, sink)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         drop(sink);
         source.write_all(b"lost").unwrap();

@@ -59,7 +59,7 @@ impl Drop for Output {
     }
 }
 
-/// A future that keeps its wakers and does in each poll what `step` says of it.
+/// A future that keeps its wakers. `step` decides what each poll does.
 struct Counted<S> {
     seen: Arc<Seen>,
     step: S,
@@ -69,7 +69,7 @@ impl<S: FnMut(&mut Context<'_>) -> Poll<()> + Unpin> Future for Counted<S> {
     type Output = Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Output> {
-        // In this order: whoever has seen the poll may wake it.
+        // The order matters: a thread that has seen the poll may wake it.
         self.seen.wakers.lock().unwrap().push(cx.waker().clone());
         self.seen.polls.fetch_add(1, Ordering::SeqCst);
         (self.step)(cx).map(|()| Output(Arc::clone(&self.seen)))
@@ -90,7 +90,7 @@ where
     (Arc::clone(&seen), Counted { seen, step })
 }
 
-/// Two thresholds between a poll on a worker and the test: `enter` has been reached, `leave` may be passed.
+/// Two barriers between a poll on a worker and the test: `enter` was reached, `leave` may be passed.
 fn gate() -> (mpsc::Receiver<()>, mpsc::Sender<()>, impl FnMut() + Send + Unpin) {
     let (entered, enter) = mpsc::channel();
     let (leave, leaving) = mpsc::channel::<()>();
@@ -650,7 +650,7 @@ fn block_on_nests_on_threads_and_fibers() {
         assert_eq!(deep(3), 4);
         assert_eq!(on(1).run(|| deep(3)), 4);
     }
-    // In a task nothing may block; what need not wait works there too.
+    // A task must not block. Calls that need not wait work there too.
     let runtime = on(1);
     let task = runtime.spawn_future(async { block_on(async { block_on(async { 5 }) }) });
     assert_eq!(task.join().unwrap(), 5);
@@ -662,7 +662,7 @@ fn a_future_is_polled_no_more_once_it_was_ready() {
         let done = AtomicBool::new(false);
         block_on(poll_fn(|cx| {
             assert!(!done.swap(true, Ordering::SeqCst), "polled after it was ready");
-            // Woken already: a careless loop would poll again.
+            // It was woken already: a careless loop would poll it again.
             cx.waker().wake_by_ref();
             Poll::Ready(())
         }));

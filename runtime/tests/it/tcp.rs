@@ -14,7 +14,7 @@ use osier::Runtime;
 use osier::net::{SocketAddr, TcpListener, TcpStream};
 use testkit::ThreadWatch;
 
-/// A wait that ends by itself only when something is broken.
+/// A limit that only a broken runtime reaches.
 const GENEROUS: Duration = Duration::from_secs(30);
 
 fn pair() -> (TcpStream, TcpStream) {
@@ -28,7 +28,7 @@ fn pair() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// An address where nobody listens, and the socket that keeps others from it.
+/// An address where nobody listens, and the socket that reserves it.
 fn refusing() -> (socket2::Socket, SocketAddr) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -53,7 +53,7 @@ fn spawn_on<T: Send + 'static>(worker: usize, body: impl FnOnce() -> T + Send + 
     })
 }
 
-/// Lets this process open as many files as it may; how many connections to itself that allows.
+/// Raises this process's limit of open files. Returns how many connections to itself that allows.
 fn room_for_connections() -> u32 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -64,7 +64,7 @@ fn room_for_connections() -> u32 {
             maximum,
         },
     );
-    // Two ends each, and the other tests of this file want some too.
+    // Each connection has two ends, and the other tests of this file need descriptors too.
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u32::try_from(files.saturating_sub(500) / 2).unwrap_or(u32::MAX)
 }
@@ -106,7 +106,7 @@ fn a_thousand_connections_echo_at_once() {
             assert_eq!(client.join().unwrap().unwrap(), 0);
         }
         accepting.cancel();
-        // Cancelled while it waited: an error that it returned, or an unwinding.
+        // Cancelled while it waited: it returned an error or unwound.
         assert!(!matches!(accepting.join(), Ok(Ok(()))));
     });
 }
@@ -713,7 +713,7 @@ fn a_clone_lives_on_when_its_original_is_dropped() {
         server.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         assert_eq!((&server).read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut);
         drop(server);
-        // Its slot in the table goes to somebody else, who must not hear of it.
+        // Another socket gets its slot in the table, and must not get its events.
         let (mut other_client, mut other) = pair();
         let reading = osier::spawn(move || other.read(&mut [0; 8]));
         let cloned = osier::spawn(move || {

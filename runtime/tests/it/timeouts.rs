@@ -121,7 +121,7 @@ fn a_sleep_goes_on_in_the_task_it_is_given_to() {
 
 #[test]
 fn a_sleep_that_is_reset_ends_at_its_new_time_alone() {
-    // Sooner, for one that would take an hour.
+    // Sooner, for a timer that would take an hour.
     in_every_colour(|| async {
         let mut sleep = Sleep::new(LONG);
         assert!(poll_once(pin!(&mut sleep)).is_pending());
@@ -130,12 +130,12 @@ fn a_sleep_that_is_reset_ends_at_its_new_time_alone() {
         assert_eq!(sleep.deadline(), Some(due));
         (&mut sleep).await;
         assert!(Instant::now() >= due && sleep.is_elapsed());
-        // And once more, for one that has ended.
+        // Once more, for a timer that has ended.
         sleep.reset(Instant::now() + Duration::from_millis(2));
         assert!(!sleep.is_elapsed());
         sleep.await;
     });
-    // Later: whoever waits hears nothing of the time it had before.
+    // Later: the waiter does not wake at its former deadline.
     let (count, waker) = Count::new();
     let before = Instant::now() + 10 * SHORT;
     let mut sleep = pin!(Sleep::until(before));

@@ -25,7 +25,7 @@ fn datagrams_come_whole_and_say_from_where() {
         let mut buf = [0; 16];
         let from = one.local_addr().unwrap();
         assert_eq!(two.peek_from(&mut buf).unwrap(), (5, from));
-        // What does not fit is lost.
+        // The bytes that do not fit are lost.
         assert_eq!(two.recv_from(&mut buf[..2]).unwrap(), (2, from));
         assert_eq!(two.recv_from(&mut buf).unwrap(), (0, from));
     };
@@ -58,7 +58,7 @@ fn several_datagrams_in_one_wake_up() {
 #[test]
 fn connected_sockets() {
     on(1).run(|| {
-        // An address of its own: no other test can take the port while it is free.
+        // An address that only this test uses: no other test can take the port while it is free.
         let two = UdpSocket::bind("127.0.0.77:0").unwrap();
         let one = bound();
         two.set_read_timeout(Some(GENEROUS)).unwrap();
@@ -73,7 +73,7 @@ fn connected_sockets() {
         two.send(b"pong").unwrap();
         assert_eq!(clone.recv(&mut buf).unwrap(), 4);
 
-        // Nobody listens any more: the system says so, and the socket works on.
+        // Nobody listens any more. The system reports that, and the socket still works.
         let addr = two.local_addr().unwrap();
         drop(two);
         one.send(b"x").unwrap();

@@ -12,7 +12,7 @@ use osier::net::{UnixDatagram, UnixListener, UnixSocketAddr, UnixStream};
 
 const GENEROUS: Duration = Duration::from_secs(30);
 
-/// A name of a socket file, removed when dropped.
+/// The path of a socket file, removed when dropped.
 struct Name(PathBuf);
 
 impl Name {
@@ -76,7 +76,7 @@ fn names_of_all_kinds() {
         socket.connect(&socket2::SockAddr::unix(&path.0).unwrap()).unwrap();
         assert_eq!(listener.accept().unwrap().1.as_pathname(), Some(other.0.as_path()));
 
-        // One whose name leaves no room for a NUL.
+        // A client whose name leaves no room for a NUL.
         let longest = format!("{}{}", other.0.display(), "x".repeat(108 - other.0.as_os_str().len()));
         let longest = Name(longest.into());
         let socket =
@@ -199,7 +199,7 @@ fn std_types_and_back() {
     });
     let (mut theirs, other) = theirs;
     theirs.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
-    // A blocking socket: it waits, and says so in std's way.
+    // A blocking socket: the call waits, and fails with std's error.
     assert_eq!(theirs.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
     drop(other);
 }

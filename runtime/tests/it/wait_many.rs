@@ -19,7 +19,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 const LONG: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_millis(5);
 
-/// Ready in its n-th poll, and a panic in the next; wakes itself. Counts its drops.
+/// A future that is ready in its n-th poll and panics in the next. It wakes itself, and counts its drops.
 struct Nth(usize, Arc<AtomicUsize>);
 
 impl Future for Nth {
