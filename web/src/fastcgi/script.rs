@@ -161,7 +161,7 @@ impl Wanted {
     }
 }
 
-/// What lies at a name.
+/// The kind of thing that a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     File,

@@ -7,8 +7,8 @@
 use osier_http::path::Path;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-/// The characters that are written as they are in a path segment: RFC 3986 "unreserved". A colon is
-/// encoded, because a file named `javascript:x` would otherwise make a link with a scheme.
+/// The characters that are percent-encoded in a path segment: all but RFC 3986's "unreserved". A
+/// colon is encoded, because a file named `javascript:x` would otherwise make a link with a scheme.
 pub const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The one folder with a leading dot that is public (RFC 8615).

@@ -21,7 +21,7 @@ const LIMITS: Limits = &[
     ("runtime", 0),
     ("server", 33),
     ("testkit", 3),
-    ("web", 1),
+    ("web", 0),
 ];
 
 /// The first words of relative clauses.
