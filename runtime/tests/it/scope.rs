@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use crate::given::{forever, on, settle, timeless};
 use osier::{Cancelled, fiber};
