@@ -1,4 +1,5 @@
-//! A program with a `calloop` event loop, as Wayland programs have: a timer of its own, beside a runtime whose fibers sleep.
+//! A program with a `calloop` event loop, as in Wayland programs. The loop runs a timer of its own and a runtime whose fibers
+//! sleep.
 //!
 //! ```text
 //! cargo run -p osier-examples --bin calloop_host

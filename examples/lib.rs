@@ -6,7 +6,7 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// One item a chapter.
+/// One item for each chapter.
 #[cfg(doctest)]
 macro_rules! chapters {
     ($($name:ident: $file:literal,)*) => {

@@ -113,7 +113,7 @@ fn put(request: &mut Request<'_>) -> Result<StatusCode, Failure> {
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Adds one: several commands in one exchange.
+/// Adds one, with several commands in one round trip.
 fn count(request: &mut Request<'_>) -> Result<String, Failure> {
     let key: String = request.params()?;
     let (count,): (i64,) = request

@@ -1,4 +1,4 @@
-//! Files from a browser to the disk. No file is ever in memory as a whole.
+//! Stores files from a browser on the disk. No file is ever completely in memory.
 //!
 //! ```text
 //! cargo run --release -p osier-examples --bin upload -- [ADDR [FOLDER]]

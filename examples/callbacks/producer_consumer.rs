@@ -1,4 +1,5 @@
-//! Each producer appends to a queue of its own and raises a flag. The consumer, a callback, takes the flags and empties the queues.
+//! Producers and one consumer. Each producer appends to its own queue and raises a flag. The consumer, a callback, takes the flags
+//! and empties the queues.
 //!
 //! ```text
 //! cargo run -p osier-examples --bin producer_consumer

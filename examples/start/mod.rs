@@ -1,5 +1,5 @@
-//! What the web examples share: the address from the command line, a line once the server listens, a line that says what
-//! is wrong, and a graceful shutdown at Ctrl-C.
+//! The `main` of the web examples: it reads the address from the command line, prints a line once the server listens or why it
+//! fails, and shuts down gracefully at Ctrl-C.
 
 use std::process::ExitCode;
 use std::{env, io};
@@ -7,8 +7,8 @@ use std::{env, io};
 use osier::signal::{Signal, Signals};
 use osier_web::{Router, Server};
 
-/// Serves the router that `build` makes of the arguments behind the address; the address is 127.0.0.1:8080 unless the first
-/// argument is another.
+/// Serves the router that `build` makes from the arguments after the address. The first argument is the address; without it
+/// the address is 127.0.0.1:8080.
 pub fn serve(name: &str, build: impl FnOnce(&[String]) -> io::Result<Router> + Send) -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let addr = args.first().map_or("127.0.0.1:8080", String::as_str);

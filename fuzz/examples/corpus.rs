@@ -1,4 +1,4 @@
-//! Writes the seeds of every target from the test vectors of `http/` and `web/`: `cargo run --example corpus`, in this directory.
+//! Writes the seeds of every target from the test vectors of `http/` and `web/`. Run `cargo run --example corpus` in this folder.
 
 #[path = "../../http/tests/it/table.rs"]
 mod table;
@@ -7,14 +7,14 @@ mod table;
 mod reply_table;
 
 #[path = "../../web/tests/it/ws_table/mod.rs"]
-#[allow(dead_code)] // what must come back
+#[allow(dead_code)] // the expected results
 mod ws_table;
 
 use std::{fs, io, path::Path};
 
 use testkit::websocket::masked;
 
-/// Spellings of paths by what is odd about them.
+/// Paths, each with the name of its unusual spelling.
 const PATHS: [(&str, &str); 6] = [
     ("plain", "/a/b.c"),
     ("slashes", "//a%2F/%2f//"),
@@ -24,7 +24,7 @@ const PATHS: [(&str, &str); 6] = [
     ("bad-escape", "/a%zz"),
 ];
 
-/// Longer ones teach a fuzzer nothing.
+/// The longest seed, in bytes. A longer one teaches a fuzzer nothing.
 const SEED_BYTES: usize = 400;
 
 fn main() -> io::Result<()> {
@@ -104,7 +104,7 @@ fn file_name(name: &str) -> String {
     name.chars().map(plain).collect()
 }
 
-/// Answers of an application, record by record.
+/// Responses of an application, record by record.
 const FASTCGI: &[(&str, &[&[u8]])] = &[
     ("hello", &[b"\x01\x06\0\x01\0\x05\x03\0hello\0\0\0", STDOUT_END, END]),
     (
@@ -173,7 +173,7 @@ const MULTIPART: &[(&str, &str)] = &[
 const STDOUT_END: &[u8] = b"\x01\x06\0\x01\0\0\0\0";
 const END: &[u8] = b"\x01\x03\0\x01\0\x08\0\0\0\0\0\x07\0\0\0\0";
 
-/// What balancers say first.
+/// The headers of load balancers.
 const PROXY: &[(&str, &[u8])] = &[
     (
         "tcp4",

@@ -1,4 +1,5 @@
-//! The head of a CGI response: never panics, does not depend on the pieces, lets no framing through.
+//! Fuzzes the head of a CGI response. The parser never panics, its result does not depend on the pieces, and no framing field
+//! passes.
 #![no_main]
 
 #[path = "pieces.rs"]

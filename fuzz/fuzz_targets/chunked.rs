@@ -1,4 +1,5 @@
-//! One chunked body: never panics, does not depend on the pieces, and an accepted body survives a round trip.
+//! Fuzzes a chunked body. The decoder never panics, its result does not depend on the pieces, and an accepted body survives a
+//! round trip.
 #![no_main]
 
 #[path = "pieces.rs"]
@@ -33,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
 #[derive(Debug, PartialEq)]
 struct Decoded {
     body: Vec<u8>,
-    /// Where the body ended, if it did.
+    /// The number of input bytes of the body, if it has ended.
     end: Option<usize>,
 }
 
@@ -58,7 +59,7 @@ fn decode(pieces: &[&[u8]], limits: &Limits, max: usize) -> Result<Decoded, Reje
     })
 }
 
-/// Framing goes through the decoder, data past it.
+/// Passes framing through the decoder, and reads data without it.
 fn decode_with_plain_reads(data: &[u8], limits: &Limits) -> Result<Decoded, Reject> {
     let mut decoder = ChunkedDecoder::new(limits);
     let mut body = Vec::new();

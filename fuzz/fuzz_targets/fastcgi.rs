@@ -1,8 +1,9 @@
-//! An application's records: never panics, uses no more than there is, does not depend on the pieces.
+//! Fuzzes the records of a FastCGI application. The decoder never panics, consumes only bytes that exist, and its result does not
+//! depend on the pieces.
 #![no_main]
 
 #[path = "pieces.rs"]
-#[allow(dead_code)] // a decoder without limits
+#[allow(dead_code)] // this decoder has no limits
 mod pieces;
 
 use libfuzzer_sys::fuzz_target;
@@ -14,10 +15,10 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(decode(&data.chunks(1).collect::<Vec<_>>()), whole);
 });
 
-/// The two streams, the end if there is one, and how many bytes were used.
-type Said = (Vec<u8>, Vec<u8>, Option<(u32, u8)>, usize);
+/// The two streams, the end if there is one, and the number of consumed bytes.
+type Decoded = (Vec<u8>, Vec<u8>, Option<(u32, u8)>, usize);
 
-fn decode(pieces: &[&[u8]]) -> Result<Said, Malformed> {
+fn decode(pieces: &[&[u8]]) -> Result<Decoded, Malformed> {
     let mut decoder = Decoder::new();
     let (mut out, mut err, mut end, mut used) = (Vec::new(), Vec::new(), None, 0);
     let mut buffer: Vec<u8> = Vec::new();

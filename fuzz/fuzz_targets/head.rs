@@ -1,5 +1,5 @@
-//! One head: never panics, the scan does not depend on the pieces, and what is accepted keeps the promises of
-//! `osier_http::Head`, checked here by other means than the parser's.
+//! Fuzzes a request head. The parser never panics, the scan does not depend on the pieces, and an accepted head keeps the promises
+//! of `osier_http::Head`. The target checks them without the parser's own functions.
 #![no_main]
 
 #[path = "pieces.rs"]
@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(scan_in_pieces(data, &limits), whole);
     let mut outline = Outline::new();
     if let Some(end) = outline.find(data, &limits) {
-        assert_eq!(whole, Ok(Some(end)), "the short way takes nothing else");
+        assert_eq!(whole, Ok(Some(end)), "the fast path accepts nothing else");
         let mut slots: Slots = Slots::new();
         let expected = Head::parse(&data[..end], &mut slots, &limits);
         match (Head::outlined(&data[..end], &outline), expected) {
@@ -33,15 +33,15 @@ fuzz_target!(|data: &[u8]| {
 fn scan_in_pieces(data: &[u8], limits: &Limits) -> Result<Option<usize>, Reject> {
     let mut scanner = HeadScanner::new();
     let mut end = 0;
-    let mut answer = Ok(None);
+    let mut found = Ok(None);
     for piece in pieces::pieces(data) {
         end += piece.len();
-        answer = scanner.scan(&data[..end], limits);
-        if answer != Ok(None) {
+        found = scanner.scan(&data[..end], limits);
+        if found != Ok(None) {
             break;
         }
     }
-    answer
+    found
 }
 
 fn accept(bytes: &[u8], limits: &Limits) {
@@ -91,7 +91,7 @@ fn accept(bytes: &[u8], limits: &Limits) {
     assert!(head.upgrade().is_none() || head.body().is_empty());
     assert_eq!(head.header("HOST"), hosts.first().copied());
 
-    // Written again in the plainest form it says the same.
+    // Written again in the plainest form, the head means the same.
     let version = if head.version() == Version::Http11 {
         "1.1"
     } else {

@@ -1,4 +1,4 @@
-//! The parts of a form: never panics, does not depend on the pieces, keeps its limits.
+//! Fuzzes a multipart form. The parser never panics, its result does not depend on the pieces, and it keeps its limits.
 #![no_main]
 
 #[path = "pieces.rs"]
@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
             assert!(whole.len() <= limits.parts && total as u64 <= limits.total_bytes);
             assert_eq!((parts.as_ref(), bytes.as_ref()), (Ok(&whole), Ok(&whole)));
         }
-        // Which of two offences is met first may depend on the pieces; that there is one may not.
+        // The pieces may decide which of two errors comes first, but not whether there is one.
         Err(_) => assert!(parts.is_err() && bytes.is_err()),
     }
 });

@@ -1,4 +1,4 @@
-//! One path: never panics, canonicalising twice changes nothing, and no segment leads anywhere.
+//! Fuzzes a path. The parser never panics, canonicalising twice changes nothing, and no segment is `.` or `..` to any reader.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

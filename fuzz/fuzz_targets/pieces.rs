@@ -1,5 +1,5 @@
-//! Cuts an input into pieces that depend on nothing but its bytes, so that a seed is a plain message and every
-//! mutation also moves the cuts. Used by all targets.
+//! Cuts an input into pieces that depend only on its bytes. A seed is therefore a plain message, and every mutation also moves the
+//! cuts.
 
 /// Cuts `data` at pseudo-random places; pieces may be empty.
 pub fn pieces(data: &[u8]) -> Vec<&[u8]> {
@@ -20,7 +20,7 @@ pub fn pieces(data: &[u8]) -> Vec<&[u8]> {
     pieces
 }
 
-/// Limits so small that inputs of a few hundred bytes reach them, for every other input.
+/// Small limits, which a few hundred bytes reach, for one half of the inputs, and the defaults for the other half.
 pub fn limits(data: &[u8]) -> osier_http::Limits {
     if data.iter().fold(0, |sum: u8, &b| sum.wrapping_add(b)) % 2 == 0 {
         return osier_http::Limits::default();

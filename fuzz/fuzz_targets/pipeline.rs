@@ -1,4 +1,4 @@
-//! A whole connection: never panics, and sees the same requests and the same end however its bytes are split.
+//! Fuzzes a whole connection. The codec never panics, and sees the same requests and the same end however the bytes are split.
 #![no_main]
 
 #[path = "../../http/tests/it/connection.rs"]

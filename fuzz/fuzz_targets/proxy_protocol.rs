@@ -1,4 +1,5 @@
-//! What comes before HTTP: never panics, claims no more than there is, does not depend on how much has come.
+//! Fuzzes a PROXY header. The parser never panics, consumes only bytes that exist, and its result does not depend on how many bytes
+//! have arrived.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

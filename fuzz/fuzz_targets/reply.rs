@@ -1,4 +1,5 @@
-//! One answer of a backend: never panics, does not depend on the pieces, and what is accepted keeps its promises.
+//! Fuzzes a response of a backend. The parser never panics, its result does not depend on the pieces, and an accepted response keeps
+//! the promises of `osier_http::Reply`.
 #![no_main]
 
 #[path = "pieces.rs"]
@@ -17,7 +18,8 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Status, body and whether the connection is kept, of an answer that ends with the data; `None` while its head has not ended.
+/// The status, the body, and whether the connection is kept, of a response on a connection that ends after the data. `None` if the
+/// head is incomplete.
 fn read(pieces: &[&[u8]], limits: &Limits, asked: Method<'_>) -> Result<Option<(u16, Vec<u8>, bool)>, Reject> {
     let mut pieces = pieces.iter();
     let (mut buffer, mut scanner) = (Vec::new(), ReplyScanner::new());

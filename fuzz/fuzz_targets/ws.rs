@@ -1,7 +1,8 @@
-//! A WebSocket client's bytes: never panics, does not depend on the pieces, and what is encoded is decoded. The decoder is no public
-//! part of its crate, so its files stand here as they do in `web/src/ws/mod.rs`.
+//! Fuzzes the bytes of a WebSocket client. The decoder never panics, its result does not depend on the pieces, and an encoded frame
+//! is decoded again. The decoder is private to its crate, so this target includes its files as `web/src/ws/mod.rs` does.
 #![no_main]
-#![allow(dead_code)] // what a connection needs besides
+#![allow(dead_code)] // only a connection uses the other functions
+#![allow(unexpected_cfgs)] // features of osier-web
 
 #[path = "../../web/src/ws/decode.rs"]
 mod decode;

@@ -1,4 +1,4 @@
-//! An example that runs, and connections to it.
+//! Starts an example, and connects to it.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ impl Running {
         Running(child.expect("the example was built with this test"))
     }
 
-    /// What follows `prefix` in the line that it prints once it listens.
+    /// The text after `prefix` in the line that the example prints once it listens.
     pub fn addr(&mut self, prefix: &str) -> String {
         let mut line = String::new();
         BufReader::new(self.0.stdout.take().unwrap())

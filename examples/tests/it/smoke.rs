@@ -51,7 +51,7 @@ fn wrong_arguments_are_named() {
     }
 }
 
-/// What a program that ends by itself prints.
+/// The output of a program that ends by itself.
 fn output(program: &str) -> String {
     let output = Command::new(program).output().unwrap();
     assert!(output.status.success(), "{program}: {output:?}");

@@ -12,7 +12,7 @@ use tungstenite::Message;
 
 use crate::common::{Running, connect};
 
-/// One request on a connection of its own: status, head, body.
+/// Sends one request on a new connection. Returns the status, the head and the body.
 fn ask(addr: &str, method: &str, path: &str, kind: &str, body: &str) -> (u16, String, String) {
     let mut client = connect(addr);
     write!(
@@ -113,7 +113,7 @@ fn guests_of_the_chat_hear_each_other() {
             .0
     };
     let (mut ada, mut bob) = (guest(), guest());
-    // Who hears himself is in the room, and hears everybody from then on; before it, some of the others.
+    // A guest that hears itself is in the room and hears everybody from then on. Before that it may miss some messages.
     for (guest, name) in [(&mut ada, "ada is here"), (&mut bob, "bob is here")] {
         guest.send(Message::text(name)).unwrap();
         while guest.read().unwrap() != Message::text(name) {}
@@ -166,7 +166,7 @@ fn php_answers_beside_files() {
     let (status, head, _) = ask(&addr, "GET", "/style.css", "text/plain", "");
     assert!(status == 200 && head.contains("text/css"), "{head}");
     assert_eq!(get(&addr, "/none.php").0, 404);
-    // Told to end, it takes its php-fpm along.
+    // After SIGTERM the example also ends its php-fpm.
     let pid = site.0.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert!(site.0.wait().unwrap().success());
@@ -177,7 +177,7 @@ fn php_answers_beside_files() {
     );
 }
 
-/// A Redis server that listens on TCP too, and that address; `None` where there is none.
+/// A Redis server that listens on TCP, and its address. `None` if Redis is not installed.
 fn redis_server() -> Option<(Redis, String)> {
     let port = testkit::free_port();
     let redis = Redis::start(&["--bind", "127.0.0.1", "--port", &port.to_string()])?;

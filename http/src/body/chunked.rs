@@ -36,7 +36,7 @@ pub struct Piece<'i> {
 #[derive(Clone, Debug)]
 pub struct ChunkedDecoder {
     state: State,
-    /// In the size line: the size so far. In a chunk: the number of its data bytes to come.
+    /// The size so far, in a size line. The number of data bytes to come, in a chunk.
     remaining: u64,
     digits: u8,
     /// The bytes still allowed for the body, the extensions and the trailer section, and the fields still allowed in it.
@@ -47,7 +47,7 @@ pub struct ChunkedDecoder {
     name: TrailerName,
 }
 
-/// What the next byte must be.
+/// The part of the body that the next byte belongs to.
 ///
 /// ```text
 ///   Size ─┬───────────────────────────▶ SizeLf ─┬─▶ Data ─▶ DataCr ─▶ DataLf ─▶ Size

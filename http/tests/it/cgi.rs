@@ -1,9 +1,9 @@
-//! Heads of CGI responses: what they mean, what is left out of them, and what is refused; however the bytes are cut.
+//! Heads of CGI responses: their meaning, the fields that are left out, and the refused ones, however the bytes are split.
 
 use osier_http::cgi::{HEAD_BYTES, Head, Malformed, Scanner, longest_field};
 use proptest::prelude::*;
 
-/// What a gateway learns of `answer`, which must be the same in whatever pieces it comes.
+/// The result of reading `answer`, which must not depend on the pieces.
 #[derive(Debug, PartialEq, Eq)]
 struct Read {
     status: u16,
@@ -115,7 +115,7 @@ fn what_frames_or_concerns_the_connection_is_left_out() {
     assert_eq!(read(answer.as_bytes()).unwrap().unwrap().length, Some(5));
     let twice = read(b"Content-Length: 5\nContent-Length: 5\n\n").unwrap().unwrap();
     assert_eq!((twice.length, twice.fields), (Some(5), vec![]));
-    // Where Connection only says `close`, a field of that name is any other.
+    // If Connection lists only `close`, a field with the name `close` passes.
     assert_eq!(fields("Connection: close\nClose: 1\n\n"), [pair("Close", "1")]);
 }
 
@@ -172,7 +172,7 @@ fn a_head_has_a_bound_and_the_log_can_name_what_was_long() {
     assert_eq!(fitting.len(), HEAD_BYTES);
     let cuts = [1000, HEAD_BYTES - 1, HEAD_BYTES];
     assert!(read_in(fitting.as_bytes(), cuts, HEAD_BYTES).unwrap().is_some());
-    // A body behind it counts for nothing.
+    // A body after the head does not count.
     let with_body = format!("{fitting}{fitting}");
     assert!(
         read_in(with_body.as_bytes(), [with_body.len()], HEAD_BYTES)

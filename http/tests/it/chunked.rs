@@ -1,4 +1,4 @@
-//! The chunked coding, both ways: what is encoded is decoded again, whole or past the decoder.
+//! The chunked coding: encoded data is decoded again, through the decoder or with reads that bypass it.
 
 use osier_http::{BodyDecoder, BodyLength, ChunkHead, ChunkedDecoder, LAST_CHUNK, Limits, Piece, write_chunk};
 use proptest::collection::vec;

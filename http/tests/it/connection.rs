@@ -1,5 +1,5 @@
-//! A connection without a socket: drives scanner, head and body decoder over bytes that come in pieces, as a server
-//! does, and records what it saw. Shared by the tests here and by the fuzz targets.
+//! A connection without a socket: it passes bytes in pieces to the scanner, the head and the body decoder, as a server does, and
+//! records the results. The fuzz targets use it too.
 
 use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Reject, Slots, Version};
 
@@ -23,25 +23,25 @@ pub struct Seen {
 /// How the bytes ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Between two requests, or with this many bytes of an unfinished one.
+    /// The bytes ended between two requests, or with this many bytes of an incomplete one.
     Waiting {
         buffered: usize,
     },
-    /// With a request that ends the connection, and this many bytes after it.
+    /// A request ended the connection, with this many bytes after it.
     Closed {
         ignored: usize,
     },
     Rejected(Reject),
 }
 
-/// Everything one connection saw.
+/// The results of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transcript {
     pub requests: Vec<Seen>,
     pub end: End,
 }
 
-/// Feeds `pieces` one after the other. `max` bounds the body bytes taken at a time.
+/// Feeds `pieces` in order. The decoder takes at most `max` body bytes at once.
 pub fn run<'p>(pieces: impl IntoIterator<Item = &'p [u8]>, limits: &Limits, max: usize) -> Transcript {
     let mut connection = Connection {
         buffer: Vec::new(),

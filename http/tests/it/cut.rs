@@ -1,6 +1,6 @@
-//! The pieces in which bytes come.
+//! Cuts bytes into pieces.
 
-/// Cuts into pieces of these lengths, again and again.
+/// Cuts into pieces of these lengths, in turn.
 pub fn cut<'b>(mut bytes: &'b [u8], lengths: &[usize]) -> Vec<&'b [u8]> {
     let mut pieces = Vec::new();
     for length in lengths.iter().cycle() {

@@ -1,4 +1,4 @@
-//! FastCGI records: requests as bytes, answers whole, in every two pieces and byte by byte.
+//! FastCGI records: the bytes of requests, and responses read whole, in every two pieces and byte by byte.
 
 use osier_http::fastcgi::{self, Decoder, Event, Malformed, ParamsWriter, RECORD_MAX};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ enum Said {
     End(u32, u8),
 }
 
-/// Decodes pieces as a server does; neighbouring pieces of one stream are joined.
+/// Decodes pieces as a server does, and joins neighbouring pieces of one stream.
 fn decode(pieces: &[&[u8]]) -> Result<(Vec<Said>, usize, bool), Malformed> {
     let (mut decoder, mut said, mut buffer, mut used) = (Decoder::new(), Vec::new(), Vec::new(), 0);
     for piece in pieces {
@@ -44,7 +44,7 @@ fn decode(pieces: &[&[u8]]) -> Result<(Vec<Said>, usize, bool), Malformed> {
     Ok((said, used, decoder.is_done()))
 }
 
-/// The same however it is split.
+/// Decodes `bytes` in every split, which must give the same events.
 fn decode_every_way(bytes: &[u8]) -> Result<(Vec<Said>, usize, bool), Malformed> {
     let whole = decode(&[bytes]);
     for at in 0..bytes.len().min(200) {
@@ -155,7 +155,7 @@ fn what_is_no_fastcgi_is_an_error() {
     assert!(Malformed::Version(72).to_string().contains("version 72"));
 }
 
-/// What an application reads: the type and content of each record.
+/// The type and the content of each record, as an application reads them.
 fn records(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut records = Vec::new();
     while let [1, kind, 0, 1, high, low, padding, 0, rest @ ..] = bytes {
@@ -167,7 +167,7 @@ fn records(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     records
 }
 
-/// What an application makes of the parameters' stream.
+/// The parameters, as an application reads their stream.
 fn pairs(mut stream: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     fn length(stream: &mut &[u8]) -> usize {
         let first = stream[0];
@@ -242,7 +242,7 @@ fn parameters_of_every_length_survive() {
 }
 
 proptest! {
-    // Megabytes a case, in a build that is not optimised.
+    // Each case has megabytes, and the build is not optimised.
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
@@ -254,7 +254,7 @@ proptest! {
 proptest! {
     #[test]
     fn any_bytes_in_any_pieces_say_the_same(bytes in prop::collection::vec(any::<u8>(), 0..400), at in prop::collection::vec(0usize..400, 0..6)) {
-        // Mostly heads that are well-formed, or it would end at the first byte.
+        // Most heads are well-formed; otherwise the decoder would stop at the first byte.
         let mut answer = Vec::new();
         for part in bytes.chunks(23) {
             answer.extend(record(part[0] % 13, u16::from(part.len() % 3 == 0) ^ 1, part, part[0] % 9));

@@ -1,5 +1,5 @@
-//! Every limit is exact: a part at its bound is accepted, one byte or field more is refused with the right status,
-//! as soon as the bytes say so.
+//! Every limit is exact: a part at its bound is accepted, and one byte or field more is refused with the right status as soon as it
+//! arrives.
 
 use crate::connection::{End, run};
 use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Reject, Slots};
@@ -30,7 +30,7 @@ fn request_line() {
         End::Rejected(Reject::RequestLineTooLong)
     );
     assert_eq!(Reject::RequestLineTooLong.status(), 414);
-    // Empty lines before it are not part of it.
+    // Leading empty lines do not count.
     assert_eq!(end_of(&[b"\r\n\r\n", &with_line(100)[..]].concat(), &limits), DONE);
 }
 
@@ -46,10 +46,10 @@ fn request_line_is_refused_before_its_end() {
         HeadScanner::new().scan(&line[..101], &limits),
         Err(Reject::RequestLineTooLong)
     );
-    // The 101st byte may still be the CR of a line that fits.
+    // The 101st byte may be the CR of a line that fits.
     let fits = with_line(100);
     assert_eq!(HeadScanner::new().scan(&fits[..101], &limits), Ok(None));
-    // A broken line end behind the limit does not come first; one before it does.
+    // A broken line end after the limit is not reported; one before it is.
     for length in [101, 102, 110] {
         let broken = [&line[..length], b"\n"].concat();
         assert_eq!(
@@ -172,7 +172,7 @@ fn chunked_body() {
     };
     assert_eq!(chunked("6\r\nabcdef\r\n4\r\nghij\r\n0\r\n\r\n", &limits), DONE);
     let refused = End::Rejected(Reject::BodyTooLarge);
-    // Refused by the size line, before a byte of the chunk has come.
+    // The size line is refused before a byte of the chunk has arrived.
     assert_eq!(chunked("6\r\nabcdef\r\n5\r\n", &limits), refused);
     assert_eq!(chunked("b\r\n", &limits), refused);
     assert_eq!(chunked("a\r\n0123456789\r\n0\r\n\r\n", &limits), DONE);

@@ -1,4 +1,4 @@
-//! The codec as its users see it: bytes in, values and bytes out. One module for each capability.
+//! Tests of the public interface of the codec, one module for each capability.
 
 mod cgi;
 mod chunked;

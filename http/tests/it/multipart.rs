@@ -1,9 +1,9 @@
-//! Forms in parts: what they hold and what is refused, however the bytes are cut.
+//! Multipart forms: their parts, and the refused forms, however the bytes are split.
 
 use osier_http::multipart::{Event, Limits, Malformed, Multipart, boundary};
 use proptest::prelude::*;
 
-/// What an application learns of a part.
+/// A part as an application sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
     name: String,
@@ -14,7 +14,7 @@ struct Seen {
 
 const ROOMY: Limits = Limits::DEFAULT;
 
-/// All parts, the body coming in pieces that end at `ends`. Also that nothing is kept back without need.
+/// All parts of a body in pieces that end at `ends`. Also checks that the parser holds back no byte without need.
 fn read_in(body: &[u8], ends: impl IntoIterator<Item = usize>, limits: Limits) -> Result<Vec<Seen>, Malformed> {
     let mut form = Multipart::new("cut", limits)?;
     let (mut seen, mut start) = (Vec::new(), 0);
@@ -52,7 +52,7 @@ fn read_in(body: &[u8], ends: impl IntoIterator<Item = usize>, limits: Limits) -
     Err(Malformed::Ended)
 }
 
-/// As a whole, byte by byte, and cut at every place.
+/// Reads the form whole, byte by byte, and split at every place.
 fn read(body: &[u8]) -> Result<Vec<Seen>, Malformed> {
     let whole = read_in(body, [body.len()], ROOMY);
     assert_eq!(read_in(body, 0..=body.len(), ROOMY), whole, "byte by byte");
@@ -289,7 +289,7 @@ fn the_boundary_is_what_the_content_type_says() {
     assert_eq!(Multipart::new("a\r\nb", ROOMY).err(), Some(Malformed::Boundary));
 }
 
-/// A body full of beginnings of delimiters, one byte at a time: a search that began anew would look at 10^12 bytes.
+/// A body full of beginnings of delimiters, one byte at a time. A search that starts again each time would look at 10^12 bytes.
 #[test]
 fn beginnings_of_delimiters_do_not_cost_more_than_their_length() {
     let mut body = HEAD.as_bytes().to_vec();
@@ -312,7 +312,7 @@ fn beginnings_of_delimiters_do_not_cost_more_than_their_length() {
         }
     }
     assert_eq!(seen, data);
-    // Nobody can hold more than a head, or a delimiter, against the parser's will.
+    // The parser holds back at most a head or a delimiter.
     assert!(looked_at < 20 * body.len(), "{looked_at} for {}", body.len());
 }
 
@@ -324,7 +324,7 @@ proptest! {
     ) {
         let mut body = Vec::new();
         for (name, data) in &parts {
-            // Data that holds the delimiter is for a client to avoid.
+            // Data must not contain the delimiter; the client has to ensure that.
             let held = [b"\r\n".as_slice(), data, b"\r\n--cu"].concat();
             prop_assume!(!held.windows(7).any(|window| window == b"\r\n--cut"));
             let name = name.replace('\\', "\\\\").replace('"', "\\\"");

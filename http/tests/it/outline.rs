@@ -1,11 +1,11 @@
-//! The short way takes what the scanner and the parser take, sees the same in it, and takes what is usual.
+//! The fast path accepts only heads that the scanner and the parser accept, finds the same parts, and accepts usual heads.
 
 use crate::table;
 use osier_http::{Head, HeadScanner, Limits, Outline, Slots};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What the short way says; whatever it takes must be what the other way takes, and the same.
+/// The result of the fast path. If it accepts a head, the scanner and the parser must accept it and find the same parts.
 fn outlined(bytes: &[u8], limits: &Limits) -> Option<usize> {
     let mut outline = Outline::new();
     let len = outline.find(bytes, limits)?;
@@ -39,7 +39,7 @@ fn assert_same(head: &Head<'_>, expected: &Head<'_>) {
     }
 }
 
-/// What is on the edge of what may stand in each part.
+/// Texts at the limits of each part of a head.
 fn letters() -> impl Strategy<Value = u8> {
     prop_oneof![
         6 => proptest::sample::select(b"aZ09-_.~!\"(){}<>@,;:=?/#%&'*+^`|\\[]".as_slice()),
@@ -47,7 +47,7 @@ fn letters() -> impl Strategy<Value = u8> {
     ]
 }
 
-/// Nearly a head: each part may hold a letter or two too many.
+/// Nearly a head: each part may have a few wrong bytes.
 fn nearly() -> impl Strategy<Value = Vec<u8>> {
     let odd = || prop_oneof![5 => Just(vec![]), 1 => vec(letters(), 1..3)];
     let line_end = prop_oneof![
@@ -169,7 +169,7 @@ fn limits_hold_to_the_byte() {
     assert!(outlined(&many(33), &Limits::default()).is_none());
 }
 
-/// Places that were found before are not seen again.
+/// A reused outline does not report the places of an earlier head.
 #[test]
 fn an_outline_is_used_again() {
     let limits = Limits::default();

@@ -1,4 +1,4 @@
-//! The one reading of a path: what each spelling means, what is refused, and what holds of every path.
+//! Paths: the meaning of each spelling, the refused ones, and the properties of every path.
 
 use std::borrow::Cow;
 
@@ -194,12 +194,12 @@ fn parts_of_patterns_have_no_dot_segments_to_look_for() {
     assert!(is_below("/a", "") && is_below("/a/b", "/a") && !is_below("/ab", "/a"));
 }
 
-/// Paths made of what readers disagree about.
+/// Paths made of texts that readers disagree about.
 fn odd_path() -> impl Strategy<Value = String> {
     "/([a./;\\\\ \u{e9}]|%2[eEfF5]|%61|%5[cC]|%3b|%[cC]3%a9|%ff|%00|%){0,16}"
 }
 
-/// What a decoder without any care makes of it, but for slashes in a row.
+/// The path as a careless decoder reads it, with repeated slashes merged.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut merged = String::new();
     for char in text.chars() {
@@ -227,7 +227,7 @@ proptest! {
         for segment in path.segments() {
             let data = segment.data();
             prop_assert!(!data.is_empty() && !data.contains(&0));
-            // Nor does a part of it, for whoever ends a segment at more than a slash.
+            // A reader that also splits at an encoded slash, a backslash or `;` finds no dot segment either.
             for name in data.split(|byte| matches!(byte, b'/' | b'\\')) {
                 let name = name.split(|&byte| byte == b';').next().unwrap();
                 prop_assert!(!matches!(name, b"." | b".."), "{:?}", sent);
@@ -256,7 +256,7 @@ proptest! {
             let found = sent[at..].find(part).unwrap();
             prop_assert!(sent[at..at + found].bytes().all(|byte| byte == b'/'), "{} in {}", part, sent);
             at += found + part.len();
-            // Every segment ends a prefix; what follows it begins with the slash that ends it.
+            // Every segment ends a prefix. The rest begins with the slash after that segment.
             let prefix = &path.canonical()[..segment.place().end];
             prop_assert_eq!(path.strip_prefix(prefix), Some(&sent[at..]));
         }
@@ -265,7 +265,7 @@ proptest! {
 
     #[test]
     fn the_glance_and_the_careful_reading_agree(sent in "/[a./%\\\\;]{0,8}") {
-        // A path that is read with care, as its first slash is doubled, means what the other one does.
+        // The doubled first slash forces the slow path, which must give the same result as the fast one.
         let careful = format!("/{sent}");
         match (Path::parse(&sent), Path::parse(&careful)) {
             (Ok(path), Ok(careful)) => prop_assert_eq!(path.canonical(), careful.canonical()),

@@ -1,11 +1,11 @@
-//! PROXY headers as a balancer sends them, and as it must not: whole, at every split, with more behind them.
+//! PROXY headers, valid and malformed: whole, at every split, and with more bytes after them.
 
 use osier_http::proxy_protocol::{HEADER_MAX, Header, Malformed, Told, V1_MAX, V2_BODY_MAX, parse};
 use proptest::prelude::*;
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What a case is: its header, and the addresses it tells.
+/// A case: its header, and the addresses in it.
 enum Case {
     Inet(&'static str, &'static str),
     Unknown,
@@ -246,7 +246,7 @@ fn check(name: &str, bytes: &[u8], case: &Case) {
         }
         Err(malformed) => {
             assert_eq!(parse(bytes), Err(malformed), "{name}");
-            // Refused at some byte, and whatever follows.
+            // Refused at some byte, whatever follows.
             let refused = (0..=bytes.len()).find(|&at| parse(&bytes[..at]).is_err()).unwrap();
             for at in refused..=bytes.len() {
                 assert_eq!(parse(&bytes[..at]), Err(malformed), "{name}, cut at {at}");

@@ -1,5 +1,5 @@
-//! What a gateway reads and writes: every response vector gets its answer however its bytes are split, and what it sends
-//! itself is understood by the strict parser as it was meant.
+//! The gateway's side: every response vector gives its result however the bytes are split, and the strict parser reads back the
+//! requests that a gateway writes.
 
 use crate::cut::cut;
 use crate::reply_table::{Expected, VECTORS};
@@ -10,7 +10,7 @@ use osier_http::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What a gateway sees of one answer.
+/// One response as a gateway sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     Answer {
@@ -22,7 +22,7 @@ enum Seen {
     Unfinished,
 }
 
-/// Reads one answer from a connection whose bytes come in these pieces and which then ends.
+/// Reads one response from a connection that delivers these pieces and then ends.
 fn read<'b>(pieces: impl IntoIterator<Item = &'b [u8]>, limits: &Limits, asked: Method<'_>) -> Seen {
     let mut pieces = pieces.into_iter();
     let mut buffer: Vec<u8> = Vec::new();
@@ -260,7 +260,7 @@ fn a_request_frames_itself_and_nothing_else_can() {
     );
 }
 
-/// Good answers, vectors and noise, one after the other.
+/// Valid responses, vectors and noise, in turn.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let body = (vec(any::<u8>(), 0..300), 0..3, 1..80usize).prop_map(|(body, framing, chunk)| {
         let mut bytes = b"HTTP/1.1 200 OK\r\nServer: x\r\n".to_vec();
@@ -296,7 +296,7 @@ proptest! {
         }
     }
 
-    /// What is written with hostile parts is either refused or read back by the request parser as exactly what was meant.
+    /// A request with hostile parts is refused, or the request parser reads exactly these parts back.
     #[test]
     fn what_is_written_is_read_as_it_was_meant(
         method in "[A-Z]{1,7}|[ -~\r\n]{0,6}",
@@ -321,7 +321,7 @@ proptest! {
         };
         prop_assert_eq!(end, out.len());
         let mut slots: Slots = Slots::new();
-        // The target may be of a form that the method does not allow, and Expect and Upgrade have rules of their own.
+        // The method may not allow the form of the target, and Expect and Upgrade have rules of their own.
         if let Ok(head) = Head::parse(&out, &mut slots, &limits) {
             prop_assert_eq!((head.method().as_str(), head.target()), (method.as_str(), target.as_str()));
             prop_assert_eq!(head.body(), body);

@@ -1,21 +1,21 @@
-//! The bytes of every response vector: what a backend answers to a GET, and what a gateway must make of it. Also the seeds of
-//! the fuzz corpus.
+//! The response vectors: the bytes of a backend's response to a GET, and the result that a gateway must get. They are also seeds
+//! of the fuzz corpus.
 
 use osier_http::Reject::{self, *};
 
-/// What must come of a vector. Bytes after a body that ends are left over, and only show that its end was found.
+/// The expected result of a vector. Bytes after the end of a body are left over; they show that the end was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// This body, and whether the connection can be kept.
     Body(&'static [u8], bool),
-    /// Refused, in the head or in the body.
+    /// The response is refused, in its head or in its body.
     Refuse(Reject),
-    /// The beginning of a head and no more, when the connection ends.
+    /// The connection ends inside the head.
     Wait,
 }
 use Expected::{Body, Refuse, Wait};
 
-/// A name, the bytes up to the end of the connection, and what must come of them under the default limits.
+/// A name, the bytes up to the end of the connection, and the expected result under the default limits.
 pub type Vector = (&'static str, &'static [u8], Expected);
 
 #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! What a head says about itself: target, host, keep-alive, expectation, upgrade.
+//! The parts of a request head: target, host, keep-alive, expectation, upgrade.
 
 use crate::connection::{End, Seen, run};
 use osier_http::{BodyLength, Head, HeadScanner, Limits, Method, Reject, Slots, Version};

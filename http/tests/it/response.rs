@@ -1,4 +1,4 @@
-//! Response heads: parsed back by `httparse`, framed by the rules of the version, method and status, never split.
+//! Response heads: `httparse` reads them back, their framing follows version, method and status, and no value splits them.
 
 use osier_http::{
     CONTINUE, DateLine, Exchange, HeadWriter, HeaderError, Method, ResponseBody, Sent, Transfer, Version, reason_phrase,
@@ -51,7 +51,7 @@ fn write(method: Method<'_>, version: Version, keep_alive: bool, status: u16, bo
     (Parsed::of(&out), sent)
 }
 
-/// Content-Length, Transfer-Encoding and Connection as written, and what the caller was told.
+/// Content-Length, Transfer-Encoding and Connection as written, and the result for the caller.
 type Framing<'a> = (Option<&'a str>, Option<&'a str>, Option<&'a str>, Transfer, bool);
 
 fn framing((parsed, sent): &(Parsed, Sent)) -> Framing<'_> {

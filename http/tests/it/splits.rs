@@ -1,4 +1,4 @@
-//! Whatever the pieces in which bytes come, a connection sees the same: requests, bodies and the end.
+//! A connection sees the same requests, bodies and end however its bytes are split.
 
 use crate::connection::{End, run};
 use crate::cut::cut;
@@ -7,7 +7,7 @@ use osier_http::{LAST_CHUNK, Limits, write_chunk};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// One good request, with the body it carries.
+/// A valid request and its body.
 #[derive(Clone, Debug)]
 struct Request {
     bytes: Vec<u8>,
@@ -21,7 +21,7 @@ fn request() -> impl Strategy<Value = Request> {
         let method = if framing == 0 { "GET" } else { "POST" };
         let mut bytes = format!("{method} {target} HTTP/1.1\r\nHost: example.org\r\n").into_bytes();
         for (name, value) in &fields {
-            // The X keeps clear of the names that mean something.
+            // With the X the name has no meaning to the codec.
             bytes.extend_from_slice(format!("X{name}: {value}\r\n").as_bytes());
         }
         match framing {
@@ -46,7 +46,7 @@ fn request() -> impl Strategy<Value = Request> {
     })
 }
 
-/// Good requests, vectors of the table and noise, one after the other.
+/// Valid requests, vectors of the table and noise, in turn.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         4 => request().prop_map(|request| request.bytes),
@@ -56,7 +56,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     vec(part, 1..6).prop_map(|parts| parts.concat())
 }
 
-/// Small enough that the streams above reach every limit now and then.
+/// Limits so small that the streams above reach each of them sometimes.
 const TIGHT: Limits = Limits {
     request_line: 45,
     head_bytes: 300,

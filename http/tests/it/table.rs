@@ -1,20 +1,20 @@
-//! The bytes of every HTTP/1 test vector, each with what must come of it. Also the seeds of the fuzz corpus.
+//! The bytes of every HTTP/1 test vector, each with its expected result. They are also seeds of the fuzz corpus.
 
 use osier_http::Reject::{self, *};
 
-/// What must come of a vector.
+/// The expected result of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// So many requests, and then nothing left over.
+    /// This many requests, and no bytes left over.
     Accept(usize),
-    /// So many requests and then this rejection.
+    /// This many requests, then this rejection.
     Refuse(usize, Reject),
-    /// The bytes are the beginning of a request and no more.
+    /// The bytes are an incomplete request.
     Wait,
 }
 use Expected::{Accept, Refuse, Wait};
 
-/// A name, the bytes a client sends, and what must come of them under the default limits.
+/// A name, the bytes of a client, and the expected result under the default limits.
 pub type Vector = (&'static str, &'static [u8], Expected);
 
 #[rustfmt::skip]

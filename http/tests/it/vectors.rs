@@ -1,4 +1,4 @@
-//! Every HTTP/1 vector gets the answer it must get, however its bytes are split, and the refusals are sent as said.
+//! Every HTTP/1 vector gives its expected result, however its bytes are split, and every rejection is sent with its status.
 
 use crate::connection::{End, Transcript, run};
 use crate::table::{Expected, VECTORS};
