@@ -22,7 +22,7 @@ fn main() -> std::io::Result<()> {
     let workers = std::env::args()
         .nth(2)
         .map_or(1, |text| text.parse().expect("a number"));
-    let chat = Chat::new(Options {
+    let chat = Chat::with(Options {
         burst: u32::MAX,
         ..Options::default()
     });
@@ -33,7 +33,7 @@ fn main() -> std::io::Result<()> {
         ..ws::Options::default()
     };
     let router = Router::new()
-        .get("/chat", move |request: &mut Request<'_>| chat.join(request))
+        .get("/chat", chat.handler())
         .get("/room", move |request: &mut Request<'_>| {
             options.upgrade_dormant(request, Guest(room.clone()))
         });

@@ -175,7 +175,7 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
             )));
         }
         Some(root) => {
-            policies.compress = Setting::On(compress::Settings::default());
+            policies.compress = Setting::On(compress::Options::default());
             let mut files = Files::new(root);
             files.options.listing = line.listing || !(line.no_listing || line.spa);
             files.options.spa = line.spa;

@@ -1,10 +1,9 @@
 //! A chat server: rooms over WebSockets, each with a history.
 //!
 //! ```
-//! use osier_web::{Request, Router, chat::{Chat, Options}};
+//! use osier_web::{Router, chat::Chat};
 //!
-//! let chat = Chat::new(Options::default());
-//! let router = Router::new().get("/chat", move |request: &mut Request<'_>| chat.join(request));
+//! let router = Router::new().get("/chat", Chat::new().handler());
 //! ```
 //!
 //! A guest connects to `/chat?room=lobby&name=Ada` and sends JSON texts, `{"text": "…"}`. It
@@ -170,25 +169,48 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Chat {
-    /// Makes a chat without rooms. Rooms are created as guests join.
-    pub fn new(options: Options) -> Chat {
-        Chat::build(options, None)
+    /// Makes a chat with the default [`Options`]. Rooms are created as guests join.
+    pub fn new() -> Chat {
+        Chat::with(Options::default())
     }
 
-    /// Makes a chat that is shared with other processes: all chats on the same channel of a Redis
-    /// server are one. Nothing waits for the broker; while it is unreachable, each process
-    /// continues alone. Every client with the right to publish on that channel can write in every
-    /// room.
-    pub fn shared(options: Options, broker: pubsub::Options, channel: &str) -> Chat {
+    /// Makes a chat with `options`.
+    pub fn with(options: Options) -> Chat {
+        let message = options.line_bytes.saturating_mul(JSON_FACTOR).saturating_add(JSON_ROOM);
+        let socket = ws::Options {
+            message_bytes: message,
+            frame_bytes: message,
+            origins: options.origins.clone(),
+            policy: Policy::Disconnect,
+            ..ws::Options::default()
+        };
+        Chat(Arc::new(House {
+            options,
+            socket,
+            rooms: Mutex::default(),
+            shared: None,
+        }))
+    }
+
+    /// Shares the chat with other processes: all chats on the same channel of a Redis server are
+    /// one. Nothing waits for the broker; while it is unreachable, each process continues alone.
+    /// Every client with the right to publish on that channel can write in every room.
+    ///
+    /// # Panics
+    ///
+    /// If the chat has been cloned or has guests.
+    #[must_use]
+    pub fn shared(self, broker: pubsub::Options, channel: &str) -> Chat {
         let mut id = [0; 8];
         getrandom::fill(&mut id).expect("the system has random numbers");
-        let shared = Shared {
+        let mut house = Arc::into_inner(self.0).expect("a chat is shared before it is used");
+        house.shared = Some(Shared {
             id: u64::from_le_bytes(id),
             broker: Mutex::new(Some(broker)),
             channel: channel.to_owned(),
             link: OnceLock::new(),
-        };
-        Chat::build(options, Some(shared))
+        });
+        Chat(Arc::new(house))
     }
 
     /// Starts receiving lines of the other processes of a shared chat. Otherwise the first guest
@@ -203,28 +225,16 @@ impl Chat {
         }
     }
 
-    fn build(options: Options, shared: Option<Shared>) -> Chat {
-        let message = options.line_bytes.saturating_mul(JSON_FACTOR).saturating_add(JSON_ROOM);
-        let socket = ws::Options {
-            message_bytes: message,
-            frame_bytes: message,
-            origins: options.origins.clone(),
-            policy: Policy::Disconnect,
-            ..ws::Options::default()
-        };
-        Chat(Arc::new(House {
-            options,
-            socket,
-            rooms: Mutex::default(),
-            shared,
-        }))
+    /// Makes a handler that gives [`Chat::answer`].
+    pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static {
+        move |request| self.answer(request)
     }
 
     /// Upgrades a guest's request to a WebSocket. The query parameters are `room` (lower-case
     /// letters, digits and `-`; `lobby` by default) and `name`.
     ///
     /// A bad room name gets status 400. If every room is in use, a new one gets 503.
-    pub fn join(&self, request: &Request<'_>) -> Response {
+    pub fn answer(&self, request: &Request<'_>) -> Response {
         let room = request.query_param("room").unwrap_or_default();
         let room = if room.is_empty() { LOBBY } else { &room };
         self.start();
@@ -244,6 +254,18 @@ impl Chat {
             counted: osier::time::coarse_now(),
         };
         self.0.socket.upgrade_dormant(request, guest)
+    }
+}
+
+impl Default for Chat {
+    fn default() -> Chat {
+        Chat::new()
+    }
+}
+
+impl From<Chat> for crate::Handler {
+    fn from(chat: Chat) -> crate::Handler {
+        chat.handler().into()
     }
 }
 

@@ -29,6 +29,7 @@
 //! | run code before and after handlers | [`Router::wrap`], [`Route::wrap`], [`wrap`] |
 //! | share state between handlers | [`Router::state`], [`Request::state`] |
 //! | give a whole prefix to one handler | [`Router::mount`]; [`files`], [`fastcgi`] and [`proxy`] have such handlers |
+//! | use a handler that is a type (`Files`, `FastCgi`, `Proxy`, `Chat`) | `new(..)`, or `open(..)` where it reads the disk; `with(.., Options)`; then `handler()`, or `answer(request)` inside a handler of yours |
 //! | make calls that block the thread (a database, a password hash) | [`osier::unblock`] |
 //! | test without a socket | [`test::Client`] |
 //!

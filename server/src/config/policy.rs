@@ -218,13 +218,13 @@ fn rate(section: Section<'_>) -> Option<rate::Settings> {
 }
 
 /// `true`, `false`, or a table.
-fn compress(section: &Section<'_>) -> Setting<compress::Settings> {
+fn compress(section: &Section<'_>) -> Setting<compress::Options> {
     let Some(value) = section.any("compress") else {
         return Setting::Inherited;
     };
     if let DeValue::Boolean(on) = value.get_ref() {
         return if *on {
-            Setting::On(compress::Settings::default())
+            Setting::On(compress::Options::default())
         } else {
             Setting::Off
         };
@@ -232,7 +232,7 @@ fn compress(section: &Section<'_>) -> Setting<compress::Settings> {
     let Some(table) = section.as_section("compress", value, "true, false or a table") else {
         return Setting::Off;
     };
-    let mut settings = compress::Settings::default();
+    let mut settings = compress::Options::default();
     settings.min = table.size("min").unwrap_or(settings.min);
     let codings = table.parsed_list("codings", |text| {
         let known = Coding::ALL.into_iter().find(|coding| coding.token() == text);

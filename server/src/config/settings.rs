@@ -233,7 +233,7 @@ pub struct Policies {
     pub allow: Vec<Client>,
     pub deny: Vec<Client>,
     pub rate: Setting<rate::Settings>,
-    pub compress: Setting<compress::Settings>,
+    pub compress: Setting<compress::Options>,
     pub log: Setting<Log>,
 }
 

@@ -74,8 +74,9 @@ impl Configured for Chat {
     }
 
     fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+        let chat = chat::Chat::with(self.options.clone());
         let Some(redis) = &self.redis else {
-            return Ok(Opened::answers(chat::Chat::new(self.options.clone())));
+            return Ok(Opened::answers(chat));
         };
         let say = Arc::clone(&means.say);
         let broker = pubsub::Options {
@@ -83,14 +84,13 @@ impl Configured for Chat {
             log: Box::new(move |line| say(line)),
             ..pubsub::Options::new(redis.server.clone())
         };
-        let chat = chat::Chat::shared(self.options.clone(), broker, &redis.channel);
-        Ok(Opened::answers(chat))
+        Ok(Opened::answers(chat.shared(broker, &redis.channel)))
     }
 }
 
 impl Handler for chat::Chat {
     fn answer(&self, request: &mut Request<'_>, _path: &[u8]) -> Response {
-        self.join(request)
+        chat::Chat::answer(self, request)
     }
 
     fn start(&self) {

@@ -107,7 +107,7 @@ pub struct Route<'a> {
     /// The route's `path`.
     pub path: Option<&'a str>,
     /// How responses are compressed, if they are.
-    pub compress: Option<&'a compress::Settings>,
+    pub compress: Option<&'a compress::Options>,
 }
 
 /// The means of the server that handlers share.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use osier_web::proxy::{self, Host};
+use osier_web::proxy::{self, Host, Options};
 use osier_web::upstream::{Check, Upstream};
 use osier_web::{Address, Request, Response};
 use toml::Spanned;
@@ -15,41 +15,20 @@ use toml::de::DeValue;
 use crate::policy::client::net;
 use crate::reader::{Section, values};
 
-use super::upstream::{Timeouts, address, addresses, health, keep, max_requests, socket_of, timeouts};
+use super::upstream::{address, addresses, health, keep, max_requests, socket_of, timeouts};
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
 
-/// None for the handler's own default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proxy {
     servers: Vec<Address>,
-    /// The prefix that is cut from a path before it is forwarded.
-    strip: Option<String>,
-    host: ProxyHost,
-    timeouts: Timeouts,
-    /// Idle timeout of an upgraded connection.
-    tunnel_idle: Option<Duration>,
-    /// Timeout of an upgraded connection after one side has closed its direction.
-    tunnel_half_closed: Option<Duration>,
+    options: Options,
     health: Option<Check>,
     /// Clients whose X-Forwarded-* fields are believed.
     trust: Vec<IpNet>,
-    /// Whether the backend gets such fields.
-    forwarded: bool,
-    /// Whether connections may be upgraded.
-    upgrade: bool,
-    read_ahead: Option<u64>,
+    /// None for the default of the upstream, as in the fields below.
+    connect: Option<Duration>,
     keep: Option<usize>,
     max_requests: Option<usize>,
-}
-
-/// The `Host` that a backend sees.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum ProxyHost {
-    /// The client's.
-    Client,
-    /// The backend's address.
-    Upstream,
-    Fixed(String),
 }
 
 impl Proxy {
@@ -57,16 +36,10 @@ impl Proxy {
     fn new(servers: Vec<Address>) -> Proxy {
         Proxy {
             servers,
-            strip: None,
-            host: ProxyHost::Client,
-            timeouts: Timeouts::default(),
-            tunnel_idle: None,
-            tunnel_half_closed: None,
+            options: Options::default(),
             health: None,
             trust: Vec::new(),
-            forwarded: true,
-            upgrade: true,
-            read_ahead: None,
+            connect: None,
             keep: None,
             max_requests: None,
         }
@@ -82,7 +55,7 @@ impl Proxy {
         if self.servers.len() == 1 {
             upstream = upstream.failures(u32::MAX);
         }
-        if let Some(time) = self.timeouts.connect {
+        if let Some(time) = self.connect {
             upstream = upstream.connect_timeout(time);
         }
         if let Some(count) = self.keep {
@@ -94,37 +67,12 @@ impl Proxy {
         if let Some(health) = &self.health {
             upstream = upstream.check(health.clone());
         }
-        let mut proxy = proxy::Proxy::new(upstream.build()?)
-            .forwarded(self.forwarded)
-            .tunnels(self.upgrade)
-            .host(match &self.host {
-                ProxyHost::Client => Host::Preserve,
-                ProxyHost::Upstream => Host::Backend,
-                ProxyHost::Fixed(host) => Host::Fixed(host.clone()),
-            });
-        if let Some(prefix) = &self.strip {
-            proxy = proxy.strip_prefix(prefix);
+        let proxy = proxy::Proxy::with(upstream.build()?, self.options.clone());
+        if self.trust.is_empty() {
+            return Ok(proxy);
         }
-        if !self.trust.is_empty() {
-            let trust = self.trust.clone();
-            proxy = proxy.trust(move |client| trust.iter().any(|net| net.contains(&client.to_canonical())));
-        }
-        if let Some(time) = self.timeouts.first_byte {
-            proxy = proxy.first_byte_timeout(time);
-        }
-        if let Some(time) = self.timeouts.between {
-            proxy = proxy.between_bytes_timeout(time);
-        }
-        if let Some(time) = self.tunnel_idle {
-            proxy = proxy.tunnel_idle_timeout(time);
-        }
-        if let Some(time) = self.tunnel_half_closed {
-            proxy = proxy.tunnel_half_closed_timeout(time);
-        }
-        if let Some(bytes) = self.read_ahead {
-            proxy = proxy.read_ahead(usize::try_from(bytes).unwrap_or(usize::MAX));
-        }
-        Ok(proxy)
+        let trust = self.trust.clone();
+        Ok(proxy.trust(move |client| trust.iter().any(|net| net.contains(&client.to_canonical()))))
     }
 }
 
@@ -144,29 +92,38 @@ impl Configured for Proxy {
             "where the application listens, \"127.0.0.1:3000\" or \"unix:/run/app.sock\"",
         );
         let servers = addresses(&table, "to");
-        let strip = strip(&table, matches);
         let host = table.parsed("host", |text| match text {
-            "client" => Ok(ProxyHost::Client),
-            "upstream" => Ok(ProxyHost::Upstream),
+            "client" => Ok(Host::Preserve),
+            "upstream" => Ok(Host::Backend),
             _ if text
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte)) =>
             {
-                Ok(ProxyHost::Fixed(text.into()))
+                Ok(Host::Fixed(text.into()))
             }
             _ => Err("write \"client\", \"upstream\" or a host"),
         });
+        let (timeouts, default) = (timeouts(&table), Options::default());
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let options = Options {
+            host: host.map_or(default.host, |host| host.value),
+            strip: strip(&table, matches),
+            forwarded: table.boolean("forwarded").unwrap_or(default.forwarded),
+            first_byte: timeouts.first_byte.unwrap_or(default.first_byte),
+            between: timeouts.between.unwrap_or(default.between),
+            tunnels: table.boolean("upgrade").unwrap_or(default.tunnels),
+            tunnel_idle: table.duration("tunnel_idle").unwrap_or(default.tunnel_idle),
+            tunnel_half_closed: table
+                .duration("tunnel_half_closed")
+                .unwrap_or(default.tunnel_half_closed),
+            read_ahead: table.size("read_ahead").map_or(default.read_ahead, size),
+            ..default
+        };
         let proxy = Proxy {
-            strip,
-            host: host.map_or(ProxyHost::Client, |host| host.value),
-            timeouts: timeouts(&table),
-            tunnel_idle: table.duration("tunnel_idle"),
-            tunnel_half_closed: table.duration("tunnel_half_closed"),
+            options,
             health: health(&table, true),
             trust: values(table.parsed_list("trust", net)),
-            forwarded: table.boolean("forwarded").unwrap_or(true),
-            upgrade: table.boolean("upgrade").unwrap_or(true),
-            read_ahead: table.size("read_ahead"),
+            connect: timeouts.connect,
             keep: keep(&table),
             max_requests: max_requests(&table),
             ..Proxy::new(servers)

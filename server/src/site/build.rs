@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use globset::GlobSet;
-use osier_web::compress;
+use osier_web::compress::{self, Compress};
 
 use crate::config::{self, Config, Log, Policies, Setting};
 use crate::handler::{self, Handler, Match, Opened};
@@ -36,10 +36,10 @@ pub struct Parts {
 }
 
 /// Two handlers with the same are the same: settings, folder, whether files are compressed.
-type HandlerKey = (handler::Settings, Identity, Option<compress::Settings>);
+type HandlerKey = (handler::Settings, Identity, Option<compress::Options>);
 
 /// None when it is off.
-type Compress<'a> = Option<&'a compress::Settings>;
+type Compressed<'a> = Option<&'a compress::Options>;
 
 /// Which folder a name stood for: device and inode.
 type Identity = Option<(u64, u64)>;
@@ -189,7 +189,9 @@ impl Builder<'_> {
             let handler = self.handler(&place, route, compress)?;
             let mut around = self.around(config, &site.policies, own, &errors)?;
             around.label |= self.series(&place);
-            around.compress = compress.filter(|_| !route.handler.compresses()).cloned();
+            around.compress = compress
+                .filter(|_| !route.handler.compresses())
+                .map(|options| Compress::with(options.clone()));
             around.rate = match &own.rate {
                 Setting::On(settings) => Some(self.rate(&place, settings)),
                 Setting::Off => None,
@@ -270,7 +272,7 @@ impl Builder<'_> {
     }
 
     /// Opens the handler of a route, or goes on with the one that an older snapshot holds.
-    fn handler(&mut self, place: &Place, route: &config::Route, compress: Compress<'_>) -> Result<Opened, String> {
+    fn handler(&mut self, place: &Place, route: &config::Route, compress: Compressed<'_>) -> Result<Opened, String> {
         let settings = &route.handler;
         let opening = handler::Route {
             path: route.matches.path.as_deref(),

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use osier_web::compress::Compress;
 use osier_web::http::StatusCode;
-use osier_web::{Body, Request, Response, compress};
+use osier_web::{Body, Request, Response};
 
 use crate::handler::Handler;
 use crate::policy::access::Access;
@@ -46,7 +47,7 @@ pub struct Around {
     /// Time to the head of the response.
     pub time: Option<Duration>,
     /// Compression of text for clients that accept it. Files compress by themselves.
-    pub compress: Option<compress::Settings>,
+    pub compress: Option<Compress>,
     pub headers: Headers,
     pub errors: Arc<[ErrorPage]>,
     /// The label of the log and of the metrics.
@@ -158,8 +159,8 @@ impl Around {
             response = cors.allow(request.header("origin"), response);
         }
         response = self.headers.apply(response);
-        if let Some(settings) = &self.compress {
-            response = settings.filter(request, response);
+        if let Some(compress) = &self.compress {
+            response = compress.filter(request, response);
         }
         response
     }

@@ -106,7 +106,7 @@ impl Welcome {
         Welcome {
             files: Files::embedded_with(pages, options).expect("the fields are constants that HTTP allows"),
             live: Arc::new(Live::new(live_for_all, workers, connections)),
-            chat: Chat::new(chat::Options {
+            chat: Chat::with(chat::Options {
                 line_bytes: LINE_BYTES,
                 ..chat::Options::default()
             }),
@@ -122,7 +122,7 @@ impl Welcome {
         match path {
             live::EVENTS => live::events(&self.live, request),
             "/live/fibers" => self.live.fibers(request),
-            "/chat/socket" => self.chat.join(request),
+            "/chat/socket" => self.chat.answer(request),
             "/hello" => "hello\n".into_response(),
             _ => self.files.answer(request),
         }

@@ -1,7 +1,7 @@
 //! Compression of response bodies, negotiated by the client's Accept-Encoding.
 //!
-//! A handler, or code around it, calls [`filter`] or [`Settings::filter`] with its response, on the
-//! fiber of the request. A body in memory is encoded at once. A streamed body is encoded while it
+//! A [`Compress`] stands around handlers, or a handler calls [`Compress::filter`] with its response,
+//! on the fiber of the request. A body in memory is encoded at once. A streamed body is encoded while it
 //! is produced. Its pending bytes leave the encoder on `flush` and before the fiber suspends, as
 //! without compression.
 //!
@@ -11,14 +11,15 @@
 //! Source: RFC 9110 sections 8.4, 8.8.3, 12.5.3 and 15.4.5.
 //!
 //! ```
-//! use osier_web::{Request, Response, Router, compress};
+//! use osier_web::compress::Compress;
+//! use osier_web::{Request, Response, Router};
 //!
-//! fn report(request: &mut Request<'_>) -> Response {
+//! fn report(_: &mut Request<'_>) -> Response {
 //!     let response = Response::stream(|out| (0..1000).try_for_each(|line| writeln!(out, "line {line}")));
-//!     compress::filter(request, response.content_type("text/plain; charset=utf-8"))
+//!     response.content_type("text/plain; charset=utf-8")
 //! }
 //!
-//! let router = Router::new().get("/report", report);
+//! let router = Router::new().get("/report", report).wrap(Compress::new().wrap());
 //! ```
 
 pub(crate) mod encoder;
@@ -26,7 +27,7 @@ pub(crate) mod negotiate;
 
 use std::cell::RefCell;
 use std::io::{self, Write};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use http::StatusCode;
 
@@ -36,7 +37,7 @@ use crate::body::send::copy;
 pub use crate::compress::negotiate::Coding;
 use crate::compress::negotiate::{Choice, choose};
 use crate::conn::output::Outlet;
-use crate::{Body, Request, Response};
+use crate::{Body, Next, Request, Response};
 
 /// Bodies of at most this many bytes are encoded on the worker. That takes about as long as a
 /// hand-over to another thread and back.
@@ -45,9 +46,9 @@ pub(crate) const INLINE: usize = 4 * 1024;
 /// Bytes of a stream after which the other fibers of the worker get a turn.
 const TURN: usize = 64 * 1024;
 
-/// Settings of compression: the bodies to encode and the codings.
+/// Options of compression: the bodies to encode and the codings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct Options {
     /// Minimum bytes of a body to encode. 1 KiB by default: a smaller body fits into one packet
     /// with its head.
     pub min: u64,
@@ -56,30 +57,42 @@ pub struct Settings {
     pub codings: Vec<Coding>,
 }
 
-impl Default for Settings {
+impl Default for Options {
     fn default() -> Self {
-        Settings {
+        Options {
             min: 1024,
             codings: vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
         }
     }
 }
 
-static DEFAULT: LazyLock<Settings> = LazyLock::new(Settings::default);
+/// Compresses the bodies of responses.
+#[derive(Clone, Debug, Default)]
+pub struct Compress(Options);
 
-/// Encodes a response's body with the default settings; see [`Settings::filter`].
-///
-/// # Suspends
-///
-/// Same as [`Settings::filter`].
-pub fn filter(request: &Request<'_>, response: Response) -> Response {
-    DEFAULT.filter(request, response)
-}
+impl Compress {
+    /// Compresses with the default [`Options`].
+    pub fn new() -> Compress {
+        Compress::default()
+    }
 
-impl Settings {
+    /// Compresses with `options`.
+    pub fn with(options: Options) -> Compress {
+        Compress(options)
+    }
+
+    /// Makes a function that stands around handlers, for [`Router::wrap`](crate::Router::wrap) and
+    /// [`Route::wrap`](crate::Route::wrap). It calls [`Compress::filter`].
+    pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+        move |request, next| {
+            let response = next.run(request);
+            self.filter(request, response)
+        }
+    }
+
     /// Encodes the body of `response` if the Accept-Encoding of `request` allows it and encoding is
     /// useful. The content type must be [compressible](is_compressible), the length must be unknown
-    /// or at least [`min`](Settings::min), and the encoded body must be smaller.
+    /// or at least [`min`](Options::min), and the encoded body must be smaller.
     ///
     /// These responses are not encoded:
     ///
@@ -104,12 +117,8 @@ impl Settings {
         self.filter_by(lines, response)
     }
 
-    /// Same as [`Settings::filter`], with the values of Accept-Encoding instead of the request.
-    ///
-    /// # Suspends
-    ///
-    /// Same as [`Settings::filter`].
-    pub fn filter_by<'a>(&self, accept_encoding: impl Iterator<Item = &'a [u8]>, mut response: Response) -> Response {
+    /// Same as [`Compress::filter`], with the values of Accept-Encoding instead of the request.
+    fn filter_by<'a>(&self, accept_encoding: impl Iterator<Item = &'a [u8]>, mut response: Response) -> Response {
         if !self.suits(&response) {
             return response;
         }
@@ -118,7 +127,7 @@ impl Settings {
         }
         // A client that accepts no coding at all gets the plain body, which is more useful than
         // 406.
-        let Choice::Encoded(coding) = choose(accept_encoding, self.codings.iter().copied()) else {
+        let Choice::Encoded(coding) = choose(accept_encoding, self.0.codings.iter().copied()) else {
             return response;
         };
         match encode(std::mem::take(&mut response.body), coding) {
@@ -146,13 +155,13 @@ impl Settings {
             );
         let long_enough = match &response.body.kind {
             Kind::Stream(..) | Kind::Duplex(_) | Kind::Reader { .. } => {
-                response.body.len().is_none_or(|len| len >= self.min)
+                response.body.len().is_none_or(|len| len >= self.0.min)
             }
             // Encoding an empty body is never useful.
             _ => response
                 .body
                 .bytes()
-                .is_some_and(|bytes| bytes.len() as u64 >= self.min.max(1)),
+                .is_some_and(|bytes| bytes.len() as u64 >= self.0.min.max(1)),
         };
         if bodiless || !long_enough || !response.lookup("content-type").is_some_and(is_compressible) {
             return false;
@@ -380,7 +389,7 @@ mod tests {
     }
 
     fn filtered(accept: &str, response: Response) -> (Option<String>, Response) {
-        let response = Settings::default().filter_by([accept.as_bytes()].into_iter(), response);
+        let response = Compress::new().filter_by([accept.as_bytes()].into_iter(), response);
         let coding = response.lookup("content-encoding");
         (coding.map(|name| String::from_utf8(name.to_vec()).unwrap()), response)
     }
@@ -454,22 +463,22 @@ mod tests {
 
     #[test]
     fn settings_bound_and_order() {
-        let settings = |min, codings: &[Coding]| Settings {
+        let bounded = |min, codings: &[Coding]| Options {
             min,
             codings: codings.to_vec(),
         };
-        for (settings, accept, expected) in [
-            (settings(2400, &[Coding::Gzip]), "gzip", Some("gzip")),
-            (settings(2401, &[Coding::Gzip]), "gzip", None),
-            (settings(0, &[Coding::Gzip]), "br, zstd", None),
-            (settings(0, &[Coding::Gzip, Coding::Brotli]), "br, gzip", Some("gzip")),
-            (settings(0, &[]), "*", None),
+        for (options, accept, expected) in [
+            (bounded(2400, &[Coding::Gzip]), "gzip", Some("gzip")),
+            (bounded(2401, &[Coding::Gzip]), "gzip", None),
+            (bounded(0, &[Coding::Gzip]), "br, zstd", None),
+            (bounded(0, &[Coding::Gzip, Coding::Brotli]), "br, gzip", Some("gzip")),
+            (bounded(0, &[]), "*", None),
         ] {
-            let response = settings.filter_by([accept.as_bytes()].into_iter(), long());
+            let response = Compress::with(options.clone()).filter_by([accept.as_bytes()].into_iter(), long());
             assert_eq!(
                 response.lookup("content-encoding"),
                 expected.map(str::as_bytes),
-                "{settings:?}"
+                "{options:?}"
             );
         }
         assert_eq!("br".parse(), Ok(Coding::Brotli));

@@ -146,8 +146,8 @@ impl FastCgi {
     /// # Blocks the thread
     ///
     /// For as long as the disk takes.
-    pub fn open(root: impl AsRef<Path>, backend: Address) -> io::Result<FastCgi> {
-        FastCgi::with(root, [backend], Options::default())
+    pub fn open(root: impl AsRef<Path>, backends: impl IntoIterator<Item = Address>) -> io::Result<FastCgi> {
+        FastCgi::with(root, backends, Options::default())
     }
 
     /// Serves the scripts of `root` from several application servers that see the same files.

@@ -75,7 +75,7 @@ pub struct Options {
     /// Compresses text and other compressible files of up to 8 MiB for clients that accept it, at
     /// the first such request. A file is not compressed within two seconds of a change. If a client
     /// accepts two codings equally, the denser one is used. On by default, from 1 KiB on.
-    pub compress: Option<compress::Settings>,
+    pub compress: Option<compress::Options>,
     /// Prefix that [`Files::answer`] takes off a path: with `/assets`, the root is `/assets/`. An
     /// empty prefix takes nothing off. Default: the [mount point](Request::mount_point) of the
     /// request.
@@ -97,7 +97,7 @@ impl Default for Options {
             spa: false,
             hidden: false,
             precompressed: true,
-            compress: Some(compress::Settings::default()),
+            compress: Some(compress::Options::default()),
             strip: None,
             cache_control: None,
             headers: Vec::new(),

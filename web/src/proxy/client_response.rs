@@ -114,14 +114,17 @@ pub(super) fn make(
         true => Failure::Cancelled(error),
         false => Failure::Backend(number, Why::Body(error)),
     };
-    lease.stream().set_read_timeout(Some(settings.between)).map_err(fail)?;
+    lease
+        .stream()
+        .set_read_timeout(Some(settings.options.between))
+        .map_err(fail)?;
 
     let is_sending = !sender.is_done() && sender.over().get().is_none();
     if !sender.is_done() && !is_sending {
         backend.close_after();
     }
     let mut received = Vec::new();
-    let bound = settings.read_ahead;
+    let bound = settings.options.read_ahead;
     let kind = if head.body == ReplyLength::None {
         if !sender.is_done() {
             backend.close_after();
@@ -202,8 +205,8 @@ fn upgrade(
     has_date: bool,
 ) -> Response {
     let idle = Idle {
-        both: settings.tunnel_idle,
-        half_closed: settings.tunnel_half_closed,
+        both: settings.options.tunnel_idle,
+        half_closed: settings.options.tunnel_half_closed,
     };
     let (lease, received) = backend.into_tunnel().expect("nothing has been read");
     let mut response = Response::upgrade(protocol, move |client| tunnel::run(client, &lease, &received, idle));

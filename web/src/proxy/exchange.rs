@@ -54,7 +54,7 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
     let is_repeatable = outgoing::is_repeatable(request);
     let answered = settings.upstream.attempt(is_repeatable, |lease| {
         let upgrade = request.head.upgrade();
-        let upgrade = upgrade.filter(|list| settings.tunnels && !carries_requests(list));
+        let upgrade = upgrade.filter(|list| settings.options.tunnels && !carries_requests(list));
         if outgoing::write_head(settings, request, &target, &lease, upgrade, &mut sender.head).is_err() {
             // The strict parser accepts only what can be written. A host or prefix of the settings may be invalid.
             return Ok(Response::internal_error(
@@ -113,8 +113,8 @@ fn attempt(
 ) -> Result<Response, Failure> {
     let reused = lease.is_reused();
     let stream = lease.stream();
-    let set = stream.set_write_timeout(Some(settings.first_byte));
-    let set = set.and_then(|()| stream.set_read_timeout(Some(settings.first_byte)));
+    let set = stream.set_write_timeout(Some(settings.options.first_byte));
+    let set = set.and_then(|()| stream.set_read_timeout(Some(settings.options.first_byte)));
     set.map_err(|error| of_backend(&lease, Why::Unsent(error)))?;
 
     sender.collect(&mut request.body).map_err(of_client)?;
@@ -147,7 +147,7 @@ fn attempt(
         Ok(Err(why)) => why,
         Err(NoHead::Broken { error, .. }) if Cancelled::is(&error) => return Err(Failure::Cancelled(error)),
         Err(NoHead::Broken { error, .. }) if error.kind() == io::ErrorKind::TimedOut => {
-            Why::TooLate(settings.first_byte)
+            Why::TooLate(settings.options.first_byte)
         }
         Err(NoHead::Broken { error, begun }) => Why::Broken { error, begun },
         Err(NoHead::Refused(reject)) => Why::Malformed(reject.reason()),

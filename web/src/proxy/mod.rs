@@ -68,13 +68,14 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 ///
 /// ```
 /// use osier_web::Router;
-/// use osier_web::proxy::Proxy;
+/// use osier_web::proxy::{Options, Proxy};
 /// use osier_web::upstream::Upstream;
 ///
 /// let app = Upstream::builder("app").backend("127.0.0.1:3000".parse()?).build()?;
 /// let api = Upstream::builder("api").backend("unix:/run/api.sock".parse()?).build()?;
+/// let options = Options { strip: Some("/api".into()), replacement: "/v1".into(), ..Options::default() };
 /// let router = Router::new()
-///     .nest("/api", Router::new().fallback(Proxy::new(api).replace_prefix("/api", "/v1").handler()))
+///     .mount("/api", Proxy::with(api, options).handler())
 ///     .fallback(Proxy::new(app).handler());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -111,7 +112,7 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 ///
 /// # Slow clients
 ///
-/// The response is read ahead of the client by at most [`read_ahead`](Proxy::read_ahead) bytes. A response that fits is read at
+/// The response is read ahead of the client by at most [`read_ahead`](Options::read_ahead) bytes. A response that fits is read at
 /// once, and the backend's connection is free however slow the client is. With a longer one the backend waits for the client.
 /// The client has to take some bytes in every [`Timeouts::write`](crate::Timeouts::write). A client that sends its body slowly
 /// holds a connection of the backend for that time; it has to send some bytes in every
@@ -121,29 +122,55 @@ pub struct Proxy(Arc<Settings>);
 
 struct Settings {
     upstream: Upstream,
-    host: Host,
-    /// A prefix of the path and its replacement.
+    options: Options,
+    /// The canonical form of [`Options::strip`], and its replacement.
     prefix: Option<(String, String)>,
     trust: Option<Trust>,
-    forwarded: bool,
-    first_byte: Duration,
-    between: Duration,
-    tunnels: bool,
-    tunnel_idle: Duration,
-    tunnel_half_closed: Duration,
-    read_ahead: usize,
     limits: Limits,
 }
 
-impl Proxy {
-    /// Makes a proxy that forwards every request to `upstream`.
-    pub fn new(upstream: Upstream) -> Proxy {
+/// Options of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The Host field that the backend gets. Default: [`Host::Preserve`].
+    pub host: Host,
+    /// Prefix that is taken off a path: `/api/x` becomes `/x`, and `/api` becomes `/`. Other paths
+    /// stay. The prefix and the path are compared in their canonical forms
+    /// ([`Path`](crate::path::Path)), so `/%61pi/x` and `//api/x` become `/x` too. The rest is passed
+    /// on as it was written. A prefix with a bad escape matches no path. None by default.
+    pub strip: Option<String>,
+    /// Text that takes the place of [`strip`](Options::strip), where that matches. Empty by default.
+    pub replacement: String,
+    /// Sends `X-Forwarded-For`, `-Proto` and `-Host` and `Forwarded` to the backend. On by default.
+    pub forwarded: bool,
+    /// Time from the end of the request to the first byte of the response, then 504. It is also the
+    /// time for the backend to take the next bytes of a request. Default: 60 s.
+    pub first_byte: Duration,
+    /// Time for the backend to send the next bytes of a response. Default: 60 s.
+    pub between: Duration,
+    /// Lets a client leave HTTP (`Upgrade`, WebSocket for example) if the backend agrees. On by
+    /// default.
+    pub tunnels: bool,
+    /// Time without a byte in either direction after which a tunnel is closed. Default: one hour.
+    pub tunnel_idle: Duration,
+    /// The same after one side has sent its last byte. Such a peer looks like one that has left until
+    /// something is sent to it. Default: 30 s.
+    pub tunnel_half_closed: Duration,
+    /// Bytes of a response that are read before the client takes them, rounded up to pieces of
+    /// 64 KiB, and one piece more. Default: 256 KiB.
+    pub read_ahead: usize,
+    /// Maximum bytes of a response's head. A longer one gets 502. Default: 64 KiB, because backends
+    /// send long cookies and policies.
+    pub head_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
         let s = Duration::from_secs;
-        Proxy(Arc::new(Settings {
-            upstream,
+        Options {
             host: Host::Preserve,
-            prefix: None,
-            trust: None,
+            strip: None,
+            replacement: String::new(),
             forwarded: true,
             first_byte: s(60),
             between: s(60),
@@ -151,84 +178,52 @@ impl Proxy {
             tunnel_idle: s(3600),
             tunnel_half_closed: s(30),
             read_ahead: 256 << 10,
-            limits: Limits {
-                // Backends send longer heads than browsers: cookies and policies.
-                head_bytes: 64 << 10,
-                ..Limits::DEFAULT
-            },
+            head_bytes: 64 << 10,
+        }
+    }
+}
+
+impl Proxy {
+    /// Makes a proxy that forwards every request to `upstream`, with the default [`Options`].
+    pub fn new(upstream: Upstream) -> Proxy {
+        Proxy::with(upstream, Options::default())
+    }
+
+    /// Makes a proxy that forwards every request to `upstream`.
+    pub fn with(upstream: Upstream, options: Options) -> Proxy {
+        let prefix = options.strip.as_deref().map(|prefix| {
+            let prefix = prefix.trim_end_matches('/');
+            let canonical = canonical_part(prefix).unwrap_or(Cow::Borrowed(prefix));
+            (
+                canonical.into_owned(),
+                options.replacement.trim_end_matches('/').to_owned(),
+            )
+        });
+        let limits = Limits {
+            head_bytes: options.head_bytes,
+            ..Limits::DEFAULT
+        };
+        Proxy(Arc::new(Settings {
+            upstream,
+            options,
+            prefix,
+            trust: None,
+            limits,
         }))
     }
 
-    /// Sets the Host field of requests to the backend. Default: [`Host::Preserve`].
-    pub fn host(self, host: Host) -> Self {
-        self.set(|settings| settings.host = host)
-    }
-
-    /// Removes `prefix` from the path: `/api/x` becomes `/x`, and `/api` becomes `/`. Other paths stay unchanged.
+    /// Sets which clients are trusted: proxies in front of this server. The fields `X-Forwarded-*`,
+    /// `Forwarded` and `X-Real-IP` of a client whose address `trust` accepts are passed on and
+    /// extended. Default: nobody.
     ///
-    /// The prefix and the path are compared in their canonical forms ([`Path`](crate::path::Path)), so `/%61pi/x` and `//api/x`
-    /// also become `/x`. The rest of the path is forwarded as the client wrote it.
-    pub fn strip_prefix(self, prefix: &str) -> Self {
-        self.replace_prefix(prefix, "")
-    }
-
-    /// Replaces `prefix` by `with`, where the prefix ends at a `/` or at the end of the path. A prefix with a bad escape matches
-    /// no path.
-    pub fn replace_prefix(self, prefix: &str, with: &str) -> Self {
-        let (prefix, with) = (prefix.trim_end_matches('/'), with.trim_end_matches('/'));
-        let prefix = canonical_part(prefix).unwrap_or(Cow::Borrowed(prefix));
-        let pair = (prefix.into_owned(), with.to_owned());
-        self.set(|settings| settings.prefix = Some(pair))
-    }
-
-    /// Sets which clients are trusted: proxies in front of this server. The fields `X-Forwarded-*`, `Forwarded` and `X-Real-IP` of
-    /// a client whose address `trust` accepts are passed on and extended. Default: nobody.
-    pub fn trust(self, trust: impl Fn(IpAddr) -> bool + Send + Sync + 'static) -> Self {
-        self.set(|settings| settings.trust = Some(Box::new(trust)))
-    }
-
-    /// Sets whether `X-Forwarded-For`, `X-Forwarded-Proto`, `X-Forwarded-Host` and `Forwarded` are added. Default: true.
-    pub fn forwarded(self, forwarded: bool) -> Self {
-        self.set(|settings| settings.forwarded = forwarded)
-    }
-
-    /// Sets the longest time from the end of the request to the first byte of the response, and for the backend to take the next
-    /// bytes of the request. After it the client gets 504. Default: 60 s.
-    pub fn first_byte_timeout(self, limit: Duration) -> Self {
-        self.set(|settings| settings.first_byte = limit)
-    }
-
-    /// Sets the longest time for the next bytes of a response. Default: 60 s.
-    pub fn between_bytes_timeout(self, limit: Duration) -> Self {
-        self.set(|settings| settings.between = limit)
-    }
-
-    /// Sets whether a client may change the protocol (`Upgrade`, to WebSocket for example) when the backend agrees.
-    /// Default: true.
-    pub fn tunnels(self, tunnels: bool) -> Self {
-        self.set(|settings| settings.tunnels = tunnels)
-    }
-
-    /// Sets the idle timeout of a tunnel: the longest time without a byte in either direction. Default: one hour.
-    pub fn tunnel_idle_timeout(self, limit: Duration) -> Self {
-        self.set(|settings| settings.tunnel_idle = limit)
-    }
-
-    /// Sets the idle timeout of a tunnel after one side has closed its sending direction. A side that has left completely looks
-    /// the same until something is sent to it. Default: 30 s.
-    pub fn tunnel_half_closed_timeout(self, limit: Duration) -> Self {
-        self.set(|settings| settings.tunnel_half_closed = limit)
-    }
-
-    /// Sets how many bytes of a response are read before the client takes them. Rounded up to pieces of 64 KiB, and one piece
-    /// more. Default: 256 KiB.
-    pub fn read_ahead(self, bytes: usize) -> Self {
-        self.set(|settings| settings.read_ahead = bytes)
-    }
-
-    /// Sets the longest head of a response, in bytes. The client gets 502 for a longer one. Default: 64 KiB.
-    pub fn head_bytes(self, bytes: usize) -> Self {
-        self.set(|settings| settings.limits.head_bytes = bytes)
+    /// # Panics
+    ///
+    /// If the proxy has been cloned.
+    #[must_use]
+    pub fn trust(self, trust: impl Fn(IpAddr) -> bool + Send + Sync + 'static) -> Proxy {
+        let mut settings = Arc::into_inner(self.0).expect("a proxy is configured before it is cloned");
+        settings.trust = Some(Box::new(trust));
+        Proxy(Arc::new(settings))
     }
 
     /// The upstream that requests are forwarded to.
@@ -253,17 +248,6 @@ impl Proxy {
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
         exchange::pass(&self.0, request)
     }
-
-    /// Changes the settings.
-    ///
-    /// # Panics
-    ///
-    /// Panics after the first clone.
-    fn set(self, change: impl FnOnce(&mut Settings)) -> Self {
-        let mut settings = Arc::into_inner(self.0).expect("a proxy is configured before it is cloned");
-        change(&mut settings);
-        Proxy(Arc::new(settings))
-    }
 }
 
 impl From<Proxy> for Handler {
@@ -276,7 +260,7 @@ impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proxy")
             .field("upstream", &self.0.upstream)
-            .field("host", &self.0.host)
+            .field("host", &self.0.options.host)
             .field("prefix", &self.0.prefix)
             .finish_non_exhaustive()
     }

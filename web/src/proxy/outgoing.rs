@@ -56,7 +56,7 @@ pub(super) fn write_head(
         _ => false,
     };
     let asked = request.host().unwrap_or_default();
-    let host = match (&settings.host, lease.address()) {
+    let host = match (&settings.options.host, lease.address()) {
         (Host::Preserve, _) => asked,
         (Host::Fixed(host), _) => host,
         (Host::Backend, Address::Tcp(host)) => host,
@@ -70,7 +70,7 @@ pub(super) fn write_head(
             head.header(name, value)?;
         }
     }
-    if settings.forwarded {
+    if settings.options.forwarded {
         forwarded::add(&mut head, request.headers(), is_trusted, client, asked)?;
     }
     if let Some(protocol) = upgrade {

@@ -162,7 +162,7 @@ impl Router {
     /// | handler | with `/docs` mounted, `/docs/a.html` is |
     /// |---|---|
     /// | [`Files`](crate::files::Files) | `a.html` in its folder: it uses the rest of the path |
-    /// | [`Proxy`](crate::proxy::Proxy) | `/docs/a.html` at the backend, so the links of its pages fit; [`strip_prefix`](crate::proxy::Proxy::strip_prefix) makes it `/a.html` |
+    /// | [`Proxy`](crate::proxy::Proxy) | `/docs/a.html` at the backend, so the links of its pages fit; [`strip`](crate::proxy::Options::strip) makes it `/a.html` |
     /// | [`FastCgi`](crate::fastcgi::FastCgi) | `docs/a.html` in its folder, which must contain the prefix; links made from `SCRIPT_NAME` fit |
     ///
     /// ```

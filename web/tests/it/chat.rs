@@ -10,8 +10,8 @@ use osier_web::chat::{Chat, Options};
 use osier_web::{Request, Router, Server};
 
 fn chat_site(options: Options) -> Site {
-    let chat = Chat::new(options);
-    let router = Router::new().get("/chat", move |request: &mut Request<'_>| chat.join(request));
+    let chat = Chat::with(options);
+    let router = Router::new().get("/chat", chat.handler());
     site_with(2, Server::new(router), |server| server.bind("127.0.0.1:0"))
 }
 
@@ -192,13 +192,13 @@ fn who_comes_in_the_middle_of_a_talk_misses_nothing_and_hears_nothing_twice() {
 
 #[test]
 fn nobody_is_woken_while_nobody_speaks() {
-    let chat = Chat::new(Options::default());
+    let chat = Chat::new();
     let turns = |_: &mut Request<'_>| {
         let workers = osier::inspect::metrics().expect("a worker asks").workers;
         workers.iter().map(|worker| worker.turns).sum::<u64>().to_string()
     };
     let router = Router::new().get("/turns", turns);
-    let router = router.get("/chat", move |request: &mut Request<'_>| chat.join(request));
+    let router = router.get("/chat", chat.handler());
     let site = site_with(2, Server::new(router), |server| server.bind("127.0.0.1:0"));
     let mut guests: Vec<Peer> = (0..20).map(|_| enter(&site, "quiet", "Ada").0).collect();
     // Everybody has heard of the last one, and nothing is under way.

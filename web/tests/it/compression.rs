@@ -10,8 +10,9 @@ use std::time::Instant;
 use crate::common::folder::{decoded, prose};
 use crate::common::{Client, PATIENCE, site};
 use osier::sync::Event;
+use osier_web::compress::Compress;
 use osier_web::http::StatusCode;
-use osier_web::{Body, Request, Response, Router, compress};
+use osier_web::{Body, Request, Response, Router};
 
 /// Handlers of every kind of body, behind the filter.
 fn router() -> Router {
@@ -27,7 +28,7 @@ fn router() -> Router {
             }
             _ => return Response::new(StatusCode::NOT_FOUND),
         };
-        compress::filter(
+        Compress::new().filter(
             request,
             response
                 .content_type("text/html; charset=utf-8")
@@ -137,7 +138,7 @@ fn what_is_flushed_and_what_is_written_before_a_wait_goes_out() {
                 }
                 write!(out, "end")
             });
-            compress::filter(request, response.content_type("text/plain"))
+            Compress::new().filter(request, response.content_type("text/plain"))
         };
         let site = site(Router::new().get("/", handler));
         for coding in ["gzip", "br", "zstd"] {
@@ -164,7 +165,7 @@ fn what_is_flushed_and_what_is_written_before_a_wait_goes_out() {
 fn events_are_not_compressed() {
     let handler = |request: &mut Request<'_>| {
         let response = Response::stream(|out| write!(out, "data: {}\n\n", "x".repeat(4000)));
-        compress::filter(request, response.content_type("text/event-stream"))
+        Compress::new().filter(request, response.content_type("text/event-stream"))
     };
     let site = site(Router::new().get("/", handler));
     let reply = site.ask("GET / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n");
@@ -180,7 +181,7 @@ fn a_body_that_fails_does_not_look_complete() {
             out.flush()?;
             Err(std::io::Error::other("the source broke"))
         });
-        compress::filter(request, response.content_type("text/plain"))
+        Compress::new().filter(request, response.content_type("text/plain"))
     };
     let site = site(Router::new().get("/", handler));
     for coding in ["gzip", "br", "zstd"] {
@@ -210,7 +211,7 @@ fn a_long_stream_leaves_room_for_others_on_its_worker() {
             }
             Ok(())
         });
-        compress::filter(request, response.content_type("text/plain"))
+        Compress::new().filter(request, response.content_type("text/plain"))
     };
     let site = site(Router::new().get("/long", handler).get("/", |_| "short"));
     let mut long = site.connect();

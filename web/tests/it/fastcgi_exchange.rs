@@ -267,9 +267,9 @@ fn no_application_is_a_bad_gateway() {
     }
     assert!(site.logged("nobody.sock"));
     assert_eq!(site.get("/none.php").status, 404);
-    let error = FastCgi::with(folder.root(), [], Options::default()).unwrap_err();
+    let error = FastCgi::open(folder.root(), []).unwrap_err();
     assert!(error.to_string().contains("0 backends"), "{error}");
-    let error = FastCgi::open(folder.path().join("none"), "unix:/x".parse().unwrap()).unwrap_err();
+    let error = FastCgi::open(folder.path().join("none"), ["unix:/x".parse().unwrap()]).unwrap_err();
     assert!(error.to_string().contains("none"), "{error}");
 }
 

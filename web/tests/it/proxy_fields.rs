@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use crate::common::backend::{Asked, Backend};
 use crate::common::{Site, site, site_with};
-use osier_web::proxy::{Host, Proxy};
+use osier_web::proxy::{Host, Options, Proxy};
 use osier_web::{Router, Server};
 
 /// A backend whose response body is the request's head.
@@ -29,15 +29,19 @@ fn asked(site: &Site, request: &str) -> Asked {
     }
 }
 
-fn through(configure: impl FnOnce(Proxy) -> Proxy) -> (Site, Backend) {
+fn through(options: Options) -> (Site, Backend) {
+    trusting(options, |proxy| proxy)
+}
+
+fn trusting(options: Options, trust: impl FnOnce(Proxy) -> Proxy) -> (Site, Backend) {
     let backend = mirror();
-    let proxy = configure(backend.proxy());
+    let proxy = trust(backend.proxy_with(options));
     (site(Router::new().fallback(proxy.handler())), backend)
 }
 
 #[test]
 fn fields_of_the_connection_stay_here_and_all_others_pass() {
-    let (site, _backend) = through(|proxy| proxy);
+    let (site, _backend) = through(Options::default());
     let seen = asked(
         &site,
         "GET /a?b HTTP/1.1\r\nHost: example.org:81\r\nAccept: */*\r\nCookie: a=1\r\nCookie: b=2\r\nConnection: keep-alive, X-Hop\r\n\
@@ -74,7 +78,7 @@ fn fields_of_the_connection_stay_here_and_all_others_pass() {
 
 #[test]
 fn what_a_stranger_says_of_itself_is_replaced() {
-    let (site, _backend) = through(|proxy| proxy);
+    let (site, _backend) = through(Options::default());
     let seen = asked(
         &site,
         "GET / HTTP/1.1\r\nHost: a.example\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\n\
@@ -96,7 +100,7 @@ fn what_a_stranger_says_of_itself_is_replaced() {
 #[test]
 fn a_stranger_s_word_passes_under_no_other_spelling() {
     // Applications behind CGI, WSGI and Rack have one name for `-` and `_`.
-    let (site, _backend) = through(|proxy| proxy);
+    let (site, _backend) = through(Options::default());
     let seen = asked(
         &site,
         "GET / HTTP/1.1\r\nHost: a\r\nX_Forwarded_For: 1.2.3.4\r\nX-Forwarded_Proto: https\r\nX_Real_IP: 1.2.3.4\r\n\
@@ -119,7 +123,7 @@ fn a_stranger_s_word_passes_under_no_other_spelling() {
 
 #[test]
 fn what_a_trusted_proxy_says_is_added_to() {
-    let (site, _backend) = through(|proxy| proxy.trust(|ip| ip.is_loopback()));
+    let (site, _backend) = trusting(Options::default(), |proxy| proxy.trust(|ip| ip.is_loopback()));
     let seen = asked(
         &site,
         "GET / HTTP/1.1\r\nHost: inner\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 5.6.7.8\r\nX-Forwarded-Proto: https\r\n\
@@ -134,7 +138,13 @@ fn what_a_trusted_proxy_says_is_added_to() {
     );
     assert_eq!(seen.header("x-real-ip"), Some("1.2.3.4"));
 
-    let (site, _backend) = through(|proxy| proxy.trust(|_| false).forwarded(false));
+    let (site, _backend) = trusting(
+        Options {
+            forwarded: false,
+            ..Options::default()
+        },
+        |proxy| proxy.trust(|_| false),
+    );
     let seen = asked(
         &site,
         "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.4\r\nForwarded: for=x\r\n\r\n",
@@ -149,14 +159,20 @@ fn host_is_kept_or_the_backend_s_or_fixed() {
             .header("host")
             .map(str::to_owned)
     };
-    let (site, _backend) = through(|proxy| proxy);
+    let (site, _backend) = through(Options::default());
     assert_eq!(ask(&site).as_deref(), Some("asked"));
-    let (site, backend) = through(|proxy| proxy.host(Host::Backend));
+    let (site, backend) = through(Options {
+        host: Host::Backend,
+        ..Options::default()
+    });
     assert_eq!(ask(&site), Some(backend.addr.to_string()));
-    let (site, _backend) = through(|proxy| proxy.host(Host::Fixed("fixed.example".into())));
+    let (site, _backend) = through(Options {
+        host: Host::Fixed("fixed.example".into()),
+        ..Options::default()
+    });
     assert_eq!(ask(&site).as_deref(), Some("fixed.example"));
     // HTTP/1.0 may have none.
-    let (site, _backend) = through(|proxy| proxy);
+    let (site, _backend) = through(Options::default());
     assert_eq!(
         asked(&site, "GET / HTTP/1.0\r\n\r\n").head.lines().nth(1),
         Some("host: ")
@@ -169,7 +185,10 @@ fn a_prefix_of_the_path_is_replaced_at_whole_segments() {
         let seen = asked(site, &format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
         seen.head.split(' ').nth(1).unwrap().to_owned()
     };
-    let (site, _backend) = through(|proxy| proxy.strip_prefix("/api/"));
+    let (site, _backend) = through(Options {
+        strip: Some("/api/".into()),
+        ..Options::default()
+    });
     let stripped = [
         ("/api/x?y=/api", "/x?y=/api"),
         ("/api", "/"),
@@ -192,7 +211,11 @@ fn a_prefix_of_the_path_is_replaced_at_whole_segments() {
     for (from, to) in stripped {
         assert_eq!(target(&site, from), to, "{from}");
     }
-    let (site, _backend) = through(|proxy| proxy.replace_prefix("/api", "/v1/"));
+    let (site, _backend) = through(Options {
+        strip: Some("/api".into()),
+        replacement: "/v1/".into(),
+        ..Options::default()
+    });
     for (from, to) in [
         ("/api/x", "/v1/x"),
         ("/api", "/v1"),
@@ -201,7 +224,11 @@ fn a_prefix_of_the_path_is_replaced_at_whole_segments() {
     ] {
         assert_eq!(target(&site, from), to, "{from}");
     }
-    let (site, _backend) = through(|proxy| proxy.replace_prefix("/", "/all"));
+    let (site, _backend) = through(Options {
+        strip: Some("/".into()),
+        replacement: "/all".into(),
+        ..Options::default()
+    });
     assert_eq!(target(&site, "/x"), "/all/x");
 }
 
@@ -240,7 +267,7 @@ fn of_an_answer_pass_all_fields_but_those_of_the_connection() {
 #[test]
 fn a_connection_field_of_many_names_is_refused() {
     // Each name is compared with each field: a head full of them would cost a thousand heads.
-    let (site, backend) = through(|proxy| proxy);
+    let (site, backend) = through(Options::default());
     let names = vec!["a"; 14_000].join(",");
     let reply = site.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {names}\r\n\r\n"));
     assert_eq!(reply.status, 400, "{}", reply.text());
@@ -258,7 +285,7 @@ fn a_connection_field_of_many_names_is_refused() {
 
 #[test]
 fn a_path_that_leads_up_is_refused_however_it_is_written() {
-    let (site, backend) = through(|proxy| proxy);
+    let (site, backend) = through(Options::default());
     for path in [
         "/a/../b",
         "/a/%2E%2e/b",

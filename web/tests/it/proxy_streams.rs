@@ -8,9 +8,9 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::backend::{self, Backend};
+use crate::common::backend::{self, Backend, options};
 use crate::common::{Client, PATIENCE, Site, eventually, site, site_with};
-use osier_web::proxy::Proxy;
+use osier_web::proxy::{Host, Proxy};
 use osier_web::{Limits, Route, Router, Server, Timeouts};
 
 const MIB: usize = 1 << 20;
@@ -295,7 +295,7 @@ fn a_slow_client_holds_the_backend_only_for_what_is_beyond_the_bound() {
         }
     });
     let upstream = backend.upstream().build().unwrap();
-    let site = serve(Proxy::new(upstream.clone()).read_ahead(2 * MIB));
+    let site = serve(Proxy::with(upstream.clone(), options(|to| to.read_ahead = 2 * MIB)));
     // A small receive buffer, so that the kernel does not take it all.
     let slow = |length: usize| {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -331,7 +331,7 @@ fn each_timeout_has_its_status() {
         conn.request();
         assert!(conn.is_ended(), "the proxy gives up");
     });
-    let site = serve(backend.proxy().first_byte_timeout(ms(100)));
+    let site = serve(backend.proxy_with(options(|to| to.first_byte = ms(100))));
     let reply = site.get("/x");
     assert_eq!((reply.status, reply.text()), (504, "504 Gateway Timeout\n"));
     assert!(site.logged("has not answered within 100ms"), "{:?}", site.log);
@@ -347,11 +347,11 @@ fn each_timeout_has_its_status() {
         })
     };
     let backend = stalls(8);
-    let site = serve(backend.proxy().between_bytes_timeout(ms(100)));
+    let site = serve(backend.proxy_with(options(|to| to.between = ms(100))));
     assert_eq!(site.get("/x").status, 504);
     // And of a large one: the client sees that something is missing.
     let backend = stalls(1_000_000);
-    let site = serve(backend.proxy().between_bytes_timeout(ms(100)));
+    let site = serve(backend.proxy_with(options(|to| to.between = ms(100))));
     let mut client = site.connect();
     client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.head().0, 200);
@@ -369,7 +369,7 @@ fn the_time_for_an_answer_begins_when_the_request_has_ended() {
             conn.is_ended();
         }
     });
-    let site = serve(backend.proxy().first_byte_timeout(Duration::from_millis(150)));
+    let site = serve(backend.proxy_with(options(|to| to.first_byte = Duration::from_millis(150))));
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n");
     for _ in 0..9 {
@@ -382,7 +382,7 @@ fn the_time_for_an_answer_begins_when_the_request_has_ended() {
         conn.request();
         conn.is_ended();
     });
-    let site = serve(silent.proxy().first_byte_timeout(Duration::from_millis(150)));
+    let site = serve(silent.proxy_with(options(|to| to.first_byte = Duration::from_millis(150))));
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n");
     thread::sleep(Duration::from_millis(50));
@@ -621,7 +621,7 @@ fn a_unix_socket_is_a_backend_too() {
         .backend(address)
         .build()
         .unwrap();
-    let site = serve(Proxy::new(upstream.clone()).host(osier_web::proxy::Host::Backend));
+    let site = serve(Proxy::with(upstream.clone(), options(|to| to.host = Host::Backend)));
     assert_eq!(site.get("/").text(), "unix");
     assert_eq!(site.get("/").text(), "unix");
     assert_eq!(upstream.stats()[0].reused, 1);
@@ -717,7 +717,7 @@ fn a_connection_with_half_a_request_on_it_is_not_kept() {
         conn.send("0\r\n\r\n");
         next.send(conn.rest()).unwrap();
     });
-    let site = serve_large(backend.proxy().first_byte_timeout(Duration::from_millis(150)));
+    let site = serve_large(backend.proxy_with(options(|to| to.first_byte = Duration::from_millis(150))));
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n");
     let mut sending = client.stream.try_clone().unwrap();
@@ -808,7 +808,7 @@ fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place() {
     let length = 24 * MIB + 4321;
     let backend = patterned(length, length);
     let upstream = backend.upstream().build().unwrap();
-    let site = serve(Proxy::new(upstream.clone()).read_ahead(MIB));
+    let site = serve(Proxy::with(upstream.clone(), options(|to| to.read_ahead = MIB)));
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(32 << 10).unwrap();
     socket.connect(&site.addr.into()).unwrap();

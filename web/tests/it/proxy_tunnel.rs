@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::backend::{Backend, Conn};
 use crate::common::{Client, PATIENCE, Site, eventually, site};
 use osier_web::Router;
-use osier_web::proxy::Proxy;
+use osier_web::proxy::{Options, Proxy};
 use osier_web::upstream::Upstream;
 
 const SWITCH: &str =
@@ -107,7 +107,13 @@ fn a_tunnel_without_a_byte_is_ended() {
         conn.rest();
     });
     let idle = Duration::from_millis(300);
-    let site = serve(Proxy::new(upstream.clone()).tunnel_idle_timeout(idle));
+    let site = serve(Proxy::with(
+        upstream.clone(),
+        Options {
+            tunnel_idle: idle,
+            ..Options::default()
+        },
+    ));
     upgraded(&site).expect_end();
     eventually("the lease ends", || upstream.stats()[0].leases == 0);
 }
@@ -192,7 +198,10 @@ fn what_would_carry_more_requests_is_not_switched_to() {
 #[test]
 fn tunnels_can_be_switched_off() {
     let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-    let site = serve(backend.proxy().tunnels(false));
+    let site = serve(backend.proxy_with(Options {
+        tunnels: false,
+        ..Options::default()
+    }));
     let reply = site.ask("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
     assert_eq!(reply.status, 200);
     let heads = backend.heads.lock().unwrap();
@@ -227,7 +236,13 @@ fn a_tunnel_that_is_closed_halfway_and_silent_is_ended_sooner_than_an_idle_one()
         // Neither sends nor closes.
         let _ = wait.lock().unwrap().recv();
     });
-    let site = serve(Proxy::new(upstream.clone()).tunnel_half_closed_timeout(cut));
+    let site = serve(Proxy::with(
+        upstream.clone(),
+        Options {
+            tunnel_half_closed: cut,
+            ..Options::default()
+        },
+    ));
     let mut client = upgraded(&site);
     client.send("all of it");
     client.finish_sending();
@@ -244,7 +259,13 @@ fn a_tunnel_that_is_closed_halfway_and_silent_is_ended_sooner_than_an_idle_one()
         std::thread::sleep(cut + cut / 5);
         conn.send("late");
     });
-    let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(cut));
+    let site = serve(Proxy::with(
+        upstream,
+        Options {
+            tunnel_half_closed: cut,
+            ..Options::default()
+        },
+    ));
     assert_eq!(upgraded(&site).rest(), b"late");
 }
 
@@ -263,14 +284,26 @@ fn a_tunnel_with_bytes_in_one_direction_goes_on() {
     std::thread::scope(|s| {
         s.spawn(|| {
             let (_backend, upstream) = dripping();
-            let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(LONG));
+            let site = serve(Proxy::with(
+                upstream,
+                Options {
+                    tunnel_half_closed: LONG,
+                    ..Options::default()
+                },
+            ));
             let mut client = upgraded(&site);
             client.finish_sending();
             assert_eq!(client.rest(), b".............", "half-closed");
         });
         s.spawn(|| {
             let (_backend, upstream) = dripping();
-            let site = serve(Proxy::new(upstream).tunnel_idle_timeout(LONG));
+            let site = serve(Proxy::with(
+                upstream,
+                Options {
+                    tunnel_idle: LONG,
+                    ..Options::default()
+                },
+            ));
             assert_eq!(upgraded(&site).rest(), b".............", "open");
         });
     });
@@ -284,7 +317,13 @@ fn silence_before_a_half_close_does_not_count() {
         std::thread::sleep(Duration::from_secs(2));
         conn.send("the answer");
     });
-    let site = serve(Proxy::new(upstream).tunnel_half_closed_timeout(LONG));
+    let site = serve(Proxy::with(
+        upstream,
+        Options {
+            tunnel_half_closed: LONG,
+            ..Options::default()
+        },
+    ));
     let mut client = upgraded(&site);
     std::thread::sleep(LONG - Duration::from_secs(1));
     client.finish_sending();

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, Site, eventually, site_with};
 use crate::responder::{Folder, Responder, folder, stdout};
-use osier_web::fastcgi::{FastCgi, Options};
-use osier_web::proxy::Proxy;
+use osier_web::fastcgi::FastCgi;
+use osier_web::proxy::{Options, Proxy};
 use osier_web::upstream::Upstream;
 use osier_web::{Limits, Router, Server};
 
@@ -145,7 +145,13 @@ fn a_proxied_answer_waits_in_the_backend_for_a_client_that_does_not_read() {
             }
             let _ = stream.write_all(b"0\r\n\r\n");
         });
-        let proxy = Proxy::new(upstream).read_ahead(AHEAD);
+        let proxy = Proxy::with(
+            upstream,
+            Options {
+                read_ahead: AHEAD,
+                ..Options::default()
+            },
+        );
         let (_site, mut client) = serve(&folder, Router::new().fallback(proxy.handler()));
         client
             .write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
@@ -183,7 +189,7 @@ fn a_proxied_body_waits_in_the_client_for_a_backend_that_does_not_read() {
 }
 
 fn fastcgi(folder: &Folder, app: &Responder) -> (Site, UnixStream) {
-    let handler = FastCgi::with(folder.root(), [app.address.clone()], Options::default()).unwrap();
+    let handler = FastCgi::open(folder.root(), [app.address.clone()]).unwrap();
     serve(folder, Router::new().fallback(handler.handler()))
 }
 

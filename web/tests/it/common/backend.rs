@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use osier_web::proxy::Proxy;
+use osier_web::proxy::{Options, Proxy};
 use osier_web::upstream::{Builder, Upstream};
 
 use super::PATIENCE;
@@ -85,8 +85,19 @@ impl Backend {
     }
 
     pub fn proxy(&self) -> Proxy {
-        Proxy::new(self.upstream().build().expect("a backend"))
+        self.proxy_with(Options::default())
     }
+
+    pub fn proxy_with(&self, options: Options) -> Proxy {
+        Proxy::with(self.upstream().build().expect("a backend"), options)
+    }
+}
+
+/// Options that differ from the default by what `change` does.
+pub fn options(change: impl FnOnce(&mut Options)) -> Options {
+    let mut options = Options::default();
+    change(&mut options);
+    options
 }
 
 pub fn upstream(addrs: &[SocketAddr]) -> Builder {
