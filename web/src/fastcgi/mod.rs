@@ -266,12 +266,14 @@ impl FastCgi {
         self
     }
 
-    /// Sets the handler for paths that the application names: by `X-Accel-Redirect`, or by a redirect inside the server to a
-    /// path that leads to no script.
+    /// Sets the handler for paths that the application names: by `X-Accel-Redirect`, by `X-Sendfile`, or by a redirect inside
+    /// the server to a path that leads to no script.
     ///
-    /// The handler gets the request and the path. After `X-Accel-Redirect` its response also gets the application's
-    /// Content-Type, Content-Disposition, Cache-Control, Expires and cookies. Without this handler `X-Accel-Redirect` sends the
-    /// files below [`Options::internal_root`] as [`Files::answer_with`] does, and such a redirect is sent to the client.
+    /// The handler gets the request and the path. For `X-Sendfile` the path is that of the file below the root. After the two
+    /// fields the response also gets the application's Content-Type, Content-Disposition, Cache-Control, Expires and cookies.
+    ///
+    /// Without this handler `X-Accel-Redirect` sends the files below [`Options::internal_root`] and `X-Sendfile` those below the
+    /// root, as [`Files::answer_with`] does. Such a redirect is sent to the client.
     #[must_use]
     pub fn on_internal(mut self, handler: impl Fn(&Request<'_>, &str) -> Response + Send + Sync + 'static) -> Self {
         self.internal = Some(Box::new(handler));
