@@ -208,8 +208,9 @@ fn nobody_is_woken_while_nobody_speaks() {
     let mut client = site.connect();
     let mut turns = || client.get("/turns").text().parse::<u64>().unwrap();
     let before = turns();
-    std::thread::sleep(Duration::from_secs(1));
+    // Real time: a loop that turns for nothing has its chance.
+    std::thread::sleep(Duration::from_millis(500));
     // The second request's own, and the clock's.
     let woken = turns() - before;
-    assert!(woken < 10, "{woken} turns of the loops in a second without a line");
+    assert!(woken < 5, "{woken} turns of the loops in half a second without a line");
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::common::{PATIENCE, eventually, site};
+use crate::common::{PATIENCE, eventually, forever, site};
 use osier_web::{Request, Response, Route, Router};
 
 #[test]
@@ -94,6 +94,7 @@ fn waiting(
         let tell = tell.lock().unwrap().clone();
         tell.send("begun").unwrap();
         let mut left = Left(tell, false);
+        // A handler that takes its time, and may be cancelled meanwhile.
         osier::sleep(time);
         left.1 = true;
         "waited"
@@ -140,7 +141,7 @@ fn a_stream_that_waits_is_cancelled_too() {
         Response::stream(move |out| {
             out.write_all(b"begun")?;
             let _left = Left(tell, false);
-            osier::sleep(LONG);
+            forever();
             Ok(())
         })
     }));
@@ -206,7 +207,7 @@ fn what_a_cancelled_handler_held_is_dropped() {
     let site = site(Router::new().get("/", move |_: &mut Request<'_>| {
         count.fetch_add(1, Ordering::SeqCst);
         let _held = Held(count.clone());
-        osier::sleep(LONG);
+        forever();
     }));
     let mut clients: Vec<_> = (0..50).map(|_| site.connect()).collect();
     clients.iter_mut().for_each(|client| client.send(GET));

@@ -221,6 +221,7 @@ fn what_takes_too_long_is_a_gateway_timeout() {
             "unread" => {}
             _ => {}
         }
+        // Longer than the server waits.
         std::thread::sleep(PATIENCE / 4);
     });
     let site = serve(&folder, &app, impatient());
@@ -249,6 +250,7 @@ fn a_slow_body_does_not_use_up_the_applications_time() {
     let mut client = site.connect();
     client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 30000\r\n\r\n");
     for _ in 0..3 {
+        // Longer than the application's time, in pieces.
         std::thread::sleep(SHORT * 2);
         client.send([b'x'; 10_000]);
     }
@@ -415,7 +417,7 @@ fn a_kept_connection_that_has_been_closed_is_not_used() {
         for turn in 1..4 {
             assert_eq!(site.ask(&post("/a.php", "x")).text(), "ok");
             assert_eq!(app.connections(), turn);
-            // Its end arrives meanwhile, at worst after the whole of this.
+            // Its end arrives meanwhile, at worst after the whole of this; nobody tells of it.
             std::thread::sleep(SHORT);
         }
     }

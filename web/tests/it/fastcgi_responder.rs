@@ -564,6 +564,7 @@ fn an_announced_length_is_passed_on_and_kept_to() {
     let app = Responder::unix(folder.path(), |conn| {
         let Some((told, _)) = conn.request() else { return };
         conn.send(stdout(b"Content-Length: 10\n\nhello"));
+        // So that the rest comes in a read of its own.
         std::thread::sleep(SHORT);
         match told.get("QUERY_STRING") {
             "exact" => conn.send([stdout(b"12345"), end(0, 0)].concat()),

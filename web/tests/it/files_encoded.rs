@@ -209,6 +209,7 @@ fn a_change_is_never_answered_with_an_old_form() {
         );
         is_new |= plain == new;
         is_encoded_again = is_new && reply.header("content-encoding").is_some();
+        // Between two looks at a file that is encoded in the background.
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -85,6 +85,7 @@ fn handlers_of_one_connection_never_overlap() {
     let running = Arc::new(Mutex::new(0));
     let site = site(Router::new().get("/", move |_: &mut Request<'_>| {
         *running.lock().unwrap() += 1;
+        // So that handlers could overlap.
         osier::sleep(Duration::from_millis(2));
         let mut running = running.lock().unwrap();
         *running -= 1;
@@ -187,6 +188,7 @@ fn a_head_larger_than_the_first_buffer_and_a_body_behind_it() {
 
 #[test]
 fn the_date_is_right_after_a_suspension() {
+    // The date has whole seconds: one of them has to pass.
     let site = site(Router::new().get("/", |_| osier::sleep(Duration::from_millis(2100))));
     let before = std::time::SystemTime::now();
     let reply = site.get("/");

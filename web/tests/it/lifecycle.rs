@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::common::{Client, PATIENCE, eventually, site, site_with};
+use crate::common::{Client, PATIENCE, eventually, forever, site, site_with};
 use osier_web::http::StatusCode;
 use osier_web::{Limits, Request, Response, Router, Server, Timeouts};
 
@@ -19,6 +19,7 @@ fn shutdown_closes_idle_connections_and_finishes_running_requests() {
         .get("/", |_| "hi")
         .get("/slow", move |_: &mut Request<'_>| {
             begun.lock().unwrap().send(()).unwrap();
+            // Still at work when the shutdown begins.
             osier::sleep(Duration::from_millis(300));
             "slow"
         });
@@ -44,7 +45,7 @@ fn a_drain_is_bounded() {
     let begun = Mutex::new(begun);
     let router = Router::new().get("/", move |_: &mut Request<'_>| {
         begun.lock().unwrap().send(()).unwrap();
-        osier::sleep(Duration::from_secs(600));
+        forever();
     });
     let timeouts = Timeouts {
         drain: Duration::from_millis(100),
@@ -128,7 +129,7 @@ fn no_more_connections_than_allowed() {
         .get("/", |_| "hi")
         .get("/hold", move |_: &mut Request<'_>| {
             begun.lock().unwrap().send(()).unwrap();
-            osier::sleep(Duration::from_secs(600));
+            forever();
         });
     let server = Server::new(router).max_connections(2);
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
@@ -270,7 +271,7 @@ fn the_observer_sees_every_request() {
     let router = Router::new()
         .get("/", |_| "hello")
         .get("/stream", |_| Response::stream(|out| out.write_all(&[b'x'; 1000])))
-        .get("/slow", |_| osier::sleep(Duration::from_secs(600)));
+        .get("/slow", |_| forever());
     let server = Server::new(router).on_request(move |served| {
         let agent = String::from_utf8_lossy(served.header("user-agent").unwrap_or_default()).into_owned();
         let (method, target, status) = (served.method(), served.target(), served.status().as_u16());

@@ -157,6 +157,7 @@ fn a_header_that_does_not_come_in_time_ends_the_connection() {
         if (client.stream.write_all(&[byte])).is_err() || start.elapsed() > PATIENCE {
             break;
         }
+        // The pace of a slow client.
         std::thread::sleep(Duration::from_millis(20));
     }
     ended(client);

@@ -14,7 +14,7 @@ const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: ECHO\r\nConnection: upgrade\r\nX-Tunnel: yes\r\n\r\n";
 
 /// A time so long that a busy machine does not explain it.
-const LONG: Duration = Duration::from_secs(12);
+const LONG: Duration = Duration::from_secs(4);
 
 fn serve(proxy: Proxy) -> Site {
     site(Router::new().fallback(proxy.handler()))
@@ -256,6 +256,7 @@ fn a_tunnel_that_is_closed_halfway_and_silent_is_ended_sooner_than_an_idle_one()
 
     // While both directions are open, the shorter time does not count.
     let (_backend, upstream) = switching(move |conn| {
+        // Longer than the time that is not counted.
         std::thread::sleep(cut + cut / 5);
         conn.send("late");
     });
@@ -276,6 +277,7 @@ fn a_tunnel_with_bytes_in_one_direction_goes_on() {
     let dripping = || {
         switching(move |conn| {
             for _ in 0..13 {
+                // Longer than the limit in all, each shorter.
                 std::thread::sleep(LONG / 12);
                 conn.send(".");
             }
@@ -314,6 +316,7 @@ fn a_tunnel_with_bytes_in_one_direction_goes_on() {
 fn silence_before_a_half_close_does_not_count() {
     let (_backend, upstream) = switching(|conn| {
         assert!(conn.rest().is_empty());
+        // With the wait below, longer than the limit.
         std::thread::sleep(Duration::from_secs(2));
         conn.send("the answer");
     });
@@ -325,6 +328,7 @@ fn silence_before_a_half_close_does_not_count() {
         },
     ));
     let mut client = upgraded(&site);
+    // As above.
     std::thread::sleep(LONG - Duration::from_secs(1));
     client.finish_sending();
     assert_eq!(client.rest(), b"the answer");

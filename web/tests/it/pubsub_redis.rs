@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::broker::Scripted;
+use crate::common::eventually_on_fiber as eventually;
 use osier::pubsub::{Policy, Subscriber};
 use osier::sync::mpsc;
 use osier_web::pubsub::{Options, Redis, Room};
@@ -20,16 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn address(broker: &Broker) -> Address {
     Address::Unix(broker.socket())
-}
-
-/// Waits as `testkit::eventually` does, but suspends the fiber, because the condition may need its
-/// worker.
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
-        osier::sleep(Duration::from_millis(5));
-    }
 }
 
 type Lines = Arc<Mutex<Vec<String>>>;

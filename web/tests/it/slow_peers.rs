@@ -78,6 +78,7 @@ impl Gauge {
                 (last, since) = (now, Instant::now());
             }
             assert!(since.elapsed() < PATIENCE, "nothing is taken");
+            // Between two looks: what is taken has to stand for a while.
             thread::sleep(Duration::from_millis(10));
         }
         last

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Cursor, Read};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use osier_web::test::Client;
 use osier_web::{Body, IntoResponse, Json, Limits, Request, Response, Router, Server, http::StatusCode};
@@ -58,7 +57,7 @@ fn methods_fields_and_bodies_go_both_ways() {
 #[test]
 fn handlers_run_on_a_fiber_and_may_wait_for_anything() {
     let router = Router::new().get("/", |_: &mut Request<'_>| {
-        osier::sleep(Duration::from_millis(2));
+        osier::yield_now();
         let spawned = osier::spawn(|| osier::unblock(|| 21)).join().unwrap_or(0);
         let mut sum = 0;
         osier::scope(|scope| {
@@ -74,7 +73,7 @@ fn handlers_run_on_a_fiber_and_may_wait_for_anything() {
 #[test]
 fn several_threads_share_a_client() {
     let client = Client::new(Router::new().get("/{n}", |request: &mut Request<'_>| {
-        osier::sleep(Duration::from_millis(1));
+        osier::yield_now();
         request.param("n").unwrap_or_default().into_owned()
     }));
     std::thread::scope(|scope| {
@@ -195,7 +194,7 @@ fn request_bodies_stream() {
                 return Ok(0);
             }
             self.0 += 1;
-            osier::sleep(Duration::from_millis(1));
+            osier::yield_now();
             into[..4].copy_from_slice(&[self.0; 4]);
             Ok(4)
         }

@@ -12,7 +12,7 @@ use osier_web::{Request, Router, Server, Timeouts};
 const SHORT: Duration = Duration::from_millis(200);
 
 /// A timeout that a client must beat. It is long, because a busy machine may hold up a test.
-const MEDIUM: Duration = Duration::from_secs(3);
+const MEDIUM: Duration = Duration::from_secs(2);
 
 /// One of the timeouts is short, the others are longer than any test.
 fn site_timing_out(router: Router, change: impl FnOnce(&mut Timeouts)) -> Site {
@@ -48,6 +48,7 @@ fn requests_push_the_idle_deadline_back() {
     let mut client = site.connect();
     for _ in 0..6 {
         assert_eq!(client.get("/").text(), "hi");
+        // The pace of a client, longer than the limit in all.
         std::thread::sleep(MEDIUM / 4);
     }
 }
@@ -55,6 +56,7 @@ fn requests_push_the_idle_deadline_back() {
 #[test]
 fn a_handler_may_take_longer_than_a_connection_may_idle() {
     let router = Router::new().get("/", |_| {
+        // The time of a handler, longer than the limit.
         osier::sleep(MEDIUM + SHORT);
         "waited"
     });

@@ -312,9 +312,7 @@ fn a_unix_socket_may_outlive_the_server_that_has_bound_it() {
         let (stop, ended) = (first.handle(), osier::spawn(move || first.run()));
         assert!(ask().ends_with("first") && !stop.is_closed());
         stop.close();
-        while !stop.is_closed() {
-            osier::sleep(std::time::Duration::from_millis(1));
-        }
+        crate::common::eventually_on_fiber("it is closed", || stop.is_closed());
         stop.shutdown();
         assert_eq!(ended.join().unwrap(), 0);
         let (stop, ended) = (second.handle(), osier::spawn(move || second.run()));

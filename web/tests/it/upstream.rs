@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, eventually};
+use crate::common::{PATIENCE, eventually, eventually_on_fiber};
 use osier_web::http::StatusCode;
 use osier_web::upstream::{Builder, Check, Lease, Unavailable, Upstream};
 
@@ -153,9 +153,9 @@ fn a_kept_connection_is_used_again_until_the_backend_closes_it() {
         ask(&lease, 8);
         // Unexpected bytes make a connection useless too.
         lease.stream().write_all(b"?").unwrap();
-        while upstream.stats()[0].stale == 1 && !lease_is_readable(&lease) {
-            osier::sleep(Duration::from_millis(1));
-        }
+        eventually_on_fiber("the bytes are there", || {
+            upstream.stats()[0].stale != 1 || lease_is_readable(&lease)
+        });
         lease.keep();
         assert!(!upstream.lease(None).unwrap().is_reused());
         assert_eq!(upstream.stats()[0].stale, 2);
@@ -181,12 +181,8 @@ fn no_more_connections_are_kept_than_the_bound_and_none_longer_than_its_time() {
             lease.keep();
         });
         assert_eq!(upstream.stats()[0].kept, 3);
-        let start = Instant::now();
         // No lease touches these connections. The upstream's own fiber closes them.
-        while backend.open() > 0 {
-            assert!(start.elapsed() < PATIENCE, "still open: {}", backend.open());
-            osier::sleep(Duration::from_millis(5));
-        }
+        eventually_on_fiber("they are closed", || backend.open() == 0);
         assert_eq!((upstream.stats()[0].kept, upstream.stats()[0].stale), (0, 3));
     });
 }
@@ -200,16 +196,9 @@ fn with_the_upstream_end_its_fiber_and_its_connections() {
         ask(&lease, 1);
         lease.keep();
         let named = || osier::dump().to_string().contains("upstream test");
-        let start = Instant::now();
-        while !named() {
-            assert!(start.elapsed() < PATIENCE, "the fiber runs while something is kept");
-            osier::sleep(Duration::from_millis(2));
-        }
+        eventually_on_fiber("the fiber runs while something is kept", named);
         drop(upstream);
-        while backend.open() > 0 || named() {
-            assert!(start.elapsed() < PATIENCE, "open: {}", backend.open());
-            osier::sleep(Duration::from_millis(2));
-        }
+        eventually_on_fiber("both are gone", || backend.open() == 0 && !named());
     });
 }
 
@@ -238,13 +227,11 @@ fn a_backend_that_refuses_is_passed_over_and_out_after_some_failures() {
         assert!(lines.lock().unwrap()[0].contains(&format!("backend {gone} is out for 200ms")));
 
         let back = Backend::at(gone);
-        let start = Instant::now();
-        while !upstream.stats()[0].is_in {
-            assert!(start.elapsed() < PATIENCE, "it does not come back");
+        eventually_on_fiber("it comes back", || {
             let lease = upstream.lease(None).unwrap();
             ask(&lease, 1);
-            osier::sleep(Duration::from_millis(5));
-        }
+            upstream.stats()[0].is_in
+        });
         assert!(back.accepted() >= 1);
         assert!(lines.lock().unwrap()[1].contains(&format!("backend {gone} is in again")));
     });
@@ -312,11 +299,7 @@ fn connecting_has_a_limit_and_a_deadline() {
             Err(Unavailable::Cancelled(_)) => "cancelled",
             _ => "something else",
         });
-        let start = Instant::now();
-        while upstream.stats()[0].leases == 0 {
-            assert!(start.elapsed() < PATIENCE, "it waits for a connection");
-            osier::sleep(Duration::from_millis(2));
-        }
+        eventually_on_fiber("it waits for a connection", || upstream.stats()[0].leases == 1);
         fiber.cancel();
         assert_eq!(fiber.join().unwrap(), "cancelled");
         assert!(upstream.stats()[0].is_in);
@@ -438,11 +421,7 @@ fn active_checks_take_a_backend_out_and_bring_it_back_without_a_request() {
     run(|| {
         upstream.start();
         let until = |what: &str, is_in: bool| {
-            let start = Instant::now();
-            while upstream.stats()[0].is_in != is_in {
-                assert!(start.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
-                osier::sleep(Duration::from_millis(2));
-            }
+            eventually_on_fiber(what, || upstream.stats()[0].is_in == is_in);
         };
         until("it is found unwell", false);
         let failures = upstream.stats()[0].failures;

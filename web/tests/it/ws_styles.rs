@@ -84,6 +84,7 @@ impl ws::Handler for Recorder {
         match text.as_str() {
             "bye" => sender.close(4000, "as you like"),
             "panic" => panic!("as the client likes"),
+            // Other messages come while the handler waits.
             "sleep" => osier::sleep(Duration::from_millis(20)),
             _ => {}
         }
@@ -289,6 +290,7 @@ fn a_loop_that_sends_waits_for_its_client() {
     let mut peer = Peer::open(site.addr, "/");
     let stands = AtomicUsize::new(0);
     eventually("it has stopped sending", || {
+        // Two looks so far apart have to agree.
         thread::sleep(Duration::from_millis(50));
         let now = sent.load(Ordering::SeqCst);
         now > 0 && stands.swap(now, Ordering::SeqCst) == now

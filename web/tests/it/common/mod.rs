@@ -8,14 +8,30 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use testkit::DEADLINE;
 pub use testkit::eventually;
 
 use osier_web::{Connections, Handler, Server, ShutdownHandle};
 
 /// Longest wait of a test for anything.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits as [`eventually`] does, but suspends the fiber: what it waits for may need its worker.
+#[track_caller]
+pub fn eventually_on_fiber(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < DEADLINE, "not in {DEADLINE:?}: {what}");
+        osier::sleep(Duration::from_millis(2)); // between two looks at what gives no notice
+    }
+}
+
+/// Waits until the fiber is cancelled: a handler that takes longer than its test.
+pub fn forever() {
+    osier::sync::Event::new().wait();
+}
 
 /// A running server. Its drop stops it.
 pub struct Site {
