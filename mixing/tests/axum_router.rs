@@ -69,7 +69,7 @@ fn router() -> Router {
             // Plain blocking code has a fiber; the handler awaits it.
             get(|| async {
                 let work = osier::spawn(|| {
-                    osier::sleep(Duration::from_millis(1));
+                    osier::yield_now();
                     "done"
                 });
                 work.await.map_err(|_panicked| StatusCode::INTERNAL_SERVER_ERROR)

@@ -48,7 +48,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible
         // A handler may not block in its poll, but wait for a fiber that does.
         "/fiber" => {
             let asleep = osier::spawn(|| {
-                osier::sleep(Duration::from_millis(1));
+                osier::yield_now();
                 "slept"
             });
             Response::new(full(asleep.await.expect("it does not panic")))

@@ -146,7 +146,7 @@ fn a_synchronous_client_over_our_streams_suspends_the_fiber() {
         session.query("begin; lock table t").unwrap();
         let waiter = osier::scope(|scope| {
             let waiter = scope.spawn(|| connect()?.query("select count(*) from t"));
-            osier::sleep(Duration::from_millis(20));
+            osier::sleep(Duration::from_millis(20)); // an answer too early has its chance
             assert!(!waiter.is_finished());
             session.query("commit").unwrap();
             waiter.join().unwrap()
@@ -185,7 +185,7 @@ fn the_synchronous_client_blocks_off_the_worker() {
         });
         let mut turns = 0;
         while !asker.is_finished() {
-            osier::sleep(Duration::from_millis(5));
+            osier::sleep(Duration::from_millis(5)); // the turns that are counted
             turns += 1;
         }
         assert_eq!(asker.join().unwrap().unwrap().as_deref(), Some("7"));

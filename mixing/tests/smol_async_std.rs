@@ -144,6 +144,7 @@ fn async_stds_sockets_timers_and_tasks_are_awaited() {
             assert_eq!(exchange(stream, said).await?, said);
             // A task of theirs, awaited by one of ours.
             let theirs = async_std::task::spawn(async {
+                // A timer of async-std's.
                 async_std::task::sleep(Duration::from_millis(1)).await;
                 6 * 7
             });
@@ -154,6 +155,7 @@ fn async_stds_sockets_timers_and_tasks_are_awaited() {
         task.join().unwrap().unwrap();
         let local = Rc::new(7);
         let task = osier::spawn_future_local(async move {
+            // A timer of async-std's.
             async_std::task::sleep(Duration::from_millis(1)).await;
             *local
         });

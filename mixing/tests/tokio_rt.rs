@@ -58,6 +58,7 @@ fn tokios_sockets_and_timers_are_awaited_on_fibers() {
                     let local = Rc::new(said);
                     osier::block_on(with_tokio(handle, async {
                         let start = Instant::now();
+                        // A timer of Tokio's.
                         tokio::time::sleep(Duration::from_millis(5)).await;
                         assert!(start.elapsed() >= Duration::from_millis(5));
                         assert_eq!(exchange(address, &local).await, *local);
@@ -78,6 +79,7 @@ fn tokios_sockets_and_timers_are_awaited_by_our_tasks() {
         let tasks: Vec<_> = (0..20)
             .map(|n| {
                 osier::spawn_future(with_tokio(handle.clone(), async move {
+                    // A timer of Tokio's.
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     let said = format!("task {n}");
                     assert_eq!(exchange(address, &said).await, said);
@@ -91,6 +93,7 @@ fn tokios_sockets_and_timers_are_awaited_by_our_tasks() {
         assert_eq!(sum, 190);
         let local = Rc::new(5);
         let task = osier::spawn_future_local(with_tokio(handle.clone(), async move {
+            // A timer of Tokio's.
             tokio::time::sleep(Duration::from_millis(1)).await;
             *local
         }));
@@ -104,7 +107,7 @@ fn reqwest_asks_from_fibers_and_tasks() {
     run(|| {
         let router = Router::new()
             .get("/{name}", |request: &mut Request<'_>| {
-                osier::sleep(Duration::from_millis(1));
+                osier::yield_now();
                 format!("hello, {}", request.param("name").unwrap_or_default())
             })
             .post("/length", |request: &mut Request<'_>| {
@@ -163,6 +166,7 @@ fn other_fibers_and_tasks_see_no_tokio_runtime() {
             for _ in 0..20 {
                 assert!(Handle::try_current().is_ok());
                 seen.fetch_add(1, Ordering::Relaxed);
+                // A timer of Tokio's.
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             assert!(Handle::try_current().is_ok());
@@ -244,7 +248,7 @@ fn a_future_that_is_given_up_is_dropped_with_its_runtime_entered() {
             let probe = Probe(Arc::clone(&entered));
             with_tokio(tokio.handle().clone(), async move {
                 let _probe = probe;
-                tokio::time::sleep(Duration::from_secs(3600)).await;
+                std::future::pending::<()>().await;
             })
         };
         let elapsed = osier::timeout(Duration::from_millis(5), || osier::block_on(never()));

@@ -36,7 +36,7 @@ fn a_signal_ends_a_wait_without_events_or_does_not_end_it(driver: Driver) {
             while !over.load(Ordering::SeqCst) {
                 // SAFETY: the thread waits for this one before it ends.
                 assert_eq!(unsafe { libc::pthread_kill(waiting, libc::SIGUSR1) }, 0);
-                thread::sleep(Duration::from_millis(10));
+                thread::sleep(Duration::from_millis(10)); // the waits have to begin between two signals
             }
         });
         let mut events = Events::with_capacity(4);

@@ -3,6 +3,10 @@
 //! A poller over poll(2) keeps a duplicate of each descriptor that it watches. If a close forgot the duplicate, the peer
 //! would never read the end, and these tests would count it.
 
+#[path = "it/given.rs"]
+#[allow(dead_code)] // a part of it
+mod given;
+
 use std::future::Future;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
@@ -97,8 +101,7 @@ fn after_a_timeout() {
 fn after_a_cancellation() {
     let (mut stream, peer) = pair();
     let reader = osier::spawn(move || stream.read(&mut [0]));
-    // Until the reader waits, on whichever worker.
-    osier::sleep(SHORT);
+    given::others_wait();
     reader.cancel();
     assert!(!matches!(reader.join(), Ok(Ok(_))));
     meets_the_end(peer);

@@ -280,7 +280,7 @@ fn a_signal_handler_sets_it() {
         // The signal also arrives during a wait, and in another thread than the waiter's.
         let waits = testkit::ThreadWatch::current();
         let killer = thread::spawn(move || {
-            waits.until_asleep();
+            waits.until_it_waits();
             kill_process(getpid(), Signal::USR1).unwrap();
         });
         event.wait().unwrap();

@@ -2,6 +2,9 @@
 
 #[path = "it/colours.rs"]
 mod colours;
+#[path = "it/given.rs"]
+#[allow(dead_code)] // a part of it
+mod given;
 
 use std::io::ErrorKind;
 use std::pin::pin;
@@ -220,8 +223,7 @@ fn a_child_is_killed_on_drop_if_asked_for() {
             tell.send(child.id()).unwrap();
             child.wait()
         });
-        // Until the fiber waits for the child.
-        osier::sleep(Duration::from_millis(20));
+        given::others_wait();
         fiber.cancel();
         let _ = fiber.join();
     });

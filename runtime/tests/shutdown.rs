@@ -1,5 +1,9 @@
 //! The end of a runtime: nothing is left, and fibers that do not end are reported and abandoned.
 
+#[path = "it/given.rs"]
+#[allow(dead_code)] // a part of it
+mod given;
+
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Stdio;
@@ -44,8 +48,7 @@ fn no_descriptor_and_no_thread_is_left() {
             }));
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             drop(osier::spawn(move || socket.recv(&mut [0; 16])));
-            // Until they wait: most of them for a socket, on either worker.
-            osier::sleep(Duration::from_millis(20));
+            given::others_wait();
         });
     };
     round();
@@ -126,15 +129,16 @@ fn a_fiber_that_swallows_its_cancellation_for_ever_is_reported_and_the_process_e
             .build()
             .unwrap();
         runtime.run(|| {
-            let stubborn = || {
+            let (begin, begun) = std::sync::mpsc::channel();
+            let stubborn = move || {
+                let _ = begin.send(());
                 loop {
                     // A fiber that swallows its cancellation again and again.
                     let _ = catch_unwind(AssertUnwindSafe(|| osier::sleep(Duration::from_secs(3600))));
                 }
             };
             drop(fiber::Builder::new().name("stubborn").spawn(stubborn));
-            // Until the fiber is stubborn, on its own worker.
-            osier::sleep(Duration::from_millis(20));
+            given::until(|| begun.try_recv().is_ok());
         });
     }) else {
         return;
@@ -159,13 +163,14 @@ fn a_fiber_that_never_comes_back_is_reported_and_the_process_ends() {
         runtime.run(|| {
             // Not the worker that this runs on.
             let other = 1 - fiber::worker().unwrap();
-            drop(fiber::Builder::new().worker(other).spawn(|| {
+            let (begin, begun) = std::sync::mpsc::channel();
+            drop(fiber::Builder::new().worker(other).spawn(move || {
+                let _ = begin.send(());
                 loop {
                     std::hint::spin_loop();
                 }
             }));
-            // Until the other worker spins.
-            osier::sleep(Duration::from_millis(20));
+            given::until(|| begun.try_recv().is_ok());
         });
     }) else {
         return;
@@ -214,8 +219,6 @@ fn a_shutdown_that_waits_does_not_burn_its_worker() {
     Runtime::builder().workers(2).build().unwrap().run(move || {
         drop(osier::spawn_local(move || {
             osier::shield(|| {
-                // The shutdown's turns, measured in the machine's time.
-                osier::sleep(Duration::from_millis(20));
                 let before = spent();
                 // The time that is measured.
                 osier::sleep(Duration::from_millis(300));

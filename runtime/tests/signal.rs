@@ -52,7 +52,7 @@ fn a_fiber_and_a_thread_wait_for_one() {
         let signals = Signals::new([Signal::CONT]).unwrap();
         let waits = testkit::ThreadWatch::current();
         let raising = thread::spawn(move || {
-            waits.until_asleep();
+            waits.until_it_waits();
             raise(Signal::CONT);
         });
         assert_eq!(signals.recv().unwrap(), Signal::CONT);

@@ -83,8 +83,7 @@ fn a_std_lock_held_across_a_suspension_stops_the_worker_and_is_found() {
                         .name("wants the lock")
                         .spawn_local(move || drop(other.lock())),
                 );
-                // Until the other waits for the lock.
-                sleep(Duration::from_millis(1));
+                yield_now();
             }));
             // Long enough for the watchdog; that worker never turns again.
             let _ = released.recv_timeout(Duration::from_secs(2));

@@ -34,7 +34,7 @@ impl ThreadWatch {
     /// # Panics
     /// Panics if the thread does not sleep within [`DEADLINE`](crate::DEADLINE).
     #[track_caller]
-    pub fn until_asleep(&self) {
+    pub fn until_it_waits(&self) {
         let Some(status) = &self.status else {
             thread::sleep(GUESS);
             return;
@@ -67,7 +67,7 @@ mod tests {
             theirs.store(false, Ordering::SeqCst);
             released.recv().unwrap();
         });
-        told.recv().unwrap().until_asleep();
+        told.recv().unwrap().until_it_waits();
         assert!(!at_work.load(Ordering::SeqCst), "it ran");
         assert!(!thread.is_finished());
         release.send(()).unwrap();

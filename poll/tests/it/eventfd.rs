@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 on_every_driver! {
     a_setting_is_reported_under_the_token
@@ -71,10 +70,10 @@ fn a_setting_is_reported_under_the_token(driver: Driver) {
 fn a_setting_wakes_a_wait_in_another_thread(driver: Driver) {
     let mut bench = Bench::new(driver);
     let flag = Flag::watched(&bench, Mode::Oneshot);
+    let waits = testkit::ThreadWatch::current();
     thread::scope(|scope| {
         scope.spawn(|| {
-            // Mostly after the wait has begun; right in either order.
-            thread::sleep(Duration::from_millis(5));
+            waits.until_it_waits();
             flag.set();
         });
         bench.expect(A, Ready::READABLE);

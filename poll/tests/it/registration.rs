@@ -161,9 +161,10 @@ fn a_registration_during_a_wait_ends_it(driver: Driver) {
     write(&writer, b"x");
     let poller = &bench.poller;
     let events = &mut bench.events;
+    let waits = testkit::ThreadWatch::current();
     thread::scope(|scope| {
         scope.spawn(|| {
-            thread::sleep(Duration::from_millis(5));
+            waits.until_it_waits();
             poller.add(&reader, A, Interest::READABLE, Mode::Oneshot).unwrap();
         });
         while poller.wait(events, Some(SOON)).unwrap() == 0 {}
@@ -178,9 +179,10 @@ fn a_change_during_a_wait_ends_it(driver: Driver) {
     bench.watch(&reader, A, Interest::NONE, Mode::Oneshot);
     let poller = &bench.poller;
     let events = &mut bench.events;
+    let waits = testkit::ThreadWatch::current();
     thread::scope(|scope| {
         scope.spawn(|| {
-            thread::sleep(Duration::from_millis(5));
+            waits.until_it_waits();
             poller.modify(&reader, B, Interest::READABLE, Mode::Oneshot).unwrap();
         });
         while poller.wait(events, Some(SOON)).unwrap() == 0 {}

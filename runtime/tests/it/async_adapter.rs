@@ -274,7 +274,7 @@ fn one_future_goes_on_where_it_is_moved_to() {
         tell.send(testkit::ThreadWatch::current()).unwrap();
         poll_by_hand(future)
     });
-    told.recv().unwrap().until_asleep();
+    told.recv().unwrap().until_it_waits();
     poll_by_hand(far.write_all(b"m")).unwrap();
     assert_eq!(elsewhere.join().unwrap().unwrap(), b'm');
 }
@@ -403,8 +403,7 @@ fn tokio_is_entered_for_each_poll_and_never_between() {
             });
             // On the same thread, while the other waits.
             let two = osier::spawn(move || {
-                // Long enough for the other to have begun its wait.
-                osier::sleep(Duration::from_millis(10));
+                osier::yield_now();
                 assert!(!entered());
                 drop(with_tokio(handle_of_two, async {}));
                 assert!(!entered());

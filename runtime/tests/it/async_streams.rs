@@ -307,9 +307,14 @@ fn a_future_goes_on_where_it_is_moved_to() {
         .unwrap();
     drop(reading);
     assert!(poll_once(future.as_mut()).is_pending());
-    let elsewhere = thread::spawn(move || osier::run(|| osier::block_on(future)));
-    // Until the fiber of that runtime waits, which nothing here can see.
-    thread::sleep(Duration::from_millis(20));
+    let (tell, told) = std::sync::mpsc::channel();
+    let elsewhere = thread::spawn(move || {
+        osier::run(|| {
+            tell.send(testkit::ThreadWatch::current()).unwrap();
+            osier::block_on(future)
+        })
+    });
+    told.recv().unwrap().until_it_waits();
     far.write_all(b"2").unwrap();
     assert_eq!(elsewhere.join().unwrap().unwrap(), b'2');
 }
@@ -396,10 +401,12 @@ fn a_fiber_and_a_future_share_a_stream() {
 fn all_readers_of_one_stream_are_woken() {
     let (near, mut far) = tcp_pair();
     let near = Arc::new(near);
+    let (tell, told) = std::sync::mpsc::channel();
     let readers: Vec<_> = (0..4)
         .map(|number| {
-            let near = Arc::clone(&near);
+            let (near, tell) = (Arc::clone(&near), tell.clone());
             let read = async move {
+                tell.send(testkit::ThreadWatch::current()).unwrap();
                 let mut byte = [0];
                 AsyncStream::new(near).read_exact(&mut byte).await.map(|()| byte[0])
             };
@@ -409,8 +416,7 @@ fn all_readers_of_one_stream_are_woken() {
             }
         })
         .collect();
-    // Until all of them wait, which nothing here can see.
-    thread::sleep(Duration::from_millis(30));
+    told.iter().take(4).for_each(|reader| reader.until_it_waits());
     far.write_all(b"abcd").unwrap();
     let mut all: Vec<u8> = readers
         .into_iter()
@@ -487,7 +493,7 @@ fn a_reset_is_an_error_of_the_one_who_waits() {
         tell.send(testkit::ThreadWatch::current()).unwrap();
         poll_by_hand(near.into_async().read(&mut [0]))
     });
-    told.recv().unwrap().until_asleep();
+    told.recv().unwrap().until_it_waits();
     far.set_linger(Some(Duration::ZERO)).unwrap();
     drop(far);
     assert_eq!(reading.join().unwrap().unwrap_err().kind(), ErrorKind::ConnectionReset);
@@ -583,7 +589,7 @@ fn readiness_suspends_a_fiber_and_blocks_a_thread() {
         near.writable().unwrap();
         let waits = testkit::ThreadWatch::current();
         let writing = thread::spawn(move || {
-            waits.until_asleep();
+            waits.until_it_waits();
             far.write_all(b"x").unwrap();
             far
         });

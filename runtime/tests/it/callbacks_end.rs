@@ -402,7 +402,7 @@ fn a_queue_is_iterated_on_a_fiber_beside_others() {
                 let waits = testkit::ThreadWatch::current();
                 let raised = &mailbox;
                 scope.spawn(move || {
-                    waits.until_asleep();
+                    waits.until_it_waits();
                     raised.raise(1);
                 });
                 assert_eq!(queue.run_until(mailbox.wait_any_async(1)).unwrap(), 1);

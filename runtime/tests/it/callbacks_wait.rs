@@ -245,7 +245,7 @@ fn raising_a_flag_wakes_a_blocked_iteration_by_itself() {
             let waits = testkit::ThreadWatch::current();
             let mailbox = &mailbox;
             scope.spawn(move || {
-                waits.until_asleep();
+                waits.until_it_waits();
                 mailbox.raise(1);
             });
             while done.take(Mailbox::ALL) == 0 {

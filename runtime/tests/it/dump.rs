@@ -268,11 +268,10 @@ fn a_worker_that_is_stuck_is_shown_with_what_it_runs() {
 
 #[test]
 fn a_fiber_that_unwinds_is_shown_in_its_destructor_and_goes_on_unwinding() {
-    struct SleepsInDrop(Arc<AtomicBool>);
-    impl Drop for SleepsInDrop {
+    struct WaitsInDrop(Arc<AtomicBool>, Arc<osier::sync::Event>);
+    impl Drop for WaitsInDrop {
         fn drop(&mut self) {
-            // Long enough for a dump to find it.
-            sleep(Duration::from_millis(300));
+            self.1.wait();
             assert!(std::thread::panicking(), "the fiber's panic is still its own");
             self.0.store(true, Ordering::SeqCst);
         }
@@ -280,11 +279,13 @@ fn a_fiber_that_unwinds_is_shown_in_its_destructor_and_goes_on_unwinding() {
     let runtime = runtime(1);
     let dropped = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&dropped);
+    let release = Arc::new(osier::sync::Event::new());
+    let released = Arc::clone(&release);
     let unwinds = runtime.spawn(move || {
         Builder::new()
             .name("unwinds")
             .spawn(move || {
-                let _guard = SleepsInDrop(theirs);
+                let _guard = WaitsInDrop(theirs, released);
                 std::panic::resume_unwind(Box::new("the panic"));
             })
             .join()
@@ -292,9 +293,10 @@ fn a_fiber_that_unwinds_is_shown_in_its_destructor_and_goes_on_unwinding() {
     let dump = until(&runtime, |dump| waits(dump, "unwinds"));
     let frames = &named(&dump, "unwinds").frames;
     assert!(
-        frames.iter().any(|frame| frame.function.contains("SleepsInDrop")),
+        frames.iter().any(|frame| frame.function.contains("WaitsInDrop")),
         "{dump}"
     );
+    release.set();
     let payload = unwinds.join().unwrap().unwrap_err();
     assert_eq!(payload.downcast_ref::<&str>(), Some(&"the panic"));
     assert!(dropped.load(Ordering::SeqCst));

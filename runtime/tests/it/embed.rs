@@ -171,7 +171,7 @@ fn the_descriptor_tells_of_wake_ups_from_other_threads() {
     quiet(&local);
     let waits = ThreadWatch::current();
     let setter = thread::spawn(move || {
-        waits.until_asleep();
+        waits.until_it_waits();
         event.set();
     });
     assert!(readable_within(&local, LONG));
@@ -349,8 +349,7 @@ fn it_can_be_dropped_while_its_host_unwinds_and_on_a_fiber() {
     let drops = host.spawn(move || {
         drop(guest);
         // It is its own fiber again.
-        // It waits on its own runtime again.
-        sleep(Duration::from_millis(2));
+        osier::yield_now();
         osier::fiber::current().is_some()
     });
     host.run_until(|| drops.is_finished()).unwrap();

@@ -84,7 +84,7 @@ fn a_foreign_descriptor_is_driven_outside_of_every_runtime() {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let waits = testkit::ThreadWatch::current();
     let writing = thread::spawn(move || {
-        waits.until_asleep();
+        waits.until_it_waits();
         writer.write_all(b"x").unwrap();
         writer
     });
@@ -107,15 +107,24 @@ fn a_regular_file_is_refused() {
 fn many_wait_for_one_descriptor_in_every_colour() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let reader = &reader;
+    let (tell, told) = std::sync::mpsc::channel();
+    let begin = || tell.clone().send(testkit::ThreadWatch::current()).unwrap();
+    let future = || async {
+        begin();
+        ready_async(reader, Interest::READABLE).await
+    };
+    let blocking = || {
+        begin();
+        osier::io::readable(reader, None)
+    };
     thread::scope(|threads| {
         for _ in 0..3 {
-            threads.spawn(|| poll_by_hand(ready_async(reader, Interest::READABLE)).0.unwrap());
-            threads.spawn(|| osier::io::readable(reader, None).unwrap());
-            threads.spawn(|| osier::run(|| osier::io::readable(reader, None)).unwrap());
-            threads.spawn(|| osier::run(|| osier::block_on(ready_async(reader, Interest::READABLE))).unwrap());
+            threads.spawn(|| poll_by_hand(future()).0.unwrap());
+            threads.spawn(|| blocking().unwrap());
+            threads.spawn(|| osier::run(blocking).unwrap());
+            threads.spawn(|| osier::run(|| osier::block_on(future())).unwrap());
         }
-        // Until all of them wait, which nothing here can see.
-        thread::sleep(Duration::from_millis(50));
+        told.iter().take(12).for_each(|waiter| waiter.until_it_waits());
         writer.write_all(b"x").unwrap();
     });
 }

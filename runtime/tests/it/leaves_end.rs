@@ -189,7 +189,7 @@ fn callbacks_run_at_once_where_there_are_threads_for_them() {
 #[test]
 fn a_panic_hook_may_dump_on_a_fiber() {
     on(1).run(|| {
-        let sleeper = osier::spawn(|| osier::sleep(Duration::from_secs(3600)));
+        let sleeper = osier::spawn(crate::given::forever);
         osier::yield_now();
         let (sender, receiver) = mpsc::channel();
         let before = std::panic::take_hook();

@@ -561,7 +561,7 @@ fn a_plain_thread_blocks_in_it() {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let waits = testkit::ThreadWatch::current();
     let other = thread::spawn(move || {
-        waits.until_asleep();
+        waits.until_it_waits();
         sender.send(8).unwrap();
         sender
     });

@@ -213,7 +213,7 @@ fn a_local_task_is_woken_from_other_threads() {
             let set = Arc::clone(&set);
             move || {
                 let waker = waker.recv().unwrap();
-                waits.until_asleep();
+                waits.until_it_waits();
                 set.store(true, Ordering::SeqCst);
                 waker.wake();
             }

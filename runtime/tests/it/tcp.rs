@@ -272,7 +272,7 @@ fn a_stream_outlives_its_runtime() {
             let waits = ThreadWatch::current();
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    waits.until_asleep();
+                    waits.until_it_waits();
                     (&client).write_all(b"!").unwrap();
                 });
                 server.set_read_timeout(Some(GENEROUS)).unwrap();
@@ -315,7 +315,7 @@ fn a_plain_thread_blocks() {
         let mut text = String::new();
         server.read_to_string(&mut text).map(|_| text)
     });
-    told.recv().unwrap().until_asleep();
+    told.recv().unwrap().until_it_waits();
     client.write_all(b"hello").unwrap();
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), "hello");
@@ -775,8 +775,7 @@ fn an_io_loop_that_never_blocks_lets_others_run() {
                 server.read_exact(&mut buf).unwrap();
             }
         });
-        // A timer of the machine comes in spite of the loop.
-        osier::sleep(Duration::from_millis(5));
+        (0..10).for_each(|_| osier::yield_now());
         stop.store(1, Ordering::Relaxed);
         busy.join().unwrap();
     });

@@ -7,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use crate::chromium::{Browser, Tab};
 use crate::support::{Client, Server};
@@ -211,8 +210,9 @@ fn every_page_fits_a_phone_and_a_desktop_in_light_and_dark() {
                 assert_eq!(wide, json!([]), "{path} at {width} in {scheme}");
                 if width == 1280 && path == "/runtime" {
                     tab.until(is_open());
-                    // Long enough for curves to be seen in the picture.
-                    thread::sleep(Duration::from_secs(12));
+                    // Curves have begun: a listener of ours counts the samples that the page gets too.
+                    tab.eval("(() => { window.seen = 0; new EventSource('/live/events').onmessage = () => window.seen++; return 0 })()");
+                    tab.until("window.seen >= 4");
                 }
                 match width {
                     1280 => drop(tab.screenshot(&format!("{name}-{scheme}"))),

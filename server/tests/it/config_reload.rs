@@ -287,7 +287,7 @@ fn nobody_who_comes_is_dropped_while_a_listener_gets_other_settings() {
                 send(&mut client, "GET", "x", "/fixed", &["Connection: close"]);
                 asked += 1;
                 unanswered += usize::from(client.receive_rest().is_empty());
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1)); // the moment without anybody
             }
             assert!(asked > 10, "{asked} connections are no test");
             unanswered

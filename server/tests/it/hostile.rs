@@ -201,7 +201,7 @@ fn a_file_replaced_under_its_name_is_served_whole_old_or_new() {
                     return;
                 }
                 write(letter, length);
-                thread::sleep(Duration::from_millis(1));
+                thread::sleep(Duration::from_millis(1)); // the pace of the changes
             }
         });
         let mut seen = std::collections::BTreeSet::new();

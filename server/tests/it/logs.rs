@@ -3,7 +3,7 @@
 use crate::support::{Folder, Server, Signal};
 use std::io::{BufRead, Read};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Serves a few requests, ends the server, returns the log.
 fn logged(arguments: &[&str]) -> String {
@@ -49,11 +49,7 @@ fn a_log_that_was_renamed_is_opened_anew_on_sighup() {
     client.receive("GET");
     std::fs::rename(&log, &old).unwrap();
     server.signal(Signal::HUP);
-    let give_up = std::time::Instant::now() + crate::support::DEADLINE;
-    while !log.exists() {
-        assert!(std::time::Instant::now() < give_up, "no new log");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    testkit::eventually("a new log", || log.exists());
     client.send("GET", "/a.txt?after", &[]);
     client.receive("GET");
     server.signal(Signal::TERM);
@@ -194,14 +190,11 @@ fn a_pipe_is_a_log_while_somebody_reads_it() {
         .args(["-l", "127.0.0.1:0", "--log-file"])
         .arg(&pipe);
     let mut alone = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let give_up = Instant::now() + crate::support::DEADLINE;
-    let status = loop {
-        match alone.try_wait().unwrap() {
-            Some(status) => break Some(status),
-            None if Instant::now() > give_up => break None,
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
+    let give_up = Instant::now() + crate::support::DEADLINE / 2;
+    let status = testkit::wait_for("its end", || match alone.try_wait().unwrap() {
+        None if Instant::now() < give_up => None,
+        status => Some(status),
+    });
     let _ = alone.kill();
     assert!(status.is_some_and(|status| !status.success()), "{status:?}");
     let mut said = String::new();

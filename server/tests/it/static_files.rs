@@ -362,14 +362,8 @@ fn changes_show_within_seconds() {
 
 /// One reply like that: each worker remembers for itself, so the next may come from one that has not looked yet.
 fn await_reply(server: &Server, target: &str, status: u16, text: &str) {
-    let give_up = std::time::Instant::now() + crate::support::DEADLINE;
-    loop {
+    testkit::eventually(&format!("{target}: {status} {text:?}"), || {
         let reply = server.get(target);
-        if (reply.status, reply.text()) == (status, text) {
-            return;
-        }
-        let stays = (reply.status, reply.text());
-        assert!(std::time::Instant::now() < give_up, "{target} stays {stays:?}");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+        (reply.status, reply.text()) == (status, text)
+    });
 }

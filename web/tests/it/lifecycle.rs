@@ -15,12 +15,13 @@ const MIB: usize = 1 << 20;
 fn shutdown_closes_idle_connections_and_finishes_running_requests() {
     let (begun, has_begun) = mpsc::channel();
     let begun = Mutex::new(begun);
+    let release = Arc::new(osier::sync::Event::new());
+    let released = Arc::clone(&release);
     let router = Router::new()
         .get("/", |_| "hi")
         .get("/slow", move |_: &mut Request<'_>| {
             begun.lock().unwrap().send(()).unwrap();
-            // Still at work when the shutdown begins.
-            osier::sleep(Duration::from_millis(300));
+            released.wait();
             "slow"
         });
     let site = site(router);
@@ -32,6 +33,7 @@ fn shutdown_closes_idle_connections_and_finishes_running_requests() {
 
     site.stop.shutdown();
     idle.expect_end();
+    release.set();
     let reply = running.reply();
     assert_eq!((reply.text(), reply.header("connection")), ("slow", Some("close")));
     running.expect_end();

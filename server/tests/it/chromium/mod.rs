@@ -133,7 +133,7 @@ impl Drop for Browser {
             let _ = self.socket.get_mut().send(Message::text(close.to_string()));
             let asked = Instant::now();
             while asked.elapsed() < Duration::from_secs(10) && matches!(self.child.try_wait(), Ok(None)) {
-                thread::sleep(Duration::from_millis(20));
+                thread::sleep(Duration::from_millis(20)); // between two looks; a drop does not panic
             }
         }
         let _ = self.child.kill();
@@ -200,7 +200,7 @@ impl Tab<'_> {
                 let page = self.eval("document.body.innerText");
                 panic!("not in {PATIENCE:?}: {expression}; the last answer is {answer}; the page says {page}");
             }
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50)); // between two looks, each a message to the browser
         }
     }
 
@@ -314,7 +314,7 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(Instant::now() < give_up, "not in {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20)); // between two looks; a browser has longer than testkit waits
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
@@ -112,14 +112,7 @@ impl Server {
 
     /// Waits for the process to end by itself.
     pub fn wait(&mut self) -> ExitStatus {
-        let give_up = Instant::now() + DEADLINE;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < give_up, "the server does not end");
-            thread::sleep(Duration::from_millis(10));
-        }
+        testkit::wait_for("the end of the server", || self.child.try_wait().unwrap())
     }
 
     /// Whether the process is still there.
