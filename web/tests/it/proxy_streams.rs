@@ -312,8 +312,7 @@ fn a_slow_client_holds_the_backend_only_for_what_is_beyond_the_bound() {
     });
     let mut beyond = slow(64 * MIB);
     eventually("it is asked", || backend.heads.lock().unwrap().len() == 2);
-    // Reading on has its chance to go wrong.
-    thread::sleep(Duration::from_millis(200));
+    thread::sleep(Duration::from_millis(200)); // reading on has its chance to go wrong
     assert_eq!(
         upstream.stats()[0].leases,
         1,
@@ -374,8 +373,7 @@ fn the_time_for_an_answer_begins_when_the_request_has_ended() {
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n");
     for _ in 0..9 {
-        // The pace of a slow client, longer than the limit in all.
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(50)); // the pace of a slow client, longer than the limit in all
         client.send("x");
     }
     assert_eq!(client.reply().text(), "9", "longer than the limit in all");
@@ -388,8 +386,7 @@ fn the_time_for_an_answer_begins_when_the_request_has_ended() {
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n");
     for _ in 0..2 {
-        // The pace of a slow client, shorter than the limit.
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(50)); // the pace of a slow client, shorter than the limit
         client.send("x");
     }
     assert_eq!(client.reply().status, 504);
@@ -427,8 +424,7 @@ fn a_client_that_leaves_cancels_its_request() {
         if asked.head.starts_with("GET /stream") {
             conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
             while conn.send("4\r\nmore\r\n") {
-                // The pace of a stream.
-                thread::sleep(Duration::from_millis(5));
+                thread::sleep(Duration::from_millis(5)); // the pace of a stream
             }
         } else {
             conn.rest();
@@ -718,8 +714,7 @@ fn a_connection_with_half_a_request_on_it_is_not_kept() {
         }
         conn.head();
         conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n");
-        // Longer than the limit for the first byte.
-        thread::sleep(Duration::from_millis(600));
+        thread::sleep(Duration::from_millis(600)); // longer than the limit for the first byte
         conn.send("0\r\n\r\n");
         next.send(conn.rest()).unwrap();
     });
@@ -781,8 +776,7 @@ fn continue_waits_for_the_answers_before_it() {
         let mut requests = "GET /piece HTTP/1.1\r\nHost: a\r\n\r\n".repeat(pieces);
         requests.push_str("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
         client.send(requests);
-        // Until the answers fill the way to the client.
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(50)); // until the answers fill the way to the client
         for _ in 0..pieces {
             assert_eq!(client.reply().body.len(), 31 << 10);
         }
