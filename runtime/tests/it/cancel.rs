@@ -110,7 +110,7 @@ fn a_timeout_ends_io_sleep_and_join() {
         assert!(osier::timeout(limit, || server.read(&mut [0; 1])).is_err());
         // Real time: the virtual clock stands while the fiber below yields.
         assert!(osier::timeout(limit, || osier::sleep(LONG)).is_err());
-        let never = osier::spawn_local(|| forever());
+        let never = osier::spawn_local(forever);
         assert!(osier::timeout(limit, || never.join()).is_err());
         assert!(
             osier::timeout(limit, || loop {

@@ -149,7 +149,7 @@ fn a_dormant_connection_whose_destructor_blocks_at_shutdown_does_so_on_a_fiber()
     impl Drop for Slow {
         fn drop(&mut self) {
             self.0.fetch_add(1, Ordering::SeqCst);
-            osier::shield(|| settle());
+            osier::shield(settle);
             self.1.fetch_add(1, Ordering::SeqCst);
         }
     }

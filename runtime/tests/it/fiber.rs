@@ -400,7 +400,7 @@ fn hooks_run_before_each_suspension_from_the_inside_out() {
                     osier::yield_now();
                     seen.borrow_mut().push("inner");
                 },
-                || settle(),
+                settle,
             );
             osier::yield_now();
         });

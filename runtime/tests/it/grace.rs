@@ -44,7 +44,7 @@ fn a_destructor_may_join_for_longer_than_the_grace_period() {
     impl Drop for Join {
         fn drop(&mut self) {
             let value = self.0.take().unwrap().join().unwrap();
-            osier::scope(|s| drop(s.spawn(|| settle())));
+            osier::scope(|s| drop(s.spawn(settle)));
             self.1.store(value as usize, Ordering::SeqCst);
         }
     }

@@ -116,7 +116,7 @@ fn a_scope_holds_its_frame_although_a_hook_panics() {
             fiber::before_suspend(&hook, || {
                 osier::scope(|s| {
                     drop(s.spawn(|| {
-                        osier::shield(|| settle());
+                        osier::shield(settle);
                         ended.store(true, Ordering::SeqCst);
                     }));
                     osier::yield_now();

@@ -74,7 +74,7 @@ fn any_takes_leaves_of_several_types() {
             "notified"
         });
         let permit = pin!(async { permits.acquire().await.map_or("closed", |_| "permit") });
-        let fiber = pin!(async { osier::spawn_local(|| settle()).await.map_or("panicked", |()| "ended") });
+        let fiber = pin!(async { osier::spawn_local(settle).await.map_or("panicked", |()| "ended") });
         let mut leaves: [Pin<&mut dyn Future<Output = &str>>; 3] = [notified, permit, fiber];
         assert_eq!(wait_any(&mut leaves), (2, "ended"));
         permits.close();

@@ -218,7 +218,7 @@ fn a_change_is_never_answered_with_an_old_form() {
 fn a_store_that_is_too_small_costs_time_and_nothing_else() {
     let folder = Folder::new();
     for n in 0..20 {
-        folder.write(&format!("{n}.txt"), prose(20_000 + n));
+        folder.write(format!("{n}.txt"), prose(20_000 + n));
     }
     let options = Options {
         cache: CacheLimits {
