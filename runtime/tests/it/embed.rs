@@ -388,8 +388,9 @@ fn it_is_dumped_and_counted_between_turns() {
     let sleeper = local.enter(|| {
         Builder::new()
             .name("sleeper")
+            // A timer to count.
             .spawn_local(|| sleep(Duration::from_secs(3600)))
-    }); // a timer to count
+    });
     local.turn(NOW).unwrap();
     let dump = local.dump();
     assert_eq!(dump.workers.len(), 1);

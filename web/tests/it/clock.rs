@@ -66,7 +66,7 @@ fn requests_push_the_idle_deadline_back() {
         let start = now();
         for _ in 0..100 {
             get(&mut client, "hi");
-            osier::sleep(IDLE - SECOND);
+            osier::sleep(IDLE - SECOND); // on the virtual clock
         }
         assert!(now() - start >= 100 * (IDLE - SECOND));
         assert_eq!(client.read(&mut [0]).unwrap(), 0);
@@ -77,7 +77,7 @@ fn requests_push_the_idle_deadline_back() {
 #[test]
 fn a_handler_may_take_longer_than_a_connection_may_idle() {
     let router = Router::new().get("/", |_| {
-        osier::sleep(10 * IDLE);
+        osier::sleep(10 * IDLE); // on the virtual clock
         "waited"
     });
     with_server(router, |address| {
