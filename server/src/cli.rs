@@ -1,6 +1,6 @@
-//! The command line, checked without touching the machine. A folder, or nothing, becomes a configuration of one site.
+//! Reads the command line. A folder, or no argument, becomes a configuration with one site.
 //!
-//! Every refusal is one line: the argument, its value, and what to do.
+//! Parsing opens no file. Every refusal is one line: the argument, its value, and what to do.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -40,10 +40,10 @@ struct Line {
     /// Worker threads [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
-    /// Answer pages that do not exist with /index.html, as single-page applications want
+    /// Send /index.html for pages that do not exist, as single-page applications need
     #[arg(long)]
     spa: bool,
-    /// List folders that have no index.html (the default, but for --spa)
+    /// List folders that have no index.html (the default without --spa)
     #[arg(long, overrides_with = "no_listing")]
     listing: bool,
     /// Answer 404 for folders that have no index.html
@@ -55,16 +55,16 @@ struct Line {
     /// Access log: combined, json or off [default: off, or combined with --log-file]
     #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true)]
     log: Option<LogFormat>,
-    /// File the access log is appended to, instead of standard error
+    /// File to append the access log to, instead of standard error
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Seconds for transfers in progress at the end [default: 10]
+    /// Seconds that in-flight requests get at shutdown [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     drain: Option<u64>,
     /// Address for /health and /metrics [default: none]
     #[arg(long, value_name = "ADDR")]
     admin: Option<Address>,
-    /// Show the welcome site's live data and fibers to other machines too (without DIR)
+    /// Show the welcome site's live data and fibers to other machines too (only without DIR)
     #[arg(long)]
     live_for_all: bool,
 }
@@ -78,7 +78,7 @@ pub enum Command {
     Check(PathBuf),
 }
 
-/// A line that is not to be served: text to print, and the status to exit with.
+/// The end of a run that serves nothing: the text to print and the exit status.
 #[derive(Debug)]
 pub struct Exit {
     /// Several lines for help, a single line for an error.
@@ -88,6 +88,9 @@ pub struct Exit {
 }
 
 /// Parses a command line, program name first.
+///
+/// # Errors
+/// The text and status to exit with: help and version as well as mistakes.
 pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> {
     let line = Line::try_parse_from(line).map_err(|error| explain(&error))?;
     let mut words = line.words.clone();
@@ -103,7 +106,7 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     }
     let path = words.pop().map(PathBuf::from);
     match path {
-        None if check => Err(mistake("'check' wants a file: osier check FILE.toml".into())),
+        None if check => Err(mistake("'check' needs a file: osier check FILE.toml".into())),
         Some(path) if check || is_configuration(&path) => {
             line.refuse_options(&path)?;
             Ok(if check {
@@ -119,13 +122,13 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     }
 }
 
-/// Whether the name is that of a configuration file. A folder of such a name must be written with a slash at its end.
+/// Whether `path` names a configuration file. A folder with such a name is written with a trailing slash.
 fn is_configuration(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml") && !path.as_os_str().as_bytes().ends_with(b"/")
 }
 
 impl Line {
-    /// A configuration file says everything itself: an option beside it would be a second truth.
+    /// Refuses options beside a configuration file: every setting has one place, and that is the file.
     fn refuse_options(&self, file: &Path) -> Result<(), Exit> {
         let given = [
             ("--listen", !self.listen.is_empty()),
@@ -142,7 +145,7 @@ impl Line {
         ];
         match given.into_iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(mistake(format!(
-                "{option} beside '{}': say it in the file",
+                "{option} cannot be used with '{}': set it in the file",
                 file.display()
             ))),
             None => Ok(()),
@@ -150,7 +153,7 @@ impl Line {
     }
 }
 
-/// The configuration that a command line stands for: one site with one route.
+/// Builds the configuration that a command line stands for: one site with one route.
 fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
     let log = line.log.unwrap_or(if line.log_file.is_some() {
         LogFormat::Combined
@@ -170,7 +173,7 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
         }),
         Some(folder) if line.live_for_all => {
             return Err(mistake(format!(
-                "--live-for-all beside '{}': it is for the welcome site, which is served without a folder",
+                "--live-for-all cannot be used with '{}': only the welcome site, which has no folder, knows it",
                 folder.display()
             )));
         }
@@ -203,7 +206,7 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
     })
 }
 
-/// A mistake in the line, as the user sees it.
+/// Reports a mistake in the command line.
 fn mistake(what: String) -> Exit {
     Exit {
         text: format!("osier: {what}; see osier --help"),
@@ -211,7 +214,7 @@ fn mistake(what: String) -> Exit {
     }
 }
 
-/// clap writes a paragraph with usage; we keep its first sentence and its guess.
+/// Shortens clap's error, a paragraph with usage, to its first sentence and its suggestion.
 fn explain(error: &clap::Error) -> Exit {
     if !error.use_stderr() {
         return Exit {
@@ -252,7 +255,7 @@ mod tests {
         })
     }
 
-    /// The files of the only route; none for the welcome site.
+    /// The files of the only route. None for the welcome site.
     fn files(config: &Config) -> Option<&Files> {
         match &config.sites[0].routes[0].handler {
             Settings::Files(files) => Some(files),
@@ -356,7 +359,7 @@ mod tests {
             ("check a.toml b.toml", "'b.toml'"),
             ("site.toml -l 80", "--listen"),
             ("site.toml --drain 10", "--drain"),
-            ("check site.toml --spa", "osier: --spa beside 'site.toml'"),
+            ("check site.toml --spa", "osier: --spa cannot be used with 'site.toml'"),
         ] {
             let exit = parsed(line).unwrap_err();
             assert_eq!(exit.status, 2, "{line}");

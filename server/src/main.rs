@@ -1,11 +1,12 @@
-//! The web server called osier: the sites of a configuration file, a folder of files, or a page that says how.
+//! The `osier` web server. It serves the sites of a configuration file, a folder of files, or a built-in welcome site.
 //!
 //! # Layout
 //!
-//! `cli` reads the command line. `config` reads and checks a configuration file, by `reader`. `handler` holds what a route can do. `run` opens what is to be served, serves, reloads and
-//! ends. `site` finds the site, the route and the handler of a request, with each `policy` around the handler. `welcome` is the built-in
-//! site. `log` holds the access log and the operator's lines, `metrics` the counters, `process` what the system hands over and what the
-//! process gives up.
+//! `cli` reads the command line. `config` reads and checks a configuration file with the help of `reader`. `handler`
+//! defines what a route can do. `run` opens everything, serves, reloads and shuts down. `site` finds the site, the route
+//! and the handler of a request. `policy` holds the checks and changes around a handler. `welcome` is the built-in site.
+//! `log` holds the access log and the lines for the operator. `metrics` holds the counters. `process` covers systemd,
+//! the root folder and privileges.
 #![forbid(unsafe_code)]
 
 mod cli;
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(cli::Exit { text, status: 0 }) => {
-            // Nobody may be reading: `osier --help | head -1` is no error.
+            // The reader of the pipe may be gone: `osier --help | head -1` is no error.
             let _ = writeln!(std::io::stdout(), "{text}");
             return ExitCode::SUCCESS;
         }

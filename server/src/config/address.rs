@@ -1,12 +1,12 @@
-//! Addresses as users write them: with a port alone, a colon and a port, or a host and a port.
+//! Addresses as users write them: a port alone, a colon and a port, or a host and a port.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-/// Where the server listens when nobody says: reachable from this machine only.
+/// The address to listen on when none is configured. Only this machine can reach it.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
 
-/// A place to listen on.
+/// An address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address(pub SocketAddr);
 

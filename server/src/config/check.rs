@@ -1,4 +1,4 @@
-//! Mistakes that only show when listeners, sites and routes are looked at together.
+//! Finds mistakes that show only when listeners, sites and routes are compared with each other.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use crate::reader::{At, Source, nearest};
 use super::settings::*;
 use super::top::{ListenAt, SiteAt};
 
-/// No two listeners on one address, none with another's name.
+/// Checks that no two listeners share an address or a name.
 pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<Bind>>) {
     let line = |at: &Range<usize>| line_of(source.text, at.start);
     for (index, one) in listeners.iter().enumerate().filter(|(_, one)| one.sound) {
@@ -44,13 +44,13 @@ pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<
     }
 }
 
-/// Whether the system, or we, would refuse the second. Port 0 is another port each time.
+/// Whether the system, or this server, would refuse the second of two addresses. Port 0 is a different port each time.
 fn collide(a: &Bind, b: &Bind) -> bool {
     let any = |address: &SocketAddr| match address.ip() {
         IpAddr::V4(ip) => ip.is_unspecified(),
         IpAddr::V6(ip) => ip.is_unspecified(),
     };
-    // Whether `a` takes all that `b` would.
+    // Whether a socket on `a` takes every address of `b`.
     let covers = |a: &SocketAddr, b: &SocketAddr| {
         any(a) && (a.is_ipv4() == b.is_ipv4() || (a.is_ipv6() && is_ipv4_taken_with_ipv6()))
     };
@@ -62,15 +62,15 @@ fn collide(a: &Bind, b: &Bind) -> bool {
     }
 }
 
-/// Whether who listens on `[::]` gets clients over IPv4 as well, as it is unless somebody has changed it.
+/// Whether a socket on `[::]` accepts IPv4 clients too. It does unless an administrator has changed the system's default.
 fn is_ipv4_taken_with_ipv6() -> bool {
     std::fs::read("/proc/sys/net/ipv6/bindv6only").map_or(true, |value| value.trim_ascii() != b"1")
 }
 
-/// Finds the listeners of each site, and what is there twice.
+/// Finds the listeners of each site, and hosts and default sites that are there twice.
 pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) -> Vec<Site> {
     let line = |at: &Range<usize>| line_of(source.text, at.start);
-    // Who answers for a host on a listener, with its line.
+    // The line of the site that serves a host on a listener.
     let mut hosts: HashMap<(usize, Host), usize> = HashMap::new();
     let mut defaults: HashMap<usize, usize> = HashMap::new();
     let mut heard = vec![false; listeners.len()];
@@ -146,8 +146,8 @@ fn find(source: &Source<'_>, listeners: &[ListenAt], name: &At<String>) -> Optio
     found
 }
 
-/// The first route that fits answers: one behind another that takes all of its requests is never asked. A rewrite passes on
-/// what it has no rule for, so it hides nothing.
+/// Finds routes that no request can reach: the first matching route answers. A rewrite passes on the requests that none of
+/// its rules match, so it hides no route.
 fn duplicates(source: &Source<'_>, routes: &[super::route::RouteAt]) {
     for (index, one) in routes.iter().enumerate() {
         if !one.sound || matches!(one.route.handler, Handler::Rewrite(_)) {

@@ -1,12 +1,12 @@
-//! The configuration file: what it may say, and the way from its text to a [`Config`] that has been checked.
+//! Turns the text of a configuration file into a checked [`Config`].
 //!
 //! ```text
 //!   text ─▶ toml ─▶ reader.rs: Section, typed access with places ─▶ top, site, route, handler, … ─▶ check ─▶ Config
 //!                        └────────── every mistake of every step ─────────────▶ problem.rs: Report
 //! ```
 //!
-//! Checking a configuration changes nothing and keeps nothing open. Every part is comparable, for a reload finds by `==` what has not changed;
-//! places in the file are no part of that.
+//! Checking a configuration changes nothing and keeps nothing open. Every part implements `==`, because a reload keeps the
+//! parts that have not changed. Places in the file are not compared.
 
 pub mod address;
 mod check;
@@ -27,14 +27,14 @@ pub use self::route::glob;
 pub use self::settings::*;
 pub use crate::reader::problem::Report;
 
-/// The parser's message for a duplicate key. It goes on with the first value.
+/// The parser's message for a duplicate key. The parser continues with the first value.
 const TWICE: &str = "duplicate key";
 
-/// Files larger than this are not read: a configuration is written by hand.
+/// Bytes of the largest file that is read: a configuration is written by hand.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Reads and checks a file, with the variables of the environment. `root` is the root folder of this process if it has taken
-/// another one: the file, and what it names, are called as they were before, and looked for inside.
+/// Reads and checks a file, with the variables of the environment. `root` is the new root folder of this process, if it has
+/// changed it. Paths are still named as they were before, and are opened inside of `root`.
 pub fn load(path: &Path, root: Option<&Path>) -> Result<Config, Report> {
     let name = path.display().to_string();
     let Some(seen) = inside(root, path) else {
@@ -51,7 +51,7 @@ pub fn load(path: &Path, root: Option<&Path>) -> Result<Config, Report> {
     };
     let text = String::from_utf8(bytes).map_err(|error| not_utf8(&name, &error))?;
     let base = path.parent().unwrap_or(Path::new(""));
-    // Found again by a reload, whatever the working directory is then; and whole in messages and in what scripts are told.
+    // An absolute path lets a reload find the file whatever the working directory is. Messages and scripts get whole paths.
     let base = if base.is_absolute() {
         base.to_path_buf()
     } else {
@@ -60,7 +60,7 @@ pub fn load(path: &Path, root: Option<&Path>) -> Result<Config, Report> {
     parse(&name, &text, &base, root)
 }
 
-/// Checks a text; relative paths in it start from `base`.
+/// Checks a text. Relative paths in it start from `base`.
 fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Config, Report> {
     let variable = |name: &str| std::env::var(name).ok();
     let (table, errors) = DeTable::parse_recoverable(text);
@@ -73,14 +73,14 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Con
         })
         .collect();
     if !is_read {
-        // What follows a broken line is guesswork; mistakes found in it would be, too.
+        // The parser guesses after a broken line, so mistakes found there would be guesses too.
         return Err(Report::new(name, text, broken, &problem::passwords(text)));
     }
     let source = reader::Source::new(text, base.to_path_buf(), root, &variable);
     let config = top::read(&source, &table);
     let (mut problems, mut secrets) = source.finish();
     if !broken.is_empty() {
-        // The second value has not been looked at: it may be a secret.
+        // The second value of a duplicate key was not read, so it may be a secret.
         secrets.extend(problem::passwords(text));
         secrets.extend(broken.iter().map(|twice| rest_of_line(text, twice.at.end)));
         problems.append(&mut broken);

@@ -1,4 +1,4 @@
-//! Where a configuration comes from: a file, or a command line that stands for one.
+//! The origin of a configuration: a file, or a command line that stands for one.
 
 use std::path::{Path, PathBuf};
 
@@ -6,16 +6,16 @@ use crate::handler::Settings;
 
 use super::{Config, Report};
 
-/// The source of a configuration, asked at the start and at each reload.
+/// The origin of a configuration, read at the start and at each reload.
 #[derive(Debug, Clone)]
 pub enum Origin {
-    /// A file is read anew each time.
+    /// A file, read again each time.
     File(PathBuf),
-    /// A command line says the same each time: what a reload finds changed is the folder and the logs.
+    /// A command line, which never changes. A reload only finds changes of the folder and of the logs.
     Line(Box<Config>),
 }
 
-/// How the user of an origin spells a setting, for messages.
+/// The names that a user of this origin knows settings by, for messages.
 #[derive(Debug)]
 pub struct Spelling {
     pub address: &'static str,
@@ -39,7 +39,7 @@ impl Origin {
     /// Reads and checks the configuration. `root` is the root folder of this process, if it has changed it.
     ///
     /// # Errors
-    /// Every mistake in the file, and why it cannot be read.
+    /// When the file cannot be read, or has mistakes: the report lists all of them.
     ///
     /// # Blocks the thread
     /// While the file is read.
@@ -65,7 +65,7 @@ impl Origin {
         }
     }
 
-    /// The name of what is served in messages: the file, the folder, or `the welcome site`.
+    /// The name for messages: the file, the folder, or `the welcome site`.
     pub fn name(&self) -> String {
         match self {
             Origin::File(file) => file.display().to_string(),
@@ -76,7 +76,7 @@ impl Origin {
         }
     }
 
-    /// The name, and in parentheses how much a file configures: `site.toml (2 sites, 5 routes, 1 listener)`.
+    /// The name, followed by the size of a file's configuration in parentheses: `site.toml (2 sites, 5 routes, 1 listener)`.
     pub fn describe(&self, config: &Config) -> String {
         match self {
             Origin::File(_) => format!("{} ({})", self.name(), config.summary()),

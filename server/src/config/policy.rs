@@ -1,4 +1,4 @@
-//! The settings that `[[site]]` and `[[site.route]]` have in common.
+//! Reads the settings that `[[site]]` and `[[site.route]]` have in common.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::reader::{At, Section, values};
 use super::settings::*;
 use super::top::FORMATS;
 
-/// The most requests a limit may let through: beyond it there is none to speak of.
+/// The most requests that a rate may allow. A higher rate would limit nothing in practice.
 const MAX_RATE: u64 = 1_000_000;
 
 /// The keys of this module.
@@ -38,7 +38,7 @@ pub fn read(section: &Section<'_>) -> Policies {
     }
 }
 
-/// `log = { file = "access.log" }`, `log = "json"` or `log = false`.
+/// Reads `log = { file = "access.log" }`, `log = "json"` or `log = false`.
 pub fn log(section: &Section<'_>) -> Setting<Log> {
     let Some(value) = section.any("log") else {
         return Setting::Inherited;
@@ -68,7 +68,7 @@ pub fn log(section: &Section<'_>) -> Setting<Log> {
     })
 }
 
-/// A table, or `false`.
+/// Reads a table, or `false`.
 fn switch<T>(section: &Section<'_>, key: &'static str, read: impl FnOnce(Section<'_>) -> Option<T>) -> Setting<T> {
     let Some(value) = section.any(key) else {
         return Setting::Inherited;
@@ -93,7 +93,7 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
         users: Vec::new(),
         password_file: None,
     };
-    // Opened to see whether it can be: one thing at a time, each with its place.
+    // Each user and the file are opened alone, so that each mistake is reported at its own place.
     let note = |settings: &auth::Settings, at: &Range<usize>| match auth::Auth::open(settings, Arc::new(|_| {})) {
         Ok(_) => true,
         Err(troubles) => {
@@ -118,7 +118,7 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
         .map(|table| table.entries())
         .unwrap_or_default();
     for (name, hash) in users {
-        // Or the password itself, where somebody has not read on.
+        // Somebody may have written the password itself instead of its hash.
         source.secret(hash.span.clone());
         let alone = auth::Settings {
             users: vec![(name.value.clone(), hash.value.clone())],
@@ -139,7 +139,7 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
     Some(settings)
 }
 
-/// A text sets a field, a list sets it several times, `false` takes it away.
+/// Reads fields to set. A string sets a field once, a list sets it several times, `false` removes it.
 fn headers(section: Section<'_>) -> Headers {
     let source = section.source();
     let mut headers = Headers::default();
@@ -177,7 +177,7 @@ fn cors(section: Section<'_>) -> Option<cors::Settings> {
     let origins = values(origins);
     let credentials = section.boolean("credentials").unwrap_or(false);
     if credentials && origins.iter().any(|origin| origin == "*") {
-        section.problem("cors: credentials = true needs named origins: browsers refuse \"*\" with it");
+        section.problem("cors: credentials = true needs named origins, because browsers refuse \"*\" with it");
     }
     let cors = cors::Settings {
         origins,

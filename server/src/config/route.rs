@@ -1,4 +1,4 @@
-//! `[[site.route]]`: which requests it takes, and which handler answers them.
+//! Reads `[[site.route]]`: the requests that a route matches, and its handler.
 
 use std::ops::Range;
 
@@ -11,11 +11,11 @@ use crate::reader::{Section, values};
 use super::policy;
 use super::settings::*;
 
-/// A route as it was read, with its place.
+/// A route with its place in the file.
 pub struct RouteAt {
     pub route: Route,
     pub at: Range<usize>,
-    /// Nothing is wrong with it by itself: only then do others have to do with it.
+    /// Whether the route has no mistake of its own. Only such a route is compared with others.
     pub sound: bool,
 }
 
@@ -50,7 +50,7 @@ pub fn read(section: Section<'_>) -> RouteAt {
     RouteAt { route, at, sound }
 }
 
-/// A prefix of whole segments; none for `/`, which every path begins with.
+/// Checks a path prefix of whole segments. None for `/`, which every path begins with.
 fn path(text: &str) -> Result<Option<String>, String> {
     if !text.starts_with('/') {
         return Err(format!("a path begins with '/'; did you mean \"/{text}\"?"));
@@ -75,8 +75,8 @@ fn path(text: &str) -> Result<Option<String>, String> {
     Ok((!path.is_empty()).then(|| path.to_string()))
 }
 
-/// As it is matched: a pattern that begins with `/` against the whole path, any other against its end, from any segment on.
-/// `*` stays inside a segment, `**` does not.
+/// Compiles a pattern. A pattern that begins with `/` is matched against the whole path; any other is matched against the
+/// end of the path, from the start of a segment. `*` stays inside a segment, `**` does not.
 pub fn glob(text: &str) -> Result<globset::Glob, String> {
     if text.is_empty() {
         return Err("it is empty".into());

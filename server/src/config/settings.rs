@@ -1,4 +1,4 @@
-//! The settings of a checked configuration, as plain data that compares.
+//! The settings of a checked configuration, as plain data that can be compared.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,27 +13,27 @@ use crate::policy::client::Client;
 use crate::policy::headers::Headers;
 use crate::policy::{auth, cors, rate};
 
-/// Bytes of a request's body when nobody says.
+/// The default limit of a request body, in bytes.
 pub const BODY_BYTES: u64 = 2 << 20;
 
-/// The default time that in-flight requests get at the end.
+/// The default time that in-flight requests get at shutdown.
 pub const DRAIN: Duration = Duration::from_secs(10);
 
-/// A whole file.
+/// A whole configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// User that the process switches to once it listens.
+    /// User that the process switches to once its listeners are open.
     pub user: Option<String>,
     pub group: Option<String>,
-    /// The folder that becomes the root folder once the process listens.
+    /// Folder that becomes the root folder once the listeners are open.
     pub chroot: Option<PathBuf>,
-    /// Whether the kernel is asked to keep the process within the folders of the file.
+    /// Whether Landlock restricts the process to the paths in the file.
     pub landlock: bool,
-    /// Worker threads; none for one per core.
+    /// Worker threads. None for one per core.
     pub workers: Option<usize>,
-    /// How long running requests may take at the end, and on a listener that is removed.
+    /// Time that in-flight requests get at shutdown, and when their listener is removed.
     pub drain: Duration,
-    /// The access log of sites that name none.
+    /// Access log of sites that name none.
     pub log: Log,
     pub admin: Option<Admin>,
     /// At least one.
@@ -43,7 +43,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// One site for every host, with the defaults of a file that says nothing else.
+    /// A configuration with one site for every host, and defaults for everything else.
     pub fn new(listen: impl IntoIterator<Item = Bind>, site: Site) -> Config {
         let listeners: Vec<_> = listen.into_iter().map(Listener::new).collect();
         Config {
@@ -94,18 +94,18 @@ impl Log {
     };
 }
 
-/// The listener of /health and /metrics.
+/// Listener of /health and /metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admin {
     pub bind: Bind,
 }
 
-/// A place to listen on.
+/// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Bind {
     Tcp(SocketAddr),
     Unix(PathBuf),
-    /// A socket that systemd has opened, by its `FileDescriptorName=`.
+    /// A socket that systemd has opened, named by its `FileDescriptorName=`.
     Systemd(String),
 }
 
@@ -119,23 +119,23 @@ impl fmt::Display for Bind {
     }
 }
 
-/// `[[listen]]`
+/// A `[[listen]]` section.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listener {
-    /// The name that sites use; the address when the listener has no name.
+    /// Name that sites use. It is the address when the section has no `name`.
     pub name: String,
     pub bind: Bind,
-    /// Peers that say in the PROXY protocol whom they speak for; empty when the protocol is not spoken.
+    /// Peers whose PROXY protocol header is believed. Empty when the protocol is off.
     pub proxy_protocol: Vec<Client>,
     pub max_connections: Option<usize>,
-    /// Permissions of a Unix socket.
+    /// Permissions of a Unix socket's file.
     pub mode: Option<u32>,
     pub timeouts: Timeouts,
     pub head: Head,
 }
 
 impl Listener {
-    /// A listener with the server's defaults, called by its address.
+    /// A listener with the default settings, named by its address.
     pub fn new(bind: Bind) -> Listener {
         Listener {
             name: bind.to_string(),
@@ -149,7 +149,7 @@ impl Listener {
     }
 }
 
-/// How long a listener waits for its clients; none for the server's default.
+/// Timeouts of a listener. None for the server's default.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Timeouts {
     pub header: Option<Duration>,
@@ -158,7 +158,7 @@ pub struct Timeouts {
     pub write: Option<Duration>,
 }
 
-/// How large the head of a request may be; none for the server's default.
+/// Limits of a request's head. None for the server's default.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Head {
     pub request_line: Option<u64>,
@@ -166,14 +166,14 @@ pub struct Head {
     pub fields: Option<u64>,
 }
 
-/// `[[site]]`
+/// A `[[site]]` section.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Site {
-    /// Lower case. Empty only if it is the default.
+    /// Host names in lower case. Empty only for the default site.
     pub hosts: Vec<Host>,
-    /// Whether it answers for hosts that no site names.
+    /// Whether the site answers for hosts that no site names.
     pub default: bool,
-    /// Indices into [`Config::listeners`]: all of them when the file names none.
+    /// Indices into [`Config::listeners`]. All of them when the file names none.
     pub listeners: Vec<usize>,
     pub error_pages: Vec<(u16, PathBuf)>,
     pub policies: Policies,
@@ -181,7 +181,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// The default site, with one route for all requests.
+    /// A default site with one route for all requests.
     pub fn new(handler: handler::Settings, policies: Policies) -> Site {
         Site {
             hosts: Vec::new(),
@@ -198,11 +198,11 @@ impl Site {
     }
 }
 
-/// A host name a site answers for.
+/// A host name that a site answers for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
     Exact(String),
-    /// `*.example.org`, without the `*.`: every name below it.
+    /// A wildcard such as `*.example.org`, stored without the `*.`. It matches every name below.
     Below(String),
 }
 
@@ -215,7 +215,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// `[[site.route]]`
+/// A `[[site.route]]` section.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
     pub matches: Match,
@@ -223,7 +223,7 @@ pub struct Route {
     pub policies: Policies,
 }
 
-/// The policies around a handler. A route's own setting replaces its site's; `headers` and `limits` are merged key by key.
+/// The policies around a handler. A route's own setting replaces its site's. Header fields of both are applied.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Policies {
     pub auth: Setting<auth::Settings>,
@@ -237,7 +237,7 @@ pub struct Policies {
     pub log: Setting<Log>,
 }
 
-/// A policy a route can have, lack, or leave to its site.
+/// A policy that is on, off, or inherited from the site.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Setting<T> {
     #[default]
@@ -247,7 +247,7 @@ pub enum Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// The setting of a route, given its site's.
+    /// The effective setting of a route, given its site's setting.
     pub fn or<'a>(&'a self, site: &'a Setting<T>) -> Option<&'a T> {
         match self {
             Setting::On(value) => Some(value),
@@ -262,8 +262,8 @@ impl<T> Setting<T> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Limits {
-    /// Bytes of a request's body.
+    /// Bytes of a request body.
     pub body: Option<u64>,
-    /// Time to the head of the response.
+    /// Time until the handler has made its response.
     pub time: Option<Duration>,
 }

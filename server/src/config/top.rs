@@ -1,4 +1,4 @@
-//! The file as a whole: the keys at its top, `[log]`, `[admin]`, `[[listen]]` and `[[site]]`.
+//! Reads the file as a whole: the keys at its top, `[log]`, `[admin]`, `[[listen]]` and `[[site]]`.
 
 use std::path::PathBuf;
 
@@ -14,34 +14,34 @@ use super::address::{Address, DEFAULT_ADDRESS};
 use super::settings::*;
 use super::{check, policy, route};
 
-/// A listener as it was read, with its place.
+/// A listener with its place in the file.
 pub struct ListenAt {
     pub listener: Listener,
-    /// Place of its address, or of the table.
+    /// Place of the address, or of the table when there is no address.
     pub at: std::ops::Range<usize>,
-    /// It has an address.
+    /// Whether the address is valid. Only such a listener is compared with others.
     pub sound: bool,
 }
 
-/// A site as it was read, with its place.
+/// A site with its place in the file.
 pub struct SiteAt {
     pub site: Site,
     pub at: std::ops::Range<usize>,
     pub hosts: Vec<At<Host>>,
-    /// Listeners by name.
+    /// Listeners, by name.
     pub listen: Vec<At<String>>,
     pub routes: Vec<route::RouteAt>,
 }
 
-/// Reads a whole file. The result is whole only when no problem was noted.
+/// Reads a whole file. The result may be used only when no problem was noted.
 pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
-    // The lifetimes of text, table and source are one here: all are borrowed for this call.
+    // The text, the table and the source share one lifetime here, because all are borrowed for this call.
     let top = Section::new(source, "", table.get_ref(), 0..0);
     let user = top.string("user").map(|user| user.value);
     let group = top.string("group").map(|group| group.value);
     let chroot = match source.is_inside() {
         false => top.folder("chroot"),
-        // The old one is out of sight, and a new one would need a start.
+        // After the change of the root folder the configured folder is out of sight. A different one needs a restart.
         true => top.string("chroot").map(|root| source.named(&root.value)),
     };
     if !source.is_inside()
@@ -139,7 +139,7 @@ fn listen(section: Section<'_>) -> ListenAt {
         read
     });
     let head = section.section("head").map(|head| {
-        // Beyond these the parser's own tables end.
+        // The parser's own tables have 100 fields.
         let read = Head {
             request_line: head.size("request_line"),
             bytes: head.size("bytes"),
@@ -151,7 +151,7 @@ fn listen(section: Section<'_>) -> ListenAt {
     let at = bind.as_ref().map_or(section.span().clone(), |bind| bind.span.clone());
     section.finish();
     let sound = bind.is_some();
-    // A stand-in for an address that was refused: the file is not used then.
+    // A stand-in for an address that was refused. A configuration with a mistake is never used.
     let bind = bind.map_or(Bind::Systemd(String::new()), |bind| bind.value);
     ListenAt {
         listener: Listener {
@@ -168,7 +168,7 @@ fn listen(section: Section<'_>) -> ListenAt {
     }
 }
 
-/// The only site of a file answers for every host unless it says otherwise.
+/// Reads a site. The only site of a file answers for every host unless the file says otherwise.
 fn site(section: Section<'_>, is_only: bool) -> SiteAt {
     let hosts = section.parsed_list("host", host);
     let default_at = section.key("default");
@@ -222,10 +222,10 @@ fn error_pages(section: Section<'_>) -> Vec<(u16, PathBuf)> {
     pages
 }
 
-/// An address to listen on.
+/// Parses an address to listen on.
 fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
     if let Some(path) = text.strip_prefix("unix:") {
-        /// `sun_path` without its NUL.
+        /// Bytes of `sun_path` without its NUL.
         const LONGEST: usize = 107;
         if path.is_empty() {
             return Err("name the socket, \"unix:/run/osier.sock\" for example".into());
@@ -234,8 +234,8 @@ fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
         if named.as_os_str().len() > LONGEST {
             return Err(format!("the path of a Unix socket has at most {LONGEST} bytes"));
         }
-        // Opened before the root folder changes, or in it. One that was opened outside is out of sight, and stays; a new one will be
-        // refused when it is bound.
+        // The socket is opened before the root folder changes, or inside of the new one. A socket that was opened outside stays
+        // open, but its path is out of sight. A new socket outside is refused when it is bound.
         let path = match source.path(path) {
             _ if !source.is_inside() => named.clone(),
             Ok(path) => path,
@@ -308,7 +308,7 @@ fn host(text: &str) -> Result<Host, String> {
     })
 }
 
-/// Formats, and what they are called.
+/// The formats of the access log and their names in the file.
 pub const FORMATS: [(&str, LogFormat); 3] = [
     ("combined", LogFormat::Combined),
     ("json", LogFormat::Json),

@@ -1,4 +1,4 @@
-//! `chat`: rooms over WebSockets.
+//! `chat`: chat rooms over WebSockets.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::reader::{Section, Source, values};
 use super::upstream::{address, socket_of};
 use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
 
-/// The most rooms of a chat.
+/// The highest limit of rooms that a configuration may set.
 const MAX_ROOMS: u64 = 100_000;
-/// The most lines a room remembers.
+/// The most lines that a room may be configured to remember.
 const MAX_HISTORY: u64 = 1000;
 /// The default channel of a chat over Redis.
 const CHANNEL: &str = "osier-chat";
-/// Where Redis listens unless somebody says otherwise.
+/// The default port of Redis.
 const REDIS_PORT: u16 = 6379;
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -30,19 +30,19 @@ pub struct Chat {
     redis: Option<Redis>,
 }
 
-/// A broker that takes a chat's lines to other processes.
+/// A broker that carries a chat's lines to other processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Redis {
     server: Address,
     password: Option<String>,
-    /// Chats that name the same one are one.
+    /// Channel name. Chats with the same channel are one chat.
     channel: String,
 }
 
 impl Configured for Chat {
     const IS_KEPT: bool = true;
 
-    /// `chat = true`, or a table.
+    /// Reads `chat = true`, or a table.
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, _matches: &Match) -> Option<Chat> {
         if let DeValue::Boolean(true) = value.get_ref() {
             return Some(Chat::default());
@@ -111,11 +111,11 @@ fn redis(table: &Section<'_>) -> Option<Redis> {
     let url = table.string("redis")?;
     let written = &table.source().text[url.span.clone()];
     if let Some(end) = written.rfind('@') {
-        // The password is before it; the rest of the line may be shown.
+        // The password stands before the last '@'. The rest of the line may be shown.
         let start = written.find("//").map_or(1, |slashes| slashes + 2);
         table.source().secret(url.span.start + start..url.span.start + end);
     }
-    // Nor is the value told in the message.
+    // Error messages do not show the value either.
     let read = redis_url(table.source(), &url.value);
     let (server, password) = read
         .map_err(|why| table.source().problem(&url.span, format!("'redis': {why}")))
@@ -127,7 +127,7 @@ fn redis(table: &Section<'_>) -> Option<Redis> {
     })
 }
 
-/// `redis://[:PASSWORD@]HOST[:PORT]`, or `redis+unix:///PATH`.
+/// Parses `redis://[:PASSWORD@]HOST[:PORT]`, or `redis+unix:///PATH`.
 fn redis_url(source: &Source<'_>, text: &str) -> Result<(Address, Option<String>), String> {
     const WANTED: &str = "write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH";
     if let Some(path) = text.strip_prefix("redis+unix://") {
@@ -154,7 +154,7 @@ fn redis_url(source: &Source<'_>, text: &str) -> Result<(Address, Option<String>
         }
         Some(_) => return Err(format!("users of Redis are not offered, its password is; {WANTED}")),
     };
-    // Messages go through all databases of a server.
+    // The number of a database is ignored: published messages reach every database of a server.
     let (place, database) = place.split_once('/').unwrap_or((place, ""));
     if !database.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("what follows the port is the number of a database; {WANTED}"));

@@ -1,4 +1,4 @@
-//! `fastcgi`: scripts that an application runs.
+//! `fastcgi`: scripts that an application such as PHP-FPM runs.
 
 use std::path::{Path, PathBuf};
 
@@ -18,12 +18,12 @@ use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
 pub struct Fastcgi {
     servers: Vec<Address>,
     root: PathBuf,
-    /// Files that are no scripts are served, too.
+    /// Whether files that are not scripts are served too.
     files: bool,
     options: Options,
 }
 
-/// An application.
+/// An open `fastcgi` handler.
 struct Gateway(FastCgi);
 
 impl Configured for Fastcgi {
@@ -68,7 +68,7 @@ impl Configured for Fastcgi {
                 .string("application_root")
                 .map(|path| path.value.into())
                 .or_else(|| {
-                    // The application has not moved with this process.
+                    // The application has not changed its root folder, so it gets the path as seen from outside.
                     let root = root.as_deref().filter(|_| table.source().is_inside());
                     root.map(|root| table.source().shown(root).into())
                 }),
@@ -107,7 +107,7 @@ impl Configured for Fastcgi {
     }
 
     fn before_chroot(&mut self) {
-        // The application stays outside.
+        // The application stays outside of the new root folder.
         self.options.application_root.get_or_insert_with(|| self.root.clone());
     }
 
@@ -121,7 +121,7 @@ impl Configured for Fastcgi {
         if !self.files {
             return Ok(Opened::answers(Gateway(handler)));
         }
-        // The handler looks for scripts first, so a script never comes here and is never sent as it is.
+        // The handler looks for scripts first. So no script reaches the file handler, which would send its source.
         let options = files::Options {
             index: Vec::new(),
             cache: means.cache,

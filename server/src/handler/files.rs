@@ -1,4 +1,4 @@
-//! `files`: a folder.
+//! `files`: a folder of static files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form,
 #[derive(Debug, Clone, PartialEq)]
 pub struct Files {
     pub root: PathBuf,
-    /// The cache and the compression are those of the server and of the route.
+    /// Options of the handler. `open` fills in the server's cache limits and the route's compression.
     pub options: Options,
 }
 
 impl Files {
-    /// A folder with the defaults of `files = "root"`.
+    /// A folder with the default options.
     pub fn new(root: PathBuf) -> Files {
         Files {
             root,

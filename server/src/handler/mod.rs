@@ -1,5 +1,5 @@
-//! The handlers of routes. A file for each handler: its settings, how a configuration spells them, what it opens, how it
-//! answers.
+//! The handlers of routes. Each handler has one file with its settings, their keys in a configuration, and how they are opened
+//! and answer requests.
 //!
 //! ```text
 //!   [[site.route]] ─▶ Settings::read ─▶ Settings, compared by a reload ─▶ Settings::open ─▶ Handler ─▶ answer
@@ -35,31 +35,31 @@ pub use self::files::Files;
 pub use self::respond::read_file;
 pub use self::welcome::Welcome;
 
-/// Settings of one kind of handler.
+/// The settings of one kind of handler.
 pub trait Configured: Sized {
-    /// Whether a reload keeps the open handler while its settings stay. A handler that holds caches, connections or rooms is kept; one
-    /// that is cheap, or reads a file when it is opened, is opened anew.
+    /// Whether a reload keeps the open handler while its settings are equal. True for a handler with caches, connections or rooms. False
+    /// for one that is cheap to open, or that reads a file when it is opened.
     const IS_KEPT: bool;
     /// Whether the handler compresses responses by itself.
     const COMPRESSES: bool = false;
 
-    /// Reads the value of the handler's key. `None` after a mistake, which has been noted.
+    /// Reads the value of the handler's key. None after a mistake, which has been noted.
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Self>;
 
-    /// Every path that the handler touches once the server runs.
+    /// Every path that the open handler uses.
     fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
         Vec::new()
     }
 
-    /// The folder whose replacement by another folder of that name changes the handler.
+    /// The folder that is part of the handler's identity: another folder with the same name makes it a new handler.
     fn folder(&self) -> Option<&Path> {
         None
     }
 
-    /// Keeps what the root folder's change must not touch: a backend stays outside.
+    /// Adjusts settings before the root folder changes. A backend stays outside and keeps its paths.
     fn before_chroot(&mut self) {}
 
-    /// Whether request bodies may have to be kept in temporary files.
+    /// Whether request bodies may have to be stored in temporary files.
     fn spools(&self) -> bool {
         false
     }
@@ -71,34 +71,34 @@ pub trait Configured: Sized {
     fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String>;
 }
 
-/// A handler that is open.
+/// An open handler.
 pub trait Handler: Send + Sync {
-    /// Answers a request. `path` is the request's path as routes see it.
+    /// Answers a request. `path` is the request's path as routes compare it.
     ///
     /// # Suspends
     /// As the kind of handler does.
     fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response;
 
-    /// Starts what a configuration that is not used must not have started. On a fiber; may be called again.
+    /// Starts background work. Called on a fiber once the configuration is sure to be used, perhaps several times.
     fn start(&self) {}
 
-    /// Ends the responses that have no end by themselves.
+    /// Ends responses that never end by themselves.
     fn stop(&self) {}
 
-    /// Whether [`record`](Handler::record) does something.
+    /// Whether [`record`](Handler::record) does anything.
     fn records(&self) -> bool {
         false
     }
 
-    /// Counts an answered request of any route.
+    /// Counts a served request of any route.
     fn record(&self, _served: &Served<'_>) {}
 }
 
-/// An open handler, or the rules of a rewrite.
+/// An opened route: a handler, or the rules of a rewrite.
 #[derive(Clone)]
 pub enum Opened {
     Answers(Arc<dyn Handler>),
-    /// May have no answer; then the next route is asked.
+    /// Rules. If they make no response, the routes that follow are tried.
     Rewrites(Arc<Rewrite>),
 }
 
@@ -110,13 +110,13 @@ pub struct Route<'a> {
     pub compress: Option<&'a compress::Options>,
 }
 
-/// The means of the server that handlers share.
+/// Resources of the server that handlers share.
 #[derive(Clone)]
 pub struct Means {
-    /// The limits of the cache of each route with files.
+    /// Limits of the cache of each route with files.
     pub cache: CacheLimits,
     pub workers: usize,
-    /// The connections of all listeners.
+    /// Connections of all listeners.
     pub connections: Arc<Mutex<Vec<Connections>>>,
     pub say: Say,
 }
@@ -129,20 +129,20 @@ pub enum Touch {
     Connect,
 }
 
-/// Which requests a route takes: those that match every condition that is given.
+/// The conditions of a route. A request must meet all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Match {
-    /// Begins with `/` and does not end with one. `None` for `/` itself.
+    /// Path prefix. It begins with `/` and does not end with one. None for `/` itself.
     pub path: Option<String>,
     pub globs: Vec<String>,
-    /// Sorted. Empty for all.
+    /// Methods, sorted. Empty for all methods.
     pub methods: Vec<String>,
 }
 
 /// Declares [`Settings`]: the key of each handler in a route, its variant and the type of its settings.
 macro_rules! handlers {
     ($($key:literal => $kind:ident($settings:ty),)*) => {
-        /// The settings of some handler.
+        /// The settings of one handler of any kind.
         #[derive(Debug, Clone, PartialEq)]
         pub enum Settings {
             $($kind($settings),)*
@@ -226,7 +226,7 @@ handlers! {
 }
 
 impl Settings {
-    /// Reads the handler of a route. After a mistake, which has been noted, some handler comes back: the configuration is not used then.
+    /// Reads the handler of a route. After a mistake, which has been noted, it returns a stand-in: the configuration is not used then.
     pub fn read(section: &Section<'_>, matches: &Match) -> Settings {
         let nothing = Settings::Respond(respond::Respond::status(404));
         let given: Vec<(&str, Range<usize>)> = Settings::KEYS
@@ -250,7 +250,7 @@ impl Settings {
 }
 
 impl Opened {
-    /// A handler that answers.
+    /// Wraps an open handler.
     fn answers(handler: impl Handler + 'static) -> Opened {
         Opened::Answers(Arc::new(handler))
     }
@@ -263,7 +263,7 @@ impl Opened {
     }
 }
 
-/// The table of a handler, or the one value that stands for it: `files = "www"` is `files = { root = "www" }`.
+/// A handler's table, or the single value that stands for it: `files = "www"` means `files = { root = "www" }`.
 enum Form<'s> {
     Table(Section<'s>),
     Short(At<String>),
@@ -278,7 +278,7 @@ fn form<'s>(section: &Section<'s>, key: &str, value: &'s Spanned<DeValue<'s>>, s
     }
 }
 
-/// `strip = true` cuts the route's own path from the front, `strip = "/x"` another.
+/// Reads `strip`: true cuts the route's own path from the front, a string cuts that path.
 fn strip(table: &Section<'_>, matches: &Match) -> Option<String> {
     let value = table.any("strip")?;
     match value.get_ref() {
@@ -306,7 +306,7 @@ fn strip(table: &Section<'_>, matches: &Match) -> Option<String> {
     }
 }
 
-/// `example.org:80` without the port; an IPv6 address keeps its brackets.
+/// Cuts the port from `example.org:80`. An IPv6 address keeps its brackets.
 pub fn without_port(host: &str) -> &str {
     if host.starts_with('[') {
         return host.find(']').map_or(host, |end| &host[..=end]);

@@ -1,4 +1,4 @@
-//! `proxy`: other HTTP servers.
+//! `proxy`: a reverse proxy to HTTP backends.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct Proxy {
     servers: Vec<Address>,
     options: Options,
     health: Option<Check>,
-    /// Clients whose X-Forwarded-* fields are believed.
+    /// Clients whose `X-Forwarded-*` fields are believed.
     trust: Vec<IpNet>,
     /// None for the default of the upstream, as in the fields below.
     connect: Option<Duration>,
@@ -32,7 +32,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy to these backends, with every default.
+    /// A proxy to these backends, with default settings.
     fn new(servers: Vec<Address>) -> Proxy {
         Proxy {
             servers,
@@ -51,7 +51,7 @@ impl Proxy {
         let mut upstream = Upstream::builder(names.join(", "))
             .backends(self.servers.iter().cloned())
             .on_log(move |line| say(line));
-        // A server that is the only one is never left alone: nobody else could answer.
+        // A single backend is never taken out of service: no other could answer.
         if self.servers.len() == 1 {
             upstream = upstream.failures(u32::MAX);
         }

@@ -1,4 +1,4 @@
-//! `redirect`: an address for the client, made from the request.
+//! `redirect`: sends the client to another address, made from the request.
 
 use osier_web::http::StatusCode;
 use osier_web::{Request, Response};
@@ -10,7 +10,7 @@ use crate::reader::Section;
 
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, form, without_port};
 
-/// The characters that cannot stand in a path as they are. The text of a path has escapes already.
+/// Bytes of a path that are percent-encoded. A `%` is not among them, because the text of a path may still hold escapes.
 const PATH: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -23,12 +23,12 @@ const PATH: &AsciiSet = &CONTROLS
     .add(b'{')
     .add(b'}');
 
-/// The status that stands for a redirect without one.
+/// Status of a redirect that names none.
 const DEFAULT_STATUS: u16 = 308;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Redirect {
-    /// A target with `{host}`, `{path}`, `{rest}` and `{query}`.
+    /// Target, with the placeholders `{host}`, `{path}`, `{rest}` and `{query}`.
     to: String,
     status: u16,
 }
@@ -36,9 +36,9 @@ pub struct Redirect {
 struct Ready {
     status: StatusCode,
     parts: Vec<Part>,
-    /// The path of the route.
+    /// Path of the route.
     prefix: String,
-    /// The target names no host of its own.
+    /// Whether the target names no host of its own.
     stays_here: bool,
 }
 
@@ -71,7 +71,7 @@ impl Configured for Redirect {
     fn open(&self, route: &Route<'_>, _means: &Means) -> Result<Opened, String> {
         let mut parts = Vec::new();
         let mut rest = self.to.as_str();
-        // The checker has seen that every brace is one of these.
+        // The configuration was checked: every brace belongs to a placeholder.
         while let Some((before, (name, after))) = rest
             .split_once('{')
             .and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
@@ -119,10 +119,10 @@ impl Handler for Ready {
     }
 }
 
-/// The names that may stand in braces in the target of a redirect.
+/// The placeholders in the target of a redirect.
 const PLACEHOLDERS: [&str; 4] = ["host", "path", "rest", "query"];
 
-/// A status that browsers follow.
+/// Reads a status that browsers follow.
 pub(super) fn redirect_status(table: &Section<'_>, key: &'static str) -> Option<u16> {
     let at = table.any(key)?.span();
     let status = table.integer(key, 0..=u64::MAX)?;
@@ -164,13 +164,13 @@ fn target(text: &str) -> Result<String, String> {
     Ok(text.into())
 }
 
-/// Leaves one slash in front: a browser reads "//host" and "/\host" as the address of another server.
+/// Reduces leading slashes to one. A browser reads "//host" and "/\host" as the address of another server.
 fn keep_here(to: &mut String) {
     let slashes = to.len() - to.trim_start_matches(['/', '\\']).len();
     to.replace_range(..slashes, "/");
 }
 
-/// Encodes what routes see, whose escapes stay. It has one slash in front, never two, so nobody reads it as another host.
+/// Appends the text of a path. Its escapes stay. The text never begins with two slashes, so no browser reads it as a host.
 fn push_path(to: &mut String, path: &[u8]) {
     to.extend(percent_encode(path, PATH));
 }

@@ -1,4 +1,4 @@
-//! `respond`: a status and a body, which may hold fields of the request.
+//! `respond`: a status and a body, in which a template may insert fields of the request.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form}
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// The largest file that is kept in memory.
+/// Bytes of the largest file that is kept in memory.
 const MAX_FILE: u64 = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -47,7 +47,7 @@ enum Text {
 }
 
 impl Respond {
-    /// The status in words.
+    /// A response whose body is the status in words.
     pub fn status(status: u16) -> Respond {
         Respond {
             status,
@@ -60,7 +60,7 @@ impl Respond {
 impl Configured for Respond {
     const IS_KEPT: bool = false;
 
-    /// `respond = "text"`, `respond = 404` or a table.
+    /// Reads `respond = "text"`, `respond = 404` or a table.
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, _matches: &Match) -> Option<Respond> {
         if let DeValue::Integer(_) = value.get_ref() {
             let status = section.integer("respond", 200..=599)? as u16;
@@ -82,7 +82,7 @@ impl Configured for Respond {
         if let (Some(_), Some(at)) = (&body, table.key("file")) {
             table
                 .source()
-                .problem(&at, "'file' beside 'body': an answer has one body");
+                .problem(&at, "'file' beside 'body': a response has one body");
         }
         if let Some(path) = &file
             && path.metadata().is_ok_and(|file| file.len() > MAX_FILE)
@@ -142,7 +142,7 @@ impl Handler for Ready {
     fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response {
         let response = match &self.body {
             Text::Fixed(body) => Response::new(self.status).body(osier_web::Body::shared(Arc::clone(body))),
-            // What a client has sent must not be taken for another type than that it was escaped for.
+            // The body is escaped for one content type, so the browser must not guess another.
             Text::Filled(template, escape) => Response::new(self.status)
                 .header("x-content-type-options", "nosniff")
                 .body(template.fill(request, path, *escape)),
@@ -151,7 +151,7 @@ impl Handler for Ready {
     }
 }
 
-/// A small file with its media type.
+/// Reads a small file and finds its media type.
 pub fn read_file(path: &Path) -> Result<(Vec<u8>, Cow<'static, str>), String> {
     let body = std::fs::read(path).map_err(|error| format!("cannot read '{}': {error}", path.display()))?;
     let mime = mime_guess::from_path(path).first_or_octet_stream();

@@ -1,4 +1,4 @@
-//! `rewrite`: rules with their conditions. `crate::policy::rewrite` says what a rule means and compiles each one for its mistakes.
+//! `rewrite`: rules with conditions. `crate::policy::rewrite` defines what they mean; compiling a rule there finds its mistakes.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::{Configured, Match, Means, Opened, Route};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rewrite {
-    /// Tried in order.
+    /// Rules, tried in order.
     rules: Vec<Rule>,
 }
 
 impl Configured for Rewrite {
     const IS_KEPT: bool = false;
 
-    /// `rewrite = { pattern = …, to = … }`, or a list of such rules.
+    /// Reads `rewrite = { pattern = …, to = … }`, or a list of such rules.
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, _matches: &Match) -> Option<Rewrite> {
         let tables: Vec<Section<'s>> = match value.get_ref() {
             DeValue::Array(_) => section.sections("rewrite"),
@@ -65,7 +65,7 @@ fn rule(table: Section<'_>) -> Option<Rule> {
         query: query.unwrap_or_default(),
         conditions,
     };
-    // What is wrong by itself has been said more exactly.
+    // A value that is wrong by itself was reported already, with its own place.
     if source.count() == before
         && let Err(troubles) = rewrite::Rewrite::compile(std::slice::from_ref(&rule))
     {
@@ -107,7 +107,7 @@ fn condition(table: Section<'_>) -> Option<Condition> {
 fn regex(text: &str) -> Result<String, String> {
     match regex::Regex::new(text) {
         Ok(_) => Ok(text.to_string()),
-        // The last line says what is wrong; those before it draw the place, which a single line cannot.
+        // Only the last line names the mistake. The lines before it draw its place over several lines.
         Err(error) => {
             let text = error.to_string();
             Err(text

@@ -1,4 +1,4 @@
-//! The body of a `respond` route: a text with fields of the request in it.
+//! The body of a `respond` route: a text in which names stand for fields of the request.
 //!
 //! | name | becomes |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `$client` | the address of the client, `unix` where it has none |
 //! | `$header_NAME` | the first field of that name; `_` stands for `-` |
 //!
-//! A client's value is written for the content type: HTML and JSON take it as text, never as markup. A field that was not sent is empty.
+//! A value from the client is escaped for the content type: HTML and JSON take it as text, never as markup. A missing field is empty.
 
 use osier_web::Request;
 
@@ -16,10 +16,10 @@ use crate::reader::nearest;
 
 use super::without_port;
 
-/// The names without a field name behind them.
+/// The fixed names. `header_NAME` is the only other form.
 const NAMES: [&str; 5] = ["method", "host", "path", "query", "client"];
 
-/// A parsed text.
+/// A parsed body.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template(Vec<Part<Field>>);
 
@@ -34,30 +34,30 @@ enum Field {
     Header(String),
 }
 
-/// How a value is written into a body.
+/// How a value is escaped in a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Escape {
     Html,
     Json,
-    /// As it was sent.
+    /// No escaping.
     Not,
 }
 
 impl Template {
-    /// Takes a text apart.
+    /// Parses a body.
     ///
     /// # Errors
-    /// A name that no request has, and a lone `$`.
+    /// An unknown name, or a lone `$`.
     pub fn parse(text: &str) -> Result<Template, String> {
         template::parse(text, Field::parse).map(Template)
     }
 
-    /// A text in which a `$` means itself.
+    /// A body in which `$` has no meaning.
     pub fn literal(text: String) -> Template {
         Template(vec![Part::Text(text)])
     }
 
-    /// The text itself, if it has no fields in it.
+    /// The text, if it has no names in it.
     pub fn fixed(&self) -> Option<&str> {
         match self.0.as_slice() {
             [] => Some(""),
@@ -121,7 +121,7 @@ impl Field {
 }
 
 impl Escape {
-    /// How values are written into a body of this media type.
+    /// The escaping for a media type.
     pub fn of(content_type: &str) -> Escape {
         let essence = content_type
             .split(';')

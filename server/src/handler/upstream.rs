@@ -1,4 +1,4 @@
-//! How a route names backends, and what it may say of each group of them.
+//! Reads the settings that `proxy` and `fastcgi` have in common: backend addresses, timeouts, limits and health checks.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -11,16 +11,16 @@ use crate::reader::{Section, Source};
 
 use super::Touch;
 
-/// The most connections or requests of one backend that can be named.
+/// The highest limit of connections or requests to one backend that a configuration may set.
 const MAX_KEPT: u64 = 100_000;
 
-/// `timeouts`. None for the handler's own default.
+/// The table `timeouts`. None for the handler's own default.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Timeouts {
     pub connect: Option<Duration>,
-    /// Time to the head of the response.
+    /// Time until the head of the response.
     pub first_byte: Option<Duration>,
-    /// Time between bytes of the response.
+    /// Time between two pieces of the response.
     pub between: Option<Duration>,
 }
 
@@ -38,7 +38,7 @@ pub fn addresses(table: &Section<'_>, key: &'static str) -> Vec<Address> {
     list.into_iter().map(|at| at.value).collect()
 }
 
-/// `host:port`, or `unix:` and a socket that is there.
+/// Parses `host:port`, or `unix:` and the path of an existing socket.
 pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         use std::os::unix::fs::FileTypeExt;
@@ -65,7 +65,7 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     if host.is_empty() || !host.bytes().all(fine) || (host.contains(':') && !host.starts_with('[')) {
         return Err(wanted.into());
     }
-    // Nobody's name: it would be looked up in vain for each request.
+    // Such a name exists nowhere. Looking it up would fail for each request.
     let is_number = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let ip = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if (is_number && host.parse::<Ipv4Addr>().is_err()) || ip.is_some_and(|ip| ip.parse::<Ipv6Addr>().is_err()) {
@@ -77,7 +77,7 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     }
 }
 
-/// The socket of a backend that listens on one.
+/// The path of a backend's Unix socket.
 pub fn socket_of(server: &mut Address) -> Option<(Touch, &mut PathBuf)> {
     match server {
         Address::Unix(path) => Some((Touch::Connect, path)),
@@ -85,12 +85,12 @@ pub fn socket_of(server: &mut Address) -> Option<(Touch, &mut PathBuf)> {
     }
 }
 
-/// `keep`: idle connections kept to each backend.
+/// Reads `keep`: how many idle connections to keep open to each backend.
 pub fn keep(table: &Section<'_>) -> Option<usize> {
     table.integer("keep", 0..=MAX_KEPT).map(|count| count as usize)
 }
 
-/// `max_requests` at one backend at once.
+/// Reads `max_requests`: how many requests one backend may have at once.
 pub fn max_requests(table: &Section<'_>) -> Option<usize> {
     table.integer("max_requests", 1..=MAX_KEPT).map(|count| count as usize)
 }
@@ -108,7 +108,7 @@ pub fn timeouts(table: &Section<'_>) -> Timeouts {
     timeouts
 }
 
-/// `health`: how each backend is asked whether it is well. Only an HTTP backend has a `path`.
+/// Reads `health`: how to check each backend. Only an HTTP backend has a `path`.
 pub fn health(table: &Section<'_>, http: bool) -> Option<Check> {
     let table = table.section("health")?;
     let path = http.then(|| {

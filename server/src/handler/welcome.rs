@@ -13,14 +13,14 @@ use super::{Configured, Handler, Match, Means, Opened, Route};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Welcome {
-    /// Live data is shown to other machines, too.
+    /// Whether other machines see live data too.
     pub live_for_all: bool,
 }
 
 impl Configured for Welcome {
     const IS_KEPT: bool = true;
 
-    /// `welcome = true`, or a table.
+    /// Reads `welcome = true`, or a table.
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Welcome> {
         if (&matches.path, &matches.globs[..]) != (&None, &[]) {
             section.source().problem(

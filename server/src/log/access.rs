@@ -1,15 +1,15 @@
 //! The access log: one line per request, in Apache's combined format or as JSON, to standard error or a file.
 //!
-//! Workers format a line and append it to one buffer under a short lock; a thread of its own writes the buffer out four
-//! times a second, and at once when it has grown. So a slow disk or terminal never stops a worker: a buffer that is
-//! full drops lines, and the number of lines dropped is written once there is room. [`AccessLog::finish`], or dropping
-//! it, writes what is left.
+//! Workers format a line and append it to one buffer under a short lock. A separate thread writes the buffer four times a
+//! second, and at once when 64 KiB are waiting. So a slow disk or terminal never stops a worker: a full buffer drops lines,
+//! and the number of dropped lines is reported once there is room. [`AccessLog::finish`], or dropping the log, writes the
+//! remaining lines.
 //!
-//! Lock order: there is one lock, never held while anything is written or formatted.
+//! Lock order: there is one lock. Nothing is written or formatted while it is held.
 //!
-//! Every byte of a client is escaped: a combined line holds no control character and no bare quote, a JSON line is
-//! always well-formed UTF-8. A file is opened for appending and each write ends with a whole line, so that it may be
-//! rotated by copy and truncate, or by renaming it and asking for [`AccessLog::reopen`].
+//! Every byte from a client is escaped. A combined line holds no control character and no bare quote; a JSON line is always
+//! well-formed UTF-8. A file is opened for appending and each write ends with a whole line. So the file may be rotated by
+//! copy and truncate, or by renaming it and calling [`AccessLog::reopen`].
 
 use std::fmt;
 use std::fs::File;
@@ -38,49 +38,49 @@ pub enum LogFormat {
     Off,
 }
 
-/// Bytes that wait for the writer before lines are dropped.
+/// Bytes that may wait for the writer thread. Lines beyond them are dropped.
 const FULL: usize = 4 * 1024 * 1024;
-/// Bytes that wake the writer early.
+/// Bytes that wake the writer thread early.
 const EAGER: usize = 64 * 1024;
-/// How long a line may wait for company.
+/// The longest time that a line waits for others before it is written.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// One request, as it is known when its response has been sent. Absent fields are empty.
+/// One request, recorded after its response was sent. Absent fields are empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
-    /// The client; `unix` where it has no address.
+    /// Address of the client. None, written `unix`, for a client without an address.
     pub client: Option<IpAddr>,
     /// Seconds since 1970.
     pub time: i64,
-    /// As sent; empty when the request could not be understood.
+    /// Method as the client sent it. Empty when the request could not be parsed.
     pub method: &'a [u8],
-    /// As sent, with its query.
+    /// Request target as the client sent it, with its query.
     pub target: &'a [u8],
-    /// `HTTP/1.1`.
+    /// Protocol version, `HTTP/1.1` for example.
     pub version: &'a str,
     /// Status of the response.
     pub status: u16,
-    /// Bytes of the response's body.
+    /// Bytes of the response body.
     pub bytes: u64,
-    /// Host.
+    /// `Host` field.
     pub host: &'a [u8],
-    /// Referer, spelled as its field is.
+    /// `Referer` field, which HTTP spells this way.
     pub referer: &'a [u8],
-    /// User-Agent.
+    /// `User-Agent` field.
     pub user_agent: &'a [u8],
-    /// Time from the first byte of the request to the last byte of the response, where it was measured.
+    /// Time from the parsed head of the request to the last byte of the response, if it was measured.
     pub took: Option<Duration>,
-    /// The request's number, if anybody has asked for it: what else it left in logs bears it. In JSON only.
+    /// The request id, if somebody has asked for it. Other log lines about the request bear the same id. JSON only.
     pub id: Option<osier_web::RequestId>,
 }
 
-/// A log that is open. Shared by the workers.
+/// An open access log, shared by the workers.
 #[derive(Debug)]
 pub struct AccessLog {
     json: bool,
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    /// The file that a reload opens anew. None for another sink.
+    /// The file that [`AccessLog::reopen`] opens again. None for another sink.
     path: Option<PathBuf>,
 }
 
@@ -95,7 +95,7 @@ struct Pending {
     lines: Vec<u8>,
     dropped: u64,
     closing: bool,
-    /// Where these lines and all later ones go, once it has been opened anew.
+    /// The output for these lines and all later ones, set by [`AccessLog::reopen`].
     reopened: Option<Box<dyn Write + Send>>,
 }
 
@@ -112,7 +112,7 @@ impl AccessLog {
     /// Starts the writer thread on `out`. `None` for [`LogFormat::Off`].
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// When the thread cannot be started.
     pub fn start(format: LogFormat, out: Box<dyn Write + Send>) -> io::Result<Option<AccessLog>> {
         let json = match format {
             LogFormat::Off => return Ok(None),
@@ -132,10 +132,10 @@ impl AccessLog {
         }))
     }
 
-    /// As [`AccessLog::start`], appending to the file at `path`, which is made if need be.
+    /// Does the same as [`AccessLog::start`], but appends to the file at `path` and creates it if need be.
     ///
     /// # Errors
-    /// When the file cannot be opened, or no thread started.
+    /// When the file cannot be opened or the thread cannot be started.
     pub fn start_file(format: LogFormat, path: &Path) -> io::Result<Option<AccessLog>> {
         let mut log = AccessLog::start(format, Box::new(append(path)?))?;
         if let Some(log) = &mut log {
@@ -144,14 +144,14 @@ impl AccessLog {
         Ok(log)
     }
 
-    /// Opens the file anew, after somebody has renamed or removed it: what is not yet written, and all that follows, goes
-    /// to the new one. Does nothing for a log that is no file.
+    /// Opens the file again after somebody has renamed or removed it. Lines that are not written yet, and all later ones, go
+    /// to the new file. Does nothing for a log that is not a file.
     ///
     /// # Blocks the thread
-    /// while the file is opened.
+    /// While the file is opened.
     ///
     /// # Errors
-    /// When it cannot be opened; the log goes on where it was.
+    /// When the file cannot be opened. The log then continues in the old file.
     pub fn reopen(&self) -> io::Result<()> {
         if let Some(path) = &self.path {
             let file = append(path)?;
@@ -184,7 +184,7 @@ impl AccessLog {
         }
     }
 
-    /// Adds the line of a request that has been answered just now.
+    /// Adds the line of a request whose response has just been sent.
     pub fn record_served(&self, served: &Served<'_>) {
         let field = |name: &str| served.header(name).unwrap_or_default();
         self.record(&Entry {
@@ -205,10 +205,10 @@ impl AccessLog {
         });
     }
 
-    /// Writes what is left and ends the writer; what is recorded later is lost.
+    /// Writes the remaining lines and ends the writer thread. Lines recorded later are lost.
     ///
     /// # Blocks the thread
-    /// until all is written.
+    /// Until every line is written.
     pub fn finish(&self) {
         self.shared.lock().closing = true;
         self.shared.wake.notify_one();
@@ -225,7 +225,7 @@ impl Drop for AccessLog {
     }
 }
 
-/// Never waits: a pipe that nobody reads is an error.
+/// Opens a file for appending without waiting: a pipe that nobody reads is an error.
 fn append(path: &Path) -> io::Result<File> {
     let nonblocking = OFlags::NONBLOCK.bits() as i32;
     let opened = File::options()
@@ -237,7 +237,7 @@ fn append(path: &Path) -> io::Result<File> {
         Some(Errno::NXIO) => io::Error::new(error.kind(), "it is a pipe that nobody reads; start its reader first"),
         _ => error,
     })?;
-    // The writer thread may wait.
+    // From here on only the writer thread waits.
     let flags = fcntl_getfl(&file)?;
     fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
     Ok(file)
@@ -245,13 +245,13 @@ fn append(path: &Path) -> io::Result<File> {
 
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
-        // Nothing below leaves the buffer in a bad state: a panic elsewhere is no reason to stop logging.
+        // No code that holds the lock leaves the buffer in a bad state, so a panic elsewhere does not stop logging.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The writer thread. Errors of the output are reported once, and how many lines they have cost when it can be written again;
-/// later lines are tried all the same, since a full disk may be emptied.
+/// Runs the writer thread. An output error is reported once. When a write succeeds again, the number of lost lines is
+/// reported. Later lines are tried all the same, since a full disk may be emptied.
 fn write_out(shared: &Shared, mut out: Box<dyn Write + Send>) {
     let mut lines = Vec::new();
     let (mut reported, mut torn, mut lost) = (false, false, 0);
@@ -294,7 +294,7 @@ fn write_out(shared: &Shared, mut out: Box<dyn Write + Send>) {
     }
 }
 
-/// As lists of clients in a configuration name it.
+/// A client, spelled as lists of clients in a configuration spell it.
 struct Client(Option<IpAddr>);
 
 impl fmt::Display for Client {
@@ -306,8 +306,8 @@ impl fmt::Display for Client {
     }
 }
 
-/// The error tells how many lines were not written, or not to their end. `torn` is whether one was begun: then the next begins
-/// on a line of its own.
+/// Writes `lines`. The error holds how many lines were not written completely. `torn` says whether the output ends within
+/// a line; the next write then begins with a line feed.
 fn write_lines(out: &mut dyn Write, lines: &[u8], torn: &mut bool) -> Result<(), (u64, io::Error)> {
     let mut rest = lines;
     let missing = |rest: &[u8]| rest.iter().filter(|&&byte| byte == b'\n').count() as u64;
@@ -328,7 +328,7 @@ fn write_lines(out: &mut dyn Write, lines: &[u8], torn: &mut bool) -> Result<(),
     out.flush().map_err(|error| (0, error))
 }
 
-/// `client - - [day/Mon/year:h:m:s +0000] "request line" status bytes "referer" "user agent"`
+/// Formats `client - - [day/Mon/year:h:m:s +0000] "request line" status bytes "referer" "user agent"`.
 fn combined(line: &mut Vec<u8>, entry: &Entry<'_>) {
     let Utc {
         year,
@@ -406,12 +406,12 @@ fn json(line: &mut Vec<u8>, entry: &Entry<'_>) {
     line.push(b'}');
 }
 
-/// Writes into a vector, which cannot fail.
+/// Formats into a vector, which cannot fail.
 fn put(line: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = line.write_fmt(text);
 }
 
-/// As Apache does: `\"`, `\\` and `\xhh`, the latter for all that is not printable ASCII.
+/// Escapes as Apache does: `\"`, `\\`, and `\xhh` for every byte that is not printable ASCII.
 fn escape_combined(line: &mut Vec<u8>, bytes: &[u8]) {
     for &byte in bytes {
         match byte {
@@ -422,7 +422,7 @@ fn escape_combined(line: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// A JSON string's inside. What is not UTF-8 becomes U+FFFD: JSON cannot say it otherwise.
+/// Escapes the inside of a JSON string. Bytes that are not UTF-8 become U+FFFD, because JSON cannot represent them.
 fn escape_json(line: &mut Vec<u8>, bytes: &[u8]) {
     for char in String::from_utf8_lossy(bytes).chars() {
         match char {
@@ -557,12 +557,12 @@ mod tests {
             log.record(&Entry { target: &long, ..ENTRY });
         }
         assert!(log.shared.lock().lines.len() <= FULL);
-        // What is left unread cannot be written any more: the writer sees a broken pipe and ends.
+        // The writer thread cannot write the unread lines any more: it sees a broken pipe and ends.
         drop(receiver);
         drop(log);
     }
 
-    /// Rotated by rename while four threads write: every line is in one of the files, whole, and none twice.
+    /// The file is rotated by rename while four threads write. Every line is in one of the files, whole, and none twice.
     #[test]
     fn reopened_without_losing_a_line() {
         let folder = std::env::temp_dir().join(format!("osier-log-{}", std::process::id()));
@@ -598,7 +598,7 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 2000);
-        // Where it cannot be opened, the log goes on.
+        // If the file cannot be opened again, the log continues in the old one.
         let gone = AccessLog::start_file(LogFormat::Json, &path).unwrap().unwrap();
         std::fs::rename(&folder, folder.with_extension("moved")).unwrap();
         assert_eq!(gone.reopen().unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -621,7 +621,7 @@ mod tests {
 
     #[test]
     fn after_a_full_disk_lines_are_whole_again() {
-        /// Takes so many bytes.
+        /// A disk that has room for so many bytes.
         #[derive(Default)]
         struct Disk {
             bytes: Vec<u8>,

@@ -1,11 +1,11 @@
-//! Lines for the operator: what went wrong, and what an operator's tools look for. Not the access log.
+//! The operator's log on standard error: failures, reloads and other events. Requests go to the access log.
 //!
-//! Every part that has something to say is given a [`Say`] when it is made, so that a test can listen.
+//! Every part that logs is given a [`Say`] when it is made. So a test can collect the lines.
 //!
-//! A line must never stop a worker, and a peer can provoke lines. So standard error is written to only when it takes a whole
-//! line at once: a pipe or a socket that nobody reads loses lines, and the next line that gets through says how many. A
-//! failed request whose reason was written within the last second is held back, and a line says how many were when something
-//! is said next.
+//! A line must never stop a worker, and a peer can provoke lines. So a line is written only when standard error takes all of
+//! it at once. A pipe or a socket that nobody reads loses lines, and the next line that gets through reports how many. A
+//! failed request is not logged if its reason was logged within the last second; a later line reports how many were
+//! left out.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Takes one line, without its end.
+/// Logs one line, given without its line end.
 pub type Say = Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
 
-/// The longest line. pipe(7): a pipe that is writable takes so many bytes at once, so the write does not block.
+/// Bytes of the longest line. A writable pipe takes this many at once (pipe(7)), so the write does not block.
 const LONGEST: usize = 4096;
 
-/// How long a cause is not written again.
+/// The time during which a cause is not logged again.
 const REPEAT: Duration = Duration::from_secs(1);
 
-/// How many causes are remembered; a line beyond them is written.
+/// The number of causes that are remembered. When as many are remembered, a line with another cause is always logged.
 const REMEMBERED: usize = 64;
 
-/// Writes to the standard error stream, each line in one write. It is no error that nobody reads there any more.
+/// A [`Say`] for standard error. Each line is one write. A closed standard error is not a failure.
 pub fn to_stderr() -> Say {
     to(io::stderr())
 }
@@ -47,17 +47,17 @@ fn to(stream: impl Write + AsFd + Send + 'static) -> Say {
 
 struct Log<W> {
     stream: W,
-    /// Lines that the stream has not taken.
+    /// Lines that the stream did not take.
     lost: u64,
     recent: Vec<Recent>,
 }
 
-/// A line that was written not long ago.
+/// A line that was logged within [`REPEAT`].
 struct Recent {
     cause: u64,
     line: String,
     written: Instant,
-    /// How many lines of its cause were held back since.
+    /// How many lines with the same cause were left out since.
     again: u64,
 }
 
@@ -67,7 +67,7 @@ impl<W: Write + AsFd> Log<W> {
         let old: Vec<Recent> = self.recent.extract_if(.., old).collect();
         for Recent { line, again, .. } in old {
             if again > 0 {
-                self.put(&format!("{again} more lines of one cause, like: {line}"));
+                self.put(&format!("{again} more lines with this cause: {line}"));
             }
         }
         let Some(cause) = cause(&line) else {
@@ -88,9 +88,9 @@ impl<W: Write + AsFd> Log<W> {
         }
     }
 
-    /// Writes a line, and before it how many were lost. Counts it as lost if the stream does not take it.
+    /// Writes a line, after a report of the lines that were lost before it. Counts the line as lost if the stream does not take it.
     fn put(&mut self, line: &str) {
-        if self.lost > 0 && self.write(&format!("{} lines are missing here: nobody took them", self.lost)) {
+        if self.lost > 0 && self.write(&format!("{} lines were lost here because nobody read them", self.lost)) {
             self.lost = 0;
         }
         if self.lost > 0 || !self.write(line) {
@@ -98,11 +98,11 @@ impl<W: Write + AsFd> Log<W> {
         }
     }
 
-    /// Writes a line if the stream takes it now.
+    /// Writes a line if the stream takes it now. Returns whether it did.
     fn write(&mut self, line: &str) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut ready = [PollFd::new(&self.stream, PollFlags::OUT)];
-        // A stream that cannot be polled is closed, and the write says so.
+        // A stream that cannot be polled is closed. The write then fails, and its error is ignored.
         if matches!(poll(&mut ready, Some(&now)), Ok(0)) {
             return false;
         }
@@ -114,7 +114,7 @@ impl<W: Write + AsFd> Log<W> {
     }
 }
 
-/// A number for the reason of a failed request, whose target is for the peer to choose. Every other line is written.
+/// A hash of the reason of a failed request. The peer chooses the target, so it is left out. None for every other line.
 fn cause(line: &str) -> Option<u64> {
     let (_, reason) = line.split_once(" failed: ")?;
     let mut hasher = DefaultHasher::new();
@@ -161,7 +161,7 @@ mod tests {
         log.say("GET / failed: no backend".into(), start + REPEAT);
         assert_eq!(
             read(&mut reader),
-            "osier: 99 more lines of one cause, like: GET /0 failed: no backend\n\
+            "osier: 99 more lines with this cause: GET /0 failed: no backend\n\
              osier: GET / failed: no backend\n"
         );
     }
@@ -177,7 +177,7 @@ mod tests {
         let lost = log.lost;
         read(&mut reader);
         log.say("back".into(), start);
-        let expected = format!("osier: {lost} lines are missing here: nobody took them\nosier: back\n");
+        let expected = format!("osier: {lost} lines were lost here because nobody read them\nosier: back\n");
         assert_eq!(read(&mut reader), expected);
     }
 

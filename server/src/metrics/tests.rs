@@ -1,4 +1,4 @@
-//! Series, the page read as strictly as its format is written, and the whole over real sockets.
+//! Series, the strictly parsed page, and the whole over real sockets.
 
 use super::*;
 use std::collections::{HashMap, HashSet};
@@ -14,11 +14,11 @@ type Labels = Vec<(String, String)>;
 #[derive(Debug, Default)]
 struct Family {
     kind: String,
-    /// Name and labels, and the value.
+    /// Name, labels and value of each sample.
     samples: Vec<(String, Labels, f64)>,
 }
 
-/// Reads a page as strictly as the format is written: everything that it does not allow is a panic.
+/// Parses a page. It panics at everything that the format does not allow.
 fn parse(page: &str) -> HashMap<String, Family> {
     assert!(page.ends_with('\n') && !page.contains("\n\n"));
     let mut families: HashMap<String, Family> = HashMap::new();
@@ -100,7 +100,7 @@ fn sample(line: &str) -> (String, Labels, f64) {
     (name.into(), labels, value.parse().unwrap_or_else(|_| panic!("{line}")))
 }
 
-/// Buckets rise up to the count, under rising bounds that end with infinity.
+/// Checks that bucket counts rise up to the total, and that their bounds rise up to infinity.
 fn check(name: &str, family: &Family) {
     let mut by_labels: HashMap<Labels, Vec<(f64, f64)>> = HashMap::new();
     for (sample, labels, value) in &family.samples {
@@ -196,7 +196,7 @@ fn records_are_added_up_under_names_of_any_kind() {
     }
     one.record(404, 10, Duration::from_secs(100));
     other.record(499, 0, Duration::ZERO);
-    // The same route after a reload.
+    // The same names after a reload give the same series.
     series("example.org", "/").record(302, 0, Duration::from_millis(1));
 
     let families = parse(&admin.page(&[]));
@@ -345,7 +345,7 @@ fn a_server_of_two_workers_is_told_of_on_a_listener_of_its_own() {
     assert!(head.starts_with("http/1.1 503"), "{head}");
     assert_eq!(body, "draining\n");
     assert_eq!(value(&parse(&get(page, "/metrics").1), "osier_draining", &[]), 1.0);
-    // Nothing else is told here, and none of it on the site.
+    // The admin listener serves nothing else, and the site serves none of it.
     assert!(get(page, "/").0.starts_with("http/1.1 404"));
     assert!(get(site, "/health").0.starts_with("http/1.1 404"));
     done.send(()).unwrap();

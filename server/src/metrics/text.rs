@@ -1,4 +1,4 @@
-//! The text format of Prometheus: families of samples, each with its help and type before it.
+//! Writes the text format of Prometheus: families of samples, each after its help text and type.
 
 use std::fmt::{Display, Write};
 
@@ -10,14 +10,14 @@ pub struct Text {
 }
 
 impl Text {
-    /// Begins a family; the samples that follow belong to it.
+    /// Begins a family. The samples that follow belong to it.
     pub fn family(&mut self, name: &'static str, kind: &str, help: &str) {
         self.family = name;
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = write!(self.page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// A sample of the family, whose name gets a suffix in a histogram.
+    /// Writes a sample of the family. In a histogram its name has a suffix.
     pub fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         let page = &mut self.page;
         let _ = write!(page, "{}{suffix}", self.family);

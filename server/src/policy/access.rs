@@ -1,15 +1,16 @@
-//! `allow` and `deny`: which clients a route answers, by their addresses.
+//! `allow` and `deny`: decide by its address whether a client may use a route.
 //!
-//! The order of the lists means nothing; three sentences do:
+//! The order within the lists does not matter. Three rules decide:
 //!
-//! 1. Of all networks of both lists that hold the address, the smallest decides.
-//! 2. If the same network is in both, `deny` decides.
-//! 3. If no network holds the address, it is refused when there is an `allow`, and let in when there is none.
+//! 1. The smallest network of both lists that contains the address decides.
+//! 2. If the same network is in both lists, `deny` decides.
+//! 3. If no network contains the address, the client is refused if there is an `allow`, and admitted otherwise.
 //!
-//! A client of a Unix socket has no address: no network holds it, and `"unix"` stands for it in a list.
+//! A client of a Unix socket has no address and is in no network. `"unix"` stands for it in a list.
 //!
-//! So `deny = ["10.0.0.0/8"]` with `allow = ["10.1.0.0/16"]` lets in 10.1.2.3 and nobody else; add `"0.0.0.0/0"` and `"::/0"` to `allow` to refuse only the rest of
-//! 10.0.0.0/8. An IPv4 address that comes mapped into IPv6 is taken as IPv4.
+//! For example, `deny = ["10.0.0.0/8"]` with `allow = ["10.1.0.0/16"]` admits 10.1.2.3 and nobody outside of 10.1.0.0/16. Add
+//! `"0.0.0.0/0"` and `"::/0"` to `allow` to refuse only the rest of 10.0.0.0/8. An IPv4 address that is mapped into IPv6 counts
+//! as IPv4.
 
 use std::net::IpAddr;
 
@@ -22,11 +23,11 @@ use crate::policy::client::Client;
 /// The clients that are admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Networks and whether they may, the smallest first.
+    /// Networks, smallest first, and whether their clients are admitted.
     networks: Vec<(IpNet, bool)>,
-    /// Whoever has come over a Unix socket.
+    /// Whether clients of Unix sockets are admitted.
     unix: bool,
-    /// Whoever is in none of them.
+    /// Whether clients in none of the networks are admitted.
     others: bool,
 }
 
@@ -40,14 +41,14 @@ impl Access {
         let deny_each = deny.iter().filter_map(network).map(|network| (network, false));
         let allow_each = allow.iter().filter_map(network).map(|network| (network, true));
         let mut networks: Vec<(IpNet, bool)> = deny_each.chain(allow_each).collect();
-        // Stable: of equals the denied one stays in front.
+        // The sort is stable: a denied network stays before an equal allowed one.
         networks.sort_by_key(|(network, _)| std::cmp::Reverse(network.prefix_len()));
         let others = allow.is_empty();
         let unix = !deny.contains(&Client::Unix) && (others || allow.contains(&Client::Unix));
         Access { networks, unix, others }
     }
 
-    /// Whether this client may; none has come over a Unix socket.
+    /// Whether this client is admitted. `None` is a client of a Unix socket.
     pub fn allows(&self, client: Option<IpAddr>) -> bool {
         let Some(client) = client.map(|client| client.to_canonical()) else {
             return self.unix;
@@ -56,7 +57,10 @@ impl Access {
         found.map_or(self.others, |(_, allowed)| *allowed)
     }
 
-    /// The answer to whom may not: 403.
+    /// Checks a client.
+    ///
+    /// # Errors
+    /// The response to a client that is not admitted: 403.
     pub fn check(&self, client: Option<IpAddr>) -> Result<(), Response> {
         if self.allows(client) {
             return Ok(());
@@ -122,13 +126,13 @@ mod tests {
                 &["2001:db8:bad::/48"],
                 &[("2001:db8::1", in_), ("2001:db8:bad::1", out), ("::1", out)],
             ),
-            // Host bits that are set do not count, and a mapped address is the IPv4 one.
+            // Host bits of a network are ignored, and a mapped address counts as IPv4.
             (
                 &["10.9.9.9/8"],
                 &[],
                 &[("10.0.0.1", in_), ("::ffff:10.0.0.1", in_), ("::ffff:11.0.0.1", out)],
             ),
-            // No network holds who has no address.
+            // A client without an address is in no network.
             (&["0.0.0.0/0", "::/0"], &[], &[("0.0.0.0", in_), ("unix", out)]),
             (&[], &["0.0.0.0/0", "::/0"], &[("0.0.0.0", out), ("unix", in_)]),
             (&["unix"], &["10.0.0.0/8"], &[("unix", in_), ("11.0.0.1", out)]),

@@ -1,4 +1,4 @@
-//! Clients, as configurations name them: addresses, networks, and the clients of Unix sockets.
+//! Clients as a configuration names them: an address, a network, or the clients of Unix sockets.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ pub enum Client {
 }
 
 impl Client {
-    /// Whether the client with this address is one of them. `None` is the address of a client of a Unix socket.
+    /// Whether this is, or contains, the client with this address. `None` is a client of a Unix socket.
     pub fn is(&self, address: Option<IpAddr>) -> bool {
         match (self, address) {
             (Client::Net(net), Some(address)) => net.contains(&address.to_canonical()),
@@ -23,7 +23,7 @@ impl Client {
     }
 }
 
-/// A network, a single address, or `unix`.
+/// Parses a network, a single address, or `unix`.
 pub fn client(text: &str) -> Result<Client, String> {
     match text {
         "unix" => Ok(Client::Unix),
@@ -33,7 +33,7 @@ pub fn client(text: &str) -> Result<Client, String> {
     }
 }
 
-/// A network, or a single address.
+/// Parses a network or a single address.
 pub fn net(text: &str) -> Result<IpNet, String> {
     let net = text
         .parse::<IpNet>()
@@ -42,7 +42,7 @@ pub fn net(text: &str) -> Result<IpNet, String> {
     if let IpNet::V6(v6) = net
         && let (Some(v4), Some(prefix)) = (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96))
     {
-        // Clients are compared as what they are: no one would ever be in it.
+        // Clients are compared by their IPv4 addresses, so this network would contain nobody.
         return Err(format!("it is IPv4 mapped into IPv6; did you mean \"{v4}/{prefix}\"?"));
     }
     if net.trunc() != net {

@@ -1,13 +1,14 @@
-//! `cors`: which pages of other origins may read a route's answers (Fetch standard, "CORS protocol").
+//! `cors`: lets pages of other origins read a route's responses (Fetch standard, "CORS protocol").
 //!
-//! `site.rs` asks [`Cors::preflight`] before everything else of the route, authentication included: a browser sends no credentials with that question. Every
-//! other answer of the route goes through [`Cors::allow`], refusals too: a page is to be able to read the 401.
+//! [`Cors::preflight`] runs before every other policy, authentication included, because a browser sends no credentials with
+//! that request. Every other response of the route passes [`Cors::allow`]. Refusals do too, so that a page can read the 401.
 //!
-//! - An origin that is not listed gets no field, so its browser keeps the answer from the page; the request itself is answered as ever. CORS protects what is
-//!   read, not what is done.
-//! - With credentials the one origin is named, never `*`; the two together are refused when the configuration is read.
-//! - `Vary: Origin` is on every answer that depends on the origin, also on those without one, or a cache would give the wrong one.
-//! - What an application has put there itself is replaced: two of these fields are none to a browser.
+//! - For an origin that is not listed no field is set, so the browser hides the response from the page. The request itself is
+//!   served as usual: CORS protects what is read, not what is done.
+//! - With credentials the response names the one origin, never `*`. A configuration with both is refused.
+//! - `Vary: Origin` is on every response of a route that lists origins, also without an `Origin` in the request. Otherwise a
+//!   cache would send the response for one origin to another.
+//! - Fields that a backend has set are replaced, because a browser ignores these fields when they occur twice.
 
 use std::time::Duration;
 
@@ -17,35 +18,35 @@ use osier_web::{Request, Response};
 /// The settings of `cors`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// `*`, or origins in lower case: `https://example.org`.
+    /// Origins in lower case, such as `https://example.org`, or `*`.
     pub origins: Vec<String>,
     /// Methods besides GET, HEAD and POST, which are always allowed.
     pub methods: Vec<String>,
-    /// Fields a page may send beside the safe ones; `*` for any.
+    /// Header fields that a page may send besides the safe ones. `*` for any.
     pub headers: Vec<String>,
-    /// Fields a page may read beside the safe ones.
+    /// Header fields that a page may read besides the safe ones.
     pub expose: Vec<String>,
-    /// Cookies and passwords may come along.
+    /// Whether cookies and passwords may be sent along.
     pub credentials: bool,
-    /// How long a browser may keep the answer to its question.
+    /// How long a browser may keep the response to a preflight.
     pub max_age: Option<Duration>,
 }
 
-/// Answers browsers.
+/// The settings, ready to answer requests.
 #[derive(Clone, Debug)]
 pub struct Cors {
     any: bool,
     origins: Vec<String>,
     methods: Vec<String>,
     any_header: bool,
-    /// Origins in lower case.
+    /// Header field names in lower case.
     headers: Vec<String>,
     expose: String,
     credentials: bool,
     max_age: Option<String>,
 }
 
-/// The fields that this module owns in an answer.
+/// The response fields that only this policy sets.
 const OWNED: [&str; 3] = [
     "access-control-allow-origin",
     "access-control-allow-credentials",
@@ -53,9 +54,10 @@ const OWNED: [&str; 3] = [
 ];
 
 impl Cors {
-    /// # Errors
+    /// Prepares the settings.
     ///
-    /// For any origin with credentials.
+    ///
+    /// When every origin is allowed with credentials.
     pub fn new(settings: &Settings) -> Result<Cors, String> {
         let any = settings.origins.iter().any(|origin| origin == "*");
         if any && settings.credentials {
@@ -89,7 +91,7 @@ impl Cors {
         })
     }
 
-    /// The answer to a browser that asks whether its page may; `None` when it does not ask that.
+    /// Answers a preflight. None for any other request.
     pub fn preflight(&self, request: &Request<'_>) -> Option<Response> {
         let field = |name| request.header_str(name);
         let wanted = field("access-control-request-method")?;
@@ -128,7 +130,7 @@ impl Cors {
             .named(Response::new(StatusCode::NO_CONTENT).header("vary", vary), origin)
             .header("access-control-allow-methods", self.methods.join(", "));
         if !headers.is_empty() {
-            // Each is one that is known, or any may come; what a client sends in a field is checked by the codec.
+            // Each name is a known one, or any name is allowed. The codec checks that the value is valid.
             response = response.header("access-control-allow-headers", wanted.join(", "));
         }
         if let Some(age) = &self.max_age {
@@ -137,7 +139,7 @@ impl Cors {
         response
     }
 
-    /// Adds what a browser wants to see of an answer to a request with this `Origin`.
+    /// Sets the fields that a browser expects in the response to a request with this `Origin`.
     pub fn allow(&self, origin: Option<&[u8]>, mut response: Response) -> Response {
         for name in OWNED {
             response = response.remove(name);

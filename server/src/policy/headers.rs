@@ -1,16 +1,16 @@
-//! `headers`: fields of every response of a route. Fields to remove go first, then each field that is set replaces the fields of its name. Several
-//! settings of one name stay side by side (two `Set-Cookie`, for example).
+//! `headers`: changes header fields of every response of a route. Fields to remove go first. Then each name that is set replaces
+//! the fields of that name. Several values of one name stay side by side, two `Set-Cookie` for example.
 
 use std::str::FromStr;
 
 use osier_web::Response;
 
-/// Changes to the fields of a response.
+/// Changes to the header fields of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// Name and value.
+    /// Names and values to set.
     pub set: Vec<(String, String)>,
-    /// Names.
+    /// Names to remove.
     pub remove: Vec<String>,
 }
 
@@ -41,12 +41,12 @@ impl Headers {
     }
 }
 
-/// A header field a user asked for, valid to be sent as it is.
+/// A header field from a user, checked so that it can be sent as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// A token.
+    /// Field name, a token.
     pub name: String,
-    /// Visible characters, spaces and tabs.
+    /// Field value: visible characters, spaces and tabs.
     pub value: String,
 }
 
@@ -73,7 +73,7 @@ impl FromStr for Field {
     }
 }
 
-/// Fields that describe the very message they stand in: a fixed value would be a lie, or break the framing.
+/// Header fields that describe one message. A fixed value would be wrong, or would break the framing.
 const OURS: [&str; 18] = [
     "Accept-Ranges",
     "Allow",

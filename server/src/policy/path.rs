@@ -1,19 +1,19 @@
-//! The path of a request as routes, globs and rewrite rules see it.
+//! The text of a request's path, which routes, globs and rewrite rules compare.
 //!
-//! [`Path`] reads it, as it does for every handler, and says what each spelling means. Routes compare the path as text: decoded,
-//! but for `%2F` and `%25`, which stay. A backend may still take `%2F` for a slash. So a path that would choose another route or
-//! rule in that reading is refused: [`with_slashes_decoded`] gives the other reading to compare with.
+//! [`Path`] parses a path and defines what each spelling means. Routes compare its text: decoded, except `%2F` and `%25`,
+//! which stay. A backend may still read `%2F` as a slash. So a path is refused if that reading would choose another route or
+//! rule. [`with_slashes_decoded`] returns that reading.
 
 use std::borrow::Cow;
 
 use osier_web::path::{BadPath, Path};
 
-/// The path as text.
+/// The text of a path.
 ///
 /// Allocates nothing for a path that was sent in its canonical form.
 ///
 /// # Errors
-/// [`BadPath`], for a path that is answered by 400.
+/// [`BadPath`], for a path that gets a 400.
 #[inline]
 pub fn text(path: &str) -> Result<Cow<'_, [u8]>, BadPath> {
     let read = Path::parse(path)?;
@@ -23,14 +23,14 @@ pub fn text(path: &str) -> Result<Cow<'_, [u8]>, BadPath> {
     })
 }
 
-/// The text for a reader that takes `%2F` for a slash; `None` where that is the same.
+/// The text of a path with `%2F` read as a slash. None if it is the same.
 #[cold]
 pub fn with_slashes_decoded(path: &str) -> Option<Vec<u8>> {
     let other = Path::parse(path).ok()?.with_slashes_decoded()?;
     text(&other).ok().map(Cow::into_owned)
 }
 
-/// Whether `path` is `prefix`, which does not end with a slash, or lies below it.
+/// Whether `path` is `prefix`, or lies below it. `prefix` does not end with a slash.
 #[inline]
 pub fn is_below(path: &[u8], prefix: &str) -> bool {
     path.strip_prefix(prefix.as_bytes())

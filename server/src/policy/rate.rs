@@ -1,14 +1,16 @@
-//! `rate`: how many requests one client may make in a time, and how many at once.
+//! `rate`: limits how many requests a client may make in a period, and how many at once.
 //!
-//! `site.rs` makes one [`Rate`] for each `rate` of the configuration and asks [`Rate::check`] before the handler; the [`Permit`] lives as long as the request,
-//! until its answer has been sent. A connection that has become something else (a WebSocket, a tunnel) is no request any more.
-//! A client is an IPv4 address or the first 64 bits of an IPv6 one: a subscriber has at least that many.
+//! There is one [`Rate`] for each `rate` of the configuration. [`Rate::check`] runs before the handler. The [`Permit`] lives until
+//! the response has been sent. A connection that has changed protocols (a WebSocket, a tunnel) no longer counts as a request. A
+//! client is an IPv4 address, or the first 64 bits of an IPv6 address: a subscriber has at least one network of that size.
 //!
-//! A client's bucket is one instant: when it would be full again (the generic cell rate algorithm, ITU-T I.371). A request moves it by `per / requests`; it
-//! is refused when the instant would be further away than the burst allows. So an entry in the past is the same as none, and can be forgotten.
+//! A client's token bucket is stored as one instant: the time at which it will be full (generic cell rate algorithm, ITU-T
+//! I.371). A request moves the instant by `per / requests`. It is refused when the instant would be further away than the burst
+//! allows. So an instant in the past means a full bucket, and the entry can be forgotten.
 //!
-//! The table is split by hash into [`SHARDS`], each with a lock held for one look-up, and bounded: a full shard first forgets who would be let in anyway,
-//! then the quarter that is nearest to it. Who has many addresses may be forgotten early, but does not make the table grow, nor lock out others.
+//! The table has [`SHARDS`] shards, chosen by hash. Each has a lock that is held for one look-up, and a bounded size. A full
+//! shard first forgets the clients with full buckets, then the quarter whose buckets are nearly full. A client with many
+//! addresses may be forgotten early. It cannot make the table grow, nor lock out others.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry as Slot, RandomState};
@@ -20,9 +22,9 @@ use std::time::{Duration, Instant};
 use osier_web::Response;
 use osier_web::http::StatusCode;
 
-/// Locks; more than there are workers on most machines.
+/// Number of shards: more than most machines have workers.
 const SHARDS: usize = 16;
-/// Clients in one of them: all together 65,536, some 3 MB.
+/// Clients in one shard. All shards together hold 65,536, about 3 MB.
 const SHARD_MAX: usize = 4096;
 
 /// The settings of `rate`.
@@ -30,36 +32,36 @@ const SHARD_MAX: usize = 4096;
 pub struct Settings {
     /// Requests in each `per`, at least 1.
     pub requests: u32,
-    /// More than zero.
+    /// Length of the period, more than zero.
     pub per: Duration,
-    /// How many may come at once after a quiet time, at least 1.
+    /// Requests that may come at once after a quiet time, at least 1.
     pub burst: u32,
-    /// How many may be answered at the same time, at least 1.
+    /// Requests of a client in flight at the same time, at least 1.
     pub concurrent: Option<u32>,
 }
 
-/// How often each client has asked.
+/// The buckets of all clients.
 pub struct Rate {
     /// Time between two requests at the steady rate.
     interval: Duration,
-    /// How far ahead of now a bucket may be for one more request.
+    /// How far a bucket's instant may be ahead of now for one more request.
     tolerance: Duration,
     concurrent: Option<u32>,
     hasher: RandomState,
     shards: [Mutex<HashMap<Client, Entry>>; SHARDS],
 }
 
-/// The IPv4 address, mapped, or a network of 64 bits.
+/// A client's key: the IPv4 address mapped into IPv6, or the first 64 bits of an IPv6 address.
 type Client = u128;
 
 struct Entry {
-    /// When the bucket is full again.
+    /// Instant at which the bucket is full again.
     full: Instant,
     running: u32,
 }
 
-/// A request that has been let in.
-#[must_use = "the request is over when this is dropped"]
+/// An admitted request.
+#[must_use = "dropping it ends the request's count"]
 pub struct Permit {
     counted: Option<(Arc<Rate>, Client)>,
 }
@@ -75,14 +77,14 @@ impl Drop for Permit {
 }
 
 impl Permit {
-    /// Whether it makes a difference when it is given back.
+    /// Whether the permit counts a request. If not, it may be dropped early.
     pub fn is_counted(&self) -> bool {
         self.counted.is_some()
     }
 }
 
 impl Rate {
-    /// With nobody known.
+    /// A rate without any clients yet.
     pub fn new(settings: &Settings) -> Rate {
         let interval = settings.per / settings.requests.max(1);
         Rate {
@@ -94,12 +96,15 @@ impl Rate {
         }
     }
 
-    /// Lets a request of `client` in, or says what to answer: 429, and when to come again.
+    /// Admits a request of `client`.
+    ///
+    /// # Errors
+    /// A 429 response with `Retry-After`.
     pub fn check(self: &Arc<Self>, client: IpAddr) -> Result<Permit, Response> {
         self.check_at(client, osier::time::now()).map_err(too_many)
     }
 
-    /// The error is how long to wait.
+    /// Admits a request at `now`. The error says how long to wait.
     fn check_at(self: &Arc<Self>, client: IpAddr, now: Instant) -> Result<Permit, Duration> {
         let client = key(client);
         let mut shard = self.shard(client);
@@ -110,7 +115,7 @@ impl Rate {
         let entry = match shard.entry(client) {
             Slot::Occupied(entry) => entry.into_mut(),
             Slot::Vacant(slot) if room => slot.insert(Entry { full: now, running: 0 }),
-            // Everybody here has requests that are being answered: connections are bounded, and this one is too.
+            // Every client in this shard has in-flight requests. Their number is bounded by the connections, so this one is admitted too.
             Slot::Vacant(_) => return Ok(Permit { counted: None }),
         };
         let full = entry.full.max(now);
@@ -121,7 +126,7 @@ impl Rate {
         if self.concurrent.is_some_and(|most| entry.running >= most) {
             return Err(Duration::from_secs(1));
         }
-        // As far as the clock can tell; whoever sets such times means never.
+        // Far in the future the clock has no instants: the bucket then stays as it is.
         entry.full = full.checked_add(self.interval).unwrap_or(full);
         if self.concurrent.is_none() {
             return Ok(Permit { counted: None });
@@ -141,12 +146,12 @@ impl Rate {
 fn key(client: IpAddr) -> Client {
     match client.to_canonical() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        // A network's own bits all zero behind: no mapped address, whose first 64 bits are zero, is one.
+        // The lower 64 bits are zero. A mapped IPv4 address has zeros in its upper 64 bits instead, so no keys collide.
         IpAddr::V6(v6) => v6.to_bits() >> 64 << 64,
     }
 }
 
-/// Makes room for at least one, if anybody can be forgotten.
+/// Makes room for at least one client, if any client can be forgotten.
 fn forget(shard: &mut HashMap<Client, Entry>, now: Instant) {
     shard.retain(|_, entry| entry.running > 0 || entry.full > now);
     if shard.len() < SHARD_MAX {
@@ -207,15 +212,15 @@ mod tests {
         assert_eq!(ask(60), Err(Duration::from_millis(40)));
         assert_eq!(ask(100), Ok(()));
         assert_eq!(ask(100), Err(Duration::from_millis(100)));
-        // A quiet time fills the bucket, and no more than that.
+        // A quiet time fills the bucket, but not beyond its size.
         for _ in 0..3 {
             assert_eq!(ask(60_000), Ok(()));
         }
         assert!(ask(60_000).is_err());
-        // In the long run as many as were said.
+        // The long-run rate is the configured one.
         let passed = (100_000..110_000).filter(|millis| ask(*millis).is_ok()).count();
         assert!((100..=103).contains(&passed), "{passed}");
-        // Nobody else is concerned.
+        // Other clients are not affected.
         assert!(rate.check_at(ip("192.0.2.2"), at(0)).is_ok());
     }
 
@@ -275,7 +280,7 @@ mod tests {
     fn the_table_is_bounded_and_forgets_the_harmless_first() {
         let rate = rate(1, 1, 5, None);
         let start = Instant::now();
-        // One that has used up its burst, far ahead of all others.
+        // A client that has used up its burst: its instant is further ahead than all others.
         let bad = ip("192.0.2.1");
         for _ in 0..5 {
             assert!(rate.check_at(bad, start).is_ok());
@@ -286,7 +291,7 @@ mod tests {
         }
         assert!(known(&rate) <= SHARDS * SHARD_MAX);
         assert!(rate.check_at(bad, start).is_err(), "forgotten too early");
-        // All harmless by now: forgotten as soon as there is need.
+        // All buckets are full by now, so any client may be forgotten.
         let later = start + Duration::from_secs(100);
         for number in 0..200 * SHARDS as u32 {
             assert!(rate.check_at(IpAddr::from(number.to_be_bytes()), later).is_ok());

@@ -1,13 +1,13 @@
-//! Texts with names in them: `$name`, `${name}`, and `$$` for a dollar sign.
+//! Parses texts with names in them: `$name`, `${name}`, and `$$` for a dollar sign.
 
-/// A piece of a text. `N` is what a name stands for.
+/// A piece of a text. `N` is the meaning of a name.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part<N> {
     Text(String),
     Name(N),
 }
 
-/// Takes a text apart. `resolve` says what a name stands for; a number is a name, and so is the empty text after a lone `$`.
+/// Parses a text. `resolve` gives a name its meaning. A name may also be a number, or empty after a lone `$`.
 ///
 /// # Errors
 /// The errors of `resolve`, and a `${` without its `}`.

@@ -1,4 +1,4 @@
-//! The process and the system around it: what systemd hands over, the root folder, and privileges given up for good.
+//! The process and the system around it: sockets of systemd, the root folder, and privileges.
 
 pub mod privileges;
 pub mod root;

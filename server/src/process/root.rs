@@ -1,7 +1,7 @@
-//! Names of files before and after a change of the root folder (`chroot`).
+//! Translates file names between the system's root folder and that of a changed root (`chroot`).
 //!
-//! A configuration names files as they are called outside. A process that has changed its root folder calls them by
-//! [`inside`]; [`outside`] is the way back.
+//! A configuration names files as seen from outside. A process that has changed its root folder opens them by the name that
+//! [`inside`] returns. [`outside`] translates back.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub fn inside(root: Option<&Path>, path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// The name, outside, of what a process whose root folder is `root` calls `path`.
+/// The outside name of `path`, as a process whose root folder is `root` names it.
 pub fn outside(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }

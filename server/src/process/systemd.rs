@@ -1,7 +1,7 @@
-//! Sockets that systemd has opened, by name, and notices to systemd (sd_listen_fds(3), sd_notify(3)).
+//! Sockets that systemd has opened (sd_listen_fds(3)), and notifications to systemd (sd_notify(3)).
 //!
-//! [`Sockets`] are taken once, before anything else is bound. [`Notify`] connects at the same time, for a change of the root folder hides its socket;
-//! the connection stays.
+//! [`Sockets`] are taken once, before any other socket is bound. [`Notify`] connects at the same time, because a change of the
+//! root folder hides the path of its socket. The connection stays.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -13,11 +13,11 @@ use osier::net::{Inherited, TcpListener, UnixListener};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Sockets that systemd has opened and no listener has asked for yet.
+/// Sockets that systemd has opened and that no listener has taken yet.
 #[derive(Debug, Default)]
 pub struct Sockets(Vec<Inherited>);
 
-/// A socket that listens.
+/// A listening socket.
 #[derive(Debug)]
 pub enum Socket {
     /// `ListenStream=` with a port.
@@ -31,7 +31,7 @@ impl Sockets {
     ///
     /// # Errors
     ///
-    /// A line, when the environment names descriptors that are not there.
+    /// One line, when the environment names descriptors that are not there.
     pub fn take() -> Result<Sockets, String> {
         let taken = osier::net::inherited();
         taken
@@ -39,11 +39,11 @@ impl Sockets {
             .map_err(|error| format!("cannot take the sockets of systemd: {error}"))
     }
 
-    /// The sockets of that name: a unit may have several addresses.
+    /// Takes the sockets with this name. A socket unit with several addresses gives several sockets.
     ///
     /// # Errors
     ///
-    /// A line, when there is none of that name, or one does not listen.
+    /// One line, when no socket has the name, or one of them does not listen.
     pub fn named(&mut self, name: &str) -> Result<Vec<Socket>, String> {
         let mut found = Vec::new();
         for socket in self.0.extract_if(.., |socket| socket.name == name) {
@@ -63,7 +63,7 @@ impl Sockets {
         Ok(found)
     }
 
-    /// The names that nobody has asked for; their clients would wait for ever.
+    /// Names of the sockets that no listener has taken. Their clients would wait for ever.
     pub fn unused(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|socket| socket.name.as_str())
     }
@@ -85,7 +85,7 @@ fn listening(fd: OwnedFd) -> Result<Socket, String> {
     }
 }
 
-/// Tells the service manager how things are; does nothing where there is none.
+/// The connection to the service manager. It does nothing when there is no service manager.
 #[derive(Debug, Default)]
 pub struct Notify(Option<UnixDatagram>);
 
@@ -94,7 +94,7 @@ impl Notify {
     ///
     /// # Errors
     ///
-    /// A line, when there is one named that cannot be reached.
+    /// One line, when `NOTIFY_SOCKET` cannot be reached.
     pub fn from_env() -> Result<Notify, String> {
         let Some(name) = env::var_os("NOTIFY_SOCKET") else {
             return Ok(Notify(None));
@@ -104,24 +104,24 @@ impl Notify {
             .map_err(|error| format!("cannot reach NOTIFY_SOCKET={}: {error}", name.display()))
     }
 
-    /// Everything listens.
+    /// Reports that every listener is open, or that a reload has ended.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={}", line(status)));
     }
 
-    /// The configuration is being read again; [`ready`](Notify::ready) ends that.
+    /// Reports that a reload has begun. [`ready`](Notify::ready) reports its end.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
     }
 
-    /// The end has begun.
+    /// Reports that the shutdown has begun.
     pub fn stopping(&self, status: &str) {
         self.send(&format!("STOPPING=1\nSTATUS={}", line(status)));
     }
 
-    /// A manager that does not listen is not waited for: the socket does not block.
+    /// Sends a message. The socket does not block: a manager that does not read loses the message.
     fn send(&self, message: &str) {
         if let Some(socket) = &self.0 {
             let _ = socket.send(message.as_bytes());
@@ -146,7 +146,7 @@ fn connect(name: &[u8]) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// A second line would be another assignment.
+/// Replaces line ends: a second line would be a second assignment.
 fn line(status: &str) -> String {
     status.replace(['\n', '\r'], " ")
 }
@@ -160,7 +160,7 @@ mod tests {
     use std::process::Command;
     use testkit::Folder;
 
-    /// A process that has the sockets at 3 and on, as systemd starts one. A shell puts them there.
+    /// Runs a process with the sockets at descriptor 3 and up, as systemd starts one. A shell puts them there.
     fn start(fds: &[&dyn AsFd], pid: &str, names: Option<&str>) -> (bool, String) {
         // Copies without close-on-exec, at numbers that do not collide with their places.
         let copies: Vec<OwnedFd> = fds
@@ -317,7 +317,7 @@ mod tests {
         assert!(micros > 0);
         notify.stopping("");
         assert_eq!(heard(), "STOPPING=1\nSTATUS=");
-        // A manager that does not read stops nobody.
+        // A manager that does not read blocks nobody.
         (0..10_000).for_each(|_| notify.ready("more"));
     }
 

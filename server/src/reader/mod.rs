@@ -1,8 +1,8 @@
-//! Typed access to the tables of a TOML file, with the place of everything and without stopping at a mistake.
+//! Reads the tables of a TOML file by type. It keeps the place of every value and does not stop at a mistake.
 //!
-//! A section of the configuration asks a [`Section`] for each key it knows, by type; a wrong value is noted in the
-//! [`Source`] and the answer is then `None`, as for a key that is not there. At its end [`Section::finish`] notes every key
-//! that nobody has asked for, with the nearest of those that somebody has.
+//! The code for a section asks a [`Section`] for each key by type. A wrong value is noted in the [`Source`], and the result is
+//! None, as for a missing key. Finally [`Section::finish`] notes every key that nobody asked for, and suggests the most similar
+//! known key.
 
 pub mod problem;
 pub mod value;
@@ -20,10 +20,10 @@ use crate::process::root::inside;
 
 use self::problem::Problem;
 
-/// Keys less alike than this are not offered as a guess (Jaro-Winkler, 1 is equal).
+/// The least similarity (Jaro-Winkler, 1 is equal) of a key that is suggested.
 const ALIKE: f64 = 0.75;
 
-/// Keys that are easily put into a wrong table, above all those of the top, which end with the first table.
+/// Keys that are easily put into a wrong table, and their tables. TOML puts a top-level key into the table before it.
 const HOMES: [(&str, &[&str]); 4] = [
     ("", &["workers", "drain", "user", "group", "chroot", "landlock"]),
     (
@@ -43,34 +43,34 @@ const HOMES: [(&str, &[&str]); 4] = [
 
 /// A file being read.
 pub struct Source<'s> {
-    /// Its text.
+    /// Text of the file.
     pub text: &'s str,
-    /// The folder that relative paths start from: that of the file.
+    /// Folder of the file. Relative paths start from it.
     base: PathBuf,
-    /// The root folder of this process, if it is another than that which the file's paths begin at.
+    /// New root folder of this process, if it has changed it. The file names paths as seen from outside.
     root: Option<&'s Path>,
-    /// The root folder that the file itself asks for. Paths that are used from then on lie below it.
+    /// Root folder that the file asks for. Paths must lie below it from then on.
     pub chroot: OnceCell<PathBuf>,
     /// Looks up an environment variable.
     pub variable: &'s dyn Fn(&str) -> Option<String>,
     problems: RefCell<Vec<Problem>>,
-    /// Parts of the text that no message shows: logs are read by more people than this file.
+    /// Parts of the text that no message shows. More people read logs than this file.
     secrets: RefCell<Vec<Range<usize>>>,
 }
 
-/// A value and where it stands.
+/// A value and its place.
 #[derive(Debug, Clone)]
 pub struct At<T> {
     /// The value.
     pub value: T,
-    /// Bytes of the file.
+    /// Place of the value, in bytes of the file.
     pub span: Range<usize>,
 }
 
-/// A table being read.
+/// A table of the file.
 pub struct Section<'s> {
     source: &'s Source<'s>,
-    /// As the user knows it: `[[site.route]]`.
+    /// Name of the table as the user writes it, `[[site.route]]` for example.
     title: String,
     table: &'s DeTable<'s>,
     span: Range<usize>,
@@ -103,27 +103,30 @@ impl<'s> Source<'s> {
         });
     }
 
-    /// How many mistakes there are so far: a section that began with as many is sound.
+    /// The number of mistakes so far. If it is the same before and after a section, the section has none.
     pub fn count(&self) -> usize {
         self.problems.borrow().len()
     }
 
-    /// Has this part of the text never be shown, whatever is wrong around it.
+    /// Hides this part of the text from every message.
     pub fn secret(&self, at: Range<usize>) {
         self.secrets.borrow_mut().push(at);
     }
 
-    /// The mistakes, and what is secret.
+    /// Returns the mistakes and the secret places.
     pub fn finish(self) -> (Vec<Problem>, Vec<Range<usize>>) {
         (self.problems.into_inner(), self.secrets.into_inner())
     }
 
-    /// A path as the file names it, made absolute as far as the folder of the file is.
+    /// The path that the file names, joined to the folder of the file.
     pub fn named(&self, text: &str) -> PathBuf {
         self.base.join(text)
     }
 
-    /// The same as this process finds it.
+    /// The same path as this process opens it.
+    ///
+    /// # Errors
+    /// When the path lies outside of the root folder.
     pub fn path(&self, text: &str) -> Result<PathBuf, String> {
         let named = self.named(text);
         let chroot = self.chroot.get().filter(|chroot| !named.starts_with(chroot));
@@ -140,12 +143,12 @@ impl<'s> Source<'s> {
         })
     }
 
-    /// Whether the process has another root folder.
+    /// Whether the process has changed its root folder.
     pub fn is_inside(&self) -> bool {
         self.root.is_some()
     }
 
-    /// The name that users know for a path that this process has found.
+    /// The outside name of a path inside of the root folder, for messages.
     pub fn shown(&self, path: &Path) -> String {
         let outside = self
             .root
@@ -170,12 +173,12 @@ impl<'s> Section<'s> {
         self.source
     }
 
-    /// Where the table begins: its header, or its brace.
+    /// The place of the table: its header, or its brace.
     pub fn span(&self) -> &Range<usize> {
         &self.span
     }
 
-    /// The section's name in messages.
+    /// The name of the section in messages.
     pub fn title(&self) -> &str {
         if self.title.is_empty() { "the file" } else { &self.title }
     }
@@ -185,32 +188,32 @@ impl<'s> Section<'s> {
         self.source.problem(&self.span, text);
     }
 
-    /// Whether the key is there, whatever its value; and where.
+    /// The place of a key, if it is there. The value may be wrong.
     pub fn key(&self, key: &'static str) -> Option<Range<usize>> {
         self.asked.borrow_mut().push(key);
         self.table.get_key_value(key).map(|(key, _)| key.span())
     }
 
-    /// The value of a key, whatever it is.
+    /// The value of a key, of any type.
     pub fn any(&self, key: &'static str) -> Option<&'s Spanned<DeValue<'s>>> {
         self.asked.borrow_mut().push(key);
         self.table.get(key)
     }
 
-    /// Notes that a key is missing, unless it is there (perhaps with a wrong value, which has been noted already).
+    /// Notes a missing key. A key with a wrong value is not missing; that mistake is noted elsewhere.
     pub fn require(&self, key: &'static str, wanted: &str) {
         if !self.table.contains_key(key) {
             self.problem(format!("{} lacks '{key}': {wanted}", self.title));
         }
     }
 
-    /// A string, after substitution.
+    /// Reads a string and substitutes variables.
     pub fn string(&self, key: &'static str) -> Option<At<String>> {
         let value = self.any(key)?;
         self.as_string(key, value, "a string")
     }
 
-    /// A string or a list of strings.
+    /// Reads a string or a list of strings.
     pub fn strings(&self, key: &'static str) -> Option<Vec<At<String>>> {
         let value = self.any(key)?;
         let wanted = "a string or a list of strings";
@@ -231,7 +234,7 @@ impl<'s> Section<'s> {
         )
     }
 
-    /// Whole numbers of a range, both ends in it.
+    /// Reads a whole number within `range`.
     pub fn integer(&self, key: &'static str, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
         let value = self.any(key)?;
         let wanted = format!("a whole number from {} to {}", range.start(), range.end());
@@ -247,7 +250,7 @@ impl<'s> Section<'s> {
         number
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn boolean(&self, key: &'static str) -> Option<bool> {
         let value = self.any(key)?;
         let wanted = "true or false";
@@ -262,7 +265,7 @@ impl<'s> Section<'s> {
         truth
     }
 
-    /// A duration above zero.
+    /// Reads a duration above zero.
     pub fn duration(&self, key: &'static str) -> Option<Duration> {
         let value = self.any(key)?;
         let text = self.as_string(key, value, value::DURATION)?;
@@ -277,7 +280,7 @@ impl<'s> Section<'s> {
         None
     }
 
-    /// A number of bytes.
+    /// Reads a number of bytes.
     pub fn size(&self, key: &'static str) -> Option<u64> {
         let value = self.any(key)?;
         let bytes = match value.get_ref() {
@@ -290,7 +293,7 @@ impl<'s> Section<'s> {
         bytes
     }
 
-    /// One of a few words.
+    /// Reads one of a few words.
     pub fn choice<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         let value = self.any(key)?;
         let list: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
@@ -309,13 +312,13 @@ impl<'s> Section<'s> {
         found.map(|(_, meaning)| *meaning)
     }
 
-    /// A string that `parse` understands. Its error completes the sentence "'key': …".
+    /// Reads a string that `parse` accepts. Its error completes the sentence "'key' cannot be …: ".
     pub fn parsed<T, E: Display>(&self, key: &'static str, parse: impl Fn(&str) -> Result<T, E>) -> Option<At<T>> {
         let text = self.string(key)?;
         self.understand(key, text, &parse)
     }
 
-    /// A string, or a list of strings, that `parse` understands.
+    /// Reads a string, or a list of strings, that `parse` accepts.
     pub fn parsed_list<T, E: Display>(
         &self,
         key: &'static str,
@@ -330,7 +333,7 @@ impl<'s> Section<'s> {
         )
     }
 
-    /// A folder that is there.
+    /// Reads the path of an existing folder.
     pub fn folder(&self, key: &'static str) -> Option<PathBuf> {
         let text = self.string(key)?;
         self.existing_folder(key, &text)
@@ -349,7 +352,7 @@ impl<'s> Section<'s> {
         None
     }
 
-    /// A file that is there and can be read.
+    /// Reads the path of an existing, readable file.
     pub fn file(&self, key: &'static str) -> Option<PathBuf> {
         let text = self.string(key)?;
         self.existing_file(&text)
@@ -370,7 +373,7 @@ impl<'s> Section<'s> {
         None
     }
 
-    /// A file that will be appended to: the folder it lies in must be there.
+    /// Reads the path of a file to append to. Its folder must exist.
     pub fn writable(&self, key: &'static str) -> Option<PathBuf> {
         let text = self.string(key)?;
         let path = self.path(&text)?;
@@ -388,13 +391,13 @@ impl<'s> Section<'s> {
         Some(path)
     }
 
-    /// A table inside this one: `[site.log]` or `log = { … }`.
+    /// Reads a table inside this one: `[site.log]` or `log = { … }`.
     pub fn section(&self, key: &'static str) -> Option<Section<'s>> {
         let value = self.any(key)?;
         self.as_section(key, value, "a table")
     }
 
-    /// The table that `key` holds. Notes that `wanted` was expected if it is none.
+    /// Reads the table in `value`. If it is not a table, notes that `wanted` was expected.
     pub fn as_section(&self, key: &str, value: &'s Spanned<DeValue<'s>>, wanted: &str) -> Option<Section<'s>> {
         match value.get_ref() {
             DeValue::Table(table) => Some(Section::new(self.source, &self.below(key, false), table, value.span())),
@@ -405,14 +408,14 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// The tables of `[[key]]`, in the order of the file.
+    /// Reads the tables of `[[key]]`, in the order of the file.
     pub fn sections(&self, key: &'static str) -> Vec<Section<'s>> {
         let title = self.below(key, true);
         let Some(value) = self.any(key) else {
             return Vec::new();
         };
         let DeValue::Array(items) = value.get_ref() else {
-            // `[key]` for `[[key]]` is what everybody gets wrong once.
+            // `[key]` instead of `[[key]]` is a common mistake.
             let text = match value.get_ref() {
                 DeValue::Table(_) => format!(
                     "{} must be written {title}: there may be several",
@@ -433,7 +436,7 @@ impl<'s> Section<'s> {
         sections.collect()
     }
 
-    /// All keys, in the order of the file, for tables whose keys are the user's own.
+    /// All keys and values, in the order of the file, for tables whose keys the user chooses.
     pub fn items(&self) -> Vec<(At<String>, &'s Spanned<DeValue<'s>>)> {
         let item = |(key, value): (&Spanned<_>, &'s Spanned<DeValue<'s>>)| {
             let key: &Spanned<std::borrow::Cow<'_, str>> = key;
@@ -448,7 +451,7 @@ impl<'s> Section<'s> {
         items
     }
 
-    /// The same where all values are strings.
+    /// All keys and values of a table whose values are strings.
     pub fn entries(&self) -> Vec<(At<String>, At<String>)> {
         let text = |(name, value): (At<String>, &Spanned<DeValue<'s>>)| {
             let text = self.as_string(&name.value, value, "a string")?;
@@ -467,7 +470,7 @@ impl<'s> Section<'s> {
             if asked.contains(&name) {
                 continue;
             }
-            // Of the tables that are listed any key may have slipped into another one; any other table at most swallows those of the top.
+            // In a table of `HOMES`, a key may come from any other table. In any other table it may only come from the top of the file.
             let is_listed = HOMES.iter().any(|(home, _)| *home == self.title);
             let home = HOMES
                 .iter()
@@ -513,7 +516,7 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// A string that stands for another type because it names a variable: `workers = "${WORKERS:-2}"`.
+    /// Reads a string that stands for another type because it names a variable: `workers = "${WORKERS:-2}"`.
     fn as_variable(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) -> Option<String> {
         let text = value.get_ref().as_str().unwrap_or_default();
         match value::substitute(text, self.source.variable) {
@@ -524,7 +527,7 @@ impl<'s> Section<'s> {
         None
     }
 
-    /// Notes what `parse` says against `text`.
+    /// Parses `text` and notes the error of `parse`.
     pub fn understand<T, E: Display>(
         &self,
         key: &str,
@@ -568,14 +571,14 @@ impl<'s> Section<'s> {
     }
 }
 
-/// The values of a list, without their places.
+/// Drops the places of a list's values.
 pub fn values<T>(list: Option<Vec<At<T>>>) -> Vec<T> {
     list.unwrap_or_default().into_iter().map(|at| at.value).collect()
 }
 
-/// A value of the wrong type, in a message.
+/// Describes a value for a message.
 pub fn show(value: &DeValue<'_>) -> String {
-    /// Longer strings are cut.
+    /// Characters of a string that are shown.
     const CHARS: usize = 40;
     match value {
         DeValue::String(text) => {
@@ -592,7 +595,7 @@ pub fn show(value: &DeValue<'_>) -> String {
     }
 }
 
-/// The word a user may have meant.
+/// The known word that is most similar to `word`, if one is similar enough.
 pub fn nearest<'w>(word: &str, known: impl Iterator<Item = &'w str>) -> Option<&'w str> {
     known
         .map(|known| (strsim::jaro_winkler(word, known), known))

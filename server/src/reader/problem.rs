@@ -1,18 +1,18 @@
-//! Mistakes in a configuration file, each with its place, and how they are printed.
+//! Mistakes in a configuration file, with their places, and the report that prints them.
 //!
-//! Made by `reader.rs` and the sections while they go through the file; nothing stops at the first one. A [`Report`] owns
-//! all it needs to be printed, so that the file's text may be gone by then.
+//! Reading a file notes a [`Problem`] for each mistake and continues. A [`Report`] owns everything that it prints, so it
+//! outlives the file's text.
 
 use std::fmt;
 use std::ops::Range;
 
-/// The longest part of a source line that is shown.
+/// Characters of a source line that are shown at most.
 const SHOWN_CHARS: usize = 120;
 
 /// One mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Bytes of the file.
+    /// Place of the mistake, in bytes of the file.
     pub at: Range<usize>,
     /// One line: the mistake, what was expected, and what to do.
     pub text: String,
@@ -27,7 +27,7 @@ pub struct Report {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
-    /// Line and column, from 1; none when the file could not even be read.
+    /// Place of the mistake. None when the file could not be read.
     place: Option<Place>,
     text: String,
 }
@@ -35,15 +35,15 @@ struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
     line: usize,
-    /// Width in characters.
+    /// Column in characters, from 1.
     column: usize,
     source: String,
-    /// Characters to underline, at least 1.
+    /// Number of characters to underline, at least 1.
     width: usize,
 }
 
 impl Report {
-    /// The report on a file that could not be read.
+    /// A report on a file that could not be read.
     pub fn unreadable(file: &str, text: String) -> Report {
         let entries = vec![Entry { place: None, text }];
         Report {
@@ -52,7 +52,7 @@ impl Report {
         }
     }
 
-    /// The report on the mistakes in `source`. Lines are shown without what is `secret` in them.
+    /// A report on the mistakes in `source`. The `secret` parts of shown lines are hidden.
     pub fn new(file: &str, source: &str, mut problems: Vec<Problem>, secret: &[Range<usize>]) -> Report {
         problems.sort_by_key(|problem| problem.at.start);
         problems.dedup();
@@ -66,7 +66,7 @@ impl Report {
         }
     }
 
-    /// How many mistakes there are.
+    /// The number of mistakes.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -81,7 +81,7 @@ pub fn line_of(source: &str, at: usize) -> usize {
         + 1
 }
 
-/// Where the passwords of URLs may be in a text that is no TOML: on each line from the first `//` to the last `@`.
+/// Places where a text that is not TOML may hold passwords of URLs: on each line from the first `//` to the last `@`.
 pub fn passwords(source: &str) -> Vec<Range<usize>> {
     let mut line_start = 0;
     let mut found = Vec::new();
@@ -116,7 +116,7 @@ fn place(source: &str, at: Range<usize>, secret: &[Range<usize>]) -> Place {
             .take(SHOWN_CHARS)
             .map(|(at, char)| match char {
                 _ if secret.iter().any(|secret| secret.contains(&(line_start + at))) => '*',
-                // A tab would move the caret, any other control character the terminal.
+                // A tab would move the caret. Another control character might change the terminal.
                 char if char.is_control() => ' ',
                 char => char,
             })
@@ -125,7 +125,7 @@ fn place(source: &str, at: Range<usize>, secret: &[Range<usize>]) -> Place {
     }
 }
 
-/// `site.toml:12:5: what is wrong`, then the line with carets below the place; one after the other.
+/// Prints, for each mistake, `site.toml:12:5: what is wrong` and the line with carets below the place.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Entry { place, text }) in self.entries.iter().enumerate() {

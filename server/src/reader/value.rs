@@ -1,15 +1,15 @@
-//! The small languages inside strings: durations, sizes, environment variables.
+//! Parses the small languages inside strings: durations, sizes, environment variables, origins, methods and field names.
 //!
-//! Pure; called by `reader.rs`.
+//! Every function is pure.
 
 use std::time::Duration;
 
-/// How a duration is written, for messages.
+/// The expected form of a duration, for messages.
 pub const DURATION: &str = "a duration like \"10s\", \"1m30s\" or \"500ms\"";
-/// How a size is written, for messages.
+/// The expected form of a size, for messages.
 pub const SIZE: &str = "a size like \"64KiB\", \"10MiB\" or 4096 (bytes)";
 
-/// A sum of numbers with units (`ms`, `s`, `m`, `h`, `d`), each unit at most once, the largest first.
+/// Parses a sum of numbers with units (`ms`, `s`, `m`, `h`, `d`). Each unit occurs at most once, larger ones first.
 pub fn duration(text: &str) -> Option<Duration> {
     let units = [
         ("d", 86_400_000),
@@ -35,7 +35,7 @@ pub fn duration(text: &str) -> Option<Duration> {
     (!text.is_empty()).then(|| Duration::from_millis(total))
 }
 
-/// Bytes, with `B`, `KiB`, `MiB`, `GiB` (powers of 1024) or `kB`, `MB`, `GB` (powers of 1000).
+/// Parses bytes with `B`, `KiB`, `MiB`, `GiB` (powers of 1024) or `kB`, `MB`, `GB` (powers of 1000).
 pub fn size(text: &str) -> Option<u64> {
     let digits = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().ok()?;
@@ -52,10 +52,13 @@ pub fn size(text: &str) -> Option<u64> {
     number.checked_mul(unit)
 }
 
-/// Puts the values of environment variables for `${NAME}` and `${NAME:-default}`; `$$` is a dollar sign, and any other
-/// `$` stands for itself. As in a shell, the default is taken for an empty variable too; it holds no variables itself.
+/// Replaces `${NAME}` and `${NAME:-default}` by the values of environment variables. `$$` is a dollar sign. Any other `$` stays.
+/// As in a shell, an empty variable takes the default too. The default itself holds no variables.
 ///
-/// Says whether anything was replaced.
+/// Returns the text and whether a variable was replaced.
+///
+/// # Errors
+/// One line: a variable that is not set, or a malformed `${`.
 pub fn substitute(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<(String, bool), String> {
     let (mut out, mut rest, mut replaced) = (String::with_capacity(text.len()), text, false);
     while let Some(at) = rest.find('$') {
@@ -105,7 +108,7 @@ pub fn substitute(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result
     Ok((out, replaced))
 }
 
-/// `*`, or an origin, in lower case.
+/// Parses `*` or an origin, into lower case.
 pub fn origin(text: &str) -> Result<String, &'static str> {
     let host = text.split_once("://").map(|(_, host)| host);
     let named = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', ' ', '*', '?', '#']));
@@ -116,7 +119,7 @@ pub fn origin(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A method, spelled as it is sent.
+/// Parses a method, which is case-sensitive.
 pub fn method(text: &str) -> Result<String, String> {
     token(text)?;
     if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
@@ -128,7 +131,7 @@ pub fn method(text: &str) -> Result<String, String> {
     Ok(text.into())
 }
 
-/// A field name.
+/// Parses the name of a header field.
 pub fn token(text: &str) -> Result<String, String> {
     let byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if text.is_empty() || !text.bytes().all(byte) {

@@ -1,7 +1,7 @@
-//! The listener of `[admin]`: bound, accepting, gone.
+//! The listener of `[admin]`: bound, then running, then ending.
 //!
-//! Only the first fiber touches it. An address that moves between `[admin]` and `[[listen]]` takes its sockets along, and the
-//! file of a Unix one: nobody could bind it anew while the other still has it.
+//! Only the first fiber touches it. When an address moves between `[admin]` and `[[listen]]`, its sockets and its Unix socket file
+//! move with it. A second bind would fail while the old listener holds the address.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +14,20 @@ use crate::log::operator::Say;
 use crate::metrics::Admin;
 use crate::run::listeners::{Ending, clones};
 
-/// The time for a scrape that is being answered at the end.
+/// The time that in-flight scrapes get at shutdown.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Does not accept yet.
+/// The listener, bound. It does not accept yet.
 pub struct Bound {
     bind: Bind,
     sockets: Vec<Listener>,
     listening: Listening,
 }
 
+/// The listener, accepting.
 pub struct Running {
     bind: Bind,
-    /// Clones of the sockets, for a listener of sites at the same address.
+    /// Clones of the sockets. A `[[listen]]` at the same address takes them over.
     sockets: Vec<Listener>,
     file: Option<SocketFile>,
     stop: ShutdownHandle,
@@ -34,7 +35,7 @@ pub struct Running {
 }
 
 impl Bound {
-    /// Is to serve /health and /metrics.
+    /// Sets up a server for /health and /metrics on these sockets.
     pub fn new(admin: &Arc<Admin>, bind: &Bind, listeners: Vec<Listener>, say: &Say) -> Result<Bound, String> {
         let log = Arc::clone(say);
         let timeouts = Timeouts {
@@ -56,7 +57,7 @@ impl Bound {
         &self.bind
     }
 
-    /// Begins to accept. `file` goes with it, if there is one that somebody else has made.
+    /// Begins to accept. `file` is the socket file of the former listener at this address, if there was one.
     pub fn accept(self, file: Option<SocketFile>, say: &Say) -> Running {
         let listening = self.listening;
         say(format_args!("/health and /metrics are on {}", listening.address()));
@@ -75,7 +76,7 @@ impl Running {
         &self.bind
     }
 
-    /// Others for the same address.
+    /// Clones of the sockets, for another listener at this address.
     pub fn sockets(&self) -> Result<Vec<Listener>, String> {
         clones(&self.sockets, &self.bind)
     }
@@ -84,7 +85,7 @@ impl Running {
         self.file.take()
     }
 
-    /// Takes nobody new, and lets running requests finish.
+    /// Stops accepting and lets in-flight requests finish.
     pub fn end(self) -> Ending {
         self.stop.shutdown();
         Ending {

@@ -1,9 +1,10 @@
-//! The listeners of sites: bound, accepting, given other settings, gone.
+//! The listeners of sites: bound, then running, perhaps renewed with other settings, then ending.
 //!
-//! Only the first fiber touches listeners. A [`Bound`] has no connections yet, so dropping it loses nothing. A [`Running`] accepts. The settings
-//! of a server do not change under its connections: for other settings a second server is bound to clones of the same sockets and takes new
-//! connections, and the first one is closed, which keeps its connections until they end or the listener does. A server is ended only after its
-//! accept loops have stopped. Before that its connection count may read 0 while a client is being accepted, and that client would be dropped.
+//! Only the first fiber touches listeners. A [`Bound`] has no connections yet, so dropping it loses nothing. A [`Running`]
+//! accepts. The settings of a server never change under its connections. For other settings a second server is bound to clones
+//! of the same sockets and accepts new connections. The first server stops accepting, and keeps its connections until they end
+//! or the listener does. A server is ended only after its accept loops have stopped. Before that its connection count may read
+//! 0 while a client is being accepted, and that client would be dropped.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -22,10 +23,10 @@ use crate::site::live::Live;
 
 use super::startup::Process;
 
-/// How long a reload waits for a server to accept no more, at most: a worker that somebody keeps busy holds its accepting fiber.
+/// The longest time that a reload waits until a server accepts no more. A busy worker delays its accepting fiber.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// How often it looks; workers take less.
+/// How often the reload looks. An idle worker needs less time than this.
 const CLOSING_TICK: Duration = Duration::from_millis(1);
 
 /// A listener that is bound and does not accept yet.
@@ -33,12 +34,12 @@ pub struct Bound {
     pub settings: config::Listener,
     pub slot: usize,
     drain: Duration,
-    /// Filled before it accepts.
+    /// Set before the listener accepts.
     live: Arc<OnceLock<Arc<Live>>>,
     pub listening: Listening,
     sockets: Vec<Listener>,
     file: Option<SocketFile>,
-    /// The permissions that its file is to get.
+    /// Permissions that the socket file gets when a listener is taken over or renewed.
     mode: Option<u32>,
 }
 
@@ -46,13 +47,13 @@ pub struct Bound {
 pub struct Running {
     settings: config::Listener,
     drain: Duration,
-    /// Its number in snapshots: never used again.
+    /// Number of the listener in snapshots. It is never used again.
     slot: usize,
     /// Clones of the sockets, for a server with other settings.
     sockets: Vec<Listener>,
-    /// Goes with the listener, whichever of its servers accepts.
+    /// Socket file. It belongs to the listener, whichever of its servers accepts.
     file: Option<SocketFile>,
-    /// The last one accepts; those before it keep the connections they have.
+    /// Servers. The last one accepts; earlier ones keep the connections they have.
     servers: Vec<Serving>,
 }
 
@@ -62,22 +63,22 @@ struct Serving {
     connections: Connections,
 }
 
-/// A server that ends.
+/// A server that is ending.
 pub struct Ending {
     pub stop: ShutdownHandle,
-    /// How many connections had to be cut.
+    /// Returns how many connections had to be cut.
     pub fiber: JoinHandle<usize>,
-    /// The connections of clients. `[admin]` counts none.
+    /// The connections of clients. None for `[admin]`, whose connections are not counted.
     pub connections: Option<Connections>,
 }
 
-/// Permissions of socket files that are being changed: dropped without [`Modes::keep`], they are again what they were.
+/// Permissions of socket files that a reload has changed. Dropping it without [`Modes::keep`] restores the old ones.
 #[derive(Default)]
 pub struct Modes(Vec<(PathBuf, Permissions)>);
 
-/// The sockets that a listener is given.
+/// The sockets for a listener.
 pub enum Given {
-    /// None: they are opened now.
+    /// No sockets: they are opened now.
     Nothing,
     /// Sockets that were opened before privileges were given up.
     Opened(Vec<Listener>),
@@ -127,7 +128,7 @@ impl Bound {
         })
     }
 
-    /// Changes the permissions of its file, if they are to be others.
+    /// Changes the permissions of the socket file if that is necessary.
     pub fn set_mode(&self, root: Option<&Path>, modes: &mut Modes) -> Result<(), String> {
         match (&self.settings.bind, self.mode) {
             (Bind::Unix(path), Some(mode)) => modes.change(path, root, mode),
@@ -135,7 +136,7 @@ impl Bound {
         }
     }
 
-    /// Takes over the file of its socket, which somebody else has made.
+    /// Takes over the socket file that another listener has made.
     pub fn take_over(&mut self, file: SocketFile) {
         self.file = Some(file);
     }
@@ -185,7 +186,7 @@ impl Modes {
 impl Drop for Modes {
     fn drop(&mut self) {
         for (file, old) in self.0.drain(..) {
-            // It could be changed a moment ago.
+            // It could be changed a moment ago, so an error here is unlikely, and nothing could be done about it.
             let _ = fs::set_permissions(file, old);
         }
     }
@@ -195,13 +196,17 @@ fn no_mode(path: &Path, why: &dyn std::fmt::Display) -> String {
     format!("cannot change the mode of '{}': {why}", path.display())
 }
 
-/// Other descriptors of the sockets of an address.
+/// Clones the sockets of an address.
 pub fn clones(sockets: &[Listener], bind: &Bind) -> Result<Vec<Listener>, String> {
     let clones = sockets.iter().map(Listener::try_clone).collect::<io::Result<_>>();
     clones.map_err(|error| format!("cannot copy the sockets of '{bind}': {error}"))
 }
 
-/// Waits until the servers, which have been asked to, accept no more, for [`CLOSING`] at most.
+/// Waits until servers that were closed accept no more, for [`CLOSING`] at most.
+///
+/// # Suspends
+///
+/// Until then.
 pub fn wait_closed<'s>(servers: impl Iterator<Item = &'s ShutdownHandle> + Clone) {
     let asked = Instant::now();
     while !servers.clone().all(ShutdownHandle::is_closed) && asked.elapsed() < CLOSING {
@@ -218,7 +223,7 @@ impl Running {
         self.slot
     }
 
-    /// The keys whose values are others than those this listener has.
+    /// The keys whose values differ from this listener's.
     pub fn changed(&self, config: &Config, settings: &config::Listener) -> Vec<&'static str> {
         let old = &self.settings;
         let keys = [
@@ -235,12 +240,12 @@ impl Running {
             .collect()
     }
 
-    /// The connections of clients, on all its servers.
+    /// The client connections of all its servers.
     pub fn connections(&self) -> impl Iterator<Item = Connections> {
         self.servers.iter().map(|server| server.connections.clone())
     }
 
-    /// The same listener with other settings, not accepting yet.
+    /// Binds the same listener with other settings. It does not accept yet.
     pub fn renewed(&self, config: &Config, settings: &config::Listener, process: &Process) -> Result<Bound, String> {
         let sockets = self.sockets()?;
         let mut bound = Bound::new(config, settings, self.slot, Given::Inherited(sockets), process)?;
@@ -248,11 +253,11 @@ impl Running {
         Ok(bound)
     }
 
-    /// Has `renewed` accept, and nobody else from now on.
+    /// Lets `renewed` accept, and closes the older servers.
     ///
     /// # Suspends
     ///
-    /// Until the servers of before have accepted their last connections, for [`CLOSING`] at most.
+    /// Until the older servers have accepted their last connections, for [`CLOSING`] at most.
     pub fn renew(&mut self, renewed: Bound, site: &Arc<Live>) {
         let serving = Bound::serve(&renewed.live, renewed.listening, site);
         (self.settings, self.drain) = (renewed.settings, renewed.drain);
@@ -269,7 +274,7 @@ impl Running {
         self.servers.extract_if(.., is_over).map(Serving::end)
     }
 
-    /// Others for the same address.
+    /// Clones of the sockets, for another listener at this address.
     pub fn sockets(&self) -> Result<Vec<Listener>, String> {
         clones(&self.sockets, &self.settings.bind)
     }
@@ -278,7 +283,7 @@ impl Running {
         self.file.take()
     }
 
-    /// Takes nobody new, and lets running requests finish.
+    /// Stops accepting and lets in-flight requests finish.
     pub fn end(self) -> impl Iterator<Item = Ending> {
         drop(self.file);
         self.servers.into_iter().map(Serving::end)
@@ -305,7 +310,7 @@ fn server(
 ) -> Server {
     let (answering, recording) = (Arc::clone(live), Arc::clone(live));
     let answer = move |request: &mut Request<'_>| {
-        // Set before the first connection is accepted.
+        // `Bound::serve` sets it before the first connection is accepted.
         let live = answering.get().expect("a listener accepts after Bound::serve");
         live.here().snapshot.answer(slot, request)
     };
@@ -323,7 +328,7 @@ fn server(
         request_line: settings.head.request_line.map_or(default.request_line, size),
         head_bytes: settings.head.bytes.map_or(default.head_bytes, size),
         header_count: settings.head.fields.map_or(default.header_count, size),
-        // Each route has its own.
+        // Each route has its own limit of the body.
         body: u64::MAX,
         ..default
     };

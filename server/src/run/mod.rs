@@ -1,4 +1,4 @@
-//! A server from its start to its end, whatever it was started from.
+//! Runs a server from its start to its end, whatever the origin of its configuration.
 //!
 //! ```text
 //!   Origin ─▶ Config ─▶ startup: listeners, privileges ─▶ workers ─▶ sites: handlers ─▶ announce ─▶ accept
@@ -6,7 +6,7 @@
 //!                └────────────────── SIGHUP (signals) ──────────────────┘   SIGTERM ─▶ graceful shutdown
 //! ```
 //!
-//! Nothing is served before everything that can fail has worked.
+//! The server accepts connections only after every step that can fail has succeeded.
 
 mod admin;
 mod listeners;
@@ -33,20 +33,20 @@ use self::listeners::Bound;
 use self::signals::{Asked, Caught};
 use self::sites::Sites;
 
-/// Memory for small files of each `files` route, over all workers.
+/// Bytes of cached small files for each `files` route, over all workers.
 const CACHE_BYTES: usize = 64 << 20;
-/// Memory for files in encoded form of each `files` route, over all workers.
+/// Bytes of cached compressed files for each `files` route, over all workers.
 const CACHE_COMPRESSED: usize = 64 << 20;
-/// Paths remembered by each worker for each route.
+/// Paths that each worker remembers for each route.
 const CACHE_ENTRIES: usize = 8192;
-/// Large files held open by each worker for each route, at most.
+/// The most large files that each worker holds open for each route.
 const CACHE_FILES: usize = 256;
 
-/// Why nothing was served.
+/// The reason why nothing was served.
 pub enum Failure {
-    /// The file has mistakes.
+    /// Mistakes in the configuration.
     Mistakes(Report),
-    /// One line.
+    /// One line: what could not be started, and what to do.
     Start(String),
 }
 
@@ -57,10 +57,16 @@ impl From<String> for Failure {
 }
 
 /// Serves until a signal ends the server.
+///
+/// # Errors
+/// When the configuration has mistakes, or the server cannot start.
+///
+/// # Blocks the thread
+/// Until the server has shut down.
 pub fn run(origin: Origin) -> Result<(), Failure> {
     let mut config = origin.load(None).map_err(Failure::Mistakes)?;
     let origin = match origin {
-        // The working directory may be another one at a reload.
+        // A reload finds the file even if the working directory has changed.
         Origin::File(file) => {
             Origin::File(std::path::absolute(file).map_err(|error| format!("there is no working directory: {error}"))?)
         }
@@ -71,7 +77,7 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
         .workers
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let cache = cache_limits(workers, raise_descriptor_limit());
-    // No other thread may exist yet: privileges belong to threads.
+    // Privileges belong to threads, so no other thread may exist yet.
     let (process, opened) = startup::open(&origin, &mut config, workers, operator::to_stderr())?;
     let signals = Caught::catch()?;
     let runtime = osier::Runtime::builder().workers(workers).name("osier").build();
@@ -104,7 +110,7 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
     drop(runtime);
     let (cut, drain, live) = outcome?;
     for log in live.current().logs() {
-        // Not left to Drop: a fiber that would not end may still hold it.
+        // Drop may come too late: a fiber that has not ended may still hold the log.
         log.finish();
     }
     if cut > 0 {
@@ -127,7 +133,7 @@ fn cache_limits(workers: usize, descriptors: u64) -> CacheLimits {
     }
 }
 
-/// Raises the limit of open descriptors as far as the system allows, for each connection needs one. Returns the limit.
+/// Raises the limit of open descriptors to the system's maximum, because each connection needs one. Returns the new limit.
 fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -141,7 +147,7 @@ fn raise_descriptor_limit() -> u64 {
     now.current.unwrap_or(u64::MAX)
 }
 
-/// Prints the line that says what is served where. Nobody may be reading it.
+/// Prints what is served, and where. Standard output may be closed.
 fn announce(sites: &Sites, bound: &[Bound]) {
     let addresses: Vec<String> = bound.iter().map(url).collect();
     let (what, addresses) = (sites.origin.describe(&sites.config), addresses.join(" and "));

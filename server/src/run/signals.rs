@@ -1,6 +1,7 @@
-//! Signals and what they ask for. SIGHUP asks for a reload; the first SIGINT or SIGTERM for a graceful shutdown; a second one ends the process.
+//! Turns signals into requests. SIGHUP requests a reload. The first SIGINT or SIGTERM requests a graceful shutdown, and a second one
+//! ends the process at once.
 //!
-//! A thread of its own waits for signals, so the second one ends the process even when every worker is stuck.
+//! A separate thread waits for signals. So the second signal ends the process even when every worker is stuck.
 
 use std::io;
 use std::sync::Arc;
@@ -11,17 +12,17 @@ use osier::sync::Event;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// The request of a signal.
+/// A request made by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     Reload,
     Shutdown,
 }
 
-/// Signals that are caught, and not looked at yet.
+/// Caught signals. No thread looks at them yet.
 pub struct Caught(Signals);
 
-/// The requests of signals. Several of them may become one.
+/// Requests made by signals. Several signals may become one request.
 #[derive(Default)]
 pub struct Requests {
     event: Event,
@@ -37,7 +38,7 @@ impl Caught {
             .map_err(|error| format!("cannot watch for signals: {error}"))
     }
 
-    /// Starts the thread that looks at them.
+    /// Starts the thread that waits for signals.
     pub fn watch(self) -> Result<Arc<Requests>, String> {
         let requests: Arc<Requests> = Arc::default();
         let (asked, Caught(mut signals)) = (Arc::clone(&requests), self);

@@ -1,13 +1,13 @@
 //! The sites that are served now, and each reload that changes them.
 //!
 //! # Reload
-//! The configuration is read and checked again. With a mistake in it everything stays as it is, and the mistakes are printed.
-//! Otherwise new listeners are bound, a snapshot is built (which keeps what has not changed, see `site/build.rs`) and takes the place of the
-//! old one, new listeners accept, and removed listeners finish their in-flight requests on their own. Connections of a listener that stays
-//! are not touched: a WebSocket, a long response and an idle client go on, and changed settings count for new connections
-//! (`listeners.rs`). Log files are opened anew in any case.
+//! The configuration is read and checked again. If it has a mistake, everything stays as it is and the mistakes are logged.
+//! Otherwise new listeners are bound and a snapshot is built, which keeps unchanged parts (`site/build.rs`). The snapshot
+//! replaces the old one, new listeners accept, and removed listeners finish their in-flight requests. Connections of a
+//! listener that stays are not touched: a WebSocket, a long response and an idle client go on. Changed settings of a listener
+//! apply to new connections (`listeners.rs`). Log files are opened again in any case.
 //!
-//! Only the first fiber changes anything; workers read (`site/live.rs`).
+//! Only the first fiber changes anything. Workers read through `site/live.rs`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,11 +24,11 @@ use super::listeners::{Bound, Ending, Given, Modes, Running, wait_closed};
 use super::startup::{self, Opened, Process};
 use super::{Failure, Origin, admin, url};
 
-/// The configuration as it was at the start.
+/// The configuration of the start.
 struct Started(Config);
 
 impl Started {
-    /// The keys of a later configuration that count only from another start on.
+    /// The keys with changed values that take effect only at the next start.
     fn changed(&self, now: &Config) -> impl Iterator<Item = &'static str> {
         let began = &self.0;
         let keys = [
@@ -45,12 +45,12 @@ impl Started {
 pub struct Sites {
     pub origin: Origin,
     pub process: Process,
-    /// The configuration of the start, which decides some keys until the end.
+    /// The configuration of the start. Some of its keys stay in effect until the end.
     started: Started,
     pub config: Config,
     pub live: Arc<Live>,
     running: Vec<Running>,
-    /// Servers of listeners that are gone or have other settings, until their last connection is.
+    /// Ending servers of removed or renewed listeners. Each is kept until its last connection has ended.
     draining: Vec<Ending>,
     slots: usize,
     means: Means,
@@ -58,7 +58,7 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// Binds what is not bound yet and opens every handler; accepts nothing.
+    /// Binds the remaining listeners and opens every handler. Nothing accepts yet.
     pub fn start(
         origin: Origin,
         config: Config,
@@ -104,14 +104,14 @@ impl Sites {
         Ok((sites, bound))
     }
 
-    /// Has bound listeners accept.
+    /// Lets bound listeners accept.
     pub fn accept(&mut self, bound: Vec<Bound>) {
         let running = bound.into_iter().map(|bound| bound.accept(&self.live));
         self.running.extend(running);
         self.recount();
     }
 
-    /// Has the connections counted of all servers there are.
+    /// Updates the list of connections that metrics and the welcome site count.
     fn recount(&self) {
         let connections = self.means.handlers.connections.lock();
         let mut connections = connections.unwrap_or_else(PoisonError::into_inner);
@@ -120,7 +120,7 @@ impl Sites {
         connections.extend(self.draining.iter().filter_map(|ending| ending.connections.clone()));
     }
 
-    /// Takes the configuration as it is now, or says why not.
+    /// Reads and applies the configuration again, or logs why it cannot be used.
     pub fn reload(&mut self) {
         for log in self.live.current().logs() {
             if let Err(error) = log.reopen() {
@@ -159,7 +159,7 @@ impl Sites {
             }
             Err(Failure::Mistakes(report)) => {
                 let what = if report.len() == 1 { "a mistake" } else { "mistakes" };
-                // Every mistake has its own lines, as 'osier check' prints them.
+                // Each mistake has lines of its own, in the format of 'osier check'.
                 (self.process.say)(format_args!(
                     "{name} has {what}; the old configuration stays:\n{report}"
                 ));
@@ -201,7 +201,7 @@ impl Sites {
         }
         modes.keep();
         snapshot.start();
-        // Nothing can fail from here on.
+        // Every step that can fail is done.
         for key in self.started.changed(&config) {
             (self.process.say)(format_args!("'{key}' has changed: that counts from the next start on"));
         }
@@ -226,7 +226,7 @@ impl Sites {
         self.draining.retain(|ending| !ending.fiber.is_finished());
         self.recount();
         self.config = config;
-        // A worker without requests would hold the old snapshot, and what only that has, until the next one.
+        // A worker without requests would keep the old snapshot, and everything that only this snapshot holds, until its next request.
         for worker in 0..osier::workers() {
             let live = Arc::clone(&self.live);
             let refresh = osier::fiber::Builder::new().name("refresh").worker(worker);
@@ -235,12 +235,12 @@ impl Sites {
         Ok(())
     }
 
-    /// Ends the listeners that `config` has no more, and has its `[admin]` accept. An address of theirs may be somebody else's now, with
-    /// its sockets, on which nobody of before is to accept then, and with its file.
+    /// Ends the listeners that `config` has no more, and lets the new `[admin]` accept. The address of an ended listener may belong to
+    /// a new one now, which has taken over its sockets and takes over its socket file here. The ended one must accept no more then.
     ///
     /// # Suspends
     ///
-    /// Until those accept no more, for a second at most.
+    /// Until a listener whose address has moved accepts no more, for a second at most.
     fn end_gone(&mut self, config: &Config, fresh: &mut [Bound], admin: Option<admin::Bound>) {
         let stays = |running: &Running| config.listeners.iter().any(|settings| settings.bind == *running.bind());
         let (kept, gone): (Vec<_>, Vec<_>) = self.running.drain(..).partition(stays);
@@ -287,7 +287,7 @@ impl Sites {
         }
     }
 
-    /// The means for the next snapshot, and the bound `[admin]` listener if that changes.
+    /// Prepares the means of the next snapshot. Binds the `[admin]` listener if it has changed.
     fn admin_of(&self, config: &Config) -> Result<(Means, Option<admin::Bound>), String> {
         let mut means = self.means.clone();
         if self.config.admin == config.admin {
@@ -309,6 +309,9 @@ impl Sites {
     }
 
     /// Shuts down gracefully. Returns how many connections had to be cut.
+    ///
+    /// # Suspends
+    /// Until the last connection has ended or was cut.
     pub fn end(&mut self) -> usize {
         if let Some(admin) = &self.means.admin {
             admin.drain();
@@ -317,7 +320,7 @@ impl Sites {
         let running = self.running.drain(..).flat_map(Running::end);
         let endings: Vec<_> = running.chain(self.draining.drain(..)).collect();
         let cut = endings.into_iter().map(|ending| ending.fiber.join().unwrap_or(0)).sum();
-        // Up to here it says that this server drains.
+        // /health has reported the shutdown up to here.
         if let Some(admin) = self.admin.take() {
             let _ = admin.end().fiber.join();
         }
@@ -325,7 +328,7 @@ impl Sites {
     }
 }
 
-/// Whether a mistake may be that something new is named that this process is kept from.
+/// Whether the error may come from a path that Landlock denies to this process.
 fn is_denied(why: &str) -> bool {
     why.contains("Permission denied") || why.contains("may not read")
 }

@@ -1,7 +1,7 @@
-//! The start of the process, on its first thread and before any other: it opens listeners and systemd's sockets, then gives up privileges.
+//! Opens listeners, takes systemd's sockets and gives up privileges, on the first thread and before any other exists.
 //!
-//! Privileges belong to threads, so [`open`] runs before the runtime is built (`process/privileges`). After it, paths of the configuration are
-//! those inside of the new root folder.
+//! Privileges belong to threads, so [`open`] runs before the runtime is built (`process/privileges`). Afterwards the paths in
+//! the configuration are those inside of the new root folder.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -20,11 +20,11 @@ use crate::process::privileges::{Paths, Privileges, Settings};
 use crate::process::root::{inside, outside};
 use crate::process::systemd::{Notify, Socket, Sockets};
 
-/// The process from the start to the end.
+/// State of the process that the whole run needs.
 pub struct Process {
     /// The root folder that this process has changed to.
     pub root: Option<PathBuf>,
-    /// The permissions of a Unix socket for which no `mode` is named.
+    /// Permissions of a Unix socket without a configured `mode`.
     pub made_mode: u32,
     pub notify: Notify,
     pub say: Say,
@@ -32,20 +32,20 @@ pub struct Process {
     spelling: &'static Spelling,
 }
 
-/// The sockets that are open before the first worker starts.
+/// The sockets that are opened before the first worker starts.
 pub struct Opened {
-    /// Sockets of each `[[listen]]`, in their order; `None` for one that can be bound later.
+    /// Sockets of each `[[listen]]`, in their order. None for a listener that can be bound later.
     pub listeners: Vec<Option<Vec<Listener>>>,
     /// Sockets of `[admin]`.
     pub admin: Option<Vec<Listener>>,
 }
 
-/// Opens everything and gives up privileges.
+/// Opens all sockets and gives up privileges.
 ///
 /// # Errors
 /// One line: what cannot be opened, and what to do.
 pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> Result<(Process, Opened), String> {
-    // It can be read only by being set, which no other thread may see.
+    // The umask can be read only by setting it. No other thread exists that could see the change.
     let umask = rustix::process::umask(Mode::empty());
     rustix::process::umask(umask);
     let made_mode = (Mode::from_raw_mode(0o777) - umask).as_raw_mode();
@@ -63,7 +63,7 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
     let mut listeners = Vec::new();
     for listener in &config.listeners {
         listeners.push(match &listener.bind {
-            // The server removes its file at the end, which takes the rights it was made with.
+            // The server binds it later and removes its file at the end. For that it needs the rights that it was made with.
             Bind::Unix(_) if privileges.is_none() => None,
             Bind::Unix(path) => {
                 let opened = one(&listener.bind, &process, workers, &mut sockets)?;
@@ -145,12 +145,12 @@ pub fn open_now(bind: &Bind, process: &Process, workers: usize) -> Result<Vec<Li
 }
 
 impl Process {
-    /// The name of a configured path in this process. None for a path outside of its root folder.
+    /// The name of a configured path inside of this process's root folder. None for a path outside.
     pub fn inside(&self, path: &Path) -> Option<PathBuf> {
         inside(self.root.as_deref(), path)
     }
 
-    /// The message for a listener that cannot be opened: what happened, and what to do.
+    /// The message for a listener that cannot be opened: what failed, and what to do.
     pub fn cannot_listen(&self, error: &io::Error) -> String {
         let address = self.spelling.address;
         match error.kind() {
@@ -166,7 +166,7 @@ impl Process {
     }
 }
 
-/// None when nothing is to be given up.
+/// Prepares giving up privileges. None when nothing is to be given up.
 fn privileges(file: Option<&Path>, config: &mut Config) -> Result<Option<Privileges>, String> {
     let (user, group, chroot) = (config.user.clone(), config.group.clone(), config.chroot.clone());
     if user.is_none() && group.is_none() && chroot.is_none() && !config.landlock {
@@ -180,14 +180,14 @@ fn privileges(file: Option<&Path>, config: &mut Config) -> Result<Option<Privile
         }
         match touch {
             Touch::Read => paths.read.push(path.clone()),
-            // A log is opened anew after it was moved away: its folder has to be written to.
+            // A rotated log is created again, so its folder must be writable.
             Touch::Write => paths.write.extend(path.parent().map(Path::to_owned)),
             Touch::Connect => {}
         }
     }
-    // The folder: an editor puts another file in the place of the old one.
+    // The whole folder is readable: an editor replaces the file by another one.
     paths.read.extend(file.and_then(Path::parent).map(Path::to_owned));
-    // Bodies of requests are spooled there: in that of the new root folder.
+    // Request bodies are spooled into the temporary folder, which is the one of the new root folder.
     let root = chroot.as_deref().unwrap_or(Path::new("/"));
     paths.write.push(outside(root, &std::env::temp_dir()));
     let settings = Settings {
@@ -203,13 +203,13 @@ fn privileges(file: Option<&Path>, config: &mut Config) -> Result<Option<Privile
     }
 }
 
-/// Whether bodies of requests may have to be kept in files.
+/// Whether request bodies may have to be stored in files.
 fn spools(config: &Config) -> bool {
     let mut routes = config.sites.iter().flat_map(|site| &site.routes);
     routes.any(|route| route.handler.spools())
 }
 
-/// Every path of the configuration that is touched after the start, but for those of listeners.
+/// Every path of the configuration that is used after the start, except those of listeners.
 fn touched(config: &mut Config) -> Vec<(Touch, &mut PathBuf)> {
     let mut paths = Vec::new();
     log(&mut config.log, &mut paths);
@@ -237,7 +237,7 @@ fn log<'c>(log: &'c mut Log, paths: &mut Vec<(Touch, &'c mut PathBuf)>) {
     paths.extend(log.file.as_mut().map(|file| (Touch::Write, file)));
 }
 
-/// Logs are made now, so that they can be written by whom this process becomes. What fails shows when they are opened.
+/// Creates the logs and gives them to the user that the process switches to. Errors are ignored: they show when the logs are opened.
 fn logs_belong_to(config: &mut Config, ids: Option<(u32, u32)>) {
     let Some((user, group)) = ids else {
         return;
@@ -249,7 +249,7 @@ fn logs_belong_to(config: &mut Config, ids: Option<(u32, u32)>) {
     }
 }
 
-/// Paths as they are called once `root` is the root folder.
+/// Changes every path to its name inside of the new root folder.
 fn move_inside(config: &mut Config, root: &Path) {
     for route in config.sites.iter_mut().flat_map(|site| &mut site.routes) {
         route.handler.before_chroot();

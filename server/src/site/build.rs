@@ -1,9 +1,9 @@
-//! Builds a [`Snapshot`] from a checked configuration, and keeps from an older one what has not changed.
+//! Builds a [`Snapshot`] from a checked configuration, and keeps the unchanged parts of the old snapshot.
 //!
-//! A handler is kept when its settings are the same and, for files, the folder still is the same folder. Of several
-//! candidates the one of the same route of the same site is taken, and none twice: two routes never come to share a room or a
-//! pool that were apart. Rates are kept by the same rule. What is cheap to make, or reads a file (passwords, error pages, fixed
-//! answers, rewrites), is made anew.
+//! A handler is kept when its settings are equal and, for files, its folder is still the same folder. The best candidate is the
+//! handler at the same route of the same site. Each old handler is taken at most once, so two routes with separate chat rooms or
+//! connection pools never share them later. Rates are kept by the same rule. Parts that are cheap to make, or that read a file
+//! (passwords, error pages, fixed responses, rewrites), are made again.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -30,7 +30,7 @@ use super::{LOG_BITS, Route, Site, Snapshot};
 pub struct Parts {
     handlers: Vec<Part<HandlerKey, Opened>>,
     rates: Vec<Part<rate::Settings, Arc<Rate>>>,
-    /// Open logs with their settings, and the label that requests carry.
+    /// Open logs with their settings and the label that requests carry.
     logs: Vec<(Log, u32, Option<Arc<AccessLog>>)>,
     next_label: u32,
 }
@@ -41,7 +41,7 @@ type HandlerKey = (handler::Settings, Identity, Option<compress::Options>);
 /// None when it is off.
 type Compressed<'a> = Option<&'a compress::Options>;
 
-/// Which folder a name stood for: device and inode.
+/// The folder that a path named: its device and inode.
 type Identity = Option<(u64, u64)>;
 
 impl Parts {
@@ -57,15 +57,15 @@ struct Part<K, V> {
     value: V,
 }
 
-/// Where in a configuration something stands.
+/// The position of a part in a configuration.
 #[derive(Clone, PartialEq)]
 struct Place {
-    /// The names of its site.
+    /// Host names of the site.
     site: Vec<config::Host>,
     route: Option<Match>,
 }
 
-/// The means of the server that snapshots share.
+/// Resources of the server that snapshots share.
 #[derive(Clone)]
 pub struct Means {
     pub handlers: handler::Means,
@@ -75,16 +75,16 @@ pub struct Means {
 
 struct Builder<'o> {
     old: &'o Parts,
-    /// Which of the old handlers and rates have been taken.
+    /// The old handlers and the old rates that have been taken.
     taken: (Vec<bool>, Vec<bool>),
     new: Parts,
     means: &'o Means,
 }
 
-/// Makes a snapshot. `slots` says which number each listener of the configuration has.
+/// Builds a snapshot. `slots` holds the number of each listener of the configuration.
 ///
 /// # Blocks the thread
-/// for as long as the disk takes.
+/// While files are read.
 ///
 /// # Errors
 /// One line: what could not be opened although it was there when the file was checked.
@@ -100,7 +100,7 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
         },
         means,
     };
-    // The label 0 is that of requests nobody has labelled.
+    // Requests without a label have the label 0.
     let default = builder.log(&config.log)?;
     let mut listeners: Vec<Option<Hosts>> = Vec::new();
     let mut sites = Vec::new();
@@ -132,7 +132,7 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
             .find(|(_, label, _)| *label == default)
             .and_then(|(.., log)| log.clone()),
     ));
-    // A request that began under the old configuration is still to be logged; what is older than that has had its time.
+    // A request that began under the old configuration must still be logged. Logs that are older are dropped.
     for (log, label, open) in &old.logs {
         if !builder.new.logs.iter().any(|(known, ..)| known == log) {
             logs.push((*label, open.clone()));
@@ -169,7 +169,7 @@ impl Builder<'_> {
             site: site.hosts.clone(),
             route: None,
         };
-        // One for all routes that have none of their own.
+        // All routes without a rate of their own share the site's.
         let shared_rate = match &site.policies.rate {
             Setting::On(settings) => Some(self.rate(&place, settings)),
             _ => None,
@@ -223,7 +223,7 @@ impl Builder<'_> {
         })
     }
 
-    /// The label of a route in the metrics, as the upper bits of a request's label.
+    /// The series of a route in the metrics, as the upper bits of a label.
     fn series(&self, place: &Place) -> u32 {
         let Some(admin) = &self.means.admin else {
             return 0;
@@ -240,7 +240,7 @@ impl Builder<'_> {
         u32::from(admin.series(&site, &route)) << LOG_BITS
     }
 
-    /// All but rate and auth.
+    /// The policies of a route, without rate and authentication.
     fn around(
         &mut self,
         config: &Config,
@@ -315,7 +315,7 @@ impl Builder<'_> {
             .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     }
 
-    /// The label of a log, opened unless it is already.
+    /// The label of a log. Opens the log unless it is open.
     fn log(&mut self, settings: &Log) -> Result<u32, String> {
         if let Some((_, label, _)) = self.new.logs.iter().find(|(known, ..)| known == settings) {
             return Ok(*label);
@@ -332,7 +332,7 @@ impl Builder<'_> {
     }
 }
 
-/// The part with this key that is nearest to the place and not taken yet.
+/// Takes the part with this key whose place is nearest and that is not taken yet.
 fn take<K: PartialEq, V: Clone>(old: &[Part<K, V>], taken: &mut [bool], place: &Place, key: &K) -> Option<V> {
     let nearness = |part: &Part<K, V>| {
         (

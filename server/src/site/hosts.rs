@@ -1,11 +1,11 @@
-//! Which site answers for a host: the exact name, then the longest `*.` that fits, then the default.
+//! Finds the site of a host: the exact name, then the longest matching `*.` name, then the default site.
 
 use std::collections::HashMap;
 
 use crate::config::Host;
 use crate::handler::without_port;
 
-/// The longest name DNS knows; a host that is longer has no site of its own.
+/// Bytes of the longest name that DNS allows. A longer host gets the default site.
 const LONGEST: usize = 255;
 
 /// The sites of one listener.
@@ -29,7 +29,7 @@ impl Hosts {
         self.default = Some(site);
     }
 
-    /// The site for `host` as the request names it, with its port perhaps. Allocates nothing.
+    /// The site for `host`, which may have a port. Allocates nothing.
     #[inline]
     pub fn find(&self, host: Option<&str>) -> Option<usize> {
         if self.exact.is_empty() && self.below.is_empty() {

@@ -1,11 +1,12 @@
-//! The configuration that counts now, and how each worker learns of the next.
+//! The current snapshot, and how each worker notices that it was replaced.
 //!
-//! One [`Live`] a process. [`Live::replace`] puts the new snapshot behind the lock, then raises the number. Each worker keeps
-//! the snapshot it saw last with its number, and compares one atomic for each request; only when that differs is the lock taken.
-//! A request holds its snapshot by a counter of the worker's own, so that no cache line is written by two workers.
+//! There is one [`Live`] in a process. [`Live::replace`] stores the new snapshot under the lock and raises the number. Each worker
+//! keeps the snapshot that it saw last, with its number. For each request it compares one atomic; it takes the lock only when the
+//! number has changed. A request holds its snapshot through an `Rc` of the worker, so no two workers write one cache line.
 //!
-//! Ordering: the number is stored with Release after the snapshot is in place, under the lock; a worker loads it with Acquire
-//! and reads snapshot and number again under the lock. A request that runs while the snapshot changes ends on its own.
+//! Memory ordering: `replace` raises the number with Release, under the lock and after the snapshot is in place. A worker loads the
+//! number with Acquire, and reads the snapshot and the number again under the lock. A request that runs during a replacement
+//! keeps the old snapshot.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,7 +22,7 @@ pub struct Live {
     current: Mutex<Arc<Snapshot>>,
 }
 
-/// The snapshot that a worker has seen.
+/// The snapshot that a worker has seen, with its number.
 pub struct Here {
     number: u64,
     pub snapshot: Arc<Snapshot>,
@@ -39,19 +40,19 @@ impl Live {
         })
     }
 
-    /// The snapshot that counts.
+    /// The current snapshot.
     pub fn current(&self) -> Arc<Snapshot> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// New requests are answered by `snapshot` from now on.
+    /// Makes `snapshot` current. It answers new requests from now on.
     pub fn replace(&self, snapshot: Snapshot) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         *current = Arc::new(snapshot);
         self.number.fetch_add(1, Ordering::Release);
     }
 
-    /// The snapshot that this worker has seen last, or the one that counts if that is newer.
+    /// The current snapshot, from the worker's own copy unless that is stale.
     #[inline]
     pub fn here(&self) -> Rc<Here> {
         let number = self.number.load(Ordering::Acquire);
@@ -61,7 +62,7 @@ impl Live {
         })
     }
 
-    /// Writes the line of an answered request, if its log is on, and counts it.
+    /// Writes a served request to its log, if the log is on, and counts it.
     pub fn record(&self, served: &Served<'_>) {
         let here = self.here();
         if let Some(log) = here.snapshot.log(served.label()) {
@@ -73,7 +74,7 @@ impl Live {
         }
     }
 
-    /// Lets go of what this worker holds of an older snapshot.
+    /// Drops this worker's copy of an older snapshot.
     pub fn refresh(&self) {
         drop(self.here());
     }

@@ -1,17 +1,17 @@
-//! The way of a request to its response: the host selects a site, the first matching route a handler, and policies surround it.
+//! Finds the handler of a request. The host selects a site, the first matching route a handler, and policies surround it.
 //!
 //! ```text
-//!   request ─▶ hosts.rs: site ─▶ path.rs: one reading of the path ─▶ first Route that takes it
+//!   request ─▶ hosts.rs: site ─▶ policy/path.rs: the path as text ─▶ first Route that matches
 //!                                                                         │
 //!        response ◀─ fields, cors, error pages ◀─ handler ◀─ body, auth, rate, address, preflight
 //! ```
 //!
-//! A [`Snapshot`] is what one configuration says, immutable and shared by all workers; `live.rs` says which one counts. Made by
-//! `build.rs`. A plain route (a handler and nothing around it) costs a look-up by host, a comparison with each route before it,
-//! and the handler: nothing is allocated and no lock taken.
+//! A [`Snapshot`] is one configuration, immutable and shared by all workers. `build.rs` makes it; `live.rs` holds the current one.
+//! A plain route is a handler without policies. It costs a look-up of the host, a comparison with each route before it, and the
+//! handler. It allocates nothing and takes no lock.
 //!
-//! A request keeps the route that began with it, and what that holds, until its response has been sent: that is how one
-//! configuration can take the place of another at any time.
+//! A request keeps its route and its snapshot until the response has been sent. So a new snapshot can replace the current one
+//! at any time.
 
 mod build;
 mod hosts;
@@ -39,17 +39,17 @@ pub use self::build::{Means, Parts, build};
 use self::hosts::Hosts;
 use self::policies::Around;
 
-/// The lower bits of a label name a log, the upper ones the series of a route.
+/// The number of lower bits of a label that name a log. The upper bits name the series of a route.
 const LOG_BITS: u32 = 16;
 
-/// One configuration, ready to answer.
+/// One configuration, ready to answer requests.
 pub struct Snapshot {
-    /// Hosts by the number of the listener; `None` for a listener that is gone.
+    /// Hosts by the number of the listener. None for a listener that is gone.
     listeners: Vec<Option<Hosts>>,
     sites: Vec<Site>,
-    /// Logs and their labels in [`Request::set_label`]. The first is that of requests that no route answers.
+    /// Logs and their labels in [`Request::set_label`]. The label 0 belongs to requests without a label.
     logs: Vec<(u32, Option<Arc<AccessLog>>)>,
-    /// Series by the upper half of a label; empty without `[admin]`.
+    /// Series by the upper bits of a label. Empty without `[admin]`.
     series: Vec<Arc<Series>>,
     /// The handlers that count requests.
     recorders: Vec<Arc<dyn Handler>>,
@@ -60,24 +60,24 @@ pub struct Snapshot {
 
 struct Site {
     routes: Vec<Route>,
-    /// The policies for requests that no route takes.
+    /// The policies for requests that no route matches.
     around: Around,
 }
 
 struct Route {
     path: Option<Box<str>>,
     globs: Option<GlobSet>,
-    /// Empty for all.
+    /// Methods that match. Empty for all methods.
     methods: Box<[Box<str>]>,
     handler: Opened,
     around: Around,
 }
 
 impl Snapshot {
-    /// Answers a request that has come to a listener.
+    /// Answers a request that arrived on a listener.
     ///
     /// # Suspends
-    /// as the handler does.
+    /// As the handler does.
     pub fn answer(&self, listener: usize, request: &mut Request<'_>) -> Response {
         let hosts = self.listeners.get(listener).and_then(Option::as_ref);
         let Some(site) = hosts.and_then(|hosts| hosts.find(request.host())) else {
@@ -85,7 +85,7 @@ impl Snapshot {
         };
         let site = &self.sites[site];
         if request.path() == "*" {
-            // OPTIONS of the server as a whole (RFC 9110 9.3.7): there is nothing to say.
+            // OPTIONS for the whole server (RFC 9110 9.3.7): no resource is named, so the response is empty.
             return Response::new(StatusCode::NO_CONTENT);
         }
         match site.dispatch(request) {
@@ -99,7 +99,7 @@ impl Snapshot {
         let original = request.target();
         let (mut first, mut is_routed) = (Some(target), false);
         let response = follow(original, &self.say, |target| {
-            // The turn with the request's own target has been made.
+            // The first call passes the original target, which has been rewritten already.
             let Some(target) = target else {
                 return Routed::Again(first.take().unwrap_or_default());
             };
@@ -114,32 +114,32 @@ impl Snapshot {
         });
         match is_routed {
             true => response,
-            // No route has made it, so none has dressed it.
+            // No route has made this response, so the site's policies apply to it.
             false => site.around.refuse(request, response),
         }
     }
 
-    /// Starts what a snapshot that is not used must not have started, unless it runs already. On a fiber.
+    /// Starts the handlers' background work, unless it runs already. Called on a fiber, once the snapshot is sure to be used.
     pub fn start(&self) {
         self.parts.handlers().for_each(|handler| handler.start());
     }
 
-    /// Ends the responses that have no end by themselves.
+    /// Ends responses that never end by themselves.
     pub fn stop(&self) {
         self.parts.handlers().for_each(|handler| handler.stop());
     }
 
-    /// Counts an answered request for those handlers that want to know.
+    /// Passes a served request to the handlers that count requests.
     pub fn record(&self, served: &Served<'_>) {
         self.recorders.iter().for_each(|handler| handler.record(served));
     }
 
-    /// The series that a label of [`Request::set_label`] means.
+    /// The series for a label of [`Request::set_label`].
     pub fn series(&self, label: u32) -> Option<&Series> {
         self.series.get((label >> LOG_BITS) as usize).map(|series| &**series)
     }
 
-    /// The log that a label of [`Request::set_label`] means.
+    /// The log for a label of [`Request::set_label`].
     pub fn log(&self, label: u32) -> Option<&Arc<AccessLog>> {
         let label = label & ((1 << LOG_BITS) - 1);
         self.logs.iter().find(|(known, _)| *known == label)?.1.as_ref()
@@ -188,8 +188,8 @@ impl Site {
         Routed::Answer(self.nobody(request, &path))
     }
 
-    /// Whether a reader that takes `%2F` for a slash would be sent another way. Then one of the two would pass by the policies
-    /// that are meant for it.
+    /// Whether the request would take another route if `%2F` were read as a slash. Then one of the two readings would bypass the
+    /// policies of its route.
     #[cold]
     fn is_ambiguous(&self, request: &Request<'_>, path: &[u8]) -> bool {
         let Some(other) = path::with_slashes_decoded(request.path()) else {
@@ -210,7 +210,7 @@ impl Site {
         false
     }
 
-    /// 405 when only the method is wrong, 404 otherwise.
+    /// Answers a request that no route matches: 405 when only the method is wrong, 404 otherwise.
     #[cold]
     fn nobody(&self, request: &Request<'_>, path: &[u8]) -> Response {
         let fitting = self.routes.iter().filter(|route| route.fits(path));
@@ -245,7 +245,7 @@ impl Route {
     }
 }
 
-/// A short answer: the status in words.
+/// A short response: the status in words.
 fn plain(status: StatusCode) -> Response {
     Response::new(status).body(format!("{status}\n"))
 }

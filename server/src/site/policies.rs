@@ -1,8 +1,8 @@
-//! The policies around the handler of a route: they admit a request, limit its body, and change the response.
+//! Runs the policies around a handler: they admit a request, limit its body, and change the response.
 //!
-//! The order is fixed. A CORS preflight comes first, for it carries no credentials; then the address, the rate, authentication (the most
-//! expensive check), the size of the body; then the handler. A refusal is a response like any other: it gets error pages and fields, and a
-//! page of another origin may read it.
+//! The order is fixed. A CORS preflight comes first, because it carries no credentials. Then come the client's address, the rate,
+//! authentication (the most expensive check), the size of the body, and the handler. A refusal gets error pages and header fields
+//! like any other response, and a page of another origin may read it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::policy::rate::Rate;
 
 use super::plain;
 
-/// Fields that describe a body. They go when an error page replaces the body.
+/// Header fields that describe a body. They are removed when an error page replaces the body.
 const OF_BODY: [&str; 11] = [
     "accept-ranges",
     "content-digest",
@@ -35,28 +35,28 @@ const OF_BODY: [&str; 11] = [
     "repr-digest",
 ];
 
-/// All of it is off by default.
+/// The policies around one handler. All are off by default.
 #[derive(Default)]
 pub struct Around {
     pub access: Option<Access>,
     pub rate: Option<Arc<Rate>>,
     pub auth: Option<Arc<Auth>>,
     pub cors: Option<Cors>,
-    /// Bytes of a request's body.
+    /// Limit of a request body, in bytes.
     pub body: u64,
-    /// Time to the head of the response.
+    /// Time until the handler has made its response.
     pub time: Option<Duration>,
     /// Compression of text for clients that accept it. Files compress by themselves.
     pub compress: Option<Compress>,
     pub headers: Headers,
     pub errors: Arc<[ErrorPage]>,
-    /// The label of the log and of the metrics.
+    /// Label that names the log and the metrics' series.
     pub label: u32,
-    /// Only the label and the limit of the body are set.
+    /// Whether only the label and the limit of the body are set.
     pub bare: bool,
 }
 
-/// The body that replaces the body of an error with that status.
+/// A body that replaces the body of responses with this status.
 pub struct ErrorPage {
     pub status: u16,
     pub content_type: String,
@@ -64,7 +64,7 @@ pub struct ErrorPage {
 }
 
 impl Around {
-    /// Notes whether there is anything to do.
+    /// Computes `bare`, once every policy is set.
     pub fn settle(mut self) -> Around {
         let admits = self.access.is_some() || self.rate.is_some() || self.auth.is_some();
         let changes = self.compress.is_some()
@@ -75,7 +75,7 @@ impl Around {
         self
     }
 
-    /// Labels a request and says whether it goes to the handler as it is; [`answer`](Around::answer) serves it otherwise.
+    /// Labels a request. Returns whether it may go straight to the handler; [`answer`](Around::answer) serves it otherwise.
     #[inline]
     pub fn passes(&self, request: &mut Request<'_>) -> bool {
         request.set_label(self.label);
@@ -98,7 +98,7 @@ impl Around {
                     Some(time) => osier::timeout(time, || handler.answer(request, path))
                         .unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT)),
                 };
-                // What another server says in its own words is left to it, but for its not being there.
+                // An error page that a backend has made stays, except for 502, 503 and 504: those say that no backend could answer.
                 let theirs = response.is_of_backend() && !matches!(response.status().as_u16(), 502..=504);
                 if theirs {
                     return self.dress(request, response);
@@ -109,7 +109,7 @@ impl Around {
         self.dress(request, self.page(response))
     }
 
-    /// Finishes an answer that no handler has made.
+    /// Finishes a response that no handler has made.
     #[cold]
     pub fn refuse(&self, request: &Request<'_>, response: Response) -> Response {
         request.set_label(self.label);
@@ -121,10 +121,10 @@ impl Around {
             access.check(request.client_ip())?;
         }
         if let Some(rate) = &self.rate {
-            // All clients of Unix sockets are one.
+            // All clients of Unix sockets share one count.
             let permit = rate.check(request.peer().ip())?;
             if permit.is_counted() {
-                // The request outlives the handler: until the last byte of its answer has been sent.
+                // The request counts until the last byte of its response has been sent, which is after the handler has returned.
                 request.extensions_mut().insert(Arc::new(permit));
             }
         }
@@ -151,7 +151,7 @@ impl Around {
     }
 
     fn dress(&self, request: &Request<'_>, mut response: Response) -> Response {
-        // A connection that becomes something else is no answer for a page to read.
+        // A connection that changes protocols has no response that a page could read.
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return response;
         }

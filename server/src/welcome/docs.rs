@@ -1,8 +1,8 @@
-//! The documents and the guide as they lie in the repository, and the page that lists them.
+//! The repository's documents and guide, embedded in the binary, and the page that lists them.
 //!
-//! The folder `documents` of this crate has links to them, because a package contains nothing from outside of its folder.
+//! The folder `documents` of this crate links to them, because a package may only contain files inside of its folder.
 
-/// A document: its path below `/docs/`, what it is about, its text.
+/// A document: its path below `/docs/`, a description, and its text.
 pub struct Doc {
     pub path: &'static str,
     about: &'static str,
@@ -31,7 +31,7 @@ macro_rules! chapter {
     };
 }
 
-/// In the order of reading.
+/// The chapters, in reading order.
 pub const GUIDE: [Doc; 20] = [
     chapter!("introduction", "what Osier is, and how to set up a project"),
     chapter!("first-server", "a server of twenty lines"),
@@ -83,7 +83,7 @@ pub const DOCS: [Doc; 8] = [
     doc!("CHANGELOG.md", "CHANGELOG.md", "what has changed"),
 ];
 
-/// The page that lists them, without its frame.
+/// The list of documents, as HTML without the page's frame.
 pub fn table() -> String {
     let list = |docs: &[Doc]| -> String {
         let entry = |doc: &Doc| {

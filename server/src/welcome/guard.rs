@@ -1,20 +1,23 @@
-//! Access to live data and the fibers: for programs and people on this machine.
+//! Restricts live data and the fiber dump to programs and people on this machine.
 //!
-//! The address of the connection decides. No field of the request widens that; three narrow it:
+//! The address of the connection decides. No header field of a request widens access. Three fields narrow it:
 //!
-//! - `X-Forwarded-For`, `Forwarded` and their like say that a proxy on this machine speaks for somebody else;
-//! - a `Host` that is not a name of the loopback says that a page of another site has had its name point here;
-//! - `Sec-Fetch-Site: cross-site` says that a page of another site makes the browser ask.
+//! - `X-Forwarded-For`, `Forwarded` and similar fields show that a proxy on this machine speaks for another client.
+//! - A `Host` that is not a loopback name shows that another site has pointed its name to this machine (DNS rebinding).
+//! - `Sec-Fetch-Site: cross-site` shows that a page of another site made the browser send the request.
 
 use std::net::{IpAddr, SocketAddr};
 
 use osier_web::http::StatusCode;
 use osier_web::{Request, Response};
 
-/// Fields that proxies add.
+/// Header fields that proxies add.
 const PROXIED: [&str; 4] = ["x-forwarded-for", "forwarded", "x-real-ip", "via"];
 
-/// The refusal for those who may not see.
+/// Checks whether a request may see live data.
+///
+/// # Errors
+/// The 403 response to send otherwise.
 pub fn check(request: &Request<'_>, for_all: bool) -> Result<(), Response> {
     let is_seen = |name| request.header(name).is_some();
     let of_here = is_loopback(request.peer())
@@ -36,12 +39,12 @@ fn refusal(why: &'static str) -> Response {
     Response::new(StatusCode::FORBIDDEN).body(why)
 }
 
-/// A client on a Unix socket counts as another machine: it is a proxy, most likely.
+/// Whether the peer is on this machine. A client of a Unix socket counts as another machine: it is probably a proxy.
 fn is_loopback(peer: SocketAddr) -> bool {
     peer.ip().to_canonical().is_loopback()
 }
 
-/// Whether `host` or `host:port` cannot be the name of another machine.
+/// Whether `host` or `host:port` can only be a name of this machine.
 fn is_loopback_name(authority: &str) -> bool {
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),

@@ -1,7 +1,7 @@
 //! Live data: the counters of each worker as an event stream, and the dump of all fibers.
 //!
-//! Every stream reads the counters for itself, twice a second, which costs the workers nothing. A fiber that streams waits for the
-//! stop and for its next turn at once, so a drain does not wait for it.
+//! Each stream reads the counters itself, twice a second, which costs the workers nothing. A streaming fiber waits for the stop event
+//! and its next turn at once, so a graceful shutdown does not wait for it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,16 +15,16 @@ use serde_json::{Value, json};
 use super::guard;
 use crate::metrics::Series;
 
-/// The time between two events: short enough for charts that move, long enough to cost nothing.
+/// The time between two events. It is short enough for charts to move, and long enough to cost nothing.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Until a page whose stream has ended asks again.
+/// The time after which a page reopens an ended stream.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-/// Streams at once: more viewers than that are no viewers.
+/// The most streams at once.
 const STREAMS: usize = 64;
 
-/// Where the counters are; not counted themselves, for they last as long as somebody looks.
+/// Path of the event stream. Its requests are not counted, because a stream lasts as long as somebody watches.
 pub const EVENTS: &str = "/live/events";
 
 pub struct Live {
@@ -38,7 +38,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// `connections` are those of all listeners.
+    /// Prepares live data. `connections` holds the connections of all listeners.
     pub fn new(for_all: bool, workers: usize, connections: Arc<Mutex<Vec<Connections>>>) -> Live {
         Live {
             requests: Series::new(workers),
@@ -55,7 +55,7 @@ impl Live {
         self.stopped.set();
     }
 
-    /// Every fiber with its backtrace, as text. One at a time: finding the names of functions takes a while.
+    /// Sends a dump of every fiber with its backtrace. Only one dump runs at a time: looking up function names takes a while.
     pub fn fibers(&self, request: &Request<'_>) -> Response {
         if let Err(refusal) = guard::check(request, self.for_all) {
             return refusal;
@@ -91,7 +91,7 @@ impl Live {
     }
 }
 
-/// The counters, until the viewer goes or the server stops.
+/// Streams the counters until the client leaves or the server stops.
 pub fn events(live: &Arc<Live>, request: &Request<'_>) -> Response {
     if let Err(refusal) = guard::check(request, live.for_all) {
         return refusal;
@@ -116,7 +116,7 @@ fn later(why: &'static str) -> Response {
         .body(why)
 }
 
-/// One of the streams there may be.
+/// The right to one of the [`STREAMS`] streams.
 struct Seat(Arc<Live>);
 
 impl Seat {
@@ -132,7 +132,7 @@ impl Drop for Seat {
     }
 }
 
-/// The right to do what only one may do at a time.
+/// The right to do something that only one request may do at a time.
 struct Turn<'a>(&'a AtomicBool);
 
 impl Turn<'_> {

@@ -1,9 +1,9 @@
-//! The built-in site, all of it inside the binary: what Osier is, a chat, the runtime at work, and the documents.
+//! `welcome`: the built-in site, embedded in the binary. It shows what Osier is, a chat, the runtime at work, and the documents.
 //!
 //! # Layout
 //!
-//! `guard` says who may see live data, `live` sends it, `docs` has the documents. The pages are the HTML files of this folder, each
-//! put into `frame.html`. They load nothing from other servers, and their content security policy makes sure of it.
+//! `guard` decides who may see live data, `live` sends it, and `docs` holds the documents. The pages are the HTML files of this
+//! folder, each put into `frame.html`. They load nothing from other servers; their content security policy enforces that.
 
 mod docs;
 mod guard;
@@ -20,7 +20,7 @@ use self::live::Live;
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A line of the chat: what its field takes, 1,000 characters, in the longest encoding.
+/// Bytes of the longest chat line: the input field takes 1,000 characters of at most 4 bytes.
 const LINE_BYTES: usize = 4000;
 
 const FRAME: &str = include_str!("frame.html");
@@ -53,7 +53,7 @@ const PAGES: [Page; 3] = [
     },
 ];
 
-/// Path, content type, content.
+/// Path, content type and content of each asset.
 const ASSETS: [(&str, &str, &str); 5] = [
     ("/style.css", "text/css; charset=utf-8", include_str!("style.css")),
     ("/chat.js", "text/javascript; charset=utf-8", include_str!("chat.js")),
@@ -63,7 +63,7 @@ const ASSETS: [(&str, &str, &str); 5] = [
         include_str!("runtime.js"),
     ),
     ("/icon.svg", "image/svg+xml", include_str!("icon.svg")),
-    // Asked for by browsers that show a text.
+    // Browsers request it beside a plain text.
     ("/favicon.ico", "image/svg+xml", include_str!("icon.svg")),
 ];
 
@@ -75,7 +75,7 @@ pub struct Welcome {
 }
 
 impl Welcome {
-    /// The site; `live_for_all` shows live data to other machines too.
+    /// Builds the site. With `live_for_all` it shows live data to other machines too.
     pub fn new(live_for_all: bool, workers: usize, connections: Arc<Mutex<Vec<Connections>>>) -> Welcome {
         let headers = [
             ("content-security-policy", POLICY),
@@ -113,10 +113,13 @@ impl Welcome {
         }
     }
 
+    /// Answers a request.
+    ///
     /// # Suspends
+    /// While a dump of the fibers is made.
     /// While the fibers are looked at.
     pub fn answer(&self, request: &Request<'_>) -> Response {
-        // To everything but that the files say which methods there are.
+        // Other methods go to `files`, which refuses them and lists the allowed ones.
         let is_read = matches!(request.method(), "GET" | "HEAD");
         let path = if is_read { request.path() } else { "" };
         match path {
@@ -128,7 +131,7 @@ impl Welcome {
         }
     }
 
-    /// Counts an answered request. On the fiber that has answered it.
+    /// Counts a served request. Called on the worker that has served it.
     pub fn record(&self, served: &Served<'_>) {
         if served.target() != live::EVENTS {
             let live = &self.live;
@@ -137,13 +140,13 @@ impl Welcome {
         }
     }
 
-    /// Ends the streams, which would have no end by themselves.
+    /// Ends the event streams, which never end by themselves.
     pub fn stop(&self) {
         self.live.stop();
     }
 }
 
-/// A reload has taken it away.
+/// Ends the streams when a reload has removed the site.
 impl Drop for Welcome {
     fn drop(&mut self) {
         self.stop();
@@ -158,7 +161,7 @@ fn framed(page: &Page) -> String {
     for path in ["/", "/chat", "/runtime", "/docs"] {
         html = html.replace(&format!("{{here:{path}}}"), "");
     }
-    // The last, since a page may hold braces.
+    // Replaced last, because a page may hold braces.
     html.replace("{main}", page.main)
 }
 

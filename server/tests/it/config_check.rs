@@ -471,7 +471,7 @@ fn handlers() {
              [[site.route]]\nrespond = { file = \"none\", content_type = \"html\" }\n",
             &[
                 "4:11: 'respond' wants a whole number from 200 to 599, not the number 99",
-                "6:25: 'file' beside 'body': an answer has one body",
+                "6:25: 'file' beside 'body': a response has one body",
                 "8:20: there is no file 'DIR/none'",
                 "8:43: 'content_type' cannot be \"html\": it is not a media type, \"text/html; charset=utf-8\" for example",
             ],

@@ -1,16 +1,16 @@
-//! The credentials of a client: `Basic`, and user and password in base64 (RFC 7617, RFC 4648). Anything malformed is nobody.
+//! Parses Basic credentials: user and password in base64 (RFC 7617, RFC 4648). Malformed credentials are treated as none.
 
-/// Longer ones are refused: user and password together, decoded. More than any password manager makes.
+/// Bytes of the longest accepted credentials: user and password together, decoded. Password managers make shorter ones.
 const CREDENTIALS_MAX: usize = 1024;
 
 pub struct Credentials {
-    /// Never empty.
+    /// User name, never empty.
     pub user: String,
     pub password: String,
 }
 
 impl Credentials {
-    /// Reads the value of `Authorization`. It must be UTF-8, which the challenge asks for, and without control characters.
+    /// Parses the value of `Authorization`. It must be UTF-8, as the challenge demands, without control characters.
     pub fn parse(field: &[u8]) -> Option<Credentials> {
         let (scheme, token) = field.split_at_checked(6)?;
         if !scheme.eq_ignore_ascii_case(b"basic ") || token.len() > CREDENTIALS_MAX * 4 / 3 {
@@ -28,7 +28,7 @@ impl Credentials {
     }
 }
 
-/// Base64 with its padding and nothing else; bits that mean nothing must be zero.
+/// Decodes base64 with padding. Other characters and non-zero unused bits are refused.
 fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     let (groups, []) = text.as_chunks::<4>() else {
         return None;

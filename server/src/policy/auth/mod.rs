@@ -1,18 +1,20 @@
-//! HTTP basic authentication (RFC 7617) against a file of hashed passwords.
+//! `auth`: HTTP Basic authentication (RFC 7617) with hashed passwords from the configuration and from a file.
 //!
-//! `site.rs` makes one [`Auth`] for each route that has `auth`, and asks [`Auth::check`] before the route's handler. Order within a check:
-//! the file, if it may have changed (at most once a second, on the blocking pool); the cache of what has been verified before; the
-//! hash, on the blocking pool, at most [`VERIFYING`] at once in the whole process.
+//! There is one [`Auth`] for each `auth` of the configuration. [`Auth::check`] runs before the handler, in this order:
 //!
-//! A stranger can learn or do this:
+//! 1. It reads the password file if that has changed. It looks at most once a second, on the blocking pool.
+//! 2. It looks into the cache of verified credentials.
+//! 3. It compares the password with the hash, on the blocking pool. At most [`VERIFYING`] comparisons run at once in the process.
 //!
-//! - An unknown user costs the same as a known one: the password is compared with the hash of some other user, always the same one.
-//! - The cache holds no password and nothing to try passwords on: its keys are a keyed hash over user, password and the stored hash,
-//!   with a key that is made when the process starts. As the stored hash is part of it, a password that has changed is not found.
-//! - Wrong passwords keep [`VERIFYING`] threads busy and let [`WAITING`] requests wait; beyond that the answer is 503. Who is in the cache
-//!   is not concerned. `rate` on the same route bounds what one client can do.
-//! - Each failure is a line for the operator that fail2ban can match, `authentication failed: client <HOST>, user …`; it never holds what was
-//!   given as a password.
+//! Protection against a stranger:
+//!
+//! - An unknown user costs the same time as a known one: the password is compared with another user's hash, always the same.
+//! - The cache holds no passwords, and no data to test passwords against. Its keys are a keyed hash over user, password and stored
+//!   hash, with a random key for each `Auth`. The stored hash is part of it, so a changed password is not found.
+//! - Wrong passwords can occupy [`VERIFYING`] threads and keep [`WAITING`] requests waiting. Further requests get a 503. Users
+//!   in the cache are not affected. `rate` on the same route limits a single client.
+//! - Each failure is logged for the operator as `authentication failed: client <HOST>, user …`, which fail2ban can match. The line
+//!   never holds the password.
 
 mod credentials;
 mod passwords;
@@ -36,20 +38,20 @@ use credentials::Credentials;
 pub use passwords::Trouble;
 use passwords::{Hash, Passwords, Stamp};
 
-/// How many passwords are compared at once, at most: each takes a processor for a good part of a second, and argon2 its memory.
+/// The most passwords that are compared at once. Each takes a processor for a good part of a second; argon2 also takes its memory.
 const VERIFYING: usize = 4;
-/// How many requests wait for their turn, at most.
+/// The most requests that compare passwords or wait to do so.
 const WAITING: usize = 128;
-/// How long a password that was right is taken without asking again.
+/// How long verified credentials stay in the cache.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// How many of them, at most.
+/// The most verified credentials in the cache.
 const REMEMBERED_MAX: usize = 4096;
-/// The file is looked at once in this time, at most.
+/// The shortest time between two looks at the file.
 const LOOK: Duration = Duration::from_secs(1);
-/// How much of a user name goes to the log.
+/// Characters of a user name that are logged.
 const NAME_SHOWN: usize = 64;
 
-/// That of the process.
+/// The gate of the process.
 static GATE: LazyLock<Arc<Gate>> = LazyLock::new(|| {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     Arc::new(Gate::new(processors.min(VERIFYING)))
@@ -58,26 +60,26 @@ static GATE: LazyLock<Arc<Gate>> = LazyLock::new(|| {
 /// The settings of `auth`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The realm that a browser shows; 1 to 200 characters, no control character.
+    /// Realm that a browser shows: 1 to 200 characters, no control characters.
     pub realm: String,
-    /// User and hash.
+    /// Users and their hashes.
     pub users: Vec<(String, String)>,
-    /// Lines `user:hash`; these users are added.
+    /// File with lines `user:hash`, whose users are added.
     pub password_file: Option<PathBuf>,
 }
 
-/// The users that are admitted.
+/// The users who may log in.
 pub struct Auth {
     /// The value of `WWW-Authenticate`.
     challenge: String,
     realm: String,
-    /// The users that the configuration names itself.
+    /// Users from the configuration itself.
     named: Passwords,
     path: Option<PathBuf>,
     file: Mutex<File>,
-    /// Makes the cache's keys: two, for 128 bits.
+    /// Hashers for the cache's keys: two, for 128 bits.
     keys: [RandomState; 2],
-    /// Until when each of them counts.
+    /// Cache of verified credentials, and when each entry expires.
     verified: Mutex<HashMap<[u64; 2], Instant>>,
     gate: Arc<Gate>,
     say: Say,
@@ -88,20 +90,20 @@ struct File {
     passwords: Arc<Passwords>,
     stamp: Option<Stamp>,
     looked: Instant,
-    /// The last trouble with it that was told, so that it is told once.
+    /// The last error that was logged, so that each error is logged once.
     told: String,
 }
 
-/// A user who has proved to be one.
+/// A user whose password was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User(pub Arc<str>);
 
 impl Auth {
-    /// Reads the file.
+    /// Reads the password file.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it.
+    /// Every mistake in the settings and in the file.
     pub fn open(settings: &Settings, say: Say) -> Result<Auth, Vec<Trouble>> {
         let realm = settings.realm.clone();
         if realm.is_empty() || realm.chars().count() > 200 || realm.contains(char::is_control) {
@@ -135,7 +137,10 @@ impl Auth {
         })
     }
 
-    /// Whether the request is of a user, or what to answer instead: 401, or 503 when too many are asking.
+    /// Checks the credentials of a request.
+    ///
+    /// # Errors
+    /// The response to send: 401, or 503 when too many passwords are being compared.
     ///
     /// # Suspends
     ///
@@ -145,7 +150,7 @@ impl Auth {
     }
 
     fn decide(&self, field: Option<&[u8]>, client: IpAddr) -> Result<User, Response> {
-        // Browsers ask without credentials first: no failure yet.
+        // A browser's first request has no credentials, so this is not logged as a failure.
         let field = field.ok_or_else(|| self.unauthorized())?;
         let Some(credentials) = Credentials::parse(field) else {
             return Err(self.failed(client, "", "the credentials are not basic or malformed"));
@@ -199,7 +204,7 @@ impl Auth {
             .body("401: user name and password, please\n")
     }
 
-    /// As the file says now, or said up to a second ago. A file that has become bad changes nothing.
+    /// The passwords, at most a second old. If the file has a mistake, the passwords stay as they were.
     fn passwords(&self) -> Arc<Passwords> {
         let mut file = locked(&self.file);
         let (Some(path), Some(stamp)) = (&self.path, file.stamp) else {
@@ -238,12 +243,12 @@ fn busy() -> Response {
         .body("503: too many are logging in\n")
 }
 
-/// Nothing here panics while it holds a lock.
+/// Locks a mutex. No code panics while it holds one of these locks.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bounds the work of the whole process.
+/// A limit on the comparisons of the whole process.
 struct Gate {
     permits: Arc<Semaphore>,
     waiting: AtomicUsize,
@@ -257,7 +262,7 @@ impl Gate {
         }
     }
 
-    /// Compares on the blocking pool; `None` when too many wait already.
+    /// Compares a password on the blocking pool. None when too many requests wait already.
     fn verify(&self, hash: Arc<Hash>, password: String) -> Option<bool> {
         struct Leave<'g>(&'g AtomicUsize);
         impl Drop for Leave<'_> {
@@ -271,7 +276,7 @@ impl Gate {
             return None;
         }
         let permit = Arc::clone(&self.permits).acquire_owned();
-        // The permit goes with the work: a client that leaves does not make room for the next before the thread is free.
+        // The permit moves into the work. A client that leaves does not start another comparison before the thread is free.
         Some(osier::unblock(move || {
             let right = hash.verify(&password);
             drop(permit);

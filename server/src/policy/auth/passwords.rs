@@ -1,8 +1,8 @@
-//! The password file: lines `user:hash`, as `htpasswd -B` writes them. Empty lines, and those that begin with `#`, are passed over.
+//! The password file: lines `user:hash`, as `htpasswd -B` writes them. Empty lines and lines that begin with `#` are ignored.
 //!
-//! A hash is bcrypt (`$2a$`, `$2b$`, `$2y$`) or argon2id in its text form (`$argon2id$v=19$m=…,t=…,p=…$salt$hash`). Everything else is refused with
-//! its line: a password in clear text, and the fast hashes of old files, which a stranger who gets hold of the file has read in an hour.
-//! Messages never show what stands behind the colon.
+//! A hash is bcrypt (`$2a$`, `$2b$`, `$2y$`) or argon2id in its text form (`$argon2id$v=19$m=…,t=…,p=…$salt$hash`). Anything else
+//! is refused with its line: passwords in clear text, and old fast hashes, which a thief of the file can break within an hour.
+//! Messages never show the text after the colon.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,23 +17,23 @@ use argon2::Argon2;
 use argon2::password_hash::PasswordVerifier;
 use argon2::password_hash::phc::PasswordHash;
 
-/// A larger file is refused: some 100,000 users.
+/// Bytes of the largest accepted file: some 100,000 users.
 const FILE_MAX: u64 = 8 << 20;
-/// A bcrypt hash of a higher cost takes more than ten seconds.
+/// The highest accepted cost of bcrypt. A higher cost takes more than ten seconds.
 const BCRYPT_COST_MAX: u32 = 16;
-/// Argon2: 1 GiB, as KiB; as much is needed for each password that is being compared.
+/// The most memory for argon2, in KiB: 1 GiB. Each comparison needs it.
 const ARGON2_MEMORY_MAX: u32 = 1 << 20;
-/// Argon2: passes over that memory.
+/// The most passes of argon2 over its memory.
 const ARGON2_PASSES_MAX: u32 = 64;
 
-/// Something that is wrong with a password file.
+/// A mistake in a password file or in the users of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// The file; none for users that the configuration names itself.
+    /// The file. None for users from the configuration itself.
     pub path: Option<PathBuf>,
-    /// Counted from 1.
+    /// Line number, from 1.
     pub line: Option<usize>,
-    /// What, and what to do.
+    /// The mistake, and what to do.
     pub what: String,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// A hash of a kind that is accepted; it has been checked that it can be compared with.
+/// A hash of an accepted kind, checked to be well-formed.
 #[derive(Debug)]
 pub struct Hash {
     text: String,
@@ -102,15 +102,15 @@ impl Hash {
         Ok(Hash { text, kind })
     }
 
-    /// As it stands in the file.
+    /// The text of the hash, as the file spells it.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Takes as long as whoever made the hash has wanted; for the blocking pool. In time that does not depend on how much of it is right.
+    /// Compares a password in constant time. It takes as long as the hash's cost demands, so it runs on the blocking pool.
     pub fn verify(&self, password: &str) -> bool {
         match self.kind {
-            // bcrypt looks at the first 72 bytes only, wherever the hash was made.
+            // bcrypt uses only the first 72 bytes of a password, in every implementation.
             Kind::Bcrypt => bcrypt::verify(password, &self.text).unwrap_or(false),
             Kind::Argon2id => PasswordHash::new(&self.text)
                 .is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok()),
@@ -118,16 +118,16 @@ impl Hash {
     }
 }
 
-/// The hash of each user.
+/// The users and their hashes.
 #[derive(Clone, Debug, Default)]
 pub struct Passwords {
     hashes: Vec<Arc<Hash>>,
-    /// Indexes into `hashes`. Its hasher, which nobody outside can foresee, also chooses the stand-in of an unknown user.
+    /// Indices into `hashes`. The random hasher also chooses the hash to compare an unknown user with.
     users: HashMap<String, usize>,
 }
 
 impl Passwords {
-    /// Whether there is such a user, and the hash to compare with either way; `None` when there are no users.
+    /// The hash to compare a password with, and whether the user exists. None when there are no users.
     pub fn find(&self, user: &str) -> Option<(bool, &Arc<Hash>)> {
         if let Some(&index) = self.users.get(user) {
             return Some((true, &self.hashes[index]));
@@ -137,7 +137,7 @@ impl Passwords {
         Some((false, stand_in))
     }
 
-    /// The users that the configuration names itself.
+    /// The users from the configuration itself.
     pub fn named(users: &[(String, String)]) -> Result<Passwords, Vec<Trouble>> {
         let mut passwords = Passwords::default();
         let add = |(user, hash): &(String, String)| passwords.add(user, hash).err();
@@ -189,7 +189,7 @@ impl Passwords {
     }
 }
 
-/// Tells whether a file is still the same.
+/// The identity and version of a file, to find out whether it has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     file: (u64, u64),
@@ -209,7 +209,10 @@ impl Stamp {
     }
 }
 
-/// Reads the file, and adds `named` to it. Blocks.
+/// Reads the file and adds its users to `named`.
+///
+/// # Blocks the thread
+/// While the file is read.
 pub fn read(path: &Path, named: Passwords) -> Result<(Passwords, Stamp), Vec<Trouble>> {
     let general = |what| vec![Trouble::general(Some(path), what)];
     let (text, stamp) = text(path).map_err(|error| {
@@ -223,7 +226,10 @@ pub fn read(path: &Path, named: Passwords) -> Result<(Passwords, Stamp), Vec<Tro
     Ok((named.and(path, &text)?, stamp))
 }
 
-/// Reads the file unless it is as it was. Blocks.
+/// Does the same as [`read`], unless the file is unchanged since `before`.
+///
+/// # Blocks the thread
+/// While the file is read.
 pub fn read_if_changed(
     path: &Path,
     before: Stamp,
@@ -236,7 +242,7 @@ pub fn read_if_changed(
 }
 
 fn text(path: &Path) -> io::Result<(String, Stamp)> {
-    // A pipe would block the open, and has no end.
+    // Opening a pipe would block, and reading it might never end.
     if !path.metadata()?.is_file() {
         return Err(io::Error::other("it is not a file"));
     }

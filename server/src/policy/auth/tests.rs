@@ -1,4 +1,4 @@
-//! Logging in: files and lists of users, what is remembered, what is told, and how much it may cost.
+//! Logging in: files and lists of users, the cache, what is logged, and the limits of the cost.
 
 use super::*;
 use std::fs;
@@ -87,7 +87,7 @@ fn users_come_in_with_their_password_and_nobody_else() {
     let challenge = refused.lookup("www-authenticate").unwrap();
     assert_eq!(challenge, b"Basic realm=\"the \\\"den\\\"\", charset=\"UTF-8\"");
     assert_eq!(status(&auth.decide(Some(b"Bearer x"), CLIENT)), 401);
-    // Nothing that was wrong has been remembered.
+    // No wrong credentials are in the cache.
     assert_eq!(locked(&auth.verified).len(), 2);
 }
 
@@ -180,14 +180,14 @@ fn a_file_that_changes_counts_within_a_second_and_a_bad_one_does_not() {
     let (auth, lines) = open(&folder, &format!("ali:{}", hash("old")));
     let auth = auth.unwrap();
     let ask = |password: &str| status(&auth.decide(Some(&field("ali", password)), CLIENT));
-    // As if a second had passed since the file was looked at.
+    // Pretends that a second has passed since the last look at the file.
     let later = || locked(&auth.file).looked -= LOOK;
     assert_eq!((ask("old"), ask("new")), (200, 401));
 
     fs::write(folder.path().join("passwords"), format!("ali:{}", hash("new"))).unwrap();
     assert_eq!((ask("old"), ask("new")), (200, 401), "looked at too often");
     later();
-    // What was remembered is of no use with the new hash.
+    // The cached credentials do not match the new hash.
     assert_eq!((ask("old"), ask("new")), (401, 200));
 
     locked(&lines).clear();
@@ -226,13 +226,13 @@ fn an_unknown_user_is_compared_with_always_the_same_hash() {
         distinct.len()
     );
     assert_eq!(stand_in("nobody"), stand_in("nobody"));
-    // A password that fits the stand-in lets nobody in.
+    // A password that matches the stand-in's hash does not log in an unknown user.
     let (auth, _) = open(&folder, &format!("ali:{SESAME}"));
     assert_eq!(
         status(&auth.unwrap().decide(Some(&field("eve", "sesame")), CLIENT)),
         401
     );
-    // And an empty file lets nobody in at all.
+    // With an empty file nobody can log in.
     let (auth, _) = open(&folder, "# nobody\n");
     assert_eq!(
         status(&auth.unwrap().decide(Some(&field("eve", "sesame")), CLIENT)),
@@ -279,7 +279,7 @@ fn comparisons_are_bounded_and_the_rest_is_told_to_come_again() {
     assert!(answers.iter().filter(|status| **status == 401).count() >= WAITING.min(asked));
     assert_eq!(auth.gate.waiting.load(Ordering::Relaxed), 0);
     assert_eq!(auth.gate.permits.available_permits(), 2);
-    // Full: not even asked.
+    // With a full queue the password is not compared.
     auth.gate.waiting.fetch_add(WAITING, Ordering::Relaxed);
     let refused = auth.decide(Some(&field("ali", "sesame")), CLIENT).unwrap_err();
     auth.gate.waiting.fetch_sub(WAITING, Ordering::Relaxed);

@@ -1,16 +1,17 @@
-//! `user`, `group`, `chroot`: what the process gives away once its sockets and logs are open; Landlock on top, where the kernel has it.
+//! Gives up privileges once sockets and logs are open: `user`, `group`, `chroot`, and Landlock where the kernel has it.
 //!
-//! Credentials and Landlock domains belong to threads on Linux, and threads inherit them: [`Privileges::give_up`] is called once, by the first thread, **before any other
-//! thread exists** (it checks that), so before the runtime is built and before anybody watches signals. What needs root is done earlier: binding, and opening logs
-//! and password files. Order inside:
+//! On Linux, credentials and Landlock domains belong to threads, and new threads inherit them. So the first thread calls
+//! [`Privileges::give_up`] once, **before any other thread exists**, and `give_up` checks that. This is before the runtime is
+//! built and before the signal thread starts. Actions that need root come earlier: binding, and opening logs and
+//! password files. Order of the steps:
 //!
 //! ```text
 //!   names to ids ─▶ chroot, chdir / ─▶ open what Landlock is to allow ─▶ groups ─▶ group ─▶ user ─▶ no new privileges ─▶ Landlock
 //! ```
 //!
-//! Afterwards it makes sure that root does not come back. A reload works with what is left: it cannot bind ports below 1024, and sees paths as they are inside the
-//! new root and within what Landlock allows. Users and groups are those of `/etc/passwd` and `/etc/group`, or numbers; who is in neither file has to be given by
-//! number.
+//! Afterwards it checks that the process cannot become root again. A reload works with the remaining rights: it cannot bind
+//! ports below 1024, and it sees only paths inside of the new root folder that Landlock allows. Users and groups are names
+//! in `/etc/passwd` and `/etc/group`, or numbers. A user or group that is in neither file must be a number.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,10 +25,10 @@ use rustix::thread;
 
 use crate::process::root::inside;
 
-/// The rights that are asked for: those over files of Linux 6.10. Newer ones (connecting to Unix sockets, for example) stay as they are.
+/// The rights that Landlock handles: those for files in Linux 6.10. Later rights, such as connecting to Unix sockets, are not restricted.
 const RIGHTS: ABI = ABI::V5;
 
-/// Read by the system's resolver, and by libraries it loads: those of the new root folder, if there is one.
+/// Paths that the system's resolver and the libraries that it loads read. They are looked up inside of the new root folder.
 const SYSTEM: [&str; 8] = [
     "/etc",
     "/lib",
@@ -39,29 +40,29 @@ const SYSTEM: [&str; 8] = [
     "/proc",
 ];
 
-/// The privileges that are given up.
+/// The settings for giving up privileges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// A name, or a number.
+    /// User to switch to, by name or number.
     pub user: Option<String>,
-    /// A name, or a number; the user's own if it is not said.
+    /// Group to switch to, by name or number. The user's own group if it is not given.
     pub group: Option<String>,
-    /// Becomes the root folder. Needs `user`: root is not held by it.
+    /// New root folder. It needs `user`, because root can leave a chroot.
     pub chroot: Option<PathBuf>,
-    /// Paths that stay accessible; `None` leaves Landlock alone.
+    /// Paths that Landlock leaves accessible. None without Landlock.
     pub landlock: Option<Paths>,
 }
 
-/// Folders and files, as they are named before the change of the root. What does not exist is passed over.
+/// Folders and files, with their names before the change of the root folder. Paths that do not exist are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
-    /// Read, with all below: roots of sites, password files.
+    /// Paths that are read, with everything below: roots of sites, password files.
     pub read: Vec<PathBuf>,
-    /// Read and written, with all below: folders of logs, of Unix sockets, for temporary files.
+    /// Paths that are read and written, with everything below: folders of logs, of Unix sockets, and for temporary files.
     pub write: Vec<PathBuf>,
 }
 
-/// Settings whose names have been found.
+/// Settings whose user and group have been looked up.
 pub struct Privileges {
     identity: Option<Identity>,
     chroot: Option<PathBuf>,
@@ -72,12 +73,15 @@ pub struct Privileges {
 struct Identity {
     user: u32,
     group: u32,
-    /// Besides `group`.
+    /// Supplementary groups.
     groups: Vec<u32>,
     said: String,
 }
 
-/// Whether there are such a user and group: or the key that is wrong, and why.
+/// Checks that the user and the group exist.
+///
+/// # Errors
+/// The wrong key, and why it is wrong.
 pub fn check(user: Option<&str>, group: Option<&str>, chroot: bool) -> Result<(), (&'static str, String)> {
     let settings = Settings {
         user: user.map(str::to_owned),
@@ -102,11 +106,11 @@ fn read(path: &str) -> String {
 const NEEDS_USER: &str = "chroot needs user: root is not held by it";
 
 impl Privileges {
-    /// Finds the names; changes nothing.
+    /// Looks up the user and the group. Changes nothing.
     ///
     /// # Errors
     ///
-    /// One line for each setting that cannot be.
+    /// One line for each setting that cannot be applied.
     pub fn prepare(settings: &Settings) -> Result<Privileges, Vec<String>> {
         let identity = identity(settings, &read("/etc/passwd"), &read("/etc/group"));
         let mut troubles: Vec<String> = identity.as_ref().err().cloned().into_iter().collect();
@@ -134,16 +138,16 @@ impl Privileges {
         }
     }
 
-    /// The numbers of the user and the group, if there is one to become.
+    /// The numbers of the user and the group to switch to, if there are any.
     pub fn ids(&self) -> Option<(u32, u32)> {
         self.identity.as_ref().map(|identity| (identity.user, identity.group))
     }
 
-    /// Gives everything up; what holds from now on, a line each.
+    /// Gives up the privileges. Returns lines for the log that say what is restricted now.
     ///
     /// # Errors
     ///
-    /// A line. The process may then have given up a part, and must end.
+    /// One line. The process may then have given up some of its privileges, and must end.
     pub fn give_up(self) -> Result<Vec<String>, String> {
         if threads() != Some(1) {
             return Err("privileges can be dropped only while there is one thread".into());
@@ -151,7 +155,7 @@ impl Privileges {
         self.give_up_here()
     }
 
-    /// Restricts this thread and the threads that it starts from now on.
+    /// Restricts this thread, and every thread that it starts later.
     fn give_up_here(self) -> Result<Vec<String>, String> {
         let mut lines = Vec::new();
         if let Some(folder) = &self.chroot {
@@ -159,7 +163,8 @@ impl Privileges {
             moved.map_err(|error| format!("cannot make '{}' the root folder: {error}", folder.display()))?;
             lines.push(format!("the root folder is '{}'", folder.display()));
         }
-        // A rule is for what a name leads to: from here on it leads to what is inside. And this user may still go everywhere.
+        // A Landlock rule applies to the file that a path names now. The root folder has changed, so paths are looked up inside of it.
+        // The user has not changed yet, so every folder can still be opened.
         let root = self.chroot.as_deref();
         let ruleset = self.landlock.as_ref().map(|paths| ruleset(paths, root));
         if let Some(identity) = &self.identity {
@@ -169,7 +174,7 @@ impl Privileges {
             lines.push(format!("running as {}", identity.said));
         }
         if let Some(ruleset) = ruleset {
-            // Also where there is no Landlock: a program that were started from here would get nothing back.
+            // Set without Landlock too: no program started from here can regain privileges, through a setuid bit for example.
             thread::set_no_new_privs(true).map_err(|error| format!("cannot refuse new privileges: {error}"))?;
             lines.push(restrict(ruleset));
         }
@@ -203,7 +208,7 @@ impl Identity {
     }
 }
 
-/// The number of threads of this process; `None` without /proc.
+/// The number of threads of this process. None without /proc.
 fn threads() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Threads:"))?;
@@ -276,7 +281,7 @@ fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Ide
     }))
 }
 
-/// Opens what may be touched, from inside of `root`. `Err` says why there is no Landlock.
+/// Opens the accessible paths inside of `root` and makes Landlock rules of them. The error says why Landlock is not available.
 fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String> {
     let text = |error: landlock::RulesetError| error.to_string();
     let all = AccessFs::from_all(RIGHTS);
@@ -290,7 +295,7 @@ fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String>
         .map(PathBuf::from)
         .chain(paths.read.iter().filter_map(named));
     let read = read.map(|path| (path, AccessFs::ReadFile | AccessFs::ReadDir));
-    // Nothing that a server writes is ever run.
+    // Execution is not allowed: the server never runs a file that it has written.
     let write = paths
         .write
         .iter()
@@ -300,7 +305,7 @@ fn ruleset(paths: &Paths, root: Option<&Path>) -> Result<RulesetCreated, String>
         let Ok(opened) = PathFd::new(&path) else {
             continue;
         };
-        // Of a file only what files have.
+        // A rule for a file may hold only the rights that exist for files.
         let access = if path.is_dir() {
             access
         } else {

@@ -1,4 +1,4 @@
-//! Names, refusals, and in child processes what is left once privileges are given up.
+//! Users and groups, refusals, and, in child processes, what remains after privileges are given up.
 
 use super::*;
 use std::net::TcpListener;
@@ -81,7 +81,7 @@ fn a_process_with_threads_is_refused() {
     });
 }
 
-/// Runs [`child`] in a process of its own, and gives what it has said.
+/// Runs [`child`] in a separate process and returns its output.
 fn in_a_child(folder: &Folder, chroot: bool) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can give privileges up");
@@ -118,7 +118,7 @@ fn in_a_child(folder: &Folder, chroot: bool) -> Option<String> {
 fn child() {
     let folder = PathBuf::from(std::env::var_os("OSIER_PRIVILEGES").unwrap());
     let chroot = std::env::var("OSIER_CHROOT").unwrap() == "1";
-    // Opened before: it stays open.
+    // The file was opened before, so it stays open.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = Settings {
         user: Some("65534".into()),
@@ -133,7 +133,7 @@ fn child() {
         println!("said: {line}");
     }
     let root = if chroot { PathBuf::from("/") } else { folder };
-    // A thread that is started now has no more than the first.
+    // A thread that starts now has no more rights than the first.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             println!("uid: {}", rustix::process::getuid().as_raw());
