@@ -18,7 +18,7 @@ pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<
         for earlier in listeners[..index].iter().filter(|earlier| earlier.sound) {
             if collide(&earlier.listener.bind, &one.listener.bind) {
                 let text = format!(
-                    "'{}' is listened on already (line {})",
+                    "'{}' is already listened on (line {})",
                     one.listener.bind,
                     line(&earlier.at)
                 );
@@ -36,7 +36,7 @@ pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<
             && collide(&admin.value, &one.listener.bind)
         {
             let text = format!(
-                "[admin] wants a listener of its own: '{}' is one of [[listen]]",
+                "[admin] needs an address of its own: '{}' is used by a [[listen]]",
                 admin.value
             );
             source.problem(&admin.span, text);
@@ -124,7 +124,7 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
     for (listener, heard) in listeners.iter().zip(heard) {
         if !heard && listener.sound && !checked.is_empty() {
             let text = format!(
-                "no site answers on '{}': name it in the 'listen' of one",
+                "no site uses the listener '{}': name it in the 'listen' of a site",
                 listener.listener.name
             );
             source.problem(&listener.at, text);

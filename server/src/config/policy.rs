@@ -50,7 +50,7 @@ pub fn log(section: &Section<'_>) -> Setting<Log> {
             if known.is_none() {
                 let shown = text.value.escape_debug();
                 let wanted = "\"combined\", \"json\" or \"off\"";
-                let problem = format!("'log' wants {wanted}, or {{ file = \"access.log\" }}, not \"{shown}\"");
+                let problem = format!("'log' must be {wanted}, or {{ file = \"access.log\" }}, not \"{shown}\"");
                 section.source().problem(&text.span, problem);
             }
             known.map(|(_, format)| *format)
@@ -130,7 +130,7 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
     }
     if file_at.is_none() && section.key("users").is_none() {
         section.problem(format!(
-            "{} names nobody: give it users = {{ NAME = \"HASH\" }} or file = \"FILE\" with lines of NAME:HASH",
+            "{} has no users: give it users = {{ NAME = \"HASH\" }} or file = \"FILE\" with lines of NAME:HASH",
             section.title()
         ));
     }

@@ -126,7 +126,7 @@ fn listen(section: Section<'_>) -> ListenAt {
     if let (Some(at), Some(bind)) = (mode_at, &bind)
         && !matches!(bind.value, Bind::Unix(_))
     {
-        source.problem(&at, "'mode' is for Unix sockets alone (address = \"unix:…\")");
+        source.problem(&at, "'mode' is only for Unix sockets (address = \"unix:…\")");
     }
     let timeouts = section.section("timeouts").map(|timeouts| {
         let read = Timeouts {
@@ -175,7 +175,7 @@ fn site(section: Section<'_>, is_only: bool) -> SiteAt {
     let is_plain = section.key("host").is_none() && default_at.is_none();
     let default = section.boolean("default").unwrap_or(is_only && is_plain);
     if section.key("host").is_none() && !default {
-        section.problem("[[site]] answers for nobody: give it host = \"example.org\" or default = true");
+        section.problem("[[site]] has no host: give it host = \"example.org\" or default = true");
     }
     let listen = section.strings("listen").unwrap_or_default();
     let error_pages = section.section("error_pages").map(error_pages).unwrap_or_default();

@@ -105,7 +105,7 @@ fn redis(table: &Section<'_>) -> Option<Redis> {
         _ => Ok(text.to_owned()),
     });
     if let (Some(at), None) = (channel_at, table.key("redis")) {
-        let text = "'channel' is for chats over Redis alone: redis = \"redis://127.0.0.1:6379\"";
+        let text = "'channel' is only for chats over Redis: redis = \"redis://127.0.0.1:6379\"";
         table.source().problem(&at, text);
     }
     let url = table.string("redis")?;
@@ -138,7 +138,7 @@ fn redis_url(source: &Source<'_>, text: &str) -> Result<(Address, Option<String>
         return Ok((Address::Unix(path), None));
     }
     if text.starts_with("rediss://") {
-        return Err(format!("TLS to Redis is not offered; {WANTED}"));
+        return Err(format!("TLS to Redis is not supported; {WANTED}"));
     }
     let rest = text.strip_prefix("redis://").ok_or(WANTED)?;
     let (user, place) = match rest.rsplit_once('@') {
@@ -152,7 +152,7 @@ fn redis_url(source: &Source<'_>, text: &str) -> Result<(Address, Option<String>
                 osier_web::percent_decode(password.as_bytes()).and_then(|bytes| String::from_utf8(bytes).ok());
             Some(decoded.ok_or("the password has a '%' that begins no escape")?)
         }
-        Some(_) => return Err(format!("users of Redis are not offered, its password is; {WANTED}")),
+        Some(_) => return Err(format!("Redis user names are not supported, only a password; {WANTED}")),
     };
     // The number of a database is ignored: published messages reach every database of a server.
     let (place, database) = place.split_once('/').unwrap_or((place, ""));

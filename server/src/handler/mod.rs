@@ -298,7 +298,7 @@ fn strip(table: &Section<'_>, matches: &Match) -> Option<String> {
             if !path.starts_with('/') {
                 table.source().problem(
                     &text.span,
-                    "'strip' wants a path that begins with '/', \"/app\" for example",
+                    "'strip' must be a path that begins with '/', \"/app\" for example",
                 );
             }
             Some(path)

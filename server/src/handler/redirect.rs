@@ -131,7 +131,7 @@ pub(super) fn redirect_status(table: &Section<'_>, key: &'static str) -> Option<
     }
     table
         .source()
-        .problem(&at, format!("'{key}' wants 301, 302, 303, 307 or 308, not {status}"));
+        .problem(&at, format!("'{key}' must be 301, 302, 303, 307 or 308, not {status}"));
     None
 }
 

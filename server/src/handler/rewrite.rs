@@ -85,7 +85,7 @@ fn condition(table: Section<'_>) -> Option<Condition> {
         && named != name.is_some()
     {
         table.problem(if named {
-            format!("a condition of \"{word}\" wants a 'name'")
+            format!("a condition of \"{word}\" needs a 'name'")
         } else {
             format!("a condition of \"{word}\" has no 'name'")
         });

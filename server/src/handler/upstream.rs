@@ -56,7 +56,7 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     let bare = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
     let wanted = "write HOST:PORT or unix:PATH";
     if text.starts_with("https://") {
-        return Err(format!("TLS to an upstream is not offered; {wanted}"));
+        return Err(format!("TLS to a backend is not supported; {wanted}"));
     }
     let Some((host, port)) = bare.unwrap_or(text).rsplit_once(':') else {
         return Err(wanted.into());
@@ -69,7 +69,7 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     let is_number = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let ip = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if (is_number && host.parse::<Ipv4Addr>().is_err()) || ip.is_some_and(|ip| ip.parse::<Ipv6Addr>().is_err()) {
-        return Err(format!("'{host}' is no address; {wanted}"));
+        return Err(format!("'{host}' is not an address; {wanted}"));
     }
     match port.parse::<u16>() {
         Ok(1..) if !port.starts_with('+') => Ok(Address::Tcp(format!("{host}:{port}"))),

@@ -210,20 +210,16 @@ impl Admin {
 
     fn page(&self, workers: &[WorkerMetrics]) -> String {
         let mut text = Text::default();
-        text.family("osier_build_info", "gauge", "The version that runs; always 1.");
+        text.family("osier_build_info", "gauge", "The running version; always 1.");
         text.sample("", &[("version", env!("CARGO_PKG_VERSION"))], 1);
         text.family(
             "osier_start_time_seconds",
             "gauge",
-            "When the process began, as seconds since 1970.",
+            "Start time of the process, in seconds since 1970.",
         );
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         text.sample("", &[], started.as_secs_f64());
-        text.family(
-            "osier_draining",
-            "gauge",
-            "1 while the server finishes what it has begun and takes nothing new.",
-        );
+        text.family("osier_draining", "gauge", "1 during a graceful shutdown.");
         text.sample("", &[], u8::from(self.draining.load(Ordering::Relaxed)));
         text.family("osier_connections", "gauge", "Connections of clients that are open.");
         text.sample("", &[], (self.connections)());
@@ -242,7 +238,7 @@ impl Admin {
         text.family(
             "osier_http_requests_total",
             "counter",
-            "Requests that were answered, by the class of the status.",
+            "Served requests, by class of the status.",
         );
         for (site, route, sum) in &sums {
             for (class, count) in CLASSES.iter().zip(sum.classes) {
@@ -262,7 +258,7 @@ impl Admin {
         text.family(
             "osier_http_request_duration_seconds",
             "histogram",
-            "From the parsed head of a request to the last byte of its answer, handed to the system.",
+            "Time from the parsed head of a request to the last byte of its response.",
         );
         for (site, route, sum) in &sums {
             let mut count = 0;
@@ -298,7 +294,7 @@ const COUNTERS: [Number; 7] = [
     ),
     (
         "osier_worker_events_total",
-        "Events that the poller has told of.",
+        "Events that the poller has reported.",
         |worker| worker.events,
     ),
     ("osier_worker_wakes_total", "Wake-ups by other threads.", |worker| {
@@ -311,7 +307,7 @@ const COUNTERS: [Number; 7] = [
     ),
     (
         "osier_worker_steals_total",
-        "Times that it took work others had queued.",
+        "Times that the worker took work from another queue.",
         |worker| worker.steals,
     ),
     (
@@ -341,9 +337,11 @@ const GAUGES: [Number; 6] = [
     ("osier_worker_timers", "Timers that are set.", |worker| {
         worker.timers as u64
     }),
-    ("osier_worker_stacks_pooled", "Stacks that are kept warm.", |worker| {
-        worker.stacks_pooled as u64
-    }),
+    (
+        "osier_worker_stacks_pooled",
+        "Stacks that are kept for reuse.",
+        |worker| worker.stacks_pooled as u64,
+    ),
 ];
 
 fn runtime(text: &mut Text, workers: &[WorkerMetrics]) {
@@ -359,7 +357,7 @@ fn runtime(text: &mut Text, workers: &[WorkerMetrics]) {
     text.family(
         "osier_worker_turn_seconds",
         "gauge",
-        "What this share of all turns has stayed under: how long a ready fiber waits.",
+        "Upper bound of the time of this share of all turns: how long a ready fiber waits.",
     );
     for (index, worker) in workers.iter().enumerate() {
         for quantile in [0.5, 0.99, 1.0_f64] {

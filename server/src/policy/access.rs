@@ -65,7 +65,7 @@ impl Access {
         if self.allows(client) {
             return Ok(());
         }
-        Err(Response::new(StatusCode::FORBIDDEN).body("403: not from your address\n"))
+        Err(Response::new(StatusCode::FORBIDDEN).body("403: your address is not allowed\n"))
     }
 }
 

@@ -58,7 +58,7 @@ impl Sockets {
                     others.join(", ")
                 ),
             };
-            return Err(format!("systemd:{name} is no socket of this process; {there}"));
+            return Err(format!("systemd:{name} is not a socket of this process; {there}"));
         }
         Ok(found)
     }
@@ -70,7 +70,7 @@ impl Sockets {
 }
 
 fn listening(fd: OwnedFd) -> Result<Socket, String> {
-    let not = |_| "is no socket".to_owned();
+    let not = |_| "is not a socket".to_owned();
     let stream = sockopt::socket_type(&fd).map_err(not)? == SocketType::STREAM;
     if !stream || !sockopt::socket_acceptconn(&fd).map_err(not)? {
         return Err("does not listen: its unit needs ListenStream= and Accept=no".into());
@@ -242,7 +242,7 @@ mod tests {
         let expected = [
             "served web",
             "served local",
-            "systemd:missing is no socket of this process; there are spare: see FileDescriptorName= of the socket unit",
+            "systemd:missing is not a socket of this process; there are spare: see FileDescriptorName= of the socket unit",
             r#"unused ["spare"]"#,
             "again 0",
         ];
@@ -258,11 +258,11 @@ mod tests {
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let none = "systemd:web is no socket of this process; systemd has opened none for this process: start it by its socket unit";
+        let none = "systemd:web is not a socket of this process; systemd has opened none for this process: start it by its socket unit";
         for (fds, pid, names, expected) in [
             (&[&tcp as &dyn AsFd][..], "1", Some("web"), none),
             (&[], "$$", None, none),
-            (&[&file], "$$", Some("web"), "systemd:web is no socket"),
+            (&[&file], "$$", Some("web"), "systemd:web is not a socket"),
             (
                 &[&udp],
                 "$$",
@@ -273,7 +273,7 @@ mod tests {
                 &[&tcp],
                 "$$",
                 None,
-                "systemd:web is no socket of this process; there are unknown: see FileDescriptorName= of the socket unit",
+                "systemd:web is not a socket of this process; there are unknown: see FileDescriptorName= of the socket unit",
             ),
             (
                 &[&tcp],

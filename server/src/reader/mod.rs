@@ -307,7 +307,7 @@ impl<'s> Section<'s> {
                 .unwrap_or_default();
             let shown = show(value.get_ref());
             self.source
-                .problem(&text.span, format!("'{key}' wants {wanted}, not {shown}{guess}"));
+                .problem(&text.span, format!("'{key}' must be {wanted}, not {shown}{guess}"));
         }
         found.map(|(_, meaning)| *meaning)
     }
@@ -346,7 +346,7 @@ impl<'s> Section<'s> {
             Ok(found) if found.is_dir() => return Some(path),
             Ok(_) => self
                 .source
-                .problem(&text.span, format!("'{shown}' is not a folder; '{key}' wants one")),
+                .problem(&text.span, format!("'{shown}' is not a folder; '{key}' must be one")),
             Err(error) => self.missing(&text.span, &path, "folder", &error),
         }
         None
@@ -380,7 +380,7 @@ impl<'s> Section<'s> {
         if path.is_dir() {
             let shown = self.source.shown(&path);
             self.source
-                .problem(&text.span, format!("'{shown}' is a folder; '{key}' wants a file"));
+                .problem(&text.span, format!("'{shown}' is a folder; '{key}' must be a file"));
             return None;
         }
         let parent = path.parent().unwrap_or(Path::new("/"));
@@ -421,7 +421,7 @@ impl<'s> Section<'s> {
                     "{} must be written {title}: there may be several",
                     self.below(key, false)
                 ),
-                other => format!("'{key}' wants tables, each begun by {title}, not {}", show(other)),
+                other => format!("'{key}' must be tables, each begun by {title}, not {}", show(other)),
             };
             self.source.problem(&value.span(), text);
             return Vec::new();
@@ -480,7 +480,7 @@ impl<'s> Section<'s> {
                 (home, Some(guess)) if home.is_none() || !is_listed => format!("; did you mean '{guess}'?"),
                 (Some(("", _)), _) => "; it belongs to the top of the file, before the first table".into(),
                 (Some((home, _)), _) => format!("; it belongs to {home}"),
-                (None, _) => format!("; it knows {}", asked.join(", ")),
+                (None, _) => format!("; known keys are {}", asked.join(", ")),
             };
             self.source.problem(
                 &key.span(),
@@ -566,7 +566,7 @@ impl<'s> Section<'s> {
     }
 
     pub fn mistyped(&self, key: &str, value: &Spanned<DeValue<'s>>, wanted: &str) {
-        let text = format!("'{key}' wants {wanted}, not {}", show(value.get_ref()));
+        let text = format!("'{key}' must be {wanted}, not {}", show(value.get_ref()));
         self.source.problem(&value.span(), text);
     }
 }

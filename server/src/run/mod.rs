@@ -96,7 +96,7 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
         loop {
             match requests.next() {
                 Asked::Shutdown => {
-                    sites.process.notify.stopping("finishing what has begun");
+                    sites.process.notify.stopping("finishing in-flight requests");
                     return Ok((sites.end(), sites.config.drain, sites.live));
                 }
                 Asked::Reload => {

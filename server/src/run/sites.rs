@@ -125,7 +125,7 @@ impl Sites {
         for log in self.live.current().logs() {
             if let Err(error) = log.reopen() {
                 (self.process.say)(format_args!(
-                    "the access log cannot be opened anew: {error}; it goes on in the old file"
+                    "the access log cannot be opened again: {error}; it continues in the old file"
                 ));
             }
         }
@@ -203,7 +203,9 @@ impl Sites {
         snapshot.start();
         // Every step that can fail is done.
         for key in self.started.changed(&config) {
-            (self.process.say)(format_args!("'{key}' has changed: that counts from the next start on"));
+            (self.process.say)(format_args!(
+                "'{key}' has changed: the change takes effect at the next start"
+            ));
         }
         self.live.replace(snapshot);
         self.means = means;
@@ -219,7 +221,7 @@ impl Sites {
             let running = running.expect("it was found by its address before, and nothing has gone since");
             running.renew(bound, &self.live);
             (self.process.say)(format_args!(
-                "'{keys}' of listener '{name}' counts for the connections that come from now on"
+                "listener '{name}': new connections get the changed '{keys}'"
             ));
         }
         self.draining.extend(self.running.iter_mut().flat_map(Running::reap));

@@ -97,7 +97,7 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
         let temporary = std::env::temp_dir();
         if let (true, Err(error)) = (spools(config), access(&temporary, Access::WRITE_OK)) {
             say(format_args!(
-                "request bodies that 'fastcgi' has to put aside will be answered 500: '{}', for temporary files, cannot be written to \
+                "requests whose bodies 'fastcgi' has to store will get a 500: '{}', for temporary files, cannot be written to \
                  ({error}); make it, for the user of the server, or set TMPDIR to a folder inside of 'chroot'",
                 outside(root, &temporary).display()
             ));
@@ -105,7 +105,7 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
         move_inside(config, root);
         if let Some(file) = origin.file().filter(|file| inside(Some(root), file).is_none()) {
             say(format_args!(
-                "'{}' lies outside of '{}': it cannot be read again, and changes count from the next start on",
+                "'{}' lies outside of '{}': it cannot be read again, and changes take effect at the next start",
                 file.display(),
                 root.display()
             ));

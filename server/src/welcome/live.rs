@@ -61,7 +61,7 @@ impl Live {
             return refusal;
         }
         let Some(_turn) = Turn::take(&self.is_dumping) else {
-            return later("somebody else is being shown the fibers; try again\n");
+            return later("another dump of the fibers is running; try again\n");
         };
         Response::new(StatusCode::OK)
             .header("cache-control", "no-store")
@@ -97,7 +97,7 @@ pub fn events(live: &Arc<Live>, request: &Request<'_>) -> Response {
         return refusal;
     }
     let Some(seat) = Seat::take(live) else {
-        return later("too many look at this at once; try again\n");
+        return later("too many viewers; try again later\n");
     };
     sse::stream(move |sink| {
         sink.send(sse::Event::empty().retry(RECONNECT))?;

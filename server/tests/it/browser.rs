@@ -1,5 +1,5 @@
-//! The built-in site in a real browser: two tabs chat, the charts move under load, every fiber is shown, nothing complains and
-//! nothing is asked of anybody else, on a desktop and on a phone, light and dark.
+//! The built-in site in a real browser: two tabs chat, charts move under load, and every fiber is listed. The page logs no error and
+//! sends no request to another server, on a desktop and on a phone, light and dark.
 //!
 //! The screenshots are kept in `target/screenshots/`.
 

@@ -1,5 +1,5 @@
-//! The chat as a route of the configuration file: guests of the binary hear each other, of one process and of two over a real Redis
-//! server, and a reload leaves them alone.
+//! A `chat` route: visitors of one process, and of two processes over a real Redis server, read each other. A reload leaves their
+//! connections open.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! `osier check`: every mistake of a file at once, each with its place, what was expected and the nearest word; status 2.
+//! `osier check`: it reports all mistakes of a file, each with its place, the expected value and a suggestion, and exits with 2.
 
 use crate::support::{Folder, make_fifo, osier};
 use std::process::Command;
@@ -104,11 +104,11 @@ fn the_top_of_a_file() {
         ),
         (
             "group = \"root\"\nchroot = \"www\"\n@site\n[[site.route]]\nfiles = \"www\"\n",
-            &["2:1: chroot needs user: root is not held by it"],
+            &["2:1: chroot needs user: root can leave a chroot"],
         ),
         (
             "group = \"root\"\n@site\n@route\n",
-            &["1:1: group needs user: a process of root keeps everything"],
+            &["1:1: group needs user: root keeps every right"],
         ),
         ("", &["1:1: there is no [[site]]: nothing would be served"]),
         (
@@ -117,31 +117,31 @@ fn the_top_of_a_file() {
         ),
         (
             "workers = 0\n@site\n@route\n",
-            &["1:11: 'workers' wants a whole number from 1 to 1024, not the number 0"],
+            &["1:11: 'workers' must be a whole number from 1 to 1024, not the number 0"],
         ),
         (
             "workers = \"2\"\n@site\n@route\n",
-            &["1:11: 'workers' wants a whole number from 1 to 1024, not \"2\""],
+            &["1:11: 'workers' must be a whole number from 1 to 1024, not \"2\""],
         ),
         (
             "user = 5\ndrain = \"10\"\n@site\n@route\n",
             &[
-                "1:8: 'user' wants a string, not the number 5",
-                "2:9: 'drain' wants a duration like \"10s\", \"1m30s\" or \"500ms\", not \"10\"",
+                "1:8: 'user' must be a string, not the number 5",
+                "2:9: 'drain' must be a duration like \"10s\", \"1m30s\" or \"500ms\", not \"10\"",
             ],
         ),
         (
             "chroot = \"none\"\nlog = \"xml\"\n@site\n@route\n",
             &[
                 "1:10: there is no folder 'DIR/none'",
-                "2:7: 'log' wants \"combined\", \"json\" or \"off\", or { file = \"access.log\" }, not \"xml\"",
+                "2:7: 'log' must be \"combined\", \"json\" or \"off\", or { file = \"access.log\" }, not \"xml\"",
             ],
         ),
         (
             "[log]\nfile = \"none/access.log\"\nformat = \"jsn\"\n@site\n@route\n",
             &[
                 "2:8: there is no folder 'DIR/none'",
-                "3:10: 'format' wants one of \"combined\", \"json\", \"off\", not \"jsn\"; did you mean \"json\"?",
+                "3:10: 'format' must be one of \"combined\", \"json\", \"off\", not \"jsn\"; did you mean \"json\"?",
             ],
         ),
         (
@@ -154,7 +154,7 @@ fn the_top_of_a_file() {
         ),
         (
             "site = 1\n",
-            &["1:8: 'site' wants tables, each begun by [[site]], not the number 1"],
+            &["1:8: 'site' must be tables, each begun by [[site]], not the number 1"],
         ),
     ]);
 }
@@ -218,37 +218,37 @@ fn listeners() {
         ),
         (
             "[[listen]]\naddress = \"127.0.0.1:81\"\n[[listen]]\naddress = \":81\"\n@site\n@route\n",
-            &["4:11: '0.0.0.0:81' is listened on already (line 2)"],
+            &["4:11: '0.0.0.0:81' is already listened on (line 2)"],
         ),
         (
             "[[listen]]\nname = \"a\"\naddress = \"unix:x\"\n[[listen]]\naddress = \"unix:x\"\n[[listen]]\nname = \"a\"\n\
              address = \"81\"\n@site\n@route\n",
             &[
-                "5:11: 'unix:DIR/x' is listened on already (line 3)",
+                "5:11: 'unix:DIR/x' is already listened on (line 3)",
                 "8:11: another [[listen]] is named 'a' (line 3)",
             ],
         ),
         (
             "[admin]\naddress = \"81\"\n[[listen]]\naddress = \"127.0.0.1:81\"\n@site\n@route\n",
-            &["2:11: [admin] wants a listener of its own: '127.0.0.1:81' is one of [[listen]]"],
+            &["2:11: [admin] needs an address of its own: '127.0.0.1:81' is used by a [[listen]]"],
         ),
         (
             "[[listen]]\naddress = \"81\"\nmode = \"0660\"\nproxy_protocol = [\"10.0.0.1/8\", \"me\"]\nmax_connections = 0\n\
              timeouts = { idle = \"0s\", heder = \"1s\" }\nhead = { fields = 1000 }\n@site\n@route\n",
             &[
-                "3:1: 'mode' is for Unix sockets alone (address = \"unix:…\")",
+                "3:1: 'mode' is only for Unix sockets (address = \"unix:…\")",
                 "4:19: 'proxy_protocol' cannot be \"10.0.0.1/8\": it has bits behind its prefix; did you mean \
                  \"10.0.0.0/8\"?",
                 "4:33: 'proxy_protocol' cannot be \"me\": write an address or a network, \"10.0.0.0/8\" or \"::1\", or \"unix\" for clients of Unix sockets",
-                "5:19: 'max_connections' wants a whole number from 1 to 10000000, not the number 0",
+                "5:19: 'max_connections' must be a whole number from 1 to 10000000, not the number 0",
                 "6:21: 'idle' must be longer than 0s",
                 "6:27: unknown key 'heder' in [listen.timeouts]; did you mean 'header'?",
-                "7:19: 'fields' wants a whole number from 1 to 100, not the number 1000",
+                "7:19: 'fields' must be a whole number from 1 to 100, not the number 1000",
             ],
         ),
         (
             "[[listen]]\nname = \"inner\"\naddress = \"81\"\n[[listen]]\naddress = \"82\"\n@site\nlisten = \"inner\"\n@route\n",
-            &["5:11: no site answers on '127.0.0.1:82': name it in the 'listen' of one"],
+            &["5:11: no site uses the listener '127.0.0.1:82': name it in the 'listen' of a site"],
         ),
     ]);
 }
@@ -264,18 +264,18 @@ fn sites() {
                 "6:1: unknown key 'workers' in [[site]]; it belongs to the top of the file, before the first table",
                 "7:1: unknown key 'path' in [[site]]; it belongs to [[site.route]]",
                 "9:1: unknown key 'error_pages' in [[site.route]]; it belongs to [[site]]",
-                "10:7: 'log' wants \"combined\", \"json\" or \"off\", or { file = \"access.log\" }, not \"access.log\"",
+                "10:7: 'log' must be \"combined\", \"json\" or \"off\", or { file = \"access.log\" }, not \"access.log\"",
             ],
         ),
         (
             "[[site]]\ndefault = false\n@route\n",
-            &["1:1: [[site]] answers for nobody: give it host = \"example.org\" or default = true"],
+            &["1:1: [[site]] has no host: give it host = \"example.org\" or default = true"],
         ),
         (
             "[[site]]\n@route\n[[site]]\n@route\n",
             &[
-                "1:1: [[site]] answers for nobody: give it host = \"example.org\" or default = true",
-                "4:1: [[site]] answers for nobody: give it host = \"example.org\" or default = true",
+                "1:1: [[site]] has no host: give it host = \"example.org\" or default = true",
+                "4:1: [[site]] has no host: give it host = \"example.org\" or default = true",
             ],
         ),
         (
@@ -305,7 +305,7 @@ fn sites() {
                 "2:44: 'host' cannot be \"[::1\": a host is a name alone, without port or scheme",
                 "2:52: 'host' cannot be \"ü.de\": it is not a host name (write international names in their ASCII form, \
                  \"xn--…\")",
-                "2:60: 'host' wants a string or a list of strings, not the number 5",
+                "2:60: 'host' must be a string or a list of strings, not the number 5",
             ],
         ),
         (
@@ -322,7 +322,7 @@ fn sites() {
                 "3:13: 'X A' is not a field name",
                 "3:26: Date is computed for each response and cannot be set",
                 "3:38: a value cannot hold control characters",
-                "3:56: 'X-C' wants a string, a list of strings, or false, not the number 1",
+                "3:56: 'X-C' must be a string, a list of strings, or false, not the number 1",
                 "4:17: '200' is not a status from 400 to 599",
                 "4:41: there is no file 'DIR/none.html'",
                 "4:60: 'DIR/www' is not a file",
@@ -414,16 +414,16 @@ fn handlers() {
             &[
                 "4:9: a path is empty; write \".\" for the folder of this file",
                 "6:17: 'to' cannot be \"a:+1\": '+1' is not a port; write HOST:PORT or unix:PATH",
-                "6:25: 'to' cannot be \"256.1.1.1:1\": '256.1.1.1' is no address; write HOST:PORT or unix:PATH",
-                "6:40: 'to' cannot be \"[1]:1\": '[1]' is no address; write HOST:PORT or unix:PATH",
+                "6:25: 'to' cannot be \"256.1.1.1:1\": '256.1.1.1' is not an address; write HOST:PORT or unix:PATH",
+                "6:40: 'to' cannot be \"[1]:1\": '[1]' is not an address; write HOST:PORT or unix:PATH",
             ],
         ),
         (
             "@site\n[[site.route]]\nfiles = \"none\"\n[[site.route]]\nfiles = \"users\"\n[[site.route]]\nfiles = 5\n",
             &[
                 "4:9: there is no folder 'DIR/none'",
-                "6:9: 'DIR/users' is not a folder; 'files' wants one",
-                "8:9: 'files' wants a table, or the folder alone, not the number 5",
+                "6:9: 'DIR/users' is not a folder; 'files' must be one",
+                "8:9: 'files' must be a table, or the folder alone, not the number 5",
             ],
         ),
         (
@@ -431,7 +431,7 @@ fn handlers() {
             &[
                 "4:33: 'index' cannot be \"a/b\": it is not the name of a file in the folder that is asked for",
                 "4:48: 'strip' = true cuts the 'path' of the route, and it has none",
-                "4:64: 'listing' wants true or false, not \"yes\"",
+                "4:64: 'listing' must be true or false, not \"yes\"",
             ],
         ),
         (
@@ -441,14 +441,14 @@ fn handlers() {
                 "4:37: 'to' cannot be \"unix:fifo\": 'DIR/fifo' is not a socket",
                 "4:50: 'to' cannot be \"1\": write HOST:PORT or unix:PATH",
                 "4:63: there is no folder 'DIR/none'",
-                "4:78: 'keep' wants a whole number from 0 to 100000, not true",
+                "4:78: 'keep' must be a whole number from 0 to 100000, not true",
             ],
         ),
         (
             "@site\n[[site.route]]\nproxy = \"https://127.0.0.1:443\"\n[[site.route]]\n\
              proxy = { to = [\"a:1\", \"a:1\", \"a:0\"], timeouts = { conect = \"1s\" }, health = { evry = \"1s\" } }\n",
             &[
-                "4:9: 'proxy' cannot be \"https://127.0.0.1:443\": TLS to an upstream is not offered; write HOST:PORT or \
+                "4:9: 'proxy' cannot be \"https://127.0.0.1:443\": TLS to a backend is not supported; write HOST:PORT or \
                  unix:PATH",
                 "6:24: 'a:1' is named twice",
                 "6:31: 'to' cannot be \"a:0\": '0' is not a port; write HOST:PORT or unix:PATH",
@@ -461,16 +461,16 @@ fn handlers() {
              redirect = \"example.org\"\n[[site.route]]\nredirect = { to = \"/x\", status = 304 }\n",
             &[
                 "4:19: 'to' cannot be \"https://x/{pth}\": '{pth}' is unknown; there are {host}, {path}, {rest}, {query}",
-                "4:47: 'status' wants 301, 302, 303, 307 or 308, not 200",
+                "4:47: 'status' must be 301, 302, 303, 307 or 308, not 200",
                 "6:12: 'redirect' cannot be \"example.org\": it begins with '/', \"http://\", \"https://\", {path} or {rest}",
-                "8:34: 'status' wants 301, 302, 303, 307 or 308, not 304",
+                "8:34: 'status' must be 301, 302, 303, 307 or 308, not 304",
             ],
         ),
         (
             "@site\n[[site.route]]\nrespond = 99\n[[site.route]]\nrespond = { body = \"x\", file = \"users\" }\n\
              [[site.route]]\nrespond = { file = \"none\", content_type = \"html\" }\n",
             &[
-                "4:11: 'respond' wants a whole number from 200 to 599, not the number 99",
+                "4:11: 'respond' must be a whole number from 200 to 599, not the number 99",
                 "6:25: 'file' beside 'body': a response has one body",
                 "8:20: there is no file 'DIR/none'",
                 "8:43: 'content_type' cannot be \"html\": it is not a media type, \"text/html; charset=utf-8\" for example",
@@ -487,22 +487,22 @@ fn handlers() {
             "@site\n[[site.route]]\nrewrite = { pattern = \"x\", to = \"/\", if = [{ of = \"heder\" }, { of = \"query\" }] }\n\
              @route\n",
             &[
-                "4:51: 'of' wants one of \"header\", \"cookie\", \"query\", \"post\", \"environment\", \"capture\", \"method\", \"host\", \
+                "4:51: 'of' must be one of \"header\", \"cookie\", \"query\", \"post\", \"environment\", \"capture\", \"method\", \"host\", \
                  \"path\", \"client\", \"encoding\", \"query_string\", \"http_1.0\", \"https\", \"proxied\", \"file\", \"folder\", \
                  \"exists\", not \"heder\"; did you mean \"header\"?",
-                "4:62: a condition of \"query\" wants a 'name'",
+                "4:62: a condition of \"query\" needs a 'name'",
             ],
         ),
         (
             "@site\n[[site.route]]\nchat = { history = 5000 }\n",
-            &["4:20: 'history' wants a whole number from 0 to 1000, not the number 5000"],
+            &["4:20: 'history' must be a whole number from 0 to 1000, not the number 5000"],
         ),
         (
             "@site\n[[site.route]]\nchat = { redis = \"127.0.0.1:6379\" }\n[[site.route]]\npath = \"/b\"\n\
              chat = { redis = \"rediss://a\", channel = \"\" }\n",
             &[
                 "4:18: 'redis': write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
-                "7:18: 'redis': TLS to Redis is not offered; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "7:18: 'redis': TLS to Redis is not supported; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
                 "7:42: 'channel' cannot be \"\": it is empty: name the channel that all servers of this chat share",
             ],
         ),
@@ -511,10 +511,10 @@ fn handlers() {
              chat = { redis = \"redis://:%zz@a\" }\n[[site.route]]\npath = \"/c\"\nchat = { redis = \"redis://a:0/0\" }\n\
              [[site.route]]\nchat = { channel = \"x\" }\n",
             &[
-                "5:18: 'redis': users of Redis are not offered, its password is; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
+                "5:18: 'redis': Redis user names are not supported, only a password; write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
                 "8:18: 'redis': the password has a '%' that begins no escape",
                 "11:18: 'redis': write redis://HOST:PORT, redis://:PASSWORD@HOST:PORT or redis+unix:///PATH",
-                "13:10: 'channel' is for chats over Redis alone: redis = \"redis://127.0.0.1:6379\"",
+                "13:10: 'channel' is only for chats over Redis: redis = \"redis://127.0.0.1:6379\"",
             ],
         ),
         (
@@ -535,17 +535,17 @@ fn policies() {
             &[
                 "3:42: user \"bob\": the password is not hashed with bcrypt or argon2id; make the line with 'htpasswd -B -C 12'",
                 "3:60: the user has no name, or one with a colon or control characters",
-                "6:8: [site.route.auth] names nobody: give it users = { NAME = \"HASH\" } or file = \"FILE\" with lines of \
+                "6:8: [site.route.auth] has no users: give it users = { NAME = \"HASH\" } or file = \"FILE\" with lines of \
                  NAME:HASH",
             ],
         ),
         (
             "@site\n@route\nauth = true\nrate = { requests = 0, per = \"1\" }\nlimits = { body = \"2M\", tim = \"1s\" }\n",
             &[
-                "5:8: 'auth' wants a table or false, not true",
-                "6:21: 'requests' wants a whole number from 1 to 1000000, not the number 0",
-                "6:30: 'per' wants a duration like \"10s\", \"1m30s\" or \"500ms\", not \"1\"",
-                "7:19: 'body' wants a size like \"64KiB\", \"10MiB\" or 4096 (bytes), not \"2M\"",
+                "5:8: 'auth' must be a table or false, not true",
+                "6:21: 'requests' must be a whole number from 1 to 1000000, not the number 0",
+                "6:30: 'per' must be a duration like \"10s\", \"1m30s\" or \"500ms\", not \"1\"",
+                "7:19: 'body' must be a size like \"64KiB\", \"10MiB\" or 4096 (bytes), not \"2M\"",
                 "7:25: unknown key 'tim' in [site.route.limits]; did you mean 'time'?",
             ],
         ),
@@ -553,11 +553,11 @@ fn policies() {
             "@site\n@route\ncors = { origins = \"*\", credentials = true }\nallow = \"10.0.0.0/33\"\ndeny = []\n\
              compress = \"gzip\"\nlog = 1\n",
             &[
-                "5:8: cors: credentials = true needs named origins: browsers refuse \"*\" with it",
+                "5:8: cors: credentials = true needs named origins, because browsers refuse \"*\" with it",
                 "6:9: 'allow' cannot be \"10.0.0.0/33\": write an address or a network, \"10.0.0.0/8\" or \"::1\", or \"unix\" for clients of Unix sockets",
                 "7:8: 'deny' is an empty list; leave it out, or name something",
-                "8:12: 'compress' wants true, false or a table, not \"gzip\"",
-                "9:7: 'log' wants a table or false, not the number 1",
+                "8:12: 'compress' must be true, false or a table, not \"gzip\"",
+                "9:7: 'log' must be a table or false, not the number 1",
             ],
         ),
         (
@@ -590,7 +590,7 @@ fn variables_of_the_environment() {
     });
     assert_eq!(status, 2);
     for line in [
-        "site.toml:1:11: 'workers' wants a whole number from 1 to 1024, not \"${OSIER_TEST_WORKERS:-2}\"",
+        "site.toml:1:11: 'workers' must be a whole number from 1 to 1024, not \"${OSIER_TEST_WORKERS:-2}\"",
         "site.toml:3:8: 'host': environment variable 'OSIER_TEST_HOST' is not set; set it, or write \
          ${OSIER_TEST_HOST:-default}",
         "site.toml:5:9: there is no folder 'DIR/none'",
@@ -632,7 +632,7 @@ fn hints_are_of_the_table_that_a_key_is_in() {
         ),
         (
             "@site\n[[site.route]]\nfastcgi = { to = \"127.0.0.1:1\", root = \"www\", health = { path = \"/\" } }\n",
-            &["4:58: unknown key 'path' in [site.route.fastcgi.health]; it knows every, timeout"],
+            &["4:58: unknown key 'path' in [site.route.fastcgi.health]; known keys are every, timeout"],
         ),
         (
             "@site\nlog = { file = \"a.log\", workers = 2 }\n@route\n",
@@ -651,11 +651,11 @@ fn every_address_of_ipv6_is_every_one_of_ipv4_too() {
     run(&[
         (
             "[[listen]]\naddress = \"[::]:81\"\n[[listen]]\naddress = \":81\"\n@site\n@route\n",
-            &["4:11: '0.0.0.0:81' is listened on already (line 2)"],
+            &["4:11: '0.0.0.0:81' is already listened on (line 2)"],
         ),
         (
             "[[listen]]\naddress = \"127.0.0.1:81\"\n[[listen]]\naddress = \"[::]:81\"\n@site\n@route\n",
-            &["4:11: '[::]:81' is listened on already (line 2)"],
+            &["4:11: '[::]:81' is already listened on (line 2)"],
         ),
     ]);
     let text = format!("[[listen]]\naddress = \":81\"\n[[listen]]\naddress = \"[::1]:81\"\n{SITE}{ROUTE}");

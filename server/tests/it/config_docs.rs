@@ -1,4 +1,4 @@
-//! Every configuration that a document shows is one.
+//! Every configuration in the documents is valid.
 
 use crate::support::{Folder, osier};
 use std::path::Path;
@@ -41,7 +41,7 @@ fn the_examples_of_the_documentation() {
 fn every_key_that_the_checker_knows_is_documented() {
     let text = std::fs::read_to_string(project().join("docs/configuration.md")).unwrap();
     let folder = Folder::new();
-    // Asked for a key that it does not know and that is like none, each table says which it knows.
+    // For an unknown key that resembles none, the error of each table lists the known keys.
     let odd = "zzzzzzzz = 1\n";
     let site = "[[site]]\ndefault = true\n";
     let route = format!("{site}[[site.route]]\n");
@@ -59,7 +59,7 @@ fn every_key_that_the_checker_knows_is_documented() {
     for table in tables.iter().chain(&inner) {
         folder.write("t.toml", table);
         let said = check(&folder, "t.toml").unwrap_err();
-        let list = said.lines().find_map(|line| line.split("it knows ").nth(1));
+        let list = said.lines().find_map(|line| line.split("known keys are ").nth(1));
         for key in list.unwrap_or_else(|| panic!("{table}\n{said}")).split(", ") {
             known += 1;
             let places = [

@@ -1,4 +1,4 @@
-//! A `fastcgi` route: scripts, the files beside them, a front controller; and that a reload keeps the application's place.
+//! A `fastcgi` route: scripts, the files beside them, a front controller, and a reload that keeps the application's connections.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -1,4 +1,4 @@
-//! A `proxy` route: requests reach the application, and an upgraded connection lives through reloads of other routes.
+//! A `proxy` route: requests reach the backend, and an upgraded connection survives reloads of other routes.
 
 use crate::support::Client;
 use crate::support::sites::{Sites, send, wait_for};

@@ -1,4 +1,4 @@
-//! SIGHUP: a new configuration takes the place of the old one, and nothing that has not changed notices.
+//! SIGHUP: a new configuration replaces the old one, and unchanged parts keep running.
 
 use crate::support::Client;
 use crate::support::sites::{Sites, send, wait_for};
@@ -199,7 +199,7 @@ fn what_only_a_start_can_change_is_said() {
     let keys = "workers = 1\nuser = \"nobody\"\ngroup = \"nogroup\"\nchroot = \".\"\nlandlock = true\n";
     let said = sites.reload(&format!("{keys}{}", routes("2")));
     for key in ["workers", "user", "group", "chroot", "landlock"] {
-        let line = format!("'{key}' has changed: that counts from the next start on");
+        let line = format!("'{key}' has changed: the change takes effect at the next start");
         assert!(said.contains(&line), "{key}: {said}");
     }
     assert_eq!(sites.get("x", "/fixed").text(), "2");
@@ -235,21 +235,21 @@ fn other_settings_of_a_listener_count_for_who_comes() {
     assert_eq!(ask(&mut old), 200);
     let said = sites.reload(&file("head = { request_line = 200 }\n", "20s", "2"));
     assert!(
-        said.contains("'head' of listener 'web' counts for the connections that come from now on"),
+        said.contains("listener 'web': new connections get the changed 'head'"),
         "{said}"
     );
-    // Whoever was there goes on under the old ones, and sees the new routes.
+    // An existing connection keeps the old settings, and sees the new routes.
     assert_eq!(ask(&mut old), 200);
     send(&mut old, "GET", "x", "/fixed", &[]);
     assert_eq!(old.receive("GET").text(), "2");
     for _ in 0..10 {
         assert_eq!(ask(&mut sites.connect()), 414);
     }
-    // Whom to believe, too.
+    // The trusted peers change too.
     let trust = "proxy_protocol = \"127.0.0.1\"\ntimeouts = { idle = \"20s\" }\n";
     let said = sites.reload(&file(trust, "10s", "3"));
     assert!(
-        said.contains("'proxy_protocol', 'timeouts', 'head', 'drain' of listener 'web' counts"),
+        said.contains("listener 'web': new connections get the changed 'proxy_protocol', 'timeouts', 'head', 'drain'"),
         "{said}"
     );
     let mut told = sites.connect();
@@ -258,7 +258,7 @@ fn other_settings_of_a_listener_count_for_who_comes() {
     assert_eq!(ask(&mut old), 200);
     // The same file again changes nothing, and the end comes to all of them.
     let said = sites.hang_up();
-    assert!(!said.contains("counts for"), "{said}");
+    assert!(!said.contains("new connections get"), "{said}");
     sites.server.signal(crate::support::Signal::TERM);
     assert!(sites.server.wait().success());
     assert!(old.receive_rest().is_empty() && told.receive_rest().is_empty());

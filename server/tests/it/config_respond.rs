@@ -1,4 +1,4 @@
-//! A `respond` route: its body holds fields of the request, and nothing that a client sends becomes markup.
+//! A `respond` route: its body holds fields of the request, and no value from a client becomes markup.
 
 use crate::support::Reply;
 use crate::support::sites::Sites;

@@ -1,4 +1,4 @@
-//! Sites of a configuration file: which host, which route, which handler, and what stands around it.
+//! Sites of a configuration file: which host, route and handler a request gets, and the policies around the handler.
 
 use crate::support::sites::{Sites, send};
 use crate::support::{Client, Folder, Reply, Server, osier};

@@ -1,4 +1,4 @@
-//! A server among others: metrics and health on a listener of their own, sockets and notices of systemd, privileges that are given up.
+//! The server and its surroundings: metrics and health on the admin listener, systemd's sockets and notifications, dropped privileges.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -295,7 +295,7 @@ fn a_socket_that_systemd_has_not_opened_ends_the_start() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("systemd:web is no socket of this process; systemd has opened none for this process"),
+        said.contains("systemd:web is not a socket of this process; systemd has opened none for this process"),
         "{said}"
     );
 }

@@ -1,4 +1,4 @@
-//! An independent client: what curl makes of our responses.
+//! curl as an independent client of the server.
 
 use crate::support::{Folder, Server, pattern};
 use std::process::Command;

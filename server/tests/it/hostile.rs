@@ -1,4 +1,4 @@
-//! Paths and files that attack: nothing leaves the folder, nothing hangs, nothing is sent that was not promised.
+//! Hostile paths and files: nothing outside of the folder is sent, nothing hangs, no response is longer than it announced.
 
 use crate::support::{Folder, Server, lock, make_fifo, pattern};
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! The access log as its readers see it: every line parses, whatever the client sent, and none is missing at the end.
+//! The access log: every line parses, whatever the client has sent, and no line is missing at the end.
 
 use crate::support::{Folder, Server, Signal};
 use std::io::{BufRead, Read};

@@ -1,6 +1,6 @@
-//! The binary `osier` from outside: what a user types, what a client gets, what an operator sees.
+//! Black-box tests of the binary `osier`: its command line, its responses, and its output for the operator.
 //!
-//! A module for each capability. Every test starts a server process of its own, so all of them can run at the same time.
+//! Each capability has a module. Every test starts its own server process, so all tests can run at the same time.
 
 mod chromium;
 mod support;

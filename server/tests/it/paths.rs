@@ -1,5 +1,5 @@
-//! One meaning for each spelling of a path: the same for every handler, for routes and their policies, for rewrite rules and for
-//! the framework's router.
+//! Each spelling of a path means the same for every handler, for routes and their policies, for rewrite rules, and for the
+//! framework's router.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};

@@ -1,4 +1,4 @@
-//! `x.br`, `x.zst` and `x.gz` beside `x`: who gets which, and how the two are told apart.
+//! `x.br`, `x.zst` and `x.gz` beside `x`: which clients get which file, and how validators tell the files apart.
 
 use crate::support::{Folder, Server, age, pattern};
 use std::time::{Duration, SystemTime};

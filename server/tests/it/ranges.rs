@@ -1,4 +1,4 @@
-//! Range and If-Range over the wire, against a file from memory and one by sendfile.
+//! Range and If-Range over the wire, on a file sent from memory and on one sent by sendfile.
 
 use crate::support::{Folder, Server, age, pattern};
 use std::time::{Duration, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: transfers finish, idle connections close, the wait is bounded, a second signal ends at once.
+//! SIGTERM and SIGINT: a graceful shutdown finishes transfers and closes idle connections within a bound. A second signal ends at once.
 
 use crate::support::{Folder, Server, Signal, pattern};
 use std::io::Read;

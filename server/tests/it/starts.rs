@@ -1,4 +1,4 @@
-//! The three ways to start: a configuration file, a folder, nothing at all. Signals, logs, metrics and paths are the same in each.
+//! The three ways to start: a configuration file, a folder, no argument. Signals, logs, metrics and paths work the same in each.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;

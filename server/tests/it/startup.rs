@@ -1,5 +1,5 @@
-//! How it starts, and how it refuses to: one line that names the thing, the value and the remedy, status 2, nothing
-//! served.
+//! The start and its failures: a failure is one line with the setting, its value and the remedy, the exit status is 2, and nothing
+//! is served.
 
 use crate::support::{Folder, Server, lock, osier};
 use std::net::TcpListener;

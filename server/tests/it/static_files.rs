@@ -1,4 +1,4 @@
-//! What a path is answered with: files, types, folders, listings, methods, the single-page fallback, added fields.
+//! Responses for the paths of a folder: files, types, folders, listings, methods, the single-page fallback, added header fields.
 
 use crate::support::{Folder, Server, pattern};
 

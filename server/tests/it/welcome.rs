@@ -1,4 +1,4 @@
-//! The built-in site without a browser: who may see live data, what the stream looks like, and how it ends.
+//! The built-in site without a browser: who may see live data, the format of the stream, and its end.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

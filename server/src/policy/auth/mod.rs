@@ -240,7 +240,7 @@ impl Auth {
 fn busy() -> Response {
     Response::new(StatusCode::SERVICE_UNAVAILABLE)
         .header("retry-after", "2")
-        .body("503: too many are logging in\n")
+        .body("503: too many logins at once\n")
 }
 
 /// Locks a mutex. No code panics while it holds one of these locks.

@@ -187,7 +187,9 @@ impl Check {
         let expected = match &condition.is {
             Test::Present => Expected::Present,
             _ if flag => {
-                return Err("what is true or false is not compared with a value; use 'not' to negate it".into());
+                return Err(
+                    "a subject that is true or false cannot be compared with a value; use 'not' to negate it".into(),
+                );
             }
             Test::Equals(text) if condition.of == Client => Expected::Among(clients(text)?),
             Test::Equals(text) => Expected::Equal(template::parse(text, pattern)?),

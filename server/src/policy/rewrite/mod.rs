@@ -317,7 +317,7 @@ pub fn follow(original: &str, say: &Say, mut dispatch: impl FnMut(Option<&str>) 
         RESTARTS + 1
     ));
     Response::new(osier_web::http::StatusCode::INTERNAL_SERVER_ERROR)
-        .body("500: the rules of this server go in circles\n")
+        .body("500: the rewrite rules of this server form a loop\n")
 }
 
 #[cfg(test)]

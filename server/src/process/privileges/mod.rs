@@ -103,7 +103,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-const NEEDS_USER: &str = "chroot needs user: root is not held by it";
+const NEEDS_USER: &str = "chroot needs user: root can leave a chroot";
 
 impl Privileges {
     /// Looks up the user and the group. Changes nothing.
@@ -202,7 +202,7 @@ impl Identity {
         );
         let root_again = !user.is_root() && thread::set_thread_uid(Uid::ROOT).is_ok();
         if is != (user, user, group) || root_again {
-            return Err("the system let root come back".into());
+            return Err("the process can become root again".into());
         }
         Ok(())
     }
@@ -218,7 +218,7 @@ fn threads() -> Option<usize> {
 fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Identity>, String> {
     let Some(user) = &settings.user else {
         return match &settings.group {
-            Some(_) => Err("group needs user: a process of root keeps everything".into()),
+            Some(_) => Err("group needs user: root keeps every right".into()),
             None => Ok(None),
         };
     };
@@ -236,7 +236,7 @@ fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Ide
     let uid =
         uid.ok_or_else(|| format!("user = {user:?}: /etc/passwd has no such user; name one, or give its number"))?;
     let gid = match &settings.group {
-        None => own.ok_or_else(|| format!("user = {user:?} is not in /etc/passwd: say its group too"))?,
+        None => own.ok_or_else(|| format!("user = {user:?} is not in /etc/passwd: give its group too"))?,
         Some(wanted) => {
             let named = group.lines().find(|line| line.split(':').next() == Some(wanted));
             named

@@ -37,7 +37,7 @@ fn names_and_numbers_become_ids() {
     );
     for (user, group, expected) in [
         (Some("nobody"), None, "user = \"nobody\": /etc/passwd has no such user"),
-        (Some("5000"), None, "say its group too"),
+        (Some("5000"), None, "give its group too"),
         (
             Some("www"),
             Some("none"),

@@ -1,7 +1,7 @@
-//! Chromium without a window, driven over its DevTools protocol: JSON messages on one WebSocket, read by whoever waits.
+//! Headless Chromium, driven over its DevTools protocol: JSON messages on one WebSocket, read by the thread that waits.
 //!
-//! What the browser reports on its own between two answers (console, exceptions, requests) is kept, for
-//! [`Tab::complaints`] to judge. Every wait has a deadline far beyond what a loaded machine needs.
+//! The browser also reports by itself (console, exceptions, requests). These reports are kept for [`Tab::complaints`] to check.
+//! Every wait has a deadline far beyond what a loaded machine needs.
 
 use std::cell::{Cell, RefCell};
 use std::fs;

@@ -1,7 +1,6 @@
-//! What the black-box tests share: a folder to serve, the binary serving it, and a client that sends and reads raw
-//! bytes.
+//! Shared parts of the black-box tests: a folder to serve, a server process, and a client that sends and reads raw bytes.
 //!
-//! Every wait has a deadline far beyond what a loaded machine needs; none is a measurement.
+//! Every wait has a deadline far beyond what a loaded machine needs. None is a measurement.
 
 pub mod sites;
 

@@ -1,4 +1,4 @@
-//! The binary serving a configuration file, which a test may change and have read again.
+//! A server process with a configuration file that a test may change and reload.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
