@@ -1,4 +1,4 @@
-//! A request to cancel a fiber that may not have started: the canceller finds whom to wake, or the fiber finds the request.
+//! The cancellation of a fiber that may not have started: the canceller learns which word to wake, or the fiber sees the request.
 //!
 //! ```text
 //!   fiber, once                                  canceller, any thread
@@ -7,15 +7,15 @@
 //!             REQUESTED was set: do not run
 //! ```
 //!
-//! Both sides change one atomic, so one of them comes second and reads what the first wrote, and with it everything
-//! before. No fence: the fiber's half is one read-modify-write, as a sequentially consistent store would be.
+//! Both sides change one atomic. The second one reads what the first wrote, and sees everything that the first did before. No
+//! fence is needed: the fiber's half is one read-modify-write, which costs the same as a sequentially consistent store.
 
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
 const STARTED: u8 = 1;
 const REQUESTED: u8 = 2;
 
-/// Whether a fiber is to end, and whom that request is to wake.
+/// Whether a fiber is asked to end, and the word that the request must wake.
 ///
 /// ```
 /// use osier_queue::Cancellation;
@@ -28,25 +28,25 @@ const REQUESTED: u8 = 2;
 #[derive(Debug)]
 pub struct Cancellation {
     flags: AtomicU8,
-    /// Written before STARTED, read after it.
+    /// The fiber's word. Written before STARTED is set, read after.
     word: AtomicU64,
 }
 
 impl Cancellation {
     crate::sync::const_unless_loom! {
-        /// Neither started nor requested.
+        /// A fiber that has not started and is not cancelled.
         pub fn new() -> Self {
             Self { flags: AtomicU8::new(0), word: AtomicU64::new(0) }
         }
     }
 
-    /// Asks the fiber to end. `Some`: it has started as this word, which the caller wakes.
+    /// Asks the fiber to end. Returns its word if it has started; the caller then wakes that word.
     pub fn request(&self) -> Option<u64> {
         let before = self.flags.fetch_or(REQUESTED, Ordering::AcqRel);
         (before & STARTED != 0).then(|| self.word.load(Ordering::Relaxed))
     }
 
-    /// The fiber starts as `word`: once. `false`: it was requested to end before.
+    /// Starts the fiber as `word`. Called once. Returns false if the fiber was asked to end before: it must not run.
     #[inline]
     pub fn start(&self, word: u64) -> bool {
         self.word.store(word, Ordering::Relaxed);
@@ -55,13 +55,13 @@ impl Cancellation {
         before & REQUESTED == 0
     }
 
-    /// The word that the fiber has started as.
+    /// The word of the fiber, if it has started.
     pub fn started(&self) -> Option<u64> {
         let started = self.flags.load(Ordering::Acquire) & STARTED != 0;
         started.then(|| self.word.load(Ordering::Relaxed))
     }
 
-    /// Whether the fiber is to end. Certain after a wake-up by the one who asked.
+    /// Whether the fiber is asked to end. The answer is certain after a wake-up by the canceller.
     #[inline]
     pub fn is_requested(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & REQUESTED != 0

@@ -1,7 +1,6 @@
-//! The channel: values in a queue, from any number of senders to any number of receivers, bounded or not.
+//! The channel: a queue of values from any number of senders to any number of receivers, bounded or unbounded.
 //!
-//! It is the core of the runtime's channels and used by them alone; they count its senders and receivers and wrap the
-//! `poll_` functions into futures.
+//! It is the core of the runtime's channels. They count senders and receivers, and wrap the `poll_` functions into futures.
 //!
 //! ```text
 //!   senders: WaitList     state: Mutex { queue }     receivers: WaitList     watchers: WaitList
@@ -10,19 +9,20 @@
 //! ```
 //!
 //! # Protocol
-//! - The mutex guards everything; it is held for a few instructions and while the queue's buffer grows (to the bound at most;
-//!   that of an unbounded one like a `VecDeque`, and it does not shrink). No foreign code runs under it: wakers are cloned
-//!   before and woken after, values are dropped after. A send and a receive that need not wait take it once each, and nothing
-//!   else is atomic.
-//! - Waiters enter the lists under the mutex, when what they wait for is not there, and are granted under it, so that nobody
-//!   who waits is missed and no fence is needed to see that nobody does. It comes before the lists' own locks.
-//! - A grant to a receiver is the promise of one value: the value stays in the queue, but nobody else takes the last
-//!   `promised` ones. A grant to a sender is a place: `held`, as those of permits are. So nobody overtakes those who wait, and a waiter
-//!   that is dropped gives back a number, not a value; it goes to the next in the list.
-//! - Who sends a value or frees a place grants once at most. Hence: receivers wait only while every value is promised,
-//!   senders only while no place is free.
-//! - The end of either side is a flag under the mutex, behind which nobody enters; then those who are in the list are woken with
-//!   the word `ENDED`, and look again. Receivers are told only when the queue is empty: as long as a value is promised, who waits
+//! - The mutex guards everything. It is held for a few instructions, and while the queue's buffer grows: up to the bound, or as a
+//!   `VecDeque` grows if there is no bound. The buffer does not shrink. No foreign code runs under the mutex: wakers are cloned
+//!   before and woken after, values are dropped after. A send or a receive that does not wait takes the mutex once and uses no
+//!   other atomic.
+//! - A waiter enters a list under the mutex, when it finds no value or no room, and is granted under it. So no waiter is missed, and
+//!   no fence is needed to see that nobody waits. The mutex comes before the lists' own locks.
+//! - A grant to a receiver promises one value. The value stays in the queue, but nobody else takes one of the last `promised`
+//!   values. A grant to a sender is a place, counted in `held` like the places of permits. So nobody overtakes a waiter, and a
+//!   dropped waiter gives back a number, not a value; it goes to the next in the list.
+//! - A sent value or a freed place makes one grant at most. Hence receivers wait only while every value is promised, and senders
+//!   only while no place is free.
+//! - The end of either side is a flag under the mutex. After it is set nobody enters a list. Then the waiters in the list are woken
+//!   with the word `ENDED` and look again. Receivers are woken only when the queue is empty: while a value is promised, a
+//!   receiver further back may still get it.
 //!   behind may still get it.
 
 use std::collections::VecDeque;
@@ -34,36 +34,36 @@ use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::waiters::{Standing, WaitList, Waiter};
 use crate::wakers::wake_both;
 
-/// The word of a waiter that was woken to see that there is nothing more to wait for. That of all others is 0.
+/// The word of a waiter that was woken because the other side has ended. Every other waiter has the word 0.
 const ENDED: u64 = 1;
 
-/// Nobody can send any more: there is no receiver, or it was closed.
+/// The channel takes no more values: it has no receiver, or it was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Closed;
 
-/// The queue is empty, and nobody can send any more.
+/// The queue is empty, and no more values will come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained;
 
-/// Why a value was not sent at once.
+/// The reason why a value was not sent at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// There is no free place.
     Full,
-    /// Nobody can send any more.
+    /// The channel takes no more values.
     Closed,
 }
 
-/// Why no value was received at once.
+/// The reason why no value was received at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nothing {
-    /// There is none for this receiver now.
+    /// There is no value for this receiver now.
     Yet,
-    /// There will be none.
+    /// There will be no more values.
     Drained,
 }
 
-/// A queue of values, and those who wait for one, or for room.
+/// A queue of values, with lists of those who wait for a value or for room.
 ///
 /// ```
 /// use osier_queue::Channel;
@@ -79,13 +79,13 @@ pub enum Nothing {
 /// ```
 pub struct Channel<T> {
     state: Mutex<State<T>>,
-    /// Who waits for a value.
+    /// Receivers that wait for a value.
     receivers: WaitList,
-    /// Who waits for room.
+    /// Senders that wait for room.
     senders: WaitList,
-    /// Who waits until nobody can send any more.
+    /// Watchers that wait until the channel takes no more values.
     watchers: WaitList,
-    /// Handles, not waiters. The thread that makes one of them zero says so in the state.
+    /// Sender handles, not waiters. The thread that makes this or the receivers' count zero records it in the state.
     sender_count: AtomicUsize,
     receiver_count: AtomicUsize,
     bound: Option<usize>,
@@ -93,17 +93,17 @@ pub struct Channel<T> {
 
 struct State<T> {
     queue: VecDeque<T>,
-    /// How many of the values are for receivers that were granted one and have not come for it yet.
+    /// Values promised to receivers that have not taken them yet.
     promised: usize,
-    /// How many places are for permits, and for senders that were granted one.
+    /// Places held by permits, and by senders that were granted one.
     held: usize,
-    /// How many values and held places there may be.
+    /// Limit of values and held places together.
     places: usize,
-    /// No more sends, but by permits. Never false again.
+    /// Whether only permits may send. Once true, always true.
     closed: bool,
-    /// There is no sender. Never false again.
+    /// Whether there is no sender. Once true, always true.
     without_senders: bool,
-    /// There is no receiver. Never false again.
+    /// Whether there is no receiver. Once true, always true.
     without_receivers: bool,
 }
 
@@ -124,7 +124,7 @@ impl<T> State<T> {
 }
 
 impl<T> Channel<T> {
-    /// A channel with one sender and one receiver that holds at most `bound` values, or any number.
+    /// A channel with one sender and one receiver. It holds at most `bound` values, or any number.
     pub fn new(bound: Option<usize>) -> Self {
         let state = State {
             queue: VecDeque::new(),
@@ -168,12 +168,12 @@ impl<T> Channel<T> {
         self.watchers.waiter()
     }
 
-    /// The list of its [`receiver`](Self::receiver)s.
+    /// The list of its [`receiver`](Self::receiver) nodes.
     pub fn receivers(&self) -> &WaitList {
         &self.receivers
     }
 
-    /// Takes a value, the oldest one, or waits for it.
+    /// Takes the oldest value, or waits for one.
     #[inline]
     pub fn poll_receive(&self, mut waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<Result<T, Drained>> {
         if waiter.is_idle() {
@@ -204,11 +204,11 @@ impl<T> Channel<T> {
         Poll::Pending
     }
 
-    /// Takes a value if there is one that is not promised.
+    /// Takes a value, if there is one that is not promised.
     ///
     /// # Errors
     ///
-    /// If there is none.
+    /// When there is none.
     #[inline]
     pub fn try_receive(&self) -> Result<T, Nothing> {
         let state = self.lock();
@@ -221,7 +221,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// To be called before a receiver's waiter is dropped, or put to another use: what it was promised goes to the next.
+    /// Gives up a receiver's wait, so that its promised value goes to the next receiver. Call it before the waiter is dropped or reused.
     #[inline]
     pub fn cancel_receive(&self, waiter: Pin<&mut Waiter<'_>>) {
         if waiter.is_idle() {
@@ -238,11 +238,11 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Sends the value, or waits for room. It is left where it is unless it is sent.
+    /// Sends the value, or waits for room. The value stays in `value` unless it is sent.
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// If there is no value.
     #[inline]
     pub fn poll_send(
         &self,
@@ -279,7 +279,7 @@ impl<T> Channel<T> {
         self.wait_for_room(waiter, cx, |state| self.put(state, value))
     }
 
-    /// Takes a place, or waits for one. It is for [`send_held`](Self::send_held) or [`release_held`](Self::release_held).
+    /// Takes a place, or waits for one. The place is for [`send_held`](Self::send_held) or [`release_held`](Self::release_held).
     pub fn poll_reserve(&self, mut waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
         match waiter.as_mut().standing(cx.waker()) {
             Standing::Waits => return Poll::Pending,
@@ -315,15 +315,15 @@ impl<T> Channel<T> {
         Poll::Pending
     }
 
-    /// Sends the value if there is room. It is left where it is unless it is sent.
+    /// Sends the value if there is room. The value stays in `value` unless it is sent.
     ///
     /// # Errors
     ///
-    /// If it was not.
+    /// When there is no room, or the channel takes no more values.
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// If there is no value.
     #[inline]
     pub fn try_send(&self, value: &mut Option<T>) -> Result<(), Refused> {
         assert!(value.is_some(), "a send without a value");
@@ -338,12 +338,11 @@ impl<T> Channel<T> {
         Ok(())
     }
 
-    /// Sends the value to a place that was reserved, also if the channel was closed since. It is left where it is unless it
-    /// is sent.
+    /// Sends the value to a reserved place, even if the channel was closed since. The value stays in `value` unless it is sent.
     ///
     /// # Errors
     ///
-    /// If there is no receiver any more; the place is given back.
+    /// When there is no receiver any more. The place is given back.
     ///
     /// # Panics
     ///
@@ -360,12 +359,12 @@ impl<T> Channel<T> {
         Ok(())
     }
 
-    /// Gives a place back that was reserved.
+    /// Gives a reserved place back.
     pub fn release_held(&self) {
         self.release(self.lock());
     }
 
-    /// To be called before a sender's waiter is dropped: the place that it was granted goes to the next.
+    /// Gives up a sender's wait, so that its granted place goes to the next sender. Call it before the waiter is dropped.
     #[inline]
     pub fn cancel_send(&self, waiter: Pin<&mut Waiter<'_>>) {
         if waiter.is_idle() {
@@ -378,7 +377,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Waits until nobody can send any more.
+    /// Waits until the channel takes no more values.
     pub fn poll_closed(&self, mut waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<()> {
         if let Standing::Waits = waiter.as_mut().standing(cx.waker()) {
             return Poll::Pending;
@@ -392,7 +391,7 @@ impl<T> Channel<T> {
         Poll::Pending
     }
 
-    /// Lets nobody send any more but those who hold a place. What was sent can still be received.
+    /// Closes the channel: only holders of a place may still send. Values in the queue can still be received.
     pub fn close(&self) {
         self.close_locked(self.lock());
     }
@@ -414,12 +413,12 @@ impl<T> Channel<T> {
         wake_both(|| end(&self.senders), || wake_both(watchers, receivers));
     }
 
-    /// There is one sender more. The caller is one, so there was one before.
+    /// Counts one more sender. The caller is a sender itself, so the count is not zero before.
     pub fn add_sender(&self) {
         self.sender_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// There is one sender less: a caller that no longer sends, nor waits, nor holds a place.
+    /// Counts one sender less. That sender must neither send, wait nor hold a place any more.
     pub fn remove_sender(&self) {
         if self.sender_count.fetch_sub(1, Ordering::AcqRel) == 1 {
             let mut state = self.lock();
@@ -432,13 +431,13 @@ impl<T> Channel<T> {
         }
     }
 
-    /// There is one receiver more. The caller is one, so there was one before.
+    /// Counts one more receiver. The caller is a receiver itself, so the count is not zero before.
     pub fn add_receiver(&self) {
         self.receiver_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// There is one receiver less: a caller that no longer receives nor waits. The last one closes the channel and drops
-    /// what is in it.
+    /// Counts one receiver less. That receiver must neither receive nor wait any more. The last one closes the channel and drops its
+    /// values.
     pub fn remove_receiver(&self) {
         if self.receiver_count.fetch_sub(1, Ordering::AcqRel) == 1 {
             let mut state = self.lock();
@@ -448,18 +447,18 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Whether nobody can send any more: there is no receiver, or it was closed.
+    /// Whether the channel takes no more values: it has no receiver, or it was closed.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
 
-    /// Whether nobody will send any more, as a receiver sees it: there is no sender, or it was closed.
+    /// Whether no more values will be sent, as a receiver sees it: there is no sender, or the channel was closed.
     pub fn is_ending(&self) -> bool {
         let state = self.lock();
         state.closed || state.without_senders
     }
 
-    /// How many values are in the queue, promised ones among them.
+    /// The number of values in the queue, including promised ones.
     pub fn len(&self) -> usize {
         self.lock().queue.len()
     }
@@ -469,19 +468,19 @@ impl<T> Channel<T> {
         self.len() == 0
     }
 
-    /// How many values it can hold, if not any number.
+    /// The number of values that the channel can hold. None if it is unbounded.
     pub fn bound(&self) -> Option<usize> {
         self.bound
     }
 
-    /// How many places are free and held by nobody, if not any number.
+    /// The number of places that are free and not held. None if the channel is unbounded.
     pub fn room(&self) -> Option<usize> {
         let bound = self.bound?;
         let state = self.lock();
         Some(bound - state.queue.len() - state.held)
     }
 
-    /// Takes the oldest value and grants its place.
+    /// Takes the oldest value and grants its place to a sender.
     #[inline]
     fn take(&self, mut state: MutexGuard<'_, State<T>>) -> T {
         let value = state.queue.pop_front().expect("there is a value");
@@ -505,11 +504,11 @@ impl<T> Channel<T> {
         value
     }
 
-    /// Appends the value, to a place of the caller's, and promises it.
+    /// Appends the value to the queue, in a place that belongs to the caller, and promises it to a receiver.
     #[inline]
     fn put(&self, mut state: MutexGuard<'_, State<T>>, value: &mut Option<T>) {
         if let Some(value) = value.take() {
-            // always: the callers have looked before they took the lock
+            // Always present: the callers check before they take the lock.
             state.queue.push_back(value);
         }
         let next = self.promise(&mut state);
@@ -517,7 +516,7 @@ impl<T> Channel<T> {
         wake(next);
     }
 
-    /// Frees a held place and grants it to the next.
+    /// Frees a held place and grants it to the next sender.
     fn release(&self, mut state: MutexGuard<'_, State<T>>) {
         state.held -= 1;
         let next = self.grant_place(&mut state);
@@ -529,7 +528,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Promises a value that is free to the receiver that waits longest.
+    /// Promises a free value to the receiver that has waited longest.
     #[inline]
     fn promise(&self, state: &mut State<T>) -> Option<Waker> {
         let waker = self.receivers.grant_one()?;
@@ -537,7 +536,7 @@ impl<T> Channel<T> {
         Some(waker)
     }
 
-    /// Grants a place that is free to the sender that waits longest.
+    /// Grants a free place to the sender that has waited longest.
     #[inline]
     fn grant_place(&self, state: &mut State<T>) -> Option<Waker> {
         let waker = self.senders.grant_one()?;
@@ -553,7 +552,7 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// Wakes all who wait, to see that there is nothing more to wait for.
+/// Wakes all waiters, so that they see the end.
 fn end(waiters: &WaitList) {
     waiters.wake_where(|_| (), |(), _| Some(ENDED));
 }

@@ -1,14 +1,14 @@
-//! A clock that stands still until it is moved, and the protocol by which it moves itself.
+//! A virtual clock: it stands still until it is moved, or until all its members wait, when it moves itself.
 //!
 //! # Ticks
 //! The [wheel](crate::wheel) counts ticks of one millisecond. Deadlines round up ([`tick_after`]) and the present rounds down
-//! ([`tick_at`]), so a timer whose tick has come is never early; it is late by less than one tick plus the sleep's own
-//! error. A tick's own time is `Duration::from_millis(tick)`.
+//! ([`tick_at`]). So a timer never fires early. It fires late by less than one tick plus the error of the system's sleep. A
+//! tick stands for `Duration::from_millis(tick)`.
 //!
 //! # The jump
-//! A [`Virtual`] clock has members: the workers that live on it. When all of them have nothing to do but wait for time, the
-//! clock jumps to the earliest deadline. No worker can see that alone: while one looks into its queues another may send it
-//! something. So they agree in *rounds*:
+//! A [`Virtual`] clock has members: the workers that live on it. When all members have nothing to do but wait for a deadline, the
+//! clock jumps to the earliest one. No worker can see that alone: while one looks into its queues, another may send it
+//! something. So the members agree in *rounds*:
 //!
 //! ```text
 //!   worker                                              clock, under its lock
@@ -24,14 +24,15 @@
 //!                          ◀── sleep, or look again
 //! ```
 //!
-//! Why nothing is left behind: say that worker W has something to do although all have reported for the round. It was sent
-//! after W's look, or the look would have found it; so its sender worked after the round had begun, and must have opened a
-//! later round before it reported again. What comes from outside of the members ends the sleep of whom it is for
-//! ([`Sleeper::is_asleep`]), and is otherwise as if it had come after the jump.
+//! Why no work is left behind: assume that worker W has work although all members have reported for the round. The work was sent
+//! after W's look, or W would have found it. So its sender worked after the round had begun, and must have opened a later round
+//! before it reported again. An event from outside of the members ends its receiver's sleep ([`Sleeper::is_asleep`]); otherwise
+//! it counts as if it had come after the jump.
 //!
 //! # Who may touch what
-//! `nanos` is written under the lock of `state` and read without it: `Release` and `Acquire`, so who reads a time sees what
-//! was done before the clock moved there. All else is under the lock. Sleepers are woken under it: `wake` must not come back here.
+//! `nanos` is written under the lock of `state` and read without it, with `Release` and `Acquire`: a reader of a time sees everything
+//! done before the clock moved there. Everything else is under the lock. Sleepers are woken under it, so `wake` must not call the
+//! clock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,15 +58,15 @@ pub struct Virtual {
 
 struct Inner {
     start: Instant,
-    /// Time since `start`.
+    /// Time since `start`, in nanoseconds.
     nanos: AtomicU64,
     state: Mutex<State>,
 }
 
 struct State {
-    /// `None`: vacant.
+    /// Seats of the members. None is a vacant seat.
     seats: Vec<Option<Seat>>,
-    /// Counts from 1.
+    /// Number of the round, from 1.
     round: u64,
     automatic: bool,
     holds: usize,
@@ -73,18 +74,18 @@ struct State {
 
 struct Seat {
     sleeper: Box<dyn Sleeper>,
-    /// The last round for which it has reported that there is nothing to do; 0: none.
+    /// The last round for which the member has reported that it has nothing to do. 0 for none.
     reported: u64,
-    /// What it waits for, in nanoseconds after the clock's start. Out of date while it is awake.
+    /// Deadline in nanoseconds after the clock's start. Stale while the member is awake.
     deadline: Option<u64>,
 }
 
 /// A member as the clock sees it.
 pub trait Sleeper: Send + Sync {
-    /// Whether it has announced a sleep that nobody has ended.
+    /// Whether the member has announced a sleep that nobody has ended.
     fn is_asleep(&self) -> bool;
 
-    /// Ends its sleep, if it sleeps. It must not call the clock.
+    /// Ends the member's sleep, if it sleeps. It must not call the clock.
     fn wake(&self);
 }
 
@@ -110,12 +111,12 @@ impl Virtual {
         Self { inner: Arc::new(inner) }
     }
 
-    /// What time it is on this clock.
+    /// The present time on this clock.
     pub fn now(&self) -> Instant {
         self.inner.start + self.elapsed()
     }
 
-    /// When it started.
+    /// The time at which the clock started.
     pub fn start(&self) -> Instant {
         self.inner.start
     }
@@ -125,20 +126,20 @@ impl Virtual {
         Duration::from_nanos(self.inner.nanos.load(Ordering::Acquire))
     }
 
-    /// Moves the clock forward by `step`, and wakes the members whose deadline has come. The clock stops at its end, 584
-    /// years after its start.
+    /// Moves the clock forward by `step`, and wakes the members whose deadlines have come. The clock stops at its end, 584 years after
+    /// its start.
     pub fn advance(&self, step: Duration) {
         let state = self.lock();
         let now = self.nanos().saturating_add(nanos(step));
         self.move_to(&state, now);
     }
 
-    /// Whether the clock jumps to the next deadline when nobody has anything to do; it does unless told otherwise.
+    /// Whether the clock jumps to the next deadline when no member has anything to do. It does by default.
     pub fn is_automatic(&self) -> bool {
         self.lock().automatic
     }
 
-    /// Lets the clock jump by itself, or no longer.
+    /// Turns the jump on or off.
     pub fn set_automatic(&self, automatic: bool) {
         let mut state = self.lock();
         state.automatic = automatic;
@@ -210,13 +211,13 @@ impl State {
         self.seats.iter().flatten()
     }
 
-    /// Begins a round in which all members look again.
+    /// Begins a new round, in which all members look again.
     fn ask_all(&mut self) {
         self.round += 1;
         self.taken().for_each(|seat| seat.sleeper.wake());
     }
 
-    /// Where the clock may jump to: everybody has reported for this round and sleeps, and nobody is due.
+    /// The time to jump to. None unless every member has reported for this round and sleeps, and no deadline has come.
     fn target(&self, now: u64) -> Option<u64> {
         let quiet = |seat: &Seat| seat.reported == self.round && seat.sleeper.is_asleep();
         if !self.automatic || self.holds > 0 || !self.taken().all(quiet) {
@@ -227,29 +228,30 @@ impl State {
     }
 }
 
-/// A worker's place at a clock; dropped, it has left.
+/// A worker's membership of a clock. Dropping it ends the membership.
 pub struct Member {
     clock: Virtual,
     index: usize,
 }
 
 impl Member {
-    /// The clock that it lives on.
+    /// The member's clock.
     pub fn clock(&self) -> &Virtual {
         &self.clock
     }
 
-    /// Begins a look for something to do; gives the round that the look is for. `stirred`: it has done something since its
-    /// last look, which may have given others something to do.
+    /// Begins a look for work and returns the round of the look. `stirred` says whether the member has worked since its last look, which
+    /// may have given work to others.
     pub fn look(&self, stirred: bool) -> u64 {
         let mut state = self.clock.lock();
         state.round += u64::from(stirred);
         state.round
     }
 
-    /// Reports that the look of this round has found nothing, and what the member waits for. It has announced its sleep.
+    /// Reports that the look of this round has found nothing, and the member's deadline. The member has announced its sleep before.
     ///
-    /// `true`: it is to sleep until it is woken. `false`: it is to look again, for the time has come or others have worked.
+    /// Returns true if the member must sleep until it is woken. Returns false if it must look again: its deadline has come, or others
+    /// have worked.
     pub fn rest(&self, round: u64, deadline: Option<Instant>) -> bool {
         let mut state = self.clock.lock();
         let now = self.clock.nanos();
@@ -270,7 +272,7 @@ impl Member {
         deadline.is_none_or(|deadline| deadline > target)
     }
 
-    /// Says what the member waits for while somebody else decides when it looks: the clock wakes it, and does not jump.
+    /// Publishes the deadline of a member that something else makes look: the clock wakes it at the deadline, and does not jump.
     pub fn publish(&self, deadline: Option<Instant>) {
         self.note(&mut self.clock.lock(), deadline);
     }
@@ -302,7 +304,7 @@ impl fmt::Debug for Member {
     }
 }
 
-/// Keeps a [`Virtual`] clock from jumping by itself for as long as it lives.
+/// Keeps a [`Virtual`] clock from jumping by itself until it is dropped.
 #[derive(Debug)]
 #[must_use = "dropped, it holds nothing"]
 pub struct Hold(Virtual);
@@ -317,13 +319,13 @@ impl Drop for Hold {
     }
 }
 
-/// The first tick at or after `time`: a deadline's tick, rounded up so that it is never early.
+/// The first tick at or after `time`. A deadline is rounded up so that it is never early.
 pub const fn tick_after(time: Duration) -> u64 {
     let part = !time.subsec_nanos().is_multiple_of(1_000_000);
     tick_at(time).saturating_add(part as u64)
 }
 
-/// The tick that `time` lies in: the present's tick, rounded down. Saturates at `u64::MAX` (584 million years).
+/// The tick that contains `time`. The present is rounded down. Saturates at `u64::MAX` (584 million years).
 pub const fn tick_at(time: Duration) -> u64 {
     let millis = time.as_millis();
     if millis > u64::MAX as u128 {
@@ -360,7 +362,7 @@ mod tests {
         );
     }
 
-    /// A member's sleep, and how often the clock has ended it.
+    /// A member's sleep, with a count of how often the clock has ended it.
     #[derive(Clone, Default)]
     struct Bed(Arc<(AtomicBool, AtomicUsize)>);
 
@@ -437,7 +439,7 @@ mod tests {
             (Duration::ZERO, 0),
             "the other is awake"
         );
-        // It has worked since: the first must look again.
+        // It has worked since, so the first must look again.
         assert!(rests(&members[1], &beds[1], true, Some(1)));
         assert_eq!((clock.elapsed(), beds[0].wakes()), (Duration::ZERO, 1));
         assert!(rests(&members[0], &beds[0], false, Some(2)));

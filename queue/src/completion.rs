@@ -1,9 +1,9 @@
-//! The result cell of a join handle: one producer, one consumer, one value, at most one waker, nothing allocated.
+//! The result cell of a join handle: one producer, one consumer, one value and at most one waker. It allocates nothing.
 //!
-//! A task's memory holds one; the worker that ends the task completes it, the join handle polls it. It also answers who of
-//! the two frees that memory, so that no reference count is needed: a spawn, its end and its join cost two atomic
-//! read-modify-writes together, one if the task ends before it is joined. This is why uniqueness of the two ends is the
-//! caller's promise (both are held by types that are unique anyway) and not checked here.
+//! A task's memory holds the cell. The worker that ends the task completes it, and the join handle polls it. The cell also decides
+//! which of the two frees that memory, so no reference count is needed. A spawn, its end and its join cost two atomic
+//! read-modify-writes together, or one if the task ends before it is joined. For that the caller must guarantee that each end
+//! is unique. Both ends are held by unique types anyway, so the cell does not check it.
 //!
 //! ```text
 //!            poll: store waker, CAS            finish: swap             waker moved out: store
@@ -14,16 +14,17 @@
 //! ```
 //!
 //! # Protocol
-//! - `value` is the producer's until it swaps in READY (release), then the consumer's (acquire).
-//! - `waker` is the consumer's while the state is EMPTY. While it is WAITING the slot is full, and both sides may only
-//!   read it: the consumer to compare, the producer, whose swap returned WAITING, to move it out bytewise.
-//! - `registered` and `taken` are the consumer's alone.
-//! - The memory: a consumer that detaches first leaves it to the producer (whose `finish` says so). Otherwise it is the
-//!   consumer's once the producer has touched it for the last time: that is the swap to READY, or, if a waker was
+//! - `value` belongs to the producer until it swaps in READY (release), and then to the consumer (acquire).
+//! - `waker` belongs to the consumer while the state is EMPTY. While it is WAITING the slot is full, and both sides may only read
+//!   it: the consumer to compare, and the producer, whose swap returned WAITING, to move it out bytewise.
+//! - Only the consumer touches `registered` and `taken`.
+//! - The memory: a consumer that detaches first leaves it to the producer, whose `finish` says so. Otherwise it belongs to the
+//!   consumer after the producer's last access. That is the swap to READY, or the store of DONE if a waker was registered;
+//!   `detach` waits out the few instructions between the two.
 //!   registered, the store of DONE; `detach` waits out the few instructions between the two.
 //!
-//! # Safety
-//! The island: `set` and `finish` are called once by one producer, `poll`, `take` and `detach` by one consumer at a time.
+//! This file is an unsafe island. One producer calls `set` and `finish` once. One consumer at a time calls `poll`, `take` and
+//! `detach`. All of them are `unsafe fn` for that reason.
 //! All are `unsafe fn` for that.
 #![allow(unsafe_code)]
 
@@ -38,23 +39,23 @@ const EMPTY: u8 = 0;
 const WAITING: u8 = 1;
 /// No value, no waker, no consumer.
 const DETACHED: u8 = 2;
-/// The value is there; the waker slot is the producer's, if it was full.
+/// The value is there. The waker slot belongs to the producer, if it was full.
 const READY: u8 = 3;
-/// The value is there, and the producer will not touch the cell again.
+/// The value is there, and the producer does not touch the cell again.
 const DONE: u8 = 4;
 
-/// A value that one side leaves and the other takes.
+/// A value that one side leaves and the other side takes.
 ///
-/// `Sync` only if `T: Send`; a completion of another `T` can be used on its own thread.
+/// It is `Sync` only if `T: Send`. A completion of another `T` can be used on its own thread.
 pub struct Completion<T> {
     state: AtomicU8,
-    /// Full iff WAITING, until the producer moves it out.
+    /// Full if and only if the state is WAITING, until the producer moves it out.
     waker: UnsafeCell<MaybeUninit<Waker>>,
-    /// Full from `set` on, until it is taken.
+    /// Full from `set` until it is taken.
     value: UnsafeCell<MaybeUninit<T>>,
-    /// The consumer's: its waker is in the slot, or the producer has it.
+    /// Consumer's: its waker is in the slot, or the producer has it.
     registered: Cell<bool>,
-    /// The consumer's: the value has been moved out.
+    /// Consumer's: the value has been moved out.
     taken: Cell<bool>,
 }
 
@@ -67,7 +68,7 @@ unsafe impl<T: Send> Send for Completion<T> {}
 
 impl<T> Completion<T> {
     crate::sync::const_unless_loom! {
-        /// Not completed, nobody waiting.
+        /// A cell without a value and without a waiting consumer.
         pub fn new() -> Self {
             Self {
                 state: AtomicU8::new(EMPTY),
@@ -79,10 +80,10 @@ impl<T> Completion<T> {
         }
     }
 
-    /// The producer leaves the value and wakes the consumer. `true`: there is no consumer any more.
+    /// Leaves the value and wakes the consumer. Returns true if there is no consumer any more.
     ///
     /// # Safety
-    /// It is called at most once in the completion's life, and neither [`set`](Self::set) nor [`finish`](Self::finish) is.
+    /// It is called at most once in the completion's life, and neither [`set`](Self::set) nor [`finish`](Self::finish) is called.
     pub unsafe fn complete(&self, value: T) -> bool {
         // SAFETY: the caller is the one producer, and this is its one call.
         unsafe {
@@ -91,10 +92,10 @@ impl<T> Completion<T> {
         }
     }
 
-    /// The producer leaves the value; the consumer does not see it yet.
+    /// Leaves the value, which the consumer does not see yet.
     ///
     /// # Safety
-    /// By the one producer, once, before [`finish`](Self::finish).
+    /// The one producer calls it once, before [`finish`](Self::finish).
     pub unsafe fn set(&self, value: T) {
         debug_assert!(!self.is_complete(), "completed twice");
         self.value.with_mut(|slot| {
@@ -103,10 +104,10 @@ impl<T> Completion<T> {
         });
     }
 
-    /// The producer drops again what it has [`set`](Self::set), if there is no consumer that could take it. `false`: there is.
+    /// Drops the value that was [`set`](Self::set), if no consumer could take it. Returns false if there is a consumer.
     ///
     /// # Safety
-    /// By the one producer, between `set` and `finish`.
+    /// The one producer calls it between `set` and `finish`.
     pub unsafe fn discard(&self) -> bool {
         let detached = self.is_detached();
         if detached {
@@ -122,11 +123,11 @@ impl<T> Completion<T> {
         self.state.load(Ordering::Acquire) == DETACHED
     }
 
-    /// The producer shows the value and wakes the consumer. `true`: there is no consumer any more, the memory is the
-    /// producer's; `false`: it must not touch the cell again.
+    /// Shows the value and wakes the consumer. Returns true if there is no consumer any more: the memory then belongs to the producer.
+    /// After false the producer must not touch the cell again.
     ///
     /// # Safety
-    /// By the one producer, once, after [`set`](Self::set).
+    /// The one producer calls it once, after [`set`](Self::set).
     pub unsafe fn finish(&self) -> bool {
         match self.state.swap(READY, Ordering::AcqRel) {
             WAITING => {
@@ -142,7 +143,7 @@ impl<T> Completion<T> {
         }
     }
 
-    /// The consumer takes the value, or leaves its waker (replacing the one it left before) and is woken once.
+    /// Takes the value, or leaves the consumer's waker, which replaces an earlier one and is woken once.
     ///
     /// # Safety
     /// No other call of `poll` or [`take`](Self::take) runs at the same time.
@@ -172,7 +173,7 @@ impl<T> Completion<T> {
         }
     }
 
-    /// The consumer takes the value if it is there.
+    /// Takes the value if it is there.
     ///
     /// # Safety
     /// No other call of [`poll`](Self::poll) or `take` runs at the same time.
@@ -185,12 +186,12 @@ impl<T> Completion<T> {
         Some(self.value.with(|slot| unsafe { (*slot).assume_init_read() }))
     }
 
-    /// Whether the value has been left, taken since or not.
+    /// Whether the value has been left. It may have been taken since.
     pub fn is_complete(&self) -> bool {
         self.state.load(Ordering::Acquire) >= READY
     }
 
-    /// The consumer leaves, for good. `true`: the memory is the consumer's; `false`: the producer will have it.
+    /// Ends the consumer's side for good. Returns true if the memory belongs to the consumer; after false the producer frees it.
     ///
     /// # Safety
     /// No other call of the consumer runs at the same time, and none comes after it.
@@ -217,7 +218,7 @@ impl<T> Completion<T> {
         }
     }
 
-    /// WAITING back to EMPTY, dropping the old waker; returns the state then found (EMPTY or READY).
+    /// Changes WAITING back to EMPTY and drops the old waker. Returns the state found then: EMPTY or READY.
     fn reclaim_waker(&self) -> u8 {
         match self
             .state
@@ -234,7 +235,7 @@ impl<T> Completion<T> {
         }
     }
 
-    /// EMPTY to WAITING with `waker` in the slot; `false`: the value came first.
+    /// Changes EMPTY to WAITING with `waker` in the slot. Returns false if the value came first.
     fn leave_waker(&self, waker: Waker) -> bool {
         self.waker.with_mut(|slot| {
             // SAFETY: in EMPTY the slot is the consumer's, and empty.

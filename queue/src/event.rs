@@ -1,4 +1,4 @@
-//! The event: two states, set or not, and those who wait for it to be set; auto-reset or manual.
+//! The event: a flag that is set or not, and a list of those who wait for it to be set. It resets itself, or is manual.
 //!
 //! ```text
 //!             set                          auto-reset: a set with waiters releases the oldest and leaves the event unset;
@@ -8,13 +8,13 @@
 //! ```
 //!
 //! # Protocol
-//! - `state` becomes SET under the list's lock only, and a node links itself only when it saw UNSET under that lock. So
-//!   **while an auto-reset event is SET nobody waits**, and a signal is in one place at a time: in the state or in one
-//!   granted node. Whoever comes later finds it in neither and queues behind those who wait.
+//! - `state` becomes SET only under the list's lock, and a node links itself only after it saw UNSET under that lock. So **while an
+//!   auto-reset event is SET nobody waits**, and a signal is in one place at a time: in the state, or in one granted node. A waiter
+//!   that comes later finds the signal in neither and queues behind the others.
 //! - SET is left without the lock, by a swap: one taker wins.
-//! - Every set stores SET (release) or grants, even where it is SET already: so the one who takes a signal sees what *each*
-//!   thread did before its set, also of sets that were one with others. The lock hands on what the earlier ones released.
-//! - A granted waiter that goes away sets the event again, which releases the next.
+//! - Every set stores SET (release) or grants, even if the event is SET already. So the taker of a signal sees what *each* thread did
+//!   before its set, including sets that were merged with others. The lock passes on what the earlier sets released.
+//! - A granted waiter that is dropped sets the event again, which releases the next waiter.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 use crate::sync::{AtomicBool, Ordering};
 use crate::waiters::{Entered, WaitList, Waiter};
 
-/// A signal that is set or not, and those who wait for it.
+/// A signal that is set or not, with those who wait for it.
 ///
 /// ```
 /// use osier_queue::Event;
@@ -38,30 +38,30 @@ use crate::waiters::{Entered, WaitList, Waiter};
 /// assert!(!event.is_set(), "the waiter has it");
 /// ```
 pub struct Event {
-    /// Whether it is SET.
+    /// Whether the event is SET.
     state: AtomicBool,
-    /// A set stays until it is reset, and releases everybody.
+    /// Whether a set stays until it is reset, and releases all waiters.
     manual: bool,
     waiters: WaitList,
 }
 
 impl Event {
     crate::sync::const_unless_loom! {
-        /// Not set; a signal releases one waiter and is gone.
+        /// An unset event whose signal releases one waiter and is gone.
         pub fn new() -> Self {
             Self { state: AtomicBool::new(false), manual: false, waiters: WaitList::new() }
         }
     }
 
     crate::sync::const_unless_loom! {
-        /// Not set; once set, releases all until it is reset.
+        /// An unset event that, once set, releases all waiters until it is reset.
         pub fn manual() -> Self {
             Self { state: AtomicBool::new(false), manual: true, waiters: WaitList::new() }
         }
     }
 
-    /// Sets it: releases the one who waits longest, or stays set for the next who comes; a manual one releases all and stays
-    /// set.
+    /// Sets the event. It releases the waiter that has waited longest, or stays set for the next one. A manual event releases all waiters
+    /// and stays set.
     pub fn set(&self) {
         if self.manual {
             self.waiters.wake_where(|_nobody| self.keep(), |(), _| Some(0));
@@ -70,27 +70,27 @@ impl Event {
         }
     }
 
-    /// Makes it SET, under the lock.
+    /// Stores SET, under the lock.
     fn keep(&self) {
-        // No store comes between a swap and what it read, so one that follows a set by the lock follows its taking too. loom
-        // does not know that, and would show a taker of both sets as one of the first alone; there it is a swap.
+        // No store comes between a swap and the value it read, so a store that follows a set by the lock also follows its taking. loom
+        // does not know that: it would show a taker of both sets only the first. So under loom the store is a swap.
         match cfg!(loom) {
             false => self.state.store(true, Ordering::Release),
             true => drop(self.state.swap(true, Ordering::AcqRel)),
         }
     }
 
-    /// Takes back a set that nobody took. `true`: there was one.
+    /// Takes back a set that nobody took. Returns whether there was one.
     pub fn reset(&self) -> bool {
         self.state.load(Ordering::Relaxed) && self.state.swap(false, Ordering::Acquire)
     }
 
-    /// Whether it is set.
+    /// Whether the event is set.
     pub fn is_set(&self) -> bool {
         self.state.load(Ordering::Acquire)
     }
 
-    /// Whether a wait need not wait: takes the signal of an auto-reset event, looks at that of a manual one.
+    /// Whether a wait would not wait. Takes the signal of an auto-reset event; leaves that of a manual one.
     pub fn try_wait(&self) -> bool {
         match self.manual {
             true => self.is_set(),
@@ -98,12 +98,12 @@ impl Event {
         }
     }
 
-    /// A node for [`poll_wait`](Event::poll_wait); whoever drops it [leaves](Event::leave) first.
+    /// A node for [`poll_wait`](Event::poll_wait). Call [`leave`](Event::leave) before dropping it.
     pub fn waiter(&self) -> Waiter<'_> {
         self.waiters.waiter()
     }
 
-    /// Waits for a signal and takes it: at once if the event is set, else when one is handed to this waiter.
+    /// Waits for a signal and takes it: at once if the event is set, otherwise when one is granted to this waiter.
     pub fn poll_wait(&self, waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<()> {
         if waiter.is_idle() && self.try_wait() {
             return Poll::Ready(());
@@ -114,7 +114,7 @@ impl Event {
         }
     }
 
-    /// Stops waiting. A signal that was handed to this waiter goes to the next, or stays.
+    /// Stops waiting. A signal that was granted to this waiter goes to the next one, or stays in the event.
     pub fn leave(&self, waiter: Pin<&mut Waiter<'_>>) {
         if waiter.remove() && !self.manual {
             self.set();

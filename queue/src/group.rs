@@ -1,4 +1,4 @@
-//! The children of a scope: how many are left, which of them run, whether they are to end, and their parent's wait.
+//! The children of a scope: their number, the words of the running ones, their cancellation, and the parent's wait for them.
 //!
 //! ```text
 //!   parent                                      child
@@ -10,14 +10,14 @@
 //! ```
 //!
 //! # Protocol
-//! - Cancel and start meet in the lock: if the child's turn came first the canceller finds its word, otherwise the child
-//!   sees the flag that was set before. So the flag itself needs no ordering.
-//! - The parent that reads zero has acquired what every child did before it left: the decrements are one chain of
+//! - Cancel and start meet in the lock. If the child's start came first, the canceller finds its word; otherwise the child sees the
+//!   flag that was set before. So the flag itself needs no ordering.
+//! - A parent that reads zero sees everything that every child did before it left: the decrements are one chain of
 //!   read-modify-writes, each released. That is what lets a child borrow from the parent's stack.
-//! - Leave and wait are the wait list's pair of fences: the parent sees zero, or the last child sees the parent.
-//! - **The last child touches the group after the parent may have gone on**: the wake-up comes after the decrement. So the
-//!   group must not live on the parent's stack; the runtime holds it in an `Arc`, a count for the parent and one in each
-//!   child's ticket. Nothing else of the parent is touched after the decrement.
+//! - Leave and wait use the wait list's pair of fences: the parent sees zero, or the last child sees the parent.
+//! - **The last child touches the group after the parent may have gone on**: its wake-up comes after the decrement. So the group must
+//!   not live on the parent's stack. The runtime holds it in an `Arc`, with one count for the parent and one in each child's
+//!   ticket. After the decrement nothing else of the parent is touched.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -26,29 +26,29 @@ use std::task::{Context, Poll};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::waiters::{WaitList, Waiter};
 
-/// Children, and the parent who waits for them.
+/// A count of children, and the parent who waits for them.
 #[derive(Default)]
 pub struct Group {
     children: AtomicUsize,
     cancelled: AtomicBool,
-    /// The words of the children that run.
+    /// Words of the running children.
     running: Mutex<HashSet<u64>>,
     parent: WaitList,
 }
 
 impl Group {
-    /// One child more, by the parent or by a child that is in the group itself.
+    /// Counts one more child. The caller is the parent, or a child of the group.
     pub fn enter(&self) {
         self.children.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A child starts as `word`. `false`: the group was cancelled before, and nobody may have woken this word.
+    /// Starts a child as `word`. Returns false if the group was cancelled before; then nobody may have woken this word.
     pub fn start(&self, word: u64) -> bool {
         self.running().insert(word);
         !self.is_cancelled()
     }
 
-    /// A child, started as `word` or never, is gone with all that it borrowed.
+    /// Counts a child less, which was started as `word` or never. It must have given up everything that it borrowed.
     pub fn leave(&self, word: Option<u64>) {
         if let Some(word) = word {
             self.running().remove(&word);
@@ -58,31 +58,30 @@ impl Group {
         }
     }
 
-    /// Asks all children to end, those to come too: calls `wake` with the word of each that runs. A child may have left
-    /// by then.
+    /// Asks all present and future children to end. Calls `wake` with the word of each running child, which may have left by then.
     pub fn cancel(&self, wake: impl FnMut(u64)) {
         self.cancelled.store(true, Ordering::Relaxed);
         let running: Vec<u64> = self.running().iter().copied().collect();
         running.into_iter().for_each(wake);
     }
 
-    /// Whether the children are to end. Certain after a wake-up by the one who asked.
+    /// Whether the children are asked to end. The answer is certain after a wake-up by the canceller.
     #[inline]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// How many children are left. At 0 all that they did has happened.
+    /// The number of children left. At 0, everything that they did has happened before.
     pub fn children(&self) -> usize {
         self.children.load(Ordering::Acquire)
     }
 
-    /// The parent's node for [`poll_empty`](Group::poll_empty).
+    /// A node for the parent's [`poll_empty`](Group::poll_empty).
     pub fn waiter(&self) -> Waiter<'_> {
         self.parent.waiter()
     }
 
-    /// Whether every child has left; if not, wakes when the last does.
+    /// Waits until every child has left.
     pub fn poll_empty(&self, mut waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<()> {
         while waiter.as_mut().poll_notified(cx).is_ready() {}
         match self.children() {

@@ -1,7 +1,7 @@
-//! The inbox of a worker: slot numbers that other threads have woken, without a lock and without allocation.
+//! The inbox of a worker: the slot numbers that other threads have woken. It has no lock and allocates nothing.
 //!
-//! Wakers on any thread push; only the owner drains. It is a Treiber stack (R. K. Treiber, IBM RJ 5118, 1986) whose
-//! links are not pointers but slot numbers, kept beside the slots themselves in the owner's table:
+//! Wakers on any thread push; only the owner drains. It is a Treiber stack (R. K. Treiber, IBM RJ 5118, 1986) whose links are slot
+//! numbers instead of pointers. They are kept beside the slots in the owner's table:
 //!
 //! ```text
 //!   head ──> 7 ──> 2 ──> 5 ──> END          table: [.., Link 2 {next: 5}, .., Link 5 {next: END}, .., Link 7 {next: 2}]
@@ -9,26 +9,26 @@
 //! ```
 //!
 //! # Protocol
-//! - Nothing is ever popped: the owner takes the whole list with one swap, so a head that went away and came back means
-//!   the same list again and ABA is harmless.
-//! - `queued` admits a slot once: the push that turns it from false to true owns `next` until its compare-exchange on
-//!   `head` has published it; from the swap of `head` on, the owner of the inbox owns it until it clears `queued`.
-//! - The owner clears `queued` *before* it hands the slot over. A push that comes later queues the slot again; one that
-//!   came earlier and was refused is covered by this very hand-over. Both sides use a read-modify-write on `queued`
-//!   (AcqRel), so whatever the refused pusher wrote before is visible to the hand-over.
+//! - Nothing is ever popped: the owner takes the whole list with one swap. A head that went away and came back means the same list
+//!   again, so ABA is harmless.
+//! - `queued` admits a slot once. The push that turns it from false to true owns `next` until its compare-exchange on `head` has
+//!   published it. From the swap of `head` until it clears `queued`, the owner of the inbox owns `next`.
+//! - The owner clears `queued` *before* it hands the slot over. A later push queues the slot again. An earlier push that was refused
+//!   is covered by this hand-over. Both sides use a read-modify-write on `queued` (AcqRel), so the hand-over sees everything that
+//!   the refused pusher wrote before.
 //! - Sleep: see [`crate::parker`]; a push comes before `unpark`, `is_empty` after `prepare`.
 
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
-/// No slot: the end of the list.
+/// The end of the list: no slot.
 const END: u32 = u32::MAX;
 
-/// The inbox's part of a slot: lives in the owner's table, at an address that the table keeps for all threads.
+/// The inbox's part of a slot. It lies in the owner's table, at an address that never changes.
 #[derive(Debug)]
 pub struct Link {
-    /// The slot pushed before this one. Who may touch it: see the module's protocol.
+    /// Slot pushed before this one. The module's protocol says who may touch it.
     next: AtomicU32,
-    /// In the inbox, or about to be.
+    /// Whether the slot is in the inbox, or about to be.
     queued: AtomicBool,
 }
 
@@ -47,7 +47,7 @@ impl Default for Link {
     }
 }
 
-/// The table the links live in: must give the same link for the same index for as long as the inbox is used.
+/// The table of links. It must return the same link for the same index for as long as the inbox is used.
 pub trait Links {
     /// The link of slot `index`.
     fn link(&self, index: u32) -> &Link;
@@ -59,7 +59,7 @@ impl Links for [Link] {
     }
 }
 
-/// A multi-producer, single-consumer queue of slot numbers, each in it at most once.
+/// A multi-producer, single-consumer queue of slot numbers. It holds each number at most once.
 ///
 /// ```
 /// use osier_queue::{Inbox, Link};
@@ -87,11 +87,10 @@ impl Inbox {
         }
     }
 
-    /// Queues slot `index`, from any thread. `false`: it was queued already, and the hand-over still to come sees all
-    /// that this thread wrote before.
+    /// Queues slot `index`, from any thread. Returns false if it was queued already: then the coming hand-over sees everything that this
+    /// thread wrote before.
     ///
-    /// One inbox and one table belong together: a slot pushed through another inbox with the same table is refused
-    /// while it waits there.
+    /// One inbox and one table belong together. A slot that waits in one inbox cannot be pushed to another inbox with the same table.
     ///
     /// # Panics
     /// If `index` is `u32::MAX`, or outside of the table.
@@ -119,10 +118,10 @@ impl Inbox {
         }
     }
 
-    /// Takes everything queued so far and hands it over, oldest first. Only the owner calls it; a second thread that
-    /// drains at the same time gets a disjoint part.
+    /// Takes all queued slots and hands them over, oldest first. Only the owner calls it. A second thread that drains at the same time
+    /// gets a disjoint part.
     ///
-    /// `each` may push, also the slot it was given. If it panics, what was not yet handed over is queued again.
+    /// `each` may push, also the slot that it was given. If it panics, the slots not yet handed over are queued again.
     pub fn drain<L: Links + ?Sized>(&self, links: &L, mut each: impl FnMut(u32)) {
         if self.is_empty() {
             return; // a load, where the swap would take the cache line from the pushers
@@ -150,7 +149,7 @@ impl Default for Inbox {
     }
 }
 
-/// Turns the list round and returns its oldest member, now its first.
+/// Reverses the list and returns its oldest slot, which is now the first.
 fn reverse<L: Links + ?Sized>(links: &L, newest: u32) -> u32 {
     let (mut done, mut index) = (END, newest);
     while index != END {
@@ -163,7 +162,7 @@ fn reverse<L: Links + ?Sized>(links: &L, newest: u32) -> u32 {
     done
 }
 
-/// The part of a drained list that has not been handed over; goes back into the inbox when a hand-over panics.
+/// The part of a drained list that is not handed over yet. It goes back into the inbox if a hand-over panics.
 struct Rest<'a, L: Links + ?Sized> {
     inbox: &'a Inbox,
     links: &'a L,
@@ -269,7 +268,7 @@ mod tests {
                 std::thread::yield_now();
             }
         });
-        // A push may come after its work was taken along with that of an earlier one.
+        // A push may come after its work was taken together with that of an earlier push.
         inbox.drain(&links[..], |slot| {
             taken += work[slot as usize].swap(0, Ordering::Relaxed)
         });

@@ -1,15 +1,15 @@
-//! A first-in, first-out queue whose first value lies in the queue itself.
+//! A first-in, first-out queue that stores its first value inline.
 //!
-//! Most of these queues hold one value or none: a subscriber that keeps up, a connection with one frame to send. So the first
-//! value costs no allocation, and an idle queue has no memory of its own.
+//! Most of these queues hold at most one value: a subscriber that keeps up, a connection with one frame to send. So the first
+//! value costs no allocation, and an idle queue owns no memory.
 
 use std::collections::VecDeque;
 use std::iter;
 
-/// Room behind the first value that [`InlineQueue::give_back_room`] leaves.
+/// Values for which [`InlineQueue::give_back_room`] keeps allocated room.
 const KEPT_ROOM: usize = 4;
 
-/// A queue that allocates for the second value and later ones only.
+/// A queue that allocates only for the second and later values.
 ///
 /// ```
 /// let mut queue = osier_queue::InlineQueue::default();
@@ -22,7 +22,7 @@ const KEPT_ROOM: usize = 4;
 #[derive(Debug)]
 pub struct InlineQueue<T> {
     first: Option<T>,
-    /// Empty unless there is a first value.
+    /// Later values. Empty unless there is a first value.
     rest: VecDeque<T>,
 }
 
@@ -36,7 +36,7 @@ impl<T> InlineQueue<T> {
         }
     }
 
-    /// Takes the oldest value. The room of the others stays.
+    /// Takes the oldest value. Allocated room is kept.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let value = self.first.take()?;
@@ -44,7 +44,7 @@ impl<T> InlineQueue<T> {
         Some(value)
     }
 
-    /// Frees the room behind the first value, if nothing is there and it is more than a few values' room.
+    /// Frees the allocated room, if no later value is there and the room is larger than a few values.
     #[inline]
     pub fn give_back_room(&mut self) {
         if self.rest.is_empty() && self.rest.capacity() > KEPT_ROOM {
@@ -58,18 +58,18 @@ impl<T> InlineQueue<T> {
         self.first.as_ref()
     }
 
-    /// The values from the oldest to the latest.
+    /// Iterates over the values, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         iter::chain(&self.first, &self.rest)
     }
 
-    /// How many values there are.
+    /// The number of values.
     #[inline]
     pub fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.rest.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no value.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.first.is_none()

@@ -1,25 +1,25 @@
-//! The pure parts of a scheduler: what waits, what is queued, what sleeps. Knows no file descriptor and makes no
-//! system call of its own; the runtime is its only caller.
+//! The pure parts of a scheduler: queues, wait lists, sleep flags and timers. The crate knows no file descriptor and makes no
+//! system call of its own.
 //!
-//! | module | what it answers | checked by |
+//! | module | question that it answers | checked by |
 //! |---|---|---|
 //! | [`wheel`] | which deadline comes next | proptest against a sorted model |
-//! | [`clock`] | what time a clock shows that tests move, and when it moves by itself | loom |
+//! | [`clock`] | what time is it on a clock that tests move, and when does it move itself | loom |
 //! | [`waiters`] | who waits for this condition | loom, miri |
-//! | [`owned`] | the same, for who cannot borrow what it waits for | miri |
-//! | [`event`] | is that signal set, and whose is it | loom, miri |
+//! | [`owned`] | the same, for a waiter that owns what it waits for | miri |
+//! | [`event`] | is that signal set, and who gets it | loom, miri |
 //! | [`mailbox`] | which flags are raised, and who waits for them | loom, miri |
-//! | [`channel`] | which value is next, and who waits for one, or for room | loom, miri |
-//! | [`topic`] | who gets what is published, and what is in whose queue | loom, miri |
+//! | [`channel`] | which value is next, and who waits for a value or for room | loom, miri |
+//! | [`topic`] | who gets a published message, and what is in each subscriber's queue | loom, miri |
 //! | [`inbox`] | which slots other threads have woken | loom, miri |
-//! | [`parker`] | who sleeps, and who must be woken | loom |
+//! | [`parker`] | which workers sleep, and which must be woken | loom |
 //! | [`completion`] | has that task ended, and with what | loom, miri |
 //! | [`cancel`] | was that fiber cancelled before it started | loom |
 //! | [`group`] | have all children of that scope ended | loom |
-//! | [`readiness`] | is that descriptor ready, and whose poller says so | loom, miri |
-//! | [`request`] | who ends that callback's request, and with which status | loom, miri |
+//! | [`readiness`] | is that descriptor ready, and which worker's poller reports it | loom, miri |
+//! | [`request`] | who ends that callback request, and with which status | loom, miri |
 //!
-//! Everything concurrent goes through `sync.rs`, which is std or, under `--cfg loom`, the model checker.
+//! All concurrent modules use `sync.rs`: it is std, or the model checker under `--cfg loom`.
 #![deny(unsafe_code)]
 
 pub mod cancel;

@@ -1,4 +1,4 @@
-//! The mailbox: 32 flags in one word, and those who wait until any or all of a set of them are raised.
+//! The mailbox: 32 flags in one word, and a list of those who wait for any or all of a set of flags.
 //!
 //! ```text
 //!   bit 63       33   32    31                0
@@ -8,15 +8,14 @@
 //! ```
 //!
 //! # Protocol
-//! - While AWAIT is clear nobody is linked, and a raise is one compare-exchange. While it is set a raise happens under the
-//!   list's lock. AWAIT changes under that lock only; it may be set with nobody linked, and the raise that finds it so
-//!   clears it.
-//! - So a raise and a link never overlap: **a raise judges exactly those who wait at the moment it happens, by the flags as
-//!   they are at that moment**, and hands each whose condition holds those very flags. A take needs no lock; one that comes
-//!   after cannot undo the grant, one that came before is in the flags that were judged.
-//! - A condition comes true by a raise alone, so a waiter that is linked has no need to look again.
-//! - Every change of the word is a read-modify-write (release) and every look an acquire: who sees a flag sees what each
-//!   thread did before it raised it.
+//! - While AWAIT is clear nobody is linked, and a raise is one compare-exchange. While it is set, a raise happens under the list's
+//!   lock. AWAIT changes only under that lock. It may be set although nobody is linked; the next raise then clears it.
+//! - So a raise and a link never overlap: **a raise judges exactly those who wait at that moment, by the flags of that moment**. Each
+//!   waiter whose condition holds is granted those very flags. A take needs no lock: a later one cannot undo the grant, an
+//!   earlier one is part of the flags that were judged.
+//! - A condition becomes true only by a raise, so a linked waiter need not look again.
+//! - Every change of the word is a read-modify-write (release), and every look an acquire. So a reader of a flag sees everything that
+//!   each thread did before it raised the flag.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -24,20 +23,20 @@ use std::task::{Context, Poll};
 use crate::sync::{AtomicU64, Ordering};
 use crate::waiters::{Entered, WaitList, Waiter};
 
-/// Somebody may wait.
+/// The bit that says that somebody may wait.
 const AWAIT: u64 = 1 << 32;
 
-/// Which flags a wait is for.
+/// The condition of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flags {
-    /// One of these at least. Of none: holds always.
+    /// At least one of these flags. With no flags it always holds.
     Any(u32),
-    /// Every one of these. Of none: holds always.
+    /// Every one of these flags. With no flags it always holds.
     All(u32),
 }
 
 impl Flags {
-    /// Whether a mailbox in this state satisfies it.
+    /// Whether the condition holds in this state of a mailbox.
     pub fn hold_in(self, state: u32) -> bool {
         match self {
             Flags::Any(set) => set == 0 || state & set != 0,
@@ -45,7 +44,7 @@ impl Flags {
         }
     }
 
-    /// As a wait list's word.
+    /// The condition as a word of the wait list.
     fn to_word(self) -> u64 {
         match self {
             Flags::Any(set) => u64::from(set),
@@ -61,7 +60,7 @@ impl Flags {
     }
 }
 
-/// 32 flags, and those who wait for them.
+/// A set of 32 flags, with those who wait for them.
 ///
 /// ```
 /// use osier_queue::{Flags, Mailbox};
@@ -85,19 +84,19 @@ pub struct Mailbox {
 
 impl Mailbox {
     crate::sync::const_unless_loom! {
-        /// No flag is raised.
+        /// A mailbox with no flag raised.
         pub fn new() -> Self {
             Self { word: AtomicU64::new(0), waiters: WaitList::new() }
         }
     }
 
-    /// Raises the flags of `set` and releases everyone whose condition then holds.
+    /// Raises the flags of `set` and releases every waiter whose condition then holds.
     #[inline]
     pub fn raise(&self, set: u32) {
         let mut word = self.word.load(Ordering::Relaxed);
         while word & AWAIT == 0 {
             let raised = word | u64::from(set);
-            // Also where it changes nothing: who sees the flags is to see what was done before this raise.
+            // Also done where it changes nothing: a reader of the flags must see everything done before this raise.
             match self
                 .word
                 .compare_exchange_weak(word, raised, Ordering::AcqRel, Ordering::Relaxed)
@@ -123,25 +122,25 @@ impl Mailbox {
         });
     }
 
-    /// Clears the flags of `clear` and leaves the others. Returns the state before, whole.
+    /// Clears the flags of `clear` and leaves the others. Returns the whole state before.
     #[inline]
     pub fn take(&self, clear: u32) -> u32 {
         self.word.fetch_and(!u64::from(clear), Ordering::AcqRel) as u32
     }
 
-    /// The flags that are raised.
+    /// The raised flags.
     #[inline]
     pub fn state(&self) -> u32 {
         self.word.load(Ordering::Acquire) as u32
     }
 
-    /// A node for [`poll_wait`](Mailbox::poll_wait). Dropping it stops the wait, which loses nothing: flags stay.
+    /// A node for [`poll_wait`](Mailbox::poll_wait). Dropping it stops the wait and loses nothing: flags stay.
     pub fn waiter(&self) -> Waiter<'_> {
         self.waiters.waiter()
     }
 
-    /// Waits until `flags` hold, and returns the state that satisfied them; clears none. One waiter waits for one thing: while
-    /// it waits, another `flags` is not looked at.
+    /// Waits until `flags` hold, and returns the state that satisfied them. Clears no flag. While a waiter waits, another `flags` value
+    /// is ignored.
     pub fn poll_wait(&self, flags: Flags, waiter: Pin<&mut Waiter<'_>>, cx: &mut Context<'_>) -> Poll<u32> {
         if waiter.is_idle() {
             let state = self.state();

@@ -1,13 +1,13 @@
-//! A waiter that keeps alive what it waits for: for a stream, which owns both and is moved about between polls.
+//! A waiter that owns its list, for a stream that owns both and is moved between polls.
 //!
 //! # Safety
-//! The island: the waiter borrows its list from the allocation of an `Arc` that stands next to it, for `'static` as far as
-//! the compiler knows. That holds because
-//! - the `Arc` is private and dropped after the waiter, and while it is there nobody has an exclusive reference to what it holds;
-//! - the list is reached from the owner by a function for every lifetime, so it is there as long as the owner is;
-//! - the owner's type is alive whenever the waiter is: `OwnedWaiter` has a `Drop`, so the compiler insists on it;
-//! - the waiter is lent to functions for every lifetime alone. Through a pinned reference another waiter could be put in its
-//!   place, but such a function has none at hand that is not of a list of the owner's, or of one that is there for ever.
+//! This file is an unsafe island. The waiter borrows its list from the `Arc` beside it, and the compiler takes that borrow for
+//! `'static`. It is sound because:
+//! - The `Arc` is private and dropped after the waiter. While it exists nobody has an exclusive reference to its content.
+//! - A function for every lifetime gets the list from the owner, so the list lives as long as the owner.
+//! - The owner's type is alive whenever the waiter is: `OwnedWaiter` implements `Drop`, so the compiler insists on it.
+//! - The waiter is lent only to functions for every lifetime. Such a function could put another waiter in its place through the
+//!   pinned reference. But every waiter it can have is one of a list of the owner's, or of a list that lives for ever.
 #![allow(unsafe_code)]
 
 use std::mem;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::waiters::{WaitList, Waiter};
 
-/// A [`Waiter`] in a box of its own, with the owner of its list.
+/// A boxed [`Waiter`] together with the owner of its list.
 ///
 /// ```
 /// use osier_queue::{OwnedWaiter, WaitList};
@@ -32,13 +32,13 @@ use crate::waiters::{WaitList, Waiter};
 /// assert!(moved.with(|_, waiter| waiter.remove()));
 /// ```
 pub struct OwnedWaiter<C> {
-    /// Borrows from `owner`, and so stands before it: fields are dropped in order.
+    /// Borrows from `owner`, so it stands first: fields are dropped in order.
     waiter: Pin<Box<Waiter<'static>>>,
     owner: Arc<C>,
 }
 
 impl<C> OwnedWaiter<C> {
-    /// A waiter, not yet waiting, for a list of `owner`'s.
+    /// A waiter, not yet waiting, for a list that belongs to `owner`.
     pub fn new(owner: Arc<C>, list: impl for<'a> FnOnce(&'a C) -> &'a WaitList) -> Self {
         // SAFETY: the list lives as long as the owner, which lives as long as `self.owner`, which outlives the waiter.
         let list: &'static WaitList = unsafe { &*ptr::from_ref(list(&owner)) };
@@ -48,12 +48,12 @@ impl<C> OwnedWaiter<C> {
         }
     }
 
-    /// Whose list it is.
+    /// The owner of the list.
     pub fn owner(&self) -> &Arc<C> {
         &self.owner
     }
 
-    /// Runs `f` on the owner and the waiter.
+    /// Runs `f` with the owner and the waiter.
     #[inline]
     pub fn with<R>(&mut self, f: impl for<'a> FnOnce(&'a C, Pin<&mut Waiter<'a>>) -> R) -> R {
         lend(&*self.owner, self.waiter.as_mut(), f)
@@ -72,7 +72,7 @@ fn lend<'a, C, R>(
 }
 
 impl<C> Drop for OwnedWaiter<C> {
-    // The waiter does all there is to do. This one is for what the compiler concludes from it: see Safety.
+    // The waiter's own drop does the work. This empty one makes the compiler's drop check stricter: see Safety.
     fn drop(&mut self) {}
 }
 

@@ -1,7 +1,7 @@
-//! Who sleeps, and who must be woken: the two halves of putting a worker to sleep without losing work.
+//! Putting workers to sleep without losing work: which workers sleep, and which must be woken.
 //!
-//! [`Parker`] belongs to one worker and is about its own queues; [`Idle`] belongs to the runtime and is about work that
-//! any worker may take. Both rest on the same pair of fences (Dekker's): each side announces, fences, then looks.
+//! [`Parker`] belongs to one worker and guards the worker's own queues. [`Idle`] belongs to the runtime and guards work that any
+//! worker may take. Both rest on the same pair of fences (Dekker's): each side announces, fences, then looks.
 //!
 //! ```text
 //!   worker going to sleep                        any thread with work
@@ -11,9 +11,9 @@
 //!     nothing: block in the poller                 asleep: swap it to false; who got true writes the eventfd
 //! ```
 //!
-//! One of the two fences comes first in their single total order, and the other side then sees what was announced before
-//! it: the worker its work, or the pusher the sleeper. Both may; then the worker finds its eventfd written at its next
-//! sleep and wakes once for nothing.
+//! One of the two fences comes first in their single total order, and the other side then sees what was announced before it: the
+//! worker sees its work, or the pusher sees the sleeper. If both happen, the worker finds its eventfd written at its next sleep
+//! and wakes once without need.
 
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -32,37 +32,37 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 /// ```
 #[derive(Debug)]
 pub struct Parker {
-    /// Set by the owner before its last look; cleared by the owner, or by the one who wakes it.
+    /// Set by the owner before its last look. Cleared by the owner, or by the thread that wakes it.
     sleeping: AtomicBool,
 }
 
 impl Parker {
     crate::sync::const_unless_loom! {
-        /// The parker of a worker that is awake.
+        /// The parker of an awake worker.
         pub fn new() -> Self {
             Self { sleeping: AtomicBool::new(false) }
         }
     }
 
-    /// The owner announces that it is about to block. It must look at its queues once more after this call, and
-    /// [`unprepare`](Self::unprepare) if there is something.
+    /// Announces that the owner is about to block. The owner must look at its queues once more after this call, and
+    /// [`unprepare`](Self::unprepare) if it finds something.
     pub fn prepare(&self) {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The owner is awake: after it blocked, for whatever reason it woke, or instead of blocking.
+    /// Announces that the owner is awake: after it has blocked, or when it does not block after all.
     pub fn unprepare(&self) {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Any thread: whether the owner has announced a sleep that nobody has ended. Ordered after whatever ended it.
+    /// Whether the owner has announced a sleep that nobody has ended. Any thread may ask. Ordered after the end of the sleep.
     pub fn is_prepared(&self) -> bool {
         fence(Ordering::SeqCst);
         self.sleeping.load(Ordering::Relaxed)
     }
 
-    /// Any thread, after its push: `true` for exactly one caller per sleep, who must now interrupt the owner's poll.
+    /// Ends the sleep after a push, from any thread. Returns true to exactly one caller per sleep, who must interrupt the owner's poll.
     pub fn unpark(&self) -> bool {
         fence(Ordering::SeqCst);
         self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed)
@@ -75,11 +75,11 @@ impl Default for Parker {
     }
 }
 
-/// Which workers sleep, and how many are awake only to look for work.
+/// Which workers sleep, and how many are awake and search for work.
 ///
-/// The rule: **if a worker sleeps and none is searching, a push of stealable work wakes exactly one.** The woken worker
-/// is counted as searching from the moment it is chosen, so a burst of pushes wakes one worker, not all; when that one
-/// finds work, and is the last who searched, it passes the duty on:
+/// The rule: **if a worker sleeps and none is searching, a push of stealable work wakes exactly one.** The woken worker counts as
+/// searching from the moment it is chosen, so many pushes in a row wake one worker, not all. If it finds work and was the last
+/// searcher, it passes the duty on:
 ///
 /// ```text
 ///   push to a deque ──> wake_candidate() ──> Some(i): unpark worker i
@@ -89,27 +89,27 @@ impl Default for Parker {
 ///   out of own work ──> start_search(): true, steal; false, enough others do
 /// ```
 ///
-/// Whoever finds stealable work in the last look before it would have slept asks `wake_candidate` too: there may be more.
+/// A worker that finds stealable work in its last look before sleep must also call `wake_candidate`: there may be more work.
 ///
-/// A searcher must have stopped ([`stop_search`](Self::stop_search)) before it enters sleep: pushes rely on it as long as
-/// it is counted, and the fence in `enter_sleep` orders its last look after that.
+/// A searcher must stop ([`stop_search`](Self::stop_search)) before it enters sleep. Pushes rely on it as long as it is counted, and the
+/// fence in `enter_sleep` orders its last look after that.
 #[derive(Debug)]
 pub struct Idle {
-    /// Bit `i % 64` of word `i / 64`: worker `i` sleeps. Set by the worker; cleared by the worker or by who chose it.
+    /// Bit `i % 64` of word `i / 64` says that worker `i` sleeps. Set by the worker; cleared by the worker or by the thread that chose it.
     sleeping: Box<[AtomicU64]>,
-    /// Workers awake without work, and sleepers just chosen.
+    /// Awake workers without work, and sleepers that were just chosen.
     searching: AtomicUsize,
     workers: usize,
 }
 
 impl Idle {
-    /// The most workers a runtime can have.
+    /// The most workers that a runtime can have.
     pub const MAX_WORKERS: usize = 1024;
 
-    /// For workers `0..workers`, all awake and busy.
+    /// The state for workers `0..workers`, all awake and busy.
     ///
     /// # Panics
-    /// With more than [`MAX_WORKERS`](Self::MAX_WORKERS).
+    /// If there are more than [`MAX_WORKERS`](Self::MAX_WORKERS) workers.
     pub fn new(workers: usize) -> Self {
         assert!(
             workers <= Self::MAX_WORKERS,
@@ -124,20 +124,20 @@ impl Idle {
         }
     }
 
-    /// Worker `index` is about to sleep. It must look for stealable work once more after this call, and
-    /// [`leave_sleep`](Self::leave_sleep) if there is some.
+    /// Announces that worker `index` is about to sleep. It must look for stealable work once more after this call, and
+    /// [`leave_sleep`](Self::leave_sleep) if it finds some.
     pub fn enter_sleep(&self, index: usize) {
         self.sleeping[index / 64].fetch_or(bit(index), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Worker `index` is awake again. `true`: somebody has chosen it, so it is counted as searching and must
-    /// [`stop_search`](Self::stop_search); `false`: it woke for a reason of its own.
+    /// Announces that worker `index` is awake again. Returns true if a thread has chosen it: then it counts as searching and must
+    /// [`stop_search`](Self::stop_search). Returns false if it woke for another reason.
     pub fn leave_sleep(&self, index: usize) -> bool {
         self.sleeping[index / 64].fetch_and(!bit(index), Ordering::AcqRel) & bit(index) == 0
     }
 
-    /// A worker without work begins to look for some. `false`: half of the workers do so already, and it is not counted.
+    /// Begins a worker's search for work. Returns false if half of the workers search already: then it is not counted.
     pub fn start_search(&self) -> bool {
         if 2 * self.searching.load(Ordering::Relaxed) >= self.workers {
             return false;
@@ -146,16 +146,16 @@ impl Idle {
         true
     }
 
-    /// A counted searcher stops, with work or without. `true`: it was the last; if it found work it must now ask
-    /// [`wake_candidate`](Self::wake_candidate), since pushes meanwhile have relied on it.
+    /// Ends a counted search, with work or without. Returns true to the last searcher. If that one found work, it must now call
+    /// [`wake_candidate`](Self::wake_candidate), because pushes have relied on it meanwhile.
     pub fn stop_search(&self) -> bool {
         let before = self.searching.fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before > 0, "stop_search without start_search");
         before == 1
     }
 
-    /// Any thread, after it has pushed stealable work: the sleeper to unpark, already counted as searching. `None`: nobody
-    /// sleeps, or somebody searches and will find it. A fence and a load when nobody sleeps (with up to 64 workers).
+    /// The sleeper to unpark after a push of stealable work, counted as searching already. None if nobody sleeps, or a searcher will find the
+    /// work. If nobody sleeps it costs a fence and a load (with up to 64 workers).
     pub fn wake_candidate(&self) -> Option<usize> {
         loop {
             fence(Ordering::SeqCst);
@@ -165,8 +165,8 @@ impl Idle {
             if let Some(index) = self.choose() {
                 return Some(index);
             }
-            // All sleepers woke by themselves while we held the only search. Pushes meanwhile have relied on us and a
-            // worker may have gone to sleep since: give the search back and look again.
+            // All sleepers woke by themselves while we held the only search. Pushes have relied on us meanwhile, and a worker may have gone
+            // to sleep since. So give the search back and look again.
             self.searching.fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -182,7 +182,7 @@ impl Idle {
             .is_ok()
     }
 
-    /// Takes one worker out of the sleepers.
+    /// Takes one worker out of the set of sleepers.
     fn choose(&self) -> Option<usize> {
         for (word_index, word) in self.sleeping.iter().enumerate() {
             let mut bits = word.load(Ordering::Relaxed);

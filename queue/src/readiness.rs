@@ -1,5 +1,5 @@
-//! Sticky readiness of a descriptor: what pollers have said of it, which worker's poller speaks for which direction, and
-//! who waits. The runtime's sources are built on it; the poller itself stays outside, behind a closure.
+//! Sticky readiness of a descriptor: what pollers have reported, which worker's poller reports each direction, and who waits. The
+//! poller itself stays outside, behind a closure.
 //!
 //! ```text
 //!   word:   63        48 47    34 33         21 20        8 7        0
@@ -7,29 +7,29 @@
 //! ```
 //!
 //! # Protocol
-//! The poller is edge-triggered: it reports to who is registered, an arrival when it happens, and what is there already
-//! when it registers (or registers again).
-//! - Whoever is told sets the bits and then wakes ([`set`](State::set), [`wake`](State::wake)): the owner, but also the
-//!   other direction's, and a former owner who had taken the event before it lost the direction. Bits may be too many.
-//! - A bit is cleared only by a would-block or short read on the direction's owner, against the word seen *before* the
-//!   call ([`clear`](State::clear)). The owner's events are dispatched by the same thread, so none comes between call and
-//!   clear, and an arrival in that time is still to be reported to it. If the direction was moved meanwhile that is no
-//!   longer so: a move begins a new epoch, and then the clear does nothing.
-//! - A worker whose fiber is about to wait makes itself the owner ([`own`](State::own)), under `moving`: a new epoch, the
-//!   direction's bit forgotten, then the poller asked anew, here. So what is there is reported here, as an edge.
-//! - Waiting is: link the waiter, own, look at the bit ([`poll_ready`](State::poll_ready)). Linking ends in a fence, a move
-//!   has one too. Whichever comes first: the waiter sees that the direction was moved away and moves it back, or the new
-//!   owner's thread sees the waiter when it dispatches, though it looks at the list without a fence.
-//! - Closed bits are never cleared while the generation lasts.
-//! - A poller is asked for the directions that its worker owns and no others ([`Move::owned`]): each edge wakes a worker.
+//! The poller is edge-triggered. It reports an arrival to the registered worker when it happens. When a worker registers, or
+//! registers again, it reports what is there already.
+//! - A worker that gets an event sets the bits and then wakes ([`set`](State::set), [`wake`](State::wake)). It is the owner, the
+//!   other direction's owner, or a former owner that took the event before it lost the direction. A bit may be set falsely.
+//! - A bit is cleared only on the direction's owner, after a would-block or a short read, against the word seen *before* the call
+//!   ([`clear`](State::clear)). The same thread dispatches the owner's events, so none comes between call and clear, and an arrival
+//!   in that time is still to be reported. If the direction was moved meanwhile, that does not hold; but a move begins a new
+//!   epoch, and then the clear does nothing.
+//! - A worker whose fiber is about to wait makes itself the owner ([`own`](State::own)), under `moving`: it begins a new epoch,
+//!   clears the direction's bit and registers again with its poller. So what is there is reported to it, as an edge.
+//! - A wait links the waiter, owns the direction, and looks at the bit ([`poll_ready`](State::poll_ready)). Linking ends in a
+//!   fence, and a move has one too. Either the waiter sees that the direction was moved away and moves it back, or the new
+//!   owner's thread sees the waiter when it dispatches, although it looks at the list without a fence.
+//! - Closed bits are never cleared within a generation.
+//! - A poller watches only the directions that its worker owns ([`Move::owned`]), because each edge wakes a worker.
 //!
-//! # Without edges
-//! A poller that knows only one-shot level triggering is armed by whoever is about to wait, for those directions of its
-//! worker whose bit is not set ([`Move::wanted`]); they share one registration. Its event disarms both. So who dispatches it wakes
-//! the waiters of both, and those that it does not concern [`arm`](State::arm) again. A clear too many costs nothing there: the
-//! next arming reports what there is.
+//! # Level-triggered pollers
+//! A poller that knows only one-shot level triggering is armed by a waiter, for those directions of its worker whose bit is not set
+//! ([`Move::wanted`]). Both directions share one registration, and its event disarms both. So the worker that dispatches it wakes the
+//! waiters of both, and those that it does not concern [`arm`](State::arm) again. A false clear does no harm there: the next arming
+//! reports what there is.
 //!
-//! An epoch has 14 bits: a clear is fooled if exactly 2¹⁴ moves, each several system calls, fit between its two reads.
+//! An epoch has 14 bits. A clear is wrong only if exactly 2¹⁴ moves, each several system calls, happen between its two reads.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -42,15 +42,15 @@ use crate::wakers::wake_both;
 pub const READABLE: u64 = 1;
 /// A write would not block.
 pub const WRITABLE: u64 = 1 << 1;
-/// The peer sends no more.
+/// The peer has ended its sending direction.
 pub const READ_CLOSED: u64 = 1 << 2;
-/// Closed both ways.
+/// Both directions are closed.
 pub const HUP: u64 = 1 << 3;
-/// The descriptor has an error to tell.
+/// An error is pending on the descriptor.
 pub const ERROR: u64 = 1 << 4;
-/// Urgent data: a read may stop before it, and be short although more follows.
+/// Urgent data is there: a read may stop before it, and be short although more follows.
 pub const PRIORITY: u64 = 1 << 5;
-/// What does not go away again.
+/// The bits that are never cleared within a generation.
 pub const CLOSED: u64 = READ_CLOSED | HUP | ERROR;
 
 const OWNER_MASK: u64 = (1 << 13) - 1;
@@ -60,12 +60,12 @@ const EPOCH: u64 = 1 << 34;
 const EPOCH_MASK: u64 = GENERATION - EPOCH;
 const GENERATION: u64 = 1 << 48;
 
-/// The two ways bytes go.
+/// A direction of transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// Towards us.
+    /// From the peer to this process.
     Read,
-    /// Away from us.
+    /// From this process to the peer.
     Write,
 }
 
@@ -79,7 +79,7 @@ impl Direction {
         }
     }
 
-    /// The bits that a would-block takes back.
+    /// The bits that a would-block clears.
     #[inline]
     pub fn all_bits(self) -> u64 {
         match self {
@@ -114,19 +114,19 @@ impl Snapshot {
         self.0 & bits != 0
     }
 
-    /// The worker whose poller speaks for the direction.
+    /// The worker whose poller reports the direction.
     #[inline]
     pub fn owner(self, direction: Direction) -> Option<u16> {
         ((self.0 >> direction.owner_shift() & OWNER_MASK) as u16).checked_sub(1)
     }
 
-    /// Which tenant of the slot this is about.
+    /// The generation: it identifies the descriptor that uses the slot.
     #[inline]
     pub fn generation(self) -> u16 {
         (self.0 / GENERATION) as u16
     }
 
-    /// The bits of the directions that `owner` speaks for.
+    /// The bits of the directions that `owner` owns.
     fn owned(self, owner: u16) -> u64 {
         let owned = |direction: Direction| match self.owner(direction) == Some(owner) {
             true => direction.bit(),
@@ -135,7 +135,7 @@ impl Snapshot {
         owned(Direction::Read) | owned(Direction::Write)
     }
 
-    /// What is to be told to `owner`.
+    /// The change to make at the poller of `owner`.
     fn asking(self, owner: u16, leaves: Option<u16>, again: bool) -> Move {
         let owned = self.owned(owner);
         Move {
@@ -155,22 +155,22 @@ impl Snapshot {
     }
 }
 
-/// What a worker that becomes an owner has to tell the pollers.
+/// The change to make at the pollers when a worker becomes an owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// The worker whose registration nobody needs any more: to be removed, first.
+    /// Worker whose registration is no longer needed. Remove it first.
     pub leaves: Option<u16>,
-    /// It is registered here already, for the other direction: to be registered again, which reports what is there.
+    /// Whether this worker has a registration for the other direction. Register it again, so that the poller reports what is there.
     pub again: bool,
-    /// For the event's token.
+    /// Generation for the event's token.
     pub generation: u16,
-    /// The bits, of [`READABLE`] and [`WRITABLE`], of its directions: what a poller with edges has to tell.
+    /// Bits of the owned directions, of [`READABLE`] and [`WRITABLE`]: the interest for an edge-triggered poller.
     pub owned: u64,
-    /// Of these, those not set: what a poller without edges has to tell.
+    /// Those of them that are not set: the interest for a level-triggered poller.
     pub wanted: u64,
 }
 
-/// The word, the lock that moves are made under, and the two lists of waiters.
+/// The word, the lock for moves, and the two lists of waiters.
 pub struct State {
     word: AtomicU64,
     moving: Mutex<()>,
@@ -179,7 +179,7 @@ pub struct State {
 }
 
 impl State {
-    /// Not ready, owned by nobody, of generation 0.
+    /// A state of generation 0 that is not ready and has no owner.
     pub fn new() -> State {
         State {
             word: AtomicU64::new(0),
@@ -189,13 +189,13 @@ impl State {
         }
     }
 
-    /// The word now: what a call that may block is made upon, and [`clear`](State::clear)ed against.
+    /// The present word. Take it before a call that may block, and [`clear`](State::clear) against it.
     #[inline]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.word.load(Ordering::Acquire))
     }
 
-    /// Who waits for the direction.
+    /// The list of those who wait for the direction.
     #[inline]
     pub fn list(&self, direction: Direction) -> &WaitList {
         match direction {
@@ -204,7 +204,8 @@ impl State {
         }
     }
 
-    /// Sets what an event for `generation` says; `false`, and nothing, if that tenant is gone. Then [`wake`](State::wake).
+    /// Sets the bits of an event for `generation`. Call [`wake`](State::wake) next. Returns false, and does nothing, if that generation has
+    /// ended.
     #[inline]
     pub fn set(&self, generation: u16, bits: u64) -> bool {
         let same = |word| (Snapshot(word).generation() == generation).then_some(word | bits);
@@ -213,7 +214,7 @@ impl State {
             .is_ok()
     }
 
-    /// Wakes those whom `bits`, set before, concern: on the worker that was told of them.
+    /// Wakes the waiters that `bits`, set before, concern. Called on the worker that got the event.
     #[inline]
     pub fn wake(&self, bits: u64) {
         let readers = || {
@@ -229,8 +230,8 @@ impl State {
         wake_both(readers, writers);
     }
 
-    /// Worker `here` has met a would-block or a short read: clears `bits`, if it owned the direction when it saw `seen`,
-    /// before the call, and nothing has moved since.
+    /// Clears `bits` after a would-block or a short read on worker `here`. It clears only if the worker owned the direction in `seen`, read
+    /// before the call, and the direction has not moved since.
     #[inline]
     pub fn clear(&self, seen: Snapshot, bits: u64, direction: Direction, here: u16) {
         if seen.owner(direction) != Some(here) {
@@ -243,21 +244,20 @@ impl State {
                 .compare_exchange_weak(word, word & !bits, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => return,
-                // An event of another worker, for its direction: ours stands as it was seen.
+                // An event of another worker changed the other direction. Ours is as it was seen.
                 Err(changed) if changed / EPOCH == seen.0 / EPOCH => word = changed,
                 Err(_) => return,
             }
         }
     }
 
-    /// Makes worker `here`, whose thread this is, the owner of the direction, unless it is. The caller has linked its waiter
-    /// before.
+    /// Makes worker `here` the owner of the direction, unless it is. Called on that worker's thread, after the waiter was linked.
     ///
-    /// Nothing bounds how often two fibers that read one socket on two workers take the direction from each other. Each
-    /// take-over looks at the socket, so none of them misses bytes; a bound would make every wait pay for this rare use.
+    /// Two fibers on two workers that read one socket may take the direction from each other without limit. Each move looks at the
+    /// socket, so neither misses bytes. A limit would cost every wait something, for a rare use.
     ///
     /// # Errors
-    /// What `register` says; then nobody owns the direction, and who waited on the former owner is woken to own it anew.
+    /// The error of `register`. Then nobody owns the direction, and those who waited on the former owner are woken to own it again.
     #[inline]
     pub fn own<E>(
         &self,
@@ -271,12 +271,12 @@ impl State {
         self.take_over(direction, here, register)
     }
 
-    /// Makes `here`, whose thread need not be this one, the owner of the direction, also if it is: forgets the bit and has
-    /// the poller asked anew. For who may not [`clear`](State::clear), since events are dispatched while it calls. It has
-    /// linked its waiter, and met a would-block before that or does not trust the bit for other reasons.
+    /// Makes `here` the owner of the direction even if it is already: clears the bit and has the poller report again. It need not be called
+    /// on that worker's thread. It is for callers that may not [`clear`](State::clear), because events are dispatched while they call. The
+    /// caller has linked its waiter. It has met a would-block before, or does not trust the bit for another reason.
     ///
     /// # Errors
-    /// As [`own`](State::own).
+    /// The errors of [`own`](State::own).
     pub fn renew<E>(
         &self,
         direction: Direction,
@@ -286,10 +286,10 @@ impl State {
         self.take_over(direction, here, register)
     }
 
-    /// [`own`](State::own) for a poller without edges: asks it anew unless the bit is set.
+    /// Does the same as [`own`](State::own) for a level-triggered poller: it arms the poller unless the bit is set.
     ///
     /// # Errors
-    /// As [`own`](State::own).
+    /// The errors of [`own`](State::own).
     pub fn arm<E>(
         &self,
         direction: Direction,
@@ -303,11 +303,11 @@ impl State {
         self.take_over(direction, here, register)
     }
 
-    /// Has a poller without edges asked for what is not set, perhaps for nothing but a hang-up: for who owns a direction
-    /// that is ready, and waits for its end.
+    /// Arms a level-triggered poller for the bits that are not set, perhaps for a hang-up alone. It is for the owner of a ready direction
+    /// that waits for its end.
     ///
     /// # Errors
-    /// What `register` says.
+    /// The error of `register`.
     pub fn arm_rest<E>(&self, here: u16, register: impl FnOnce(Move) -> Result<(), E>) -> Result<(), E> {
         let _moving = self.lock();
         register(self.snapshot().asking(here, None, true))
@@ -321,7 +321,7 @@ impl State {
     ) -> Result<(), E> {
         let moving = self.lock();
         let former = self.set_owner(direction, Some(here));
-        // The other side of the fence that linking a waiter ends in.
+        // This fence pairs with the one at the end of linking a waiter.
         fence(Ordering::SeqCst);
         let (old, other) = (former.owner(direction), former.owner(direction.other()));
         let leaves = old.filter(|_| old != other && old != Some(here));
@@ -335,7 +335,7 @@ impl State {
         registered
     }
 
-    /// Gives the direction to another owner, forgets its bit and begins an epoch; returns what was. Under `moving`.
+    /// Gives the direction to another owner, clears its bit and begins an epoch. Returns the former word. Called under `moving`.
     fn set_owner(&self, direction: Direction, owner: Option<u16>) -> Snapshot {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -350,11 +350,11 @@ impl State {
         }
     }
 
-    /// The body of a wait: links the waiter (of the direction's [`list`](State::list)), makes this worker the owner by
-    /// `own`, which calls [`own`](State::own), and looks.
+    /// One poll of a wait: links the waiter into the direction's [`list`](State::list), calls `own`, which must call
+    /// [`own`](State::own) for this worker, and looks at the bit.
     ///
     /// # Errors
-    /// What `own` says.
+    /// The error of `own`.
     pub fn poll_ready<E>(
         &self,
         direction: Direction,
@@ -362,7 +362,7 @@ impl State {
         cx: &mut Context<'_>,
         own: impl FnOnce() -> Result<(), E>,
     ) -> Poll<Result<(), E>> {
-        // A notification says that something changed; what, the bits say.
+        // A notification says that something has changed. The bits say what.
         while waiter.as_mut().poll_notified(cx).is_ready() {}
         match own() {
             Ok(()) if !self.snapshot().has(direction.bit()) => Poll::Pending,
@@ -370,11 +370,11 @@ impl State {
         }
     }
 
-    /// Takes away what `worker`, which has ended, owned: its successor of this number knows none of it. Who still waits
-    /// there owns anew.
+    /// Takes the directions from `worker`, which has ended: its successor with this number has no registrations. Those who wait there own
+    /// again.
     pub fn forget_worker(&self, worker: u16) {
         let forget = |direction| {
-            // Only the worker itself could become the owner now.
+            // Nobody but the worker itself could become the owner now.
             if self.snapshot().owner(direction) != Some(worker) {
                 return;
             }
@@ -388,7 +388,7 @@ impl State {
         wake_both(|| forget(Direction::Read), || forget(Direction::Write));
     }
 
-    /// Ends this tenant: the next generation, owned by nobody. `last` runs before, and no move does meanwhile.
+    /// Ends this generation and begins the next, which has no owner. Runs `last` before; no move happens meanwhile.
     pub fn retire(&self, last: impl FnOnce()) {
         let _moving = self.lock();
         last();
@@ -436,7 +436,7 @@ mod tests {
     fn moving_a_direction_forgets_its_bit_and_nothing_else() {
         let state = State::new();
         state.set(0, WRITABLE | READ_CLOSED);
-        // More often than the epoch has numbers: it must not run over into the generation. (miri is too slow for that.)
+        // More moves than an epoch has numbers: the epoch must not overflow into the generation. (miri is too slow for that.)
         let moves = if cfg!(miri) { 1 << 6 } else { 1 << 15 };
         for owner in (0..=4095).cycle().take(moves) {
             assert!(state.set(0, READABLE));

@@ -1,8 +1,8 @@
-//! One outstanding request as one word: armed, woken, cancelled, changed, ended; exactly once.
+//! The state of one outstanding callback request, in one word. It decides who ends the request, exactly once.
 //!
-//! A callback request is a leaf and a callback. Whoever *holds* it polls the leaf; a wake-up asks for it to be put into a run
-//! queue, from where somebody takes and holds it. What must become of it when the leaf is not ready (or is) is decided by a single
-//! exchange of the word, against everybody who wakes, cancels or changes it at that moment.
+//! A callback request is a leaf and a callback. Its *holder* polls the leaf. A wake-up asks for the request to be put into a run
+//! queue, from which a thread takes and holds it. A single exchange of the word decides what happens after a poll, against
+//! everyone who wakes, cancels or changes the request at that moment.
 //!
 //! ```text
 //!                 arm                 rest: nobody asked for it                take from the run queue: claim
@@ -13,30 +13,30 @@
 //! ```
 //!
 //! # Protocol
-//! - The leaf and the callback are the holder's: from [`arm`](Request::arm) or [`claim`](Request::claim) that succeeded, to
+//! - The leaf and the callback belong to the holder: from a successful [`arm`](Request::arm) or [`claim`](Request::claim), to
 //!   [`rest`](Request::rest) or to the [`decide`](Request::decide) or [`end`](Request::end) that ended the request. The
 //!   exchanges that hand them over are release and acquire.
-//! - A request is in the run queue at most once: whoever is told to put it there does so, once, and then
-//!   claims may succeed. While it is held nobody puts it there but the holder, after `rest`.
-//! - Waking always writes the word, also where it changes nothing: the claim that follows acquires what the waker did.
-//! - The generation goes up with each end. A [`Generation`] from `arm` names one request, and can do nothing to later ones.
-//! - A request that was cancelled is polled once more: an event that came first is told as what it is.
+//! - A request is in the run queue at most once. A caller that must put it there does so, once, and after that claims may succeed.
+//!   While it is held only the holder puts it there, after `rest`.
+//! - Waking always writes the word, even if nothing changes: the claim that follows acquires what the waker did.
+//! - Each end raises the generation. A [`Generation`] from `arm` names one request and does not affect later ones.
+//! - A cancelled request is polled once more: an event that came first is reported as that event.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// A request is outstanding. Without it no other flag is set.
+/// A request is outstanding. Without this flag no other flag is set.
 const ARMED: u64 = 1;
-/// Somebody polls its leaf.
+/// A holder polls the leaf.
 const HELD: u64 = 1 << 1;
-/// It is in the run queue, or, while it is held, is to be put there.
+/// The request is in the run queue, or, while it is held, the holder must put it there.
 const QUEUED: u64 = 1 << 2;
-/// To be polled with another parameter, whatever the leaf says.
+/// The leaf must be polled with another parameter, whatever it said.
 const CHANGED: u64 = 1 << 3;
-/// To be ended as cancelled unless its leaf is ready.
+/// The request must end as cancelled unless its leaf is ready.
 const CANCELLED: u64 = 1 << 4;
-/// To be ended because its queue shuts down, unless its leaf is ready.
+/// The request must end because its queue shuts down, unless its leaf is ready.
 const CLOSING: u64 = 1 << 5;
-/// The rest of the word counts the requests that have ended.
+/// One ended request. The upper bits of the word count them.
 const ONE_GENERATION: u64 = 1 << 6;
 const FLAGS: u64 = ONE_GENERATION - 1;
 
@@ -63,64 +63,64 @@ pub struct Request {
     word: AtomicU64,
 }
 
-/// Names one request of a [`Request`] that is used again and again.
+/// The name of one request of a [`Request`], which is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Generation(u64);
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// What it waited for has happened.
+    /// The event that it waited for has happened.
     Done,
-    /// It was cancelled before that.
+    /// It was cancelled before the event.
     Cancelled,
-    /// Its queue was shut down or dropped before that.
+    /// Its queue was shut down or dropped before the event.
     Shutdown,
 }
 
-/// What became of a cancellation or a change.
+/// The result of a cancellation or a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "who is told to enqueue it must do so"]
 pub enum Asked {
     /// The request has ended, or another one has begun: nothing was done.
     Late,
-    /// It will be looked at.
+    /// The holder, or the next one, will see it.
     Heard,
-    /// It will be looked at as soon as the caller has put it into the run queue.
+    /// It will be seen once the caller has put the request into the run queue.
     Enqueue,
 }
 
-/// What the holder does after it has polled the leaf.
+/// What the holder must do after it has polled the leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Poll again: the parameter was changed.
     Again,
-    /// Leave it to [`rest`](Request::rest).
+    /// Give it back with [`rest`](Request::rest).
     Rest,
-    /// The request is over, and idle again: call the callback.
+    /// Call the callback: the request is over, and idle again.
     End(Status),
 }
 
-/// What became of an attempt to end a request.
+/// The result of an attempt to end a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// There was none.
+    /// No request was outstanding.
     Idle,
-    /// Somebody polls its leaf just now: try again.
+    /// A holder polls the leaf at this moment: try again.
     Held,
-    /// The caller has ended it, and calls the callback.
+    /// The caller has ended the request and must call the callback.
     Here,
 }
 
 impl Request {
     crate::sync::const_unless_loom! {
-        /// Idle.
+        /// An idle request.
         pub fn new() -> Self {
             Self { word: AtomicU64::new(0) }
         }
     }
 
-    /// Begins a request, held by the caller. `None`: one is outstanding.
+    /// Begins a request, which the caller then holds. None if one is outstanding.
     pub fn arm(&self) -> Option<Generation> {
         let word = self
             .update(|word| (word & FLAGS == 0).then_some(word | ARMED | HELD))
@@ -128,30 +128,30 @@ impl Request {
         Some(generation(word))
     }
 
-    /// The leaf's waker. `true`: the caller puts the request into the run queue.
+    /// Wakes the request, as the leaf's waker does. Returns true if the caller must put it into the run queue.
     #[must_use]
     pub fn wake(&self) -> bool {
         self.update(|word| (word & ARMED != 0).then_some(word | QUEUED))
             .is_ok_and(is_enqueued_by_asker)
     }
 
-    /// Asks for the end. Of several who do, all but the first are late.
+    /// Cancels the request. Of several cancellations, all but the first are late.
     pub fn cancel(&self, of: Generation) -> Asked {
         self.ask(|word| is(word, of) && word & CANCELLED == 0, CANCELLED)
     }
 
-    /// Asks for a poll with another parameter, unless the request is ending. The caller keeps the parameter locked from before
-    /// this call until the new one is there, and the holder takes it under that lock.
+    /// Asks for a poll with another parameter, unless the request is ending. The caller holds the parameter's lock from before this call
+    /// until the new parameter is there. The holder takes it under that lock.
     pub fn change(&self, of: Generation) -> Asked {
         self.ask(|word| is(word, of) && word & (CANCELLED | CLOSING) == 0, CHANGED)
     }
 
-    /// Asks for the end of whatever request is outstanding, because its queue shuts down.
+    /// Ends any outstanding request because its queue shuts down.
     pub fn close(&self) -> Asked {
         self.ask(|word| word & ARMED != 0 && word & CLOSING == 0, CLOSING)
     }
 
-    /// Asks for the end of whatever request is outstanding.
+    /// Cancels any outstanding request.
     pub fn cancel_any(&self) -> Asked {
         self.ask(|word| word & ARMED != 0 && word & CANCELLED == 0, CANCELLED)
     }
@@ -161,12 +161,12 @@ impl Request {
         is(self.word.load(Ordering::Acquire), of)
     }
 
-    /// Whether somebody has asked for the end of what is outstanding by [`close`](Request::close).
+    /// Whether [`close`](Request::close) was called for the outstanding request.
     pub fn is_closing(&self) -> bool {
         self.word.load(Ordering::Acquire) & CLOSING != 0
     }
 
-    /// Whoever took the request from the run queue holds it from here on. `false`: it has been ended meanwhile.
+    /// Makes the caller the holder, after it took the request from the run queue. Returns false if the request has ended meanwhile.
     #[must_use]
     pub fn claim(&self) -> bool {
         self.update(|word| {
@@ -176,13 +176,13 @@ impl Request {
         .is_ok()
     }
 
-    /// The holder has polled the leaf. This decides what becomes of the request.
+    /// Decides what the holder must do after it has polled the leaf.
     pub fn decide(&self, ready: bool) -> Decision {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             debug_assert!(word & HELD != 0, "decided by somebody who does not hold it");
             let (next, decision) = if word & CHANGED != 0 {
-                // The poll that follows also answers whoever woke it meanwhile.
+                // The poll that follows also serves the wake-ups since.
                 (word & !(CHANGED | QUEUED), Decision::Again)
             } else if ready {
                 (ended(word), Decision::End(Status::Done))
@@ -200,8 +200,8 @@ impl Request {
         }
     }
 
-    /// The holder gives the request back, to be polled again when it is woken; at once if `again`. `true`: the caller puts
-    /// it into the run queue.
+    /// Gives the request back, to be polled again after a wake-up, or at once if `again`. Returns true if the caller must put it into the
+    /// run queue.
     #[must_use]
     pub fn rest(&self, again: bool) -> bool {
         let asked = |word: u64| again || word & (QUEUED | CHANGED | CANCELLED | CLOSING) != 0;
@@ -212,12 +212,12 @@ impl Request {
         before.is_ok_and(asked)
     }
 
-    /// The holder of a request that it has just armed takes it back, as if it had never been.
+    /// Takes back a request that the holder has just armed, as if it had never been.
     pub fn disarm(&self) {
         let _ = self.update(|word| Some(ended(word)));
     }
 
-    /// Ends what is outstanding without another poll. For a queue that nobody takes requests from any more.
+    /// Ends an outstanding request without another poll. It is for a queue whose requests nobody takes any more.
     pub fn end(&self) -> Ended {
         match self.update(|word| (word & (ARMED | HELD) == ARMED).then(|| ended(word))) {
             Ok(_) => Ended::Here,
@@ -234,7 +234,7 @@ impl Request {
         }
     }
 
-    /// Exchanges the word for what `next` makes of it; gives the former one, or, if there is no next, the one that was found.
+    /// Exchanges the word for `next(word)` and returns the former word. If there is no next, returns the word that was found.
     fn update(&self, next: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -267,12 +267,12 @@ fn is(word: u64, of: Generation) -> bool {
     word & ARMED != 0 && generation(word) == of
 }
 
-/// Idle, one generation later.
+/// The word of an idle request, one generation later.
 fn ended(word: u64) -> u64 {
     (word & !FLAGS).wrapping_add(ONE_GENERATION)
 }
 
-/// Whether who set QUEUED puts the request into the run queue: it was not there, and has no holder who will.
+/// Whether the thread that set QUEUED must put the request into the run queue: it was not there, and has no holder to do it.
 fn is_enqueued_by_asker(before: u64) -> bool {
     before & (QUEUED | HELD) == 0
 }

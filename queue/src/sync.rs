@@ -1,7 +1,7 @@
-//! The façade every concurrent module of this crate stands on: std, or loom's checked twins under `--cfg loom`.
+//! The synchronization primitives of all concurrent modules here: std's, or loom's checked twins under `--cfg loom`.
 //!
-//! It differs from std in one place: an `UnsafeCell` is entered through closures, as loom wants it, so that the model
-//! sees when an access begins and ends.
+//! They differ from std in one place: an `UnsafeCell` is accessed through closures, as loom demands, so that the model sees where an
+//! access begins and ends.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -16,7 +16,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
-/// std's cell with loom's way in.
+/// A wrapper of std's cell with loom's interface.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -37,7 +37,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// `const fn` in std's world, a plain one in loom's, whose atomics cannot be made in a constant.
+/// A `const fn` with std, and a plain one with loom, whose atomics cannot be made in a constant.
 macro_rules! const_unless_loom {
     ($(#[$meta:meta])* $vis:vis fn $name:ident() -> $ret:ty $body:block) => {
         #[cfg(not(loom))]
@@ -50,7 +50,7 @@ macro_rules! const_unless_loom {
 }
 pub(crate) use const_unless_loom;
 
-/// What a thread does that finds a lock of a few instructions taken, growing more patient with each of its `tries`.
+/// Waits for a lock that is held for a few instructions. It waits longer with each of its `tries`.
 #[cfg(not(loom))]
 #[cold]
 pub(crate) fn relax(tries: &mut u32) {
@@ -62,7 +62,7 @@ pub(crate) fn relax(tries: &mut u32) {
     }
 }
 
-/// What a thread does that waits for another to do the next few instructions.
+/// Waits for another thread to execute the next few instructions.
 #[cfg(not(loom))]
 pub(crate) use relax as pause;
 
@@ -72,14 +72,14 @@ pub(crate) fn pause(_tries: &mut u32) {
     loom::thread::yield_now();
 }
 
-/// Only the turnstile's holder comes to a lock in a model, so it is never found taken.
+/// Never called: in a model the turnstile admits one thread to a lock, so the lock is never found taken.
 #[cfg(loom)]
 pub(crate) fn relax(_tries: &mut u32) {
     unreachable!("a turnstile admits one");
 }
 
-/// Stands before a spinning lock. Nothing in std's world; in loom's a mutex, since loom would follow every turn of a
-/// spin as an interleaving of its own and never end. What the lock orders, the mutex orders alike.
+/// A gate before a spinning lock. With std it does nothing. With loom it is a mutex, because loom would follow every turn of a spin as
+/// a separate interleaving and never end. The mutex gives the same ordering as the lock.
 #[cfg(not(loom))]
 pub(crate) struct Turnstile;
 
@@ -94,7 +94,7 @@ impl Turnstile {
     }
 }
 
-/// Passage through the turnstile, until dropped.
+/// Passage through the turnstile. It lasts until it is dropped.
 #[cfg(not(loom))]
 pub(crate) struct Turn<'a>(std::marker::PhantomData<&'a ()>);
 

@@ -1,4 +1,4 @@
-//! The topic: what is published goes to every subscriber's own queue; the feed is that queue.
+//! Topics and feeds: a topic clones each published message into the queue of every subscriber, its feed.
 //!
 //! ```text
 //!                              ┌─▶ Feed { first │ rest… }  ◀── its one receiver
@@ -7,18 +7,19 @@
 //! ```
 //!
 //! # Protocol
-//! - Both locks are held for a few instructions a feed, and no foreign code runs under them but `T::clone` (which must not
-//!   publish): wakers are woken, and values that were displaced are dropped, after both are released. The topic's lock comes
-//!   before the feed's.
-//! - A publication pushes to all feeds under the topic's lock. So **all subscribers of a topic see its messages in one order**,
-//!   and who subscribes or leaves meanwhile is before or after the whole of it.
-//! - A feed has one receiver, hence one waker, which is kept under the feed's lock: registered when the queue is found empty and
-//!   taken by the push that makes it not so. A receiver that gives up may leave its waker: a wake-up too many.
-//! - The messages are in an [`InlineQueue`]. So the queue of a receiver that keeps up never allocates, and that of an idle one
-//!   is no more than the feed itself.
-//! - A feed knows the topics it is in, and a topic its feeds. [`Feed::join`] enters the topic first and notes it in the feed
-//!   second; [`Feed::leave`] forbids the second and undoes what was noted, so a join that comes too late undoes itself.
-//! - A feed counts its sources (topics that are not closed, and whoever pushes directly). Without any it has ended, which the
+//! - Both locks are held for a few instructions for each feed. No foreign code runs under them except `T::clone`, which must not
+//!   publish. Wakers are woken and displaced values dropped after both locks are released. The topic's lock comes before the
+//!   feed's.
+//! - A publication pushes to all feeds under the topic's lock. So **all subscribers of a topic see its messages in one order**, and a
+//!   feed that joins or leaves gets all of a publication or nothing of it.
+//! - A feed has one receiver, hence one waker, kept under the feed's lock. It is registered when the queue is found empty, and taken by
+//!   the push that fills it. A receiver that gives up may leave its waker; that costs a needless wake-up.
+//! - The messages are in an [`InlineQueue`]. So the queue of a receiver that keeps up never allocates, and the queue of an idle one is
+//!   no larger than the feed itself.
+//! - A feed knows its topics, and a topic its feeds. [`Feed::join`] first enters the topic and then notes it in the feed.
+//!   [`Feed::leave`] forbids the second step and undoes what was noted, so a join that comes too late undoes itself.
+//! - A feed counts its sources: topics that are not closed, and direct pushers. Without sources it has ended. The receiver learns that
+//!   when the queue is empty.
 //!   receiver hears when the queue is empty.
 
 use std::mem;
@@ -30,33 +31,33 @@ use crate::InlineQueue;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wakers::{wake_each, wake_each_unwinding};
 
-/// What a feed does with a message for which there is no room.
+/// The behaviour of a feed that has no room for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// The oldest message makes room: the receiver sees the latest ones.
+    /// The oldest message makes room. The receiver sees the latest messages.
     #[default]
     DropOldest,
-    /// The message is not taken: the receiver sees the first ones.
+    /// The message is refused. The receiver sees the first messages.
     DropNewest,
-    /// The feed ends: its receiver gets what is in the queue, and then hears that it was too slow.
+    /// The feed ends. Its receiver gets the messages in the queue, and then [`End::TooSlow`].
     Disconnect,
 }
 
-/// Why a feed gives no more messages.
+/// The reason why a feed gives no more messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Nobody can push any more.
+    /// No source is left.
     Closed,
     /// There was no room for a message, and the policy is to disconnect.
     TooSlow,
 }
 
-/// What became of a message that was pushed.
+/// The fate of a pushed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pushed {
     /// It is in the queue.
     Queued,
-    /// It is in the queue, and the oldest one is not any more.
+    /// It is in the queue, and displaced the oldest message.
     Displaced,
     /// There was no room for it.
     Dropped,
@@ -64,7 +65,7 @@ pub enum Pushed {
     Ended,
 }
 
-/// Wakers kept for the next publication; a topic that once had more subscribers gives the memory back.
+/// Wakers for which room is kept between publications. A topic that once had more subscribers frees the rest.
 const KEPT_WAKERS: usize = 16 << 10;
 
 /// The queue of one subscriber.
@@ -74,20 +75,20 @@ pub struct Feed<T> {
 
 struct FeedState<T> {
     messages: InlineQueue<T>,
-    /// Of the receiver that found the queue empty.
+    /// Waker of the receiver that found the queue empty.
     waker: Option<Waker>,
-    /// The most messages in the queue.
+    /// Limit of messages in the queue.
     bound: usize,
     policy: Policy,
-    /// The receiver is gone. Never false again.
+    /// Whether the receiver is gone. Once true, always true.
     left: bool,
-    /// A message found no room, and the policy was to disconnect. Never false again.
+    /// Whether the feed was disconnected because a message found no room. Once true, always true.
     too_slow: bool,
-    /// How many there are who may push.
+    /// Number of sources.
     sources: usize,
     /// Messages that the receiver did not get.
     dropped: u64,
-    /// Where it is subscribed, and in which slot.
+    /// Topics that it is subscribed to, with its slot in each.
     topics: Vec<(Arc<Topic<T>>, usize)>,
 }
 
@@ -105,7 +106,7 @@ impl<T> FeedState<T> {
         }
     }
 
-    /// Takes the message or does not; what is to be woken and dropped when all locks are released is returned.
+    /// Takes the message or refuses it. Returns what to wake and what to drop after all locks are released.
     fn push(&mut self, value: T) -> (Pushed, Option<Waker>, Option<T>) {
         if self.left || self.too_slow {
             return (Pushed::Ended, None, Some(value));
@@ -132,7 +133,7 @@ impl<T> FeedState<T> {
 }
 
 impl<T> Feed<T> {
-    /// An empty queue for at most `bound` messages (at least one), with `sources` that push to it beside the topics it joins.
+    /// An empty queue for at most `bound` messages (at least one). `sources` counts the direct pushers, besides topics.
     pub fn new(bound: usize, policy: Policy, sources: usize) -> Self {
         let state = FeedState {
             messages: InlineQueue::default(),
@@ -151,11 +152,11 @@ impl<T> Feed<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, FeedState<T>> {
-        // A panic of `T::clone` comes before any change.
+        // `T::clone` may panic, but only before anything is changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a message into this queue alone.
+    /// Pushes a message into this queue alone.
     pub fn push(&self, value: T) -> Pushed {
         let (outcome, waker, _displaced) = self.lock().push(value);
         if let Some(waker) = waker {
@@ -164,7 +165,7 @@ impl<T> Feed<T> {
         outcome
     }
 
-    /// The next message, if there is one; else why there will be none, if there will be none.
+    /// Takes the next message, if there is one. After the last message of an ended feed it returns the reason of the end.
     pub fn try_receive(&self) -> Result<Option<T>, End> {
         let mut state = self.lock();
         match state.pop() {
@@ -178,7 +179,7 @@ impl<T> Feed<T> {
         self.poll(cx, |state| state.pop())
     }
 
-    /// Waits until there is a message, or the end, and takes nothing.
+    /// Waits until there is a message or the end. Takes nothing.
     pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll(cx, |state| (!state.messages.is_empty()).then_some(()))
             .map(drop)
@@ -198,12 +199,12 @@ impl<T> Feed<T> {
         Poll::Pending
     }
 
-    /// Forgets who waits.
+    /// Forgets the waiting receiver.
     pub fn stop_waiting(&self) {
         let _old = self.lock().waker.take();
     }
 
-    /// Subscribes to a topic. `false`: the receiver is gone, or it is subscribed there already.
+    /// Subscribes to a topic. Returns false if the receiver is gone, or it is subscribed already.
     pub fn join(self: &Arc<Self>, topic: &Arc<Topic<T>>) -> bool {
         {
             let state = self.lock();
@@ -222,7 +223,7 @@ impl<T> Feed<T> {
         false
     }
 
-    /// Unsubscribes from a topic; what came from there stays in the queue.
+    /// Unsubscribes from a topic. Its messages stay in the queue.
     pub fn part(self: &Arc<Self>, topic: &Arc<Topic<T>>) -> bool {
         let mut state = self.lock();
         let Some(index) = state.topics.iter().position(|(joined, _)| Arc::ptr_eq(joined, topic)) else {
@@ -234,7 +235,7 @@ impl<T> Feed<T> {
         true
     }
 
-    /// The receiver goes: out of every topic, and what is in the queue is dropped.
+    /// Ends the receiver: leaves every topic and drops the messages in the queue.
     pub fn leave(self: &Arc<Self>) {
         let mut state = self.lock();
         state.left = true;
@@ -247,19 +248,19 @@ impl<T> Feed<T> {
         }
     }
 
-    /// There is one more who pushes directly.
+    /// Counts one more direct pusher.
     pub fn add_source(&self) {
         self.lock().sources += 1;
     }
 
-    /// There is one source less.
+    /// Counts one source less.
     pub fn remove_source(&self) {
         if let Some(waker) = self.lose_source() {
             waker.wake();
         }
     }
 
-    /// The same; who is to be woken when all locks are released is returned.
+    /// Does the same, and returns the waker to wake after all locks are released.
     fn lose_source(&self) -> Option<Waker> {
         let mut state = self.lock();
         state.sources -= 1;
@@ -269,7 +270,7 @@ impl<T> Feed<T> {
         }
     }
 
-    /// How many messages are in the queue.
+    /// The number of messages in the queue.
     pub fn len(&self) -> usize {
         self.lock().messages.len()
     }
@@ -279,18 +280,18 @@ impl<T> Feed<T> {
         self.len() == 0
     }
 
-    /// How many messages the receiver did not get because there was no room.
+    /// The number of messages that the receiver did not get for lack of room.
     pub fn dropped(&self) -> u64 {
         self.lock().dropped
     }
 
-    /// Whether nobody will receive what is pushed.
+    /// Whether pushed messages can no longer be received.
     pub fn is_over(&self) -> bool {
         let state = self.lock();
         state.left || state.too_slow
     }
 
-    /// Why there will be no more messages, though some may be in the queue.
+    /// The reason why no more messages will come. Some may still be in the queue.
     pub fn ended(&self) -> Option<End> {
         self.lock().end()
     }
@@ -308,7 +309,7 @@ impl<T> std::fmt::Debug for Feed<T> {
     }
 }
 
-/// Everybody who is to get what is published.
+/// A set of feeds, each of which gets every published message.
 ///
 /// ```
 /// use osier_queue::topic::{Feed, Policy, Topic};
@@ -326,15 +327,15 @@ pub struct Topic<T> {
 }
 
 struct TopicState<T> {
-    /// A free slot is `None`, and in `free`.
+    /// Feeds by slot. A free slot is None, and listed in `free`.
     slots: Vec<Option<Arc<Feed<T>>>>,
     free: Vec<usize>,
-    /// Nobody publishes any more. Never false again.
+    /// Whether publishing has ended. Once true, always true.
     closed: bool,
     published: u64,
-    /// Messages that some feed did not take, or gave up for a later one, one for each feed.
+    /// Messages that a feed refused or displaced, counted once for each feed.
     dropped: u64,
-    /// Empty but while somebody publishes; kept for its room.
+    /// Wakers of the publication under way. Empty otherwise, and kept for its room.
     wakers: Vec<Waker>,
 }
 
@@ -358,7 +359,7 @@ impl<T> Topic<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None`: it is closed.
+    /// Enters a feed. None if the topic is closed.
     fn enter(&self, feed: &Arc<Feed<T>>) -> Option<usize> {
         let mut state = self.lock();
         if state.closed {
@@ -378,7 +379,7 @@ impl<T> Topic<T> {
         })
     }
 
-    /// Empties the slot, if it is still this feed's.
+    /// Empties the slot, if it still holds this feed.
     fn remove(&self, slot: usize, feed: &Arc<Feed<T>>) {
         let mut state = self.lock();
         let removed = state.take(slot, feed);
@@ -388,7 +389,7 @@ impl<T> Topic<T> {
         }
     }
 
-    /// Ends all feeds that have no other source. What is in their queues can still be received.
+    /// Ends all feeds that have no other source. Their queued messages can still be received.
     pub fn close(self: &Arc<Self>) {
         let mut state = self.lock();
         state.closed = true;
@@ -401,18 +402,18 @@ impl<T> Topic<T> {
         }));
     }
 
-    /// How many feeds are subscribed.
+    /// The number of subscribed feeds.
     pub fn subscribers(&self) -> usize {
         let state = self.lock();
         state.slots.len() - state.free.len()
     }
 
-    /// How many messages were published.
+    /// The number of published messages.
     pub fn published(&self) -> u64 {
         self.lock().published
     }
 
-    /// How many messages some subscriber did not get, counted once for each.
+    /// The number of messages that a subscriber did not get, counted once for each subscriber.
     pub fn dropped(&self) -> u64 {
         self.lock().dropped
     }
@@ -430,12 +431,12 @@ impl<T> TopicState<T> {
 }
 
 impl<T: Clone> Topic<T> {
-    /// Puts a clone of `value` into every feed. Returns into how many; a feed that dropped another message for it counts.
+    /// Pushes a clone of `value` into every feed. Returns the number of feeds that took it, also those that dropped another message for it.
     ///
     /// # Panics
     ///
-    /// If `T::clone` does: the feeds before it have the message, and their receivers are woken. If a receiver's waker does: all have
-    /// it, and are woken.
+    /// If `T::clone` panics: the feeds before it have the message, and their receivers are woken. If a receiver's waker panics: all feeds
+    /// have the message, and all receivers are woken.
     pub fn publish(&self, value: T) -> usize {
         let mut owed = Owed::default(); // declared before the lock is held, so settled after it is released
         let mut state = self.lock();
@@ -478,10 +479,10 @@ impl<T: Clone> Topic<T> {
     }
 }
 
-/// What a publication owes when both locks are released: also one that a panic of `T::clone` has cut off in the middle.
+/// The work that a publication must do after both locks are released, even if a panic of `T::clone` has cut it short.
 struct Owed<T> {
     wakers: Vec<Waker>,
-    /// Allocates for slow receivers alone, as `ended` does.
+    /// Displaced messages. Like `ended`, it allocates only for slow receivers.
     displaced: Vec<T>,
     ended: Vec<Arc<Feed<T>>>,
 }
@@ -510,7 +511,7 @@ impl<T> Default for Owed<T> {
 
 impl<T> Drop for Owed<T> {
     fn drop(&mut self) {
-        // There is something when `T::clone` or `T::drop` has panicked.
+        // Something is left only after a panic of `T::clone` or `T::drop`.
         wake_each_unwinding(self.sleepers());
     }
 }

@@ -1,8 +1,8 @@
-//! The wait list: who waits for a condition, first in, first out, across threads, with nothing allocated.
+//! The wait list: threads, fibers and tasks that wait for a condition, first in, first out. It allocates nothing.
 //!
-//! Every primitive on which one can wait owns a [`WaitList`]; every waiter keeps its own [`Waiter`] node, on its stack
-//! or in its future, pinned. The list knows no condition: the owner of the condition changes it and then calls
-//! [`wake_one`](WaitList::wake_one) or [`wake_all`](WaitList::wake_all); the waiter registers and then looks at it.
+//! Every primitive that one can wait for owns a [`WaitList`]. Every waiter keeps its own [`Waiter`] node, pinned on its stack or in
+//! its future. The list knows no condition. The condition's owner changes it and then calls
+//! [`wake_one`](WaitList::wake_one) or [`wake_all`](WaitList::wake_all). A waiter registers and then looks at it.
 //!
 //! ```text
 //!   WaitList { head ─┐ }         on the waiters' stacks:
@@ -19,31 +19,31 @@
 //! ```
 //!
 //! # Protocol
-//! - The lock is the lowest bit of `head`; it guards all links, tickets and wakers of nodes in WAITING. Taking it is one
-//!   compare-exchange, releasing it the store that publishes the new head anyway, so a wait and its wake cost two
-//!   read-modify-writes where a `std::sync::Mutex` takes four, and the list is two words. The price is that a thread which
-//!   finds it taken spins, then yields, then sleeps a little (so that under real-time priorities a preempted holder gets to
-//!   run). Holders execute a few dozen instructions and no foreign code: wakers are cloned before, woken and dropped after.
-//! - A node that is not WAITING belongs to its owner alone. Whoever grants takes the waker out and unlinks the node
-//!   first, and stores the granted state (release) as its very last access: the owner may see it (acquire) and free the
-//!   node without the lock.
-//! - Lost wake-ups: `register` ends in a SeqCst fence, before the waiter looks at the condition; `wake_one` and `wake_all`
-//!   begin with one, after the condition was changed, before they look at `head`. One of the two sees the other. So a wake
-//!   on an empty list is a fence and a load.
-//! - An owner whose condition comes true only under the lock needs no fence: it takes the lock, changes the condition and
-//!   grants in one step (`hand_over` to one, `wake_where` to all who are satisfied), and its waiters ask for the condition
-//!   under the lock before they link (`enter`). Such a grant *is* the condition, handed over. A node carries a word for it:
-//!   until it is granted, what it waits for; from then on, what it was granted.
-//! - An owner that keeps the condition under a lock of its own links (`standing`, then `join`) and grants (`grant_one`) while
-//!   it holds that one, needs no fence either, and wakes when it has released it. Its lock comes before the list's.
-//! - `wake_all` wakes those who were in the list when it began: nodes carry tickets, drawn in order under the lock, and it
-//!   stops at the first one that is younger. It releases the lock between batches, so the list stays whole at any time.
+//! - The lock is the lowest bit of `head`. It guards all links and tickets, and the wakers of nodes in WAITING. Taking it is one
+//!   compare-exchange; releasing it is the store that publishes the new head anyway. So a wait and its wake cost two
+//!   read-modify-writes where a `std::sync::Mutex` takes four, and the list is two words. The price: a thread that finds the lock
+//!   taken spins, then yields, then sleeps a little, so that a preempted holder gets to run under real-time priorities too.
+//!   Holders execute a few dozen instructions and no foreign code: wakers are cloned before, woken and dropped after.
+//! - A node that is not WAITING belongs to its owner alone. A granting thread first takes the waker out and unlinks the node, and
+//!   stores the granted state (release) as its very last access. The owner may see that state (acquire) and free the node without
+//!   the lock.
+//! - Lost wake-ups: `register` ends in a SeqCst fence, before the waiter looks at the condition. `wake_one` and `wake_all` begin with
+//!   one, after the condition was changed and before they look at `head`. One of the two sees the other. So a wake on an
+//!   empty list is a fence and a load.
+//! - An owner whose condition becomes true only under the lock needs no fence. It takes the lock, changes the condition and grants in
+//!   one step (`hand_over` to one, `wake_where` to all who are satisfied), and its waiters look at the condition under the lock
+//!   before they link (`enter`). Such a grant *is* the condition, handed over. A node carries a word for it: before the grant it
+//!   says what the node waits for, after the grant what it was granted.
+//! - An owner that keeps the condition under its own lock needs no fence either. It links (`standing`, then `join`) and grants
+//!   (`grant_one`) while it holds that lock, and wakes after it has released it. Its lock comes before the list's.
+//! - `wake_all` wakes the waiters that were in the list when it began. Nodes carry tickets, drawn in order under the lock, and it stops
+//!   at the first younger one. It releases the lock between batches, so the list is whole at any time.
 //!
 //! # Safety
-//! The island: the list reaches nodes by raw pointer. They are valid because a node links itself only through
-//! `Pin<&mut Waiter>`, so it neither moves nor has its memory reused before its `Drop`, which unlinks it; and because it
-//! borrows its list, which therefore is there when `Drop` needs it. All fields that others touch are in cells or atomics,
-//! and the node is `!Unpin`, so no exclusive reference claims them.
+//! This file is an unsafe island: the list reaches nodes by raw pointer. They are valid because a node links itself only through
+//! `Pin<&mut Waiter>`: it neither moves nor has its memory reused before its `Drop`, which unlinks it. It borrows its list, which
+//! therefore exists when `Drop` needs it. All fields that others touch are in cells or atomics, and the node is `!Unpin`, so no
+//! exclusive reference claims them.
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicPtr, AtomicU8, Ordering, Turn, Turnstile, UnsafeCell, fence, relax};
@@ -55,19 +55,19 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::task::{Context, Poll, Waker};
 
-/// In no list, nothing granted.
+/// The node is in no list and has no grant.
 const IDLE: u8 = 0;
-/// In the list. Only the lock's holder may end this state.
+/// The node is in the list. Only the lock's holder may end this state.
 const WAITING: u8 = 1;
-/// Out of the list, woken by `wake_one`: somebody else could have had it.
+/// The node was unlinked and woken by `wake_one`. Another waiter could have had the grant.
 const GRANTED_ONE: u8 = 2;
-/// Out of the list, woken by `wake_all`.
+/// The node was unlinked and woken by `wake_all`.
 const GRANTED_ALL: u8 = 3;
 
-/// Wakers that `wake_all` takes out under one hold of the lock.
+/// The number of wakers that `wake_all` takes out under one hold of the lock.
 const BATCH: usize = 16;
 
-/// A list of waiters, first in, first out. Two words; usable from any thread; `const` to make.
+/// A list of waiters, first in, first out. It is two words, usable from any thread, and can be made in a constant.
 ///
 /// ```
 /// use osier_queue::WaitList;
@@ -83,48 +83,48 @@ const BATCH: usize = 16;
 /// assert!(!list.wake_one(), "nobody waits any more");
 /// ```
 pub struct WaitList {
-    /// The node that waits longest, or null; its lowest bit is the lock. Written under the lock; read without it as a hint.
+    /// Oldest node, or null. Its lowest bit is the lock. Written under the lock; read without it as a hint.
     head: AtomicPtr<Node>,
-    /// The ticket of the next node; only under the lock.
+    /// Ticket of the next node. Only touched under the lock.
     next_ticket: UnsafeCell<u64>,
-    /// For the models; no bytes outside of them.
+    /// Gate for the models. It has no bytes outside of them.
     turnstile: Turnstile,
 }
 
-/// What came of [`Waiter::enter`].
+/// The result of [`Waiter::enter`].
 pub(crate) enum Entered<T> {
-    /// There was no need to wait, for this reason.
+    /// No need to wait, for this reason.
     Holds(T),
     Waits,
-    /// It had been granted this word, and now has consumed it.
+    /// A grant of this word, now consumed.
     Granted(u64),
 }
 
-/// How a [`Waiter`] stands to its list.
+/// A [`Waiter`]'s relation to its list.
 pub(crate) enum Standing {
     Idle,
     Waits,
-    /// It had been granted this word, and now has consumed it.
+    /// A grant of this word, now consumed.
     Granted(u64),
 }
 
-/// One who waits: a node of its list, to be pinned where it lives, best with [`std::pin::pin!`].
+/// A node of a wait list. Pin it where it lives, best with [`std::pin::pin!`].
 ///
 /// It borrows the list and so cannot outlive it. It may be used again after it was notified or removed.
 ///
 /// # Cancellation
-/// Dropping a waiter that waits takes it out. Dropping one that [`wake_one`](WaitList::wake_one) had granted, and that
-/// did not consume it, wakes the next one instead; if nobody waits the grant is gone, so a primitive that keeps count of
-/// its grants asks [`remove`](Self::remove) in its own `Drop` and takes the grant back.
+/// Dropping a waiter that waits takes it out of the list. Dropping one with an unconsumed grant of [`wake_one`](WaitList::wake_one)
+/// wakes the next waiter instead. If nobody waits, the grant is lost; a primitive that counts its grants calls
+/// [`remove`](Self::remove) in its own `Drop` and takes the grant back.
 pub struct Waiter<'list> {
     list: &'list WaitList,
     node: Node,
 }
 
 struct Node {
-    /// The life above. Stored by the owner (to IDLE, and under the lock to WAITING) and by who grants (under the lock).
+    /// State, as drawn above. Stored by the owner (IDLE, and WAITING under the lock) and by the granting thread (under the lock).
     state: AtomicU8,
-    /// Under the lock while WAITING; the owner's otherwise.
+    /// Guarded by the lock while WAITING. Owner's otherwise.
     links: UnsafeCell<Links>,
     _pinned: PhantomPinned,
 }
@@ -133,9 +133,9 @@ struct Links {
     next: *const Node,
     previous: *const Node,
     ticket: u64,
-    /// What it waits for, then what it was granted. Means something to the list's owner alone.
+    /// Before a grant what the node waits for, after it what it was granted. Only the list's owner gives it a meaning.
     word: u64,
-    /// Some iff WAITING.
+    /// Some if and only if the node is WAITING.
     waker: Option<Waker>,
 }
 
@@ -182,14 +182,14 @@ impl WaitList {
         Waiter { list: self, node }
     }
 
-    /// Whether nobody waits: one load, and nothing more. It orders nothing, so use it to skip work only where the waiters
-    /// register on the same thread; between threads [`wake_one`](Self::wake_one) and [`wake_all`](Self::wake_all) ask by
-    /// themselves, behind the fence that this needs.
+    /// Whether nobody waits: one load, and nothing more. It orders nothing. Use it to skip work only where the waiters register on the same
+    /// thread. Between threads, [`wake_one`](Self::wake_one) and [`wake_all`](Self::wake_all) check it themselves, behind the
+    /// necessary fence.
     pub fn is_empty(&self) -> bool {
         unlocked(self.head.load(Ordering::Acquire)).is_null()
     }
 
-    /// Grants to the one who waits longest, and wakes it. `false`: nobody waits.
+    /// Grants to the oldest waiter and wakes it. Returns false if nobody waits.
     pub fn wake_one(&self) -> bool {
         fence(Ordering::SeqCst);
         if self.is_empty() {
@@ -199,9 +199,9 @@ impl WaitList {
         waker.map(Waker::wake).is_some()
     }
 
-    /// Grants to all who wait now, and wakes them; not to those who come meanwhile. Returns how many.
+    /// Grants to all present waiters and wakes them, but none that comes meanwhile. Returns how many.
     ///
-    /// When a waker panics the rest are woken all the same, and then the panic goes on.
+    /// If a waker panics, the others are woken all the same, and then the panic continues.
     pub fn wake_all(&self) -> usize {
         fence(Ordering::SeqCst);
         if self.is_empty() {
@@ -226,7 +226,7 @@ impl WaitList {
         wake_each(iter::once(first).chain(rest))
     }
 
-    /// Grants to the one who waits longest, and wakes it; if nobody waits, runs `keep` under the lock. `false`: it did.
+    /// Grants to the oldest waiter and wakes it. If nobody waits, runs `keep` under the lock and returns false.
     pub(crate) fn hand_over(&self, keep: impl FnOnce()) -> bool {
         let waker = {
             let mut list = self.lock();
@@ -239,8 +239,8 @@ impl WaitList {
         waker.map(Waker::wake).is_some()
     }
 
-    /// Grants to the one who waits longest, and returns its waker, to be woken when the caller has released the lock of its own
-    /// under which all waiters of this list [`join`](Waiter::join).
+    /// Grants to the oldest waiter and returns its waker. The caller wakes it after it has released its own lock, under which all waiters
+    /// of this list [`join`](Waiter::join).
     #[inline]
     pub(crate) fn grant_one(&self) -> Option<Waker> {
         if self.is_empty() {
@@ -249,10 +249,11 @@ impl WaitList {
         self.lock().grant_first(GRANTED_ONE, |_| true)
     }
 
-    /// Runs `change` under the lock, told whether nobody waits, and grants to all who wait at that moment and for whose
-    /// words `judge` has a grant, given what `change` returned; wakes them. Returns how many.
+    /// Runs `change` under the lock, with whether nobody waits. Then grants to and wakes all present waiters for whose words `judge` returns
+    /// a grant; `judge` also gets the result of `change`. Returns how many.
     ///
-    /// It judges under the lock, some more than once. When a waker panics the rest are woken all the same, and then the panic goes on.
+    /// It judges under the lock, and some waiters more than once. If a waker panics, the others are woken all the same, and then the panic
+    /// continues.
     pub(crate) fn wake_where<C: Copy>(
         &self,
         change: impl FnOnce(bool) -> C,
@@ -312,7 +313,7 @@ fn unlocked(head: *mut Node) -> *mut Node {
     head.map_addr(|address| address & !1)
 }
 
-/// The wakers that `grant` takes out, as many under one hold of the lock as a batch has places, until it does not fill one.
+/// Iterates over the wakers that `grant` takes out. Each call of `grant` fills one batch under one hold of the lock, until one is not full.
 struct Batches<F> {
     grant: F,
     batch: [Option<Waker>; BATCH],
@@ -343,7 +344,7 @@ impl<F: FnMut(&mut [Option<Waker>; BATCH])> Iterator for Batches<F> {
     }
 }
 
-/// The list while its lock is held; dropping it writes the head and with it releases the lock.
+/// The list while its lock is held. Dropping it writes the head, which releases the lock.
 struct Locked<'list> {
     list: &'list WaitList,
     head: *mut Node,
@@ -362,7 +363,7 @@ impl Locked<'_> {
         self.list.next_ticket.with(|ticket| unsafe { *ticket })
     }
 
-    /// Unlinks the first node if its ticket will do, grants it, and returns its waker.
+    /// Unlinks the first node if `will_do` accepts its ticket, grants it, and returns its waker.
     fn grant_first(&mut self, grant: u8, will_do: impl Fn(u64) -> bool) -> Option<Waker> {
         let first = NonNull::new(self.head)?;
         // SAFETY: a linked node is alive (its Drop unlinks it, for which it needs the lock that is held here).
@@ -380,13 +381,13 @@ impl Locked<'_> {
         Some(waker)
     }
 
-    /// Grants, in one walk from the oldest on, to nodes with tickets before `end` for whose words `judge` has a grant, as many
-    /// as there are places for their wakers.
+    /// Grants, in one walk from the oldest node on, to nodes with tickets before `end` for whose words `judge` returns a grant. It grants to
+    /// as many as there are places for their wakers.
     fn grant_where(&mut self, end: u64, judge: impl Fn(u64) -> Option<u64>, places: &mut [Option<Waker>]) {
         let mut places = places.iter_mut();
         let mut place = places.next();
         let mut at: *const Node = self.head;
-        // The walk ends behind the node that is last now: it may be granted, so look before.
+        // The walk ends after the node that is last now. That node may be granted and unlinked, so its successor is read before.
         let mut left = !at.is_null();
         while left && let Some(free) = &mut place {
             // SAFETY: a linked node is alive (its Drop unlinks it, for which it needs the lock that is held here).
@@ -443,7 +444,7 @@ impl Locked<'_> {
         });
     }
 
-    /// Takes a linked node out.
+    /// Takes a linked node out of the list.
     fn unlink(&mut self, node: &Node) {
         let this: *const Node = node;
         // SAFETY: linked nodes are alive and their links ours under the lock.
@@ -463,10 +464,10 @@ impl Locked<'_> {
 }
 
 impl<'list> Waiter<'list> {
-    /// Waits, with `waker`: enters the list at its end, or, if it waits already, keeps its place and replaces the waker
-    /// if need be. After it, look at the condition.
+    /// Begins to wait with `waker`: enters the list at its end. A node that waits already keeps its place and replaces its waker if
+    /// necessary. Look at the condition after this call.
     ///
-    /// `false`: it has been notified and did not consume that; it does not wait, and will not be woken again.
+    /// Returns false if the node has an unconsumed notification: then it does not wait and will not be woken again.
     #[must_use = "a waiter that holds an unconsumed notification does not wait"]
     pub fn register(self: Pin<&mut Self>, waker: &Waker) -> bool {
         let this = self.into_ref().get_ref();
@@ -488,7 +489,7 @@ impl<'list> Waiter<'list> {
         true
     }
 
-    /// Consumes a notification, or registers: the body of a future's `poll`.
+    /// Consumes a notification, or registers. It is the body of a future's `poll`.
     pub fn poll_notified(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if self.as_mut().register(cx.waker()) {
             return Poll::Pending;
@@ -497,10 +498,10 @@ impl<'list> Waiter<'list> {
         Poll::Ready(())
     }
 
-    /// Waits for what `word` says, unless `holds`, asked under the lock, tells that there is no need to; if it waits already,
-    /// keeps its place and replaces the waker if need be; consumes a grant.
+    /// Begins to wait for the condition in `word`, unless `holds`, called under the lock, says that there is no need to. A node that waits
+    /// already keeps its place and replaces its waker if necessary. Consumes a grant.
     ///
-    /// For lists that are woken with [`hand_over`](WaitList::hand_over) or [`wake_where`](WaitList::wake_where).
+    /// It is for lists that are woken with [`hand_over`](WaitList::hand_over) or [`wake_where`](WaitList::wake_where).
     pub(crate) fn enter<T>(
         self: Pin<&mut Self>,
         waker: &Waker,
@@ -525,14 +526,14 @@ impl<'list> Waiter<'list> {
         }
     }
 
-    /// If it waits, replaces its waker if need be; consumes a grant.
+    /// Replaces the waker of a waiting node if necessary, and consumes a grant.
     #[inline]
     pub(crate) fn standing(self: Pin<&mut Self>, waker: &Waker) -> Standing {
         self.into_ref().get_ref().stand(waker)
     }
 
-    /// Waits from now on, with word 0. For an idle one, whose caller holds the lock under which its condition does not hold and
-    /// under which alone the list's owner grants.
+    /// Begins to wait with word 0. The node must be idle. The caller holds the lock under which alone the list's owner grants, and under
+    /// which the condition does not hold.
     pub(crate) fn join(self: Pin<&mut Self>, waker: Waker) {
         let this = self.into_ref().get_ref();
         debug_assert!(this.is_idle());
@@ -552,42 +553,42 @@ impl<'list> Waiter<'list> {
         Standing::Granted(self.word())
     }
 
-    /// What it was granted last.
+    /// The word that it was granted last.
     fn word(&self) -> u64 {
         debug_assert!(self.is_idle());
         // SAFETY: an IDLE node is its owner's alone.
         self.node.links.with(|links| unsafe { (*links).word })
     }
 
-    /// Whether it neither waits nor has been notified. One load.
+    /// Whether it neither waits nor has an unconsumed notification. One load.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.node.state.load(Ordering::Relaxed) == IDLE
     }
 
-    /// Whether it has been notified and did not consume that. One load.
+    /// Whether it has an unconsumed notification. One load.
     pub fn is_notified(&self) -> bool {
         self.node.state.load(Ordering::Acquire) >= GRANTED_ONE
     }
 
-    /// Stops waiting. `true`: it had been notified and did not consume that; now it has, and a grant of
-    /// [`wake_one`](WaitList::wake_one) that the caller has no use for is the caller's to pass on.
+    /// Stops waiting. Returns true if there was an unconsumed notification, which is consumed now. The caller must pass on a grant of
+    /// [`wake_one`](WaitList::wake_one) that it has no use for.
     pub fn remove(self: Pin<&mut Self>) -> bool {
         self.into_ref().get_ref().withdraw() >= GRANTED_ONE
     }
 
-    /// Stops waiting; returns the word that it had been granted and did not consume, which is the caller's to take back.
+    /// Stops waiting. Returns the word of an unconsumed grant, which the caller must take back.
     pub(crate) fn take_back(self: Pin<&mut Self>) -> Option<u64> {
         let this = self.into_ref().get_ref();
         (this.withdraw() >= GRANTED_ONE).then(|| this.word())
     }
 
-    /// The list it waits in.
+    /// The list of this node.
     pub fn list(&self) -> &'list WaitList {
         self.list
     }
 
-    /// Replaces the waker of a waiting node; `false`: it is not waiting any more.
+    /// Replaces the waker of a waiting node. Returns false if it is not waiting any more.
     fn refresh(&self, waker: &Waker) -> bool {
         {
             let _lock = self.list.lock();
@@ -617,7 +618,7 @@ impl<'list> Waiter<'list> {
         true
     }
 
-    /// Makes the node IDLE, unlinked if it was linked; returns the state it was in.
+    /// Makes the node IDLE and unlinks it if it was linked. Returns its former state.
     fn withdraw(&self) -> u8 {
         let mut state = self.node.state.load(Ordering::Acquire);
         let mut waker = None;
@@ -639,7 +640,7 @@ impl<'list> Waiter<'list> {
 impl Drop for Waiter<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Mostly it never waited. Models and miri go the long way, for its check.
+        // Most nodes never waited. Models and miri always take the long way, for the check in it.
         if cfg!(any(loom, debug_assertions)) || !self.is_idle() {
             self.leave();
         }
@@ -647,7 +648,7 @@ impl Drop for Waiter<'_> {
 }
 
 impl Waiter<'_> {
-    /// Ends its wait for good and passes on what it had been granted.
+    /// Ends the wait for good and passes on a grant.
     fn leave(&mut self) {
         let granted_one = self.withdraw() == GRANTED_ONE;
         if cfg!(any(loom, debug_assertions)) {

@@ -1,12 +1,12 @@
-//! Waking many. A waker is foreign code and may panic; nobody else loses a wake-up by that.
+//! Waking many wakers. A waker is foreign code and may panic; no other waiter loses its wake-up by that.
 //!
 //! No lock is held while these functions run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// Wakes each of them, and returns how many. If one panics the others are woken all the same, and then the panic goes on; of
-/// several the first. The iterator may take locks, and must not panic.
+/// Wakes each waker, and returns how many. If one panics the others are woken all the same, and then the first panic continues. The
+/// iterator may take locks, and must not panic.
 pub(crate) fn wake_each(wakers: impl Iterator<Item = Waker>) -> usize {
     let mut left = Left(wakers);
     let mut count = 0;
@@ -17,12 +17,12 @@ pub(crate) fn wake_each(wakers: impl Iterator<Item = Waker>) -> usize {
     count
 }
 
-/// As [`wake_each`], for who unwinds already: every panic ends here.
+/// Does the same as [`wake_each`] during unwinding: every panic ends here.
 pub(crate) fn wake_each_unwinding(wakers: impl Iterator<Item = Waker>) {
     drop(Left(wakers));
 }
 
-/// Runs `first` and then `second`, also if a waker panics in `first`; then its panic goes on, and another of `second` ends here.
+/// Runs `first` and then `second`, even if a waker panics in `first`. That panic then continues; a panic of `second` ends here.
 #[inline]
 pub(crate) fn wake_both(first: impl FnOnce(), second: impl FnOnce()) {
     struct Second<F: FnOnce()>(Option<F>);
@@ -40,13 +40,13 @@ pub(crate) fn wake_both(first: impl FnOnce(), second: impl FnOnce()) {
     }
 }
 
-/// Those who are not woken yet; none, unless a waker panics.
+/// The wakers that are not woken yet. None are left unless a waker panics.
 struct Left<I: Iterator<Item = Waker>>(I);
 
 impl<I: Iterator<Item = Waker>> Drop for Left<I> {
     fn drop(&mut self) {
         for waker in &mut self.0 {
-            // A second panic at a time would end the process.
+            // A second panic during the first would abort the process.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }

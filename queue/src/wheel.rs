@@ -1,7 +1,7 @@
-//! A hierarchical timer wheel: insert and cancel in O(1), the next deadline in O(1), never early.
+//! A hierarchical timer wheel: insert and cancel in O(1), next deadline in O(1). A timer never fires early.
 //!
-//! Each worker owns one and drives it; nothing here is shared. After G. Varghese and T. Lauck, "Hashed and Hierarchical
-//! Timing Wheels" (SOSP 1987), scheme 7, with the level found by the highest bit in which deadline and present differ.
+//! Each worker owns one; nothing here is shared. It follows G. Varghese and T. Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP
+//! 1987), scheme 7. The level is found by the highest bit in which deadline and present differ.
 //!
 //! ```text
 //!                 bits 65..   ...   17..12          11..6           5..0       of the deadline
@@ -10,17 +10,17 @@
 //! ```
 //!
 //! # Invariants
-//! - An entry's deadline is at or after `now`; a deadline in the past is stored as `now`, and so due at once.
-//! - An entry sits in level `L` = (highest bit of `deadline ^ now`) / 6, in the slot that its own six bits name. On
-//!   levels above 0 that slot lies after the slot of `now`; so the earliest entry is in the first occupied slot of the
-//!   lowest occupied level, and levels and slots are found with two bit scans.
-//! - `now` never passes the start of an occupied slot: there it stops, and the slot's entries move to lower levels
-//!   (once per level, so at most ten times in an entry's life). Hence the place of an entry can be computed from its
-//!   deadline and `now` at any time and is not stored; and eleven levels cover all 64 bits, so there is no overflow list.
-//! - A slot is a circular list in order of insertion, its head in `heads`. Entries that move keep their order and arrive
-//!   before any younger entry of the same tick can be inserted there: equal deadlines fire first in, first out.
+//! - An entry's deadline is at or after `now`. A deadline in the past is stored as `now`, and so is due at once.
+//! - An entry sits in level `L` = (highest bit of `deadline ^ now`) / 6, in the slot that its own six bits name. On levels above 0 that
+//!   slot lies after the slot of `now`. So the earliest entry is in the first occupied slot of the lowest occupied level, and two
+//!   bit scans find that slot.
+//! - `now` never passes the start of an occupied slot. It stops there, and the slot's entries move to lower levels (once per level, so
+//!   at most ten times in an entry's life). Hence an entry's place follows from its deadline and `now` at any time and is not
+//!   stored. Eleven levels cover all 64 bits, so there is no overflow list.
+//! - A slot is a circular list in order of insertion, with its head in `heads`. Entries that move keep their order, and arrive before any
+//!   younger entry of the same tick can be inserted there: equal deadlines fire first in, first out.
 //!
-//! Storage is one slab of 24 bytes plus `Option<T>` an entry. It grows to the most timers ever live and keeps that.
+//! Entries are stored in one slab, with 24 bytes plus `Option<T>` for each. It grows to the most timers ever live and never shrinks.
 
 use std::num::NonZeroU32;
 
@@ -28,11 +28,11 @@ use std::num::NonZeroU32;
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
 const LEVELS: usize = (u64::BITS).div_ceil(LEVEL_BITS) as usize;
-/// No entry: the end of the free list, an empty slot.
+/// No entry: the end of the free list, or an empty slot.
 const NONE: u32 = u32::MAX;
 
-/// Names one timer of one [`Wheel`]. Once the timer has fired or was removed the key is stale, and harmless: its place
-/// carries a generation, which comes round only after 2^32 - 1 timers in that same place.
+/// The name of one timer of one [`Wheel`]. After the timer has fired or was removed the key is stale, and harmless: its place has a
+/// generation, which repeats only after 2^32 - 1 timers in that place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     index: u32,
@@ -55,29 +55,29 @@ pub struct Key {
 /// ```
 #[derive(Debug)]
 pub struct Wheel<T> {
-    /// The tick up to which the wheel has turned.
+    /// Tick up to which the wheel has turned.
     now: u64,
-    /// Bit `L`: level `L` has an occupied slot.
+    /// Bit `L` says that level `L` has an occupied slot.
     levels: u16,
-    /// Bit `s` of word `L`: slot `s` of level `L` is occupied.
+    /// Bit `s` of word `L` says that slot `s` of level `L` is occupied.
     occupied: [u64; LEVELS],
-    /// First entry of each slot; its `previous` is the last.
+    /// First entry of each slot. Its `previous` is the last one.
     heads: [[u32; SLOTS]; LEVELS],
     entries: Vec<Entry<T>>,
-    /// First vacant entry; vacant entries are linked by `next`.
+    /// First vacant entry. Vacant entries are linked by `next`.
     vacant: u32,
     live: u32,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// Never before the wheel's `now`.
+    /// Deadline, never before the wheel's `now`.
     deadline: u64,
     next: u32,
     previous: u32,
-    /// Counts the timers that this place has had.
+    /// Number of timers that this place has had.
     generation: NonZeroU32,
-    /// `None`: vacant.
+    /// Value of the timer. None for a vacant entry.
     value: Option<T>,
 }
 
@@ -95,11 +95,11 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Sets a timer; it expires at the first [`pop_expired`](Self::pop_expired) whose `now` is `deadline` or later. A
-    /// deadline in the past expires at the next one. O(1).
+    /// Sets a timer. It expires at the first [`pop_expired`](Self::pop_expired) whose `now` is `deadline` or later. A deadline in the past
+    /// expires at the next one. O(1).
     ///
     /// # Panics
-    /// With more than `u32::MAX - 1` live timers.
+    /// If there are `u32::MAX - 1` live timers already.
     pub fn insert(&mut self, deadline: u64, value: T) -> Key {
         let deadline = deadline.max(self.now);
         let index = self.occupy(deadline, value);
@@ -111,7 +111,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Cancels a timer and returns what it carried; `None` if it has fired or was removed. O(1).
+    /// Cancels a timer and returns its value. None if it has fired or was removed. O(1).
     pub fn remove(&mut self, key: Key) -> Option<T> {
         if !self.contains(key) {
             return None;
@@ -120,19 +120,19 @@ impl<T> Wheel<T> {
         self.vacate(key.index)
     }
 
-    /// Whether the timer is still to fire.
+    /// Whether the timer has not fired yet.
     pub fn contains(&self, key: Key) -> bool {
         let entry = self.entries.get(key.index as usize);
         entry.is_some_and(|entry| entry.generation == key.generation && entry.value.is_some())
     }
 
-    /// What a timer that is still to fire carries.
+    /// The value of a timer that has not fired yet.
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let entry = self.entries.get_mut(key.index as usize)?;
         (entry.generation == key.generation).then_some(entry.value.as_mut())?
     }
 
-    /// Number of live timers.
+    /// The number of live timers.
     pub fn len(&self) -> usize {
         self.live as usize
     }
@@ -142,18 +142,18 @@ impl<T> Wheel<T> {
         self.live == 0
     }
 
-    /// The tick at which [`pop_expired`](Self::pop_expired) is to be called next: never later than the earliest
-    /// deadline, and exactly that once it is in the lowest level (at most 64 ticks ahead). An earlier one costs the
-    /// caller one turn that pops nothing, at most ten in a timer's life. `None`: no timer. O(1).
+    /// The tick of the next call of [`pop_expired`](Self::pop_expired). It is never later than the earliest deadline, and equal to it once
+    /// that is in the lowest level (at most 64 ticks ahead). An earlier tick costs the caller one turn that pops nothing, at most
+    /// ten in a timer's life. None without timers. O(1).
     pub fn next_wakeup(&self) -> Option<u64> {
         let (level, slot) = self.first_slot()?;
         Some(slot_start(self.now, level, slot))
     }
 
-    /// Takes one timer whose deadline is at or before `now`, the earliest first, equal deadlines in order of
-    /// insertion; `None` when no more is due. Between two calls timers may be inserted and removed at will.
+    /// Takes one timer whose deadline is at or before `now`: the earliest first, equal deadlines in order of insertion. None when no more
+    /// are due. Between two calls timers may be inserted and removed at will.
     ///
-    /// A `now` before that of an earlier call is taken as that one.
+    /// If `now` is before that of an earlier call, the earlier one counts.
     pub fn pop_expired(&mut self, now: u64) -> Option<T> {
         let now = now.max(self.now);
         while let Some((level, slot)) = self.first_slot() {
@@ -173,8 +173,8 @@ impl<T> Wheel<T> {
         None
     }
 
-    /// Takes one timer whenever it is due, in no particular order; `None` when there is none. Time stands still: for
-    /// emptying a wheel that will be used again.
+    /// Takes any timer, due or not, in no particular order. None without timers. Time stands still. It is for emptying a wheel that will be
+    /// used again.
     pub fn pop_any(&mut self) -> Option<T> {
         let (level, slot) = self.first_slot()?;
         let index = self.heads[level][slot];
@@ -182,8 +182,7 @@ impl<T> Wheel<T> {
         self.vacate(index)
     }
 
-    /// Turns an empty wheel to `now`, also back: for another driver with another beginning of time. Keys of former timers stay
-    /// stale.
+    /// Turns an empty wheel to `now`, perhaps back, for another clock with another beginning of time. Keys of former timers stay stale.
     ///
     /// # Panics
     /// If there are timers.
@@ -192,7 +191,7 @@ impl<T> Wheel<T> {
         self.now = now;
     }
 
-    /// The first occupied slot of the lowest occupied level: where the earliest deadline is.
+    /// The first occupied slot of the lowest occupied level. It holds the earliest deadline.
     fn first_slot(&self) -> Option<(usize, usize)> {
         if self.levels == 0 {
             return None;
@@ -201,7 +200,7 @@ impl<T> Wheel<T> {
         Some((level, self.occupied[level].trailing_zeros() as usize))
     }
 
-    /// Moves a slot's entries, in order, to where they belong now that `now` has come to the slot's start.
+    /// Moves a slot's entries, in order, to their places after `now` has reached the slot's start.
     fn cascade(&mut self, level: usize, slot: usize) {
         let first = self.heads[level][slot];
         let last = self.entries[first as usize].previous;
@@ -262,7 +261,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Puts a value into a vacant place of the slab.
+    /// Stores a value in a vacant place of the slab.
     fn occupy(&mut self, deadline: u64, value: T) -> u32 {
         let index = self.vacant;
         if index != NONE {
@@ -307,7 +306,7 @@ fn place(now: u64, deadline: u64) -> (usize, usize) {
     ((level) as usize, (deadline >> (level * LEVEL_BITS)) as usize % SLOTS)
 }
 
-/// The first tick of a slot, which lies in the same turn of its level as `now`.
+/// The first tick of a slot that lies in the same turn of its level as `now`.
 fn slot_start(now: u64, level: usize, slot: usize) -> u64 {
     let low = level as u32 * LEVEL_BITS;
     let turn = (now >> low) & !(SLOTS as u64 - 1);
