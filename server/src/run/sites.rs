@@ -221,7 +221,7 @@ impl Sites {
             let running = running.expect("it was found by its address before, and nothing has gone since");
             running.renew(bound, &self.live);
             (self.process.say)(format_args!(
-                "listener '{name}': new connections get the changed '{keys}'"
+                "'{keys}' of listener '{name}': new connections get the change"
             ));
         }
         self.draining.extend(self.running.iter_mut().flat_map(Running::reap));

@@ -235,7 +235,7 @@ fn other_settings_of_a_listener_count_for_who_comes() {
     assert_eq!(ask(&mut old), 200);
     let said = sites.reload(&file("head = { request_line = 200 }\n", "20s", "2"));
     assert!(
-        said.contains("listener 'web': new connections get the changed 'head'"),
+        said.contains("'head' of listener 'web': new connections get the change"),
         "{said}"
     );
     // An existing connection keeps the old settings, and sees the new routes.
@@ -249,7 +249,9 @@ fn other_settings_of_a_listener_count_for_who_comes() {
     let trust = "proxy_protocol = \"127.0.0.1\"\ntimeouts = { idle = \"20s\" }\n";
     let said = sites.reload(&file(trust, "10s", "3"));
     assert!(
-        said.contains("listener 'web': new connections get the changed 'proxy_protocol', 'timeouts', 'head', 'drain'"),
+        said.contains(
+            "'proxy_protocol', 'timeouts', 'head', 'drain' of listener 'web': new connections get the change"
+        ),
         "{said}"
     );
     let mut told = sites.connect();
