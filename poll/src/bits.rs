@@ -1,8 +1,8 @@
-//! The two bit sets of the poller: what a caller asks for, and what it is told.
+//! The poller's two bit sets: the interest of a caller and the reported readiness.
 
 use std::ops::{BitAnd, BitOr, BitOrAssign, Sub};
 
-/// Defines a set of named bits over a byte, with the operations a set has.
+/// Defines a set of named bits in a byte, with the operations of a set.
 macro_rules! bit_set {
     (
         $(#[$meta:meta])*
@@ -32,17 +32,17 @@ macro_rules! bit_set {
                 self.0 & other.0 != 0
             }
 
-            /// The bits of both; `|` in constants.
+            /// The bits of both sets, like `|`, usable in constants.
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
 
-            /// The bits as a byte, for storing them beside others.
+            /// The bits as a byte, to store them beside others.
             pub const fn bits(self) -> u8 {
                 self.0
             }
 
-            /// The set with these bits; those that mean nothing are dropped.
+            /// The set with these bits. Unknown bits are dropped.
             pub const fn from_bits_truncate(bits: u8) -> Self {
                 Self(bits & (0 $( | $value )*))
             }
@@ -93,11 +93,11 @@ macro_rules! bit_set {
 }
 
 bit_set! {
-    /// What to watch a descriptor for. Errors and hang-ups are reported in any case, also with [`Interest::NONE`].
+    /// The readiness to watch a descriptor for. Errors and hang-ups are always reported, even with [`Interest::NONE`].
     Interest {
-        /// Bytes to read, a connection to accept, or the peer's end of writing.
+        /// Bytes to read, a connection to accept, or the end of the peer's sending direction.
         READABLE, is_readable = 1;
-        /// Room to write, or a connection made.
+        /// Room to write, or a connection established.
         WRITABLE, is_writable = 2;
         /// Urgent data (TCP), a control message of a terminal, a changed attribute of a `/proc` or `/sys` file.
         PRIORITY, is_priority = 4;
@@ -105,19 +105,19 @@ bit_set! {
 }
 
 bit_set! {
-    /// What a descriptor is ready for. A set bit is a hint: another reader may have been faster.
+    /// The readiness of a descriptor. A set bit is a hint: another reader may have been faster.
     Ready {
-        /// A read does not block: bytes, an end of file, an error or a connection waits.
+        /// A read does not block: bytes, an end of file, an error or a connection is there.
         READABLE, is_readable = 1;
         /// A write does not block.
         WRITABLE, is_writable = 2;
-        /// The peer will write no more (a FIN); bytes may still wait. Stays true. Reported with [`Interest::READABLE`].
+        /// The peer has ended its sending direction (FIN). Bytes may still be there. Stays set. Reported with [`Interest::READABLE`].
         READ_CLOSED, is_read_closed = 4;
-        /// Both directions are closed, or the other end of a pipe or terminal is gone. Stays true.
+        /// Both directions are closed, or the other end of a pipe or terminal is gone. Stays set.
         HUP, is_hup = 8;
-        /// An error waits on the descriptor (a reset, a refused connection, a pipe without reader).
+        /// An error is pending on the descriptor (a reset, a refused connection, a pipe without reader).
         ERROR, is_error = 16;
-        /// What [`Interest::PRIORITY`] asks for.
+        /// The state that [`Interest::PRIORITY`] asks for.
         PRIORITY, is_priority = 32;
     }
 }

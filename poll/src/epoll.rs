@@ -1,11 +1,10 @@
-//! The back-end on Linux' epoll(7).
+//! The back-end on Linux's epoll(7).
 //!
-//! Registration goes by open file description and number: a descriptor that is closed while a duplicate of it lives
-//! stays registered, and nothing can remove it any more. Delete before closing what was ever duplicated.
+//! epoll registers a pair of open file and descriptor number. A descriptor that is closed while a duplicate of it lives stays
+//! registered, and can no longer be removed. So delete a duplicated descriptor before it is closed.
 //!
 //! # Safety
-//! The system calls are safe ones. Only the kernel's event is not [`Send`], since its data may be taken for a pointer; ours
-//! never is one.
+//! The system calls are safe. Only the kernel's event type is not [`Send`], because its data may be a pointer. Here it never is.
 #![allow(unsafe_code)]
 
 use crate::eventfd::WakeUp;
@@ -73,7 +72,7 @@ impl Epoll {
         Ok(epoll::delete(&self.epoll, fd)?)
     }
 
-    /// Fills the spare room of `ready`.
+    /// Fills the spare capacity of `ready`.
     pub(crate) fn wait(&self, ready: &mut Vec<RawEvent>, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(whole_millis);
         match epoll::wait(&self.epoll, spare_capacity(ready), timeout.as_ref()) {
@@ -96,7 +95,7 @@ impl Epoll {
     }
 }
 
-/// What a raw event says.
+/// Translates a raw event.
 #[inline]
 pub(crate) fn event(raw: &RawEvent) -> Event {
     Event {
@@ -140,7 +139,7 @@ fn readiness(flags: EventFlags) -> Ready {
     readiness
 }
 
-/// Rounded up, and cut to what epoll_wait(2) takes.
+/// Rounds a timeout up to milliseconds, and cuts it to the longest that epoll_wait(2) takes.
 fn whole_millis(timeout: Duration) -> Timespec {
     let millis = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i64;
     Timespec {

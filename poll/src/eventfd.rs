@@ -1,13 +1,13 @@
-//! The poller's wake-up: an eventfd that any thread writes to end a wait.
+//! The poller's wake-up: an eventfd. Any thread writes it to end a wait.
 //!
-//! It is registered edge-triggered, and every write is an edge, whatever the counter holds. So nobody ever reads it: a
-//! wake-up costs one write, and not a write and a read. (The counter would be full after 2^64 - 2 wake-ups; then a
-//! write says `EAGAIN`, and the code below still would not block, but that is 500 years at a thousand million a second.)
+//! It is registered edge-triggered, and every write is an edge, whatever the counter holds. So the eventfd is never read, and a wake-up
+//! costs one write instead of a write and a read. The counter would be full after 2^64 - 2 wake-ups, which takes 500 years at
+//! 10^9 a second. Then a write returns `EAGAIN`, and the code below would still not block.
 //!
 //! # Protocol
-//! `pending`: set by the notifier who then writes; cleared by the waiter once it has seen the event. A notifier that
-//! finds it set leaves the write to the one who set it: a wait is about to end, and what this notifier stored before is
-//! seen after that wait, since both sides use a read-modify-write (AcqRel).
+//! The notifier that sets `pending` writes. The waiter clears it after it has seen the event. A notifier that finds it set need not
+//! write: a wait is about to end. Everything that this notifier stored before is seen after that wait, because both sides use a
+//! read-modify-write (AcqRel).
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(crate) struct WakeUp {
     fd: OwnedFd,
-    /// Written, or about to be, and not yet seen by a wait.
+    /// Whether the eventfd was written, or is about to be, and no wait has seen it yet.
     pending: AtomicBool,
 }
 
@@ -31,12 +31,12 @@ impl WakeUp {
         })
     }
 
-    /// The waiter has seen the event: the next notifier writes again.
+    /// Records that the waiter has seen the event, so the next notifier writes again.
     pub(crate) fn acknowledge(&self) {
         self.pending.swap(false, Ordering::AcqRel);
     }
 
-    /// Ends one wait; one write for all notifiers since the last.
+    /// Ends one wait, with one write for all notifiers since the last.
     pub(crate) fn ring(&self) -> io::Result<()> {
         if self.pending.swap(true, Ordering::AcqRel) {
             return Ok(());

@@ -1,11 +1,11 @@
-//! The room that a wait fills, and how it is read.
+//! The buffer that a wait fills with events.
 //!
-//! Events of epoll stay as the kernel wrote them and are translated one by one as they are read; what comes from elsewhere
-//! lies behind them, translated already.
+//! Events of epoll stay as the kernel wrote them and are translated when they are read. Events of other back-ends are stored
+//! translated, behind them.
 
 use crate::{Event, epoll};
 
-/// The room for events that one [`Poller::wait`](crate::Poller::wait) fills; to be used again and again, with any poller.
+/// The buffer for events that [`Poller::wait`](crate::Poller::wait) fills. It can be reused, with any poller.
 pub struct Events {
     pub(crate) epoll: epoll::RawEvents,
     pub(crate) others: Vec<Event>,
@@ -13,7 +13,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Room for `capacity` events, at least one. What does not fit comes with the next wait; a notification takes one place.
+    /// A buffer for `capacity` events, at least one. More events come with the next wait. A notification takes one place.
     pub fn with_capacity(capacity: usize) -> Self {
         // epoll_wait(2) refuses more than INT_MAX / size_of::<epoll_event>().
         let capacity = capacity.clamp(1, 1 << 20);
@@ -32,22 +32,22 @@ impl Events {
         }
     }
 
-    /// Number of events.
+    /// The number of events.
     pub fn len(&self) -> usize {
         self.epoll.0.len() + self.others.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no event.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many events fit.
+    /// The number of events that fit.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Forgets the events.
+    /// Removes the events.
     pub fn clear(&mut self) {
         self.epoll.0.clear();
         self.others.clear();
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Events {
     }
 }
 
-/// Iterates over [`Events`].
+/// An iterator over [`Events`].
 pub struct Iter<'a> {
     epoll: std::slice::Iter<'a, epoll::RawEvent>,
     others: std::slice::Iter<'a, Event>,

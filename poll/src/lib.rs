@@ -1,8 +1,8 @@
-//! A readiness poller: tells which file descriptors can be read or written without blocking.
+//! A readiness poller: it reports which file descriptors can be read or written without blocking.
 //!
-//! One thread calls [`Poller::wait`], while any thread may register descriptors and call [`Poller::notify`] to interrupt the
-//! wait. There is no readiness but of descriptors: state that a thread sets, and a poller waits for, is in an eventfd, which
-//! is readable while it is set (osier's `Event::with_fd`).
+//! One thread calls [`Poller::wait`]. Any thread may register descriptors and call [`Poller::notify`] to interrupt the wait. The poller
+//! knows no other readiness than that of descriptors. For state that a thread sets and a poller waits for, use an eventfd, which is
+//! readable while it is set (osier's `Event::with_fd`).
 //!
 //! ```
 //! use osier_poll::{Events, Interest, Mode, Poller, Token};
@@ -30,31 +30,31 @@
 //! | `Epoll` | Linux: epoll(7) and an eventfd | Linux |
 //! | `Portable` | what the `polling` crate knows: epoll, kqueue, event ports, poll(2) | Linux, with epoll and with poll(2); kqueue is type-checked only |
 //!
-//! [`Poller::new`] takes the one that the environment variable `OSIER_DRIVER` names (`epoll` or `portable`), and without
-//! it the first that the system has.
+//! [`Poller::new`] uses the driver that the environment variable `OSIER_DRIVER` names (`epoll` or `portable`). Without the variable it
+//! uses the first driver that the system has.
 //!
 //! # The back-end's contract
-//! A back-end is one file with this surface; `poller.rs` is the only place that tells them apart.
+//! A back-end is one file with these functions. Only `poller.rs` tells the back-ends apart.
 //!
-//! | function | what it must do |
+//! | function | contract |
 //! |---|---|
-//! | `new() -> io::Result<Self>` | a close-on-exec poller with its wake-up inside |
-//! | `capabilities(&self) -> Capabilities` | what it can do beyond the floor |
-//! | `add(&self, fd, Token, Interest, Mode)` | register; registered already: `AlreadyExists` |
-//! | `modify(&self, fd, Token, Interest, Mode)` | replace all three, re-arming a one-shot; not registered: `NotFound` |
-//! | `delete(&self, fd)` | forget it: no later `wait` reports it; not registered: `NotFound` |
-//! | `wait(&self, room, Option<Duration>)` | block until an event, a notification or the timeout; a signal may end it too |
-//! | `notify(&self)` | end one `wait`, the running or the next one; many notifications may become one |
-//! | `fd(&self) -> Option<BorrowedFd>` | a descriptor that is readable when `wait` has something to say, if there is one |
+//! | `new() -> io::Result<Self>` | creates a close-on-exec poller that contains its wake-up |
+//! | `capabilities(&self) -> Capabilities` | says what it can do beyond the minimum |
+//! | `add(&self, fd, Token, Interest, Mode)` | registers; `AlreadyExists` if registered already |
+//! | `modify(&self, fd, Token, Interest, Mode)` | replaces all three and re-arms a one-shot; `NotFound` if not registered |
+//! | `delete(&self, fd)` | removes: no later `wait` reports it; `NotFound` if not registered |
+//! | `wait(&self, room, Option<Duration>)` | blocks until an event, a notification or the timeout; a signal may end it too |
+//! | `notify(&self)` | ends one `wait`, the running or the next one; many notifications may become one |
+//! | `fd(&self) -> Option<BorrowedFd>` | returns a descriptor that is readable when `wait` has something to report, if there is one |
 //!
-//! - The floor is [`Mode::Oneshot`], level-triggered: an armed descriptor that is ready gives one event and is then
-//!   disarmed until `modify`. A mode that [`Capabilities`] does not list is refused with `Unsupported`.
-//! - Without [`Capabilities::read_closed`] the end of what a peer writes shows as readable, to who asks for that.
-//! - A timeout is rounded up to what the system can measure, and never early.
-//! - Errors and hang-ups ([`Ready::ERROR`], [`Ready::HUP`]) are reported whatever the interest. (kqueue does so only to
-//!   who asks for something, as readable and writable.)
-//! - Only what can block is registered: a regular file or a directory is refused with `PermissionDenied`.
-//! - [`Token`]`(u64::MAX)` is the back-end's own.
+//! - The minimum is [`Mode::Oneshot`], level-triggered: an armed descriptor that is ready gives one event and is then disarmed until
+//!   `modify`. A mode that is not in [`Capabilities`] is refused with `Unsupported`.
+//! - Without [`Capabilities::read_closed`], the end of the peer's sending direction is reported as readable, if that is in the interest.
+//! - A timeout is rounded up to the system's resolution, and never ends early.
+//! - Errors and hang-ups ([`Ready::ERROR`], [`Ready::HUP`]) are reported whatever the interest. (kqueue reports them only for a
+//!   non-empty interest, as readable and writable.)
+//! - Only descriptors that can block are registered. A regular file or a directory is refused with `PermissionDenied`.
+//! - [`Token`]`(u64::MAX)` is reserved for the back-end.
 #![deny(unsafe_code)]
 
 mod bits;
@@ -72,14 +72,16 @@ pub use bits::{Interest, Ready};
 pub use events::{Events, Iter};
 pub use poller::{Driver, Poller};
 
-/// What the caller calls a registered descriptor; comes back with its events. `Token(u64::MAX)` is reserved.
+/// The caller's name for a registered descriptor. Its events carry it. `Token(u64::MAX)` is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
 impl Token {
-    /// The back-end's own wake-up; never shown.
+    /// The token of the back-end's own wake-up, which is never reported.
     const WAKE_UP: Token = Token(u64::MAX);
 
+    /// Checks a caller's token.
+    ///
     /// # Errors
     /// `InvalidInput` for the reserved token.
     fn for_user(self) -> io::Result<Token> {
@@ -91,41 +93,41 @@ impl Token {
     }
 }
 
-/// When a registered descriptor gives events.
+/// The times at which a registered descriptor gives events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// In every wait, as long as it is ready.
+    /// In every wait while it is ready.
     Level,
-    /// Once whenever it becomes ready, or readier: more bytes come, more room. What was ready before the registration
-    /// counts as having just become so. The caller must read or write until it would block.
+    /// Once whenever it becomes ready, or readier: more bytes, more room. A descriptor that is ready when it is registered counts as
+    /// having just become so. The caller must read or write until it would block.
     Edge,
-    /// Once, if it is or becomes ready; then not before the next [`Poller::modify`].
+    /// Once, when it is or becomes ready. The next [`Poller::modify`] arms it again.
     Oneshot,
 }
 
-/// What a back-end can do beyond one-shot level notification of reading and writing.
+/// Capabilities of a back-end beyond one-shot level-triggered events for reading and writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// [`Mode::Level`].
+    /// Whether it has [`Mode::Level`].
     pub level: bool,
-    /// [`Mode::Edge`].
+    /// Whether it has [`Mode::Edge`].
     pub edge: bool,
-    /// [`Interest::PRIORITY`] wakes; without this it is taken and ignored.
+    /// Whether [`Interest::PRIORITY`] gives events. Otherwise it is accepted and ignored.
     pub priority: bool,
-    /// [`Ready::READ_CLOSED`] and [`Ready::HUP`] are told apart from readable.
+    /// Whether [`Ready::READ_CLOSED`] and [`Ready::HUP`] are reported apart from readable.
     pub read_closed: bool,
-    /// A descriptor that is closed, and with it the last duplicate, leaves by itself. Without this it must be deleted
-    /// before it is closed, or else its description may stay open, its peer without word, and its number taken.
+    /// Whether a descriptor is removed when its last duplicate closes. Otherwise it must be deleted before it is closed, or the
+    /// open file may stay open, its peer may not notice, and its number may be taken.
     pub forgets_closed: bool,
 }
 
-/// One descriptor that is ready.
+/// A ready descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The name it was registered under.
+    /// Token that it was registered with.
     pub token: Token,
-    /// For what it is ready.
+    /// Its readiness.
     pub readiness: Ready,
 }
 

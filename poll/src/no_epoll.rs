@@ -1,4 +1,4 @@
-//! Stands for the back-end on epoll where the system has none: the same surface, and no value of it.
+//! The stand-in for the epoll back-end on systems without epoll: the same surface, but no value of it exists.
 
 use crate::{Capabilities, Event, Interest, Mode, Token};
 use std::convert::Infallible;

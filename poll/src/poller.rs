@@ -1,4 +1,4 @@
-//! The public poller: one of the back-ends.
+//! The public poller. It dispatches each call to one of the back-ends.
 
 use crate::epoll::Epoll;
 use crate::portable::Portable;
@@ -7,18 +7,18 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// Which back-end a [`Poller`] stands on.
+/// The back-end of a [`Poller`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Driver {
-    /// epoll(7), all capabilities; Linux only.
+    /// The back-end on epoll(7), with all capabilities. Linux only.
     Epoll,
-    /// The `polling` crate.
+    /// The back-end on the `polling` crate.
     Portable,
 }
 
 impl Driver {
-    /// The driver that the environment variable `OSIER_DRIVER` names, `epoll` or `portable`; unset or empty, the default.
+    /// The driver that the environment variable `OSIER_DRIVER` names, `epoll` or `portable`. The default if it is unset or empty.
     ///
     /// # Errors
     /// - `InvalidInput`: the variable names no driver.
@@ -37,7 +37,7 @@ impl Driver {
 }
 
 impl Default for Driver {
-    /// The first that the system has.
+    /// The first driver that the system has.
     fn default() -> Driver {
         match Epoll::IS_THERE {
             true => Driver::Epoll,
@@ -52,27 +52,27 @@ enum Backend {
     Portable(Portable),
 }
 
-/// Watches descriptors. Every function may be called from any thread, also [`wait`](Poller::wait) from several at once. One of
-/// them gets an event, unless its mode is [`Mode::Level`]. On [`Driver::Portable`] waits take turns, and a timeout counts
-/// from the turn on.
+/// A poller that watches descriptors. Every function may be called from any thread, even [`wait`](Poller::wait) from several at once.
+/// Then one of them gets an event, unless its mode is [`Mode::Level`]. With [`Driver::Portable`] the waits take turns, and a
+/// timeout counts from the start of the turn.
 #[derive(Debug)]
 pub struct Poller {
     backend: Backend,
 }
 
 impl Poller {
-    /// A poller without registrations, on [`Driver::from_env`]. Its descriptors, two on epoll, are close-on-exec.
+    /// A poller without registrations, with [`Driver::from_env`]. Its descriptors, two with epoll, are close-on-exec.
     ///
     /// # Errors
-    /// What the system says, above all too many open files (`EMFILE`, `ENFILE`); those of [`Driver::from_env`].
+    /// The system's error, above all too many open files (`EMFILE`, `ENFILE`), and those of [`Driver::from_env`].
     pub fn new() -> io::Result<Poller> {
         Poller::with_driver(Driver::from_env()?)
     }
 
-    /// The same on a given back-end.
+    /// A poller without registrations, with the given back-end.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and `Unsupported` where the system does not have it.
+    /// The system's error, and `Unsupported` if the system does not have the back-end.
     pub fn with_driver(driver: Driver) -> io::Result<Poller> {
         let backend = match driver {
             Driver::Epoll => Backend::Epoll(Epoll::new()?),
@@ -81,7 +81,7 @@ impl Poller {
         Ok(Poller { backend })
     }
 
-    /// What it stands on.
+    /// The back-end of this poller.
     pub fn driver(&self) -> Driver {
         match &self.backend {
             Backend::Epoll(_) => Driver::Epoll,
@@ -89,7 +89,7 @@ impl Poller {
         }
     }
 
-    /// What the back-end can do with descriptors.
+    /// The capabilities of the back-end.
     pub fn capabilities(&self) -> Capabilities {
         match &self.backend {
             Backend::Epoll(epoll) => epoll.capabilities(),
@@ -101,8 +101,8 @@ impl Poller {
     /// [`Capabilities::forgets_closed`], until its last duplicate closes. It may be registered in several pollers at once.
     ///
     /// # Errors
-    /// - `AlreadyExists`: it is registered; use [`modify`](Self::modify).
-    /// - `PermissionDenied`: it cannot be watched at all (a regular file, a directory: those are always ready).
+    /// - `AlreadyExists`: it is registered already; use [`modify`](Self::modify).
+    /// - `PermissionDenied`: it cannot be watched (a regular file, a directory: those are always ready).
     /// - `InvalidInput`: the token is `u64::MAX`, or the descriptor is this poller.
     /// - `Unsupported`: the back-end does not have the mode.
     /// - `StorageFull`: the user's limit `/proc/sys/fs/epoll/max_user_watches` is reached.
@@ -115,8 +115,8 @@ impl Poller {
         }
     }
 
-    /// Replaces token, interest and mode of what is registered. If it is ready for the new interest, that counts as
-    /// an event, also in [`Mode::Edge`]; a [`Mode::Oneshot`] is armed again.
+    /// Replaces token, interest and mode of a registered descriptor. If it is ready for the new interest, that gives an event, even in
+    /// [`Mode::Edge`]. A [`Mode::Oneshot`] is armed again.
     ///
     /// # Errors
     /// - `NotFound`: it is not registered here.
@@ -131,8 +131,8 @@ impl Poller {
         }
     }
 
-    /// Forgets what is registered; it may then be added again, here or to another poller. Events that a wait has already
-    /// delivered are the caller's to discard.
+    /// Removes a registered descriptor. It may then be added again, to this or another poller. The caller must discard its events that
+    /// a wait has already delivered.
     ///
     /// # Errors
     /// - `NotFound`: it is not registered here.
@@ -144,22 +144,22 @@ impl Poller {
         }
     }
 
-    /// Waits until something is ready, [`notify`](Self::notify) is called, a signal handler has run or `timeout` is
-    /// over; `events` then holds what is ready, and only that. Returns how many: none after one of the last three, and now
-    /// and then on [`Driver::Portable`] for no reason.
+    /// Waits until a descriptor is ready, [`notify`](Self::notify) is called, a signal handler has run or `timeout` is over. `events` then
+    /// holds the new events and no others. Returns their number: zero after one of the last three, and with [`Driver::Portable`] now and
+    /// then for no reason.
     ///
-    /// An interrupted wait (`EINTR`) returns without events on [`Driver::Epoll`]: the caller knows best how much of its
-    /// timeout is left and what the signal has changed. [`Driver::Portable`] goes on waiting.
+    /// With [`Driver::Epoll`] an interrupted wait (`EINTR`) returns without events: the caller knows best how much of its timeout is left,
+    /// and what the signal has changed. [`Driver::Portable`] continues to wait.
     ///
     /// # Blocks the thread
-    /// Up to `timeout`; `None` is for ever, zero not at all.
+    /// Up to `timeout`. None waits for ever, zero does not wait.
     ///
     /// # Precision
-    /// The timeout is rounded up to what the system measures in (epoll: whole milliseconds), and never early. More than
-    /// 24.8 days may be taken as that.
+    /// The timeout is rounded up to the system's resolution (epoll: whole milliseconds), and never ends early. A timeout above 24.8 days may
+    /// be cut to that.
     ///
     /// # Errors
-    /// None is expected of a poller that exists.
+    /// No error is expected.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         events.clear();
         match &self.backend {
@@ -169,11 +169,11 @@ impl Poller {
         Ok(events.len())
     }
 
-    /// Ends one [`wait`](Self::wait): the running one, or else the next. From any thread; at most one system call, none
-    /// if a notification is under way already. What the caller stored before is visible after that wait.
+    /// Ends one [`wait`](Self::wait): the running one, or else the next. Any thread may call it. It makes at most one system call, and none if
+    /// a notification is under way. The caller's earlier stores are visible after that wait.
     ///
     /// # Errors
-    /// None is expected of a poller that exists.
+    /// No error is expected.
     #[inline]
     pub fn notify(&self) -> io::Result<()> {
         match &self.backend {
@@ -182,8 +182,8 @@ impl Poller {
         }
     }
 
-    /// The poller's own descriptor, which is readable when [`wait`](Self::wait) has something to say, so that it can stand
-    /// in another poller. `None` where [`Driver::Portable`] stands on poll(2), which has none.
+    /// The poller's own descriptor, to be watched by another poller. It is readable when [`wait`](Self::wait) has something to report. None
+    /// if [`Driver::Portable`] uses poll(2), which has no descriptor.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backend {
             Backend::Epoll(epoll) => Some(epoll.fd()),

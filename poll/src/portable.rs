@@ -1,25 +1,25 @@
 //! The back-end on the `polling` crate: epoll, kqueue, event ports or poll(2), whichever the system has.
 //!
-//! What these differ in is evened out here, in a table of registrations, since the floor of the contract is one event per
-//! arming and none of a former one:
-//! - kqueue arms the two directions apart, so a one-shot descriptor can give two events; the second is dropped.
-//! - poll(2) reports a hang-up of a disarmed descriptor in every wait; such a one is taken out until it is armed again.
-//! - poll(2) hands over all events at once; what is beyond the caller's room is kept for the next wait.
-//! - Each arming has a key of its own, so an event of a former one, or of a deleted descriptor, is known by its key.
+//! A table of registrations hides the differences between these systems. The contract's minimum is one event for each arming, and none
+//! of a former arming:
+//! - kqueue arms the two directions apart, so a one-shot descriptor can give two events. The second is dropped.
+//! - poll(2) reports a hang-up of a disarmed descriptor in every wait. Such a descriptor is taken out until it is armed again.
+//! - poll(2) returns all events at once. Events beyond the caller's room are kept for the next wait.
+//! - Each arming has its own key, so an event of a former arming, or of a deleted descriptor, is recognized by its key.
 //!
 //! # Protocol
-//! `turn` is held for a whole wait, by who waits; `table` for moments, by whoever registers and by the waiter when the
-//! system has answered: `turn` before `table`. A registration and its change in the system are made under `table`
-//! together. Both may be held while `polling` takes its own locks; it calls nothing of ours.
+//! The waiting thread holds `turn` for a whole wait. Registering threads, and the waiting one after the system has answered, hold
+//! `table` for moments. Lock order: `turn` before `table`. A registration and its change in the system are made under `table`
+//! together. Both may be held while `polling` takes its own locks; it calls no code of this crate.
 //!
 //! # Safety
-//! `polling` wants a descriptor deleted before it is closed, and [`Poller::add`](crate::Poller::add) cannot know when its
-//! caller closes one. It wants that because a number once registered is used again, by whoever waits:
-//! - On epoll, kqueue and event ports the kernel does the remembering. It holds no number but the open file, and drops the
-//!   registration when that is closed; what `polling` calls later it calls with the descriptor that `modify` or `delete`
-//!   has borrowed. So a close too early costs at worst a stale number in a set of numbers (see `forgets_closed`).
-//! - On poll(2) the number itself is used, so there each registration owns a duplicate, which lives until it is deleted
-//!   or the poller, that is all waits of it, has ended.
+//! `polling` demands that a descriptor is deleted before it is closed, and [`Poller::add`](crate::Poller::add) cannot know when its
+//! caller closes one. The reason for the demand is that a wait uses a registered number again:
+//! - On epoll, kqueue and event ports the kernel keeps the registration. It holds the open file, not the number, and drops the
+//!   registration when that file is closed. Later calls of `polling` use the descriptor that `modify` or `delete` has borrowed. So a
+//!   close too early costs at worst a stale number in a set of numbers (see `forgets_closed`).
+//! - On poll(2) the number itself is used. So each registration owns a duplicate there, which lives until it is deleted or the
+//!   poller, with all its waits, has ended.
 #![allow(unsafe_code)]
 
 use crate::{Capabilities, Event, Interest, Mode, Ready, Token};
@@ -34,9 +34,9 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Portable {
     poller: polling::Poller,
-    /// As in `eventfd.rs`: a notification is under way. (The one inside `polling` has no release on its way out.)
+    /// Whether a notification is under way, as in `eventfd.rs`. (The flag inside `polling` is cleared without a release.)
     pending: AtomicBool,
-    /// The system's answer, as far as it is not handed over. Its owner is who waits.
+    /// Events of the system that were not handed over yet. The waiting thread holds the lock.
     turn: Mutex<Answer>,
     table: Mutex<Table>,
 }
@@ -49,7 +49,7 @@ struct Answer {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// From a descriptor's number to the key of its present arming.
+    /// Key of the present arming, by descriptor number.
     keys: HashMap<RawFd, usize>,
     registrations: HashMap<usize, Registration>,
     last_key: usize,
@@ -60,11 +60,11 @@ struct Registration {
     token: Token,
     interest: Interest,
     mode: Mode,
-    /// The event of a one-shot is still to come.
+    /// Whether the event of a one-shot is still to come.
     armed: bool,
-    /// The duplicate that poll(2) looks at.
+    /// Duplicate that poll(2) uses.
     double: Option<OwnedFd>,
-    /// Taken out of poll(2)'s sight until it is armed again.
+    /// Whether it is hidden from poll(2) until it is armed again.
     parked: bool,
 }
 
@@ -95,7 +95,7 @@ impl Portable {
         cfg!(any(target_os = "linux", target_os = "android")) && self.poller.supports_edge()
     }
 
-    /// Whether the system is asked with a list of numbers: the only one of them that knows level but not edge.
+    /// Whether the system is poll(2), which gets a list of numbers: the only one with level but not edge triggering.
     fn is_poll(&self) -> bool {
         self.poller.supports_level() && !self.poller.supports_edge()
     }
@@ -121,11 +121,11 @@ impl Portable {
             .as_ref()
             .is_err_and(|error| error.kind() != io::ErrorKind::AlreadyExists)
         {
-            // kqueue's set of numbers has it in spite of the error.
+            // kqueue's set of numbers contains it in spite of the error.
             let _ = self.poller.delete(registration.known_as(fd));
         }
         added?;
-        // Over what the system has forgotten by itself.
+        // The system may have dropped a registration of this number by itself.
         table.take(fd);
         table.put(fd, key, registration);
         Ok(())
@@ -152,7 +152,7 @@ impl Portable {
                 registration.parked = false;
                 table.put(fd, key, registration);
             }
-            // Another descriptor of this number was registered, and closed.
+            // The number was registered for another descriptor, which was closed.
             Err(ref error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => table.put(fd, old_key, registration),
         }
@@ -170,7 +170,7 @@ impl Portable {
         }
     }
 
-    /// Puts at most `room` events into `ready`.
+    /// Writes at most `room` events into `ready`.
     pub(crate) fn wait(&self, ready: &mut Vec<Event>, room: usize, timeout: Option<Duration>) -> io::Result<()> {
         let mut turn = lock(&self.turn);
         if turn.handed_over == turn.events.len() {
@@ -185,7 +185,7 @@ impl Portable {
         Ok(())
     }
 
-    /// Waits for the system's next answer.
+    /// Waits for the system's next events.
     fn ask(&self, turn: &mut Answer, room: usize, mut timeout: Option<Duration>) -> io::Result<()> {
         // The notification and the timer of `polling` take a place each.
         let wanted = std::num::NonZeroUsize::MIN.saturating_add(room + 1);
@@ -197,8 +197,8 @@ impl Portable {
         loop {
             turn.events.clear();
             match self.poller.wait(&mut turn.events, timeout) {
-                // poll(2): the notifier has said so and not yet written. The notification has ended this wait, but
-                // `polling` remembers it as under way until a wait succeeds.
+                // poll(2): the notifier has announced a write and not yet written. The notification has ended this wait, but `polling` still takes
+                // it for pending until a wait succeeds.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => timeout = Some(Duration::ZERO),
                 Err(error) => return Err(error),
                 Ok(count) => {
@@ -206,7 +206,7 @@ impl Portable {
                     if looked || count > 0 || !notified {
                         return Ok(());
                     }
-                    // poll(2): a notification that is there already keeps it from looking at the descriptors.
+                    // poll(2): a pending notification keeps it from looking at the descriptors.
                     looked = true;
                     timeout = Some(Duration::ZERO);
                 }
@@ -214,7 +214,7 @@ impl Portable {
         }
     }
 
-    /// What the caller is told of an event: nothing, unless it is of the present arming.
+    /// Translates an event. None unless it belongs to the present arming.
     fn accept(&self, table: &mut Table, event: polling::Event) -> Option<Event> {
         let registration = table.registrations.get_mut(&event.key)?;
         let was_armed = registration.armed;
@@ -249,7 +249,7 @@ impl Portable {
     }
 
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        // Where `polling` has one.
+        // Only where `polling` has one.
         #[cfg(all(
             not(polling_test_poll_backend),
             any(
@@ -287,7 +287,7 @@ impl Table {
     fn fresh_key(&mut self) -> usize {
         loop {
             self.last_key = self.last_key.wrapping_add(1);
-            // `polling` keeps the last number for itself; the others come round again where usize has 32 bits.
+            // `polling` reserves the last number. Keys repeat where usize has 32 bits.
             if self.last_key != usize::MAX && !self.registrations.contains_key(&self.last_key) {
                 return self.last_key;
             }
@@ -306,7 +306,7 @@ impl Table {
 }
 
 impl Registration {
-    /// The descriptor that the system knows it by.
+    /// The descriptor that the system has registered.
     fn known_as<'a>(&'a self, fd: BorrowedFd<'a>) -> BorrowedFd<'a> {
         self.double.as_ref().map_or(fd, |double| double.as_fd())
     }
@@ -321,7 +321,7 @@ fn wish(key: usize, interest: Interest) -> polling::Event {
 fn readiness(event: polling::Event, interest: Interest) -> Ready {
     let (hup, error) = (event.is_interrupt(), event.is_err() == Some(true));
     let told = [
-        // Urgent data makes it readable too, whoever asked for that.
+        // Urgent data makes it readable too, for any interest.
         (
             event.readable && (interest.is_readable() || hup || error),
             Ready::READABLE,
@@ -338,7 +338,7 @@ fn readiness(event: polling::Event, interest: Interest) -> Ready {
     told.fold(Ready::NONE, |all, (_, bit)| all | bit)
 }
 
-/// Refuses what epoll refuses: only some systems do.
+/// Refuses the descriptors that epoll refuses. Only some systems do that themselves.
 fn refuse_files(fd: BorrowedFd<'_>) -> io::Result<()> {
     use rustix::fs::FileType;
     let what = match FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) {
