@@ -1,14 +1,14 @@
-//! Coroutines: a closure on its own stack that can stop in the middle and go on later.
+//! Coroutines: a closure on its own stack that can stop in the middle and continue later.
 //!
-//! The switch itself, unwinding across it and backtraces through it are corosensei's; here is what surrounds it: reuse
-//! of the stack and generators. The runtime builds its fibers on
-//! [`Coroutine::new_unchecked`]; programs use [`Coroutine::new`] for generators and state machines.
+//! The `corosensei` crate does the switch itself, unwinding across it and backtraces through it. This file adds reuse of the stack and
+//! generators. The runtime builds its fibers on [`Coroutine::new_unchecked`]; programs use [`Coroutine::new`] for generators and
+//! state machines.
 //!
 //! # Safety
 //!
-//! An unsafe island for two things: the constructor without `'static` bounds, whose duty is the caller's, and the [`Yielder`],
-//! which holds a pointer to corosensei's. Invariant: a `Yielder` is made only in the first frame of the coroutine it
-//! belongs to, is lent to the closure and never moves, so the pointee, which lies above it on the same stack, outlives it.
+//! This file is an unsafe island for two things: the constructor without `'static` bounds, whose caller makes a promise, and the
+//! [`Yielder`], which holds a pointer to corosensei's. Invariant: a `Yielder` is made only in the first frame of its coroutine, is lent
+//! to the closure and never moves. Its pointee lies above it on the same stack, and so outlives it.
 #![allow(unsafe_code)]
 
 use crate::stack::Stack;
@@ -17,12 +17,12 @@ use std::iter::FusedIterator;
 use std::mem;
 use std::ptr::NonNull;
 
-/// corosensei writes the closure into the stack's first page and refuses larger ones; those are boxed.
+/// Bytes of the largest closure stored inline. corosensei writes it into the stack's first page and refuses larger ones; those are boxed.
 const MAX_INLINE_BYTES: usize = 1024;
 
 /// A closure that runs on a stack of its own.
 ///
-/// It takes an `Input` at each [`resume`](Coroutine::resume), gives a `Yield` at each [`Yielder::suspend`] and ends with a `Return`.
+/// Each [`resume`](Coroutine::resume) gives it an `Input`, each [`Yielder::suspend`] returns a `Yield`, and it ends with a `Return`.
 ///
 /// ```
 /// use osier_coro::{Coroutine, CoroutineResult, Stack};
@@ -45,34 +45,34 @@ const MAX_INLINE_BYTES: usize = 1024;
 ///
 /// # Dropping
 ///
-/// - Never resumed: the closure is dropped, nothing runs.
-/// - Ended: the stack is given up (see [`Stack`]); [`into_stack`](Coroutine::into_stack) saves it.
-/// - Suspended: the stack is unwound from the point of suspension, so that everything on it is dropped. This is a panic
-///   with a payload of its own, without message, and has its limits:
-///   - a destructor that *suspends* while the stack is unwound in this way **aborts the process**; so does one that panics;
-///   - code that catches the unwinding and suspends again is unwound again: a loop around `catch_unwind` **never
-///     returns**, and neither does the drop.
+/// - A coroutine that was never resumed: the closure is dropped, nothing runs.
+/// - An ended coroutine: its stack is given up (see [`Stack`]); [`into_stack`](Coroutine::into_stack) saves it.
+/// - A suspended coroutine: its stack is unwound from the point of suspension, so that everything on it is dropped. The unwinding is a
+///   panic with a special payload and without message. It has limits:
+///   - A destructor that *suspends* during this unwinding **aborts the process**. A destructor that panics does too.
+///   - Code that catches the unwinding and suspends again is unwound again: a loop around `catch_unwind` **never returns**, and
+///     neither does the drop.
 ///
-///   Where either can happen, end the coroutine by resuming it with a value that tells it to, or give it up by
+///   If either can happen, end the coroutine by resuming it with a value that tells it to end, or give it up by
 ///   [`leak`](Coroutine::leak). The runtime never drops a started fiber.
 ///
 /// # Threads
 ///
-/// A coroutine stays on its thread, because what lies on its stack may:
+/// A coroutine stays on its thread, because the values on its stack may not be `Send`:
 ///
 /// ```compile_fail,E0277
 /// fn send<T: Send>() {}
 /// send::<osier_coro::Coroutine<(), (), ()>>();
 /// ```
 pub struct Coroutine<Input, Yield, Return> {
-    /// `None` only inside `reset` and while being taken apart.
+    /// Coroutine of corosensei. None only inside `reset` and while being taken apart.
     raw: Option<corosensei::Coroutine<Input, Yield, Return, Stack>>,
 }
 
-/// What a [`Coroutine::resume`] came back with.
+/// The result of [`Coroutine::resume`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CoroutineResult<Yield, Return> {
-    /// The coroutine suspended itself and can be resumed.
+    /// The coroutine has suspended itself and can be resumed.
     Yield(Yield),
     /// The coroutine has ended.
     Return(Return),
@@ -94,12 +94,12 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
         unsafe { Self::new_unchecked(stack, f) }
     }
 
-    /// As [`new`](Coroutine::new) for a closure or values that borrow.
+    /// Does the same as [`new`](Coroutine::new) for a closure or values that borrow.
     ///
     /// # Safety
     ///
-    /// Whatever `f` borrows must stay valid until the coroutine has ended or was dropped; for ever, if it is leaked
-    /// or forgotten.
+    /// Everything that `f` borrows must stay valid until the coroutine has ended or was dropped, and for ever if it is leaked or
+    /// forgotten.
     #[inline]
     pub unsafe fn new_unchecked<F>(stack: Stack, f: F) -> Self
     where
@@ -121,7 +121,7 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     ///
     /// # Panics
     ///
-    /// With the coroutine's own panic, if that is how it ends. If it had ended before.
+    /// With the coroutine's own panic, if it ends with one, and if it had ended before.
     #[inline]
     pub fn resume(&mut self, input: Input) -> CoroutineResult<Yield, Return> {
         match self.raw().resume(input) {
@@ -141,12 +141,12 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
         self.raw.as_ref().is_none_or(corosensei::Coroutine::done)
     }
 
-    /// Ends the coroutine now, as dropping it would; then runs `f` instead, on the same stack, from the next [`resume`](Coroutine::resume) on.
-    /// Allocates nothing (but for an `f` of more than 1,024 bytes).
+    /// Ends the coroutine, as dropping it would. Then prepares `f` to run on the same stack at the next [`resume`](Coroutine::resume).
+    /// Allocates nothing, except for an `f` of more than 1,024 bytes.
     ///
     /// # Panics
     ///
-    /// With the panic of a destructor that panics while the coroutine is unwound; it has ended then.
+    /// With the panic of a destructor that panics while the coroutine is unwound. The coroutine has then ended.
     pub fn reset<F>(&mut self, f: F)
     where
         F: FnOnce(&Yielder<Input, Yield>, Input) -> Return + 'static,
@@ -160,7 +160,7 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
         }
     }
 
-    /// The stack of a coroutine that has ended.
+    /// Takes the stack of a coroutine that has ended.
     ///
     /// # Panics
     ///
@@ -174,8 +174,7 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
             .into_stack()
     }
 
-    /// Gives up the coroutine where it stands: nothing on its stack is dropped, the stack is never unmapped and
-    /// never used again.
+    /// Gives up the coroutine where it stands: nothing on its stack is dropped. The stack is never unmapped and never used again.
     pub fn leak(mut self) {
         mem::forget(self.raw.take());
     }
@@ -188,11 +187,11 @@ impl<Input, Yield, Return> Coroutine<Input, Yield, Return> {
     }
 }
 
-/// A coroutine that takes nothing and returns nothing is a generator.
+/// A coroutine without input and return value is a generator.
 impl<Yield> Iterator for Coroutine<(), Yield, ()> {
     type Item = Yield;
 
-    /// Runs the coroutine to its next suspension; `None` once it has ended.
+    /// Runs the coroutine to its next suspension. None once it has ended.
     fn next(&mut self) -> Option<Yield> {
         if self.is_finished() {
             return None;
@@ -217,7 +216,7 @@ impl<Input, Yield, Return> fmt::Debug for Coroutine<Input, Yield, Return> {
     }
 }
 
-/// A running coroutine's own side of the switch.
+/// The running coroutine's side of the switch.
 pub struct Yielder<Input, Yield> {
     raw: NonNull<corosensei::Yielder<Input, Yield>>,
 }
@@ -229,7 +228,7 @@ impl<Input, Yield> Yielder<Input, Yield> {
         }
     }
 
-    /// Stops here and hands `value` to whoever resumed the coroutine; returns what the next [`Coroutine::resume`] brings.
+    /// Suspends the coroutine and returns `value` from [`Coroutine::resume`]. Returns the input of the next resume.
     ///
     /// # Suspends
     ///
@@ -237,7 +236,7 @@ impl<Input, Yield> Yielder<Input, Yield> {
     ///
     /// # Panics
     ///
-    /// Unwinds, without message, if the coroutine is dropped instead of being resumed: see [`Coroutine`], "Dropping".
+    /// Unwinds without message if the coroutine is dropped instead of being resumed: see [`Coroutine`], "Dropping".
     #[inline(always)]
     pub fn suspend(&self, value: Yield) -> Input {
         // SAFETY: the pointee outlives `self` (module invariant).

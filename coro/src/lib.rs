@@ -1,7 +1,7 @@
 //! Stackful coroutines on pooled, guarded stacks.
 //!
-//! A [`Coroutine`] runs a closure on a stack of its own and can stop in the middle of any call in it, handing a value
-//! to whoever resumed it and taking one back:
+//! A [`Coroutine`] runs a closure on its own stack. The closure can suspend itself in the middle of any call, hand a value to its
+//! resumer and get one back:
 //!
 //! ```
 //! use osier_coro::{Coroutine, Stack};
@@ -18,15 +18,15 @@
 //! # Layout
 //!
 //! - [`coroutine`]: [`Coroutine`] and [`Yielder`], over the switch of the `corosensei` crate.
-//! - [`stack`]: [`Stack`], the per-thread [`stack::Pool`], the process-wide regions stacks are cut from.
-//! - [`overflow`]: the report that a stack overflow ends in.
-//! - [`panic_count`]: takes a thread's "is panicking" away while a coroutine that unwinds is suspended.
+//! - [`stack`]: [`Stack`], the per-thread [`stack::Pool`], and the process-wide regions that stacks are carved from.
+//! - [`overflow`]: the report of a stack overflow.
+//! - [`panic_count`]: clears a thread's panic count while an unwinding coroutine is suspended.
 //!
 //! # Threads
 //!
-//! A coroutine stays on the thread it was first resumed on: neither it nor its [`Yielder`] is `Send`. A [`Stack`] that
-//! runs nothing may go anywhere. Every thread that runs coroutines needs [`overflow::install_for_thread`];
-//! [`stack::Pool::new`] and [`Stack::new`] do it for the thread they are called on.
+//! A coroutine stays on the thread that first resumed it: neither it nor its [`Yielder`] is `Send`. A [`Stack`] without a coroutine may
+//! go to any thread. Every thread that runs coroutines needs [`overflow::install_for_thread`]; [`stack::Pool::new`] and
+//! [`Stack::new`] call it for their thread.
 #![deny(unsafe_code)]
 
 #[cfg(not(panic = "unwind"))]

@@ -1,16 +1,16 @@
-//! The report that a stack overflow ends in.
+//! The report of a stack overflow.
 //!
-//! A coroutine that outgrows its stack touches the guard below it, and the kernel sends SIGSEGV. The handler here claims
-//! the signal if the address lies in a guard of ours, says whose stack it was and how to raise it, and aborts; every other
-//! fault goes to whoever handled it before. It runs on the thread's alternative signal stack, as the coroutine's own is full.
+//! A coroutine that outgrows its stack touches the guard below it, and the kernel sends SIGSEGV. If the address lies in a guard of a
+//! stack here, the handler reports the fiber and the setting to raise, and aborts. Every other fault goes to the previous handler. The
+//! handler runs on the thread's alternative signal stack, because the coroutine's own is full.
 //!
-//! Called by `Pool::new` and `Stack::new`, and by whoever runs coroutines on a thread that did neither.
+//! Every thread that runs coroutines must call [`install_for_thread`]; `Pool::new` and `Stack::new` do it.
 //!
 //! # Safety
 //!
-//! An unsafe island: it installs signal handlers and signal stacks, and runs as a handler. In there it only reads atomics
-//! (`stack.rs`, `region.rs`, `PREVIOUS`), formats into a buffer on its stack and calls write(2), sigaction, raise and abort:
-//! nothing that locks or allocates.
+//! This file is an unsafe island: it installs signal handlers and signal stacks, and runs as a handler. The handler only reads
+//! atomics (of the stack files, and `PREVIOUS`), formats into a buffer on its stack, and calls write(2), sigaction, raise and abort. It
+//! neither locks nor allocates.
 #![allow(unsafe_code)]
 
 use crate::stack::{GUARD_BYTES, Label, overflowed_slot};
@@ -23,34 +23,32 @@ use std::mem;
 use std::ptr;
 use std::sync::OnceLock;
 
-/// Faults arrive as one or the other, by platform.
+/// The signals of a fault: one or the other, by platform.
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What our handler needs of a signal stack beside the kernel's own frame.
+/// Bytes that the handler needs on a signal stack besides the kernel's own frame.
 const HANDLER_BYTES: usize = 4 * 1024;
 
-/// What was installed before us, for each of `SIGNALS`. Set before our handler is, so the handler finds it.
+/// The previous action of each of `SIGNALS`. It is set before the handler is installed, so the handler finds it.
 static PREVIOUS: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
 
 thread_local! {
     static SIGNAL_STACK: OnceCell<SignalStack> = const { OnceCell::new() };
 }
 
-/// Makes overflows on this thread end in a report: gives the thread an alternative signal stack, unless it has a large
-/// enough one, and the process the handler, once. The stack is freed when the thread ends. Calling it again
-/// costs a nanosecond.
+/// Prepares this thread to report stack overflows. It gives the thread an alternative signal stack, unless it has a large enough one,
+/// and installs the process's handler once. The signal stack is freed when the thread ends. A repeated call costs a nanosecond.
 ///
-/// A program that installs its own SIGSEGV handler later takes over, unless it calls the previous one for
-/// faults that are not its own.
+/// A program that installs its own SIGSEGV handler later replaces this one, unless it calls the previous handler for other faults.
 ///
 /// # Errors
 ///
-/// What `sigaltstack`, `sigaction` or the mapping of the signal stack fails with.
+/// The error of `sigaltstack`, `sigaction` or the mapping of the signal stack.
 #[inline]
 pub fn install_for_thread() -> io::Result<()> {
     match SIGNAL_STACK.try_with(|stack| stack.get().is_some()) {
         Ok(false) => install_slow(),
-        // During the thread's destructors the signal stack may be gone; then nothing can be installed any more.
+        // During the thread's destructors the signal stack may be gone. Then nothing can be installed any more.
         Ok(true) | Err(_) => Ok(()),
     }
 }
@@ -61,7 +59,7 @@ fn install_slow() -> io::Result<()> {
     let installed = HANDLER.get_or_init(|| install_handler().map_err(|e| e.raw_os_error().unwrap_or(libc::EINVAL)));
     installed.map_err(io::Error::from_raw_os_error)?;
     let stack = SignalStack::new()?;
-    // Set twice only if a signal handler came between and called this too; then the second one is dropped and freed.
+    // Set already only if a signal handler ran in between and called this too. Then the second stack is dropped and freed.
     let _ = SIGNAL_STACK.try_with(|cell| cell.set(stack));
     Ok(())
 }
@@ -70,7 +68,7 @@ fn install_handler() -> io::Result<()> {
     for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS) {
         let mut action = current_action(signal)?;
         let _ = previous.set(action);
-        // The mask and flags of the previous handler stay, so that it finds what it asked for when we call it.
+        // The mask and flags of the previous handler are kept, so that it runs as it expects when it is called from here.
         action.sa_flags &= libc::SA_NODEFER | libc::SA_RESTART;
         action.sa_flags |= libc::SA_SIGINFO | libc::SA_ONSTACK;
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_fault;
@@ -84,7 +82,7 @@ fn install_handler() -> io::Result<()> {
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
-    // Codes above zero come from the kernel; a SIGSEGV sent by kill(2) carries no address.
+    // Positive codes come from the kernel. A SIGSEGV sent by kill(2) has no address.
     let from_fault = code > 0;
     match overflowed_slot(address) {
         Some((top, stack_bytes)) if from_fault => report(top, stack_bytes),
@@ -100,7 +98,7 @@ fn report(top: usize, stack_bytes: usize) -> ! {
         bytes: [0; 1024],
         len: 0,
     };
-    // Formatting integers and strings neither locks nor allocates; a text that is too long is cut.
+    // Formatting integers and strings neither locks nor allocates. A text that is too long is cut.
     let _ = match str::from_utf8(label.name(&mut name)) {
         Ok(name) if !name.is_empty() => write!(text, "\nfiber '{name}'"),
         _ => write!(text, "\nunnamed fiber"),
@@ -125,13 +123,13 @@ fn report(top: usize, stack_bytes: usize) -> ! {
     }
 }
 
-/// Does with a fault that is none of ours what would have been done without us.
+/// Handles a fault outside of the guards as it would be handled without this handler.
 fn call_previous(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, from_fault: bool) {
     let index = usize::from(signal != SIGNALS[0]);
     let Some(previous) = PREVIOUS[index].get() else { return };
     match previous.sa_sigaction {
         libc::SIG_IGN if !from_fault => {}
-        // The kernel does not let a fault be ignored: it kills, as by default.
+        // The kernel does not let a fault be ignored: it kills the process, as by default.
         libc::SIG_DFL | libc::SIG_IGN => {
             // SAFETY: plain calls. A fault happens again when we return and then kills; a sent signal is sent once more, and is held
             // back until we return.
@@ -170,9 +168,9 @@ fn current_action(signal: c_int) -> io::Result<libc::sigaction> {
     }
 }
 
-/// A thread's alternative signal stack: what there was, or one of ours with a guard page below it.
+/// A thread's alternative signal stack: the one that it had, or a new one with a guard page below it.
 struct SignalStack {
-    /// Start and length of our mapping.
+    /// Start and length of the mapping. None for a stack that the thread had.
     own: Option<(*mut c_void, usize)>,
 }
 
@@ -180,12 +178,12 @@ impl SignalStack {
     fn new() -> io::Result<SignalStack> {
         let needed = frame_bytes() + HANDLER_BYTES;
         let current = current_stack()?;
-        // std gives its threads one; it is enough unless the CPU has very large registers.
+        // std gives its threads a signal stack. It is large enough unless the CPU has very large registers.
         if current.ss_flags & libc::SS_DISABLE == 0 && current.ss_size >= needed {
             return Ok(SignalStack { own: None });
         }
         let page = rustix::param::page_size();
-        // Room for the handlers before us too.
+        // Room for the previous handlers too.
         let bytes = (needed + 32 * 1024).next_multiple_of(page);
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping; its first page is made inaccessible before anything points to it.
@@ -235,7 +233,7 @@ fn current_stack() -> io::Result<libc::stack_t> {
     }
 }
 
-/// What the kernel itself writes on a signal stack: it depends on the CPU's registers.
+/// Bytes that the kernel writes on a signal stack. They depend on the CPU's registers.
 fn frame_bytes() -> usize {
     #[cfg(target_os = "linux")]
     let bytes = rustix::param::linux_minsigstksz();
@@ -252,7 +250,7 @@ fn check(result: c_int) -> io::Result<()> {
     }
 }
 
-/// Text in a fixed buffer; what does not fit is left out.
+/// Text in a fixed buffer. The part that does not fit is dropped.
 struct Text {
     bytes: [u8; 1024],
     len: usize,

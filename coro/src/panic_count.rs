@@ -1,25 +1,25 @@
-//! Takes "this thread is panicking" away while a coroutine that unwinds is suspended, and puts it back.
+//! Clears a thread's panic count while an unwinding coroutine is suspended, and restores it.
 //!
-//! std counts panics per thread. A coroutine whose destructor suspends in the middle of unwinding leaves the count of its
-//! thread raised: its neighbours see [`std::thread::panicking`] and falsely poison locks. So the worker that runs the coroutines
-//! calls [`take`] before it runs anything else, and [`put`] just before it resumes that coroutine.
+//! std counts panics per thread. A coroutine whose destructor suspends during unwinding leaves its thread's count raised. Then other
+//! coroutines of the thread see [`std::thread::panicking`] and falsely poison locks. So the worker that runs the coroutines calls
+//! [`take`] before it runs anything else, and [`put`] just before it resumes that coroutine.
 //!
-//! std has no call for either, but every unwinding does both: it raises the count of the thread it starts on and
-//! lowers the count of the thread it is caught on. A *donor* is a coroutine parked between the two:
+//! std has no call for either, but every unwinding does both: it raises the count of the thread that it starts on, and lowers the
+//! count of the thread that catches it. A *donor* is a coroutine parked between the two:
 //!
 //! ```text
 //!   start:  catch_unwind( resume_unwind → destructor suspends )    +1 here, now parked
 //!   finish: the destructor returns → catch_unwind catches          −1 here
 //! ```
 //!
-//! To lower a count, finish a donor that was started elsewhere; to raise it, start one and leave it parked. What `put` parks
-//! refills the stock `take` draws on, so the stock holds as many donors as coroutines ever were suspended in
-//! mid-unwind at once. The first ones come from a thread that starts some and ends with its own count raised, which
-//! nobody sees any more.
+//! A count is lowered by finishing a donor that was started elsewhere. It is raised by starting a donor and leaving it parked. Donors
+//! parked by `put` refill the stock that `take` uses, so the stock holds as many donors as coroutines were ever suspended during
+//! unwinding at once. The first donors come from a thread that starts a batch and ends with its own count raised, which nobody sees
+//! any more.
 //!
 //! # Safety
 //!
-//! An unsafe island for one line: donors are sent between threads.
+//! This file is an unsafe island for one line: donors are sent between threads.
 #![allow(unsafe_code)]
 
 use crate::{Coroutine, CoroutineResult, Stack, Yielder};
@@ -29,7 +29,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Donors made at a time when the stock is empty.
+/// The number of donors made at a time when the stock is empty.
 const BATCH: usize = 16;
 
 static STOCK: Mutex<Stock> = Mutex::new(Stock {
@@ -39,19 +39,20 @@ static STOCK: Mutex<Stock> = Mutex::new(Stock {
 
 struct Stock {
     parked: Vec<Donor>,
-    /// Stacks of finished donors. So `put` after `take` never needs memory.
+    /// Stacks of finished donors. With them `put` after `take` never needs memory.
     stacks: Vec<Stack>,
 }
 
-/// Lowers this thread's panic count to zero and returns by how much, for [`put`]. Zero, and next to free, if the thread is not panicking.
+/// Lowers this thread's panic count to zero and returns the difference, for [`put`]. If the thread is not panicking, that is zero and
+/// nearly free.
 ///
-/// If there is no memory or thread for donors the count stays raised by what could not be taken.
+/// If there is no memory or thread for donors, the count stays raised by the missing number.
 ///
-/// Not to be called from a panic hook.
+/// It must not be called from a panic hook.
 ///
 /// # Blocks the thread
 ///
-/// Each time more coroutines are suspended in mid-unwind than ever before, give or take a batch, it starts a thread and joins it.
+/// It starts and joins a thread whenever more coroutines are suspended during unwinding than ever before, in steps of a batch.
 #[inline]
 pub fn take() -> usize {
     if thread::panicking() { take_slow() } else { 0 }
@@ -70,11 +71,11 @@ fn take_slow() -> usize {
     taken
 }
 
-/// Raises this thread's panic count by `count`, which an earlier [`take`] returned. The thread may be another one.
+/// Raises this thread's panic count by `count`, which an earlier [`take`] returned, perhaps on another thread.
 ///
 /// # Panics
 ///
-/// If more is put than was ever taken and there is no memory for it.
+/// If the sum of all `put` exceeds that of all [`take`], and there is no memory for it.
 #[inline]
 pub fn put(count: usize) {
     for _ in 0..count {
@@ -88,11 +89,11 @@ pub fn put(count: usize) {
 }
 
 fn stock() -> MutexGuard<'static, Stock> {
-    // Never poisoned by a panic here: whoever locks it is panicking already or not about to.
+    // A panic never poisons it: a thread that locks it is panicking already, or does not panic.
     STOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has a thread of its own start a batch of donors; keeps all but one.
+/// Lets a new thread start a batch of donors, and stores all but one.
 fn restock() -> Option<Donor> {
     let start_batch = || {
         (0..BATCH)
@@ -108,7 +109,7 @@ fn restock() -> Option<Donor> {
     donor
 }
 
-/// A coroutine parked in mid-unwind. Dropping it would unwind it a second time, which aborts: a lost one is leaked.
+/// A coroutine parked during unwinding. Dropping it would unwind it a second time, which aborts. So a lost one is leaked.
 struct Donor(ManuallyDrop<Coroutine<(), (), ()>>);
 
 // SAFETY: coroutines are bound to their thread for what their closures may hold or cache. This one's frames are all known: the closure

@@ -1,4 +1,4 @@
-//! Stacks: fixed slots of address space with a guard below and a label on top.
+//! Stacks: fixed slots of address space with a guard at the low end and a label at the top.
 //!
 //! ```text
 //!   low                                                                            high
@@ -7,22 +7,21 @@
 //!                                                                        top - 64
 //! ```
 //!
-//! The colour is 0 to 15 cache lines left unused, by the slot's number. Without it the busiest lines of all stacks would
-//! lie at the same distance from a page's end and share one set of the first-level cache, which holds a dozen of them:
-//! resuming 100 coroutines in turn took 4.8 ns each without and 2.4 ns with it.
+//! The colour is an unused gap of 0 to 15 cache lines, chosen by the slot's number. Without it the busiest lines of all stacks would
+//! lie at the same distance from a page's end, and share one set of the first-level cache, which holds a dozen of them.
+//! Resuming 100 coroutines in turn took 4.8 ns each without and 2.4 ns with it.
 //!
-//! Who calls it: the runtime through a [`Pool`] per worker, everyone else through [`Stack::new`]. A slot is cut once
-//! from a region (`region.rs`) and keeps its guard for the life of the process; what changes hands is the [`Stack`], the only
-//! right to use the slot. It goes round between a pool (warm, its pages kept), a coroutine, and the process-wide
-//! free list (cold, its pages given back), and leaves that circle only by [`Stack::leak`].
+//! A slot is carved once from a region (`region.rs`) and keeps its guard for the life of the process. A [`Stack`] is the only right to
+//! use the slot. It moves between a [`Pool`] (warm, pages kept), a coroutine, and the process-wide free list (cold, pages given
+//! back). Only [`Stack::leak`] takes it out of use.
 //!
-//! The label says whose stack it is. Only the stack's owner writes it; the overflow handler reads it, so it
-//! is made of relaxed atomics and holds the name itself rather than a pointer that could dangle.
+//! The label names the fiber on the stack. Only the stack's owner writes it, and the overflow handler reads it. So it is made of relaxed
+//! atomics, and holds the name itself instead of a pointer that could dangle.
 //!
 //! # Safety
 //!
-//! An unsafe island: it implements corosensei's `Stack` and reads and writes the label through a raw address. Both rest
-//! on one invariant, kept by `region.rs`: a [`Stack`] is made once per carved slot, and its slot stays mapped for ever.
+//! This file is an unsafe island: it implements corosensei's `Stack`, and accesses the label through a raw address. Both rest on one
+//! invariant, kept by `region.rs`: a [`Stack`] is made once per carved slot, and its slot stays mapped for ever.
 #![allow(unsafe_code)]
 
 mod platform;
@@ -41,8 +40,8 @@ pub use pool::{Counters, Pool};
 pub(crate) use region::overflowed_slot;
 use region::slot_of;
 
-/// Bytes at the low end of every slot that fault when touched. C code has no stack probes: a frame may jump over a
-/// single page unseen, over this much only if it is larger still.
+/// Bytes at the low end of every slot that fault when touched. C code has no stack probes: a frame may jump over a single page without a
+/// fault, but over this much only if it is larger still.
 pub const GUARD_BYTES: usize = 64 * 1024;
 
 /// The smallest stack: half guard, half usable.
@@ -51,18 +50,18 @@ pub const MIN_STACK_BYTES: usize = 2 * GUARD_BYTES;
 /// The largest stack.
 pub const MAX_STACK_BYTES: usize = MIN_STACK_BYTES << (CLASSES - 1);
 
-/// Size classes are powers of two from [`MIN_STACK_BYTES`] to 4 GiB; as many as four bits tell apart.
+/// The number of size classes: powers of two from [`MIN_STACK_BYTES`] to 4 GiB, as many as four bits hold.
 const CLASSES: usize = 16;
 
-/// How stacks are cut.
+/// The configuration of a pool's stacks.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Address space of one stack in bytes, its guard of [`GUARD_BYTES`] included; rounded up to a power of two
     /// between [`MIN_STACK_BYTES`] and [`MAX_STACK_BYTES`]. A stack costs memory only for the pages it has touched.
     pub stack_bytes: usize,
-    /// Address space mapped at a time in bytes, rounded up to a power of two that holds at least one stack.
+    /// Address space that is mapped at a time, in bytes, rounded up to a power of two that holds at least one stack.
     pub region_bytes: usize,
-    /// How the guards are made.
+    /// Kind of the guards.
     pub guard: Guard,
 }
 
@@ -77,39 +76,39 @@ impl Default for Config {
     }
 }
 
-/// How the guard below each stack is made.
+/// The kind of guard below each stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// `MADV_GUARD_INSTALL` where the kernel has it (Linux 6.13): it costs no mapping, so the number of stacks is bounded by
-    /// memory alone. Elsewhere, and for memory locked by `mlockall`, as [`Guard::Mprotect`].
+    /// `MADV_GUARD_INSTALL` where the kernel has it (Linux 6.13). It costs no mapping, so only memory limits the number of stacks.
+    /// Elsewhere, and for memory locked by `mlockall`, it is the same as [`Guard::Mprotect`].
     Auto,
-    /// `mprotect`: two mappings per stack, so about 32,000 stacks at the default `vm.max_map_count` of 65,530.
+    /// `mprotect`, which needs two mappings per stack. So the default `vm.max_map_count` of 65,530 allows about 32,000 stacks.
     Mprotect,
 }
 
 /// The right to use one stack.
 ///
-/// Dropping it hands its memory back to the system and its address space to the next [`Pool`] or [`Stack::new`] of this process;
-/// [`Pool::give`] keeps it warm instead. It may outlive the pool it came from.
-// One word, since it goes through a pool at every spawn: the slot's end, which is a multiple of the page size, with the
-// class in the low 4 bits and the kind of guard in the next.
+/// Dropping it gives its memory back to the system, and its address space to the next [`Pool`] or [`Stack::new`] of this process.
+/// [`Pool::give`] keeps it warm instead. A stack may outlive its pool.
+// One word, because it goes through a pool at every spawn: the slot's end, which is a multiple of the page size, with the class in
+// the low 4 bits and the kind of guard in the next.
 pub struct Stack(NonZeroUsize);
 
 const CLASS_BITS: usize = 0xf;
 const GUARD_BIT: usize = 0x10;
 const TAG_BITS: usize = CLASS_BITS | GUARD_BIT;
 
-/// Distances between a slot's label and its first frame, a cache line apart. Few enough that the frames of a coroutine that
-/// merely waits still fit its topmost page.
+/// The number of colours: distances between a slot's label and its first frame, a cache line apart. They are so few that the frames of a
+/// waiting coroutine still fit its topmost page.
 const COLOURS: usize = 16;
 
 impl Stack {
-    /// A stack of at least `stack_bytes`, guard included, cut as [`Config::default`] says. For a coroutine here and
-    /// there; whoever starts many keeps a [`Pool`].
+    /// A stack of at least `stack_bytes`, guard included, carved as [`Config::default`] says. It is for single coroutines. For many, keep a
+    /// [`Pool`].
     ///
     /// # Errors
     ///
-    /// Those of [`Pool::new`] and [`Pool::take`].
+    /// The errors of [`Pool::new`] and [`Pool::take`].
     pub fn new(stack_bytes: usize) -> io::Result<Stack> {
         crate::overflow::install_for_thread()?;
         let config = Config::default();
@@ -121,8 +120,7 @@ impl Stack {
         self.class().stack_bytes()
     }
 
-    /// Says whose stack this is from now on: what the report of an overflow prints. Of a name longer than
-    /// 48 bytes the beginning is kept.
+    /// Labels the stack for the report of an overflow. A name longer than 48 bytes is cut.
     #[inline]
     pub fn label(&self, place: &'static Location<'static>, name: Option<&str>) {
         let label = self.label_words();
@@ -133,26 +131,26 @@ impl Stack {
         }
     }
 
-    /// An address in it, by which [`Label::at`] finds whose it is.
+    /// An address inside of the stack, for [`Label::at`].
     #[inline]
     pub fn address(&self) -> usize {
         self.top() - size_of::<Label>()
     }
 
-    /// How many bytes of it were touched since it was fresh or last measured, in whole pages; then gives all pages back but
-    /// the topmost. Some microseconds, and the next coroutine has its pages to fault in again.
+    /// The number of bytes that were touched since the stack was fresh or last measured, in whole pages. Gives back all pages except the
+    /// topmost. It takes some microseconds, and the next coroutine must fault its pages in again.
     ///
     /// # Errors
     ///
-    /// Those of mincore(2); `Unsupported` where the system does not tell.
+    /// The errors of mincore(2), and `Unsupported` on other systems than Linux.
     pub fn measure(&mut self) -> io::Result<usize> {
         let untouched = region::untouched_pages(self.low(), self.top())? * rustix::param::page_size();
         self.trim();
         Ok(self.top() - self.low() - untouched)
     }
 
-    /// Gives up this stack for ever: it stays mapped, and nobody gets it again. For a coroutine that will not end while
-    /// others may still hold pointers into its frames.
+    /// Gives up this stack for ever: it stays mapped and is never used again. It is for a coroutine that will not end while others may
+    /// hold pointers into its frames.
     pub fn leak(self) {
         mem::forget(self);
     }
@@ -163,19 +161,19 @@ impl Stack {
         unsafe { Label::of(self.top()) }
     }
 
-    /// The handle to the slot that ends at `top`: to be made once per slot.
+    /// The stack of the slot that ends at `top`. It is made once per slot.
     fn of_slot(top: NonZeroUsize, class: Class, guard: Guard) -> Stack {
         debug_assert_eq!(top.get() & TAG_BITS, 0);
         Stack(top | usize::from(class.0) | if guard == Guard::Auto { 0 } else { GUARD_BIT })
     }
 
-    /// One past the highest byte of the slot.
+    /// The address after the highest byte of the slot.
     #[inline]
     fn top(&self) -> usize {
         self.0.get() & !TAG_BITS
     }
 
-    /// Lowest address above the guard.
+    /// The lowest address above the guard.
     fn low(&self) -> usize {
         self.top() - self.stack_bytes() + GUARD_BYTES
     }
@@ -185,7 +183,7 @@ impl Stack {
         Class((self.0.get() & CLASS_BITS) as u8)
     }
 
-    /// The slot's number in its region, give or take a constant, picks the colour.
+    /// The colour, chosen by the slot's number in its region (plus a constant).
     #[inline]
     fn colour_bytes(&self) -> usize {
         (self.0.get() / self.stack_bytes()) % COLOURS * size_of::<Label>()
@@ -199,7 +197,7 @@ impl Stack {
         }
     }
 
-    /// Gives back every page but the topmost, which the next coroutine is sure to touch.
+    /// Gives back every page except the topmost, which the next coroutine is sure to touch.
     fn trim(&mut self) {
         region::give_back_pages(self.low(), self.top() - rustix::param::page_size());
     }
@@ -238,7 +236,7 @@ unsafe impl corosensei::stack::Stack for Stack {
     }
 }
 
-/// Whose stack it is: what the topmost 64 bytes of a slot say. All zero, as in a fresh slot, means "nobody yet".
+/// The topmost 64 bytes of a slot, which name the fiber on the stack. All zero, as in a fresh slot, means no fiber yet.
 #[repr(C, align(64))]
 pub struct Label {
     place: AtomicPtr<Location<'static>>,
@@ -248,7 +246,7 @@ pub struct Label {
 
 const _: () = assert!(size_of::<Label>() == 64 && size_of::<Stack>() == 8 && size_of::<Option<Stack>>() == 8);
 
-/// A stack that runs nothing may go to another thread.
+/// A stack without a coroutine may go to another thread.
 const _: fn() = || {
     fn send_and_sync<T: Send + Sync>() {}
     send_and_sync::<Stack>();
@@ -268,7 +266,7 @@ impl Label {
         unsafe { &*label }
     }
 
-    /// The label of the stack that `address` lies in, from any thread; `None` outside of all stacks.
+    /// The label of the stack that contains `address`, from any thread. None outside of all stacks.
     pub fn at(address: usize) -> Option<&'static Label> {
         // SAFETY: what `slot_of` finds is the end of a carved slot.
         slot_of(address).map(|(top, _)| unsafe { Label::of(top) })
@@ -284,14 +282,14 @@ impl Label {
         self.name_bytes.store(name.len(), Relaxed);
     }
 
-    /// Where the fiber was spawned, if the stack was ever labelled. Safe in a signal handler.
+    /// The place where the fiber was spawned. None if the stack was never labelled. Safe in a signal handler.
     pub fn place(&self) -> Option<&'static Location<'static>> {
         // SAFETY: the pointer is null or came from a `&'static Location` in `Stack::label`.
         NonNull::new(self.place.load(Relaxed)).map(|place| unsafe { place.as_ref() })
     }
 
-    /// Copies the name into `buf` and returns its bytes, none if the fiber is unnamed. Safe in a signal handler. While the
-    /// stack goes to another fiber it may be a mixture of both names.
+    /// Copies the name into `buf` and returns its bytes, none for an unnamed fiber. Safe in a signal handler. While the stack goes to another
+    /// fiber, the result may be a mixture of both names.
     pub fn name<'b>(&self, buf: &'b mut [u8; 48]) -> &'b [u8] {
         for (bytes, word) in buf.chunks_exact_mut(8).zip(&self.name) {
             bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
@@ -300,16 +298,16 @@ impl Label {
     }
 }
 
-/// How much of the stack that it runs on its caller uses and has left.
+/// The used and the remaining bytes of the caller's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// From the end of the slot to the caller's frame.
+    /// Bytes from the end of the slot to the caller's frame.
     pub used_bytes: usize,
-    /// From there to the guard.
+    /// Bytes from the caller's frame to the guard.
     pub left_bytes: usize,
 }
 
-/// The extent of the stack that this runs on; `None` if it is not one of ours.
+/// The extent of the caller's stack. None if it is not a stack of this crate.
 pub fn extent() -> Option<Extent> {
     let variable = 0u8;
     let here = std::hint::black_box(&raw const variable).addr();

@@ -1,11 +1,11 @@
-//! What operating systems call the same things by different names: stack mappings, giving pages back, light guards.
+//! System calls for stacks that differ between operating systems: mapping, giving pages back, light guards.
 //!
-//! Called by `region.rs` alone, which says when and why. Linux has everything; elsewhere a guard costs a mapping and pages go
-//! back when the system wants them. The other systems are type-checked only.
+//! Linux has everything. Elsewhere a guard costs a mapping, and the system decides when it takes pages back. The other systems are
+//! type-checked only. `region.rs` says when and why each function is called.
 //!
 //! # Safety
 //!
-//! An unsafe island for `madvise`, which discards contents: callers own the range and nothing in it is in use.
+//! This file is an unsafe island for `madvise`, which discards contents: callers own the range, and nothing in it is in use.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use rustix::mm::MapFlags;
 use std::ffi::c_void;
 use std::io;
 
-/// How address space for stacks is mapped: not counted against the commit limit where that can be asked for.
+/// The flags of a mapping for stacks. It does not count against the commit limit, where the system can be asked for that.
 #[cfg(target_os = "linux")]
 pub(super) const STACK_MAPPING: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE).union(MapFlags::STACK);
 #[cfg(not(target_os = "linux"))]
@@ -24,7 +24,7 @@ const DISCARD: libc::c_int = libc::MADV_DONTNEED;
 #[cfg(not(target_os = "linux"))]
 const DISCARD: libc::c_int = libc::MADV_FREE;
 
-/// Gives the pages of a range back; what it then holds is old or zero.
+/// Gives the pages of a range back. The range then holds old contents or zeros.
 ///
 /// # Safety
 ///
@@ -34,10 +34,10 @@ pub(super) unsafe fn discard(start: *mut c_void, bytes: usize) -> Result<(), Err
     check(unsafe { libc::madvise(start, bytes, DISCARD) })
 }
 
-/// Keeps huge pages out of a fresh mapping: one would back 512 touched and untouched pages of several stacks at once.
+/// Keeps huge pages out of a fresh mapping: one would back 512 pages, touched or not, of several stacks at once.
 #[cfg(target_os = "linux")]
 pub(super) fn refuse_huge_pages(start: *mut c_void, bytes: usize) {
-    // Kernels without huge pages refuse: fine.
+    // A kernel without huge pages refuses. That does no harm.
     // SAFETY: advice that changes no contents.
     unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) };
 }
@@ -45,14 +45,14 @@ pub(super) fn refuse_huge_pages(start: *mut c_void, bytes: usize) {
 #[cfg(not(target_os = "linux"))]
 pub(super) fn refuse_huge_pages(_: *mut c_void, _: usize) {}
 
-/// Makes a range fault when touched without a mapping of its own.
+/// Makes a range fault when touched. It needs no mapping for that.
 ///
 /// # Safety
 ///
 /// Nothing in the range is in use.
 #[cfg(target_os = "linux")]
 pub(super) unsafe fn install_guard(start: *mut c_void, bytes: usize) -> Result<(), Errno> {
-    /// From Linux 6.13 on; libc does not name it yet.
+    /// Available from Linux 6.13 on. libc does not define it yet.
     const MADV_GUARD_INSTALL: libc::c_int = 102;
     // SAFETY: the caller's promise.
     check(unsafe { libc::madvise(start, bytes, MADV_GUARD_INSTALL) })
@@ -63,7 +63,7 @@ pub(super) unsafe fn install_guard(_: *mut c_void, _: usize) -> Result<(), Errno
     Err(Errno::NOTSUP)
 }
 
-/// For each page of a range, in bit 0, whether it is in memory.
+/// The residency of each page of a range: bit 0 says whether the page is in memory.
 #[cfg(target_os = "linux")]
 pub(super) fn resident_pages(start: *mut c_void, bytes: usize) -> io::Result<Vec<u8>> {
     let mut pages = vec![0u8; bytes.div_ceil(rustix::param::page_size())];

@@ -1,11 +1,11 @@
-//! The pool: stacks that one worker keeps warm.
+//! The pool: the stacks that one worker keeps warm.
 //!
-//! Per size class a LIFO shelf: the stack given last is taken first, since its top page is in the cache. In front of the
-//! usual class's shelf lies one more stack, the newest: a worker mostly gives one and takes it again, and this saves the
-//! chain of loads through a queue. Everything slow is in `region.rs` (no stack at hand) or in [`Pool::trim`].
+//! Each size class has a LIFO shelf: the stack given last is taken first, because its top page is in the cache. In front of the
+//! configured class's shelf lies one more stack, the newest. A worker mostly gives one stack and takes it again, and this saves the
+//! chain of loads through a queue. All slow paths are in `region.rs` (no stack in the pool) or in [`Pool::trim`].
 //!
-//! Trimming watches nothing per use. The shelf remembers the fewest stacks it held since the last trim: those at the
-//! bottom were not touched in all that time, so their memory can go without hurting anybody.
+//! Trimming needs no work per use. A shelf remembers the fewest stacks that it held since the last trim. That many stacks at the bottom
+//! were not touched in all that time, so their memory can be given back.
 
 use super::{CLASSES, Class, Config, Guard, Stack, region};
 use std::cell::{Cell, RefCell};
@@ -13,13 +13,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
-/// Stacks that stay on a shelf through a quiet spell, with their top page.
+/// Stacks that stay on a shelf, with their top page, however long they are not used.
 const KEEP: usize = 64;
 
-/// Stacks one call of [`Pool::trim`] works on per size class at most: about a millisecond.
+/// The most stacks of a size class that one call of [`Pool::trim`] handles. They take about a millisecond.
 const TRIM_BATCH: usize = 512;
 
-/// A worker's stacks. Not `Sync`: each thread has its own.
+/// The stacks of a worker. It is not `Sync`: each thread has its own.
 ///
 /// ```compile_fail,E0277
 /// fn sync<T: Sync>() {}
@@ -42,35 +42,34 @@ pub struct Pool {
     class: Class,
     region_bytes: usize,
     guard: Guard,
-    /// The stack of `class` given last, unless it was taken.
+    /// Last given stack of `class`, unless it was taken.
     newest: Cell<Option<Stack>>,
     shelves: [RefCell<Shelf>; CLASSES],
-    /// Stacks taken from the process-wide list and not handed back to it: the live and the pooled.
+    /// Number of stacks taken from the process-wide list and not handed back, live and pooled.
     owned: Cell<usize>,
-    /// The most there ever were of `owned`. All of a class are live whenever one more is fetched, so this is
-    /// the most that were live, and no warm `take` or `give` need count.
+    /// Maximum of `owned`. All stacks of a class are live whenever another is fetched, so this is the maximum of live ones, and no warm
+    /// `take` or `give` has to count.
     most_owned: Cell<usize>,
 }
 
-/// How many stacks a [`Pool`] has to do with.
+/// The stack counts of a [`Pool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// Taken and not given back. A stack that was leaked or dropped elsewhere counts for ever.
+    /// Stacks taken and not given back. A stack that was leaked or dropped elsewhere counts for ever.
     pub live: usize,
-    /// Waiting in the pool.
+    /// Stacks in the pool.
     pub pooled: usize,
-    /// The most that were ever live at once; with several sizes, the sum of the most of each.
+    /// Maximum of stacks live at once. With several sizes, the sum of the maximum of each.
     pub high_water: usize,
 }
 
 impl Pool {
-    /// An empty pool; it also prepares this thread for reporting stack overflows, so call it on the thread that
-    /// will run the coroutines.
+    /// An empty pool. It also prepares this thread for reporting stack overflows, so call it on the thread that will run the coroutines.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a `stack_bytes` beyond [`MAX_STACK_BYTES`](super::MAX_STACK_BYTES); what
-    /// [`install_for_thread`](crate::overflow::install_for_thread) says.
+    /// `InvalidInput` for a `stack_bytes` beyond [`MAX_STACK_BYTES`](super::MAX_STACK_BYTES), and the errors of
+    /// [`install_for_thread`](crate::overflow::install_for_thread).
     pub fn new(config: Config) -> io::Result<Pool> {
         crate::overflow::install_for_thread()?;
         Ok(Pool {
@@ -84,12 +83,11 @@ impl Pool {
         })
     }
 
-    /// A stack of the configured size, or of at least `stack_bytes`, guard included. Its contents are whatever the last
-    /// user left.
+    /// Takes a stack of the configured size, or of at least `stack_bytes`, guard included. It still holds what its last user left.
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` when address space or mappings are exhausted; the text names the limit and the setting.
+    /// `OutOfMemory` when address space or mappings are exhausted: the text names the limit and the setting.
     /// `InvalidInput` for a size beyond [`MAX_STACK_BYTES`](super::MAX_STACK_BYTES).
     #[inline]
     pub fn take(&self, stack_bytes: Option<usize>) -> io::Result<Stack> {
@@ -104,7 +102,7 @@ impl Pool {
     }
 
     fn take_from_shelf(&self, class: Class) -> io::Result<Stack> {
-        // Whoever asks for the usual size by its number finds the newest too.
+        // A caller that passes the configured size as a number gets the newest stack too.
         let newest = if class == self.class { self.newest.take() } else { None };
         match newest.or_else(|| self.shelf(class).borrow_mut().pop()) {
             Some(stack) => Ok(stack),
@@ -120,7 +118,7 @@ impl Pool {
         Ok(stack)
     }
 
-    /// How many stacks it has, in use or waiting: what [`counters`](Pool::counters) says of both together, for one load.
+    /// The number of stacks that it owns, live and pooled together. It costs one load.
     #[inline]
     pub fn owned(&self) -> usize {
         self.owned.get()
@@ -144,20 +142,19 @@ impl Pool {
         &self.shelves[usize::from(class.0)]
     }
 
-    /// Gives back memory of stacks that nobody took since the last call: some stay with their top page, the rest go to the
-    /// process-wide free list, where other workers find them. Returns how many stacks it worked on. To be called
-    /// rarely, say once a second: one call is one quiet spell.
+    /// Gives back memory of stacks that were not taken since the last call. Some stay with their top page; the others go to the process-wide
+    /// free list, where other workers find them. Returns the number of stacks handled. Call it rarely, about once a second.
     ///
     /// # Blocks the thread
     ///
-    /// For at most about a millisecond per size class in use.
+    /// Up to about a millisecond per size class in use.
     pub fn trim(&self) -> usize {
         let (given, trimmed) = self.shelves.iter().fold((0, 0), |(given, trimmed), shelf| {
             let now = shelf.borrow_mut().trim();
             (given + now.0, trimmed + now.1)
         });
         self.owned.set(self.owned.get().saturating_sub(given));
-        // Its spell begins now, with the others of its shelf.
+        // The newest stack goes to its shelf, so that its quiet time begins now.
         if let Some(newest) = self.newest.take() {
             let mut shelf = self.shelf(self.class).borrow_mut();
             shelf.stacks.push_back(newest);
@@ -166,7 +163,7 @@ impl Pool {
         given + trimmed
     }
 
-    /// The pool's figures.
+    /// The counts of the pool.
     pub fn counters(&self) -> Counters {
         let newest = self.newest.take();
         let pooled = usize::from(newest.is_some());
@@ -198,11 +195,11 @@ impl fmt::Debug for Pool {
 /// The pooled stacks of one class.
 #[derive(Debug)]
 struct Shelf {
-    /// Coldest first.
+    /// Stacks, coldest first.
     stacks: VecDeque<Stack>,
-    /// The fewest that lay here since the last trim: so many at the front are quiet.
+    /// Fewest stacks here since the last trim: that many at the front were not used.
     fewest: usize,
-    /// How many at the front had nothing but their top page at the last trim; of these, `fewest` still lie there.
+    /// Stacks at the front that had only their top page at the last trim. Of these, `fewest` still lie there.
     shallow: usize,
 }
 
@@ -222,7 +219,7 @@ impl Shelf {
         stack
     }
 
-    /// Returns how many stacks were given to the process-wide list, and how many lost all but their top page.
+    /// Returns how many stacks were given to the process-wide list, and how many lost all pages except the topmost.
     fn trim(&mut self) -> (usize, usize) {
         let quiet = self.fewest;
         let given = quiet.saturating_sub(KEEP).min(TRIM_BATCH);
@@ -252,12 +249,12 @@ mod tests {
         let stacks: Vec<_> = (0..KEEP + 10).map(|_| pool.take(None).unwrap()).collect();
         stacks.into_iter().for_each(|s| pool.give(s));
         assert_eq!(pool.trim(), 0, "all were in use since the pool began");
-        // Three at the top are busy; the ten coldest go, the rest of the quiet ones lose all but the top page.
+        // Three at the top are busy. The ten coldest go; the other unused ones lose all pages except the topmost.
         let busy: Vec<_> = (0..3).map(|_| pool.take(None).unwrap()).collect();
         busy.into_iter().for_each(|s| pool.give(s));
         assert_eq!(pool.trim(), KEEP + 7);
         assert_eq!(shelf(&pool), (KEEP + 3, KEEP));
-        // Nothing to do again for the quiet ones but the three above the number to keep.
+        // Nothing is left to do for the unused ones, except for the three beyond the number to keep.
         assert_eq!(pool.trim(), 3 + 3);
         assert_eq!(shelf(&pool), (KEEP, KEEP));
         assert_eq!(pool.trim(), 0);

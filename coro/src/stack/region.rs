@@ -1,17 +1,17 @@
 //! Regions: the process-wide address space that slots are carved from, and the free list of cold slots.
 //!
-//! Called by `Pool` and `Stack` when no warm stack is at hand or one is given up, and by the overflow handler, which asks
-//! whether a fault address lies in one of our guards.
+//! `Pool` and `Stack` take slots from here when no warm stack is at hand, and give cold ones back. The overflow handler asks whether a
+//! fault address lies in a guard.
 //!
-//! Protocol: everything that changes is behind the lock of [`SHARED`], except that a region's row in [`REGIONS`] is
-//! read by the signal handler without it. So a row is filled before `ROWS` is raised (release, paired with the
-//! handler's acquire) and never changes but for `carved`, which is raised (release) once the slot below it has its guard and may
-//! be read. Regions are never unmapped: a runtime that goes leaves its slots to the next one, without their pages.
+//! Protocol: everything that changes is behind the lock of [`SHARED`], except that the signal handler reads a region's row in [`REGIONS`]
+//! without it. So a row is filled before `ROWS` is raised (release, paired with the handler's acquire). After that only its `carved`
+//! changes: it is raised (release) once the slot below it has its guard and may be read. Regions are never unmapped: an ended
+//! runtime leaves its slots, without their pages, to the next one.
 //!
 //! # Safety
 //!
-//! An unsafe island: it maps, guards and discards memory. It keeps the invariant of `stack.rs`: one `Stack` per carved slot, made in
-//! `carve` and from then on only moved.
+//! This file is an unsafe island: it maps, guards and discards memory. It keeps the invariant of the `stack` module: one `Stack` per carved
+//! slot, made in `carve` and only moved from then on.
 #![allow(unsafe_code)]
 
 use super::{CLASSES, Class, GUARD_BYTES, Guard, Stack, platform};
@@ -25,10 +25,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Regions a process can have; at 1 GiB each they would fill 4 TiB, 16 million stacks of 256 KiB.
+/// The most regions of a process. At 1 GiB each they would fill 4 TiB, 16 million stacks of 256 KiB.
 const MAX_REGIONS: usize = 4096;
 
-/// Regions are shrunk down to this before the lack of address space is reported.
+/// The smallest region that is tried before the lack of address space is reported.
 const MIN_REGION_BYTES: usize = 4 << 20;
 
 static REGIONS: [Region; MAX_REGIONS] = [const { Region::new() }; MAX_REGIONS];
@@ -40,20 +40,20 @@ struct Region {
     start: AtomicUsize,
     bytes: AtomicUsize,
     slot_bytes: AtomicUsize,
-    /// Bytes from `start` that have been cut into guarded slots.
+    /// Bytes from `start` that have been carved into guarded slots.
     carved: AtomicUsize,
 }
 
-/// What there is of one class and kind of guard.
+/// The slots of one class and kind of guard.
 struct Shelf {
     free: Vec<Stack>,
-    /// The row new slots are carved from.
+    /// Row from which new slots are carved.
     row: Option<usize>,
     /// Whether the slots of that row start inaccessible and are opened one by one.
     closed: bool,
 }
 
-/// A cold stack, or a newly carved one.
+/// Takes a cold stack, or carves a new one.
 pub(super) fn take(class: Class, region_bytes: usize, guard: Guard) -> io::Result<Stack> {
     let mut shared = lock();
     let shelf = &mut shared[guard as usize][usize::from(class.0)];
@@ -63,7 +63,7 @@ pub(super) fn take(class: Class, region_bytes: usize, guard: Guard) -> io::Resul
     }
 }
 
-/// Keeps a stack whose pages are gone for whoever wants one of its class.
+/// Stores a stack whose pages were given back, for the next caller that needs its class.
 pub(super) fn give(stack: Stack) {
     lock()[stack.guard() as usize][usize::from(stack.class().0)]
         .free
@@ -75,22 +75,22 @@ pub(super) fn give_back_pages(low: usize, high: usize) {
     let start = ptr::with_exposed_provenance_mut(low);
     // SAFETY: the range is part of a slot whose only `Stack` the caller (in `stack.rs`) owns, and no coroutine runs on it:
     // nothing refers to what is discarded.
-    // Locked memory cannot be discarded; then the pages simply stay.
+    // Locked memory cannot be discarded. Its pages then stay.
     let _ = unsafe { platform::discard(start, high - low) };
 }
 
-/// How many pages at the low end of `low..high`, the usable part of a stack, nobody has touched.
+/// The number of untouched pages at the low end of `low..high`, the usable part of a stack.
 pub(super) fn untouched_pages(low: usize, high: usize) -> io::Result<usize> {
     let touched = platform::resident_pages(ptr::with_exposed_provenance_mut(low), high - low)?;
     Ok(touched.iter().take_while(|page| **page & 1 == 0).count())
 }
 
-/// The end and the size of the slot in whose guard `address` lies. Lock-free: the overflow handler calls it.
+/// The end and the size of the slot whose guard contains `address`. Lock-free, for the overflow handler.
 pub(crate) fn overflowed_slot(address: usize) -> Option<(usize, usize)> {
     slot_of(address).filter(|(top, slot_bytes)| address - (top - slot_bytes) < GUARD_BYTES)
 }
 
-/// The end and the size of the slot in which `address` lies, guard or not. Lock-free.
+/// The end and the size of the slot that contains `address`, guard or not. Lock-free.
 pub(super) fn slot_of(address: usize) -> Option<(usize, usize)> {
     let rows = &REGIONS[..ROWS.load(Acquire)];
     let region = rows
@@ -141,21 +141,21 @@ impl Shelf {
         }
         .map_err(|e| no_guard(e, slot_bytes))?;
         let usable = ptr::with_exposed_provenance_mut(slot + GUARD_BYTES);
-        // Valgrind must know every stack; slots stay stacks for ever, so the registration is never taken back.
+        // Valgrind must know every stack. A slot is a stack for ever, so the registration is never removed.
         mem::forget(ValgrindStackRegistration::new(usable, slot_bytes - GUARD_BYTES));
         region.carved.store(carved + slot_bytes, Release);
-        // The kernel maps nothing at the very top of the address space: a slot's end is no zero.
+        // The kernel maps nothing at the very top of the address space, so a slot's end is not zero.
         let top = NonZeroUsize::new(slot + slot_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Stack::of_slot(top, class, guard))
     }
 }
 
 fn lock() -> MutexGuard<'static, [[Shelf; CLASSES]; 2]> {
-    // Nothing in this file panics half-way through a change, so a poisoned lock still guards good data.
+    // No code in this file panics in the middle of a change, so a poisoned lock still guards good data.
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Maps a region of up to `region_bytes` and returns its row. Smaller ones are tried when address space is short.
+/// Maps a region of up to `region_bytes` and returns its row. It tries smaller ones when address space is short.
 fn map(slot_bytes: usize, region_bytes: usize, closed: bool) -> io::Result<usize> {
     let row = ROWS.load(Relaxed);
     if row == MAX_REGIONS {
@@ -206,7 +206,7 @@ fn guard_slot(slot: usize) -> Result<(), Errno> {
     })
 }
 
-/// Makes all but the low end of an inaccessible slot usable.
+/// Makes an inaccessible slot usable, except for its low end.
 fn open_slot(slot: usize, slot_bytes: usize) -> Result<(), Errno> {
     let usable = ptr::with_exposed_provenance_mut(slot + GUARD_BYTES);
     // SAFETY: the slot is being carved: nobody uses it yet.
@@ -219,8 +219,8 @@ fn open_slot(slot: usize, slot_bytes: usize) -> Result<(), Errno> {
     }
 }
 
-/// Whether the kernel has guards that cost no mapping, for memory mapped now. Tried out on a page, since the
-/// kernel's version does not tell: locked memory refuses them too.
+/// Whether the kernel has guards that cost no mapping, for memory mapped now. It is tried on a page, because the kernel's version is not
+/// enough: locked memory refuses such guards too.
 fn light_guards_work() -> bool {
     let page = rustix::param::page_size();
     let Ok(start) = reserve(page, false) else { return false };
