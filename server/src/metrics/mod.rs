@@ -1,11 +1,11 @@
-//! `/health` and `/metrics`, on a listener of their own: how the server is, for balancers and for Prometheus.
+//! `/health` and `/metrics`, on a listener of their own, for load balancers and Prometheus.
 //!
-//! `sites.rs` makes one [`Admin`] for the life of the process and serves [`Admin::router`] on `[admin]`'s address. Each route has an index from [`Admin::series`],
-//! and the hook of each server calls [`Series::record`] for an answered request. A route that a reload keeps, by its names, keeps its series; one that is gone stays
-//! in the list, as counters must.
+//! One [`Admin`] lives as long as the process. Each route has a series, found by an index from [`Admin::series`]. Each served
+//! request is counted by [`Series::record`]. A route that keeps its names over a reload keeps its series. A removed route's
+//! series stays in the list, because counters must not vanish.
 //!
-//! A series has a cell for each worker, which that worker alone writes: a record is a few plain loads and stores, no lock and no line that another core
-//! writes. Whoever reads adds the cells up; the sums are of slightly different moments.
+//! A series has a cell for each worker, which only that worker writes. A record is a few plain loads and stores: it takes no lock,
+//! and writes no cache line that another core writes. A reader adds the cells up. Its sums may mix slightly different moments.
 //!
 //! Source: Prometheus, "Exposition formats", text format 0.0.4.
 
@@ -23,24 +23,24 @@ use text::Text;
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The first bucket holds what took at most 2^10 ns: about a microsecond.
+/// The bound of the first bucket is 2^10 ns, about a microsecond.
 const FIRST_POWER: u32 = 10;
-/// Each further one twice as much, up to 2^36 ns: 69 seconds. The last holds the rest.
+/// The number of buckets. Each bound is twice the one before, up to 2^36 ns (69 seconds). The last bucket has no bound.
 pub const BUCKETS: usize = 28;
 
-/// Routes that are told apart, over the life of the process.
+/// The most routes that have a series of their own, over the life of the process.
 const SERIES_MAX: usize = 4096;
 
 const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "other"];
 
-/// The counters that the admin's listener shows.
+/// The counters that the admin listener shows.
 pub struct Admin {
-    /// Series by index; an index stays. The first series counts requests that no route took.
+    /// Series by index, which never changes. The first series counts the requests that no route matched.
     series: Mutex<Vec<Known>>,
     workers: usize,
     draining: AtomicBool,
     started: SystemTime,
-    /// How many connections are open.
+    /// Counts the open connections.
     connections: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
@@ -51,7 +51,7 @@ struct Known {
     series: Arc<Series>,
 }
 
-/// The numbers of one route.
+/// The counters of one route.
 pub struct Series(Box<[Cell]>);
 
 /// The counters of one worker, on cache lines of their own.
@@ -79,13 +79,13 @@ impl Series {
         Series((0..workers.max(1)).map(|_| Cell::default()).collect())
     }
 
-    /// The requests of one worker by how long they took; nothing for a worker that is not counted.
+    /// The requests that a worker has served, by latency. All zero for an unknown worker.
     pub fn latency_of_worker(&self, index: usize) -> [u64; BUCKETS] {
         let cell = self.0.get(index);
         std::array::from_fn(|bucket| cell.map_or(0, |cell| cell.buckets[bucket].load(Ordering::Relaxed)))
     }
 
-    /// Counts an answered request in. On a fiber of a worker, as the hook of a server is called; the records of other threads may be lost.
+    /// Counts a served request. It must run on a worker, as a server's `on_request` does: counts from other threads may be lost.
     pub fn record(&self, status: u16, bytes: u64, took: Duration) {
         let worker = osier::fiber::worker().unwrap_or(0);
         let cell = &self.0[worker % self.0.len()];
@@ -101,7 +101,7 @@ impl Series {
         for cell in &self.0 {
             let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             sum.bytes += load(&cell.bytes);
-            // Wraps after 584 years of work.
+            // Wraps after 584 years of serving.
             sum.nanos = sum.nanos.wrapping_add(load(&cell.nanos));
             sum.classes
                 .iter_mut()
@@ -116,7 +116,7 @@ impl Series {
     }
 }
 
-/// Adds to a counter that this thread alone writes.
+/// Adds to a counter that only this thread writes.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
@@ -128,14 +128,14 @@ fn class(status: u16) -> usize {
     }
 }
 
-/// The first bucket whose bound is not below.
+/// The first bucket whose bound is not below `nanos`.
 fn bucket(nanos: u64) -> usize {
     let power = nanos.checked_next_power_of_two().map_or(u64::BITS, u64::ilog2);
     (power.saturating_sub(FIRST_POWER) as usize).min(BUCKETS - 1)
 }
 
 impl Admin {
-    /// Counters for `workers` workers; `connections` counts the open ones.
+    /// Counters for `workers` workers. `connections` returns the number of open connections.
     pub fn new(workers: usize, connections: impl Fn() -> usize + Send + Sync + 'static) -> Admin {
         let workers = workers.max(1);
         let nobody = Known {
@@ -152,7 +152,7 @@ impl Admin {
         }
     }
 
-    /// The index of a route's series, the same for the same names. Beyond [`SERIES_MAX`] routes it is that of nobody's.
+    /// The index of a route's series. Equal names give the same index. Beyond [`SERIES_MAX`] it is 0, the series without a route.
     pub fn series(&self, site: &str, route: &str) -> u16 {
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         let known = series
@@ -172,18 +172,18 @@ impl Admin {
         u16::try_from(index).expect("SERIES_MAX fits")
     }
 
-    /// All series by their indexes; those that come later are at the end.
+    /// All series by index. New ones are appended.
     pub fn all(&self) -> Vec<Arc<Series>> {
         let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         series.iter().map(|known| known.series.clone()).collect()
     }
 
-    /// Has `/health` say from now on that no more requests are wanted here.
+    /// Makes `/health` report that this server takes no more requests.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// The router of the admin's listener.
+    /// The router of the admin listener.
     pub fn router(self: &Arc<Self>) -> Router {
         let (health, metrics) = (self.clone(), self.clone());
         Router::new()
@@ -280,7 +280,7 @@ fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// A number of a worker: its name, its help, and where it stands.
+/// A number of each worker: its name, its help text, and the function that reads it.
 type Number = (&'static str, &'static str, fn(&WorkerMetrics) -> u64);
 
 const COUNTERS: [Number; 7] = [
@@ -353,7 +353,7 @@ fn runtime(text: &mut Text, workers: &[WorkerMetrics]) {
             }
         }
     }
-    // No histogram: the sum of the times is not kept.
+    // Not a histogram: the runtime does not keep the sum of the times.
     text.family(
         "osier_worker_turn_seconds",
         "gauge",

@@ -1,4 +1,4 @@
-//! Conditions of a rule besides its pattern.
+//! The conditions that a rewrite rule has besides its pattern.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -13,21 +13,21 @@ use super::template::{self, Part};
 use super::{Facts, regex};
 use crate::policy::client;
 
-/// One condition, as it was written.
+/// One condition, as the configuration writes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
-    /// The part of the request that the test looks at.
+    /// Part of the request to test.
     pub of: Subject,
-    /// The test that it has to pass.
+    /// Test of that part.
     pub is: Test,
-    /// It holds when the test fails.
+    /// Whether the condition holds when the test fails.
     pub not: bool,
 }
 
 /// The part of a request that a condition looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// A field of the request.
+    /// A header field.
     Header(String),
     /// A cookie.
     Cookie(String),
@@ -39,33 +39,33 @@ pub enum Subject {
     Environment(String),
     /// A capture of the pattern, by number or name.
     Capture(String),
-    /// GET.
+    /// The method.
     Method,
-    /// As addressed, in lower case, without its port.
+    /// The host that the request names, in lower case, without its port.
     Host,
-    /// Decoded.
+    /// The text of the path.
     Path,
-    /// The client's address; compared with networks.
+    /// The client's address. It is compared with an address or a network.
     Client,
-    /// The codings that the client accepts; compared with each.
+    /// The content codings that the client accepts. Each one is compared.
     Encoding,
-    /// There is a query, if only an empty one.
+    /// Whether there is a query, even an empty one.
     QueryString,
-    /// The protocol is HTTP/1.0.
+    /// Whether the protocol is HTTP/1.0.
     Http10,
-    /// The client's side is encrypted.
+    /// Whether the client's connection is encrypted.
     Https,
-    /// The connection comes through a trusted balancer.
+    /// Whether the connection came through a trusted load balancer with the PROXY protocol.
     Proxied,
-    /// A file at this absolute path; captures are filled in.
+    /// Whether a file exists at this absolute path. Captures are filled in.
     File(String),
-    /// The same for a folder.
+    /// Whether a folder exists at this absolute path.
     Folder(String),
-    /// The same for either, or anything else.
+    /// Whether anything exists at this absolute path.
     Exists(String),
 }
 
-/// The words for subjects in a configuration, and whether each has a name or path with it.
+/// The words for subjects in a configuration, and whether each needs a name or path.
 pub const SUBJECTS: [(&str, bool); 18] = [
     ("header", true),
     ("cookie", true),
@@ -88,7 +88,7 @@ pub const SUBJECTS: [(&str, bool); 18] = [
 ];
 
 impl Subject {
-    /// Finds a subject by its word in [`SUBJECTS`]; `None` for another word, or a name too many or missing.
+    /// The subject for a word in [`SUBJECTS`]. None for an unknown word, or a missing or needless name.
     pub fn by_word(word: &str, name: Option<&str>) -> Option<Subject> {
         use Subject::*;
         let named = |subject: fn(String) -> Subject| name.map(|name| subject(name.to_owned()));
@@ -120,16 +120,16 @@ impl Subject {
 /// The test of a subject.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Test {
-    /// There, or true.
+    /// The subject exists, or is true.
     Present,
-    /// Equal to this, in which captures are filled in. Methods and values compare as they are, codings without case; a client with an address or
-    /// a network.
+    /// The subject is equal to this text, in which captures are filled in. Methods and values are case-sensitive, codings are not. A
+    /// client is equal to its address and to each network that contains it.
     Equals(String),
-    /// It fits this expression.
+    /// The subject matches this regular expression.
     Matches(String),
 }
 
-/// A condition that is ready to be asked.
+/// A compiled condition.
 #[derive(Debug)]
 pub struct Check {
     look: Look,
@@ -199,14 +199,16 @@ impl Check {
         Ok(Check { look, expected, not })
     }
 
-    /// Whether it looks at a posted form.
+    /// Whether the condition tests a field of a posted form.
     pub fn reads_form(&self) -> bool {
         matches!(&self.look, Look::Of(Subject::Post(_)))
     }
 
+    /// Whether the condition holds for a request.
+    ///
     /// # Suspends
     ///
-    /// While the file system is asked, if it is.
+    /// While it looks at the file system, if it does.
     pub fn holds(&self, facts: &dyn Facts, path: &[u8], captures: &Captures<'_>) -> bool {
         self.finds(facts, path, captures) != self.not
     }
@@ -246,7 +248,7 @@ impl Check {
             Subject::Http10 => facts.http_10(),
             Subject::Https => facts.https(),
             Subject::Proxied => facts.proxied(),
-            // Compiled to other looks.
+            // `compile` gives these subjects other looks.
             Subject::Environment(_)
             | Subject::Capture(_)
             | Subject::File(_)
@@ -279,7 +281,7 @@ fn clients(text: &str) -> Result<client::Client, String> {
         .map_err(|_| format!("{text:?} is neither an address nor a network such as 10.0.0.0/8, nor \"unix\""))
 }
 
-/// Runs on the blocking pool: the disk may be slow, or a network away.
+/// Looks for a file, on the blocking pool: a disk may be slow, or on another machine.
 fn exists(path: Vec<u8>, kind: Kind) -> bool {
     if path.contains(&0) {
         return false;
@@ -293,7 +295,7 @@ fn exists(path: Vec<u8>, kind: Kind) -> bool {
     })
 }
 
-/// The first cookie of that name (RFC 6265 says nothing of a second one's meaning).
+/// The first cookie with this name. RFC 6265 gives a second one no meaning.
 fn cookie<'f>(facts: &'f dyn Facts, name: &str) -> Option<&'f [u8]> {
     let pairs = facts.header("cookie")?.split(|&byte| byte == b';');
     pairs
@@ -301,7 +303,7 @@ fn cookie<'f>(facts: &'f dyn Facts, name: &str) -> Option<&'f [u8]> {
         .find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
-/// The first parameter of that name, as forms encode it.
+/// The first parameter with this name, decoded as forms are.
 fn parameter<'q>(query: Option<&'q [u8]>, name: &str) -> Option<Cow<'q, [u8]>> {
     let decode = |text: &'q [u8]| -> Cow<'q, [u8]> {
         if text.contains(&b'+') {
@@ -323,7 +325,7 @@ fn parameter<'q>(query: Option<&'q [u8]>, name: &str) -> Option<Cow<'q, [u8]>> {
         .map(|(_, value)| decode(value))
 }
 
-/// `[::1]:80` is `[::1]`.
+/// The host in lower case without its port. `[::1]:80` becomes `[::1]`.
 fn host(facts: &dyn Facts) -> Option<String> {
     let host = facts.host()?;
     let end = host
@@ -333,7 +335,7 @@ fn host(facts: &dyn Facts) -> Option<String> {
     Some(host[..end].to_ascii_lowercase())
 }
 
-/// The codings that `Accept-Encoding` lists with a weight above zero.
+/// The codings in `Accept-Encoding` with a weight above zero.
 fn codings(field: &[u8]) -> impl Iterator<Item = &[u8]> {
     field.split(|&byte| byte == b',').filter_map(|item| {
         let mut parts = item.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);

@@ -1,17 +1,18 @@
-//! Rules that send a request somewhere else: another path inside the server, or another address by a redirect.
+//! `rewrite`: rules that send a request to another path of the server, or redirect the client to another address.
 //!
-//! `site.rs` compiles one [`Rewrite`] for each route that has one and asks [`Rewrite::apply`]; rules are tried in order, and the first whose pattern fits
-//! and whose conditions all hold decides. A new path goes through the routes again, at most [`RESTARTS`] times ([`follow`]), then the answer is 500
-//! and a line for the operator.
+//! There is one [`Rewrite`] for each `rewrite` route. [`Rewrite::apply`] tries the rules in order. The first rule whose pattern
+//! matches and whose conditions all hold decides. A new path goes through the routes again, at most [`RESTARTS`] times
+//! ([`follow`]). After that the response is 500 and a line is logged.
 //!
-//! - Patterns see the path as routes do (`site/path.rs`: percent-decoded, an encoded slash is one, empty segments count for nothing), or a rule that
-//!   keeps somebody out would be passed by `//`. They are expressions of the `regex` crate: time is linear in the path, there are no references back inside
-//!   a pattern; a condition on a capture compares instead.
-//! - A byte that is no UTF-8 fits no `.`, unless the pattern says `(?-u)`.
-//! - What a pattern has captured is percent-encoded where it goes into a path or query, so it never adds a parameter, a line or a host.
-//! - A path with `.` or `..` as a segment, a bad escape or a NUL fits no pattern: decoded it would mean another one.
+//! - Patterns are matched against the path's text, as routes are (`policy/path.rs`): decoded except `%2F` and `%25`, without empty
+//!   segments. So a rule that protects a path cannot be bypassed by `//`.
+//! - Patterns are expressions of the `regex` crate. Matching takes time linear in the path. A pattern has no backreferences; a
+//!   condition on a capture serves instead.
+//! - A byte that is not UTF-8 matches no `.`, unless the pattern says `(?-u)`.
+//! - A capture is percent-encoded in a path or query, so it never adds a parameter, a line or a host.
+//! - A path with a `.` or `..` segment, a bad escape or a NUL matches no pattern: its decoded form would be a different path.
 //!
-//! The user's side is `docs/rewrite.md`.
+//! `docs/rewrite.md` describes rules for users.
 
 mod condition;
 mod template;
@@ -28,93 +29,93 @@ use condition::Check;
 pub use condition::{Condition, SUBJECTS, Subject, Test};
 use template::Url;
 
-/// How often a request may be sent through the routes again. Real rules need one or two; more is a loop.
+/// How often a request may go through the routes again. Real rules need one or two times; more is a loop.
 pub const RESTARTS: usize = 4;
 
-/// The largest compiled pattern, in bytes: a mistake like `(a{1000}){1000}` is refused.
+/// Bytes of the largest compiled pattern. It refuses mistakes like `(a{1000}){1000}`.
 const PATTERN_MAX: usize = 1 << 20;
 
-/// The largest form that conditions look at, in bytes: one that a person has filled in. A larger one has no fields for them.
+/// Bytes of the largest form that conditions test. A form filled in by hand is smaller. A larger form has no fields for conditions.
 const FORM_MAX: usize = 64 << 10;
 
-/// One rule, as it was written.
+/// One rule, as the configuration writes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Found anywhere in the decoded path unless it says `^` and `$`.
+    /// Regular expression. It matches anywhere in the path's text unless it has `^` and `$`.
     pub pattern: String,
-    /// Where to.
+    /// Target of the rule.
     pub to: To,
-    /// What becomes of the request's own query.
+    /// Whether the request's own query is kept.
     pub query: Query,
-    /// All of them have to hold.
+    /// Conditions, which must all hold.
     pub conditions: Vec<Condition>,
 }
 
-/// Where a rule leads. `$1`, `$name`, `${1}` and `${name}` are what the pattern has captured, `$$` is a dollar.
+/// The target of a rule. `$1`, `$name`, `${1}` and `${name}` stand for captures of the pattern, `$$` for a dollar sign.
 #[derive(Clone, Debug, PartialEq)]
 pub enum To {
-    /// A path of this server, with a query perhaps; the client does not see it.
+    /// A path of this server, perhaps with a query. The client does not see it.
     Path(String),
-    /// An address for the client: a path, or a whole URL whose host holds no capture; and 301, 302, 303, 307 or 308.
+    /// An address for the client, and the status 301, 302, 303, 307 or 308. It is a path, or a URL without captures in its host.
     Redirect(String, u16),
 }
 
-/// The fate of the query that came with the request.
+/// What happens to the request's own query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Query {
-    /// It stays, after that of the rule if there is one.
+    /// It is kept, after the rule's query if there is one.
     #[default]
     Keep,
-    /// Only that of the rule counts.
+    /// It is dropped. Only the rule's query is used.
     Drop,
 }
 
 /// The decision of a rewrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No rule fits.
+    /// No rule matches.
     Nothing,
     /// Send the request through the routes again, as if the client had sent this target.
     Again(String),
-    /// Tell the client: `Location` and status.
+    /// Redirect the client: `Location` and status.
     Redirect(String, u16),
 }
 
 impl Verdict {
-    /// The redirect as an answer.
+    /// The response of a redirect.
     pub fn redirect(location: &str, status: u16) -> Response {
         use osier_web::http::StatusCode;
-        // Checked when the rule was compiled.
+        // The status was checked when the rule was compiled.
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::FOUND);
         Response::redirect(status, location)
     }
 }
 
-/// The parts of a request that a rule may look at.
+/// The parts of a request that rules test.
 pub trait Facts {
-    /// GET.
+    /// Method of the request.
     fn method(&self) -> &str;
-    /// As it was sent, or as the last rewrite has left it.
+    /// Path, as the client sent it or as the last rewrite has made it.
     fn path(&self) -> &str;
-    /// The same of the query, without its question mark.
+    /// Query, without its question mark, from the same target as the path.
     fn query(&self) -> Option<&str>;
-    /// The first field of that name.
+    /// First header field with this name.
     fn header(&self, name: &str) -> Option<&[u8]>;
-    /// As addressed, with its port perhaps.
+    /// Host that the request names, perhaps with a port.
     fn host(&self) -> Option<&str>;
-    /// The client, as a trusted balancer tells it; none on a Unix socket.
+    /// Address of the client, which a trusted load balancer may have reported. None for a Unix socket.
     fn client(&self) -> Option<IpAddr>;
-    /// The body, where it is a form whose encoding is that of queries and that is not too large.
+    /// Body of a URL-encoded form that is not too large.
     fn form(&self) -> Option<&[u8]>;
-    /// The protocol is HTTP/1.0.
+    /// Whether the protocol is HTTP/1.0.
     fn http_10(&self) -> bool;
-    /// The client's side is encrypted.
+    /// Whether the client's connection is encrypted.
     fn https(&self) -> bool;
-    /// The connection comes through a balancer that has told whom it speaks for.
+    /// Whether a load balancer has reported the client with the PROXY protocol.
     fn proxied(&self) -> bool;
 }
 
-/// A request with what only the site knows of its connection.
+/// A request, with facts about its connection that the site knows.
 pub struct Seen<'s, 'r> {
     /// The request.
     pub request: &'s Request<'r>,
@@ -159,11 +160,11 @@ impl Facts for Seen<'_, '_> {
     }
 }
 
-/// Rules that are ready to be asked.
+/// Compiled rules.
 #[derive(Debug)]
 pub struct Rewrite {
     rules: Vec<Ready>,
-    /// A condition of theirs looks at one.
+    /// Whether a condition tests a posted form.
     reads_forms: bool,
 }
 
@@ -171,18 +172,18 @@ pub struct Rewrite {
 struct Ready {
     pattern: Regex,
     url: Url,
-    /// `None` inside of the server.
+    /// Status of a redirect. None for a rewrite inside of the server.
     redirect: Option<u16>,
     query: Query,
     checks: Vec<Check>,
 }
 
 impl Rewrite {
-    /// Makes the rules ready.
+    /// Compiles rules.
     ///
     /// # Errors
     ///
-    /// The index of each rule that cannot be, and why.
+    /// The index of each rule with a mistake, and the mistake.
     pub fn compile(rules: &[Rule]) -> Result<Rewrite, Vec<(usize, String)>> {
         let mut ready = Vec::new();
         let mut troubles = Vec::new();
@@ -203,11 +204,11 @@ impl Rewrite {
         }
     }
 
-    /// The posted form of a request, if a rule for its path looks at it. The body is still there for whoever answers.
+    /// The posted form of a request, if a rule for its path tests it. The handler can still read the body.
     ///
     /// # Suspends
     ///
-    /// Until the body has come.
+    /// Until the body has arrived.
     pub fn form(&self, request: &mut Request<'_>, path: &[u8]) -> Option<Vec<u8>> {
         if !self.reads_forms || request.body().announced() == Some(0) {
             return None;
@@ -218,21 +219,21 @@ impl Rewrite {
         if !is_form || !self.rules.iter().any(is_wanted) {
             return None;
         }
-        // As it is: bytes that are no text in one field hide none of the others.
+        // The form is not decoded here, so invalid bytes in one field do not hide the other fields.
         request.body().preview(FORM_MAX)
     }
 
-    /// Whether some pattern fits one of the two paths and not the other.
+    /// Whether some pattern matches only one of the two paths.
     pub fn tells_apart(&self, path: &[u8], other: &[u8]) -> bool {
         let mut rules = self.rules.iter();
         rules.any(|rule| rule.pattern.is_match(path) != rule.pattern.is_match(other))
     }
 
-    /// Decides on a request.
+    /// Applies the rules to a request.
     ///
     /// # Suspends
     ///
-    /// While a condition asks the file system.
+    /// While a condition looks at the file system.
     pub fn apply(&self, facts: &dyn Facts) -> Verdict {
         let Ok(path) = path::text(facts.path()) else {
             return Verdict::Nothing;
@@ -292,17 +293,17 @@ fn regex(pattern: &str) -> Result<Regex, String> {
     built.map_err(|error| format!("pattern {pattern:?}: {error}"))
 }
 
-/// The decision of the routes on a request.
+/// What the routes have made of a request.
 pub enum Routed {
-    /// An answer.
+    /// A response.
     Answer(Response),
-    /// Another target, from [`Verdict::Again`].
+    /// A new target, from [`Verdict::Again`].
     Again(String),
 }
 
 /// Sends a request through the routes, again for each new target, at most [`RESTARTS`] times.
 ///
-/// `dispatch` is called with the target of each turn, `None` for the request's own.
+/// `dispatch` gets the target of each pass, `None` for the request's own.
 pub fn follow(original: &str, say: &Say, mut dispatch: impl FnMut(Option<&str>) -> Routed) -> Response {
     let mut target: Option<String> = None;
     for _ in 0..=RESTARTS {

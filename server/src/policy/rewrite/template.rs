@@ -1,21 +1,21 @@
-//! Texts with captures in them: `/articles/$1?lang=${lang}`. Parsed once against the pattern that fills them.
+//! Texts with captures in them, such as `/articles/$1?lang=${lang}`. A text is parsed once, against the pattern that fills it.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use regex::bytes::{Captures, Regex};
 
 use crate::policy::template;
 
-/// The bytes of a capture that are encoded in a path: all but unreserved characters (RFC 3986) and slashes.
-/// Dots stay: a path has no dot segments, but two captures side by side could make one; `Url::fill` looks.
+/// Bytes of a capture that are encoded in a path: all except unreserved characters (RFC 3986) and slashes. Dots are not encoded.
+/// A path has no dot segments, but two adjacent captures could make one, which `tidy` removes.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~')
     .remove(b'/');
-/// The bytes of a capture that are encoded in a query.
+/// Bytes of a capture that are encoded in a query.
 const QUERY: &AsciiSet = &PATH.add(b'/');
-/// The bytes of a rule's own text, and of a query that was sent, that no URL holds as they are.
+/// Bytes of a rule's own text, or of the request's query, that must be encoded in any URL.
 const URL: &AsciiSet = &percent_encoding::CONTROLS
     .add(b' ')
     .add(b'"')
@@ -29,14 +29,14 @@ const URL: &AsciiSet = &percent_encoding::CONTROLS
     .add(b'}')
     .add(b'#');
 
-/// A piece of a text; a name stands for the index of a capture in the pattern.
+/// A piece of a text. A name is the index of a capture.
 pub type Part = template::Part<usize>;
 
-/// Takes a text apart.
+/// Parses a text.
 ///
 /// # Errors
 ///
-/// A capture that the pattern does not have, and a lone dollar.
+/// A capture that the pattern does not have, or a lone dollar sign.
 pub fn parse(text: &str, pattern: &Regex) -> Result<Vec<Part>, String> {
     template::parse(text, |name| capture(name, pattern))
 }
@@ -56,7 +56,7 @@ pub fn capture(name: &str, pattern: &Regex) -> Result<usize, String> {
     })
 }
 
-/// The text with the captures as they are. A group that took no part is empty.
+/// Fills in captures as they are. A group that did not match is empty.
 pub fn fill_raw(parts: &[Part], captures: &Captures<'_>) -> Vec<u8> {
     let mut filled = Vec::new();
     for part in parts {
@@ -68,7 +68,7 @@ pub fn fill_raw(parts: &[Part], captures: &Captures<'_>) -> Vec<u8> {
     filled
 }
 
-/// The text as the name of a file, with the captures decoded; `None` where an encoded slash in one would end a name.
+/// Fills in decoded captures to make a file name. None if a capture holds an encoded slash, which no file name can hold.
 pub fn fill_name(parts: &[Part], captures: &Captures<'_>) -> Option<Vec<u8>> {
     let mut filled = Vec::new();
     for part in parts {
@@ -90,21 +90,21 @@ pub fn captured<'h>(captures: &Captures<'h>, index: usize) -> &'h [u8] {
     captures.get(index).map_or(&[], |found| found.as_bytes())
 }
 
-/// A path and a query, or a whole address.
+/// A path and a query, perhaps with scheme and host.
 #[derive(Debug)]
 pub struct Url {
-    /// Scheme and host, without a capture; empty for a path.
+    /// Scheme and host, without captures. Empty for a path.
     origin: String,
     path: Vec<Part>,
     query: Option<Vec<Part>>,
 }
 
 impl Url {
-    /// Reads where a rule leads.
+    /// Parses the target of a rule.
     ///
     /// # Errors
     ///
-    /// When what comes out of it could be something else than a path, or another host than the rule says.
+    /// When the target could become something else than a path, or name another host than the rule's.
     pub fn parse(text: &str, pattern: &Regex, redirect: bool) -> Result<Url, String> {
         if text.contains(|c: char| c.is_control() || c == ' ' || c == '#' || c == '\\') {
             return Err(format!(
@@ -164,11 +164,11 @@ impl Url {
         })
     }
 
-    /// The address; `kept` is a query that was sent and goes behind.
+    /// Fills in the captures. `kept` is the request's own query, which is appended.
     pub fn fill(&self, captures: &Captures<'_>, kept: Option<&str>) -> String {
         let mut path = String::new();
         fill(&mut path, &self.path, captures, PATH);
-        // "//host" would be another server's address, and so would what a browser makes of dots.
+        // "//host" would name another server. So would a path with dot segments that a browser resolves.
         let path = tidy(&path);
         let mut url = format!("{}{path}", self.origin);
         let mut separator = '?';
@@ -198,7 +198,7 @@ fn fill(into: &mut String, parts: &[Part], captures: &Captures<'_>, set: &'stati
     }
 }
 
-/// Appends a capture. The escapes that a path's text keeps go through as they are.
+/// Appends a capture. The escapes `%2F` and `%25` of a path's text stay as they are.
 fn push_encoded(into: &mut String, captured: &[u8], set: &'static AsciiSet) {
     for (index, part) in captured.split(|&byte| byte == b'%').enumerate() {
         if index > 0 {
@@ -211,7 +211,7 @@ fn push_encoded(into: &mut String, captured: &[u8], set: &'static AsciiSet) {
     }
 }
 
-/// One slash in front, and no dot segments.
+/// Makes a path with one leading slash and without dot segments.
 fn tidy(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for segment in path.trim_start_matches('/').split('/') {

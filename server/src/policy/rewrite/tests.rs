@@ -1,4 +1,4 @@
-//! Rules, conditions, what a client cannot make of them, and loops.
+//! Rules, conditions, hostile requests, and loops.
 
 use super::*;
 use std::sync::{Arc, Mutex};
@@ -170,7 +170,7 @@ fn a_capture_is_compared() {
     )];
     assert_eq!(apply(&backref, &get("/42/backref")), again("/found"));
     assert_eq!(apply(&backref, &get("/420/backref")), Verdict::Nothing);
-    // And something else with a capture.
+    // Another subject is compared with a capture.
     let own = [when(
         path("^/users/(?<name>[^/]+)$", "/me"),
         Subject::Cookie("user".into()),
@@ -181,7 +181,7 @@ fn a_capture_is_compared() {
         apply(&own, &get("/users/bea").with("cookie", "user=ali")),
         Verdict::Nothing
     );
-    // A group that took no part is not there.
+    // A group that did not match is absent.
     let optional = [when(
         path("^/a(/b)?$", "/both"),
         Subject::Capture("1".into()),
@@ -331,7 +331,7 @@ fn every_condition_holds_and_fails() {
     for (of, is, yes, no) in cases {
         let name = format!("{of:?} {is:?}");
         let rule = || path("^/(.*)$", "/yes");
-        // Conditions on what a request cannot change are tested with a rule that does not fit.
+        // A request cannot change the environment. So that condition's counter-example is a path that the rule does not match.
         let fits = if matches!(of, Environment(_)) {
             path("^/p$", "/yes")
         } else {
@@ -416,15 +416,15 @@ fn nothing_a_client_sends_makes_a_line_a_host_or_a_parameter() {
         apply(&parameter, &get("/a%26b=c+d%2f/")),
         again("/search?q=a%26b%3Dc%2Bd%2F%2F")
     );
-    // Two captures that are dots together.
+    // Two captures that make a dot segment together.
     let dots = [path("^/(.*),(.*)$", "/data/$1$2/x")];
     assert_eq!(apply(&dots, &get("/.,.")), again("/x"));
-    // What routes read as one path is one path to rules.
+    // Spellings that routes read as one path are one path for rules.
     let guard = [path("^/admin(/|$)", "/login")];
     for target in ["/admin/x", "//admin/x", "/admin//x", "/%61dmin//x"] {
         assert_eq!(apply(&guard, &get(target)), again("/login"), "{target}");
     }
-    // The site refuses a path that the two readings of an encoded slash send different ways.
+    // The site refuses a path whose two readings of an encoded slash take different routes.
     let guard = Rewrite::compile(&guard).unwrap();
     assert!(guard.tells_apart(b"/admin%2Fx", b"/admin/x") && !guard.tells_apart(b"/a%2Fx", b"/a/x"));
     for target in [
@@ -529,7 +529,7 @@ fn a_loop_ends_with_500_and_a_line() {
         [r#"rewrite loop: "/" was rewritten 5 times, the last time to "/xxxxx""#]
     );
 
-    // Four are no loop.
+    // Four rewrites are not a loop.
     let response = follow("/", &say, |target| match target {
         Some("/xxxx") => Routed::Answer(Response::new(osier_web::http::StatusCode::OK)),
         target => Routed::Again(format!("{}x", target.unwrap_or("/"))),
