@@ -223,7 +223,7 @@ pub struct Route {
     pub policies: Policies,
 }
 
-/// The policies around a handler. A route's own setting replaces its site's. Header fields of both are applied; a field that both name follows the route.
+/// The policies around a handler. A route's own setting replaces its site's. `headers` and `limits` are merged key by key.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Policies {
     pub auth: Setting<auth::Settings>,
