@@ -397,7 +397,8 @@ mod tests {
             std::fs::write(file, text).unwrap();
         }
         let krate = Crate::read(&src);
-        std::fs::remove_dir_all(&src).unwrap();
+        // Seen to fail once, with everything read already: what stays in the temporary folder hurts nobody.
+        let _ = std::fs::remove_dir_all(&src);
         let listed = |circle: BTreeSet<String>| circle.into_iter().collect();
         krate.circles().map(|circles| circles.into_iter().map(listed).collect())
     }
