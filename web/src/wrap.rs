@@ -1,4 +1,5 @@
-//! Ready-made functions for [`Router::wrap`](crate::Router::wrap).
+//! Ready-made functions for [`Router::wrap`](crate::Router::wrap): one adds a request id, one adds
+//! header fields to responses.
 
 use crate::{Next, Request, Response};
 

@@ -1,5 +1,5 @@
-//! Reads and writes of a descriptor with callbacks. A descriptor that can be waited for is used when it is ready. Any
-//! other descriptor is used on the pool for blocking work.
+//! Reads and writes of a descriptor, each with a callback. If a poller can watch the descriptor, the call is made
+//! when the descriptor is ready. Otherwise (a regular file) a thread of the pool for blocking work makes the call.
 
 use std::fmt;
 use std::io;

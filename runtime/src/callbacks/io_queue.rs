@@ -1,13 +1,13 @@
-//! The I/O queue: a driver with its own poller, whose requests call back.
+//! The I/O queue: a driver with its own poller. Its requests call a callback when they end.
 //!
 //! ```text
 //!   iterate:   sleep in the poller ─▶ dispatch readiness ─▶ fire timers ─▶ run the callbacks that are queued by now
 //! ```
 //!
 //! # Protocol
-//! - The queue claims a [`Remote`], as a worker does. While a thread iterates it is the remote's thread, and it
-//!   announces its sleep to the parker. A thread that queues a callback, sets an earlier timer or
-//!   [notifies](Handle::notify) then rings.
+//! - The queue claims a [`Remote`], as a worker does. While a thread iterates the queue, it is the thread of that
+//!   remote, and announces its sleep to the parker. A thread that queues a callback, sets an earlier timer or
+//!   [notifies](Handle::notify) then rings, which ends that sleep.
 //! - `registry` has the outstanding requests. Once it is not `open`, no request enters. Requests taken from it
 //!   afterwards are therefore all that there are.
 //! - A drop closes the registry, joins the pool's threads, ends the queued and then the registered requests on the

@@ -1,4 +1,5 @@
-//! A descriptor monitor: the leaf of `wait/descriptor.rs` with a callback.
+//! A descriptor monitor: it calls a callback when a descriptor becomes readable or writable. The wait is the leaf of
+//! `wait/descriptor.rs`.
 
 use std::os::fd::AsFd;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Name lookups with a callback, by the code of `net/addr.rs`.
+//! Looks up host names and calls a callback with the addresses. `net/addr.rs` does the lookup.
 
 use std::io;
 use std::net::SocketAddr;

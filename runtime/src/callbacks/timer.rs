@@ -1,4 +1,4 @@
-//! A timer: the leaf of `time/` with a callback.
+//! A timer that calls a callback at its time. The wait is the leaf of `time/`.
 
 use std::fmt;
 use std::pin::Pin;

@@ -1,4 +1,5 @@
-//! Metrics: the counters of a runtime's workers, read from their desks.
+//! Metrics: the counters of a runtime's workers. Each worker writes its counters to its desk (`worker/desk.rs`); this
+//! module reads them.
 
 use std::fmt;
 use std::time::Duration;

@@ -6,7 +6,8 @@
 //! | the watchdog | a worker that no longer turns its loop, and what it runs | `watchdog.rs` |
 //! | [`Runtime::metrics`](crate::Runtime::metrics), [`metrics()`] | counters | `metrics.rs` |
 //!
-//! All parts only read. Each worker writes its own numbers to its desk; `worker/desk.rs` has that protocol.
+//! None of them changes what it shows. Each worker writes its own numbers to its desk; `worker/desk.rs` has that
+//! protocol.
 
 pub(crate) mod dump;
 mod frames;

@@ -1,4 +1,5 @@
-//! Waiting for any descriptor, sending file bytes, and tying work to the life of a connection.
+//! I/O beyond the sockets of `net`: waiting for any descriptor, sending the bytes of a file, moving bytes between
+//! streams, and cancelling work when its client has gone.
 //!
 //! ```text
 //!   readable, writable, ready    crate::wait::descriptor (fiber, future), poll(2) (plain thread)

@@ -1,6 +1,6 @@
-//! A stream of either family: TCP or Unix.
+//! [`Stream`]: a TCP stream or a Unix stream in one type.
 //!
-//! All stream types have the same inside ([`stream.rs`](super::stream)), so the conversion costs nothing.
+//! All stream types have the same contents ([`stream.rs`](super::stream)), so the conversion costs nothing.
 
 use std::fmt;
 use std::io;

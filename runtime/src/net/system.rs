@@ -1,5 +1,6 @@
-//! How sockets are made and asked on this system. Apple's has no flags that make a new socket non-blocking and close-on-exec in
-//! the call that makes it, that keep a send from raising SIGPIPE, and that tell of a half-close.
+//! Makes and accepts sockets, and has the flags that differ between systems. Apple's systems lack three flags: to
+//! make a new socket non-blocking and close-on-exec in the same call, to keep a send from raising SIGPIPE, and to
+//! report a half-close.
 
 use rustix::event::PollFlags;
 use rustix::net::SendFlags;

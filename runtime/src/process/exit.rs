@@ -1,4 +1,4 @@
-//! The wait for the end of a child, which does not reap the child.
+//! Waits for the end of a child without reaping it, so its process id cannot be reused meanwhile.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! The descriptor that becomes readable at a time: a timerfd, where the system has one.
+//! An alarm: a descriptor that becomes readable at a given time. It is a timerfd, where the system has one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

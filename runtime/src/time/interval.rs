@@ -1,8 +1,8 @@
-//! Points in time at a fixed distance.
+//! [`Interval`]: a series of ticks, one each period.
 //!
-//! An interval is a [`Sleep`] that is set to the next tick when one has come. There is no timer between two ticks if
-//! nobody waits for one. Ticks that nobody took in time are left out, and the later ones stay where they were: no
-//! burst, no drift.
+//! An interval is a [`Sleep`] that is set to the next tick when one has come. While nobody waits for a tick, no timer
+//! is set. Ticks that nobody took in time are skipped, and later ticks keep their times. So there is no burst and no
+//! drift.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

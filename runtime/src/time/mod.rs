@@ -1,4 +1,5 @@
-//! Waiting for time to pass.
+//! Time: sleeps, intervals, the current time, the virtual clock of tests, and waiting for a condition
+//! ([`wait_until`]).
 
 use std::task::Poll;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
-//! Waiting for a condition that others make true and announce.
+//! [`wait_until`]: waits until a condition holds. Other code makes the condition true and announces it ([`News`]).
 //!
-//! The waiter joins the queue before it looks at the condition, so news that comes after the look is heard.
+//! The waiter joins the queue before it checks the condition, so it hears every announcement that comes after the
+//! check.
 
 use std::future::poll_fn;
 use std::pin::pin;

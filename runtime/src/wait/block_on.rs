@@ -1,4 +1,5 @@
-//! Futures on fibers and threads, and blocking work away from the workers.
+//! [`block_on`] runs a future on a fiber or a plain thread. [`unblock`] runs blocking work on a pool of threads, away
+//! from the workers.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,4 +1,4 @@
-//! Descriptors that are not sockets of ours: waiting for one, one-shot and level-triggered.
+//! Waits for descriptors that are not Osier's own sockets, one-shot and level-triggered.
 //!
 //! Each driver has a table with one entry per descriptor number, which lists all waits for it. The entry is armed for
 //! the interests of its waits. An event disarms the entry, wakes the waits that it concerns and arms the entry for the

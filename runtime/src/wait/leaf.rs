@@ -1,9 +1,9 @@
-//! One call on a watched descriptor as a leaf, in two shapes.
+//! Two leaves that make one call on a watched descriptor, such as a read, and wait where it would block.
 //!
-//! [`Io`] is a future that borrows the descriptor and keeps its waiter inside itself, so nothing is allocated. [`Side`]
-//! is for traits whose polls have no future between them (`AsyncRead`): it keeps the waiter boxed, from the first
-//! would-block on. Both try the call first where the descriptor has no entry yet, so a descriptor that never waits
-//! never gets one.
+//! [`Io`] is a future. It borrows the descriptor and keeps its waiter inside itself, so nothing is allocated.
+//! [`Side`] is for traits whose polls have no future between them (`AsyncRead`). It boxes its waiter at the first
+//! would-block and keeps it. Both try the call first while the descriptor has no entry in the table of sockets. So a
+//! descriptor that never waits never gets an entry.
 //!
 //! # Protocol
 //! A waiter belongs to the list of one descriptor's entry, and must not outlive the descriptor. An `Io` borrows the

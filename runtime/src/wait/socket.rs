@@ -1,14 +1,16 @@
-//! Sockets of ours as the loop sees them: sticky readiness, the owner of each direction, and the waiters.
+//! The readiness of Osier's own sockets: what pollers have reported, which worker's poller watches each direction,
+//! and who waits.
 //!
 //! A socket has an entry in a process-wide table. Entries are never freed, only reused under a new generation. So an
-//! event that was harvested before a close finds its entry or changes nothing; at worst it wakes a stranger spuriously.
-//! A socket gets its entry at its first would-block ([`Watched`]), not before.
+//! event that was taken from the poller before a close finds its entry or changes nothing. At worst it wakes a waiter
+//! of another socket for nothing. A socket gets its entry at its first would-block ([`Watched`]), not before.
 //!
 //! One word and two lists hold the readiness that pollers reported, the worker whose poller speaks for each direction,
 //! and the waiters. `osier_queue::readiness` has the rules and their reasons, and models check them. This file has the
 //! system calls between.
 //!
-//! A closed bit counts as readable (and HUP and ERR as writable) once, so that the next call meets the kernel's answer.
+//! A closed bit counts as readable once, and HUP and ERR also count as writable once. So the next call is made and
+//! returns the kernel's answer: the end, or the error.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,5 @@
-//! The children of a scope: how many there are, how they end, who waits for the last one.
+//! The children of a scope, as the scope and the children's jobs use them: [`Children`] is `osier_queue`'s group of
+//! children with a count of panics. [`Ticket`] is the place of one child.
 //!
 //! A child enters when it is spawned and leaves when it gives up its [`Ticket`], the last thing that its job does.
 

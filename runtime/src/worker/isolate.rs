@@ -1,8 +1,9 @@
-//! Isolation of user code whose panic concerns nobody else: destructors at the end of a fiber, dormant connections,
-//! wakers.
+//! Runs user code and swallows its panic: destructors at the end of a fiber, dormant connections, wakers. Nobody
+//! waits for their result.
 //!
-//! A payload is a value with a destructor, which may panic as well. All code that swallows a panic does so here, so
-//! nothing unwinds out of a fiber's first frame, into the loop, or out of a scope that has children left.
+//! A panic's payload is a value with a destructor, which may panic as well. All code that swallows a panic does so
+//! here. So nothing unwinds out of a fiber's first frame, into the worker's loop, or out of a scope that has children
+//! left.
 
 use std::any::Any;
 use std::mem;

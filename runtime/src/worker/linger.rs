@@ -1,4 +1,5 @@
-//! Lingering: a worker that is rung as soon as it has fallen asleep stays awake for a moment instead.
+//! Lingering: a worker that other threads wake as soon as it has fallen asleep stays awake for a moment instead. *To
+//! ring* a worker is to end its sleep, by a write to its poller.
 //!
 //! Two fibers on two workers that signal each other in turn pay for each signal a system call to ring and a wake-up of
 //! the processor: some microseconds. A look at the inbox costs nanoseconds. So, after [`ENOUGH`] sleeps in a row that a

@@ -1,7 +1,7 @@
-//! The task that a thread polls: its id, its name and its locals, for as long as the poll takes.
+//! The thread-local that says which task this thread polls: the task's id, name and locals.
 //!
-//! Between polls the name and the locals lie beside the task's future. Most tasks have neither, and then entering one is a
-//! store.
+//! It holds them as long as the poll takes. Between polls the name and the locals lie beside the task's future. Most
+//! tasks have neither; for them entering a poll is one store.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -5,9 +5,10 @@
 //!         │  branch │   leaf  │  entry  │        an entry costs its own bytes and 1/256 of a leaf's pointer
 //! ```
 //!
-//! Chunks that double would be found in fewer steps. But half of the last chunk is initialised, and so resident,
-//! without use: it was 100 of 430 bytes of an idle connection. Any thread may reach the entries of a table of `Sync`
-//! entries. The slots of a worker are not `Sync`, so the compiler keeps them on its thread.
+//! A table of chunks of doubling sizes would find an entry in fewer steps. But half of its last chunk would be
+//! initialised, and so resident, without use. That was 100 of 430 bytes per idle connection. Any thread may reach the
+//! entries of a table of `Sync` entries. The slots of a worker are not `Sync`, so the compiler keeps them on its
+//! thread.
 
 use std::sync::OnceLock;
 

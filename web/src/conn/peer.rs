@@ -1,7 +1,7 @@
 //! The peer of a request: the client at the other end of a connection, or a test in the same
 //! program.
 //!
-//! A [`Memory`] belongs to one request and to the fiber that serves it.
+//! The client of a test is a [`Memory`]. It belongs to one request and to the fiber that serves it.
 
 use std::cell::RefCell;
 use std::fs::File;

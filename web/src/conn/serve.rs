@@ -1,8 +1,8 @@
 //! The interface between a connection and the code that serves its requests: input bytes, the
 //! output, and the next step of the connection.
 //!
-//! A connection knows no requests, and the serving code knows no rest. There is one call for each
-//! burst, not for each request.
+//! A connection does not know requests, and the serving code does not know when a connection rests.
+//! A connection calls the serving code once for each burst, not once for each request.
 
 use std::io;
 

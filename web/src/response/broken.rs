@@ -1,7 +1,7 @@
 //! The error that ends the body of a response whose backend has failed.
 //!
-//! The gateway makes the error. The server reads it, and may still send another response if it has
-//! sent nothing of the first.
+//! A gateway (the proxy or FastCGI handler) makes the error. The server reads it. If the server has
+//! sent nothing of the response yet, it may still send another one.
 
 use std::{error, fmt, io};
 

@@ -1,4 +1,5 @@
-//! Functions around a handler. Each sees the request before the handler and the response after it.
+//! Functions around a handler (middleware). Each sees the request before the handler and the
+//! response after it.
 //!
 //! The [`Surroundings`] of a handler are complete when the router is built. Each handler has its
 //! own list, in order, so a request searches for nothing.

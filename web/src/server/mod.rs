@@ -1,4 +1,4 @@
-//! A server from its owner's view: configured, listening, running, shut down.
+//! A server as its owner uses it: it is configured, bound, run and shut down here.
 
 pub(crate) mod accept;
 pub(crate) mod answer;
