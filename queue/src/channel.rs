@@ -23,7 +23,6 @@
 //! - The end of either side is a flag under the mutex. After it is set nobody enters a list. Then the waiters in the list are woken
 //!   with the word `ENDED` and look again. Receivers are woken only when the queue is empty: while a value is promised, a
 //!   receiver further back may still get it.
-//!   behind may still get it.
 
 use std::collections::VecDeque;
 use std::mem;

@@ -1,4 +1,5 @@
-//! A virtual clock: it stands still until it is moved, or until all its members wait, when it moves itself.
+//! The clock of tests, [`Virtual`]: a program moves it, or it jumps to the earliest deadline when all its workers only wait for
+//! time. This module also converts between times and the ticks of the timer wheel.
 //!
 //! # Ticks
 //! The [wheel](crate::wheel) counts ticks of one millisecond. Deadlines round up ([`tick_after`]) and the present rounds down

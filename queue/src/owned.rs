@@ -1,4 +1,5 @@
-//! A waiter that owns its list, for a stream that owns both and is moved between polls.
+//! A waiter together with an `Arc` of the value whose list it waits in. A receiver of a channel holds one: it can be moved
+//! between two polls, and it borrows nothing from outside.
 //!
 //! # Safety
 //! This file is an unsafe island. The waiter borrows its list from the `Arc` beside it, and the compiler takes that borrow for

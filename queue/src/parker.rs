@@ -1,7 +1,8 @@
-//! Putting workers to sleep without losing work: which workers sleep, and which must be woken.
+//! Puts workers to sleep and wakes them, so that no work is lost between a worker's last look and its sleep.
 //!
-//! [`Parker`] belongs to one worker and guards the worker's own queues. [`Idle`] belongs to the runtime and guards work that any
-//! worker may take. Both rest on the same pair of fences (Dekker's): each side announces, fences, then looks.
+//! [`Parker`] belongs to one worker and is about the work in its own queues. [`Idle`] belongs to the runtime and is about work
+//! that any worker may take. Neither is a lock. Both rest on the same pair of fences (Dekker's algorithm): each side announces
+//! what it does, makes a fence, then looks at the other side.
 //!
 //! ```text
 //!   worker going to sleep                        any thread with work

@@ -1,6 +1,6 @@
-//! Waking many wakers. A waker is foreign code and may panic; no other waiter loses its wake-up by that.
+//! Functions that wake several wakers. A waker is foreign code and may panic; the others are woken all the same.
 //!
-//! No lock is held while these functions run.
+//! Their callers hold no lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
