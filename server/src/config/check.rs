@@ -1,4 +1,5 @@
-//! Finds mistakes that show only when listeners, sites and routes are compared with each other.
+//! Finds mistakes that show only when listeners, sites and routes are compared with each other: two listeners on one address,
+//! a site that names a missing listener, a route that an earlier route hides.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,8 +1,8 @@
 //! Turns the text of a configuration file into a checked [`Config`].
 //!
 //! ```text
-//!   text ─▶ toml ─▶ reader.rs: Section, typed access with places ─▶ top, site, route, handler, … ─▶ check ─▶ Config
-//!                        └────────── every mistake of every step ─────────────▶ problem.rs: Report
+//!   text ─▶ toml ─▶ reader: Section, typed access with places ────▶ top, site, route, handler, … ─▶ check ─▶ Config
+//!                        └────────── every mistake of every step ─────────────▶ reader/problem.rs: Report
 //! ```
 //!
 //! Checking a configuration changes nothing and keeps nothing open. Every part implements `==`, because a reload keeps the

@@ -1,4 +1,5 @@
-//! Reads the settings that `[[site]]` and `[[site.route]]` have in common.
+//! Reads the settings that `[[site]]` and `[[site.route]]` have in common: allowed clients, authentication, rates, limits, CORS,
+//! header fields, compression and the log.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Series, the strictly parsed page, and the whole over real sockets.
+//! Tests of the series, of the metrics page, which is parsed strictly, and of both pages over real sockets.
 
 use super::*;
 use std::collections::{HashMap, HashSet};

@@ -5,7 +5,8 @@
 //! Otherwise new listeners are bound and a snapshot is built, which keeps unchanged parts (`site/build.rs`). The snapshot
 //! replaces the old one, new listeners accept, and removed listeners finish their in-flight requests. Connections of a
 //! listener that stays are not touched: a WebSocket, a long response and an idle client go on. Changed settings of a listener
-//! apply to new connections (`listeners.rs`). Log files are opened again in any case.
+//! apply to new connections (`listeners.rs`). Every reload first
+//! reopens the log files, also when the configuration has a mistake.
 //!
 //! Only the first fiber changes anything. Workers read through `site/live.rs`.
 

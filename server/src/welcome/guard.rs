@@ -1,10 +1,12 @@
-//! Restricts live data and the fiber dump to programs and people on this machine.
+//! Restricts live data and the fiber dump to clients on this machine, unless `--live-for-all` opens them to everybody.
 //!
-//! The address of the connection decides. No header field of a request widens access. Three fields narrow it:
+//! The address of the connection must be a loopback address; a client of a Unix socket counts as another machine. No header field
+//! widens access. These fields refuse a request:
 //!
 //! - `X-Forwarded-For`, `Forwarded` and similar fields show that a proxy on this machine speaks for another client.
 //! - A `Host` that is not a loopback name shows that another site has pointed its name to this machine (DNS rebinding).
-//! - `Sec-Fetch-Site: cross-site` shows that a page of another site made the browser send the request.
+//! - `Sec-Fetch-Site: cross-site` shows that a page of another site made the browser send the request. It is refused
+//!   with `--live-for-all` too.
 
 use std::net::{IpAddr, SocketAddr};
 

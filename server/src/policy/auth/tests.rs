@@ -1,4 +1,4 @@
-//! Logging in: files and lists of users, the cache, what is logged, and the limits of the cost.
+//! Tests of the login: files and lists of users, the cache, what is logged, and the limits of the cost.
 
 use super::*;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The conditions that a rewrite rule has besides its pattern.
+//! The conditions that a rewrite rule has besides its pattern. Each tests one part of a request, for example a field or a cookie.
 
 use std::borrow::Cow;
 use std::ffi::OsString;

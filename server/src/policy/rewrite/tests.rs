@@ -1,4 +1,4 @@
-//! Rules, conditions, hostile requests, and loops.
+//! Tests of rewrite rules and conditions, with hostile requests and with loops.
 
 use super::*;
 use std::sync::{Arc, Mutex};

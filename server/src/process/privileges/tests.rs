@@ -1,4 +1,4 @@
-//! Users and groups, refusals, and, in child processes, what remains after privileges are given up.
+//! Tests of users and groups, refusals, and, in child processes, what remains after privileges are given up.
 
 use super::*;
 use std::net::TcpListener;
