@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use osier_web::proxy::Proxy;
-use osier_web::upstream::Upstream;
 use osier_web::serve;
+use osier_web::upstream::Upstream;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut ports = std::env::args().skip(1).map(|text| text.parse::<u16>());
