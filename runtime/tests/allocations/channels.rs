@@ -1,7 +1,7 @@
 //! Waits for a value, for room or for a condition allocate nothing. The allocator counts on the one worker's thread.
 
-use crate::counting;
 use std::rc::Rc;
+use testkit::allocations as counting;
 
 use osier::Runtime;
 use osier::sync::{Condvar, Mutex, mpmc, mpsc};

@@ -1,7 +1,7 @@
 //! A publication allocates nothing for subscribers that keep up. The allocator counts on the one worker's thread.
 
-use crate::counting;
 use std::sync::Arc;
+use testkit::allocations as counting;
 
 use osier::Runtime;
 use osier::pubsub::{Policy, Topic};

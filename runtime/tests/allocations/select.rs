@@ -2,10 +2,10 @@
 //!
 //! The allocator counts on the thread of the one worker, so that other threads do not change the figure.
 
-use crate::counting;
 use std::future::{Future, pending, ready};
 use std::pin::{Pin, pin};
 use std::time::{Duration, Instant};
+use testkit::allocations as counting;
 
 use osier::{Runtime, race, select, wait_all, wait_any, wait_any_until};
 use tokio::sync::Semaphore;

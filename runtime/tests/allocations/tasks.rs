@@ -2,9 +2,9 @@
 //!
 //! The allocator counts on the thread of the one worker, so that other threads do not change the figure.
 
-use crate::counting;
 use osier::future::yield_now;
 use osier::{Runtime, spawn_future, spawn_future_local};
+use testkit::allocations as counting;
 
 const ROUNDS: usize = 1000;
 
