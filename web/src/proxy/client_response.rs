@@ -7,7 +7,7 @@ use osier::Cancelled;
 use osier_http::{FieldLines, HeadWriter, Method, Reply, ReplyLength, ResponseBody, Version};
 
 use super::backend_response::BackendResponse;
-use super::exchange::{Failure, Why};
+use super::failure::{Failure, Why};
 use super::sender::Sender;
 use super::tunnel::Idle;
 use super::{SMALL, Settings, forwarded, relay, tunnel};

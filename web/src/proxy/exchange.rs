@@ -1,45 +1,20 @@
 //! One request through the proxy: lease a connection, send the request, read the response's head, and try a second time where
 //! that is safe.
 
-use std::error::Error;
+use std::io;
 use std::panic::resume_unwind;
-use std::time::Duration;
-use std::{fmt, io};
 
 use http::StatusCode;
 use osier::Cancelled;
 use osier_http::Reply;
 
 use super::backend_response::{BackendResponse, NoHead};
+use super::failure::{Failure, Why};
 use super::sender::{Sender, Unsent};
 use super::{Settings, client_response, forwarded, outgoing};
+use crate::upstream::Lease;
 use crate::upstream::attempt::{Failed, Unanswered, while_sending};
-use crate::upstream::{Lease, Unavailable};
-use crate::{IntoResponse, Request, Response};
-
-/// Why there is no response to pass on.
-pub(super) enum Failure {
-    Unavailable(Unavailable),
-    /// The number of the backend, and its failure.
-    Backend(usize, Why),
-    Client(io::Error),
-    Cancelled(io::Error),
-}
-
-/// The failure of a backend.
-#[derive(Debug)]
-pub(super) enum Why {
-    /// The backend has not taken the request.
-    Unsent(io::Error),
-    /// The connection ended inside or before the head. `begun`: a byte of the head had arrived.
-    Broken { error: io::Error, begun: bool },
-    /// The body is incomplete.
-    Body(io::Error),
-    /// The response is not valid HTTP.
-    Malformed(&'static str),
-    /// The response has not arrived in this time.
-    TooLate(Duration),
-}
+use crate::{Request, Response};
 
 /// Forwards the request and returns the response, or an error response.
 pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
@@ -117,7 +92,7 @@ fn attempt(
     let set = set.and_then(|()| stream.set_read_timeout(Some(settings.options.first_byte)));
     set.map_err(|error| of_backend(&lease, Why::Unsent(error)))?;
 
-    sender.collect(&mut request.body).map_err(of_client)?;
+    sender.collect(&mut request.body).map_err(Failure::of_client)?;
     let whole = match sender.send_collected(&lease) {
         Ok(whole) => whole,
         Err(Unsent::Backend(error)) => {
@@ -125,7 +100,7 @@ fn attempt(
             blame(&lease, &why, reused);
             return Err(of_backend(&lease, why));
         }
-        Err(Unsent::Cancelled(error) | Unsent::Client(error)) => return Err(of_client(error)),
+        Err(Unsent::Cancelled(error) | Unsent::Client(error)) => return Err(Failure::of_client(error)),
     };
     let mut backend = BackendResponse::new(lease);
     let found = match whole {
@@ -177,7 +152,7 @@ fn send_and_await(
 ) -> Result<Result<Result<client_response::Head, Why>, NoHead>, Failure> {
     let lease = backend.lease().expect("nothing has been read").clone();
     backend.while_sending(sender.over());
-    request.body.invite().map_err(of_client)?;
+    request.body.invite().map_err(Failure::of_client)?;
     let (asked, output) = (request.head, request.body.output());
     let body = &mut request.body;
     let (found, sent) = while_sending(
@@ -190,7 +165,7 @@ fn send_and_await(
         },
     );
     match sent {
-        Ok(Err(Unsent::Client(error))) => Err(of_client(error)),
+        Ok(Err(Unsent::Client(error))) => Err(Failure::of_client(error)),
         // A backend that does not read the rest may have answered why.
         Ok(Ok(()) | Err(Unsent::Backend(_) | Unsent::Cancelled(_))) => Ok(found),
         Err(payload) if Cancelled::is_payload(&*payload) => Ok(found),
@@ -198,61 +173,6 @@ fn send_and_await(
     }
 }
 
-fn of_client(error: io::Error) -> Failure {
-    match Cancelled::is(&error) {
-        true => Failure::Cancelled(error),
-        false => Failure::Client(error),
-    }
-}
-
 fn of_backend(lease: &Lease, why: Why) -> Failure {
     Failure::Backend(lease.backend(), why)
-}
-
-impl Failure {
-    fn answer(self, settings: &Settings, request: &Request<'_>) -> Response {
-        let status = match &self {
-            Failure::Unavailable(unavailable) => unavailable.status(),
-            Failure::Backend(_, why) => why.status(),
-            Failure::Client(_) | Failure::Cancelled(_) => StatusCode::BAD_GATEWAY,
-        };
-        let (name, id) = (settings.upstream.name(), request.id());
-        let cause: Box<dyn Error> = match self {
-            Failure::Unavailable(Unavailable::Cancelled(error)) | Failure::Cancelled(error) => error.into(),
-            Failure::Client(error) => return error.into_response(),
-            Failure::Unavailable(unavailable) => format!("[{id}] upstream {name}: {unavailable}").into(),
-            Failure::Backend(backend, why) => {
-                let label = settings.upstream.label(backend);
-                format!("[{id}] upstream {name}: backend {label} {why}").into()
-            }
-        };
-        let mut response = Response::plain(status);
-        response.cause = Some(cause);
-        response
-    }
-}
-
-impl Why {
-    fn status(&self) -> StatusCode {
-        match self {
-            Why::TooLate(_) => StatusCode::GATEWAY_TIMEOUT,
-            Why::Unsent(error) | Why::Body(error) if error.kind() == io::ErrorKind::TimedOut => {
-                StatusCode::GATEWAY_TIMEOUT
-            }
-            _ => StatusCode::BAD_GATEWAY,
-        }
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Why::Unsent(error) => write!(f, "has not taken the request: {error}"),
-            Why::Broken { error, begun: false } => write!(f, "has not answered: {error}"),
-            Why::Broken { error, begun: true } => write!(f, "broke off inside the head of its response: {error}"),
-            Why::Body(error) => write!(f, "broke off inside the body of its response: {error}"),
-            Why::Malformed(reason) => write!(f, "has sent an invalid response: {reason}"),
-            Why::TooLate(limit) => write!(f, "has not answered within {limit:?}"),
-        }
-    }
 }

@@ -26,6 +26,7 @@
 mod backend_response;
 mod client_response;
 mod exchange;
+mod failure;
 mod forwarded;
 mod outgoing;
 mod relay;
