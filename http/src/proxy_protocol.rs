@@ -36,15 +36,15 @@ const TYPE_CRC32C: u8 = 3;
 /// A complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'i> {
-    /// The origin of the connection.
-    pub told: Told<'i>,
+    /// Addresses of the proxied connection.
+    pub addresses: Addresses<'i>,
     /// The header's length in bytes. HTTP begins after them.
     pub length: usize,
 }
 
-/// The origin of the connection.
+/// The addresses that a header gives for the proxied connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told<'i> {
+pub enum Addresses<'i> {
     /// Two addresses of one family.
     Inet {
         /// The client's address.
@@ -109,11 +109,11 @@ impl error::Error for Malformed {}
 /// Reads the header at the beginning of `input`. Returns `None` if the header is incomplete.
 ///
 /// ```
-/// use osier_http::proxy_protocol::{Told, parse};
+/// use osier_http::proxy_protocol::{Addresses, parse};
 ///
 /// let input = b"PROXY TCP4 192.0.2.7 198.51.100.1 56324 443\r\nGET / HTTP/1.1\r\n";
 /// let header = parse(input)?.expect("it is all there");
-/// let Told::Inet { source, .. } = header.told else { panic!() };
+/// let Addresses::Inet { source, .. } = header.addresses else { panic!() };
 /// assert_eq!(source, "192.0.2.7:56324".parse()?);
 /// assert_eq!(&input[header.length..], b"GET / HTTP/1.1\r\n");
 ///
@@ -156,21 +156,21 @@ fn line(input: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
         return Err(Malformed::Line);
     }
     let mut fields = line.split(' ').skip(1);
-    let told = match fields.next() {
-        Some("UNKNOWN") => Told::Unknown,
-        Some("TCP4") => addresses(&mut fields, |ip| ip.parse().ok().map(Ipv4Addr::into))?,
-        Some("TCP6") => addresses(&mut fields, |ip| ip.parse().ok().map(Ipv6Addr::into))?,
+    let addresses = match fields.next() {
+        Some("UNKNOWN") => Addresses::Unknown,
+        Some("TCP4") => v1_addresses(&mut fields, |ip| ip.parse().ok().map(Ipv4Addr::into))?,
+        Some("TCP6") => v1_addresses(&mut fields, |ip| ip.parse().ok().map(Ipv6Addr::into))?,
         _ => return Err(Malformed::Line),
     };
     let length = end + 1;
-    Ok(Some(Header { told, length }))
+    Ok(Some(Header { addresses, length }))
 }
 
 /// Reads both addresses, then both ports, and nothing after them.
-fn addresses<'i>(
+fn v1_addresses<'i>(
     fields: &mut dyn Iterator<Item = &str>,
     ip: impl Fn(&str) -> Option<std::net::IpAddr>,
-) -> Result<Told<'i>, Malformed> {
+) -> Result<Addresses<'i>, Malformed> {
     let mut next = || fields.next().ok_or(Malformed::Line);
     let [source, destination, source_port, destination_port] = [next()?, next()?, next()?, next()?];
     if fields.next().is_some() {
@@ -181,7 +181,7 @@ fn addresses<'i>(
         let port = digits.parse().ok().filter(|_| canonical)?;
         Some(SocketAddr::new(ip(address)?, port))
     };
-    Ok(Told::Inet {
+    Ok(Addresses::Inet {
         source: address(source, source_port).ok_or(Malformed::Line)?,
         destination: address(destination, destination_port).ok_or(Malformed::Line)?,
     })
@@ -210,37 +210,37 @@ fn binary(input: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
     let body = &header[V2_HEAD..];
     // The family and the rest of a LOCAL header are ignored.
     if command == 0 {
-        let told = Told::Local;
-        return Ok(Some(Header { told, length }));
+        let addresses = Addresses::Local;
+        return Ok(Some(Header { addresses, length }));
     }
     let (address_family, protocol) = (family >> 4, family & 15);
     let address_length = match (address_family, protocol) {
         (4.., _) | (_, 3..) => return Err(Malformed::Family(family)),
         (0, _) | (_, 0) => {
-            let told = Told::Unknown;
-            return Ok(Some(Header { told, length }));
+            let addresses = Addresses::Unknown;
+            return Ok(Some(Header { addresses, length }));
         }
         (1, _) => 2 * (4 + 2),
         (2, _) => 2 * (16 + 2),
         (3, _) => 2 * UNIX_PATH,
     };
-    let (addresses, tlvs) = body
+    let (block, tlvs) = body
         .split_at_checked(address_length)
         .ok_or(Malformed::Length(body_length))?;
-    let told = match address_family {
-        1 => inet::<4>(addresses),
-        2 => inet::<16>(addresses),
-        _ => Told::Unix {
-            source: path(&addresses[..UNIX_PATH]),
-            destination: path(&addresses[UNIX_PATH..]),
+    let addresses = match address_family {
+        1 => inet::<4>(block),
+        2 => inet::<16>(block),
+        _ => Addresses::Unix {
+            source: path(&block[..UNIX_PATH]),
+            destination: path(&block[UNIX_PATH..]),
         },
     };
     check_tlvs(header, length - tlvs.len())?;
-    Ok(Some(Header { told, length }))
+    Ok(Some(Header { addresses, length }))
 }
 
 /// Reads two addresses of `N` bytes, then two ports. `bytes` has exactly that length.
-fn inet<'i, const N: usize>(bytes: &[u8]) -> Told<'i>
+fn inet<'i, const N: usize>(bytes: &[u8]) -> Addresses<'i>
 where
     std::net::IpAddr: From<[u8; N]>,
 {
@@ -250,7 +250,7 @@ where
         ip
     };
     let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    Told::Inet {
+    Addresses::Inet {
         source: SocketAddr::new(ip(0).into(), port(2 * N)),
         destination: SocketAddr::new(ip(N).into(), port(2 * N + 2)),
     }

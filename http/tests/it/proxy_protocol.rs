@@ -1,6 +1,6 @@
 //! PROXY headers, valid and malformed: whole, at every split, and with more bytes after them.
 
-use osier_http::proxy_protocol::{HEADER_MAX, Header, Malformed, Told, V1_MAX, V2_BODY_MAX, parse};
+use osier_http::proxy_protocol::{HEADER_MAX, Header, Malformed, Addresses, V1_MAX, V2_BODY_MAX, parse};
 use proptest::prelude::*;
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -227,19 +227,19 @@ const CHECKSUM_BEFORE: [u8; 4] = [0x4a, 0x23, 0x59, 0x28];
 fn check(name: &str, bytes: &[u8], case: &Case) {
     let expected = match case {
         Case::Bad(malformed) => Err(*malformed),
-        Case::Inet(source, destination) => Ok(Told::Inet {
+        Case::Inet(source, destination) => Ok(Addresses::Inet {
             source: source.parse().unwrap(),
             destination: destination.parse().unwrap(),
         }),
-        Case::Unknown => Ok(Told::Unknown),
-        Case::Local => Ok(Told::Local),
+        Case::Unknown => Ok(Addresses::Unknown),
+        Case::Local => Ok(Addresses::Local),
     };
     match expected {
-        Ok(told) => {
+        Ok(addresses) => {
             let length = bytes.len();
-            assert_eq!(parse(bytes), Ok(Some(Header { told, length })), "{name}");
+            assert_eq!(parse(bytes), Ok(Some(Header { addresses, length })), "{name}");
             let more = [bytes, b"GET / HTTP/1.1\r\n"].concat();
-            assert_eq!(parse(&more), Ok(Some(Header { told, length })), "{name}, with more");
+            assert_eq!(parse(&more), Ok(Some(Header { addresses, length })), "{name}, with more");
             for at in 0..length {
                 assert_eq!(parse(&bytes[..at]), Ok(None), "{name}, cut at {at}");
             }
@@ -271,25 +271,25 @@ fn paths_of_unix_sockets_end_before_their_padding() {
     body[108..112].copy_from_slice(b"\0abs");
     for family in [0x31, 0x32] {
         let header = v2(0x21, family, &body);
-        let expected = Told::Unix {
+        let expected = Addresses::Unix {
             source: b"/run/sock",
             destination: b"\0abs",
         };
-        assert_eq!(parse(&header).unwrap().unwrap().told, expected);
+        assert_eq!(parse(&header).unwrap().unwrap().addresses, expected);
     }
     let header = v2(0x21, 0x31, &[b'x'; 216]);
     let whole: &[u8] = &[b'x'; 108];
-    let expected = Told::Unix {
+    let expected = Addresses::Unix {
         source: whole,
         destination: whole,
     };
-    assert_eq!(parse(&header).unwrap().unwrap().told, expected);
+    assert_eq!(parse(&header).unwrap().unwrap().addresses, expected);
     let unnamed = v2(0x21, 0x31, &[0; 216]);
-    let expected = Told::Unix {
+    let expected = Addresses::Unix {
         source: b"",
         destination: b"",
     };
-    assert_eq!(parse(&unnamed).unwrap().unwrap().told, expected);
+    assert_eq!(parse(&unnamed).unwrap().unwrap().addresses, expected);
 }
 
 fn address() -> impl Strategy<Value = (std::net::SocketAddr, std::net::SocketAddr)> {
@@ -313,9 +313,9 @@ proptest! {
         let family = if source.is_ipv4() { 0x11 } else { 0x21 };
         for header in [line, v2(0x21, family, &body)] {
             let length = header.len();
-            let told = Told::Inet { source, destination };
+            let addresses = Addresses::Inet { source, destination };
             let input = [header, tail.clone()].concat();
-            prop_assert_eq!(parse(&input), Ok(Some(Header { told, length })));
+            prop_assert_eq!(parse(&input), Ok(Some(Header { addresses, length })));
         }
     }
 

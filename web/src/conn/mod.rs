@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use osier::dormant::{Cause, Dormant, Next};
 use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
-use osier_http::proxy_protocol::{self, Told};
+use osier_http::proxy_protocol::{self, Addresses};
 
 use crate::conn::output::Output;
 use crate::conn::serve::{After, Input};
@@ -175,7 +175,7 @@ impl Conn {
         let input = &buffers.input[..filled];
         let http = match proxy_protocol::parse(input) {
             Ok(Some(header)) => {
-                if let Told::Inet { source, .. } = header.told {
+                if let Addresses::Inet { source, .. } = header.addresses {
                     link.set_proxied(source);
                 }
                 header.length..filled
