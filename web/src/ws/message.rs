@@ -50,7 +50,7 @@ impl Close {
     /// The close frame had no code. Never sent.
     pub const NO_CODE: u16 = 1005;
     /// The connection ended without a close frame. Never sent.
-    pub const WITHOUT_WORD: u16 = 1006;
+    pub const ABNORMAL: u16 = 1006;
     /// The payload of a text message was not UTF-8.
     pub const INVALID: u16 = 1007;
     /// The message violates a policy of the receiver.
@@ -62,9 +62,9 @@ impl Close {
     /// The client should try again later: it was too slow, or the server is overloaded.
     pub const TRY_AGAIN: u16 = 1013;
 
-    pub(super) fn without_word() -> Close {
+    pub(super) fn abnormal() -> Close {
         Close {
-            code: Close::WITHOUT_WORD,
+            code: Close::ABNORMAL,
             reason: String::new(),
         }
     }

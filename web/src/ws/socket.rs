@@ -152,7 +152,7 @@ impl<'a> WebSocket<'a> {
                 }
                 Err(failure) => return Err(self.fail(failure).await),
                 Ok(None) => match self.wait().await? {
-                    Waited::Bytes(0) if self.closing => self.closed = Some(Close::without_word()),
+                    Waited::Bytes(0) if self.closing => self.closed = Some(Close::abnormal()),
                     Waited::Bytes(0) if self.io.is_draining() => {
                         // The server has ended reading because it is draining; the client is still
                         // there.
@@ -161,13 +161,13 @@ impl<'a> WebSocket<'a> {
                         self.flush_async().await?;
                     }
                     Waited::Bytes(0) => {
-                        self.closed = Some(Close::without_word());
+                        self.closed = Some(Close::abnormal());
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                     Waited::Bytes(_) => {}
-                    Waited::Silence if self.closing => self.closed = Some(Close::without_word()),
+                    Waited::Silence if self.closing => self.closed = Some(Close::abnormal()),
                     Waited::Silence if self.pinged => {
-                        self.closed = Some(Close::without_word());
+                        self.closed = Some(Close::abnormal());
                         return Err(io::Error::new(
                             io::ErrorKind::TimedOut,
                             "the client did not answer a ping",
@@ -326,7 +326,7 @@ impl<'a> WebSocket<'a> {
 
     /// Sends the client a close frame with the protocol violation and ends the connection.
     async fn fail(&mut self, failure: Failure) -> io::Error {
-        self.closed = Some(Close::without_word());
+        self.closed = Some(Close::abnormal());
         self.start_close(failure.code, failure.reason);
         if self.flush_async().await.is_ok() && self.io.stream().shutdown(Shutdown::Write).is_ok() {
             self.linger().await;
