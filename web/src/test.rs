@@ -21,9 +21,9 @@
 //!
 //! - Each exchange has one request.
 //! - The client does not disconnect while a handler waits. It disconnects only at the limit of
-//!   [`Ask::leave_after`].
+//!   [`RequestBuilder::leave_after`].
 //! - A response is collected in memory as a whole.
-//! - An upgrade ends with its 101 response, unless the test calls [`Ask::upgrade`].
+//! - An upgrade ends with its 101 response, unless the test calls [`RequestBuilder::upgrade`].
 
 use std::cell::RefCell;
 use std::fmt;
@@ -75,39 +75,39 @@ impl Client {
     }
 
     /// Starts a `GET` request.
-    pub fn get(&self, target: &str) -> Ask<'_> {
+    pub fn get(&self, target: &str) -> RequestBuilder<'_> {
         self.request("GET", target)
     }
 
     /// Starts a `HEAD` request.
-    pub fn head(&self, target: &str) -> Ask<'_> {
+    pub fn head(&self, target: &str) -> RequestBuilder<'_> {
         self.request("HEAD", target)
     }
 
     /// Starts a `POST` request.
-    pub fn post(&self, target: &str) -> Ask<'_> {
+    pub fn post(&self, target: &str) -> RequestBuilder<'_> {
         self.request("POST", target)
     }
 
     /// Starts a `PUT` request.
-    pub fn put(&self, target: &str) -> Ask<'_> {
+    pub fn put(&self, target: &str) -> RequestBuilder<'_> {
         self.request("PUT", target)
     }
 
     /// Starts a `PATCH` request.
-    pub fn patch(&self, target: &str) -> Ask<'_> {
+    pub fn patch(&self, target: &str) -> RequestBuilder<'_> {
         self.request("PATCH", target)
     }
 
     /// Starts a `DELETE` request.
-    pub fn delete(&self, target: &str) -> Ask<'_> {
+    pub fn delete(&self, target: &str) -> RequestBuilder<'_> {
         self.request("DELETE", target)
     }
 
     /// Starts a request of any method. Method and target go into the head unchanged; the server
     /// rejects what HTTP does not allow.
-    pub fn request(&self, method: &str, target: &str) -> Ask<'_> {
-        Ask {
+    pub fn request(&self, method: &str, target: &str) -> RequestBuilder<'_> {
+        RequestBuilder {
             client: self,
             method: method.to_owned(),
             head: format!("{method} {target} HTTP/1.1\r\n"),
@@ -127,7 +127,7 @@ impl fmt::Debug for Client {
 
 /// A request under construction.
 #[must_use = "nothing is sent before `send`"]
-pub struct Ask<'c> {
+pub struct RequestBuilder<'c> {
     client: &'c Client,
     method: String,
     head: String,
@@ -143,7 +143,7 @@ struct Outgoing {
     len: Option<u64>,
 }
 
-impl Ask<'_> {
+impl RequestBuilder<'_> {
     /// Adds a field. The default `host` is `test`.
     pub fn header(mut self, name: &str, value: impl fmt::Display) -> Self {
         self.has_host |= name.eq_ignore_ascii_case("host");
@@ -252,8 +252,8 @@ impl Ask<'_> {
     ///         Ok(())
     ///     })
     /// }));
-    /// let ask = client.get("/echo").header("sec-websocket-version", 13).header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
-    /// let (reply, connection) = ask.upgrade("websocket");
+    /// let request = client.get("/echo").header("sec-websocket-version", 13).header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+    /// let (reply, connection) = request.upgrade("websocket");
     /// assert_eq!(reply.status(), 101);
     /// let mut connection = connection.unwrap();
     /// connection.write_all(b"\x81\x82\0\0\0\0hi")?; // a masked text frame; a WebSocket library would encode it
@@ -265,15 +265,15 @@ impl Ask<'_> {
     ///
     /// # Suspends
     ///
-    /// Same as [`send`](Ask::send).
+    /// Same as [`send`](RequestBuilder::send).
     ///
     /// # Blocks the thread
     ///
-    /// Same as [`send`](Ask::send).
+    /// Same as [`send`](RequestBuilder::send).
     ///
     /// # Panics
     ///
-    /// Same as [`send`](Ask::send). Also if no descriptors are left for the pair.
+    /// Same as [`send`](RequestBuilder::send). Also if no descriptors are left for the pair.
     pub fn upgrade(self, protocol: &str) -> (Reply, Option<Stream>) {
         self.header("connection", "upgrade")
             .header("upgrade", protocol)
@@ -281,7 +281,7 @@ impl Ask<'_> {
     }
 
     fn exchange(self, goes_on: bool) -> (Reply, Option<Stream>) {
-        let Ask {
+        let RequestBuilder {
             client,
             method,
             mut head,
