@@ -4,7 +4,7 @@
 //!            park_local                  readable, deadline, shutdown
 //!   box ───────────────▶ Resting in a slot ─────────────────▶ a pooled stack runs Dormant::wake
 //!                              ▲                                   │
-//!                              └────────────── Next::Sleep ────────┘   Next::End drops the box
+//!                              └──────── AfterBurst::Sleep ────────┘   AfterBurst::End drops the box
 //! ```
 //!
 //! A connection keeps its slot, its word and its box from rest to rest, so a burst costs neither an allocation nor a system call
@@ -17,7 +17,7 @@ use crate::worker::context;
 use crate::worker::core::no_runtime;
 use crate::worker::resting::Resting;
 
-pub use crate::worker::resting::{Cause, Dormant, Next};
+pub use crate::worker::resting::{AfterBurst, Cause, Dormant};
 
 /// Leaves a connection to this worker, dormant until its socket is readable or `deadline` has passed.
 ///

@@ -16,7 +16,7 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use osier::dormant::{self, Cause, Dormant, Next};
+use osier::dormant::{self, AfterBurst, Cause, Dormant};
 use osier::net::{TcpListener, TcpStream};
 use osier::{Runtime, fiber};
 
@@ -142,9 +142,9 @@ impl Dormant for Rest {
         &self.0
     }
 
-    fn wake(&mut self, cause: Cause) -> Next {
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
         assert_eq!(cause, Cause::Deadline);
-        Next::End
+        AfterBurst::End
     }
 }
 

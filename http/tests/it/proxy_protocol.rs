@@ -1,6 +1,6 @@
 //! PROXY headers, valid and malformed: whole, at every split, and with more bytes after them.
 
-use osier_http::proxy_protocol::{HEADER_MAX, Header, Malformed, Addresses, V1_MAX, V2_BODY_MAX, parse};
+use osier_http::proxy_protocol::{Addresses, HEADER_MAX, Header, Malformed, V1_MAX, V2_BODY_MAX, parse};
 use proptest::prelude::*;
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -239,7 +239,11 @@ fn check(name: &str, bytes: &[u8], case: &Case) {
             let length = bytes.len();
             assert_eq!(parse(bytes), Ok(Some(Header { addresses, length })), "{name}");
             let more = [bytes, b"GET / HTTP/1.1\r\n"].concat();
-            assert_eq!(parse(&more), Ok(Some(Header { addresses, length })), "{name}, with more");
+            assert_eq!(
+                parse(&more),
+                Ok(Some(Header { addresses, length })),
+                "{name}, with more"
+            );
             for at in 0..length {
                 assert_eq!(parse(&bytes[..at]), Ok(None), "{name}, cut at {at}");
             }

@@ -60,7 +60,7 @@ use crate::worker::isolate::isolate;
 use crate::worker::linger::Linger;
 use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
-use crate::worker::resting::{Cause, Next, Resting};
+use crate::worker::resting::{AfterBurst, Cause, Resting};
 use crate::worker::shared::Shared;
 use crate::worker::slots::{Slot, Slots, State};
 use crate::worker::waker::{SLOTS_MAX, Word};
@@ -686,7 +686,7 @@ impl Worker {
                 };
                 match next {
                     // After the last call the connection does not rest again.
-                    Some(Next::Sleep(deadline)) if cause != Cause::Shutdown => {
+                    Some(AfterBurst::Sleep(deadline)) if cause != Cause::Shutdown => {
                         context::worker(|worker| resting.set_deadline(worker, deadline));
                         Some(resting)
                     }

@@ -20,15 +20,15 @@ pub enum Cause {
     Readable,
     /// A leaf polled in [`Dormant::poll_woken`] is ready.
     Woken,
-    /// The deadline given with [`Next::Sleep`] has passed.
+    /// The deadline given with [`AfterBurst::Sleep`] has passed.
     Deadline,
     /// The runtime shuts down. This is the last call.
     Shutdown,
 }
 
-/// The next state of a connection after a burst.
+/// What a connection does after a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum AfterBurst {
     /// Dormant again, until there is something to read or the deadline has passed. Bytes that came meanwhile start the
     /// next burst at once.
     Sleep(Option<Instant>),
@@ -42,7 +42,7 @@ pub enum Next {
 /// without a stack. `examples/echo.rs` does the same with a fiber per connection.
 ///
 /// ```
-/// use osier::dormant::{self, Cause, Dormant, Next};
+/// use osier::dormant::{self, Cause, Dormant, AfterBurst};
 /// use osier::net::{TcpListener, TcpStream};
 /// use std::io::{Read, Write};
 ///
@@ -52,11 +52,11 @@ pub enum Next {
 ///     fn source(&self) -> &dyn osier::io::Source {
 ///         &self.0
 ///     }
-///     fn wake(&mut self, cause: Cause) -> Next {
+///     fn wake(&mut self, cause: Cause) -> AfterBurst {
 ///         let mut buf = [0; 1024];
 ///         match self.0.read(&mut buf) {
-///             Ok(n) if n > 0 && cause == Cause::Readable && self.0.write_all(&buf[..n]).is_ok() => Next::Sleep(None),
-///             _ => Next::End,
+///             Ok(n) if n > 0 && cause == Cause::Readable && self.0.write_all(&buf[..n]).is_ok() => AfterBurst::Sleep(None),
+///             _ => AfterBurst::End,
 ///         }
 ///     }
 /// }
@@ -86,7 +86,7 @@ pub trait Dormant: 'static {
     }
 
     /// Serves the connection, on a fiber of the worker where it lives. A panic ends the connection and nothing else.
-    fn wake(&mut self, cause: Cause) -> Next;
+    fn wake(&mut self, cause: Cause) -> AfterBurst;
 }
 
 /// The tick of no deadline.

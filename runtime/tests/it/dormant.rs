@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::given::{on, pair, settle, timeless};
-use osier::dormant::{Cause, Dormant, Next, park_local};
+use osier::dormant::{AfterBurst, Cause, Dormant, park_local};
 use osier::io::Source;
 use osier::net::{TcpStream, UdpSocket};
 use osier::sync::Event;
@@ -38,7 +38,7 @@ impl Dormant for Waits {
         polled
     }
 
-    fn wake(&mut self, cause: Cause) -> Next {
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
         match cause {
             // It is not asked: it would go on for ever.
             Cause::Woken if self.panics => {}
@@ -50,12 +50,12 @@ impl Dormant for Waits {
                 // A read that fills its buffer would leave the next wake-up to a socket that may be empty.
                 match self.stream.read(&mut [0; 64]) {
                     Ok(1) => self.stream.write_all(b"r").expect("the client reads"),
-                    _ => return Next::End,
+                    _ => return AfterBurst::End,
                 }
             }
-            Cause::Deadline | Cause::Shutdown => return Next::End,
+            Cause::Deadline | Cause::Shutdown => return AfterBurst::End,
         }
-        Next::Sleep(None)
+        AfterBurst::Sleep(None)
     }
 }
 
@@ -104,11 +104,11 @@ fn a_poll_that_panics_ends_the_connection_and_nothing_else() {
 
 struct Conn<F>(TcpStream, F);
 
-impl<F: FnMut(&mut TcpStream, Cause) -> Next + 'static> Dormant for Conn<F> {
+impl<F: FnMut(&mut TcpStream, Cause) -> AfterBurst + 'static> Dormant for Conn<F> {
     fn source(&self) -> &dyn osier::io::Source {
         &self.0
     }
-    fn wake(&mut self, cause: Cause) -> Next {
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
         (self.1)(&mut self.0, cause)
     }
 }
@@ -129,7 +129,7 @@ fn a_dormant_connection_that_panics_harms_nobody() {
     on(1).run(|| {
         for bomb in [false, true] {
             let (mut client, server) = pair();
-            let wake = move |_: &mut TcpStream, _| -> Next {
+            let wake = move |_: &mut TcpStream, _| -> AfterBurst {
                 match bomb {
                     true => panic_any(Bomb),
                     false => panic!("a connection panics"),
@@ -164,7 +164,7 @@ fn a_dormant_connection_whose_destructor_blocks_at_shutdown_does_so_on_a_fiber()
             let wake = move |_: &mut TcpStream, cause| {
                 let _slow = &slow;
                 causes.fetch_add(usize::from(cause == Cause::Shutdown), Ordering::SeqCst);
-                Next::Sleep(None)
+                AfterBurst::Sleep(None)
             };
             park_local(Box::new(Conn(server, wake)), None).unwrap();
             clients.push(client);
@@ -183,11 +183,11 @@ fn a_dormant_socket_rests_after_its_error_was_taken() {
         fn source(&self) -> &dyn Source {
             &self.0
         }
-        fn wake(&mut self, _: Cause) -> Next {
+        fn wake(&mut self, _: Cause) -> AfterBurst {
             self.1.fetch_add(1, Ordering::SeqCst);
             self.0.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
             while !matches!(self.0.recv(&mut [0]), Err(error) if error.kind() == io::ErrorKind::TimedOut) {}
-            Next::Sleep(None)
+            AfterBurst::Sleep(None)
         }
     }
     on(1).run(|| {

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use osier::dormant::{self, Cause, Dormant, Next};
+use osier::dormant::{self, AfterBurst, Cause, Dormant};
 use osier::inspect::WorkerMetrics;
 use osier::net::{TcpListener, TcpStream};
 use osier::sync::Event;
@@ -110,11 +110,13 @@ fn connections_at_rest_are_no_fibers() {
         fn source(&self) -> &dyn osier::io::Source {
             &self.0
         }
-        fn wake(&mut self, cause: Cause) -> Next {
+        fn wake(&mut self, cause: Cause) -> AfterBurst {
             let mut buf = [0; 64];
             match self.0.read(&mut buf) {
-                Ok(n @ 1..) if cause == Cause::Readable && self.0.write_all(&buf[..n]).is_ok() => Next::Sleep(None),
-                _ => Next::End,
+                Ok(n @ 1..) if cause == Cause::Readable && self.0.write_all(&buf[..n]).is_ok() => {
+                    AfterBurst::Sleep(None)
+                }
+                _ => AfterBurst::End,
             }
         }
     }

@@ -36,7 +36,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use osier::dormant::{Cause, Dormant, Next};
+use osier::dormant::{AfterBurst, Cause, Dormant};
 use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
 use osier_http::proxy_protocol::{self, Addresses};
@@ -110,8 +110,8 @@ struct Linger {
 
 impl Linger {
     /// Rests until bytes arrive or time is over.
-    fn sleep(&self) -> Next {
-        Next::Sleep(self.deadline.into_iter().chain(after(LINGER_QUIET)).min())
+    fn sleep(&self) -> AfterBurst {
+        AfterBurst::Sleep(self.deadline.into_iter().chain(after(LINGER_QUIET)).min())
     }
 }
 
@@ -159,7 +159,7 @@ impl Conn {
     }
 
     /// Reads a part of a balancer's header, and any bytes behind it.
-    fn announced(&mut self, mut announced: Box<Announced>) -> Next {
+    fn announced(&mut self, mut announced: Box<Announced>) -> AfterBurst {
         let link = self.link.clone();
         let mut buffers = link.worker.take_buffers();
         let held = announced.bytes.len();
@@ -169,7 +169,7 @@ impl Conn {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => held,
             _ => {
                 link.worker.give_buffers(buffers);
-                return Next::End;
+                return AfterBurst::End;
             }
         };
         let input = &buffers.input[..filled];
@@ -188,7 +188,7 @@ impl Conn {
                 announced.deadline = announced.deadline.filter(|_| held > 0).or_else(|| after(time));
                 let deadline = announced.deadline;
                 self.stage = Stage::Announced(announced);
-                return Next::Sleep(deadline);
+                return AfterBurst::Sleep(deadline);
             }
             Err(malformed) => {
                 link.worker.give_buffers(buffers);
@@ -196,7 +196,7 @@ impl Conn {
                 link.worker.server.log(format_args!(
                     "closed a connection from the trusted peer {peer}: {malformed}"
                 ));
-                return Next::End;
+                return AfterBurst::End;
             }
         };
         let count = http.len();
@@ -209,7 +209,7 @@ impl Conn {
     }
 
     /// Reads the first bytes of a request, or notices that the client is gone.
-    fn begin(&mut self) -> Next {
+    fn begin(&mut self) -> AfterBurst {
         let mut buffers = self.link.worker.take_buffers();
         let read = (&self.link.stream).read(&mut buffers.input);
         if let Ok(count @ 1..) = read {
@@ -218,13 +218,13 @@ impl Conn {
         self.link.worker.give_buffers(buffers);
         match read {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => self.sleep(),
-            _ => Next::End,
+            _ => AfterBurst::End,
         }
     }
 
     /// Reads more bytes of an incomplete head, to the place where they stay until the head is
     /// whole.
-    fn go_on(&mut self, mut partial: Box<Partial>) -> Next {
+    fn go_on(&mut self, mut partial: Box<Partial>) -> AfterBurst {
         let limits = &self.link.worker.server.limits;
         if partial.filled == partial.bytes.len() {
             // The scanner has refused any head that is longer than the limit.
@@ -232,15 +232,15 @@ impl Conn {
             partial.bytes.resize(room, 0);
         }
         match (&self.link.stream).read(&mut partial.bytes[partial.filled..]) {
-            Ok(0) => return Next::End,
+            Ok(0) => return AfterBurst::End,
             Ok(count) => partial.filled += count,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-            Err(_) => return Next::End,
+            Err(_) => return AfterBurst::End,
         }
         if let Ok(None) = partial.scanner.scan(&partial.bytes[..partial.filled], limits) {
             let deadline = partial.deadline;
             self.stage = Stage::Head(partial);
-            return Next::Sleep(deadline);
+            return AfterBurst::Sleep(deadline);
         }
         let mut buffers = self.link.worker.take_buffers();
         let Partial { mut bytes, filled, .. } = *partial;
@@ -254,7 +254,7 @@ impl Conn {
     }
 
     /// Runs a burst on the first `filled` bytes of the input.
-    fn burst(&mut self, buffers: Buffers, filled: usize) -> Next {
+    fn burst(&mut self, buffers: Buffers, filled: usize) -> AfterBurst {
         let link = self.link.clone();
         let worker = &*link.worker;
         let now = osier::time::coarse_now();
@@ -282,12 +282,12 @@ impl Conn {
             return self.take_over(takeover, unread);
         }
         let next = match outcome {
-            After::Gone | After::End => Next::End,
+            After::Gone | After::End => AfterBurst::End,
             After::Taken(_) => unreachable!("taken above"),
             After::Linger => self.linger(),
             // After this shutdown, bytes that have already arrived are still read and whole
             // requests served. Then the end is read.
-            After::Wait(_) if worker.draining.get() && link.stream.shutdown(Shutdown::Read).is_err() => Next::End,
+            After::Wait(_) if worker.draining.get() && link.stream.shutdown(Shutdown::Read).is_err() => AfterBurst::End,
             // Some clients add a CRLF to a request. It is not the beginning of a request (RFC 9112
             // section 2.2).
             After::Wait(_) if input.bytes[input.start..input.end] == *b"\r\n" => self.sleep(),
@@ -303,7 +303,7 @@ impl Conn {
                     scanner,
                     deadline,
                 }));
-                Next::Sleep(deadline)
+                AfterBurst::Sleep(deadline)
             }
             After::Wait(_) => self.sleep(),
         };
@@ -316,7 +316,7 @@ impl Conn {
 
     /// Hands the connection to its new protocol. During a drain, its reading direction is shut
     /// down, as for an idle connection.
-    fn take_over(&mut self, takeover: Takeover, unread: Vec<u8>) -> Next {
+    fn take_over(&mut self, takeover: Takeover, unread: Vec<u8>) -> AfterBurst {
         let link = self.link.clone();
         if link.worker.draining.get() {
             let _ = link.stream.shutdown(Shutdown::Read);
@@ -328,11 +328,11 @@ impl Conn {
                 if io.stream().set_read_timeout(None).is_ok() {
                     run(&mut io);
                 }
-                Next::End
+                AfterBurst::End
             }
             Takeover::Rest(mut session) => {
                 let mut next = session.open(&mut io);
-                if ready && next != Next::End {
+                if ready && next != AfterBurst::End {
                     next = session.wake(&mut io, Cause::Readable);
                 }
                 self.stage = Stage::Session(Box::new(Taken { session, io }));
@@ -342,17 +342,17 @@ impl Conn {
     }
 
     /// Rests until the next request begins.
-    fn sleep(&mut self) -> Next {
+    fn sleep(&mut self) -> AfterBurst {
         self.stage = Stage::Idle;
         self.link.resting.set(true);
-        Next::Sleep(after(self.link.worker.server.timeouts.idle))
+        AfterBurst::Sleep(after(self.link.worker.server.timeouts.idle))
     }
 
     /// Begins a lingering close: ends the sending direction, then only reads until the client
     /// closes too.
-    fn linger(&mut self) -> Next {
+    fn linger(&mut self) -> AfterBurst {
         if self.link.stream.shutdown(Shutdown::Write).is_err() {
-            return Next::End;
+            return AfterBurst::End;
         }
         let linger = Box::new(Linger {
             left: LINGER_BYTES,
@@ -363,14 +363,14 @@ impl Conn {
         next
     }
 
-    fn throw_away(&mut self, mut linger: Box<Linger>) -> Next {
+    fn throw_away(&mut self, mut linger: Box<Linger>) -> AfterBurst {
         let mut buffers = self.link.worker.take_buffers();
         let read = (&self.link.stream).read(&mut buffers.input);
         self.link.worker.give_buffers(buffers);
         match read {
             Ok(count) if count > 0 && count as u64 <= linger.left => linger.left -= count as u64,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-            _ => return Next::End,
+            _ => return AfterBurst::End,
         }
         let next = linger.sleep();
         self.stage = Stage::Linger(linger);
@@ -378,22 +378,22 @@ impl Conn {
     }
 
     /// Ends a stage whose time is over.
-    fn expire(&mut self) -> Next {
+    fn expire(&mut self) -> AfterBurst {
         match self.stage {
             Stage::Head(_) => {
                 let output = Output::new(&self.link.stream, Vec::new());
                 let app = &self.link.worker.server.app;
                 let answered = app.head_timed_out((&*self.link).into(), &output);
-                answered.map_or(Next::End, |()| self.linger())
+                answered.map_or(AfterBurst::End, |()| self.linger())
             }
             Stage::Announced(_) => {
                 let peer = self.link.peer();
                 self.link.worker.server.log(format_args!(
                     "closed a connection from the trusted peer {peer}: its PROXY header did not arrive in time"
                 ));
-                Next::End
+                AfterBurst::End
             }
-            Stage::Begins(_) | Stage::Idle | Stage::Linger(_) | Stage::Session(_) => Next::End,
+            Stage::Begins(_) | Stage::Idle | Stage::Linger(_) | Stage::Session(_) => AfterBurst::End,
         }
     }
 }
@@ -410,12 +410,12 @@ impl Dormant for Conn {
         }
     }
 
-    fn wake(&mut self, cause: Cause) -> Next {
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
         if let Stage::Session(taken) = &mut self.stage {
             return taken.session.wake(&mut taken.io, cause);
         }
         match cause {
-            Cause::Shutdown => return Next::End,
+            Cause::Shutdown => return AfterBurst::End,
             Cause::Deadline if !matches!(self.stage, Stage::Begins(_)) => return self.expire(),
             Cause::Deadline | Cause::Readable | Cause::Woken => {}
         }

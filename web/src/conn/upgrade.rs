@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use osier::dormant::{Cause, Next};
+use osier::dormant::{AfterBurst, Cause};
 use osier::net::Stream;
 
 use crate::conn::worker::Link;
@@ -36,17 +36,17 @@ pub(crate) enum Takeover {
 pub trait Session: 'static {
     /// Called once the 101 has been sent. If the client has already sent bytes,
     /// [`wake`](Session::wake) follows at once.
-    fn open(&mut self, io: &mut Upgraded) -> Next {
+    fn open(&mut self, io: &mut Upgraded) -> AfterBurst {
         let _ = io;
-        Next::Sleep(None)
+        AfterBurst::Sleep(None)
     }
 
     /// Called when there are bytes to read, a leaf is ready, the deadline of the last
-    /// [`Next::Sleep`] has passed, or the runtime ends.
+    /// [`AfterBurst::Sleep`] has passed, or the runtime ends.
     ///
     /// A read without available bytes fails with `TimedOut` after a millisecond. Read the available
     /// bytes and sleep again.
-    fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> Next;
+    fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst;
 
     /// Polls the leaves that the session waits for, as
     /// [`Dormant::poll_woken`](osier::dormant::Dormant::poll_woken) does.

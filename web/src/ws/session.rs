@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use osier::dormant::{Cause, Next};
+use osier::dormant::{AfterBurst, Cause};
 use osier::pubsub::{Inlet, Policy, Pushed, RecvError, Subscriber, Topic, TryRecvError};
 
 use super::decode::{Decoder, Event, Failure};
@@ -231,12 +231,12 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    fn rest(&mut self, outcome: Result<(), Over>) -> Next {
+    fn rest(&mut self, outcome: Result<(), Over>) -> AfterBurst {
         match outcome {
-            Ok(()) => Next::Sleep(self.deadline),
+            Ok(()) => AfterBurst::Sleep(self.deadline),
             Err(Over) => {
                 self.report_close(None);
-                Next::End
+                AfterBurst::End
             }
         }
     }
@@ -362,14 +362,14 @@ impl<H: Handler> Session<H> {
 }
 
 impl<H: Handler> crate::Session for Session<H> {
-    fn open(&mut self, io: &mut Upgraded) -> Next {
+    fn open(&mut self, io: &mut Upgraded) -> AfterBurst {
         self.enter(Stage::Open, self.timing.ping_after);
         self.handler.on_open(&self.sender);
         let sent = self.send(io);
         self.rest(sent)
     }
 
-    fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> Next {
+    fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst {
         let mut outcome = match cause {
             Cause::Readable => self.receive(io),
             Cause::Woken => {

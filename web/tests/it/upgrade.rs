@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::thread;
 
 use crate::common::{Client, PATIENCE, eventually, site, site_with};
-use osier::dormant::{Cause, Next};
+use osier::dormant::{AfterBurst, Cause};
 use osier::sync::Event;
 use osier_web::http::StatusCode;
 use osier_web::{Body, Request, Response, Router, Server, Session, Upgraded};
@@ -94,12 +94,12 @@ impl Woken {
 }
 
 impl Session for Woken {
-    fn open(&mut self, io: &mut Upgraded) -> Next {
+    fn open(&mut self, io: &mut Upgraded) -> AfterBurst {
         io.write_all(b"hi").expect("the client reads");
-        Next::Sleep(None)
+        AfterBurst::Sleep(None)
     }
 
-    fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> Next {
+    fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst {
         self.bursts.fetch_add(1, Ordering::Relaxed);
         let mut buf = [0; 64];
         match cause {
@@ -110,14 +110,14 @@ impl Session for Woken {
             Cause::Readable => match io.read(&mut buf) {
                 Ok(0) => {
                     let _ = io.write_all(if io.is_draining() { b"bye" } else { b"fin" });
-                    return Next::End;
+                    return AfterBurst::End;
                 }
                 Ok(count) => io.write_all(&buf[..count]).expect("the client reads"),
-                Err(_) => return Next::End,
+                Err(_) => return AfterBurst::End,
             },
-            Cause::Deadline | Cause::Shutdown => return Next::End,
+            Cause::Deadline | Cause::Shutdown => return AfterBurst::End,
         }
-        Next::Sleep(None)
+        AfterBurst::Sleep(None)
     }
 
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -158,9 +158,9 @@ fn a_session_rests_without_a_stack_and_is_woken_by_bytes_and_by_leaves() {
 fn a_session_whose_poll_panics_ends_and_takes_nobody_along() {
     struct Panics(Arc<AtomicUsize>);
     impl Session for Panics {
-        fn wake(&mut self, _: &mut Upgraded, _: Cause) -> Next {
+        fn wake(&mut self, _: &mut Upgraded, _: Cause) -> AfterBurst {
             self.0.fetch_add(1, Ordering::Relaxed);
-            Next::Sleep(None) // never of its own accord
+            AfterBurst::Sleep(None) // never of its own accord
         }
         fn poll_woken(&mut self, _: &mut Context<'_>) -> Poll<()> {
             panic!("as the test wants it");
