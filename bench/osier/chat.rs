@@ -8,7 +8,7 @@ use osier_web::{Request, Router, serve, ws};
 
 struct Guest(Topic<ws::Frame>);
 
-impl ws::Handler for Guest {
+impl ws::Callbacks for Guest {
     fn on_open(&mut self, sender: &ws::Sender) {
         sender.join(&self.0);
     }

@@ -22,7 +22,7 @@ const CONNECTIONS: usize = 3000;
 
 struct Guest(Topic<ws::Frame>);
 
-impl ws::Handler for Guest {
+impl ws::Callbacks for Guest {
     fn on_open(&mut self, sender: &ws::Sender) {
         sender.join(&self.0);
     }

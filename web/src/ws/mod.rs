@@ -17,7 +17,7 @@
 //! | style | memory of an idle connection | use it for |
 //! |---|---|---|
 //! | [`upgrade`], [`Options::upgrade`]: a closure with a [`WebSocket`] | a fiber's stack | sequential code; `select!` between the client and other sources |
-//! | [`Options::upgrade_dormant`]: a [`Handler`] | less than a kilobyte | many connections, few of them active |
+//! | [`Options::upgrade_dormant`]: a [`Callbacks`] | less than a kilobyte | many connections, few of them active |
 //!
 //! Both styles answer pings, ping a silent client, perform the closing handshake, reject text that
 //! is not UTF-8, and limit the size of frames and messages. A [`Frame`] is a message that is
@@ -56,7 +56,7 @@ use decode::{Failure, Sizes};
 
 pub use frame::Frame;
 pub use message::{Close, Message};
-pub use session::{Handler, Sender};
+pub use session::{Callbacks, Sender};
 pub use socket::WebSocket;
 
 impl fmt::Display for Failure {
@@ -187,10 +187,10 @@ impl Options {
     }
 
     /// Same as [`upgrade`](Options::upgrade), in callback style: an idle connection holds no stack.
-    pub fn upgrade_dormant(&self, request: &Request<'_>, handler: impl Handler) -> Response {
+    pub fn upgrade_dormant(&self, request: &Request<'_>, callbacks: impl Callbacks) -> Response {
         match handshake::check(request, self) {
             Ok(accepted) => {
-                let session = session::Session::new(handler, self.timing(), self.queue, self.policy);
+                let session = session::Session::new(callbacks, self.timing(), self.queue, self.policy);
                 accepted.complete(Response::upgrade_dormant("websocket", Box::new(session)))
             }
             Err(response) => response,

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   Sender, Topic<Frame> ──▶ the connection's queue (a Subscriber) ─┐ poll_woken
-//!   socket readable ────────────────────────────────────────────────┼─▶ wake: a fiber ─▶ Handler ─▶ queue ─▶ one write ─▶ rest
+//!   socket readable ────────────────────────────────────────────────┼─▶ wake: a fiber ─▶ Callbacks ─▶ queue ─▶ one write ─▶ rest
 //!   deadline: send a ping, or no pong came ─────────────────────────┘
 //! ```
 //!
-//! All frames go through the connection's queue, the handler's too, so they leave in one order. An
+//! All frames go through the connection's queue, also those of the callbacks, so they leave in one order. An
 //! idle connection keeps its `Session` box and the queue, which has no buffer while it is empty. It
 //! keeps a decoder only in the middle of a message.
 //!
@@ -49,7 +49,7 @@ const LINGER_BYTES: usize = 256 << 10;
 ///
 /// struct Guest(Topic<ws::Frame>);
 ///
-/// impl ws::Handler for Guest {
+/// impl ws::Callbacks for Guest {
 ///     fn on_open(&mut self, sender: &ws::Sender) {
 ///         sender.join(&self.0);
 ///     }
@@ -63,7 +63,7 @@ const LINGER_BYTES: usize = 256 << 10;
 ///     ws::Options::default().upgrade_dormant(request, Guest(room.clone()))
 /// });
 /// ```
-pub trait Handler: 'static {
+pub trait Callbacks: 'static {
     /// Called when the connection is open. The sender may be cloned and passed on.
     fn on_open(&mut self, sender: &Sender) {
         let _ = sender;
@@ -76,19 +76,19 @@ pub trait Handler: 'static {
     /// frame, if it sent one.
     ///
     /// An immediate shutdown of the server calls it outside of a fiber, so it must not block then.
-    /// After a panic of the handler it is called during unwinding.
+    /// After a panic of a callback it is called during unwinding.
     fn on_close(&mut self, close: Option<&Close>) {
         let _ = close;
     }
 
-    /// Called when [`poll_woken`](Handler::poll_woken) was ready.
+    /// Called when [`poll_woken`](Callbacks::poll_woken) was ready.
     fn on_wake(&mut self, sender: &Sender) {
         let _ = sender;
     }
 
-    /// Polls the handler's other event sources, for example a [`Subscriber`] of its own. It is
+    /// Polls other event sources, for example a [`Subscriber`]. It is
     /// called whenever the connection goes to rest, and must not block. `Ready` causes a call of
-    /// [`on_wake`](Handler::on_wake).
+    /// [`on_wake`](Callbacks::on_wake).
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _ = cx;
         Poll::Pending
@@ -164,21 +164,21 @@ impl fmt::Debug for Sender {
 }
 
 /// The state of a WebSocket in callback style.
-pub(super) struct Session<H: Handler> {
-    handler: H,
+pub(super) struct Session<C: Callbacks> {
+    callbacks: C,
     sender: Sender,
     queue: Subscriber<Frame>,
     /// Decoder state in the middle of a frame or message; `None` between messages.
     decoder: Option<Box<Decoder>>,
     timing: Timing,
     /// Queue length at which queued frames are written before the next message is decoded. The
-    /// policy thus never applies to a handler's own replies.
+    /// policy thus never applies to replies of the callbacks.
     write_at: usize,
     stage: Stage,
     /// Deadline of the current stage.
     deadline: Option<Instant>,
-    /// Whether the handler's last `poll_woken` was ready.
-    is_handler_ready: bool,
+    /// Whether the last `poll_woken` was ready.
+    are_callbacks_ready: bool,
     /// Whether `on_close` was called.
     is_close_reported: bool,
 }
@@ -199,15 +199,15 @@ enum Stage {
 /// The connection has ended.
 struct Over;
 
-impl<H: Handler> Session<H> {
-    pub(super) fn new(handler: H, timing: Timing, bound: usize, policy: Policy) -> Self {
+impl<C: Callbacks> Session<C> {
+    pub(super) fn new(callbacks: C, timing: Timing, bound: usize, policy: Policy) -> Self {
         let queue = Subscriber::new(bound, policy);
         let shared = Shared {
             inlet: queue.inlet(),
             last: OnceLock::new(),
         };
         Session {
-            handler,
+            callbacks,
             sender: Sender(Arc::new(shared)),
             queue,
             decoder: None,
@@ -215,7 +215,7 @@ impl<H: Handler> Session<H> {
             write_at: (bound / 2).clamp(1, BATCH),
             stage: Stage::Open,
             deadline: None,
-            is_handler_ready: false,
+            are_callbacks_ready: false,
             is_close_reported: false,
         }
     }
@@ -227,7 +227,7 @@ impl<H: Handler> Session<H> {
 
     fn report_close(&mut self, close: Option<&Close>) {
         if !std::mem::replace(&mut self.is_close_reported, true) {
-            self.handler.on_close(close);
+            self.callbacks.on_close(close);
         }
     }
 
@@ -270,7 +270,7 @@ impl<H: Handler> Session<H> {
         Err(Over)
     }
 
-    /// Decodes received bytes and calls the handler for each message.
+    /// Decodes received bytes and calls the callback for each message.
     fn take(&mut self, io: &mut Upgraded, mut bytes: &[u8]) -> Result<(), Over> {
         match &mut self.stage {
             Stage::Failed(left) => {
@@ -286,7 +286,7 @@ impl<H: Handler> Session<H> {
                 Ok(None) => break,
                 // Messages after the server's close frame are discarded (RFC 6455 §1.4).
                 Ok(Some(Event::Message(_) | Event::Ping(_))) if self.stage == Stage::Closing => {}
-                Ok(Some(Event::Message(message))) => self.handler.on_message(message, &self.sender),
+                Ok(Some(Event::Message(message))) => self.callbacks.on_message(message, &self.sender),
                 Ok(Some(Event::Ping(payload))) => drop(self.sender.send(Frame::pong(&payload))),
                 Ok(Some(Event::Pong)) => {}
                 Ok(Some(Event::Close(close))) => {
@@ -361,10 +361,10 @@ impl<H: Handler> Session<H> {
     }
 }
 
-impl<H: Handler> crate::Session for Session<H> {
+impl<C: Callbacks> crate::Session for Session<C> {
     fn open(&mut self, io: &mut Upgraded) -> AfterBurst {
         self.enter(Stage::Open, self.timing.ping_after);
-        self.handler.on_open(&self.sender);
+        self.callbacks.on_open(&self.sender);
         let sent = self.send(io);
         self.rest(sent)
     }
@@ -373,8 +373,8 @@ impl<H: Handler> crate::Session for Session<H> {
         let mut outcome = match cause {
             Cause::Readable => self.receive(io),
             Cause::Woken => {
-                if std::mem::take(&mut self.is_handler_ready) {
-                    self.handler.on_wake(&self.sender);
+                if std::mem::take(&mut self.are_callbacks_ready) {
+                    self.callbacks.on_wake(&self.sender);
                 }
                 Ok(())
             }
@@ -400,17 +400,17 @@ impl<H: Handler> crate::Session for Session<H> {
         if matches!(self.stage, Stage::Closing | Stage::Failed(_)) {
             return Poll::Pending; // nothing more is sent
         }
-        self.is_handler_ready = self.handler.poll_woken(cx).is_ready();
+        self.are_callbacks_ready = self.callbacks.poll_woken(cx).is_ready();
         match self.queue.poll_ready(cx) {
-            Poll::Pending if !self.is_handler_ready => Poll::Pending,
+            Poll::Pending if !self.are_callbacks_ready => Poll::Pending,
             _ => Poll::Ready(()),
         }
     }
 }
 
-impl<H: Handler> Drop for Session<H> {
+impl<C: Callbacks> Drop for Session<C> {
     fn drop(&mut self) {
-        // A handler that panics is dropped while its panic unwinds. Its `on_close` may well panic
+        // Callbacks that panic are dropped while the panic unwinds. Their `on_close` may well panic
         // again, for example at a poisoned lock, and a second panic would abort the process. The
         // panic hook has printed the second one, so its payload is ignored.
         let _ = catch_unwind(AssertUnwindSafe(|| self.report_close(None)));

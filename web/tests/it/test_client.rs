@@ -348,7 +348,7 @@ fn an_upgrade_hands_over_both_ends() {
     use tungstenite::{Error, Message};
 
     struct Echo(Arc<Mutex<Vec<String>>>);
-    impl ws::Handler for Echo {
+    impl ws::Callbacks for Echo {
         fn on_open(&mut self, sender: &ws::Sender) {
             sender.send("welcome");
         }

@@ -10,7 +10,7 @@ use osier_web::{Request, Router, Server, ws};
 
 struct Echo;
 
-impl ws::Handler for Echo {
+impl ws::Callbacks for Echo {
     fn on_message(&mut self, message: ws::Message, sender: &ws::Sender) {
         match message.as_text() {
             Some("close me") => sender.close(4321, "as you like"),
@@ -21,7 +21,7 @@ impl ws::Handler for Echo {
 
 struct Guest(Topic<ws::Frame>);
 
-impl ws::Handler for Guest {
+impl ws::Callbacks for Guest {
     fn on_open(&mut self, sender: &ws::Sender) {
         sender.join(&self.0);
         sender.send("welcome");

@@ -13,7 +13,7 @@ use osier_web::{Request, Router, ws};
 
 struct Echo;
 
-impl ws::Handler for Echo {
+impl ws::Callbacks for Echo {
     fn on_message(&mut self, message: ws::Message, sender: &ws::Sender) {
         sender.send(message);
     }

@@ -72,7 +72,7 @@ impl Recorder {
     }
 }
 
-impl ws::Handler for Recorder {
+impl ws::Callbacks for Recorder {
     fn on_open(&mut self, sender: &ws::Sender) {
         self.senders.lock().unwrap().push(sender.clone());
         self.say("open");
@@ -362,7 +362,7 @@ fn a_slow_client_of_a_handler_meets_the_policy_and_nobody_waits_for_it() {
 fn one_frame_is_shared_by_all_who_get_it() {
     let room: Topic<ws::Frame> = Topic::new();
     struct Guest(Topic<ws::Frame>);
-    impl ws::Handler for Guest {
+    impl ws::Callbacks for Guest {
         fn on_open(&mut self, sender: &ws::Sender) {
             assert!(sender.join(&self.0));
         }
@@ -434,7 +434,7 @@ fn timeouts_of_the_server_for_requests_do_not_end_a_websocket() {
 #[test]
 fn a_burst_of_messages_is_answered_whole_however_short_the_queue() {
     struct Echo;
-    impl ws::Handler for Echo {
+    impl ws::Callbacks for Echo {
         fn on_message(&mut self, message: ws::Message, sender: &ws::Sender) {
             sender.send(message);
         }
@@ -473,7 +473,7 @@ impl Panics {
     }
 }
 
-impl ws::Handler for Panics {
+impl ws::Callbacks for Panics {
     fn on_open(&mut self, sender: &ws::Sender) {
         self.at("open");
         sender.send("welcome");
