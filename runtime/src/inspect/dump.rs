@@ -23,7 +23,7 @@ use std::{fmt, thread};
 
 use osier_coro::stack::{self, Extent};
 
-pub use super::frames::Frame;
+pub use super::frames::StackFrame;
 use super::frames::{self, Symbols};
 use super::watchdog;
 pub use super::watchdog::Work;
@@ -175,7 +175,7 @@ pub struct DumpedFiber {
     /// Where it was spawned.
     pub place: &'static Location<'static>,
     /// Its state.
-    pub state: State,
+    pub state: RunState,
     /// The reason of its wait; `None` if it has yielded.
     pub wait: Option<Wait>,
     /// How long it has been waiting, exact to one turn of its worker's loop.
@@ -188,7 +188,7 @@ pub struct DumpedFiber {
     pub stack_bytes_left: usize,
     /// Its backtrace, the innermost frame first, without the runtime's own frames at both ends. Empty if the stack
     /// had less than 24 KiB left.
-    pub frames: Vec<Frame>,
+    pub frames: Vec<StackFrame>,
 }
 
 /// A spawned future.
@@ -202,7 +202,7 @@ pub struct DumpedTask {
     /// Where it was spawned.
     pub place: &'static Location<'static>,
     /// Whether it is being polled; `Suspended` may also be ready.
-    pub state: State,
+    pub state: RunState,
     /// The type of its future. The type of an `async` block names the function around it.
     pub future: &'static str,
     /// The time since it was last polled or, before that, spawned; exact to one turn of its worker's loop.
@@ -212,7 +212,7 @@ pub struct DumpedTask {
 /// The state of a fiber or task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum State {
+pub enum RunState {
     /// It runs.
     Running,
     /// It will run when its turn comes.
@@ -363,8 +363,8 @@ fn tasks(remote: &Remote, works: &[Work], now: Instant) -> Vec<DumpedTask> {
         future: info.future,
         waited: polled.map(|polled| now.saturating_duration_since(polled)),
         state: match works.contains(&Work::Task { id: info.id }) {
-            true => State::Running,
-            false => State::Suspended,
+            true => RunState::Running,
+            false => RunState::Suspended,
         },
         id: info.id,
         name: info.name,
@@ -381,7 +381,11 @@ impl Shown {
         DumpedFiber {
             fiber: self.fiber,
             place: self.place,
-            state: if self.queued { State::Ready } else { State::Suspended },
+            state: if self.queued {
+                RunState::Ready
+            } else {
+                RunState::Suspended
+            },
             wait,
             waited: self.since.map(|since| now.saturating_duration_since(since)),
             left: self.deadline.map(|deadline| deadline.saturating_duration_since(now)),
@@ -394,7 +398,7 @@ impl Shown {
 
 /// Derives the reason of a wait from the type name of the closure that polls (`leaf`) and from the function of the
 /// runtime that was called.
-fn of_leaf(leaf: &str, called: Option<&Frame>) -> Option<Wait> {
+fn of_leaf(leaf: &str, called: Option<&StackFrame>) -> Option<Wait> {
     if leaf.is_empty() {
         return None;
     }
@@ -440,7 +444,7 @@ impl fmt::Display for DumpedWorker {
         }
         writeln!(f, ", {} tasks", self.tasks.len())?;
         // Fibers with equal backtraces refer to the first of them.
-        let mut seen: HashMap<&[Frame], u64> = HashMap::new();
+        let mut seen: HashMap<&[StackFrame], u64> = HashMap::new();
         for fiber in &self.fibers {
             writeln!(f, "  {fiber}")?;
             if fiber.frames.is_empty() {
@@ -468,9 +472,9 @@ impl fmt::Display for DumpedFiber {
             write!(f, " '{name}'")?;
         }
         let state = match self.state {
-            State::Running => "running",
-            State::Ready => "ready",
-            State::Suspended => "suspended",
+            RunState::Running => "running",
+            RunState::Ready => "ready",
+            RunState::Suspended => "suspended",
         };
         write!(f, " spawned at {}: {state}", self.place)?;
         if let Some(waited) = self.waited {
@@ -498,7 +502,7 @@ impl fmt::Display for DumpedTask {
         }
         write!(f, " spawned at {}: {}", self.place, self.future)?;
         match (self.state, self.waited) {
-            (State::Running, _) => write!(f, ", running"),
+            (RunState::Running, _) => write!(f, ", running"),
             (_, Some(waited)) => write!(f, ", waiting for {waited:.1?}"),
             (_, None) => Ok(()),
         }

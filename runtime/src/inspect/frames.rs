@@ -36,7 +36,7 @@ pub(super) fn trace() -> Vec<usize> {
 /// A frame of a backtrace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub struct Frame {
+pub struct StackFrame {
     /// The function's path, or its address if no name is known. With line tables as the only debug information, an
     /// inlined function has its bare name, and one of this crate has its module and its name.
     pub function: String,
@@ -46,7 +46,7 @@ pub struct Frame {
     pub line: Option<u32>,
 }
 
-impl fmt::Display for Frame {
+impl fmt::Display for StackFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.function)?;
         match (&self.file, self.line) {
@@ -61,7 +61,7 @@ impl fmt::Display for Frame {
 pub(super) struct Symbols {
     /// The folder of the runtime's sources, as debug information writes it. Ends with a slash.
     root: Option<String>,
-    found: HashMap<usize, Vec<Frame>>,
+    found: HashMap<usize, Vec<StackFrame>>,
 }
 
 impl Symbols {
@@ -80,10 +80,10 @@ impl Symbols {
     }
 
     /// The frames between the runtime's own at both ends: from the switch up, and from the start of the fiber down.
-    pub(super) fn between_ends(&mut self, addresses: &[usize]) -> Vec<Frame> {
-        let mut frames: Vec<Frame> = addresses.iter().flat_map(|address| self.of(*address)).collect();
-        let core = |frame: &Frame| self.is_in(frame, "worker/core.rs");
-        let is_core = |frame: &Frame, name| core(frame) && bare(&frame.function) == name;
+    pub(super) fn between_ends(&mut self, addresses: &[usize]) -> Vec<StackFrame> {
+        let mut frames: Vec<StackFrame> = addresses.iter().flat_map(|address| self.of(*address)).collect();
+        let core = |frame: &StackFrame| self.is_in(frame, "worker/core.rs");
+        let is_core = |frame: &StackFrame, name| core(frame) && bare(&frame.function) == name;
         if let Some(show) = frames.iter().position(|frame| is_core(frame, "show")) {
             let switch = frames[show..].iter().take_while(|frame| core(frame)).count();
             let waits = frames[show + switch..].iter();
@@ -100,19 +100,19 @@ impl Symbols {
     }
 
     /// The function of the runtime that the fiber has called, if it waits in one.
-    pub(super) fn called<'f>(&self, frames: &'f [Frame]) -> Option<&'f Frame> {
+    pub(super) fn called<'f>(&self, frames: &'f [StackFrame]) -> Option<&'f StackFrame> {
         frames.iter().take_while(|frame| self.is_in(frame, "")).last()
     }
 
     /// The functions at an address: several where some were inlined, the innermost first.
-    fn of(&mut self, address: usize) -> Vec<Frame> {
+    fn of(&mut self, address: usize) -> Vec<StackFrame> {
         if let Some(known) = self.found.get(&address) {
             return known.clone();
         }
         let mut frames = Vec::new();
         backtrace::resolve(std::ptr::without_provenance_mut(address), |symbol| {
             let file = symbol.filename().map(|path| path.display().to_string());
-            frames.push(Frame {
+            frames.push(StackFrame {
                 function: match symbol.name() {
                     // The alternate form leaves out the hash at the end.
                     Some(name) => self.qualified(format!("{name:#}"), file.as_deref()),
@@ -123,7 +123,7 @@ impl Symbols {
             });
         });
         if frames.is_empty() {
-            frames.push(Frame {
+            frames.push(StackFrame {
                 function: format!("{address:#x}"),
                 file: None,
                 line: None,
@@ -144,7 +144,7 @@ impl Symbols {
     }
 
     /// Whether a frame is of this file of the runtime, or of a file below this folder. `""`: of any file.
-    fn is_in(&self, frame: &Frame, place: &str) -> bool {
+    fn is_in(&self, frame: &StackFrame, place: &str) -> bool {
         match (&frame.file, &self.root) {
             (Some(file), Some(root)) => file.strip_prefix(&**root).is_some_and(|below| below.starts_with(place)),
             _ => {
@@ -155,7 +155,7 @@ impl Symbols {
     }
 
     /// Whether a frame stands between [`Core::enter`](crate::worker::core::Core::enter) and the function of a fiber.
-    fn starts_a_fiber(&self, frame: &Frame) -> bool {
+    fn starts_a_fiber(&self, frame: &StackFrame) -> bool {
         let files = [
             "library/core/src/ops/function.rs",
             "library/core/src/panic/",
@@ -211,8 +211,8 @@ fn bare(function: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn frame(function: &str, file: Option<&str>) -> Frame {
-        Frame {
+    fn frame(function: &str, file: Option<&str>) -> StackFrame {
+        StackFrame {
             function: function.to_owned(),
             file: file.map(str::to_owned),
             line: None,

@@ -15,6 +15,6 @@ pub(crate) mod metrics;
 mod sigquit;
 pub(crate) mod watchdog;
 
-pub use dump::{Dump, DumpedFiber, DumpedTask, DumpedWorker, Frame, State, Wait, Work, dump};
+pub use dump::{Dump, DumpedFiber, DumpedTask, DumpedWorker, RunState, StackFrame, Wait, Work, dump};
 pub use metrics::{LatencyHistogram, Metrics, StackDepth, WorkerMetrics, metrics};
 pub use sigquit::dump_on_sigquit;

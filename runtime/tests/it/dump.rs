@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::given::forever;
 use osier::fiber::Builder;
-use osier::inspect::{Dump, DumpedFiber, State, Wait, Work};
+use osier::inspect::{Dump, DumpedFiber, RunState, Wait, Work};
 use osier::net::{TcpListener, TcpStream};
 use osier::{Runtime, sleep, spawn, yield_now};
 
@@ -79,7 +79,7 @@ fn a_fiber_deep_in_recursion_shows_its_functions_and_its_stack() {
         );
         assert!(deep.stack_bytes > 20 * 256, "{deep}");
         assert_eq!(deep.wait, Some(Wait::Timer));
-        assert_eq!(deep.state, State::Suspended);
+        assert_eq!(deep.state, RunState::Suspended);
         let left = deep.left.unwrap();
         assert!(left <= HOUR && left > HOUR / 2, "{deep}");
     });
@@ -373,11 +373,11 @@ fn tasks_are_shown_and_one_can_dump() {
     let tasks: Vec<_> = dump.workers.iter().flat_map(|worker| &worker.tasks).collect();
     let here = |place: &std::panic::Location<'_>| place.file() == file!() && place.line() == line;
     let pending = tasks.iter().find(|task| here(task.place)).unwrap();
-    assert_eq!(pending.state, State::Suspended);
+    assert_eq!(pending.state, RunState::Suspended);
     assert!(pending.future.contains("Pending"), "{}", pending.future);
     assert!(pending.waited.is_some_and(|waited| waited < Duration::from_secs(60)));
     assert!(
-        tasks.iter().any(|task| task.state == State::Running),
+        tasks.iter().any(|task| task.state == RunState::Running),
         "the one that dumps\n{dump}"
     );
     assert!(
