@@ -9,15 +9,15 @@
 //! # Protocol
 //! The poller is edge-triggered. It reports an arrival to the registered worker when it happens. When a worker registers, or
 //! registers again, it reports what is there already.
-//! - A worker that gets an event sets the bits and then wakes ([`set`](State::set), [`wake`](State::wake)). It is the owner, the
+//! - A worker that gets an event sets the bits and then wakes ([`set`](Readiness::set), [`wake`](Readiness::wake)). It is the owner, the
 //!   other direction's owner, or a former owner that took the event before it lost the direction. A bit may be set falsely.
 //! - A bit is cleared only on the direction's owner, after a would-block or a short read, against the word seen *before* the call
-//!   ([`clear`](State::clear)). The same thread dispatches the owner's events, so none comes between call and clear, and an arrival
+//!   ([`clear`](Readiness::clear)). The same thread dispatches the owner's events, so none comes between call and clear, and an arrival
 //!   in that time is still to be reported. If the direction was moved meanwhile, that does not hold; but a move begins a new
 //!   epoch, and then the clear does nothing.
-//! - A worker whose fiber is about to wait makes itself the owner ([`own`](State::own)), under `moving`: it begins a new epoch,
+//! - A worker whose fiber is about to wait makes itself the owner ([`own`](Readiness::own)), under `moving`: it begins a new epoch,
 //!   clears the direction's bit and registers again with its poller. So what is there is reported to it, as an edge.
-//! - A wait links the waiter, owns the direction, and looks at the bit ([`poll_ready`](State::poll_ready)). Linking ends in a
+//! - A wait links the waiter, owns the direction, and looks at the bit ([`poll_ready`](Readiness::poll_ready)). Linking ends in a
 //!   fence, and a move has one too. Either the waiter sees that the direction was moved away and moves it back, or the new
 //!   owner's thread sees the waiter when it dispatches, although it looks at the list without a fence.
 //! - Closed bits are never cleared within a generation.
@@ -26,7 +26,7 @@
 //! # Level-triggered pollers
 //! A poller that knows only one-shot level triggering is armed by a waiter, for those directions of its worker whose bit is not set
 //! ([`Move::wanted`]). Both directions share one registration, and its event disarms both. So the worker that dispatches it wakes the
-//! waiters of both, and those that it does not concern [`arm`](State::arm) again. A false clear does no harm there: the next arming
+//! waiters of both, and those that it does not concern [`arm`](Readiness::arm) again. A false clear does no harm there: the next arming
 //! reports what there is.
 //!
 //! An epoch has 14 bits. A clear is wrong only if exactly 2¹⁴ moves, each several system calls, happen between its two reads.
@@ -171,17 +171,17 @@ pub struct Move {
 }
 
 /// The word, the lock for moves, and the two lists of waiters.
-pub struct State {
+pub struct Readiness {
     word: AtomicU64,
     moving: Mutex<()>,
     readers: WaitList,
     writers: WaitList,
 }
 
-impl State {
+impl Readiness {
     /// A state of generation 0 that is not ready and has no owner.
-    pub fn new() -> State {
-        State {
+    pub fn new() -> Readiness {
+        Readiness {
             word: AtomicU64::new(0),
             moving: Mutex::new(()),
             readers: WaitList::new(),
@@ -189,7 +189,7 @@ impl State {
         }
     }
 
-    /// The present word. Take it before a call that may block, and [`clear`](State::clear) against it.
+    /// The present word. Take it before a call that may block, and [`clear`](Readiness::clear) against it.
     #[inline]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.word.load(Ordering::Acquire))
@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    /// Sets the bits of an event for `generation`. Call [`wake`](State::wake) next. Returns false, and does nothing, if that generation has
+    /// Sets the bits of an event for `generation`. Call [`wake`](Readiness::wake) next. Returns false, and does nothing, if that generation has
     /// ended.
     #[inline]
     pub fn set(&self, generation: u16, bits: u64) -> bool {
@@ -272,11 +272,11 @@ impl State {
     }
 
     /// Makes `here` the owner of the direction even if it is already: clears the bit and has the poller report again. It need not be called
-    /// on that worker's thread. It is for callers that may not [`clear`](State::clear), because events are dispatched while they call. The
+    /// on that worker's thread. It is for callers that may not [`clear`](Readiness::clear), because events are dispatched while they call. The
     /// caller has linked its waiter. It has met a would-block before, or does not trust the bit for another reason.
     ///
     /// # Errors
-    /// The errors of [`own`](State::own).
+    /// The errors of [`own`](Readiness::own).
     pub fn renew<E>(
         &self,
         direction: Direction,
@@ -286,10 +286,10 @@ impl State {
         self.take_over(direction, here, register)
     }
 
-    /// Does the same as [`own`](State::own) for a level-triggered poller: it arms the poller unless the bit is set.
+    /// Does the same as [`own`](Readiness::own) for a level-triggered poller: it arms the poller unless the bit is set.
     ///
     /// # Errors
-    /// The errors of [`own`](State::own).
+    /// The errors of [`own`](Readiness::own).
     pub fn arm<E>(
         &self,
         direction: Direction,
@@ -350,8 +350,8 @@ impl State {
         }
     }
 
-    /// One poll of a wait: links the waiter into the direction's [`list`](State::list), calls `own`, which must call
-    /// [`own`](State::own) for this worker, and looks at the bit.
+    /// One poll of a wait: links the waiter into the direction's [`list`](Readiness::list), calls `own`, which must call
+    /// [`own`](Readiness::own) for this worker, and looks at the bit.
     ///
     /// # Errors
     /// The error of `own`.
@@ -401,9 +401,9 @@ impl State {
     }
 }
 
-impl Default for State {
-    fn default() -> State {
-        State::new()
+impl Default for Readiness {
+    fn default() -> Readiness {
+        Readiness::new()
     }
 }
 
@@ -412,7 +412,7 @@ mod tests {
     use super::*;
     use Direction::{Read, Write};
 
-    fn own(state: &State, direction: Direction, here: u16) -> Option<Move> {
+    fn own(state: &Readiness, direction: Direction, here: u16) -> Option<Move> {
         let mut moved = None;
         let owned: Result<(), ()> = state.own(direction, here, |how| {
             moved = Some(how);
@@ -434,7 +434,7 @@ mod tests {
 
     #[test]
     fn moving_a_direction_forgets_its_bit_and_nothing_else() {
-        let state = State::new();
+        let state = Readiness::new();
         state.set(0, WRITABLE | READ_CLOSED);
         // More moves than an epoch has numbers: the epoch must not overflow into the generation. (miri is too slow for that.)
         let moves = if cfg!(miri) { 1 << 6 } else { 1 << 15 };
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_registration_is_left_when_neither_direction_needs_it() {
-        let state = State::new();
+        let state = Readiness::new();
         assert_eq!(own(&state, Read, 1), how(None, false, READABLE));
         assert_eq!(own(&state, Read, 1), None);
         assert_eq!(own(&state, Write, 1), how(None, true, READABLE | WRITABLE));
@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn a_direction_that_is_ready_is_owned_and_not_wanted() {
-        let state = State::new();
+        let state = Readiness::new();
         own(&state, Read, 1);
         state.set(0, READABLE);
         let moved = own(&state, Write, 1).expect("it was nobody's");
@@ -470,7 +470,7 @@ mod tests {
 
     #[test]
     fn a_clear_against_what_has_moved_does_nothing() {
-        let state = State::new();
+        let state = Readiness::new();
         own(&state, Read, 1);
         state.set(0, READABLE);
         let seen = state.snapshot();
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_writer_that_would_block_takes_no_urgency_from_the_reader() {
-        let state = State::new();
+        let state = Readiness::new();
         own(&state, Write, 1);
         state.set(0, READABLE | WRITABLE | PRIORITY);
         state.clear(state.snapshot(), Write.all_bits(), Write, 1);
@@ -496,7 +496,7 @@ mod tests {
 
     #[test]
     fn who_waited_on_the_former_owner_hears_of_a_failed_move() {
-        let state = State::new();
+        let state = Readiness::new();
         own(&state, Read, 1);
         let mut waiter = std::pin::pin!(state.list(Read).waiter());
         assert!(waiter.as_mut().register(std::task::Waker::noop()));
@@ -515,9 +515,9 @@ mod tests {
         }
         let bomb = std::task::Waker::from(std::sync::Arc::new(Bomb));
         let (both, nobody) = (READABLE | WRITABLE, || Ok::<(), ()>(()));
-        let causes: [fn(&State); 2] = [|state| state.wake(READABLE | WRITABLE), |state| state.forget_worker(1)];
+        let causes: [fn(&Readiness); 2] = [|state| state.wake(READABLE | WRITABLE), |state| state.forget_worker(1)];
         for cause in causes {
-            let state = State::new();
+            let state = Readiness::new();
             own(&state, Read, 1);
             own(&state, Write, 1);
             let mut reader = std::pin::pin!(state.list(Read).waiter());
@@ -537,7 +537,7 @@ mod tests {
 
     #[test]
     fn an_event_for_a_former_tenant_changes_nothing() {
-        let state = State::new();
+        let state = Readiness::new();
         own(&state, Read, 1);
         state.retire(|| ());
         assert!(!state.set(0, READABLE));

@@ -3,7 +3,7 @@
 
 use super::*;
 use loom::sync::atomic::Ordering::AcqRel;
-use osier_queue::readiness::{Direction, Move, READABLE, State, WRITABLE};
+use osier_queue::readiness::{Direction, Move, READABLE, Readiness, WRITABLE};
 
 /// There is something: it was sent, or, once and for all, the stream has ended. A read takes what was sent.
 const SENT: u32 = 1;
@@ -22,7 +22,7 @@ const ROOM: u32 = 1 << 20;
 /// The kernel is one word changed by relaxed read-modify-writes: what it does happens in an order, and orders nothing of
 /// ours.
 struct Machine {
-    state: State,
+    state: Readiness,
     edges: bool,
     kernel: AtomicU32,
     workers: [std::sync::Arc<Worker>; 2],
@@ -56,7 +56,7 @@ impl Machine {
             })
         };
         Arc::new(Machine {
-            state: State::new(),
+            state: Readiness::new(),
             edges,
             kernel: AtomicU32::new(0),
             workers: [worker(), worker()],

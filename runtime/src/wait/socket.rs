@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use osier_poll::{Event, Interest, Mode, Ready, Token};
 pub(crate) use osier_queue::readiness::Direction;
-use osier_queue::readiness::{CLOSED, ERROR, HUP, Move, PRIORITY, READ_CLOSED, READABLE, State, WRITABLE};
+use osier_queue::readiness::{CLOSED, ERROR, HUP, Move, PRIORITY, READ_CLOSED, READABLE, Readiness, WRITABLE};
 use osier_queue::{WaitList, Waiter};
 use rustix::event::{PollFd, PollFlags};
 
@@ -48,7 +48,7 @@ pub trait Source: Sealed {
 /// One entry of the table.
 #[derive(Default)]
 pub(crate) struct Entry {
-    state: State,
+    state: Readiness,
     /// The word of the connection to start when this socket becomes readable; 0 for none.
     dormant: AtomicU64,
 }
