@@ -21,7 +21,7 @@
 //!
 //! # Protocol
 //!
-//! A guest is a [`Handler`] and holds no stack while it is silent. A line is encoded once and
+//! A guest is a [`Callbacks`] and holds no stack while it is silent. A line is encoded once and
 //! published to the room's topic, which queues it for each connection.
 //!
 //! The lock of the room's history is held while a line enters the history and the topic, and while
@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::pubsub::{self, Payload};
-use crate::ws::{self, Close, Frame, Handler, Message, Origins, Sender};
+use crate::ws::{self, Callbacks, Close, Frame, Message, Origins, Sender};
 use crate::{Request, Response};
 
 /// Room of a guest that names none.
@@ -423,7 +423,7 @@ fn notice(sender: &Sender, text: &str) {
     sender.send(json!({"is": "notice", "text": text}).to_string());
 }
 
-impl Handler for Guest {
+impl Callbacks for Guest {
     fn on_open(&mut self, sender: &Sender) {
         self.sender = Some(sender.clone());
         {
