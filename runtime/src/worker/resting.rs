@@ -26,7 +26,7 @@ pub enum Cause {
     Shutdown,
 }
 
-/// What a connection does after a burst.
+/// The next thing that a connection does after a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterBurst {
     /// Dormant again, until there is something to read or the deadline has passed. Bytes that came meanwhile start the
