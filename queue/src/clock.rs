@@ -35,7 +35,6 @@
 //! done before the clock moved there. Everything else is under the lock. Sleepers are woken under it, so `wake` must not call the
 //! clock.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -199,13 +198,7 @@ impl Default for Virtual {
     }
 }
 
-impl fmt::Debug for Virtual {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Virtual")
-            .field("elapsed", &self.elapsed())
-            .finish_non_exhaustive()
-    }
-}
+crate::impl_debug!(Virtual, self => { elapsed: self.elapsed(), .. });
 
 impl State {
     fn taken(&self) -> impl Iterator<Item = &Seat> {
@@ -297,13 +290,7 @@ impl Drop for Member {
     }
 }
 
-impl fmt::Debug for Member {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Member")
-            .field("clock", &self.clock)
-            .finish_non_exhaustive()
-    }
-}
+crate::impl_debug!(Member, self => { clock: self.clock, .. });
 
 /// Keeps a [`Virtual`] clock from jumping by itself until it is dropped.
 #[derive(Debug)]

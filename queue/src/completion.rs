@@ -273,10 +273,4 @@ impl<T> Default for Completion<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Completion<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Completion")
-            .field("complete", &self.is_complete())
-            .finish_non_exhaustive()
-    }
-}
+crate::impl_debug!(Completion<T>, self => { complete: self.is_complete(), .. });

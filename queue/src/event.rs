@@ -128,11 +128,4 @@ impl Default for Event {
     }
 }
 
-impl std::fmt::Debug for Event {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Event")
-            .field("set", &self.is_set())
-            .field("manual", &self.manual)
-            .finish_non_exhaustive()
-    }
-}
+crate::impl_debug!(Event, self => { set: self.is_set(), manual: self.manual, .. });

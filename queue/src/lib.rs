@@ -26,6 +26,7 @@ pub mod cancel;
 pub mod channel;
 pub mod clock;
 pub mod completion;
+mod debug;
 pub mod event;
 pub mod group;
 pub mod inbox;

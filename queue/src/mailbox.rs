@@ -170,10 +170,4 @@ impl Default for Mailbox {
     }
 }
 
-impl std::fmt::Debug for Mailbox {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Mailbox")
-            .field("state", &format_args!("{:#x}", self.state()))
-            .finish_non_exhaustive()
-    }
-}
+crate::impl_debug!(Mailbox, self => { state: format_args!("{:#x}", self.state()), .. });

@@ -77,8 +77,4 @@ impl<C> Drop for OwnedWaiter<C> {
     fn drop(&mut self) {}
 }
 
-impl<C> std::fmt::Debug for OwnedWaiter<C> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.waiter.fmt(f)
-    }
-}
+crate::impl_debug!(OwnedWaiter<C>, self => self.waiter);

@@ -670,18 +670,6 @@ impl Default for WaitList {
     }
 }
 
-impl std::fmt::Debug for WaitList {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WaitList")
-            .field("empty", &self.is_empty())
-            .finish_non_exhaustive()
-    }
-}
+crate::impl_debug!(WaitList, self => { empty: self.is_empty(), .. });
 
-impl std::fmt::Debug for Waiter<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Waiter")
-            .field("notified", &self.is_notified())
-            .finish_non_exhaustive()
-    }
-}
+crate::impl_debug!(Waiter<'a>, self => { notified: self.is_notified(), .. });

@@ -111,11 +111,7 @@ impl<T> Clone for Topic<T> {
     }
 }
 
-impl<T> fmt::Debug for Topic<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.core().fmt(f)
-    }
-}
+osier_queue::impl_debug!(Topic<T>, self => self.core());
 
 /// A subscriber, which receives the messages of its topics. A dropped one is subscribed nowhere.
 pub struct Subscriber<T> {
@@ -318,11 +314,7 @@ impl<T> Stream for Subscriber<T> {
     }
 }
 
-impl<T> fmt::Debug for Subscriber<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.feed.fmt(f)
-    }
-}
+osier_queue::impl_debug!(Subscriber<T>, self => self.feed);
 
 /// Waits for a message: the future of [`Subscriber::recv_async`].
 ///
@@ -347,11 +339,7 @@ impl<T> Drop for Recv<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Recv<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Recv")
-    }
-}
+osier_queue::impl_debug!(Recv<'a, T>, self => { .. });
 
 /// An inlet puts messages into the queue of one [`Subscriber`], and subscribes it to topics. It works from anywhere; a
 /// clone does the same.
@@ -413,11 +401,7 @@ impl<T> Drop for Inlet<T> {
     }
 }
 
-impl<T> fmt::Debug for Inlet<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+osier_queue::impl_debug!(Inlet<T>, self => self.0);
 
 /// A [`Subscriber`] with a descriptor, which is readable while there is a message, or the end to report.
 ///
@@ -535,11 +519,4 @@ impl<T> AsRawFd for FdSubscriber<T> {
     }
 }
 
-impl<T> fmt::Debug for FdSubscriber<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FdSubscriber")
-            .field("feed", &self.subscriber)
-            .field("fd", &self.as_raw_fd())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(FdSubscriber<T>, self => { feed: self.subscriber, fd: self.as_raw_fd() });

@@ -250,11 +250,7 @@ impl Drop for Signals {
     }
 }
 
-impl fmt::Debug for Signals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signals").finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Signals, self => { .. });
 
 /// Waits for the next Ctrl-C (`SIGINT`), from this call on. A signal between two calls may be missed: keep a
 /// [`Signals`] then.

@@ -199,13 +199,7 @@ impl Sink<'_> {
     }
 }
 
-impl std::fmt::Debug for Sink<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sink")
-            .field("keep_alive", &self.keep_alive)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Sink<'a>, self => { keep_alive: self.keep_alive, .. });
 
 /// Makes a response whose events `run` sends, until it returns or the client disconnects.
 ///

@@ -119,11 +119,7 @@ impl Client {
     }
 }
 
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Client, self => { .. });
 
 /// A request under construction.
 #[must_use = "nothing is sent before `send`"]

@@ -68,8 +68,4 @@ impl<F: Future> Future for WithTokio<F> {
     }
 }
 
-impl<F> std::fmt::Debug for WithTokio<F> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WithTokio").finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(WithTokio<F>, self => { .. });

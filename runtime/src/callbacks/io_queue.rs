@@ -14,13 +14,13 @@
 //!   dropping thread, and gives the remote back. Handles that are left refuse requests and do not touch the remote.
 
 use std::cell::Cell;
+use std::io;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use osier_poll::{Events, Interest, Poller};
 use osier_queue::tick_at;
@@ -138,11 +138,7 @@ impl Handle {
     }
 }
 
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("open", &self.is_open()).finish()
-    }
-}
+osier_queue::impl_debug!(Handle, self => { open: self.is_open() });
 
 /// A queue of requests and their callbacks: timers, descriptors, mailboxes, any future.
 ///
@@ -423,14 +419,7 @@ impl Drop for IoQueue {
     }
 }
 
-impl fmt::Debug for IoQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IoQueue")
-            .field("pending", &self.pending())
-            .field("run_queue", &self.run_queue)
-            .finish()
-    }
-}
+osier_queue::impl_debug!(IoQueue, self => { pending: self.pending(), run_queue: self.run_queue });
 
 /// A guard: one thread or fiber iterates until it is dropped.
 struct Iterating<'a>(&'a IoQueue);

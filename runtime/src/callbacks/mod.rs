@@ -133,13 +133,7 @@ impl<T> fmt::Display for Refused<T> {
     }
 }
 
-impl<T> fmt::Debug for Refused<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused")
-            .field("reason", &self.reason)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Refused<T>, self => { reason: self.reason, .. });
 
 impl<T> error::Error for Refused<T> {}
 

@@ -8,10 +8,10 @@
 //! sleeping. The flag `closed` refuses new calls. The flag `quit` also ends the threads.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::{fmt, io};
 
 use super::{Reason, Refused, Status};
 use crate::worker::context::{self, Caller};
@@ -302,14 +302,7 @@ impl Drop for RunQueue {
     }
 }
 
-impl fmt::Debug for RunQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunQueue")
-            .field("threads", &self.threads.len())
-            .field("queued", &self.tasks.len())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(RunQueue, self => { threads: self.threads.len(), queued: self.tasks.len() });
 
 fn spawn(index: usize, tasks: Arc<Tasks>) -> io::Result<JoinHandle<()>> {
     thread::Builder::new()

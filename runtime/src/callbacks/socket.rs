@@ -1,7 +1,6 @@
 //! Stream sockets with callbacks. The sockets are non-blocking; a call that would block waits for readiness as a
 //! foreign descriptor does.
 
-use std::fmt;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -296,11 +295,7 @@ impl Drop for Connecting {
     }
 }
 
-impl fmt::Debug for Socket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Socket").field("socket", &*self.slot()).finish()
-    }
-}
+osier_queue::impl_debug!(Socket, self => { socket: *self.slot() });
 
 /// Opens a non-blocking stream socket for the family of `address`.
 fn open(address: SocketAddr) -> io::Result<socket2::Socket> {

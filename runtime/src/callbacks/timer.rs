@@ -1,6 +1,5 @@
 //! A timer that calls a callback at its time. The wait is the leaf of `time/`.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -101,11 +100,7 @@ impl CancelHandle<Instant> {
     }
 }
 
-impl fmt::Debug for Timer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timer").finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Timer, self => { .. });
 
 struct Waiting<C> {
     timer: Timer,

@@ -15,7 +15,6 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::mem;
@@ -184,19 +183,9 @@ impl<T> Future for ScopedJoinHandle<'_, T> {
     }
 }
 
-impl fmt::Debug for Scope<'_, '_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scope")
-            .field("children", &self.shared.group.children())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(Scope<'a, 'b>, self => { children: self.shared.group.children() });
 
-impl<T> fmt::Debug for ScopedJoinHandle<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+osier_queue::impl_debug!(ScopedJoinHandle<'a, T>, self => self.0);
 
 /// Runs a borrowing `body` on a fiber that `inject` starts elsewhere, and blocks this thread until it has ended.
 #[track_caller]

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::future::Future;
+use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::{fmt, io};
 
 use super::{FileType, Metadata, Operation};
 use crate::wait;
@@ -93,11 +93,7 @@ impl futures_core::Stream for ReadDirAsync {
     }
 }
 
-impl fmt::Debug for ReadDir {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadDir").finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(ReadDir, self => { .. });
 
 /// An entry of a directory.
 #[derive(Clone)]
@@ -153,8 +149,4 @@ impl DirEntry {
     }
 }
 
-impl fmt::Debug for DirEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
+osier_queue::impl_debug!(DirEntry, self => self.0);

@@ -14,6 +14,7 @@
 //! A lock guards `state`. Nobody holds it during a system call that may wait. `busy` means that a thread of the pool
 //! uses the position of the file. That thread clears `busy` and then wakes all waiters.
 
+use std::fs;
 use std::future::{Future, poll_fn};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,7 +23,6 @@ use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
-use std::{fmt, fs};
 
 use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
 
@@ -441,11 +441,7 @@ impl From<fs::File> for File {
     }
 }
 
-impl fmt::Debug for File {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0.file, f)
-    }
-}
+osier_queue::impl_debug!(File, self => self.0.file);
 
 macro_rules! std_traits {
     ($($type:ty),*) => {$(

@@ -1,6 +1,5 @@
 //! One call of the file system as a future. The first poll begins it, on the pool for blocking work.
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
@@ -77,8 +76,4 @@ impl<T: Send + 'static> Future for Operation<T> {
     }
 }
 
-impl<T> fmt::Debug for Operation<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Operation").finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Operation<T>, self => { .. });

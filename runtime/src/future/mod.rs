@@ -11,7 +11,7 @@ use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::{fmt, thread};
+use std::thread;
 
 use async_task::FallibleTask;
 
@@ -137,14 +137,7 @@ impl<T> Drop for Task<T> {
     }
 }
 
-impl<T> fmt::Debug for Task<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task")
-            .field("id", &self.id)
-            .field("finished", &self.is_finished())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(Task<T>, self => { id: self.id, finished: self.is_finished() });
 
 /// Runs `future` as a task on a worker that has time. Each poll may be on another worker.
 ///

@@ -460,11 +460,7 @@ impl futures_core::Stream for IncomingAsync<'_> {
     }
 }
 
-impl fmt::Debug for IncomingAsync<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("IncomingAsync").field(self.listener).finish()
-    }
-}
+osier_queue::impl_debug!(IncomingAsync<'a>, self => { listener: self.listener, .. });
 
 fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(TcpStream, SocketAddr)> {
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());

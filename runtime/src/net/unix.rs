@@ -349,11 +349,7 @@ impl futures_core::Stream for UnixIncomingAsync<'_> {
     }
 }
 
-impl fmt::Debug for UnixIncomingAsync<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("UnixIncomingAsync").field(self.listener).finish()
-    }
-}
+osier_queue::impl_debug!(UnixIncomingAsync<'a>, self => { listener: self.listener, .. });
 
 fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(UnixStream, UnixSocketAddr)> {
     Ok((

@@ -17,10 +17,10 @@ mod reaper;
 
 use std::ffi::OsStr;
 use std::future::poll_fn;
+use std::io;
 use std::path::Path;
 use std::pin::pin;
 use std::task::Poll;
-use std::{fmt, io};
 
 pub use std::process::{ExitStatus, Output, Stdio};
 
@@ -390,8 +390,4 @@ impl Drop for Child {
     }
 }
 
-impl fmt::Debug for Child {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Child").field("id", &self.id()).finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Child, self => { id: self.id(), .. });

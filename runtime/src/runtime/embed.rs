@@ -13,7 +13,6 @@
 //! another.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::Location;
@@ -349,13 +348,7 @@ impl Drop for Local {
     }
 }
 
-impl fmt::Debug for Local {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Local")
-            .field("next_deadline", &self.next_deadline())
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Local, self => { next_deadline: self.next_deadline(), .. });
 
 /// The fibers that were ready when [`Local::ready`] was called, in the order in which they became ready.
 #[derive(Debug)]
@@ -426,11 +419,4 @@ impl Drop for Ready<'_> {
     }
 }
 
-impl fmt::Debug for Ready<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ready")
-            .field("id", &self.id())
-            .field("name", &self.name())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(Ready<'a>, self => { id: self.id(), name: self.name() });

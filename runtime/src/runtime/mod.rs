@@ -7,11 +7,11 @@ mod alarm;
 pub mod embed;
 
 use std::future::Future;
+use std::io;
 use std::num::NonZeroUsize;
 use std::panic::Location;
 use std::thread;
 use std::time::Duration;
-use std::{fmt, io};
 
 use osier_coro::stack;
 use osier_queue::Idle;
@@ -127,11 +127,7 @@ impl Runtime {
     }
 }
 
-impl fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runtime").field("workers", &self.workers()).finish()
-    }
-}
+osier_queue::impl_debug!(Runtime, self => { workers: self.workers() });
 
 /// Runs `body` on a fiber of a new runtime with one worker per core, and shuts the runtime down when it returns.
 ///

@@ -239,11 +239,7 @@ impl<T> Stream for Messages<T> {
     }
 }
 
-impl<T> fmt::Debug for Messages<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Messages")
-    }
-}
+osier_queue::impl_debug!(Messages<T>, self => { .. });
 
 /// A receive whose future type has no name.
 trait Receiving<T> {

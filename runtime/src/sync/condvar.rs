@@ -233,11 +233,7 @@ async fn notified<T: ?Sized>(mut waiter: Pin<&mut Waiter<'_>>, guard: MutexGuard
     .await;
 }
 
-impl std::fmt::Debug for Condvar {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Condvar")
-    }
-}
+osier_queue::impl_debug!(Condvar, self => { .. });
 
 /// The reason why a wait with a timeout ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

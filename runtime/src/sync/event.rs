@@ -3,10 +3,10 @@
 //! `osier_queue::Event` has the algorithm, with the rules of order and loss, and is model-checked. This module makes
 //! it wait.
 
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use std::{fmt, io};
 
 use osier_queue as queue;
 use pin_project_lite::pin_project;
@@ -175,11 +175,7 @@ impl Default for Event {
     }
 }
 
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+osier_queue::impl_debug!(Event, self => self.0);
 
 pin_project! {
     /// The future of [`Event::wait_async`], which waits for a signal.

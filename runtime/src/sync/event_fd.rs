@@ -15,11 +15,11 @@
 //! - [`EventFd::try_wait`] needs no turn, and may take a signal before the waiters. So may a foreign loop that polls
 //!   the descriptor.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::{fmt, io};
 
 use osier_queue as queue;
 use pin_project_lite::pin_project;
@@ -170,14 +170,7 @@ impl AsRawFd for EventFd {
     }
 }
 
-impl fmt::Debug for EventFd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventFd")
-            .field("fd", &self.fd.as_raw_fd())
-            .field("set", &self.is_set())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(EventFd, self => { fd: self.fd.as_raw_fd(), set: self.is_set() });
 
 /// A handle that sets an [`EventFd`]. It is the only part of this module that a signal handler may use.
 ///
@@ -194,11 +187,7 @@ impl SignalSetter {
     }
 }
 
-impl fmt::Debug for SignalSetter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SignalSetter").field(&self.0.as_raw_fd()).finish()
-    }
-}
+osier_queue::impl_debug!(SignalSetter, self => { fd: self.0.as_raw_fd() });
 
 pin_project! {
     /// The future of [`EventFd::wait_async`], which waits for a signal.
@@ -249,11 +238,4 @@ impl Future for EventFdWait<'_> {
     }
 }
 
-impl fmt::Debug for EventFdWait<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventFdWait")
-            .field("event", &self.event)
-            .field("has_turn", &self.has_turn)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(EventFdWait<'a>, self => { event: self.event, has_turn: self.has_turn, .. });

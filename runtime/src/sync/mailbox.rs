@@ -2,7 +2,6 @@
 //!
 //! `osier_queue::Mailbox` decides which raise wakes which waiter, and is model-checked. This module makes it wait.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -152,11 +151,7 @@ impl Default for Mailbox {
     }
 }
 
-impl fmt::Debug for Mailbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+osier_queue::impl_debug!(Mailbox, self => self.0);
 
 pin_project! {
     /// The future of [`Mailbox::wait_any_async`] and [`Mailbox::wait_all_async`]. It waits for flags and returns the

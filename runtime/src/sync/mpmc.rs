@@ -4,7 +4,6 @@
 //! it receives through a shared reference. Waiting receivers are served in order, and so are waiting senders. If a
 //! receiver gives up after a value was assigned to it, the value goes to the next receiver.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -195,14 +194,7 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-impl<T> fmt::Debug for Receiver<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver")
-            .field("len", &self.len())
-            .field("closed", &self.is_closed())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(Receiver<T>, self => { len: self.len(), closed: self.is_closed() });
 
 pin_project! {
     /// The future of [`Receiver::recv_async`], which waits for a value.
@@ -234,11 +226,7 @@ impl<T> Future for Recv<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Recv<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Recv")
-    }
-}
+osier_queue::impl_debug!(Recv<'a, T>, self => { .. });
 
 /// The stream of [`Receiver::into_stream`]. It ends when the channel is empty and all senders are gone.
 pub struct Messages<T> {
@@ -262,11 +250,7 @@ impl<T> Drop for Messages<T> {
     }
 }
 
-impl<T> fmt::Debug for Messages<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Messages")
-    }
-}
+osier_queue::impl_debug!(Messages<T>, self => { .. });
 
 /// The iterator of [`Receiver::iter`]. Each step waits for a value, as [`Receiver::recv`] does.
 #[derive(Debug)]

@@ -8,7 +8,6 @@
 //!
 //! [`mpmc`](super::mpmc) is the same channel, with the same senders and several receivers.
 
-use std::fmt;
 use std::future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -233,14 +232,7 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-impl<T> fmt::Debug for Sender<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender")
-            .field("capacity", &self.capacity())
-            .field("closed", &self.is_closed())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(Sender<T>, self => { capacity: self.capacity(), closed: self.is_closed() });
 
 pin_project! {
     /// The future of [`Sender::send_async`], which waits for room and sends the value.
@@ -274,11 +266,7 @@ impl<T> Future for Sending<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Sending<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Sending")
-    }
-}
+osier_queue::impl_debug!(Sending<'a, T>, self => { .. });
 
 pin_project! {
     /// A wait for room. Dropped before it is ready, it returns the room that it was granted.
@@ -339,11 +327,7 @@ impl<T> Drop for Permit<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Permit<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Permit")
-    }
-}
+osier_queue::impl_debug!(Permit<'a, T>, self => { .. });
 
 /// The receiving half of a channel. There is one. Dropping it drops the values that it has not received.
 pub struct Receiver<T>(OwnedWaiter<Channel<T>>);
@@ -472,14 +456,7 @@ impl<T> Stream for Receiver<T> {
     }
 }
 
-impl<T> fmt::Debug for Receiver<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver")
-            .field("len", &self.len())
-            .field("closed", &self.is_closed())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(Receiver<T>, self => { len: self.len(), closed: self.is_closed() });
 
 /// The future of [`Receiver::recv_async`], which waits for a value.
 #[derive(Debug)]

@@ -109,8 +109,4 @@ impl Future for Sleep {
     }
 }
 
-impl std::fmt::Debug for Sleep {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sleep").field("deadline", &self.deadline).finish()
-    }
-}
+osier_queue::impl_debug!(Sleep, self => { deadline: self.deadline });

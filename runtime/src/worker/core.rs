@@ -9,7 +9,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::{fmt, io, thread};
+use std::{io, thread};
 
 use osier_coro::{Yielder, panic_count};
 use osier_queue::Cancellation;
@@ -297,14 +297,7 @@ impl Fiber {
     }
 }
 
-impl fmt::Debug for Fiber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fiber")
-            .field("id", &self.id)
-            .field("name", &self.name())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(Fiber, self => { id: self.id, name: self.name() });
 
 #[cold]
 #[track_caller]

@@ -384,11 +384,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-impl<T> fmt::Debug for JoinHandle<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+osier_queue::impl_debug!(JoinHandle<T>, self => self.0);
 
 /// Makes a packet whose job may run on any thread.
 pub(crate) fn packet<F, T>(header: Header, body: F) -> (Job, JoinHandle<T>)

@@ -334,11 +334,4 @@ impl Read for RequestBody<'_> {
     }
 }
 
-impl fmt::Debug for RequestBody<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestBody")
-            .field("length", &self.length)
-            .field("done", &self.is_done())
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(RequestBody<'a>, self => { length: self.length, done: self.is_done(), .. });

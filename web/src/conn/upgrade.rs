@@ -10,7 +10,6 @@
 //! of the server's buffers. The server no longer cancels code whose client is gone: a read or a
 //! write of that code fails or ends.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -120,11 +119,4 @@ impl Write for Upgraded {
     }
 }
 
-impl fmt::Debug for Upgraded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upgraded")
-            .field("stream", &self.link.stream)
-            .field("buffered", &self.buffered().len())
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Upgraded, self => { stream: self.link.stream, buffered: self.buffered().len(), .. });

@@ -40,7 +40,6 @@ pub(crate) mod target;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -228,10 +227,4 @@ impl From<Files> for Handler {
     }
 }
 
-impl fmt::Debug for Files {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Files")
-            .field("options", &self.site.options)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Files, self => { options: self.site.options, .. });

@@ -117,14 +117,7 @@ impl Options {
     }
 }
 
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("address", &self.address)
-            .field("queue", &self.queue)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Options, self => { address: self.address, queue: self.queue, .. });
 
 /// A connection to a broker that passes messages to other processes. Clones share it.
 #[derive(Clone)]
@@ -211,11 +204,7 @@ impl Redis {
     }
 }
 
-impl fmt::Debug for Redis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Redis").field(&self.0.shared.options).finish()
-    }
-}
+osier_queue::impl_debug!(Redis, self => { options: self.0.shared.options, .. });
 
 impl Known {
     fn new<T: Payload>() -> Known {
@@ -278,15 +267,7 @@ impl<T> Clone for Room<T> {
     }
 }
 
-impl<T> fmt::Debug for Room<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Room")
-            .field("name", &self.name)
-            .field("topic", &self.topic)
-            .field("shared", &self.is_shared())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(Room<T>, self => { name: self.name, topic: self.topic, shared: self.is_shared() });
 
 impl Shared {
     fn rooms(&self) -> MutexGuard<'_, HashMap<Arc<str>, Known>> {

@@ -14,7 +14,6 @@ pub(crate) mod state;
 use std::any::{Any, type_name};
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -315,14 +314,7 @@ impl<'a> Request<'a> {
     }
 }
 
-impl fmt::Debug for Request<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
-            .field("head", self.head)
-            .field("peer", &self.peer())
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Request<'a>, self => { head: self.head, peer: self.peer(), .. });
 
 fn decode_form(text: &str) -> Cow<'_, str> {
     if !text.contains('+') {

@@ -27,7 +27,6 @@
 //! buffer of 64 KiB. Only one part at a time borrows the form. Asking for the next part skips the
 //! unread data of the previous one.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -187,13 +186,7 @@ fn refusal(malformed: Malformed) -> Rejection {
     Rejection::new(status, malformed.reason())
 }
 
-impl fmt::Debug for Multipart<'_, '_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Multipart")
-            .field("in_part", &self.in_part)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Multipart<'a, 'b>, self => { in_part: self.in_part, .. });
 
 /// One part of a form. Its data is read by [`Read`].
 pub struct Part<'p, 'r, 'a> {
@@ -334,11 +327,7 @@ impl Read for Part<'_, '_, '_> {
     }
 }
 
-impl fmt::Debug for Part<'_, '_, '_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Part").field("head", &self.head).finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Part<'a, 'b, 'c>, self => { head: self.head, .. });
 
 /// A file that is removed on drop unless its path is taken.
 struct Unfinished(Option<PathBuf>);

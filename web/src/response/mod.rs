@@ -8,7 +8,6 @@ pub(crate) mod into_response;
 pub(crate) mod rejection;
 
 use std::error::Error;
-use std::fmt;
 use std::io::{self, Write};
 use std::sync::LazyLock;
 
@@ -352,16 +351,13 @@ pub struct Fields {
     has_date: bool,
 }
 
-impl fmt::Debug for Response {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Response")
-            .field("status", &self.status)
-            .field("content_type", &self.content_type)
-            .field("fields", &self.fields)
-            .field("body", &self.body)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Response, self => {
+    status: self.status,
+    content_type: self.content_type,
+    fields: self.fields,
+    body: self.body,
+    ..
+});
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,6 @@
 //! The [`Surroundings`] of a handler are complete when the router is built. Each handler has its
 //! own list, in order, so a request searches for nothing.
 
-use std::fmt;
 use std::sync::Arc;
 
 use osier_http::Head;
@@ -111,10 +110,4 @@ impl<'n> Next<'n> {
     }
 }
 
-impl fmt::Debug for Next<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Next")
-            .field("further", &self.wraps.len())
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Next<'a>, self => { further: self.wraps.len(), .. });

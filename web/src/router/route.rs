@@ -1,7 +1,5 @@
 //! The handlers of one path, by method, and the responses for a method that the path lacks.
 
-use std::fmt;
-
 use http::StatusCode;
 use osier_http::{Head, Method};
 
@@ -160,14 +158,7 @@ impl Default for Route {
     }
 }
 
-impl fmt::Debug for Route {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Route")
-            .field("methods", &self.allow())
-            .field("gone", &self.gone)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Route, self => { methods: self.allow(), gone: self.gone, .. });
 
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $method:literal)*) => {

@@ -290,15 +290,7 @@ fn one_address(listeners: &[Listener]) -> Option<SocketAddr> {
     addrs.all(|addr| addr == Some(first)).then_some(first)
 }
 
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server")
-            .field("handler", &self.handler)
-            .field("limits", &self.limits)
-            .field("timeouts", &self.timeouts)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Server, self => { handler: self.handler, limits: self.limits, timeouts: self.timeouts, .. });
 
 /// A server that listens.
 pub struct Listening {
@@ -396,13 +388,7 @@ impl Listening {
     }
 }
 
-impl fmt::Debug for Listening {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listening")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Listening, self => { address: self.address, .. });
 
 /// A counter of the connections of a server. See [`Listening::connections`].
 #[derive(Clone)]
@@ -423,11 +409,7 @@ impl Connections {
     }
 }
 
-impl fmt::Debug for Connections {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Connections").field(&self.count()).finish()
-    }
-}
+osier_queue::impl_debug!(Connections, self => { count: self.count() });
 
 /// The file of a Unix socket. Its drop removes the file, unless another file has taken its place.
 /// See [`Listening::take_file`].
@@ -526,8 +508,4 @@ impl ShutdownHandle {
     }
 }
 
-impl fmt::Debug for ShutdownHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ShutdownHandle").field(&self.0.asked).finish()
-    }
-}
+osier_queue::impl_debug!(ShutdownHandle, self => { asked: self.0.asked, .. });

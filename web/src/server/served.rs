@@ -1,6 +1,5 @@
 //! The report of a server about each request that it has served.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -89,15 +88,11 @@ impl<'a> Served<'a> {
     }
 }
 
-impl fmt::Debug for Served<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Served")
-            .field("method", &self.method())
-            .field("target", &self.target())
-            .field("status", &self.status)
-            .field("bytes", &self.bytes)
-            .field("duration", &self.duration)
-            .field("peer", &self.peer)
-            .finish()
-    }
-}
+osier_queue::impl_debug!(Served<'a>, self => {
+    method: self.method(),
+    target: self.target(),
+    status: self.status,
+    bytes: self.bytes,
+    duration: self.duration,
+    peer: self.peer,
+});
