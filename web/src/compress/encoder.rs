@@ -13,7 +13,7 @@ use flate2::write::GzEncoder;
 use zstd::stream::raw::CParameter;
 use zstd::stream::write::Encoder as ZstdEncoder;
 
-use crate::compress::negotiate::Coding;
+use crate::compress::accept_encoding::Coding;
 
 /// How much time an encoder spends to save bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,8 +22,8 @@
 //! let router = Router::new().get("/report", report).wrap(Compress::new().wrap());
 //! ```
 
+pub(crate) mod accept_encoding;
 pub(crate) mod encoder;
-pub(crate) mod negotiate;
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -34,8 +34,8 @@ use http::StatusCode;
 use self::encoder::{Effort, Encoder};
 use crate::body::outgoing::Kind;
 use crate::body::send::copy;
-pub use crate::compress::negotiate::Coding;
-use crate::compress::negotiate::{Choice, choose};
+pub use crate::compress::accept_encoding::Coding;
+use crate::compress::accept_encoding::{Choice, choose};
 use crate::conn::output::Outlet;
 use crate::{Body, Next, Request, Response};
 

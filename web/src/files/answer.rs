@@ -26,7 +26,7 @@ use super::resource::{Access, Content, Forms, Loaded, Resource, Variant, load};
 use super::root::Found;
 use super::target::{Refusal, Target};
 use super::{Files, Site, Source};
-use crate::compress::negotiate::{Choice, choose, weighted};
+use crate::compress::accept_encoding::{Choice, choose, weighted};
 use crate::{Body, Request, RequestId, Response};
 
 /// Time for which a cache entry is used without asking the file system again.

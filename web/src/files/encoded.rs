@@ -28,8 +28,8 @@ use super::Site;
 use super::resource::{Content, Resource, Variant};
 use super::root::Identity;
 use crate::compress::INLINE;
+use crate::compress::accept_encoding::Coding;
 use crate::compress::encoder::{Effort, Encoder};
-use crate::compress::negotiate::Coding;
 
 /// Largest file that is encoded. The file and its encoded form are in memory meanwhile.
 const MOST: u64 = 8 << 20;

@@ -23,8 +23,8 @@ use super::conditional::Validators;
 use super::encoded::{Known, is_in_bounds};
 use super::mime::content_type;
 use super::root::{Found, Identity, Root};
+use crate::compress::accept_encoding::Coding;
 use crate::compress::is_compressible;
-use crate::compress::negotiate::Coding;
 
 /// Largest file that is kept in memory, in bytes. Larger files are sent from the page cache.
 pub const SMALL: u64 = 32 * 1024;
