@@ -1,10 +1,10 @@
 //! The caches of one thread: one `cache` for each [`Files`](super::Files) that the thread serves.
 //! No lock is taken.
 //!
-//! A site has a seat: a small number that no other living site has. It is the index of the site's
-//! cache in the list of every thread. A weak pointer in the list names the owner of each cache.
+//! A site has a cache index: a small number that no other living site has. It is the place of the
+//! site's cache in the list of every thread. A weak pointer in the list names the owner of each cache.
 //! When the owner is gone, its cache is dropped by the next turn, or at once when another site
-//! takes the seat. No cache is borrowed across a call that may suspend.
+//! takes the index. No cache is borrowed across a call that may suspend.
 //!
 //! On each worker that caches anything, one fiber turns the generations, so that descriptors of
 //! removed files do not stay open for ever. The fiber ends when nothing is left to turn.
@@ -42,36 +42,40 @@ const UNUSED: Duration = Duration::from_secs(10);
 
 /// The index of a site in the list of every thread.
 #[derive(Debug)]
-pub struct Seat {
+pub struct CacheIndex {
     index: usize,
 }
 
-/// The seats that are free again, and the first seat that was never taken.
-static SEATS: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
+/// The indices that are free again, and the first one that was never taken.
+static INDICES: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
 
-impl Seat {
-    /// Takes a free seat.
-    pub fn take() -> Arc<Seat> {
-        let mut seats = SEATS.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = seats.0.pop().unwrap_or_else(|| {
-            seats.1 += 1;
-            seats.1 - 1
+impl CacheIndex {
+    /// Takes a free index.
+    pub fn take() -> Arc<CacheIndex> {
+        let mut free = INDICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = free.0.pop().unwrap_or_else(|| {
+            free.1 += 1;
+            free.1 - 1
         });
-        Arc::new(Seat { index })
+        Arc::new(CacheIndex { index })
     }
 }
 
-impl Drop for Seat {
+impl Drop for CacheIndex {
     fn drop(&mut self) {
-        SEATS.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.index);
+        INDICES
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
+            .push(self.index);
     }
 }
 
 /// The caches of one thread.
 struct Caches {
-    /// Caches by seat. The weak pointer keeps the address of its seat from being reused, so the
+    /// Caches by index. The weak pointer keeps the address of its owner from being reused, so the
     /// address tells owners apart.
-    list: Vec<Option<(Weak<Seat>, Cache<Remembered>)>>,
+    list: Vec<Option<(Weak<CacheIndex>, Cache<Remembered>)>>,
     /// Whether a fiber of this thread turns the generations.
     is_tidied: bool,
 }
@@ -84,16 +88,16 @@ thread_local! {
 /// returns `None`.
 #[inline]
 pub fn known<T>(site: &Site, work: impl FnOnce(&mut Cache<Remembered>) -> Option<T>) -> Option<T> {
-    CACHES.with_borrow_mut(|caches| work(caches.of(&site.seat)?))
+    CACHES.with_borrow_mut(|caches| work(caches.of(&site.cache_index)?))
 }
 
 /// Runs `work` on this thread's cache for `site`, which is made if need be.
 pub fn remember(site: &Site, work: impl FnOnce(&mut Cache<Remembered>)) {
     let is_tidied = CACHES.with_borrow_mut(|caches| {
-        if caches.of(&site.seat).is_none() {
-            caches.seat(site);
+        if caches.of(&site.cache_index).is_none() {
+            caches.add(site);
         }
-        caches.of(&site.seat).map(work);
+        caches.of(&site.cache_index).map(work);
         // No fiber can be spawned outside a runtime. A thread that serves files there keeps its
         // cache.
         osier::fiber::worker().is_none() || std::mem::replace(&mut caches.is_tidied, true)
@@ -110,15 +114,15 @@ pub fn remember(site: &Site, work: impl FnOnce(&mut Cache<Remembered>)) {
 
 impl Caches {
     #[inline]
-    fn of(&mut self, seat: &Arc<Seat>) -> Option<&mut Cache<Remembered>> {
-        match self.list.get_mut(seat.index) {
-            Some(Some((owner, cache))) if ptr::eq(owner.as_ptr(), Arc::as_ptr(seat)) => Some(cache),
+    fn of(&mut self, at: &Arc<CacheIndex>) -> Option<&mut Cache<Remembered>> {
+        match self.list.get_mut(at.index) {
+            Some(Some((owner, cache))) if ptr::eq(owner.as_ptr(), Arc::as_ptr(at)) => Some(cache),
             _ => None,
         }
     }
 
-    fn seat(&mut self, site: &Site) {
-        let index = site.seat.index;
+    fn add(&mut self, site: &Site) {
+        let index = site.cache_index.index;
         if self.list.len() <= index {
             self.list.resize_with(index + 1, || None);
         }
@@ -130,7 +134,7 @@ impl Caches {
             files: limits.files / workers,
             ..limits
         };
-        self.list[index] = Some((Arc::downgrade(&site.seat), Cache::new(share)));
+        self.list[index] = Some((Arc::downgrade(&site.cache_index), Cache::new(share)));
     }
 
     /// Turns every cache once and drops those that are empty or have no owner. Returns whether any
@@ -197,16 +201,16 @@ mod tests {
         let (one, two) = (Files::embedded([]), Files::embedded([]));
         let (of_one, of_two) = (learn(&one, b"one"), learn(&two, b"two"));
         assert!(knows(&one) && knows(&two.clone()));
-        let seat = one.site.seat.index;
+        let index = one.site.cache_index.index;
         drop(one);
         CACHES.with_borrow_mut(Caches::turn);
         assert!(of_one.upgrade().is_none() && of_two.upgrade().is_some());
-        // The next owner of the seat begins with an empty cache, even before a turn. Other tests
-        // take seats meanwhile.
+        // The next owner of the index begins with an empty cache, even before a turn. Other tests
+        // take indices meanwhile.
         drop(two);
         let others: Vec<_> = (0..50).map(|_| Files::embedded([])).collect();
         assert!(!others.iter().any(knows));
-        for next in others.iter().filter(|next| next.site.seat.index <= seat + 1) {
+        for next in others.iter().filter(|next| next.site.cache_index.index <= index + 1) {
             learn(next, b"next");
             assert!(knows(next));
         }

@@ -139,7 +139,7 @@ fn make(site: &Site, resource: &Arc<Resource>, key: &Key, form: &Arc<Form>) -> O
     if form.made.get().is_some() {
         return Some(());
     }
-    let _turn = Turn::take()?;
+    let _permit = EncodePermit::take()?;
     #[cfg(test)]
     site.encoded.encodings.fetch_add(1, Ordering::Relaxed);
     let (theirs, coding) = (Arc::clone(resource), key.coding);
@@ -260,27 +260,27 @@ impl Forms {
 
 /// A permit to encode one file now. The process has few of them. A request without a permit gets
 /// the file as it is, which costs less than waiting.
-struct Turn;
+struct EncodePermit;
 
-static TURNS: AtomicUsize = AtomicUsize::new(0);
+static ENCODING: AtomicUsize = AtomicUsize::new(0);
 
 /// Number of permits: two per core, because half of the time may be spent reading.
-static MOST_TURNS: LazyLock<usize> =
+static MOST_ENCODING: LazyLock<usize> =
     LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).max(2) * 2);
 
-impl Turn {
-    fn take() -> Option<Turn> {
-        let more = |turns: usize| (turns < *MOST_TURNS).then_some(turns + 1);
-        TURNS
+impl EncodePermit {
+    fn take() -> Option<EncodePermit> {
+        let more = |taken: usize| (taken < *MOST_ENCODING).then_some(taken + 1);
+        ENCODING
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
             .ok()
-            .map(|_| Turn)
+            .map(|_| EncodePermit)
     }
 }
 
-impl Drop for Turn {
+impl Drop for EncodePermit {
     fn drop(&mut self) {
-        TURNS.fetch_sub(1, Ordering::Relaxed);
+        ENCODING.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

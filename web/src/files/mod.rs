@@ -48,7 +48,7 @@ use http::StatusCode;
 use osier_http::path::canonical_part;
 
 pub use self::cache::Limits as CacheLimits;
-use self::caches::Seat;
+use self::caches::CacheIndex;
 use self::encoded::Store;
 use self::resource::Resource;
 use self::root::Root;
@@ -128,7 +128,7 @@ pub struct Files {
 pub(crate) struct Site {
     source: Source,
     options: Options,
-    seat: Arc<Seat>,
+    cache_index: Arc<CacheIndex>,
     encoded: Store,
 }
 
@@ -203,12 +203,12 @@ impl Files {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
         }
-        let (seat, encoded) = (Seat::take(), Store::new(options.cache.compressed));
+        let (cache_index, encoded) = (CacheIndex::take(), Store::new(options.cache.compressed));
         Ok(Files {
             site: Arc::new(Site {
                 source,
                 options,
-                seat,
+                cache_index,
                 encoded,
             }),
         })

@@ -84,7 +84,7 @@ struct State {
     out: usize,
     /// The writer has nothing to do.
     starving: bool,
-    end: Option<io::Result<Turn>>,
+    end: Option<io::Result<Stopped>>,
 }
 
 impl State {
@@ -115,7 +115,7 @@ impl State {
 
 /// Why reading ahead has ended.
 #[derive(Debug)]
-enum Turn {
+enum Stopped {
     /// The body has ended.
     Done,
     /// The client takes the bytes faster than they arrive.
@@ -146,7 +146,7 @@ pub(super) fn relay(backend: BackendResponse, received: &[u8], bound: usize, out
             can_splice = splice(&mut backend, &mut bytes, bound, out)?;
             rest = Piece::copy(&bytes);
         }
-        if let Turn::Done = read_ahead(&mut backend, rest, pieces, can_splice, out)? {
+        if let Stopped::Done = read_ahead(&mut backend, rest, pieces, can_splice, out)? {
             return Ok(());
         }
     }
@@ -186,7 +186,7 @@ fn read_ahead(
     pieces: usize,
     can_splice: bool,
     out: &mut dyn Outlet,
-) -> io::Result<Turn> {
+) -> io::Result<Stopped> {
     let queue = Queue {
         state: RefCell::new(State {
             out: rest.len(),
@@ -197,16 +197,16 @@ fn read_ahead(
         emptied: Event::new(),
     };
     if backend.is_none() {
-        queue.state.borrow_mut().end = Some(Ok(Turn::Done));
+        queue.state.borrow_mut().end = Some(Ok(Stopped::Done));
         return queue.drain(out);
     }
     osier::scope(|s| {
         s.spawn_local(|| {
             let end = match backend.as_mut() {
                 Some(body) => queue.fill(body, pieces, can_splice),
-                None => Ok(Turn::Done),
+                None => Ok(Stopped::Done),
             };
-            if !matches!(end, Ok(Turn::KeepsUp)) {
+            if !matches!(end, Ok(Stopped::KeepsUp)) {
                 // Give the connection back, or close it, now and not at the end of the scope.
                 *backend = None;
             }
@@ -222,13 +222,13 @@ fn read_ahead(
 }
 
 impl Queue {
-    fn fill(&self, backend: &mut BackendResponse, pieces: usize, can_splice: bool) -> io::Result<Turn> {
+    fn fill(&self, backend: &mut BackendResponse, pieces: usize, can_splice: bool) -> io::Result<Stopped> {
         let mut empty = None;
         loop {
             let mut piece = empty.take().unwrap_or_else(|| self.empty_piece(pieces));
             let most = self.state.borrow().room();
             let end = match backend.read(&mut piece.bytes[..most]) {
-                Ok(0) => Some(Ok(Turn::Done)),
+                Ok(0) => Some(Ok(Stopped::Done)),
                 Ok(count) => {
                     piece.filled = count;
                     None
@@ -249,7 +249,7 @@ impl Queue {
                 if let Some(piece) = empty {
                     piece.give();
                 }
-                return Ok(Turn::KeepsUp);
+                return Ok(Stopped::KeepsUp);
             }
             if starved {
                 osier::yield_now();
@@ -270,7 +270,7 @@ impl Queue {
         Piece::take()
     }
 
-    fn drain(&self, out: &mut dyn Outlet) -> io::Result<Turn> {
+    fn drain(&self, out: &mut dyn Outlet) -> io::Result<Stopped> {
         loop {
             let piece = {
                 let mut state = self.state.borrow_mut();

@@ -47,12 +47,12 @@ impl Marks {
 /// Targets that [`Request::retarget`] has set, the oldest first. The request borrows from them, so
 /// none is dropped before the request.
 #[derive(Default)]
-pub(crate) struct Turns<'a>(OnceCell<Box<Turn<'a>>>);
+pub(crate) struct Retargets<'a>(OnceCell<Box<Retarget<'a>>>);
 
-struct Turn<'a> {
+struct Retarget<'a> {
     target: Box<str>,
     head: OnceCell<Head<'a>>,
-    next: Turns<'a>,
+    next: Retargets<'a>,
 }
 
 /// The parameters of a route and the parts of the path that they matched.
@@ -101,7 +101,7 @@ pub struct Request<'a> {
     pub(crate) body: RequestBody<'a>,
     pub(crate) marks: &'a Marks,
     pub(crate) extensions: Extensions,
-    pub(crate) turns: &'a Turns<'a>,
+    pub(crate) retargets: &'a Retargets<'a>,
     pub(crate) states: &'a States,
     /// Length of the path's prefix at which the handler is mounted.
     pub(crate) mount: usize,
@@ -127,20 +127,20 @@ impl<'a> Request<'a> {
     /// `InvalidInput` if `target` is not a path, with or without a query, in the form in which a
     /// client would send it. The old target stays.
     pub fn retarget(&mut self, target: &str) -> io::Result<()> {
-        let mut turns = &self.turns.0;
-        while let Some(turn) = turns.get() {
-            turns = &turn.next.0;
+        let mut retargets = &self.retargets.0;
+        while let Some(retarget) = retargets.get() {
+            retargets = &retarget.next.0;
         }
-        let turn = turns.get_or_init(|| {
-            Box::new(Turn {
+        let retarget = retargets.get_or_init(|| {
+            Box::new(Retarget {
                 target: target.into(),
                 head: OnceCell::new(),
-                next: Turns::default(),
+                next: Retargets::default(),
             })
         });
-        let head = self.head.with_target(&turn.target);
+        let head = self.head.with_target(&retarget.target);
         let head = head.map_err(|reject| io::Error::new(io::ErrorKind::InvalidInput, reject.reason()))?;
-        self.head = turn.head.get_or_init(|| head);
+        self.head = retarget.head.get_or_init(|| head);
         self.mount = 0;
         Ok(())
     }

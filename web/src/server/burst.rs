@@ -28,7 +28,7 @@ use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Outline, Slots}
 use crate::conn::output::Output;
 use crate::conn::peer::Peer;
 use crate::conn::serve::{After, Input, Serve};
-use crate::request::{Marks, Matched, Turns};
+use crate::request::{Marks, Matched, Retargets};
 use crate::router::Found;
 use crate::router::handler::Handler;
 use crate::router::next::Next;
@@ -217,14 +217,14 @@ impl<'b> Burst<'b> {
             read: read.get(),
         });
         self.marks.clear();
-        let turns = Turns::default();
+        let retargets = Retargets::default();
         let mut request = Request {
             head,
             params,
             body: RequestBody::new(self.peer, self.output, decoder, rest, received, expected),
             marks: &self.marks,
             extensions: Extensions::new(),
-            turns: &turns,
+            retargets: &retargets,
             states: &found.around.states,
             mount: found.mount,
         };
