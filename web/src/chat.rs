@@ -107,12 +107,12 @@ struct House {
     options: Options,
     socket: ws::Options,
     rooms: Mutex<HashMap<String, Arc<Room>>>,
-    shared: Option<Shared>,
+    bridge: Option<Bridge>,
 }
 
 /// The connection of a chat to other processes.
 #[derive(Debug)]
-struct Shared {
+struct Bridge {
     /// Random number of this house, to recognise its own lines.
     id: u64,
     /// Broker's options, until the link is started.
@@ -188,7 +188,7 @@ impl Chat {
             options,
             socket,
             rooms: Mutex::default(),
-            shared: None,
+            bridge: None,
         }))
     }
 
@@ -204,7 +204,7 @@ impl Chat {
         let mut id = [0; 8];
         getrandom::fill(&mut id).expect("the system has random numbers");
         let mut house = Arc::into_inner(self.0).expect("a chat is shared before it is used");
-        house.shared = Some(Shared {
+        house.bridge = Some(Bridge {
             id: u64::from_le_bytes(id),
             broker: Mutex::new(Some(broker)),
             channel: channel.to_owned(),
@@ -220,8 +220,8 @@ impl Chat {
     ///
     /// If the chat is shared and this is called outside of a runtime.
     pub fn start(&self) {
-        if let Some(shared) = &self.0.shared {
-            shared.start(&self.0);
+        if let Some(bridge) = &self.0.bridge {
+            bridge.start(&self.0);
         }
     }
 
@@ -296,7 +296,7 @@ impl House {
     }
 }
 
-impl Shared {
+impl Bridge {
     fn start(&self, house: &Arc<House>) {
         if self.link.get().is_some() {
             return;
@@ -331,7 +331,7 @@ fn relay_lines(house: &Weak<House>, mut lines: Subscriber<RelayedLine>, log: &Lo
             lost += more;
         }
         let Some(house) = house.upgrade() else { return };
-        let is_ours = house.shared.as_ref().is_some_and(|shared| shared.id == said.from);
+        let is_ours = house.bridge.as_ref().is_some_and(|bridge| bridge.id == said.from);
         // If no more room can be created, nobody here is in it.
         if let (false, Some(room)) = (is_ours, house.room(&said.room)) {
             room.say(&line(&name(&said.name), &said.text, said.at), house.options.history);
@@ -463,11 +463,11 @@ impl Callbacks for Guest {
             .unwrap_or_default();
         let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
         self.room.say(&line(&self.name, text, at), self.house.options.history);
-        if let Some(shared) = &self.house.shared
-            && let Some(link) = shared.link.get()
+        if let Some(bridge) = &self.house.bridge
+            && let Some(link) = bridge.link.get()
         {
             link.channel.publish(RelayedLine {
-                from: shared.id,
+                from: bridge.id,
                 room: self.room.name.clone(),
                 name: self.name.clone(),
                 text: text.to_owned(),

@@ -43,7 +43,7 @@ use crate::conn::Conn;
 use crate::conn::output::Output;
 use crate::conn::peer::Memory;
 use crate::conn::serve::{After, Input};
-use crate::conn::worker::Shared;
+use crate::conn::worker::ServerState;
 use crate::conn::worker::Worker;
 use crate::{Handler, Server, Stream};
 
@@ -55,7 +55,7 @@ const REPLY_BYTES: usize = 256 << 20;
 
 /// Sends requests to a router, a function or a server, without a connection.
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     /// Runtime for callers on plain threads, made for the first of them.
     runtime: OnceLock<Runtime>,
 }
@@ -331,7 +331,7 @@ impl Client {
 /// Serves one request on this fiber. Returns the bytes that a client would receive, and the
 /// connection if it is upgraded.
 fn exchange(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     head: Vec<u8>,
     body: Box<dyn Read>,
     peer: SocketAddr,

@@ -49,7 +49,7 @@ thread_local! {
 }
 
 pub(crate) struct Worker {
-    pub(crate) server: Arc<Shared>,
+    pub(crate) server: Arc<ServerState>,
     pub(crate) index: usize,
     pub(crate) date: RefCell<DateCache>,
     buffers: RefCell<Vec<Buffers>>,
@@ -67,7 +67,7 @@ pub(crate) struct ConnectionCount(AtomicUsize);
 
 /// The state that the workers of a server share. It is read-only but for the connection counters.
 /// These change when a connection opens or closes and never per request.
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     /// Code that serves the requests.
     pub(crate) app: Box<dyn Serve>,
     pub(crate) limits: Limits,
@@ -83,7 +83,7 @@ pub(crate) struct Shared {
     pub(crate) connections: Box<[ConnectionCount]>,
 }
 
-impl Shared {
+impl ServerState {
     #[cold]
     pub(crate) fn log(&self, line: fmt::Arguments<'_>) {
         (self.log)(line);
@@ -126,7 +126,7 @@ pub(crate) struct Buffers {
 
 impl Worker {
     /// Returns this thread's worker for `server`, which is made at the first use.
-    pub(crate) fn here(server: &Arc<Shared>) -> Rc<Worker> {
+    pub(crate) fn here(server: &Arc<ServerState>) -> Rc<Worker> {
         HERE.with_borrow_mut(|here| {
             if let Some(worker) = here.iter().find(|worker| Arc::ptr_eq(&worker.server, server)) {
                 return worker.clone();
@@ -146,7 +146,7 @@ impl Worker {
     }
 
     /// Makes a worker that is in no list, for one request without a connection.
-    pub(crate) fn alone(server: &Arc<Shared>) -> Rc<Worker> {
+    pub(crate) fn alone(server: &Arc<ServerState>) -> Rc<Worker> {
         Rc::new(Worker {
             server: server.clone(),
             index: 0,
@@ -159,7 +159,7 @@ impl Worker {
     }
 
     /// Removes this thread's worker for `server` from the list. Running connections keep it alive.
-    pub(crate) fn leave(server: &Arc<Shared>) {
+    pub(crate) fn leave(server: &Arc<ServerState>) {
         HERE.with_borrow_mut(|here| here.retain(|worker| !Arc::ptr_eq(&worker.server, server)));
     }
 

@@ -101,7 +101,7 @@ impl Options {
         let queue = Subscriber::new(self.queue, Policy::DropOldest);
         let mut node = [0; wire::NODE_BYTES];
         getrandom::fill(&mut node).expect("the system has random numbers");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RedisState {
             options: self,
             node,
             outbound: queue.inlet(),
@@ -125,7 +125,7 @@ pub struct Redis(Arc<Handle>);
 
 /// The owner of the two fibers, which it cancels when it is dropped.
 struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<RedisState>,
     fibers: [JoinHandle<()>; 2],
 }
 
@@ -136,7 +136,7 @@ impl Drop for Handle {
 }
 
 /// The state that the fibers and all rooms share.
-struct Shared {
+struct RedisState {
     options: Options,
     /// Random number of this process on the wire.
     node: [u8; wire::NODE_BYTES],
@@ -269,7 +269,7 @@ impl<T> Clone for Room<T> {
 
 osier_queue::impl_debug!(Room<T>, self => { name: self.name, topic: self.topic, shared: self.is_shared() });
 
-impl Shared {
+impl RedisState {
     fn rooms(&self) -> MutexGuard<'_, HashMap<Arc<str>, Known>> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -280,7 +280,7 @@ impl Shared {
 }
 
 /// Runs the listener's fiber: reconnects forever.
-fn listen(shared: &Shared) {
+fn listen(shared: &RedisState) {
     let mut outage = Outage::none();
     let mut seen = wire::Seen::default();
     loop {
@@ -303,7 +303,7 @@ fn listen(shared: &Shared) {
 }
 
 /// Subscribes to the rooms and delivers their messages until the connection fails.
-fn receive(shared: &Shared, mut connection: Connection, outage: &mut Outage, seen: &mut wire::Seen) -> io::Error {
+fn receive(shared: &RedisState, mut connection: Connection, outage: &mut Outage, seen: &mut wire::Seen) -> io::Error {
     if let Err(error) = connection.stream.set_read_timeout(Some(2 * PING_EVERY)) {
         return error;
     }
@@ -348,7 +348,7 @@ fn receive(shared: &Shared, mut connection: Connection, outage: &mut Outage, see
 }
 
 /// Publishes a received message locally, unless it is this process's own or a repetition.
-fn deliver(shared: &Shared, seen: &mut wire::Seen, name: &str, bytes: &[u8]) {
+fn deliver(shared: &RedisState, seen: &mut wire::Seen, name: &str, bytes: &[u8]) {
     let message = match wire::unpack(bytes) {
         Some((node, ..)) if node == shared.node => return, // was delivered locally by `publish`
         Some((node, sequence, _)) if !seen.is_new(node, sequence) => return,
@@ -369,7 +369,7 @@ fn deliver(shared: &Shared, seen: &mut wire::Seen, name: &str, bytes: &[u8]) {
 
 /// Subscribes to all rooms, also those added later, and sends a PING when there is nothing else to
 /// send.
-fn subscribe(shared: &Shared, mut stream: &Stream) -> io::Result<()> {
+fn subscribe(shared: &RedisState, mut stream: &Stream) -> io::Result<()> {
     let mut known: HashSet<Arc<str>> = HashSet::new();
     loop {
         let names: Vec<Arc<str>> = shared.rooms().keys().cloned().collect();

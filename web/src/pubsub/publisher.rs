@@ -11,7 +11,7 @@ use std::{fmt, io};
 use osier::pubsub::Subscriber;
 
 use super::connection::{Connection, Outage};
-use super::{Outbound, Shared, wire};
+use super::{Outbound, RedisState, wire};
 
 /// Maximum messages sent to the broker in one write.
 const BATCH: usize = 128;
@@ -23,7 +23,7 @@ const FATAL_MAX: u32 = 5;
 
 /// The state of the publisher's fiber.
 struct Publisher<'s> {
-    shared: &'s Shared,
+    shared: &'s RedisState,
     connection: Option<Connection>,
     outage: Outage,
     /// Numbered messages without a reply.
@@ -35,7 +35,7 @@ struct Publisher<'s> {
 }
 
 /// Publishes the messages of `queue` until the fiber is cancelled.
-pub(super) fn run(shared: &Shared, mut queue: Subscriber<Outbound>) {
+pub(super) fn run(shared: &RedisState, mut queue: Subscriber<Outbound>) {
     let mut publisher = Publisher {
         shared,
         connection: None,

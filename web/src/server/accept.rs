@@ -17,7 +17,7 @@ use osier::net::Stream;
 use osier::{Cancelled, JoinHandle};
 
 use crate::conn::Conn;
-use crate::conn::worker::{FRESH_GRACE, Link, Shared, Worker};
+use crate::conn::worker::{FRESH_GRACE, Link, ServerState, Worker};
 use crate::listen::Listener;
 
 /// Most connections that are accepted from the backlog of a listener before it closes. The backlog
@@ -39,7 +39,7 @@ const DRAIN_TICK: Duration = Duration::from_millis(5);
 
 /// Runs the accepting fiber of a worker. It pauses after an error instead of spinning, and ends
 /// only when it is cancelled.
-pub(crate) fn accept(shared: &Arc<Shared>, listener: &Listener) {
+pub(crate) fn accept(shared: &Arc<ServerState>, listener: &Listener) {
     let worker = Worker::here(shared);
     let mut said: Option<Instant> = None;
     let mut say = |line: fmt::Arguments<'_>| {
@@ -120,7 +120,7 @@ fn make_room(worker: &Rc<Worker>, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
     }
 }
 
-fn hand_off(shared: &Arc<Shared>, index: usize, stream: Stream, peer: SocketAddr) {
+fn hand_off(shared: &Arc<ServerState>, index: usize, stream: Stream, peer: SocketAddr) {
     let shared = shared.clone();
     drop(on_worker(index, "hand-off", move || {
         Conn::open(&Worker::here(&shared), stream, peer)
@@ -140,7 +140,7 @@ fn is_of_one_client(error: &io::Error) -> bool {
 }
 
 /// Ends the connections of this worker. Returns how many were cut.
-pub(crate) fn drain(shared: &Arc<Shared>) -> usize {
+pub(crate) fn drain(shared: &Arc<ServerState>) -> usize {
     let worker = Worker::here(shared);
     worker.draining.set(true);
     // An idle connection first reads what has already arrived, then the end, and closes.

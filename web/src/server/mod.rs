@@ -20,7 +20,7 @@ use osier::JoinHandle;
 use osier_http::Limits;
 
 use crate::conn::settings::{Log, Timeouts, Trusted};
-use crate::conn::worker::{ConnectionCount, Shared};
+use crate::conn::worker::{ConnectionCount, ServerState};
 use crate::listen::{Address, Listener, NOWHERE, bind_unix};
 use crate::router::handler::Handler;
 use crate::server::accept::{accept, drain, on_worker};
@@ -263,8 +263,8 @@ impl Server {
     }
 
     /// Makes the state that the workers of the server share.
-    pub(crate) fn shared(self, workers: usize) -> Shared {
-        Shared {
+    pub(crate) fn shared(self, workers: usize) -> ServerState {
+        ServerState {
             app: Box::new(App {
                 handler: self.handler,
                 observer: self.observer,
@@ -297,7 +297,7 @@ pub struct Listening {
     listeners: Vec<Listener>,
     address: Address,
     file: Option<SocketFile>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     stop: ShutdownHandle,
 }
 
@@ -392,7 +392,7 @@ osier_queue::impl_debug!(Listening, self => { address: self.address, .. });
 
 /// A counter of the connections of a server. See [`Listening::connections`].
 #[derive(Clone)]
-pub struct Connections(Arc<Shared>);
+pub struct Connections(Arc<ServerState>);
 
 impl Connections {
     /// The connections of one worker of the runtime. 0 if there is no such worker.

@@ -100,10 +100,10 @@ pub trait Callbacks: 'static {
 /// No method waits. [`Options::policy`](super::Options::policy) decides what happens to a frame
 /// when the connection's queue is full.
 #[derive(Clone)]
-pub struct Sender(Arc<Shared>);
+pub struct Sender(Arc<FrameQueue>);
 
-/// The state that all senders of a connection share.
-struct Shared {
+/// The queue of a connection, for all of its senders.
+struct FrameQueue {
     inlet: Inlet<Frame>,
     /// Close frame that found the queue full.
     last: OnceLock<Frame>,
@@ -202,13 +202,13 @@ struct Over;
 impl<C: Callbacks> Session<C> {
     pub(super) fn new(callbacks: C, timing: Timing, bound: usize, policy: Policy) -> Self {
         let queue = Subscriber::new(bound, policy);
-        let shared = Shared {
+        let frames = FrameQueue {
             inlet: queue.inlet(),
             last: OnceLock::new(),
         };
         Session {
             callbacks,
-            sender: Sender(Arc::new(shared)),
+            sender: Sender(Arc::new(frames)),
             queue,
             decoder: None,
             timing,
