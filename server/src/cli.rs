@@ -14,7 +14,7 @@ use osier_web::compress;
 use crate::config::address::{Address, DEFAULT_ADDRESS};
 use crate::config::origin::Origin;
 use crate::config::{self, Admin, Bind, Config, Log, Policies, Setting, Site};
-use crate::handler::{Files, Settings, Welcome};
+use crate::handler::{Files, HandlerSettings, Welcome};
 use crate::log::access::LogFormat;
 use crate::policy::headers::Field;
 
@@ -168,7 +168,7 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
     let mut policies = Policies::default();
     policies.headers.set = line.header.into_iter().map(|field| (field.name, field.value)).collect();
     let handler = match folder {
-        None => Settings::Welcome(Welcome {
+        None => HandlerSettings::Welcome(Welcome {
             live_for_all: line.live_for_all,
         }),
         Some(folder) if line.live_for_all => {
@@ -182,7 +182,7 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
             let mut files = Files::new(root);
             files.options.listing = line.listing || !(line.no_listing || line.spa);
             files.options.spa = line.spa;
-            Settings::Files(files)
+            HandlerSettings::Files(files)
         }
     };
     let listen = match line.listen.as_slice() {
@@ -258,7 +258,7 @@ mod tests {
     /// The files of the only route. None for the welcome site.
     fn files(config: &Config) -> Option<&Files> {
         match &config.sites[0].routes[0].handler {
-            Settings::Files(files) => Some(files),
+            HandlerSettings::Files(files) => Some(files),
             _ => None,
         }
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use crate::handler::{Match, Settings as Handler};
+use crate::handler::{HandlerSettings, Match};
 use crate::reader::problem::line_of;
 use crate::reader::{At, Source, nearest};
 
@@ -151,12 +151,12 @@ fn find(source: &Source<'_>, listeners: &[ListenAt], name: &At<String>) -> Optio
 /// its rules match, so it hides no route.
 fn duplicates(source: &Source<'_>, routes: &[super::route::RouteAt]) {
     for (index, one) in routes.iter().enumerate() {
-        if !one.sound || matches!(one.route.handler, Handler::Rewrite(_)) {
+        if !one.sound || matches!(one.route.handler, HandlerSettings::Rewrite(_)) {
             continue;
         }
         let hiding = routes[..index]
             .iter()
-            .filter(|earlier| earlier.sound && !matches!(earlier.route.handler, Handler::Rewrite(_)))
+            .filter(|earlier| earlier.sound && !matches!(earlier.route.handler, HandlerSettings::Rewrite(_)))
             .find(|earlier| takes_all_of(&earlier.route.matches, &one.route.matches));
         let Some(earlier) = hiding else { continue };
         let line = line_of(source.text, earlier.at.start);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::handler::Settings;
+use crate::handler::HandlerSettings;
 
 use super::{Config, Report};
 
@@ -70,7 +70,7 @@ impl Origin {
         match self {
             Origin::File(file) => file.display().to_string(),
             Origin::Line(config) => match &config.sites[0].routes[0].handler {
-                Settings::Files(files) => format!("'{}'", files.root.display()),
+                HandlerSettings::Files(files) => format!("'{}'", files.root.display()),
                 _ => "the welcome site".into(),
             },
         }

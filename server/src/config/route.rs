@@ -28,8 +28,8 @@ pub fn read(section: Section<'_>) -> RouteAt {
     methods.dedup();
     let matches = Match { path, globs, methods };
     let policies = policy::read(&section);
-    let handler = handler::Settings::read(&section, &matches);
-    if let handler::Settings::Rewrite(_) = handler {
+    let handler = handler::HandlerSettings::read(&section, &matches);
+    if let handler::HandlerSettings::Rewrite(_) = handler {
         for key in policy::KEYS {
             if let Some(at) = section.key(key) {
                 let text =

@@ -182,7 +182,7 @@ pub struct Site {
 
 impl Site {
     /// A default site with one route for all requests.
-    pub fn new(handler: handler::Settings, policies: Policies) -> Site {
+    pub fn new(handler: handler::HandlerSettings, policies: Policies) -> Site {
         Site {
             hosts: Vec::new(),
             default: true,
@@ -219,7 +219,7 @@ impl fmt::Display for Host {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
     pub matches: Match,
-    pub handler: handler::Settings,
+    pub handler: handler::HandlerSettings,
     pub policies: Policies,
 }
 

@@ -2,7 +2,7 @@
 //! and answer requests.
 //!
 //! ```text
-//!   [[site.route]] ─▶ Settings::read ─▶ Settings, compared by a reload ─▶ Settings::open ─▶ Handler ─▶ answer
+//!   [[site.route]] ─▶ HandlerSettings::read ─▶ HandlerSettings, compared by a reload ─▶ HandlerSettings::open ─▶ Handler ─▶ answer
 //! ```
 //!
 //! To add a handler: write its file with a type that implements [`Configured`], and name it in `handlers!` below.
@@ -139,16 +139,16 @@ pub struct Match {
     pub methods: Vec<String>,
 }
 
-/// Declares [`Settings`]: the key of each handler in a route, its variant and the type of its settings.
+/// Declares [`HandlerSettings`]: the key of each handler in a route, its variant and the type of its settings.
 macro_rules! handlers {
     ($($key:literal => $kind:ident($settings:ty),)*) => {
         /// The settings of one handler of any kind.
         #[derive(Debug, Clone, PartialEq)]
-        pub enum Settings {
+        pub enum HandlerSettings {
             $($kind($settings),)*
         }
 
-        impl Settings {
+        impl HandlerSettings {
             /// The keys of all handlers, in the order of the documentation.
             pub const KEYS: &[&'static str] = &[$($key),*];
 
@@ -157,57 +157,57 @@ macro_rules! handlers {
                 section: &Section<'s>,
                 value: &'s Spanned<DeValue<'s>>,
                 matches: &Match,
-            ) -> Option<Settings> {
+            ) -> Option<HandlerSettings> {
                 match key {
-                    $($key => <$settings>::read(section, value, matches).map(Settings::$kind),)*
+                    $($key => <$settings>::read(section, value, matches).map(HandlerSettings::$kind),)*
                     _ => None,
                 }
             }
 
             pub fn is_kept(&self) -> bool {
                 match self {
-                    $(Settings::$kind(_) => <$settings>::IS_KEPT,)*
+                    $(HandlerSettings::$kind(_) => <$settings>::IS_KEPT,)*
                 }
             }
 
             pub fn compresses(&self) -> bool {
                 match self {
-                    $(Settings::$kind(_) => <$settings>::COMPRESSES,)*
+                    $(HandlerSettings::$kind(_) => <$settings>::COMPRESSES,)*
                 }
             }
 
             /// See [`Configured::paths`].
             pub fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
                 match self {
-                    $(Settings::$kind(settings) => settings.paths(),)*
+                    $(HandlerSettings::$kind(settings) => settings.paths(),)*
                 }
             }
 
             /// See [`Configured::folder`].
             pub fn folder(&self) -> Option<&Path> {
                 match self {
-                    $(Settings::$kind(settings) => settings.folder(),)*
+                    $(HandlerSettings::$kind(settings) => settings.folder(),)*
                 }
             }
 
             /// See [`Configured::before_chroot`].
             pub fn before_chroot(&mut self) {
                 match self {
-                    $(Settings::$kind(settings) => settings.before_chroot(),)*
+                    $(HandlerSettings::$kind(settings) => settings.before_chroot(),)*
                 }
             }
 
             /// See [`Configured::spools`].
             pub fn spools(&self) -> bool {
                 match self {
-                    $(Settings::$kind(settings) => settings.spools(),)*
+                    $(HandlerSettings::$kind(settings) => settings.spools(),)*
                 }
             }
 
             /// See [`Configured::open`].
             pub fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String> {
                 match self {
-                    $(Settings::$kind(settings) => settings.open(route, means),)*
+                    $(HandlerSettings::$kind(settings) => settings.open(route, means),)*
                 }
             }
         }
@@ -225,18 +225,18 @@ handlers! {
     "welcome" => Welcome(welcome::Welcome),
 }
 
-impl Settings {
+impl HandlerSettings {
     /// Reads the handler of a route. After a mistake, which has been noted, it returns a stand-in: the configuration is not used then.
-    pub fn read(section: &Section<'_>, matches: &Match) -> Settings {
-        let nothing = Settings::Respond(respond::Respond::status(404));
-        let given: Vec<(&str, Range<usize>)> = Settings::KEYS
+    pub fn read(section: &Section<'_>, matches: &Match) -> HandlerSettings {
+        let nothing = HandlerSettings::Respond(respond::Respond::status(404));
+        let given: Vec<(&str, Range<usize>)> = HandlerSettings::KEYS
             .iter()
             .filter_map(|key| section.key(key).map(|at| (*key, at)))
             .collect();
         let Some(&(key, _)) = given.first() else {
             section.problem(format!(
                 "[[site.route]] has no handler: give it one of {}",
-                Settings::KEYS.join(", ")
+                HandlerSettings::KEYS.join(", ")
             ));
             return nothing;
         };
@@ -245,7 +245,7 @@ impl Settings {
             section.source().problem(at, text);
         }
         let Some(value) = section.any(key) else { return nothing };
-        Settings::read_key(key, section, value, matches).unwrap_or(nothing)
+        HandlerSettings::read_key(key, section, value, matches).unwrap_or(nothing)
     }
 }
 

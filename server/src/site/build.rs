@@ -36,7 +36,7 @@ pub struct Parts {
 }
 
 /// Two handlers with the same are the same: settings, folder, whether files are compressed.
-type HandlerKey = (handler::Settings, Identity, Option<compress::Options>);
+type HandlerKey = (handler::HandlerSettings, Identity, Option<compress::Options>);
 
 /// None when it is off.
 type Compressed<'a> = Option<&'a compress::Options>;

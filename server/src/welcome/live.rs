@@ -60,7 +60,7 @@ impl Live {
         if let Err(refusal) = guard::check(request, self.for_all) {
             return refusal;
         }
-        let Some(_turn) = Turn::take(&self.is_dumping) else {
+        let Some(_exclusive) = Exclusive::take(&self.is_dumping) else {
             return later("another dump of the fibers is running; try again\n");
         };
         Response::new(StatusCode::OK)
@@ -96,14 +96,14 @@ pub fn events(live: &Arc<Live>, request: &Request<'_>) -> Response {
     if let Err(refusal) = guard::check(request, live.for_all) {
         return refusal;
     }
-    let Some(seat) = Seat::take(live) else {
+    let Some(permit) = StreamPermit::take(live) else {
         return later("too many viewers; try again later\n");
     };
     sse::stream(move |sink| {
         sink.send(sse::Event::empty().retry(RECONNECT))?;
         loop {
-            sink.send(sse::Event::new(seat.0.sample().to_string()))?;
-            if seat.0.stopped.wait_timeout(INTERVAL) {
+            sink.send(sse::Event::new(permit.0.sample().to_string()))?;
+            if permit.0.stopped.wait_timeout(INTERVAL) {
                 return Ok(());
             }
         }
@@ -117,31 +117,31 @@ fn later(why: &'static str) -> Response {
 }
 
 /// The right to one of the [`STREAMS`] streams.
-struct Seat(Arc<Live>);
+struct StreamPermit(Arc<Live>);
 
-impl Seat {
-    fn take(live: &Arc<Live>) -> Option<Seat> {
-        let seat = Seat(live.clone());
-        (live.streams.fetch_add(1, Ordering::Relaxed) < STREAMS).then_some(seat)
+impl StreamPermit {
+    fn take(live: &Arc<Live>) -> Option<StreamPermit> {
+        let permit = StreamPermit(live.clone());
+        (live.streams.fetch_add(1, Ordering::Relaxed) < STREAMS).then_some(permit)
     }
 }
 
-impl Drop for Seat {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.0.streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// The right to do something that only one request may do at a time.
-struct Turn<'a>(&'a AtomicBool);
+struct Exclusive<'a>(&'a AtomicBool);
 
-impl Turn<'_> {
-    fn take(taken: &AtomicBool) -> Option<Turn<'_>> {
-        (!taken.swap(true, Ordering::Acquire)).then(|| Turn(taken))
+impl Exclusive<'_> {
+    fn take(taken: &AtomicBool) -> Option<Exclusive<'_>> {
+        (!taken.swap(true, Ordering::Acquire)).then(|| Exclusive(taken))
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
