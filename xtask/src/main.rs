@@ -1,4 +1,4 @@
-//! The commands of this repository: `cargo xtask {quick, test, ci, bench, tidy}`.
+//! The commands of this repository: `cargo xtask {quick, test, ci, api, bench, tidy}`.
 //!
 //! People and `.ci/run` use the same commands. A command is a list of steps (`step/`). A step says how many things it
 //! checked and fails when it checked none. The program uses std alone: it builds in seconds on a machine that has only the
@@ -22,8 +22,9 @@ usage: cargo xtask COMMAND
   quick [CRATE]    fmt, clippy and the tests of one crate; of all crates, the unit tests
   test [STEP]...   every test; installs the programs that tests talk to, and asks before it installs large ones
                    steps: peers tests portable valgrind miri loom docs mixing mixing-docs poll-backend fuzz bench
-                   features package targets; only if named: aarch64
+                   features api package targets; only if named: aarch64
   ci               fmt, tidy, clippy, rustdoc and all of `test`
+  api [--write]    compares the lists of the public API in docs/internal/api with the source, or writes them
   tidy             the rules that no compiler checks: paths and names in documents, rooms, circles, islands, ...
   bench [--all] [--rows PATTERN] [--quick] [--against DIR]
                    this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     match command.as_str() {
         "quick" => quick::main(rest),
         "test" => test::main(rest),
+        "api" => test::api::main(rest),
         "ci" if rest.is_empty() => ci::main(),
         "tidy" if rest.is_empty() => tidy::main(),
         "bench" => bench::main(rest),

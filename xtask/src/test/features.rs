@@ -57,7 +57,7 @@ pub fn package() -> Outcome {
 }
 
 /// The packages that no registry gets.
-const PRIVATE: &[&str] = &["osier-examples", "testkit", "xtask"];
+const PRIVATE: &[&str] = &["osier-examples", "testkit", "xtask", "xtask-api"];
 
 /// The names in the table `[features]` of a manifest.
 fn declared(manifest: &str) -> Vec<String> {

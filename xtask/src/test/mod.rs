@@ -3,6 +3,7 @@
 //! A step compiles, and then runs what it has compiled (`lanes.rs`). The steps share one target directory except where
 //! compiler flags differ, so that a third-party crate is compiled once for each set of flags.
 
+pub mod api;
 mod executables;
 mod features;
 mod fuzz;
@@ -38,6 +39,7 @@ pub const STEPS: &[Step] = &[
     of("fuzz", Work::Both(fuzz::build, Lane::Computations, fuzz::run)),
     of("bench", Work::Both(build_heads, Lane::Tests, floor_of_the_bench)),
     of("features", Work::Compile(features::features)),
+    of("api", Work::Compile(api::compare)),
     of("package", Work::Compile(features::package)),
     of("targets", Work::Compile(targets::types)),
 ];

@@ -1,0 +1,141 @@
+//! The step `api`, and `cargo xtask api`: the lists of the public API in `docs/internal/api` are those of the source.
+//!
+//! Rustdoc writes its view of each published library as JSON, and the program in `xtask/api` makes a list of it. Both use
+//! the stable toolchain, and what the lints have compiled: the nightly toolchain would compile every dependency again.
+
+use super::{LIMIT, Step, Work, run, target_dir};
+use crate::root;
+use crate::step::{self, Outcome, cargo};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// The libraries that a registry gets.
+const LIBRARIES: &[&str] = &[
+    "osier",
+    "osier-coro",
+    "osier-http",
+    "osier-poll",
+    "osier-queue",
+    "osier-web",
+];
+
+const FOLDER: &str = "docs/internal/api";
+
+pub fn main(args: &[String]) -> ExitCode {
+    let start = Instant::now();
+    let work = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => compare,
+        ["--write"] => || with_lists(write),
+        _ => {
+            eprintln!("cargo xtask api takes no option but --write");
+            return ExitCode::from(2);
+        }
+    };
+    let step = Step {
+        name: "api",
+        work: Work::Compile(work),
+    };
+    step::report(&run(&[step]), start.elapsed())
+}
+
+/// Compares the lists with the source.
+pub fn compare() -> Outcome {
+    with_lists(differences)
+}
+
+/// Makes the lists of all libraries and gives each to `check`, with the path of the list that is checked in.
+fn with_lists(check: fn(&Path, &str) -> Vec<String>) -> Outcome {
+    let documents = target_dir().join("doc");
+    let mut rustdoc = cargo();
+    rustdoc.args(["doc", "--locked", "--no-deps", "--lib", "--all-features"]);
+    for library in LIBRARIES {
+        rustdoc.args(["-p", library]);
+    }
+    rustdoc
+        .env("RUSTDOC", root().join("xtask/api/rustdoc"))
+        .env("RUSTDOCFLAGS", "-Zunstable-options --output-format json");
+    let file = |library: &str, end: &str| documents.join(format!("{}.{end}", library.replace('-', "_")));
+    let mut list = cargo();
+    list.args(["run", "--quiet", "--locked", "-p", "xtask-api", "--"]);
+    list.args(LIBRARIES.iter().map(|library| file(library, "json")));
+
+    let mut skip = None;
+    let mut runs = |command| {
+        step::run(command, LIMIT, |line| {
+            skip = skip.take().or(line.strip_prefix("skipped: ").map(str::to_string));
+            true
+        })
+    };
+    let made = runs(&mut rustdoc) && runs(&mut list);
+    if let Some(why) = skip {
+        return Outcome::skipped("api", why);
+    }
+    let (mut wrong, mut items) = (vec![], 0);
+    for library in LIBRARIES.iter().filter(|_| made) {
+        let list = std::fs::read_to_string(file(library, "txt")).unwrap_or_default();
+        items += list.lines().count();
+        wrong.extend(check(&checked_in(library), &list));
+    }
+    wrong.iter().for_each(|line| step::say(line));
+    let outcome = Outcome::one_check("api", made && wrong.is_empty(), items, "public items", Duration::ZERO);
+    match wrong.is_empty() {
+        true => outcome,
+        false => Outcome {
+            complaints: vec![format!(
+                "{} lines of {FOLDER} differ, see above; if the change is meant: cargo xtask api --write",
+                wrong.len()
+            )],
+            ..outcome
+        },
+    }
+}
+
+fn checked_in(library: &str) -> PathBuf {
+    root().join(FOLDER).join(format!("{library}.txt"))
+}
+
+/// Writes a list; what is wrong is an error.
+fn write(path: &Path, list: &str) -> Vec<String> {
+    let written = std::fs::create_dir_all(path.parent().expect("a list is in a folder"))
+        .and_then(|()| std::fs::write(path, list))
+        .map_err(|error| format!("{}: {error}", path.display()));
+    written.err().into_iter().collect()
+}
+
+/// The lines that only the list that is checked in has, and those that only the source has.
+fn differences(path: &Path, list: &str) -> Vec<String> {
+    let before = std::fs::read_to_string(path).unwrap_or_default();
+    changed_lines(&before, list)
+}
+
+fn changed_lines(before: &str, after: &str) -> Vec<String> {
+    let only = |sign: char, these: &str, those: &str| -> Vec<String> {
+        let those: HashSet<&str> = those.lines().collect();
+        let these = these.lines().filter(|line| !those.contains(line));
+        these.map(|line| format!("{sign} {line}")).collect()
+    };
+    [only('-', before, after), only('+', after, before)].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_signature_is_two_lines() {
+        let (before, after) = ("pub fn a()\npub fn b()\n", "pub fn a()\npub fn b(u8)\n");
+        assert_eq!(changed_lines(before, after), ["- pub fn b()", "+ pub fn b(u8)"]);
+        assert_eq!(changed_lines(before, before), [""; 0]);
+    }
+
+    #[test]
+    fn every_library_has_a_list() {
+        let missing: Vec<&&str> = LIBRARIES
+            .iter()
+            .filter(|library| !checked_in(library).exists())
+            .collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+}
