@@ -117,7 +117,7 @@ impl Builder {
         let (job, handle) = packet::packet(self.header(), body);
         let index = context::worker(|here| match worker {
             None => here.spawn(job),
-            Some(index) => here.shared.spawn_on(index, job),
+            Some(index) => here.scheduler.spawn_on(index, job),
         });
         index.unwrap_or_else(|| no_runtime("osier::spawn"));
         handle
@@ -214,5 +214,5 @@ where
 ///
 /// Outside of a runtime.
 pub fn workers() -> usize {
-    context::worker(|worker| worker.shared.workers()).unwrap_or_else(|| no_runtime("osier::workers"))
+    context::worker(|worker| worker.scheduler.workers()).unwrap_or_else(|| no_runtime("osier::workers"))
 }

@@ -19,7 +19,7 @@ use crate::wait::cancel::Cancelled;
 use crate::worker::context;
 use crate::worker::core::no_runtime;
 use crate::worker::executor::{Ended, Handle, Home};
-use crate::worker::shared::Shared;
+use crate::worker::scheduler::Scheduler;
 
 pub use local::{Current, LocalKey, NoTask, current};
 
@@ -50,13 +50,13 @@ impl<T> Task<T> {
         Task { id, task: Some(task) }
     }
 
-    /// Runs `future` as a task of the runtime whose workers share `shared`. Any thread may call it.
-    pub(crate) fn spawn_on<F>(shared: &Arc<Shared>, place: &'static Location<'static>, future: F) -> Task<T>
+    /// Runs `future` as a task of the runtime of `scheduler`. Any thread may call it.
+    pub(crate) fn spawn_on<F>(scheduler: &Arc<Scheduler>, place: &'static Location<'static>, future: F) -> Task<T>
     where
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        Task::new(shared.task(0, None, place, future))
+        Task::new(scheduler.task(0, None, place, future))
     }
 
     /// The task's number, from 1. No other task of this process has or had it.
@@ -235,7 +235,7 @@ impl Builder {
         F::Output: Send + 'static,
     {
         let place = Location::caller();
-        context::worker(|worker| Task::new(worker.shared.task(worker.index, self.name, place, future)))
+        context::worker(|worker| Task::new(worker.scheduler.task(worker.index, self.name, place, future)))
             .unwrap_or_else(|| no_runtime("osier::spawn_future"))
     }
 
@@ -247,7 +247,7 @@ impl Builder {
         F::Output: 'static,
     {
         let place = Location::caller();
-        context::worker(|worker| Task::new(worker.shared.local_task(worker.index, self.name, place, future)))
+        context::worker(|worker| Task::new(worker.scheduler.local_task(worker.index, self.name, place, future)))
             .unwrap_or_else(|| no_runtime("osier::spawn_future_local"))
     }
 }

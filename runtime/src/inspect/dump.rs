@@ -297,7 +297,7 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
     let mut answers: HashMap<u16, Answer> = own.into_iter().collect();
     let mut asked: Vec<&Remote> = Vec::new();
     for remote in remotes {
-        if remote.desk.seat().is_some() && !answers.contains_key(&remote.id) {
+        if remote.desk.owner().is_some() && !answers.contains_key(&remote.id) {
             let sender = sender.clone();
             // The send fails after the caller has given up.
             remote.desk.ask(Box::new(move |worker| {
@@ -328,7 +328,7 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
     let mut workers: Vec<_> = remotes
         .iter()
         .filter_map(|remote| {
-            let seat = remote.desk.seat()?;
+            let owner = remote.desk.owner()?;
             let answer = answers.remove(&remote.id);
             let stuck = answer.is_none().then(|| watchdog::work(remote));
             let answer = answer.unwrap_or_else(|| Answer {
@@ -338,9 +338,9 @@ pub(crate) fn collect(remotes: &[&'static Remote], own: Option<(u16, Answer)>) -
                 unstarted: 0,
             });
             Some(DumpedWorker {
-                name: seat.name.clone(),
-                runtime: seat.runtime,
-                index: seat.index,
+                name: owner.name.clone(),
+                runtime: owner.runtime,
+                index: owner.index,
                 stuck,
                 fibers: answer
                     .fibers

@@ -114,9 +114,9 @@ pub(crate) fn of<'r>(remotes: impl Iterator<Item = &'r Remote>) -> Metrics {
 /// The metrics of one worker. `None` if the remote belongs to no worker.
 fn of_worker(remote: &Remote) -> Option<WorkerMetrics> {
     let desk = &remote.desk;
-    let seat = desk.seat()?;
+    let owner = desk.owner()?;
     Some(WorkerMetrics {
-        name: seat.name.clone(),
+        name: owner.name.clone(),
         turns: desk.phase.get().div_ceil(2),
         sleeps: desk.sleeps.get(),
         events: desk.events.get(),

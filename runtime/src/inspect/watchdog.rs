@@ -121,12 +121,12 @@ impl Watched {
             return None;
         }
         self.looks = self.looks.saturating_add(1);
-        let seat = self.remote.desk.seat().filter(|_| self.looks == LOOKS)?;
+        let owner = self.remote.desk.owner().filter(|_| self.looks == LOOKS)?;
         let (limit, work) = (self.limit, work(self.remote));
         Some(format!(
             "osier: worker '{}' has not turned its loop for {limit:?}: it runs {work}; let osier::unblock() run what blocks, \
              and call osier::yield_now() in what computes",
-            seat.name
+            owner.name
         ))
     }
 }

@@ -314,9 +314,9 @@ impl Builder {
         if self.watchdog.is_some() {
             watchdog::start()?;
         }
-        let (shared, vacancies) = threads::prepare(&self.settings, std::iter::once(Ok(poller)))?;
+        let (scheduler, vacancies) = threads::prepare(&self.settings, std::iter::once(Ok(poller)))?;
         let vacancy = vacancies.into_iter().next().expect("one poller, one worker");
-        let (worker, claim) = vacancy.fill(0, shared)?;
+        let (worker, claim) = vacancy.fill(0, scheduler)?;
         Local::with(worker, claim, self.watchdog)
     }
 }
@@ -339,7 +339,7 @@ impl Drop for Local {
     ///
     /// Until its fibers have ended, at most for the shutdown timeout.
     fn drop(&mut self) {
-        self.worker.shared.stopping.store(true, Ordering::SeqCst);
+        self.worker.scheduler.stopping.store(true, Ordering::SeqCst);
         self.worker.wake_up();
         // The code that drops it may be unwinding, or be a fiber of another worker. Its fibers are neither.
         let panics = panic_count::take();

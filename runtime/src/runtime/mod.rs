@@ -1,6 +1,6 @@
 //! A runtime: how it is built, what runs on it, how it ends.
 //!
-//! A [`Runtime`] is a value. `worker/threads.rs` starts and joins the threads of its workers, `worker/shared.rs` has
+//! A [`Runtime`] is a value. `worker/threads.rs` starts and joins the threads of its workers, `worker/scheduler.rs` has
 //! the state that they share. [`embed`] is a worker without a thread.
 
 mod alarm;
@@ -74,7 +74,7 @@ impl Runtime {
             context::worker(|_| ()).is_none(),
             "Runtime::run on a worker would block it: use osier::spawn(..).join(), or Runtime::spawn"
         );
-        scope::run(body, |job| self.threads.shared.inject(job))
+        scope::run(body, |job| self.threads.scheduler.inject(job))
     }
 
     /// Runs `body` on a new fiber of this runtime. Any thread may call it.
@@ -85,7 +85,7 @@ impl Runtime {
         T: Send + 'static,
     {
         let (job, handle) = packet::packet(Header::new(Location::caller()), body);
-        self.threads.shared.inject(job);
+        self.threads.scheduler.inject(job);
         handle
     }
 
@@ -96,12 +96,12 @@ impl Runtime {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        Task::spawn_on(&self.threads.shared, Location::caller(), future)
+        Task::spawn_on(&self.threads.scheduler, Location::caller(), future)
     }
 
     /// The number of workers.
     pub fn workers(&self) -> usize {
-        self.threads.shared.workers()
+        self.threads.scheduler.workers()
     }
 
     /// The numbers of the workers: turns, queues, timers, fibers, latency. It costs the workers nothing.
@@ -114,7 +114,7 @@ impl Runtime {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn metrics(&self) -> Metrics {
-        inspect::metrics::of(self.threads.shared.remotes())
+        inspect::metrics::of(self.threads.scheduler.remotes())
     }
 
     /// Shows the fibers and tasks of this runtime alone, as [`dump`](crate::dump()) shows all.
@@ -123,7 +123,7 @@ impl Runtime {
     ///
     /// Until the workers have answered. Blocks the thread when called on a plain one, in a future or in a callback.
     pub fn dump(&self) -> Dump {
-        inspect::dump::gather(self.threads.shared.remotes().collect())
+        inspect::dump::gather(self.threads.scheduler.remotes().collect())
     }
 }
 

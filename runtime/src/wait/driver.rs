@@ -211,7 +211,7 @@ pub(crate) fn current() -> io::Result<&'static Remote> {
 fn outside() -> io::Result<&'static Remote> {
     static THREADS: OnceLock<Threads> = OnceLock::new();
     if let Some(threads) = THREADS.get() {
-        return Ok(threads.shared.remote(0));
+        return Ok(threads.scheduler.remote(0));
     }
     static STARTING: Mutex<()> = Mutex::new(());
     let _starting = STARTING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -228,5 +228,5 @@ fn outside() -> io::Result<&'static Remote> {
         })?;
         let _ = THREADS.set(threads);
     }
-    Ok(THREADS.get().expect("set under the lock").shared.remote(0))
+    Ok(THREADS.get().expect("set under the lock").scheduler.remote(0))
 }

@@ -100,14 +100,14 @@ pub(crate) struct Desk {
 #[derive(Default)]
 struct Others {
     /// The worker whose desk it is, while there is one.
-    seat: Option<Arc<Seat>>,
+    owner: Option<Arc<WorkerIdentity>>,
     questions: Vec<Question>,
     stacks: Vec<StackDepth>,
 }
 
 /// The identity of a worker.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct WorkerIdentity {
     /// The number of the runtime.
     pub(crate) runtime: u64,
     pub(crate) index: usize,
@@ -140,8 +140,8 @@ impl Desk {
         self.others.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Begins anew: a worker takes its seat.
-    pub(crate) fn open(&self, seat: Seat) {
+    /// Begins anew: a worker takes the desk.
+    pub(crate) fn open(&self, owner: WorkerIdentity) {
         let numbers = [&self.sleeps, &self.events, &self.wakes, &self.resumed, &self.steals];
         numbers
             .into_iter()
@@ -151,19 +151,19 @@ impl Desk {
         let mut others = self.others();
         others.stacks.clear();
         others.questions.clear();
-        others.seat = Some(Arc::new(seat));
+        others.owner = Some(Arc::new(owner));
     }
 
     /// Notes that the worker has gone.
     pub(crate) fn close(&self) {
         self.phase.set(1);
         let mut others = self.others();
-        others.seat = None;
+        others.owner = None;
         others.questions.clear();
     }
 
-    pub(crate) fn seat(&self) -> Option<Arc<Seat>> {
-        self.others().seat.clone()
+    pub(crate) fn owner(&self) -> Option<Arc<WorkerIdentity>> {
+        self.others().owner.clone()
     }
 
     /// Notes that the worker resumes a fiber.

@@ -9,8 +9,8 @@
 //! | `last_woken`, one task | its worker, which wakes a task: the last one woken runs next | its worker, at most 16 times in a row; thieves, where there are other workers |
 //! | `deque` | its worker, unless it is the only one: new tasks, and tasks displaced from `last_woken` | its worker, oldest first; thieves, half at a time |
 //! | `local` | its worker: tasks that are not `Send`; the only worker: also the tasks that thieves would take | its worker |
-//! | `Shared::tasks` | other threads | any worker |
-//! | `Seat::local_tasks` | other threads, for tasks of that worker that are not `Send` | that worker |
+//! | `Scheduler::tasks` | other threads | any worker |
+//! | `WorkerQueues::local_tasks` | other threads, for tasks of that worker that are not `Send` | that worker |
 //!
 //! # Protocol
 //! A task is in the [`Registry`] of the worker where it was spawned until its future is dropped, wherever that is. A
@@ -38,7 +38,7 @@ use crate::worker::context::{self, coarse_now};
 use crate::worker::isolate::isolate;
 use crate::worker::remote::Remote;
 use crate::worker::running::{Entered, Locals};
-use crate::worker::shared::Shared;
+use crate::worker::scheduler::Scheduler;
 use crate::worker::table::Table;
 use crate::worker::waker::SLOTS_MAX;
 
@@ -54,7 +54,7 @@ pub(crate) struct Handle<T> {
 
 /// The place where a task belongs.
 pub(crate) struct Home {
-    shared: Arc<Shared>,
+    scheduler: Arc<Scheduler>,
     /// The worker of a task that is not `Send`; for another task, the worker whose registry it is in.
     index: usize,
 }
@@ -376,7 +376,7 @@ impl<F: Future> Future for Spawned<F> {
     }
 }
 
-impl Shared {
+impl Scheduler {
     /// Makes a task that any worker may poll, in the registry of worker `index`, and queues it.
     pub(crate) fn task<F>(
         self: &Arc<Self>,
@@ -421,7 +421,7 @@ impl Shared {
 
     fn home(self: &Arc<Self>, index: usize) -> Home {
         Home {
-            shared: Arc::clone(self),
+            scheduler: Arc::clone(self),
             index,
         }
     }
@@ -473,7 +473,7 @@ impl Shared {
     fn schedule_new(&self, task: Runnable) {
         let mut task = Some(task);
         context::worker(|worker| {
-            if std::ptr::eq(&*worker.shared, self)
+            if std::ptr::eq(&*worker.scheduler, self)
                 && let Some(task) = task.take()
             {
                 worker.tasks.push_last(task);
@@ -492,19 +492,19 @@ impl Shared {
 fn schedule(task: Runnable) {
     let mut task = Some(task);
     context::worker(|worker| {
-        let is_ours = |task: &mut Runnable| std::ptr::eq(&*worker.shared, &*task.metadata().shared);
+        let is_ours = |task: &mut Runnable| std::ptr::eq(&*worker.scheduler, &*task.metadata().scheduler);
         if let Some(task) = task.take_if(is_ours)
             && worker.tasks.push(task)
-            && worker.shared.workers() > 1
+            && worker.scheduler.workers() > 1
         {
-            worker.shared.wake_one();
+            worker.scheduler.wake_one();
         }
     });
     if let Some(task) = task {
         // A queued task may be gone at once.
-        let shared = Arc::clone(&task.metadata().shared);
-        shared.tasks.push(task);
-        shared.wake_one();
+        let scheduler = Arc::clone(&task.metadata().scheduler);
+        scheduler.tasks.push(task);
+        scheduler.wake_one();
     }
 }
 
@@ -514,7 +514,7 @@ fn schedule_local(task: Runnable) {
     context::worker(|worker| {
         let is_ours = |task: &mut Runnable| {
             let home = task.metadata();
-            std::ptr::eq(&*worker.shared, &*home.shared) && worker.index == home.index
+            std::ptr::eq(&*worker.scheduler, &*home.scheduler) && worker.index == home.index
         };
         if let Some(task) = task.take_if(is_ours) {
             worker.tasks.push_local(task);
@@ -522,9 +522,9 @@ fn schedule_local(task: Runnable) {
     });
     if let Some(task) = task {
         // A queued task may be gone at once.
-        let Home { shared, index } = task.metadata();
-        let (shared, index) = (Arc::clone(shared), *index);
-        shared.local_tasks(index).push(task);
-        shared.remote(index).ring();
+        let Home { scheduler, index } = task.metadata();
+        let (scheduler, index) = (Arc::clone(scheduler), *index);
+        scheduler.local_tasks(index).push(task);
+        scheduler.remote(index).ring();
     }
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Everything here belongs to the worker's thread. Other threads leave wake-ups in [`Remote`], leave jobs in the
-//! injectors of [`Shared`], and steal from `fresh`. No field is borrowed across a resume. The coroutine runs where it
+//! injectors of [`Scheduler`], and steal from `fresh`. No field is borrowed across a resume. The coroutine runs where it
 //! lies in its slot, which never moves, so a fiber may spawn, wake, arm and end others at will.
 //!
 //! A slot holds a fiber, or a connection at rest. The connection becomes a fiber when it is woken, and keeps its word
@@ -30,7 +30,7 @@ pub(crate) mod packet;
 pub(crate) mod remote;
 pub(crate) mod resting;
 pub(crate) mod running;
-pub(crate) mod shared;
+pub(crate) mod scheduler;
 pub(crate) mod slots;
 pub(crate) mod table;
 pub(crate) mod threads;
@@ -61,7 +61,7 @@ use crate::worker::linger::Linger;
 use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
 use crate::worker::resting::{AfterBurst, Cause, Resting};
-use crate::worker::shared::Shared;
+use crate::worker::scheduler::Scheduler;
 use crate::worker::slots::{Slot, Slots, State};
 use crate::worker::waker::{SLOTS_MAX, Word};
 
@@ -79,7 +79,7 @@ const EVENTS: usize = 1024;
 
 pub(crate) struct Worker {
     pub(crate) index: usize,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) remote: &'static Remote,
     pub(crate) poller: Arc<Poller>,
     linger: Linger,
@@ -121,7 +121,7 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(
         index: usize,
-        shared: Arc<Shared>,
+        scheduler: Arc<Scheduler>,
         remote: &'static Remote,
         poller: Arc<Poller>,
         fresh: deque::Worker<Job>,
@@ -145,7 +145,7 @@ impl Worker {
             turned: Cell::new(turned),
             tick: Cell::new(tick_at(now.duration_since(epoch))),
             clock,
-            stacks: stack::Pool::new(shared.stacks.clone())?,
+            stacks: stack::Pool::new(scheduler.stacks.clone())?,
             connection: Location::caller(),
             completed: Cell::new(0),
             resting: Cell::new(0),
@@ -154,7 +154,7 @@ impl Worker {
             trim_at: Cell::new(None),
             stopping: Cell::new(false),
             stop_at: Cell::new(None),
-            shared,
+            scheduler,
         })
     }
 
@@ -222,7 +222,7 @@ impl Worker {
             *budget -= 1;
             // The shared flag, not this worker's own: the thread that woke the task to end it may be ahead of this
             // worker.
-            match self.shared.stopping.load(Ordering::Acquire) {
+            match self.scheduler.stopping.load(Ordering::Acquire) {
                 // Ends it.
                 true => drop(isolate(|| drop(task))),
                 false => drop(task.run()),
@@ -263,11 +263,11 @@ impl Worker {
             timeout = Some(limit.map_or(look, |limit| look.min(limit)));
         } else {
             self.remote.parker.prepare();
-            self.shared.idle.enter_sleep(self.index);
+            self.scheduler.idle.enter_sleep(self.index);
             let now = Instant::now();
             asleep_at = Some(now);
             // A thread that pushes after this look sees the worker asleep and rings.
-            let nothing = !self.has_work() && !self.shared.has_work(self.index) && self.remote.inbox.is_empty();
+            let nothing = !self.has_work() && !self.scheduler.has_work(self.index) && self.remote.inbox.is_empty();
             if nothing && !desk.is_asked() && !self.is_to_stop() && !self.is_done() && limit != Some(Duration::ZERO) {
                 timeout = [self.sleep_for(now), limit].into_iter().flatten().min();
             }
@@ -276,11 +276,11 @@ impl Worker {
         let polled = self.poller.wait(events, timeout);
         if asleep_at.is_some() {
             self.remote.parker.unprepare();
-            if self.shared.idle.leave_sleep(self.index) {
+            if self.scheduler.idle.leave_sleep(self.index) {
                 // Chosen to search: what was pushed is in the injectors or in somebody's deque.
                 let found = self.search();
-                if self.shared.idle.stop_search() && found {
-                    self.shared.wake_one();
+                if self.scheduler.idle.stop_search() && found {
+                    self.scheduler.wake_one();
                 }
             }
         }
@@ -313,7 +313,7 @@ impl Worker {
     /// Stays awake for a moment if that has been worth it lately. Returns whether there is something to do.
     fn linger(&self) -> bool {
         self.linger
-            .before_sleep(|| !self.remote.inbox.is_empty() || self.shared.has_work(self.index))
+            .before_sleep(|| !self.remote.inbox.is_empty() || self.scheduler.has_work(self.index))
     }
 
     /// The load at the end of a turn, for the desk.
@@ -332,21 +332,21 @@ impl Worker {
     /// Takes jobs that wait elsewhere: jobs sent to this worker, jobs from outside, jobs of a busy neighbour.
     fn find_work(&self) -> bool {
         let arrived = self.take_arrivals();
-        if arrived || self.shared.workers() == 1 {
+        if arrived || self.scheduler.workers() == 1 {
             return arrived || self.search();
         }
-        if !self.shared.idle.start_search() {
+        if !self.scheduler.idle.start_search() {
             return false;
         }
         let found = self.search();
-        if self.shared.idle.stop_search() && found {
-            self.shared.wake_one();
+        if self.scheduler.idle.stop_search() && found {
+            self.scheduler.wake_one();
         }
         found
     }
 
     fn search(&self) -> bool {
-        let found = self.shared.search(self.index, &self.fresh, self.tasks.deque());
+        let found = self.scheduler.search(self.index, &self.fresh, self.tasks.deque());
         self.remote.desk.steals.add(u64::from(found));
         found
     }
@@ -400,8 +400,8 @@ impl Worker {
         }
         // A worker that never runs out of its own jobs must take arrivals too.
         self.take_arrivals();
-        self.shared.take_injected(&self.fresh);
-        self.shared.take_woken(self.index, &self.tasks);
+        self.scheduler.take_injected(&self.fresh);
+        self.scheduler.take_woken(self.index, &self.tasks);
         if self.is_to_stop() {
             self.stop();
         }
@@ -409,12 +409,12 @@ impl Worker {
 
     fn take_arrivals(&self) -> bool {
         let mut local = |job| self.local.borrow_mut().push_back(job);
-        self.shared.arrivals(self.index, &mut local)
+        self.scheduler.arrivals(self.index, &mut local)
     }
 
     /// Whether the runtime stops and this worker has not begun to.
     fn is_to_stop(&self) -> bool {
-        self.stop_at.get().is_none() && self.shared.stopping.load(Ordering::Acquire)
+        self.stop_at.get().is_none() && self.scheduler.stopping.load(Ordering::Acquire)
     }
 
     fn enqueue(&self, index: u32) {
@@ -465,7 +465,7 @@ impl Worker {
         crate::worker::context::leave_fiber();
         if let Some(exit) = ended {
             let mut stack = slot.take_ended().into_stack();
-            if self.shared.measure_stacks {
+            if self.scheduler.measure_stacks {
                 self.measure(&mut stack);
             }
             self.stacks.give(stack);
@@ -614,8 +614,8 @@ impl Worker {
     /// The host of an embedded worker begins to work for it.
     pub(crate) fn wake_up(&self) {
         self.remote.parker.unprepare();
-        if self.shared.idle.leave_sleep(self.index) {
-            self.shared.idle.stop_search();
+        if self.scheduler.idle.leave_sleep(self.index) {
+            self.scheduler.idle.stop_search();
         }
         self.remote.desk.work_begins();
     }
@@ -624,9 +624,9 @@ impl Worker {
     pub(crate) fn lie_down(&self) -> bool {
         self.remote.desk.turn_ends(&self.load(), false);
         self.remote.parker.prepare();
-        self.shared.idle.enter_sleep(self.index);
+        self.scheduler.idle.enter_sleep(self.index);
         self.has_work()
-            || self.shared.has_work(self.index)
+            || self.scheduler.has_work(self.index)
             || !self.remote.inbox.is_empty()
             || self.remote.desk.is_asked()
             || self.is_to_stop()
@@ -703,12 +703,12 @@ impl Worker {
 
     /// Queues a job that any worker may start.
     pub(crate) fn spawn(&self, job: Job) {
-        if self.shared.workers() == 1 {
+        if self.scheduler.workers() == 1 {
             // Nobody steals here, so the plain queue does, without atomic operations.
             return self.spawn_local(job);
         }
         self.fresh.push(job);
-        self.shared.wake_one();
+        self.scheduler.wake_one();
     }
 
     /// Queues a job that starts here. This is the one queue for jobs that are not `Send`: only this thread reaches it.
@@ -775,7 +775,7 @@ impl Worker {
     /// Cancels every tenant of this worker.
     fn stop(&self) {
         self.stopping.set(true);
-        self.stop_at.set(Some(Instant::now() + self.shared.shutdown_timeout));
+        self.stop_at.set(Some(Instant::now() + self.scheduler.shutdown_timeout));
         (0..self.slots.made()).for_each(|index| self.enqueue(index));
         self.remote.tasks.end_all();
     }
@@ -795,7 +795,7 @@ impl Worker {
                     .tenant()
                     .and_then(|(_, label)| label.place())
                     .unwrap_or(self.connection);
-                let limit = self.shared.shutdown_timeout;
+                let limit = self.scheduler.shutdown_timeout;
                 eprintln!(
                     "osier: the fiber spawned at {place} did not end within {limit:?} of the shutdown; its stack is leaked"
                 );

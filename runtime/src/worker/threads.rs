@@ -21,12 +21,12 @@ use crate::worker::Worker;
 use crate::worker::affinity::pin_thread;
 use crate::worker::clock::{Clock, VirtualClock};
 use crate::worker::context;
-use crate::worker::desk::{self, Seat as Named};
+use crate::worker::desk::{self, WorkerIdentity};
 use crate::worker::executor;
 use crate::worker::isolate::isolate;
 use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
-use crate::worker::shared::{Seat, Shared};
+use crate::worker::scheduler::{Scheduler, WorkerQueues};
 
 /// The settings that workers are made with.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ impl Default for Settings {
 
 /// The threads of a runtime. Dropping them shuts the runtime down.
 pub(crate) struct Threads {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) scheduler: Arc<Scheduler>,
     threads: Vec<thread::JoinHandle<()>>,
     /// Receives a message from each worker when its loop has ended.
     ended: Mutex<mpsc::Receiver<()>>,
@@ -69,16 +69,16 @@ impl Threads {
         workers: usize,
         watch: impl Fn(&'static Remote) -> W + Clone + Send + 'static,
     ) -> io::Result<Threads> {
-        let (shared, vacancies) = prepare(settings, std::iter::repeat_with(Poller::new).take(workers))?;
+        let (scheduler, vacancies) = prepare(settings, std::iter::repeat_with(Poller::new).take(workers))?;
         let (ends, ended) = mpsc::channel();
         let mut running = Threads {
-            shared: Arc::clone(&shared),
+            scheduler: Arc::clone(&scheduler),
             threads: Vec::with_capacity(workers),
             ended: Mutex::new(ended),
         };
         let (started, starts) = mpsc::channel();
         for (index, vacancy) in vacancies.into_iter().enumerate() {
-            let shared = Arc::clone(&shared);
+            let scheduler = Arc::clone(&scheduler);
             let started = started.clone();
             let ends = ends.clone();
             let pin = settings.pin;
@@ -88,7 +88,7 @@ impl Threads {
                 if pin {
                     pin_thread(index);
                 }
-                match vacancy.fill(index, shared) {
+                match vacancy.fill(index, scheduler) {
                     Ok((worker, claim)) => {
                         let watching = watch(claim.0);
                         // The builder may have given up. Then the worker is stopped.
@@ -114,10 +114,10 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.seats.iter().for_each(|seat| seat.remote.ring());
+        self.scheduler.stopping.store(true, Ordering::SeqCst);
+        self.scheduler.queues.iter().for_each(|worker| worker.remote.ring());
         // A worker ends soon after its deadline, unless one of its fibers never comes back to the loop.
-        let limit = self.shared.shutdown_timeout.saturating_add(Duration::from_secs(1));
+        let limit = self.scheduler.shutdown_timeout.saturating_add(Duration::from_secs(1));
         let deadline = Instant::now().checked_add(limit);
         let ended = self.ended.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         for thread in self.threads.drain(..) {
@@ -143,15 +143,15 @@ impl Drop for Threads {
             }
         }
         // Jobs that were queued too late to start are dropped here, and so cancelled.
-        while !self.shared.injector.is_empty() {
-            drop(self.shared.injector.steal());
+        while !self.scheduler.injector.is_empty() {
+            drop(self.scheduler.injector.steal());
         }
-        while !self.shared.tasks.is_empty() {
-            isolate(|| drop(self.shared.tasks.steal()));
+        while !self.scheduler.tasks.is_empty() {
+            isolate(|| drop(self.scheduler.tasks.steal()));
         }
         // A task that did not end in time may be dropped on its own thread alone, which is gone.
-        for seat in &self.shared.seats {
-            while let Steal::Success(task) = seat.local_tasks.steal() {
+        for worker in &self.scheduler.queues {
+            while let Steal::Success(task) = worker.local_tasks.steal() {
                 std::mem::forget(task);
             }
         }
@@ -170,13 +170,13 @@ fn message(payload: &(dyn Any + Send)) -> &str {
 pub(crate) fn prepare(
     settings: &Settings,
     pollers: impl ExactSizeIterator<Item = io::Result<Poller>>,
-) -> io::Result<(Arc<Shared>, Vec<Vacancy>)> {
+) -> io::Result<(Arc<Scheduler>, Vec<Vacancy>)> {
     wrap_panic_hook();
     let runtime = desk::next_runtime();
     let alone = pollers.len() == 1;
     let epoch = settings.clock.as_ref().map_or_else(Instant::now, VirtualClock::start);
     let mut vacancies = Vec::new();
-    let mut seats = Vec::new();
+    let mut queues = Vec::new();
     for (index, poller) in pollers.enumerate() {
         let poller = Arc::new(poller?);
         let Some(remote) = Remote::claim(Arc::clone(&poller), epoch) else {
@@ -185,7 +185,7 @@ pub(crate) fn prepare(
         let claim = Claim(remote);
         let deque = Deque::new_fifo();
         let (tasks, stealers) = executor::Queue::new(alone);
-        seats.push(Seat {
+        queues.push(WorkerQueues {
             remote,
             stealer: deque.stealer(),
             arrivals: Injector::new(),
@@ -193,7 +193,7 @@ pub(crate) fn prepare(
             local_tasks: Injector::new(),
         });
         let name = format!("{}-{index}", settings.name);
-        remote.desk.open(Named {
+        remote.desk.open(WorkerIdentity {
             runtime,
             index,
             name: name.clone(),
@@ -208,8 +208,8 @@ pub(crate) fn prepare(
             epoch,
         });
     }
-    let shared = Arc::new(Shared {
-        seats: seats.into(),
+    let scheduler = Arc::new(Scheduler {
+        queues: queues.into(),
         injector: Injector::new(),
         tasks: Injector::new(),
         idle: Idle::new(vacancies.len()),
@@ -218,7 +218,7 @@ pub(crate) fn prepare(
         stacks: settings.stacks.clone(),
         measure_stacks: settings.measure_stacks,
     });
-    Ok((shared, vacancies))
+    Ok((scheduler, vacancies))
 }
 
 /// The place of a worker that is not made yet.
@@ -235,9 +235,17 @@ pub(crate) struct Vacancy {
 
 impl Vacancy {
     /// Makes the worker, on its own thread. The claim must be dropped after the worker.
-    pub(crate) fn fill(self, index: usize, shared: Arc<Shared>) -> io::Result<(Worker, Claim)> {
+    pub(crate) fn fill(self, index: usize, scheduler: Arc<Scheduler>) -> io::Result<(Worker, Claim)> {
         let time = (Clock::with(self.member), self.epoch);
-        let worker = Worker::new(index, shared, self.claim.0, self.poller, self.deque, self.tasks, time)?;
+        let worker = Worker::new(
+            index,
+            scheduler,
+            self.claim.0,
+            self.poller,
+            self.deque,
+            self.tasks,
+            time,
+        )?;
         Ok((worker, self.claim))
     }
 }

@@ -1,10 +1,11 @@
-//! The state that the workers of one runtime share: the queues of jobs that nobody has started, and who sleeps.
+//! The scheduler of one runtime, which its workers share: the queues of jobs that nobody has started, and the set of
+//! workers that sleep.
 //!
 //! | queue | filled by | taken by |
 //! |---|---|---|
 //! | `injector` | threads outside | any worker |
-//! | `seats[i].arrivals` | anybody, for worker i | worker i |
-//! | `seats[i].stealer` | worker i, which spawns | worker i, and others that have nothing to do |
+//! | `queues[i].arrivals` | anybody, for worker i | worker i |
+//! | `queues[i].stealer` | worker i, which spawns | worker i, and others that have nothing to do |
 //!
 //! `worker/executor.rs` has the queues of tasks.
 
@@ -19,9 +20,9 @@ use crate::worker::executor::{self, Runnable};
 use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
 
-/// The state that the workers of a runtime share.
-pub(crate) struct Shared {
-    pub(crate) seats: Box<[Seat]>,
+/// The queues of all workers of a runtime, and the settings that the workers share.
+pub(crate) struct Scheduler {
+    pub(crate) queues: Box<[WorkerQueues]>,
     pub(crate) injector: Injector<Job>,
     /// Tasks that were woken by threads outside.
     pub(crate) tasks: Injector<Runnable>,
@@ -33,7 +34,8 @@ pub(crate) struct Shared {
     pub(crate) measure_stacks: bool,
 }
 
-pub(crate) struct Seat {
+/// The queues of one worker that others fill or steal from.
+pub(crate) struct WorkerQueues {
     pub(crate) remote: &'static Remote,
     pub(crate) stealer: Stealer<Job>,
     pub(crate) arrivals: Injector<Job>,
@@ -41,23 +43,23 @@ pub(crate) struct Seat {
     pub(crate) local_tasks: Injector<Runnable>,
 }
 
-impl Shared {
+impl Scheduler {
     pub(crate) fn workers(&self) -> usize {
-        self.seats.len()
+        self.queues.len()
     }
 
     pub(crate) fn remotes(&self) -> impl Iterator<Item = &'static Remote> {
-        self.seats.iter().map(|seat| seat.remote)
+        self.queues.iter().map(|worker| worker.remote)
     }
 
     /// Queues a job for one worker.
     pub(crate) fn spawn_on(&self, index: usize, job: Job) {
-        let seats = self.seats.len();
-        let seat = self.seats.get(index);
-        let seat =
-            seat.unwrap_or_else(|| panic!("spawn on worker {index}: the runtime has workers 0 to {}", seats - 1));
-        seat.arrivals.push(job);
-        seat.remote.ring();
+        let workers = self.workers();
+        let worker = self.queues.get(index);
+        let worker =
+            worker.unwrap_or_else(|| panic!("spawn on worker {index}: the runtime has workers 0 to {}", workers - 1));
+        worker.arrivals.push(job);
+        worker.remote.ring();
     }
 
     /// Queues a job for any worker, from outside.
@@ -70,7 +72,7 @@ impl Shared {
     #[inline]
     pub(crate) fn wake_one(&self) {
         if let Some(index) = self.idle.wake_candidate() {
-            self.seats[index].remote.ring();
+            self.queues[index].remote.ring();
         }
     }
 
@@ -78,11 +80,11 @@ impl Shared {
     pub(crate) fn has_work(&self, index: usize) -> bool {
         !self.injector.is_empty()
             || !self.tasks.is_empty()
-            || !self.seats[index].arrivals.is_empty()
-            || !self.seats[index].local_tasks.is_empty()
+            || !self.queues[index].arrivals.is_empty()
+            || !self.queues[index].local_tasks.is_empty()
             || self
                 .others(index)
-                .any(|seat| !seat.stealer.is_empty() || !seat.stealers.is_empty())
+                .any(|worker| !worker.stealer.is_empty() || !worker.stealers.is_empty())
     }
 
     /// Takes some of the jobs from outside into a worker's deque. A worker that has others to run calls it too.
@@ -95,11 +97,11 @@ impl Shared {
     /// Hands over the jobs sent to worker `index`.
     pub(crate) fn arrivals(&self, index: usize, into: &mut impl FnMut(Job)) -> bool {
         let mut found = false;
-        if self.seats[index].arrivals.is_empty() {
+        if self.queues[index].arrivals.is_empty() {
             return found;
         }
         loop {
-            match self.seats[index].arrivals.steal() {
+            match self.queues[index].arrivals.steal() {
                 Steal::Success(job) => {
                     found = true;
                     into(job);
@@ -114,8 +116,8 @@ impl Shared {
     pub(crate) fn search(&self, index: usize, fresh: &Deque<Job>, tasks: &Deque<Runnable>) -> bool {
         let outside = self.steal(|| self.injector.steal_batch(fresh)) | self.steal(|| self.tasks.steal_batch(tasks));
         outside
-            || self.others(index).any(|seat| {
-                self.steal(|| seat.stealer.steal_batch(fresh)) | self.steal(|| seat.stealers.steal_into(tasks))
+            || self.others(index).any(|worker| {
+                self.steal(|| worker.stealer.steal_batch(fresh)) | self.steal(|| worker.stealers.steal_into(tasks))
             })
     }
 
@@ -124,7 +126,7 @@ impl Shared {
         if !self.tasks.is_empty() {
             self.steal(|| self.tasks.steal_batch(queue.deque()));
         }
-        let local = &self.seats[index].local_tasks;
+        let local = &self.queues[index].local_tasks;
         while !local.is_empty() {
             if let Steal::Success(task) = local.steal() {
                 queue.push_local(task);
@@ -133,11 +135,11 @@ impl Shared {
     }
 
     pub(crate) fn local_tasks(&self, index: usize) -> &Injector<Runnable> {
-        &self.seats[index].local_tasks
+        &self.queues[index].local_tasks
     }
 
     pub(crate) fn remote(&self, index: usize) -> &'static Remote {
-        self.seats[index].remote
+        self.queues[index].remote
     }
 
     fn steal(&self, attempt: impl Fn() -> Steal<()>) -> bool {
@@ -150,8 +152,8 @@ impl Shared {
         }
     }
 
-    /// The other seats, beginning behind `index`, so that not all thieves go to the same door.
-    fn others(&self, index: usize) -> impl Iterator<Item = &Seat> {
-        self.seats[index + 1..].iter().chain(&self.seats[..index])
+    /// The queues of the other workers. They begin behind `index`, so that thieves start at different victims.
+    fn others(&self, index: usize) -> impl Iterator<Item = &WorkerQueues> {
+        self.queues[index + 1..].iter().chain(&self.queues[..index])
     }
 }
