@@ -89,17 +89,17 @@ impl Turnstile {
         Self
     }
 
-    pub(crate) fn enter(&self) -> Turn<'_> {
-        Turn(std::marker::PhantomData)
+    pub(crate) fn enter(&self) -> Passage<'_> {
+        Passage(std::marker::PhantomData)
     }
 }
 
 /// Passage through the turnstile. It lasts until it is dropped.
 #[cfg(not(loom))]
-pub(crate) struct Turn<'a>(std::marker::PhantomData<&'a ()>);
+pub(crate) struct Passage<'a>(std::marker::PhantomData<&'a ()>);
 
 #[cfg(loom)]
-pub(crate) type Turn<'a> = loom::sync::MutexGuard<'a, ()>;
+pub(crate) type Passage<'a> = loom::sync::MutexGuard<'a, ()>;
 
 #[cfg(loom)]
 pub(crate) struct Turnstile(loom::sync::Mutex<()>);
@@ -110,7 +110,7 @@ impl Turnstile {
         Self(loom::sync::Mutex::new(()))
     }
 
-    pub(crate) fn enter(&self) -> Turn<'_> {
+    pub(crate) fn enter(&self) -> Passage<'_> {
         self.0.lock().unwrap() // nothing panics while it is held
     }
 }

@@ -46,7 +46,7 @@
 //! exclusive reference claims them.
 #![allow(unsafe_code)]
 
-use crate::sync::{AtomicPtr, AtomicU8, Ordering, Turn, Turnstile, UnsafeCell, fence, relax};
+use crate::sync::{AtomicPtr, AtomicU8, Ordering, Passage, Turnstile, UnsafeCell, fence, relax};
 use crate::wakers::wake_each;
 use std::iter;
 use std::marker::PhantomPinned;
@@ -291,7 +291,7 @@ impl WaitList {
                     return Locked {
                         list: self,
                         head,
-                        _turn: turn,
+                        _passage: turn,
                     };
                 }
                 Err(head) => {
@@ -348,7 +348,7 @@ impl<F: FnMut(&mut [Option<Waker>; BATCH])> Iterator for Batches<F> {
 struct Locked<'list> {
     list: &'list WaitList,
     head: *mut Node,
-    _turn: Turn<'list>,
+    _passage: Passage<'list>,
 }
 
 impl Drop for Locked<'_> {

@@ -111,10 +111,10 @@ pub struct Signals {
     // Declared before the descriptor in `shared`: the waiter must not outlive it.
     side: Side,
     registered: Vec<SigId>,
-    shared: Arc<Shared>,
+    shared: Arc<SignalState>,
 }
 
-struct Shared {
+struct SignalState {
     /// Bit n - 1 for signal n.
     pending: AtomicU64,
     event: Watched,
@@ -134,7 +134,7 @@ impl Signals {
         let mut listener = Signals {
             side: Side::default(),
             registered: Vec::new(),
-            shared: Arc::new(Shared {
+            shared: Arc::new(SignalState {
                 pending: AtomicU64::new(0),
                 event: Watched::new(reader, ShortRead::SaysNothing),
                 writer,
@@ -186,7 +186,7 @@ impl Signals {
     }
 }
 
-impl Shared {
+impl SignalState {
     /// Notes a signal. Runs in the signal handler.
     fn note(&self, number: i32) {
         self.pending.fetch_or(1 << (number - 1), Ordering::SeqCst);

@@ -26,7 +26,7 @@ use osier_poll::{Events, Interest, Poller};
 use osier_queue::tick_at;
 use slab::Slab;
 
-use super::registry::{Registry, Shared};
+use super::registry::{QueueState, Registry};
 use super::request::{Awaiting, Request};
 use super::run_queue::{Run, RunQueue, Task};
 use super::{CancelHandle, Refused, Status};
@@ -44,10 +44,10 @@ const EVENTS_MAX: usize = 256;
 /// A handle of a queue, which makes requests. A clone costs a reference count. A handle does not keep the queue
 /// alive, so callbacks may hold one.
 #[derive(Clone)]
-pub struct Handle(Arc<Shared>);
+pub struct Handle(Arc<QueueState>);
 
 impl Handle {
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<QueueState> {
         &self.0
     }
 
@@ -173,7 +173,7 @@ impl IoQueue {
         };
         let claim = Claim(remote);
         let run_queue = RunQueue::of(remote, background_threads)?;
-        let handle = Handle(Arc::new(Shared {
+        let handle = Handle(Arc::new(QueueState {
             remote,
             tasks: Arc::clone(run_queue.tasks()),
             registry: Mutex::new(Registry {

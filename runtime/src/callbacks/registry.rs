@@ -11,7 +11,7 @@ use super::run_queue::{Run, Tasks};
 use crate::worker::remote::Remote;
 
 /// The part of a queue that its requests use.
-pub(super) struct Shared {
+pub(super) struct QueueState {
     pub(super) remote: &'static Remote,
     pub(super) tasks: Arc<Tasks>,
     pub(super) registry: Mutex<Registry>,
@@ -23,7 +23,7 @@ pub(super) struct Registry {
     pub(super) requests: Slab<Arc<dyn Run>>,
 }
 
-impl Shared {
+impl QueueState {
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -50,7 +50,7 @@ impl Shared {
     }
 }
 
-impl Wake for Shared {
+impl Wake for QueueState {
     fn wake(self: Arc<Self>) {
         self.tasks.notify();
     }

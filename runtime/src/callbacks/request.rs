@@ -23,7 +23,7 @@ use osier_queue::request as word;
 use osier_queue::request::{Asked, Decision, Ended, Generation};
 use pin_project_lite::pin_project;
 
-use super::registry::Shared;
+use super::registry::QueueState;
 use super::run_queue::{Run, Task};
 use super::{Reason, Refused, Status};
 use crate::worker::context;
@@ -43,14 +43,14 @@ type Held<P> = (usize, Pin<Box<dyn Work<P>>>);
 
 pub(super) struct Request<P> {
     word: word::Request,
-    queue: Arc<Shared>,
+    queue: Arc<QueueState>,
     parameter: Mutex<Option<P>>,
     /// The work and its key in the registry. `Some` while the request is outstanding and nobody holds it.
     held: Mutex<Option<Held<P>>>,
 }
 
 impl<P: Send + 'static> Request<P> {
-    pub(super) fn new(queue: &Arc<Shared>) -> Arc<Request<P>> {
+    pub(super) fn new(queue: &Arc<QueueState>) -> Arc<Request<P>> {
         Arc::new(Request {
             word: word::Request::new(),
             queue: Arc::clone(queue),

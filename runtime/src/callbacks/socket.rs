@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Type};
 
 use super::file::lend;
 use super::io_queue::Handle;
-use super::registry::Shared;
+use super::registry::QueueState;
 use super::request::{Awaiting, Request};
 use super::{CancelHandle, Refused, Status, result};
 use crate::io::ready_async;
@@ -58,7 +58,7 @@ const BACKLOG: i32 = 4096;
 pub struct Socket(Arc<Inner>);
 
 struct Inner {
-    queue: Arc<Shared>,
+    queue: Arc<QueueState>,
     socket: Mutex<Option<Arc<socket2::Socket>>>,
     /// The connect or the accept.
     opens: Arc<Request<()>>,
@@ -72,7 +72,7 @@ impl Socket {
         Socket::of(queue.shared(), None)
     }
 
-    fn of(queue: &Arc<Shared>, socket: Option<socket2::Socket>) -> Socket {
+    fn of(queue: &Arc<QueueState>, socket: Option<socket2::Socket>) -> Socket {
         Socket(Arc::new(Inner {
             queue: Arc::clone(queue),
             socket: Mutex::new(socket.map(Arc::new)),

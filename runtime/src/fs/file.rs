@@ -67,9 +67,9 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// that drops the file without a flush never learns of it.
 ///
 /// It is not promised which of several concurrent users of a file gets such an error.
-pub struct File(Arc<Shared>);
+pub struct File(Arc<Inner>);
 
-struct Shared {
+struct Inner {
     file: fs::File,
     state: Mutex<State>,
 }
@@ -121,7 +121,7 @@ impl State {
     }
 }
 
-impl Shared {
+impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -135,7 +135,7 @@ impl Shared {
         Poll::Ready(state)
     }
 
-    /// Waits as [`poll_idle`](Shared::poll_idle) does, and returns the error that an earlier operation has left.
+    /// Waits as [`poll_idle`](Inner::poll_idle) does, and returns the error that an earlier operation has left.
     fn poll_sound(&self, cx: &Context<'_>) -> Poll<io::Result<MutexGuard<'_, State>>> {
         let mut state = ready!(self.poll_idle(cx));
         Poll::Ready(match state.error.take() {
@@ -146,7 +146,7 @@ impl Shared {
 
     /// Begins an operation. `work` runs it, and its result is stored in the state.
     fn begin<T: Send + 'static>(
-        self: &Arc<Shared>,
+        self: &Arc<Inner>,
         mut state: MutexGuard<'_, State>,
         by: By,
         work: impl FnOnce(&fs::File) -> T + Send + 'static,
@@ -177,7 +177,7 @@ impl Shared {
         }
     }
 
-    fn poll_read(self: &Arc<Shared>, cx: &Context<'_>, by: By, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_read(self: &Arc<Inner>, cx: &Context<'_>, by: By, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut state = ready!(self.poll_sound(cx))?;
             if state.taken < state.ahead.len() {
@@ -210,7 +210,7 @@ impl Shared {
         }
     }
 
-    fn poll_write(self: &Arc<Shared>, cx: &Context<'_>, by: By, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(self: &Arc<Inner>, cx: &Context<'_>, by: By, buf: &[u8]) -> Poll<io::Result<usize>> {
         let mut state = ready!(self.poll_sound(cx))?;
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
@@ -234,12 +234,12 @@ impl Shared {
         Poll::Ready((&self.file).seek(to))
     }
 
-    fn read(self: &Arc<Shared>, buf: &mut [u8]) -> io::Result<usize> {
+    fn read(self: &Arc<Inner>, buf: &mut [u8]) -> io::Result<usize> {
         let by = by();
         wait::wait(None, None, |cx| self.poll_read(cx, by, buf))?
     }
 
-    fn write(self: &Arc<Shared>, buf: &[u8]) -> io::Result<usize> {
+    fn write(self: &Arc<Inner>, buf: &[u8]) -> io::Result<usize> {
         if context::caller(|caller| matches!(caller, Caller::Worker)) {
             // Fails before it begins.
             return Err(Stop::NotHere.into());
@@ -322,7 +322,7 @@ macro_rules! methods {
 
 impl File {
     fn new(file: fs::File) -> File {
-        File(Arc::new(Shared {
+        File(Arc::new(Inner {
             file,
             state: Mutex::default(),
         }))

@@ -102,7 +102,7 @@ impl fmt::Debug for LatencyHistogram {
 /// assert!(osier::inspect::metrics().is_none());
 /// ```
 pub fn metrics() -> Option<Metrics> {
-    context::worker(|worker| of(worker.shared.remotes()))
+    context::worker(|worker| of(worker.scheduler.remotes()))
 }
 
 /// Reads the desks of some workers.

@@ -62,7 +62,7 @@ use crate::worker::packet::Job;
 use crate::worker::remote::Remote;
 use crate::worker::resting::{AfterBurst, Cause, Resting};
 use crate::worker::scheduler::Scheduler;
-use crate::worker::slots::{Slot, Slots, State};
+use crate::worker::slots::{Slot, SlotState, Slots};
 use crate::worker::waker::{SLOTS_MAX, Word};
 
 /// The loop resumes this many fibers between two looks at the poller.
@@ -419,7 +419,7 @@ impl Worker {
 
     fn enqueue(&self, index: u32) {
         if let Some(slot) = self.slots.get(index)
-            && slot.state() != State::Free
+            && slot.state() != SlotState::Free
         {
             self.slots.queue(slot);
         }
@@ -448,7 +448,7 @@ impl Worker {
 
     #[inline(always)]
     fn resume(&self, slot: &Slot) {
-        if slot.state() == State::Suspended {
+        if slot.state() == SlotState::Suspended {
             self.switch_to(slot);
         } else if let Some(resting) = slot.take_resting() {
             self.resting.set(self.resting.get() - 1);
@@ -602,7 +602,7 @@ impl Worker {
     /// The id of the fiber of `word`, and the label of its stack.
     pub(crate) fn tenant(&self, word: Word) -> Option<(u64, &'static stack::Label)> {
         let slot = self.slots.get(word.slot())?;
-        let current = word.is_generation(slot.generation.get()) && slot.state() == State::Suspended;
+        let current = word.is_generation(slot.generation.get()) && slot.state() == SlotState::Suspended;
         slot.tenant().filter(|_| current)
     }
 

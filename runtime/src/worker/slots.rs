@@ -44,7 +44,7 @@ pub(crate) enum Resume {
 pub(crate) type Exit = Option<Box<Resting>>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SlotState {
     Free,
     Running,
     Suspended,
@@ -63,7 +63,7 @@ pub(crate) struct Slot {
     queued: Cell<bool>,
     next: Cell<*const Slot>,
     index: u32,
-    state: Cell<State>,
+    state: Cell<SlotState>,
     /// The part of this slot that other threads see; made with its first tenant.
     remote: Cell<Option<&'static RemoteSlot>>,
     /// `Fiber` if Suspended, or Running on a fiber; `Resting` if Resting; else `Empty`.
@@ -77,7 +77,7 @@ impl Slot {
             queued: Cell::new(false),
             next: Cell::new(ptr::null()),
             index,
-            state: Cell::new(State::Free),
+            state: Cell::new(SlotState::Free),
             remote: Cell::new(None),
             body: UnsafeCell::new(Body::Empty),
         }
@@ -97,7 +97,7 @@ impl Slot {
         self.index
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> SlotState {
         self.state.get()
     }
 
@@ -121,18 +121,18 @@ impl Slot {
 
     /// Puts a coroutine that has not run, or not to its end, into the slot.
     pub(crate) fn set_fiber(&self, fiber: Fiber) {
-        debug_assert!(self.state.get() == State::Running);
+        debug_assert!(self.state.get() == SlotState::Running);
         // SAFETY: Running, and its own caller is the one who runs: no coroutine is in place (occupied or taken before).
         unsafe { *self.body.get() = Body::Fiber(fiber) };
-        self.state.set(State::Suspended);
+        self.state.set(SlotState::Suspended);
     }
 
     /// Runs the coroutine until it suspends (`None`) or ends. Then the caller takes it out by
     /// [`take_ended`](Slot::take_ended).
     #[inline(always)]
     fn resume(&self) -> Option<Exit> {
-        debug_assert!(self.state.get() == State::Suspended);
-        self.state.set(State::Running);
+        debug_assert!(self.state.get() == SlotState::Suspended);
+        self.state.set(SlotState::Running);
         // SAFETY: the state was Suspended, so a coroutine is in place and nobody uses it; now Running, so nobody will until
         // the switch comes back.
         let Body::Fiber(fiber) = (unsafe { &mut *self.body.get() }) else {
@@ -140,7 +140,7 @@ impl Slot {
         };
         match fiber.resume(Resume::Run) {
             CoroutineResult::Yield(()) => {
-                self.state.set(State::Suspended);
+                self.state.set(SlotState::Suspended);
                 None
             }
             CoroutineResult::Return(exit) => Some(exit),
@@ -149,10 +149,10 @@ impl Slot {
 
     /// Lets a suspended fiber show where it is (`Core::suspend` does so). Returns false if there is no started fiber.
     pub(crate) fn show(&self) -> bool {
-        if self.state.get() != State::Suspended {
+        if self.state.get() != SlotState::Suspended {
             return false;
         }
-        self.state.set(State::Running);
+        self.state.set(SlotState::Running);
         // SAFETY: as in `resume`.
         let Body::Fiber(fiber) = (unsafe { &mut *self.body.get() }) else {
             unreachable!("a suspended slot holds a coroutine")
@@ -161,13 +161,13 @@ impl Slot {
         if started && !matches!(fiber.resume(Resume::Show), CoroutineResult::Yield(())) {
             unreachable!("a fiber that is shown suspends again")
         }
-        self.state.set(State::Suspended);
+        self.state.set(SlotState::Suspended);
         started
     }
 
     /// Takes the coroutine out that has just ended.
     pub(crate) fn take_ended(&self) -> Fiber {
-        debug_assert!(self.state.get() == State::Running);
+        debug_assert!(self.state.get() == SlotState::Running);
         // SAFETY: the coroutine in place has ended, so it is not on the CPU, and its caller is the one who ran it.
         match std::mem::replace(unsafe { &mut *self.body.get() }, Body::Empty) {
             Body::Fiber(fiber) => fiber,
@@ -176,15 +176,15 @@ impl Slot {
     }
 
     pub(crate) fn set_resting(&self, resting: Box<Resting>) {
-        debug_assert!(self.state.get() == State::Running);
+        debug_assert!(self.state.get() == SlotState::Running);
         // SAFETY: Running, and its own caller is the one who runs: no coroutine is in place.
         unsafe { *self.body.get() = Body::Resting(resting) };
-        self.state.set(State::Resting);
+        self.state.set(SlotState::Resting);
     }
 
     /// Takes the connection at rest out. The slot is Running then.
     pub(crate) fn take_resting(&self) -> Option<Box<Resting>> {
-        match self.take(State::Resting)? {
+        match self.take(SlotState::Resting)? {
             Body::Resting(resting) => Some(resting),
             Body::Empty | Body::Fiber(_) => unreachable!("a resting slot holds a connection"),
         }
@@ -192,17 +192,17 @@ impl Slot {
 
     /// Takes the suspended fiber out. The slot is Running then.
     pub(crate) fn take_fiber(&self) -> Option<Fiber> {
-        match self.take(State::Suspended)? {
+        match self.take(SlotState::Suspended)? {
             Body::Fiber(fiber) => Some(fiber),
             Body::Empty | Body::Resting(_) => unreachable!("a suspended slot holds a coroutine"),
         }
     }
 
-    fn take(&self, state: State) -> Option<Body> {
+    fn take(&self, state: SlotState) -> Option<Body> {
         if self.state.get() != state {
             return None;
         }
-        self.state.set(State::Running);
+        self.state.set(SlotState::Running);
         // SAFETY: not Running before, so nobody uses the body; Running now, so nobody will.
         Some(std::mem::replace(unsafe { &mut *self.body.get() }, Body::Empty))
     }
@@ -328,16 +328,16 @@ impl Slots {
             slot.remote.set(Some(remote.slot_or_make(index)));
         }
         slot.next_generation();
-        slot.state.set(State::Running);
+        slot.state.set(SlotState::Running);
         self.live.set(self.live.get() + 1);
         Some(slot)
     }
 
     /// Ends the tenant of a Running slot. Its word is stale from here on.
     pub(crate) fn vacate(&self, slot: &Slot) {
-        debug_assert!(slot.state.get() == State::Running);
+        debug_assert!(slot.state.get() == SlotState::Running);
         slot.next_generation();
-        slot.state.set(State::Free);
+        slot.state.set(SlotState::Free);
         self.free.borrow_mut().push(slot.index);
         self.live.set(self.live.get() - 1);
     }

@@ -41,10 +41,10 @@ const CHUNK_MAX: usize = 0xffff;
 
 pub(crate) struct Output<'c> {
     sink: Sink<'c>,
-    state: RefCell<State>,
+    state: RefCell<OutputState>,
 }
 
-pub(crate) struct State {
+pub(crate) struct OutputState {
     pub(crate) buffer: Vec<u8>,
     /// Where the data of the open chunk begins. The length of the chunk is not written yet.
     chunk: Option<usize>,
@@ -66,7 +66,7 @@ impl<'c> Output<'c> {
         debug_assert!(buffer.is_empty());
         Output {
             sink: sink.into(),
-            state: RefCell::new(State {
+            state: RefCell::new(OutputState {
                 buffer,
                 chunk: None,
                 broken: false,
@@ -83,7 +83,7 @@ impl<'c> Output<'c> {
 
     /// The state, for appending to the buffer.
     #[inline]
-    pub(crate) fn state(&self) -> RefMut<'_, State> {
+    pub(crate) fn state(&self) -> RefMut<'_, OutputState> {
         self.state.borrow_mut()
     }
 
@@ -136,7 +136,7 @@ impl<'c> Output<'c> {
     }
 
     /// Sends the collected bytes and then `bytes`, without copying `bytes`.
-    pub(crate) fn send_in_place(&self, mut state: RefMut<'_, State>, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn send_in_place(&self, mut state: RefMut<'_, OutputState>, bytes: &[u8]) -> io::Result<()> {
         state.flush(self.sink, bytes)
     }
 
@@ -182,7 +182,7 @@ impl<'c> Output<'c> {
     }
 }
 
-impl State {
+impl OutputState {
     /// Sends the collected bytes and then `tail`.
     fn flush(&mut self, sink: Sink<'_>, tail: &[u8]) -> io::Result<()> {
         self.close_chunk();
@@ -324,7 +324,7 @@ impl Write for BodyWriter<'_, '_> {
 
 impl BodyWriter<'_, '_> {
     /// Sends the collected bytes and then `bytes`, without copying `bytes`.
-    fn write_large(&mut self, mut state: RefMut<'_, State>, bytes: &[u8]) -> io::Result<usize> {
+    fn write_large(&mut self, mut state: RefMut<'_, OutputState>, bytes: &[u8]) -> io::Result<usize> {
         state.close_chunk();
         if self.chunked {
             state
