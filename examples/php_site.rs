@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
 use std::{env, fs, io};
 
-use osier_web::fastcgi::{FastCgi, Options};
+use osier_web::fastcgi::{self, FastCgi, Options};
 use osier_web::files::Files;
 use osier_web::{Address, Router};
 use rustix::process::{Pid, Signal};
@@ -92,7 +92,8 @@ fn router(folder: &Path, backend: Address) -> io::Result<Router> {
         hide: vec!["X-Powered-By".into()],
         ..Options::default()
     };
-    let scripts = FastCgi::with(folder, [backend], options)?;
+    let php = fastcgi::upstream("php", [backend]).build()?;
+    let scripts = FastCgi::with(folder, php, options)?;
     // Everything that is not a script is served as a file.
     let site = scripts.otherwise(move |request| files.answer(request));
     Ok(Router::new().fallback(site.handler()))

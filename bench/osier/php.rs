@@ -1,6 +1,6 @@
 //! Scripts behind php-fpm, on one worker: `osier-php PORT ROOT SOCKET KEPT`, the last being how many idle connections are kept.
 
-use osier_web::fastcgi::{FastCgi, Options};
+use osier_web::fastcgi::{self, FastCgi};
 use osier_web::{Address, Server};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -8,11 +8,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [port, root, socket, kept] = &args[..] else {
         return Err("usage: osier-php PORT ROOT SOCKET KEPT".into());
     };
-    let options = Options {
-        keep: Some(kept.parse()?),
-        ..Options::default()
-    };
-    let handler = FastCgi::with(root, [Address::Unix(socket.into())], options)?;
+    let php = fastcgi::upstream("php", [Address::Unix(socket.into())]).keep(kept.parse()?);
+    let handler = FastCgi::open(root, php.build()?)?;
     let server = Server::new(handler);
     let address = format!("127.0.0.1:{port}");
     osier::Runtime::builder()

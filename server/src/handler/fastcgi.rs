@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use osier_web::fastcgi::{FastCgi, Options};
-use osier_web::{Address, Request, Response, files};
+use osier_web::fastcgi::{self, FastCgi, Options};
+use osier_web::{Request, Response, files};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -11,12 +11,12 @@ use crate::reader::value::token;
 use crate::reader::{At, Section, values};
 
 use super::files::cannot_serve;
-use super::upstream::{addresses, health, keep, max_requests, socket_of, timeouts};
+use super::upstream::{Backends, timeouts};
 use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fastcgi {
-    servers: Vec<Address>,
+    backends: Backends,
     root: PathBuf,
     /// Whether files that are not scripts are served too.
     files: bool,
@@ -36,7 +36,6 @@ impl Configured for Fastcgi {
             "where the application listens, \"unix:/run/php/php-fpm.sock\" for example",
         );
         table.require("root", "the folder of the scripts");
-        let servers = addresses(&table, "to");
         let root = table.folder("root");
         let index = table.parsed_list("index", |text| match text {
             "" => Err("it is empty"),
@@ -77,18 +76,15 @@ impl Configured for Fastcgi {
             server_name: table.string("server_name").map(|name| name.value),
             https: table.boolean("https").unwrap_or(default.https),
             hide: values(table.parsed_list("hide", token)),
-            connect: timeouts.connect.unwrap_or(default.connect),
             first_byte: timeouts.first_byte.unwrap_or(default.first_byte),
             between: timeouts.between.unwrap_or(default.between),
-            keep: keep(&table),
-            max_requests: max_requests(&table),
-            check: health(&table, false),
             ..default
         };
+        let backends = Backends::read(&table, &timeouts, false);
         let files = table.boolean("files").unwrap_or(false);
         table.finish();
         Some(Fastcgi {
-            servers,
+            backends,
             root: root?,
             files,
             options,
@@ -98,7 +94,7 @@ impl Configured for Fastcgi {
     fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
         let mut paths = vec![(Touch::Read, &mut self.root)];
         paths.extend(self.options.internal_root.as_mut().map(|root| (Touch::Read, root)));
-        paths.extend(self.servers.iter_mut().filter_map(socket_of));
+        paths.extend(self.backends.sockets());
         paths
     }
 
@@ -117,7 +113,8 @@ impl Configured for Fastcgi {
 
     fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, String> {
         let cannot = |error| cannot_serve(&self.root, &error);
-        let handler = FastCgi::with(&self.root, self.servers.iter().cloned(), self.options.clone()).map_err(cannot)?;
+        let upstream = self.backends.build(means, fastcgi::upstream).map_err(cannot)?;
+        let handler = FastCgi::with(&self.root, upstream, self.options.clone()).map_err(cannot)?;
         if !self.files {
             return Ok(Opened::answers(Gateway(handler)));
         }

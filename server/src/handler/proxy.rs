@@ -2,72 +2,32 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 
 use ipnet::IpNet;
 use osier_web::proxy::{self, Host, Options};
-use osier_web::upstream::{Check, Upstream};
-use osier_web::{Address, Request, Response};
+use osier_web::upstream::Upstream;
+use osier_web::{Request, Response};
 use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::policy::client::net;
 use crate::reader::{Section, values};
 
-use super::upstream::{address, addresses, health, keep, max_requests, socket_of, timeouts};
+use super::upstream::{Backends, address, timeouts};
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proxy {
-    servers: Vec<Address>,
+    backends: Backends,
     options: Options,
-    health: Option<Check>,
     /// Clients whose `X-Forwarded-*` fields are believed.
     trust: Vec<IpNet>,
-    /// None for the default of the upstream, as in the fields below.
-    connect: Option<Duration>,
-    keep: Option<usize>,
-    max_requests: Option<usize>,
 }
 
 impl Proxy {
-    /// A proxy to these backends, with default settings.
-    fn new(servers: Vec<Address>) -> Proxy {
-        Proxy {
-            servers,
-            options: Options::default(),
-            health: None,
-            trust: Vec::new(),
-            connect: None,
-            keep: None,
-            max_requests: None,
-        }
-    }
-
     fn build(&self, means: &Means) -> io::Result<proxy::Proxy> {
-        let names: Vec<String> = self.servers.iter().map(ToString::to_string).collect();
-        let say = Arc::clone(&means.say);
-        let mut upstream = Upstream::builder(names.join(", "))
-            .backends(self.servers.iter().cloned())
-            .on_log(move |line| say(line));
-        // A single backend is never taken out of service: no other could answer.
-        if self.servers.len() == 1 {
-            upstream = upstream.failures(u32::MAX);
-        }
-        if let Some(time) = self.connect {
-            upstream = upstream.connect_timeout(time);
-        }
-        if let Some(count) = self.keep {
-            upstream = upstream.keep(count);
-        }
-        if let Some(count) = self.max_requests {
-            upstream = upstream.max_leases(count);
-        }
-        if let Some(health) = &self.health {
-            upstream = upstream.check(health.clone());
-        }
-        let proxy = proxy::Proxy::with(upstream.build()?, self.options.clone());
+        let begin = |name, addresses| Upstream::builder(name).backends(addresses);
+        let proxy = proxy::Proxy::with(self.backends.build(means, begin)?, self.options.clone());
         if self.trust.is_empty() {
             return Ok(proxy);
         }
@@ -83,7 +43,11 @@ impl Configured for Proxy {
         let table = match form(section, "proxy", value, "the upstream's address")? {
             Form::Short(text) => {
                 let server = section.understand("proxy", text, |text| address(section.source(), text))?;
-                return Some(Proxy::new(vec![server.value]));
+                return Some(Proxy {
+                    backends: Backends::one(server.value),
+                    options: Options::default(),
+                    trust: Vec::new(),
+                });
             }
             Form::Table(table) => table,
         };
@@ -91,7 +55,6 @@ impl Configured for Proxy {
             "to",
             "where the application listens, \"127.0.0.1:3000\" or \"unix:/run/app.sock\"",
         );
-        let servers = addresses(&table, "to");
         let host = table.parsed("host", |text| match text {
             "client" => Ok(Host::Preserve),
             "upstream" => Ok(Host::Backend),
@@ -120,20 +83,16 @@ impl Configured for Proxy {
             ..default
         };
         let proxy = Proxy {
+            backends: Backends::read(&table, &timeouts, true),
             options,
-            health: health(&table, true),
             trust: values(table.parsed_list("trust", net)),
-            connect: timeouts.connect,
-            keep: keep(&table),
-            max_requests: max_requests(&table),
-            ..Proxy::new(servers)
         };
         table.finish();
         Some(proxy)
     }
 
     fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
-        self.servers.iter_mut().filter_map(socket_of).collect()
+        self.backends.sockets().collect()
     }
 
     fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, String> {

@@ -1,30 +1,93 @@
-//! Reads the settings that `proxy` and `fastcgi` have in common: backend addresses, timeouts, limits and health checks.
+//! The settings that `proxy` and `fastcgi` have in common: backend addresses, timeouts, limits and health checks.
 
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use osier_web::Address;
-use osier_web::upstream::Check;
+use osier_web::upstream::{Builder, Check, Upstream};
 
 use crate::reader::{Section, Source};
 
-use super::Touch;
+use super::{Means, Touch};
 
 /// The highest limit of connections or requests to one backend that a configuration may set.
 const MAX_KEPT: u64 = 100_000;
 
-/// The table `timeouts`. None for the handler's own default.
+/// The backends of a gateway. None for the gateway's own default.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Backends {
+    addresses: Vec<Address>,
+    connect: Option<Duration>,
+    keep: Option<usize>,
+    max_requests: Option<usize>,
+    health: Option<Check>,
+}
+
+impl Backends {
+    /// One backend, with default settings.
+    pub fn one(address: Address) -> Backends {
+        Backends {
+            addresses: vec![address],
+            ..Backends::default()
+        }
+    }
+
+    /// Reads the keys of a gateway. Only an HTTP backend has a health check with a `path`.
+    pub fn read(table: &Section<'_>, timeouts: &Timeouts, http: bool) -> Backends {
+        let count = |count: u64| count as usize;
+        Backends {
+            addresses: addresses(table, "to"),
+            connect: timeouts.connect,
+            keep: table.integer("keep", 0..=MAX_KEPT).map(count),
+            max_requests: table.integer("max_requests", 1..=MAX_KEPT).map(count),
+            health: health(table, http),
+        }
+    }
+
+    /// The paths of the backends' Unix sockets.
+    pub fn sockets(&mut self) -> impl Iterator<Item = (Touch, &mut PathBuf)> {
+        self.addresses.iter_mut().filter_map(socket_of)
+    }
+
+    /// Builds the upstream. `begin` makes a builder of a name and the addresses, with the gateway's defaults.
+    pub fn build(&self, means: &Means, begin: impl FnOnce(String, Vec<Address>) -> Builder) -> io::Result<Upstream> {
+        let names: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        let say = Arc::clone(&means.say);
+        let mut builder = begin(names.join(", "), self.addresses.clone()).on_log(move |line| say(line));
+        // A single backend is never taken out of service: no other could answer.
+        if self.addresses.len() == 1 {
+            builder = builder.failures(u32::MAX);
+        }
+        if let Some(time) = self.connect {
+            builder = builder.connect_timeout(time);
+        }
+        if let Some(count) = self.keep {
+            builder = builder.keep(count);
+        }
+        if let Some(count) = self.max_requests {
+            builder = builder.max_leases(count);
+        }
+        if let Some(health) = &self.health {
+            builder = builder.check(health.clone());
+        }
+        builder.build()
+    }
+}
+
+/// The table `timeouts`. None for the gateway's own default.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Timeouts {
-    pub connect: Option<Duration>,
+    connect: Option<Duration>,
     /// Time until the head of the response.
     pub first_byte: Option<Duration>,
     /// Time between two pieces of the response.
     pub between: Option<Duration>,
 }
 
-pub fn addresses(table: &Section<'_>, key: &'static str) -> Vec<Address> {
+fn addresses(table: &Section<'_>, key: &'static str) -> Vec<Address> {
     let list = table
         .parsed_list(key, |text| address(table.source(), text))
         .unwrap_or_default();
@@ -77,22 +140,12 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     }
 }
 
-/// The path of a backend's Unix socket.
-pub fn socket_of(server: &mut Address) -> Option<(Touch, &mut PathBuf)> {
-    match server {
+/// The path of a Unix socket.
+pub fn socket_of(address: &mut Address) -> Option<(Touch, &mut PathBuf)> {
+    match address {
         Address::Unix(path) => Some((Touch::Connect, path)),
         Address::Tcp(_) => None,
     }
-}
-
-/// Reads `keep`: how many idle connections to keep open to each backend.
-pub fn keep(table: &Section<'_>) -> Option<usize> {
-    table.integer("keep", 0..=MAX_KEPT).map(|count| count as usize)
-}
-
-/// Reads `max_requests`: how many requests one backend may have at once.
-pub fn max_requests(table: &Section<'_>) -> Option<usize> {
-    table.integer("max_requests", 1..=MAX_KEPT).map(|count| count as usize)
 }
 
 pub fn timeouts(table: &Section<'_>) -> Timeouts {
@@ -109,7 +162,7 @@ pub fn timeouts(table: &Section<'_>) -> Timeouts {
 }
 
 /// Reads `health`: how to check each backend. Only an HTTP backend has a `path`.
-pub fn health(table: &Section<'_>, http: bool) -> Option<Check> {
+fn health(table: &Section<'_>, http: bool) -> Option<Check> {
     let table = table.section("health")?;
     let path = http.then(|| {
         table.parsed("path", |text| {

@@ -1,13 +1,14 @@
 //! A handler that runs scripts on an application server (php-fpm and similar) over FastCGI.
 //!
 //! ```no_run
-//! use osier_web::fastcgi::{FastCgi, Options};
+//! use osier_web::fastcgi::{self, FastCgi, Options};
 //! use osier_web::files::Files;
 //! use osier_web::{Router, serve};
 //!
 //! let files = Files::open("/srv/wiki")?;
 //! let options = Options { front: Some("/index.php".into()), ..Options::default() };
-//! let wiki = FastCgi::with("/srv/wiki", ["unix:/run/php/php-fpm.sock".parse().unwrap()], options)?
+//! let php = fastcgi::upstream("php", ["unix:/run/php/php-fpm.sock".parse().unwrap()]).build()?;
+//! let wiki = FastCgi::with("/srv/wiki", php, options)?
 //!     .otherwise(move |request| files.answer(request));
 //! osier::run(|| serve("127.0.0.1:8080", Router::new().fallback(wiki.handler())))
 //! # ;
@@ -84,7 +85,7 @@ use self::stderr::Stderr;
 use crate::files::root::Root;
 use crate::files::{self, Files};
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent};
-use crate::upstream::{Unavailable, Upstream};
+use crate::upstream::{Builder, Unavailable, Upstream};
 use crate::{Address, Handler, IntoResponse, Request, Response};
 
 /// The longest body that is sent together with the parameters in one call, in bytes.
@@ -99,7 +100,7 @@ const REDIRECTS: usize = 5;
 /// The longest part of a request's method, and of its target, that is logged, in bytes.
 const LABEL: usize = 200;
 
-/// Idle connections kept to each TCP backend unless [`Options::keep`] is set.
+/// Idle connections that [`upstream`] keeps to each TCP backend.
 const KEPT: usize = 8;
 
 /// A handler for paths that lead to no script.
@@ -107,6 +108,22 @@ type Otherwise = Box<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
 
 /// A handler for paths that the application names.
 type Internal = Box<dyn Fn(&Request<'_>, &str) -> Response + Send + Sync>;
+
+/// Starts building an [`Upstream`] of application servers, with the defaults that suit FastCGI.
+///
+/// Up to 8 idle connections are kept to each backend if all use TCP, and none if one is a Unix socket, where connecting is cheap
+/// and an idle connection occupies a worker of php-fpm. An only backend is never out, because no other could answer. A health
+/// check is [`Check::connect`](crate::upstream::Check::connect): an application server does not answer a check over HTTP.
+pub fn upstream(name: impl Into<String>, backends: impl IntoIterator<Item = Address>) -> Builder {
+    let backends: Vec<Address> = backends.into_iter().collect();
+    let is_local = backends.iter().any(|address| matches!(address, Address::Unix(_)));
+    let builder = Upstream::builder(name).keep(if is_local { 0 } else { KEPT });
+    match backends.len() {
+        1 => builder.failures(u32::MAX),
+        _ => builder,
+    }
+    .backends(backends)
+}
 
 /// A handler that lets an application server run the scripts of a folder.
 ///
@@ -131,13 +148,14 @@ pub struct FastCgi {
     head_bytes: usize,
     spool: spool::Limits,
     upstream: Upstream,
+    /// Whether the upstream keeps connections: the application is asked to leave them open.
     keep: bool,
     otherwise: Option<Otherwise>,
     internal: Option<Internal>,
 }
 
 impl FastCgi {
-    /// Serves the scripts of `root` from the application server at `backend`, with default options.
+    /// Serves the scripts of `root` from the application servers of `upstream`, with default options.
     ///
     /// # Errors
     ///
@@ -146,44 +164,21 @@ impl FastCgi {
     /// # Blocks the thread
     ///
     /// For as long as the disk takes.
-    pub fn open(root: impl AsRef<Path>, backends: impl IntoIterator<Item = Address>) -> io::Result<FastCgi> {
-        FastCgi::with(root, backends, Options::default())
+    pub fn open(root: impl AsRef<Path>, upstream: Upstream) -> io::Result<FastCgi> {
+        FastCgi::with(root, upstream, Options::default())
     }
 
-    /// Serves the scripts of `root` from several application servers that see the same files.
-    ///
-    /// The backend with the fewest requests is chosen. A backend that has failed three times in a row gets no requests for a
-    /// while, unless it is the only one.
+    /// Serves the scripts of `root` from the application servers of `upstream`, which see the same files. [`upstream`] makes an
+    /// upstream with defaults for FastCGI.
     ///
     /// # Errors
     ///
-    /// The errors of `open(2)` for the roots. `InvalidInput` without a backend, with more than 64 backends, and for invalid
-    /// options.
+    /// The errors of `open(2)` for the roots. `InvalidInput` for invalid options.
     ///
     /// # Blocks the thread
     ///
     /// For as long as the disk takes.
-    pub fn with(
-        root: impl AsRef<Path>,
-        backends: impl IntoIterator<Item = Address>,
-        options: Options,
-    ) -> io::Result<FastCgi> {
-        let backends: Vec<Address> = backends.into_iter().collect();
-        let is_local = backends.iter().any(|address| matches!(address, Address::Unix(_)));
-        let keep = options.keep.unwrap_or(if is_local { 0 } else { KEPT });
-        // The only backend is never taken out: nobody else could answer.
-        let failures = if backends.len() == 1 { u32::MAX } else { 3 };
-        let mut upstream = Upstream::builder("fastcgi");
-        if let Some(check) = options.check.clone() {
-            upstream = upstream.check(check);
-        }
-        let upstream = upstream
-            .backends(backends)
-            .connect_timeout(options.connect)
-            .keep(keep)
-            .failures(failures)
-            .max_leases(options.max_requests.unwrap_or(usize::MAX))
-            .build()?;
+    pub fn with(root: impl AsRef<Path>, upstream: Upstream, options: Options) -> io::Result<FastCgi> {
         for (name, time) in [("first_byte", options.first_byte), ("between", options.between)] {
             if time.is_zero() {
                 return Err(invalid(format!(
@@ -251,8 +246,8 @@ impl FastCgi {
                 total: options.spool_total,
                 folder: options.spool_folder,
             },
+            keep: upstream.keeps(),
             upstream,
-            keep: keep > 0,
             otherwise: None,
             internal: None,
         })

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use osier_http::cgi;
 
-use crate::upstream::Check;
-
 /// The options of [`FastCgi::with`](super::FastCgi::with).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -30,8 +28,6 @@ pub struct Options {
     pub https: bool,
     /// Response fields that are not passed on to clients, `X-Powered-By` for example. Default: none.
     pub hide: Vec<String>,
-    /// The longest time to connect. Default: 3 s.
-    pub connect: Duration,
     /// The longest time from the end of the request to the first byte of the response. Default: 60 s.
     pub first_byte: Duration,
     /// The longest time between two pieces of the response, and for the application to take the next bytes of the request.
@@ -45,14 +41,6 @@ pub struct Options {
     pub spool_total: u64,
     /// The folder of the unnamed file for the rest of such a body. Default: the system's folder for temporary files.
     pub spool_folder: PathBuf,
-    /// The most idle connections to each backend. Default: 8 if all backends use TCP, and none if one is a Unix socket, where
-    /// connecting is cheap and an idle connection occupies a worker of php-fpm.
-    pub keep: Option<usize>,
-    /// The most in-flight requests at one backend; further requests get 503. Default: no limit.
-    pub max_requests: Option<usize>,
-    /// The active health check of each backend. Use [`Check::connect`]: an application server does not answer a check over HTTP.
-    /// Default: only failed requests take a backend out.
-    pub check: Option<Check>,
 }
 
 impl Default for Options {
@@ -68,16 +56,12 @@ impl Default for Options {
             server_name: None,
             https: false,
             hide: Vec::new(),
-            connect: s(3),
             first_byte: s(60),
             between: s(60),
             head_bytes: cgi::HEAD_BYTES,
             spool_memory: 256 << 10,
             spool_total: 1 << 30,
             spool_folder: std::env::temp_dir(),
-            keep: None,
-            max_requests: None,
-            check: None,
         }
     }
 }

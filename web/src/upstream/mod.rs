@@ -350,6 +350,12 @@ impl Upstream {
         self.0.backends.iter().map(|backend| &backend.address)
     }
 
+    /// Whether idle connections are kept.
+    #[cfg(feature = "fastcgi")]
+    pub(crate) fn keeps(&self) -> bool {
+        self.0.keep > 0
+    }
+
     /// Takes a connection to the backend with the fewest leases that is not out: an idle one that
     /// was kept, or a new one. A backend that refuses the connection counts a failure, and the next
     /// one is tried. Each is tried once.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::common::site;
-use crate::responder::{Folder, Responder, text};
+use crate::responder::{Folder, Responder, text, upstream};
 use osier_web::fastcgi::{FastCgi, Options};
 use osier_web::{Rejection, Request, Route, Router};
 
@@ -47,7 +47,7 @@ fn a_full_disk_is_told_and_leaves_nothing_behind() {
         spool_folder: full.clone(),
         ..Options::default()
     };
-    let scripts = FastCgi::with(folder.root(), [app.address.clone()], options).unwrap();
+    let scripts = FastCgi::with(folder.root(), upstream(&app), options).unwrap();
     let uploads = full.clone();
     let save = move |request: &mut Request<'_>| -> Result<String, Rejection> {
         let mut form = request.multipart()?;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::common::{Client, Reply, Site, site_with};
 use crate::responder::Folder;
-use osier_web::fastcgi::{FastCgi, Options};
+use osier_web::fastcgi::{self, FastCgi};
 use osier_web::files::Files;
 use osier_web::{Limits, Router, Server};
 use testkit::php::{Fpm, Listen};
@@ -153,12 +153,8 @@ fn a_wiki_is_installed_and_written() {
         return;
     };
     let files = Files::open(folder.root()).expect("the root");
-    let handler = FastCgi::with(
-        folder.root(),
-        [fpm.address.parse().expect("an address")],
-        Options::default(),
-    )
-    .expect("a handler");
+    let php = fastcgi::upstream("php", [fpm.address.parse().expect("an address")]);
+    let handler = FastCgi::open(folder.root(), php.build().expect("an upstream")).expect("a handler");
     let handler = handler.otherwise(move |request| files.answer(request));
     let limits = Limits {
         body: 100 << 20,

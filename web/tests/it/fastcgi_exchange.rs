@@ -5,9 +5,10 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 
-use crate::common::{PATIENCE, eventually};
+use crate::common::{PATIENCE, Site, eventually};
 use crate::responder::*;
-use osier_web::fastcgi::{FastCgi, Options};
+use osier_web::fastcgi::{self, FastCgi, Options};
+use osier_web::upstream::Check;
 use osier_web::{Address, Request, Router};
 
 // ---- the body ----
@@ -269,9 +270,12 @@ fn no_application_is_a_bad_gateway() {
     }
     assert!(site.logged("nobody.sock"));
     assert_eq!(site.get("/none.php").status, 404);
-    let error = FastCgi::open(folder.root(), []).unwrap_err();
+    let error = fastcgi::upstream("fastcgi", []).build().unwrap_err();
     assert!(error.to_string().contains("0 backends"), "{error}");
-    let error = FastCgi::open(folder.path().join("none"), ["unix:/x".parse().unwrap()]).unwrap_err();
+    let upstream = fastcgi::upstream("fastcgi", ["unix:/x".parse().unwrap()])
+        .build()
+        .unwrap();
+    let error = FastCgi::open(folder.path().join("none"), upstream).unwrap_err();
     assert!(error.to_string().contains("none"), "{error}");
 }
 
@@ -286,48 +290,38 @@ fn connections_are_kept_over_tcp_and_on_unix_sockets_when_asked() {
             }
         }
     };
-    let three = |app: &Responder, options: Options| {
-        let site = serve(&folder, app, options);
+    let three = |app: Responder, kept: Option<usize>| {
+        let upstream = upstream_builder(&app);
+        let upstream = match kept {
+            Some(count) => upstream.keep(count),
+            None => upstream,
+        };
+        let site = serve_over(&folder, upstream, Options::default());
         let ask = |_| site.get("/a.php").text().to_owned();
         (0..3).map(ask).collect::<Vec<_>>()
     };
-    assert_eq!(
-        three(&Responder::tcp(script), Options::default()),
-        ["0 true", "0 true", "0 true"]
-    );
-    assert_eq!(
-        three(&Responder::unix(folder.path(), script), Options::default()),
-        ["0 false", "1 false", "2 false"]
-    );
-    let kept = || Options {
-        keep: Some(2),
-        ..Options::default()
-    };
-    assert_eq!(
-        three(&Responder::unix(folder.path(), script), kept()),
-        ["0 true", "0 true", "0 true"]
-    );
-    let none = Options {
-        keep: Some(0),
-        ..Options::default()
-    };
-    assert_eq!(three(&Responder::tcp(script), none), ["0 false", "1 false", "2 false"]);
+    let (same, new) = (["0 true", "0 true", "0 true"], ["0 false", "1 false", "2 false"]);
+    let unix = || Responder::unix(folder.path(), script);
+    assert_eq!(three(Responder::tcp(script), None), same);
+    assert_eq!(three(unix(), None), new);
+    assert_eq!(three(unix(), Some(2)), same);
+    assert_eq!(three(Responder::tcp(script), Some(0)), new);
 }
 
-/// The same application at the two kinds of address, and options that keep connections to both.
-fn both(folder: &Folder, script: impl Fn(&mut Conn) + Clone + Send + Sync + 'static) -> ([Responder; 2], Options) {
-    let apps = [Responder::tcp(script.clone()), Responder::unix(folder.path(), script)];
-    let options = Options {
-        keep: Some(8),
-        ..Options::default()
-    };
-    (apps, options)
+/// The same application at the two kinds of address.
+fn both(folder: &Folder, script: impl Fn(&mut Conn) + Clone + Send + Sync + 'static) -> [Responder; 2] {
+    [Responder::tcp(script.clone()), Responder::unix(folder.path(), script)]
+}
+
+/// A site that keeps connections to `app`, whatever kind of address it has.
+fn keeping(folder: &Folder, app: &Responder) -> Site {
+    serve_over(folder, upstream_builder(app).keep(8), Options::default())
 }
 
 #[test]
 fn a_connection_with_something_left_on_it_is_not_kept() {
     let folder = folder();
-    let (apps, options) = both(&folder, |conn| {
+    let apps = both(&folder, |conn| {
         while let Some((told, _)) = conn.request() {
             let mut said = text(&conn.number.to_string());
             match told.get("QUERY_STRING") {
@@ -343,7 +337,7 @@ fn a_connection_with_something_left_on_it_is_not_kept() {
         }
     });
     for app in apps {
-        let site = serve(&folder, &app, options.clone());
+        let site = keeping(&folder, &app);
         for (query, number) in [
             ("", "0"),
             ("excess", "0"),
@@ -370,11 +364,7 @@ fn a_kept_connection_on_which_something_has_come_is_not_used() {
             said.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let options = Options {
-        keep: Some(8),
-        ..Options::default()
-    };
-    let site = serve(&folder, &app, options);
+    let site = keeping(&folder, &app);
     for turn in 0..20 {
         assert_eq!(site.get("/a.php").text(), turn.to_string());
         // So the server is told of it before the next request comes.
@@ -386,14 +376,14 @@ fn a_kept_connection_on_which_something_has_come_is_not_used() {
 fn a_kept_connection_that_was_closed_costs_an_idempotent_request_nothing() {
     let folder = folder();
     // Every connection serves one request and dies when the second has been sent: as late as it can be noticed.
-    let (apps, options) = both(&folder, |conn| {
+    let apps = both(&folder, |conn| {
         if conn.request().is_some() {
             conn.send(text("ok"));
         }
         conn.opening();
     });
     for app in apps {
-        let site = serve(&folder, &app, options.clone());
+        let site = keeping(&folder, &app);
         for _ in 0..3 {
             assert_eq!(site.get("/a.php").text(), "ok");
         }
@@ -407,13 +397,13 @@ fn a_kept_connection_that_was_closed_costs_an_idempotent_request_nothing() {
 #[test]
 fn a_kept_connection_that_has_been_closed_is_not_used() {
     let folder = folder();
-    let (apps, options) = both(&folder, |conn| {
+    let apps = both(&folder, |conn| {
         if conn.request().is_some() {
             conn.send(text("ok"));
         }
     });
     for app in apps {
-        let site = serve(&folder, &app, options.clone());
+        let site = keeping(&folder, &app);
         for turn in 1..4 {
             assert_eq!(site.ask(&post("/a.php", "x")).text(), "ok");
             assert_eq!(app.connections(), turn);
@@ -430,7 +420,7 @@ fn a_kept_connection_that_ends_unheard_costs_no_request() {
     let folder = folder();
     let (close, closed) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
     let (may_close, is_closed) = (close.clone(), closed.clone());
-    let (apps, options) = both(&folder, move |conn| {
+    let apps = both(&folder, move |conn| {
         while conn.request().is_some() {
             conn.send(text(&conn.number.to_string()));
             if conn.number == 0 {
@@ -442,7 +432,7 @@ fn a_kept_connection_that_ends_unheard_costs_no_request() {
         }
     });
     for app in apps {
-        let handler = FastCgi::with(folder.root(), [app.address.clone()], options.clone()).unwrap();
+        let handler = FastCgi::open(folder.root(), upstream_builder(&app).keep(8).build().unwrap()).unwrap();
         let (close, closed) = (close.clone(), closed.clone());
         let site = crate::common::site(Router::new().fallback(move |request: &mut Request<'_>| {
             // The thread is held, not the fiber: no turn of the loop comes in between.
@@ -471,11 +461,8 @@ fn a_backend_that_takes_no_connection_is_a_gateway_timeout() {
     full.bind(&SockAddr::unix(&path).unwrap()).unwrap();
     full.listen(0).unwrap();
     let _waits = std::os::unix::net::UnixStream::connect(&path).unwrap();
-    let options = Options {
-        connect: SHORT,
-        ..Options::default()
-    };
-    let site = serve_all(&folder, [Address::Unix(path)], options);
+    let upstream = fastcgi::upstream("full", [Address::Unix(path)]).connect_timeout(SHORT);
+    let site = serve_over(&folder, upstream, Options::default());
     assert_eq!(site.get("/a.php").status, 504);
     assert!(site.logged("full.sock timed out"), "{:?}", site.log);
 }
@@ -485,12 +472,9 @@ fn checks_find_a_backend_that_is_down() {
     let folder = folder();
     let app = Responder::answering(folder.path(), |_, _| text("ok"));
     let nobody = Address::Unix(folder.path().join("nobody.sock"));
-    let check = osier_web::upstream::Check::connect().every(SHORT).fall(1);
-    let options = Options {
-        check: Some(check),
-        ..Options::default()
-    };
-    let handler = Arc::new(FastCgi::with(folder.root(), [nobody, app.address.clone()], options).unwrap());
+    let check = Check::connect().every(SHORT).fall(1);
+    let upstream = fastcgi::upstream("fastcgi", [nobody, app.address.clone()]).check(check);
+    let handler = Arc::new(FastCgi::open(folder.root(), upstream.build().unwrap()).unwrap());
     let asked = handler.clone();
     let site = crate::common::site(
         osier_web::Router::new().fallback(move |request: &mut osier_web::Request<'_>| asked.answer(request)),
@@ -568,11 +552,7 @@ fn more_requests_than_an_application_may_have_are_refused() {
         conn.request();
         conn.wait_for_end();
     });
-    let options = Options {
-        max_requests: Some(1),
-        ..Options::default()
-    };
-    let site = serve(&folder, &app, options);
+    let site = serve_over(&folder, upstream_builder(&app).max_leases(1), Options::default());
     let mut first = site.connect();
     first.send("GET /a.php HTTP/1.1\r\nHost: test\r\n\r\n");
     eventually("it is asked", || app.connections() == 1);

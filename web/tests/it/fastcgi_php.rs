@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::common::{Site, eventually, site_with};
 use crate::responder::Folder;
-use osier_web::fastcgi::{FastCgi, Options};
+use osier_web::fastcgi::{self, FastCgi, Options};
+use osier_web::upstream::Builder;
 use osier_web::{Limits, Router, Server};
 use testkit::php::{Fpm, Listen};
 
@@ -68,12 +69,17 @@ const SCRIPTS: &[(&str, &str)] = &[
 fn start(listen: Listen, settings: &str, options: Options) -> Option<(Folder, Fpm, Site)> {
     let folder = Folder::new(SCRIPTS);
     let fpm = Fpm::start(folder.path(), listen, settings)?;
-    let site = serve(&folder.root(), &fpm, options);
+    let site = serve(&folder.root(), upstream(&fpm), options);
     Some((folder, fpm, site))
 }
 
-fn serve(root: &Path, fpm: &Fpm, options: Options) -> Site {
-    let handler = FastCgi::with(root, [fpm.address.parse().expect("an address")], options).expect("a handler");
+fn upstream(fpm: &Fpm) -> Builder {
+    fastcgi::upstream("php", [fpm.address.parse().expect("an address")])
+}
+
+fn serve(root: &Path, upstream: Builder, options: Options) -> Site {
+    let upstream = upstream.build().expect("an upstream");
+    let handler = FastCgi::with(root, upstream, options).expect("a handler");
     let limits = Limits {
         body: 100 << 20,
         ..Limits::default()
@@ -127,7 +133,7 @@ fn a_root_behind_a_link_or_a_way_up_is_the_same_root() {
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.root(), &link).unwrap();
     for root in [link, folder.root().join("data/..")] {
-        let site = serve(&root, &fpm, Options::default());
+        let site = serve(&root, upstream(&fpm), Options::default());
         assert_eq!(site.get("/hello.php").text(), "hello", "{}", root.display());
         // PHP follows links for __DIR__.
         assert_eq!(site.get("/send.php").text(), "from the file", "{}", root.display());
@@ -238,11 +244,7 @@ fn kept_connections_outlive_workers_that_php_ends() {
     let Some(mut fpm) = Fpm::start(folder.path(), Listen::Unix, "pm.max_children = 2\npm.max_requests = 3") else {
         return;
     };
-    let options = Options {
-        keep: Some(1),
-        ..Options::default()
-    };
-    let site = serve(&folder.root(), &fpm, options);
+    let site = serve(&folder.root(), upstream(&fpm).keep(1), Options::default());
     (0..12).for_each(|_| ask(&site));
     fpm.restart();
     (0..4).for_each(|_| ask(&site));

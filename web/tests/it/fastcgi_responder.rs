@@ -70,7 +70,7 @@ fn the_application_is_told_everything() {
 fn a_client_of_a_unix_socket_has_no_address() {
     let folder = folder();
     let app = Responder::answering(folder.path(), |_, _| text("ok"));
-    let handler = FastCgi::open(folder.root(), [app.address.clone()]).unwrap();
+    let handler = FastCgi::open(folder.root(), upstream(&app)).unwrap();
     let path = folder.path().join("site.sock");
     let bound = path.clone();
     let server = Server::new(Router::new().fallback(handler.handler()));
@@ -162,7 +162,7 @@ fn fields_that_become_one_variable_are_refused_and_odd_ones_left_out() {
 fn a_head_of_many_records_arrives() {
     let folder = folder();
     let app = Responder::answering(folder.path(), |_, _| text("ok"));
-    let handler = FastCgi::open(folder.root(), [app.address.clone()]).unwrap();
+    let handler = FastCgi::open(folder.root(), upstream(&app)).unwrap();
     let limits = Limits {
         head_bytes: 300_000,
         ..Limits::default()
@@ -235,7 +235,7 @@ fn what_is_no_script_is_somebody_elses_or_the_front_controllers() {
         front: Some("/index.php".into()),
         ..Options::default()
     };
-    let handler = FastCgi::with(folder.root(), [app.address.clone()], options).unwrap();
+    let handler = FastCgi::with(folder.root(), upstream(&app), options).unwrap();
     let handler = handler.otherwise(|request| Response::new(StatusCode::OK).body(format!("file {}", request.path())));
     let site = site(Router::new().fallback(handler.handler()));
     assert_eq!(site.get("/photo.jpg").text(), "file /photo.jpg");
@@ -271,7 +271,7 @@ fn a_script_that_is_not_run_is_not_shown_either() {
     folder.write(".well-known/acme", "token");
     let app = Responder::answering(folder.path(), |_, _| text("run"));
     let files = osier_web::files::Files::with(folder.root(), Default::default()).unwrap();
-    let handler = FastCgi::open(folder.root(), [app.address.clone()]).unwrap();
+    let handler = FastCgi::open(folder.root(), upstream(&app)).unwrap();
     let site = site(Router::new().fallback(handler.otherwise(move |request| files.answer(request)).handler()));
     assert_eq!(
         site.get("/.well-known/acme").text(),
@@ -668,7 +668,7 @@ fn files_inside_the_root_are_sent_in_the_applications_place() {
     assert!(site.logged("\"/etc/passwd\" is not below the root"));
     assert!(site.logged("names /files/none.txt, which cannot be sent"));
 
-    let handler = FastCgi::open(folder.root(), [app.address.clone()]).unwrap();
+    let handler = FastCgi::open(folder.root(), upstream(&app)).unwrap();
     let handler =
         handler.on_internal(|request, path| Response::new(StatusCode::OK).body(format!("{} {path}", request.method())));
     let site = crate::common::site(Router::new().fallback(handler.handler()));

@@ -12,7 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::common::{PATIENCE, Site, site_with};
-use osier_web::fastcgi::{FastCgi, Options};
+use osier_web::fastcgi::{self, FastCgi, Options};
+use osier_web::upstream::{Builder, Upstream};
 use osier_web::{Address, Limits, Router, Server};
 
 pub const BEGIN: u8 = 1;
@@ -343,12 +344,26 @@ pub fn folder() -> Folder {
     ])
 }
 
+/// An upstream of this application server alone, with default settings.
+pub fn upstream(responder: &Responder) -> Upstream {
+    upstream_builder(responder).build().expect("an upstream")
+}
+
+pub fn upstream_builder(responder: &Responder) -> Builder {
+    fastcgi::upstream("fastcgi", [responder.address.clone()])
+}
+
 pub fn serve(folder: &Folder, responder: &Responder, options: Options) -> Site {
-    serve_all(folder, [responder.address.clone()], options)
+    serve_over(folder, upstream_builder(responder), options)
 }
 
 pub fn serve_all<const N: usize>(folder: &Folder, backends: [Address; N], options: Options) -> Site {
-    let handler = FastCgi::with(folder.root(), backends, options).expect("a handler");
+    serve_over(folder, fastcgi::upstream("fastcgi", backends), options)
+}
+
+pub fn serve_over(folder: &Folder, upstream: Builder, options: Options) -> Site {
+    let upstream = upstream.build().expect("an upstream");
+    let handler = FastCgi::with(folder.root(), upstream, options).expect("a handler");
     let limits = Limits {
         body: 100 << 20,
         ..Limits::default()

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, Site, eventually, site_with};
-use crate::responder::{Folder, Responder, folder, stdout};
+use crate::responder::{Folder, Responder, folder, stdout, upstream};
 use osier_web::fastcgi::FastCgi;
 use osier_web::proxy::{Options, Proxy};
 use osier_web::upstream::Upstream;
@@ -190,7 +190,7 @@ fn a_proxied_body_waits_in_the_client_for_a_backend_that_does_not_read() {
 }
 
 fn fastcgi(folder: &Folder, app: &Responder) -> (Site, UnixStream) {
-    let handler = FastCgi::open(folder.root(), [app.address.clone()]).unwrap();
+    let handler = FastCgi::open(folder.root(), upstream(app)).unwrap();
     serve(folder, Router::new().fallback(handler.handler()))
 }
 
