@@ -570,6 +570,18 @@ macro_rules! stream_impls {
                 self.0.watched.seen_readable()
             }
 
+            /// The number of sent bytes that the peer's system has not acknowledged (TCP), or that the peer has not
+            /// read (Unix). The number of a Unix socket counts the kernel's own records too. `None` where the
+            /// system does not report it.
+            ///
+            /// # Suspends
+            ///
+            /// Never.
+            pub fn unacknowledged(&self) -> Option<usize> {
+                crate::net::unacknowledged::unacknowledged(self.0.watched.fd())
+                    .and_then(|count| usize::try_from(count).ok())
+            }
+
             /// [`peek`](Self::peek) as a future. The read timeout does not apply to it.
             pub fn peek_async(&self, buf: &mut [u8]) -> impl Future<Output = std::io::Result<usize>> + Send {
                 self.0.peek_async(buf)

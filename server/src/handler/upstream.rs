@@ -57,10 +57,6 @@ impl Backends {
         let names: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         let say = Arc::clone(&means.say);
         let mut builder = begin(names.join(", "), self.addresses.clone()).on_log(move |line| say(line));
-        // A single backend is never taken out of service: no other could answer.
-        if self.addresses.len() == 1 {
-            builder = builder.failures(u32::MAX);
-        }
         if let Some(time) = self.connect {
             builder = builder.connect_timeout(time);
         }

@@ -160,6 +160,7 @@ impl Exchange {
                 Err(why) => return Err((sent, self.broken(why))),
             }
         }
+        self.sending.sent.update(|before| before + sent as u64);
         // The response takes a while, so the next read should wait at once. That read meets any error again.
         if !lease.is_reused() {
             let _ = stream.watch();
@@ -256,6 +257,10 @@ impl Exchange {
             }
             match read {
                 Ok(0) => return Err(self.broken(io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) if !self.answered && lease.is_too_early(self.sending.sent.get()) => {
+                    let why = "the application has answered the request before this one twice";
+                    return Err(self.broken(io::Error::new(io::ErrorKind::InvalidData, why)));
+                }
                 Ok(count) => {
                     (self.unread, self.answered) = (0..count, true);
                     return Ok(());

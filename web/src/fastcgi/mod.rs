@@ -23,7 +23,7 @@
 //! | no script matches, and there is no [`otherwise`](FastCgi::otherwise) | 404 |
 //! | the client's body does not arrive, is malformed, or is longer than the limit | 408, 400, 413 |
 //! | connecting fails; the connection ends before the response; the response is not FastCGI or CGI, or its head is too long | 502 |
-//! | the application reports overload; every backend is down or at its request limit | 503 |
+//! | the application reports overload; every backend fails its health check or is at its request limit | 503 |
 //! | connecting, the first byte or the next byte takes too long | 504 |
 //!
 //! Each of the last three is logged with its cause and the request id. Once the head of a response has been sent, a failure
@@ -112,17 +112,13 @@ type Internal = Box<dyn Fn(&Request<'_>, &str) -> Response + Send + Sync>;
 /// Starts building an [`Upstream`] of application servers, with the defaults that suit FastCGI.
 ///
 /// Up to 8 idle connections are kept to each backend if all use TCP, and none if one is a Unix socket, where connecting is cheap
-/// and an idle connection occupies a worker of php-fpm. An only backend is never out, because no other could answer. A health
-/// check is [`Check::connect`](crate::upstream::Check::connect): an application server does not answer a check over HTTP.
+/// and an idle connection occupies a worker of php-fpm. A health check is [`Check::connect`](crate::upstream::Check::connect): an application server does not answer a check over HTTP.
 pub fn upstream(name: impl Into<String>, backends: impl IntoIterator<Item = Address>) -> Builder {
     let backends: Vec<Address> = backends.into_iter().collect();
     let is_local = backends.iter().any(|address| matches!(address, Address::Unix(_)));
-    let builder = Upstream::builder(name).keep(if is_local { 0 } else { KEPT });
-    match backends.len() {
-        1 => builder.failures(u32::MAX),
-        _ => builder,
-    }
-    .backends(backends)
+    Upstream::builder(name)
+        .keep(if is_local { 0 } else { KEPT })
+        .backends(backends)
 }
 
 /// A handler that lets an application server run the scripts of a folder.
@@ -435,7 +431,7 @@ impl FastCgi {
         if let Err(error) = body.join(&mut opening, SMALL as usize) {
             return Outcome::Response(Response::internal_error(error));
         }
-        let answered = self.upstream.attempt(false, |lease| {
+        let answered = self.upstream.attempt(|lease| {
             let is_fresh = !lease.is_reused();
             let stderr = stderr_of(request);
             let mut exchange = Exchange::new(lease, self.keep, self.patience, body.progress(), stderr);

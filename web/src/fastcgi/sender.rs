@@ -35,6 +35,8 @@ pub enum Source {
 pub struct Progress {
     /// The whole body has been sent, or the application reads no more.
     done: Cell<bool>,
+    /// How many bytes of the request the application's side has taken.
+    pub sent: Cell<u64>,
     failed: RefCell<Option<Failed>>,
 }
 
@@ -169,6 +171,7 @@ impl Sender {
             Ok(0) => Err(Stop::Closed),
             Ok(count) => {
                 self.sent += count;
+                self.progress.sent.update(|sent| sent + count as u64);
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),

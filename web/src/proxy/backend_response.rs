@@ -12,7 +12,7 @@ use osier::io::Spliced;
 use osier::net::Stream;
 use osier_http::{BodyDecoder, Limits, Method, Reject, Reply, ReplyScanner, Slots};
 
-use super::sender::Over;
+use super::sender::Progress;
 use crate::conn::buffers::{self, Size};
 use crate::upstream::Lease;
 
@@ -29,8 +29,9 @@ pub(super) struct BackendResponse {
     decoder: BodyDecoder,
     /// The backend keeps the connection open.
     keep: bool,
-    /// When the request was sent completely, if it is sent meanwhile. The read timeout does not count before.
-    sending: Option<Over>,
+    progress: Rc<Progress>,
+    /// The request is sent meanwhile. The read timeout does not count before it was sent completely.
+    is_sending: bool,
 }
 
 /// Why there is no head.
@@ -41,26 +42,33 @@ pub(super) enum NoHead {
         error: io::Error,
         begun: bool,
     },
+    /// The first bytes were sent before the backend got the request.
+    TooEarly,
     Refused(Reject),
     TooManyInterims,
 }
 
 impl BackendResponse {
     /// Makes a response of which nothing has been read.
-    pub(super) fn new(lease: Lease) -> BackendResponse {
+    pub(super) fn new(lease: Lease, progress: Rc<Progress>) -> BackendResponse {
         BackendResponse {
             lease: Some(Rc::new(lease)),
             buffer: buffers::take(Size::K16),
             unread: 0..0,
             decoder: BodyDecoder::of_reply(osier_http::ReplyLength::None, &Limits::DEFAULT),
             keep: false,
-            sending: None,
+            progress,
+            is_sending: false,
         }
     }
 
     /// Notes that the request is still being sent.
-    pub(super) fn while_sending(&mut self, over: Over) {
-        self.sending = Some(over);
+    pub(super) fn while_sending(&mut self) {
+        self.is_sending = true;
+    }
+
+    fn sending(&self) -> Option<&Progress> {
+        self.is_sending.then_some(&self.progress)
     }
 
     /// Notes that the connection cannot serve another request.
@@ -120,6 +128,7 @@ impl BackendResponse {
             let broken = |error| NoHead::Broken { error, begun: *begun };
             match self.receive() {
                 Ok(0) => return Err(broken(io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) if !*begun && self.is_too_early() => return Err(NoHead::TooEarly),
                 Ok(_) => {}
                 Err(error) => return Err(broken(error)),
             }
@@ -144,9 +153,15 @@ impl BackendResponse {
         }
     }
 
+    fn is_too_early(&self) -> bool {
+        let lease = self.lease.as_ref();
+        lease.is_some_and(|lease| lease.is_too_early(self.progress.taken.get()))
+    }
+
     fn receive(&mut self) -> io::Result<usize> {
         let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let count = read(lease, &mut self.buffer[self.unread.end..], &self.sending)?;
+        let sending = self.is_sending.then_some(&*self.progress);
+        let count = read(lease, &mut self.buffer[self.unread.end..], sending)?;
         self.unread.end += count;
         Ok(count)
     }
@@ -177,7 +192,7 @@ impl BackendResponse {
                 if plain > 0 {
                     let end = plain.min(into.len());
                     let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-                    match read(lease, &mut into[..end], &self.sending)? {
+                    match read(lease, &mut into[..end], self.sending())? {
                         0 => self.decoder.at_end().map_err(invalid)?,
                         count => {
                             self.decoder.advance(count as u64);
@@ -225,7 +240,7 @@ impl BackendResponse {
         debug_assert!(self.is_plain_for(1));
         let lease = self.lease.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let most = usize::try_from(self.decoder.plain()).unwrap_or(usize::MAX).min(most);
-        let Spliced { taken, sent } = patiently(&self.sending, || osier::io::splice(lease.stream(), to, most, rest))?;
+        let Spliced { taken, sent } = patiently(self.sending(), || osier::io::splice(lease.stream(), to, most, rest))?;
         match taken {
             0 => self.decoder.at_end().map_err(invalid)?,
             count => self.decoder.advance(count as u64),
@@ -260,18 +275,18 @@ impl Drop for BackendResponse {
 }
 
 /// Reads within the stream's read timeout, counted from the end of the request.
-fn read(lease: &Lease, into: &mut [u8], sending: &Option<Over>) -> io::Result<usize> {
+fn read(lease: &Lease, into: &mut [u8], sending: Option<&Progress>) -> io::Result<usize> {
     let mut stream = lease.stream();
     patiently(sending, || stream.read(into))
 }
 
-fn patiently<T>(sending: &Option<Over>, mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn patiently<T>(sending: Option<&Progress>, mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         let begun = osier::time::now();
         match receive() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => match sending {
                 // The request was sent completely during this wait, or is still being sent.
-                Some(over) if over.get().is_none_or(|over| over > begun) => {}
+                Some(progress) if progress.over.get().is_none_or(|over| over > begun) => {}
                 _ => return Err(error),
             },
             other => return other,

@@ -119,7 +119,7 @@ pub(super) fn make(
         .set_read_timeout(Some(settings.options.between))
         .map_err(fail)?;
 
-    let is_sending = !sender.is_done() && sender.over().get().is_none();
+    let is_sending = !sender.is_done() && sender.progress().over.get().is_none();
     if !sender.is_done() && !is_sending {
         backend.close_after();
     }
@@ -187,7 +187,7 @@ fn send_and_relay(
     out: &mut dyn Outlet,
 ) -> io::Result<()> {
     let lease = backend.lease().expect("nothing has been read").clone();
-    backend.while_sending(sender.over());
+    backend.while_sending();
     // A backend that does not read the rest may still answer. A failing client ends the connection.
     let send = move || match sender.send(body, &lease) {
         Ok(()) => None,

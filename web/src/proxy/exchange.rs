@@ -27,7 +27,7 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
     }
     let mut sender = Sender::new(request.head.body());
     let is_repeatable = outgoing::is_repeatable(request);
-    let answered = settings.upstream.attempt(is_repeatable, |lease| {
+    let answered = settings.upstream.attempt(|lease| {
         let upgrade = request.head.upgrade();
         let upgrade = upgrade.filter(|list| settings.options.tunnels && !carries_requests(list));
         if outgoing::write_head(settings, request, &target, &lease, upgrade, &mut sender.head).is_err() {
@@ -102,7 +102,7 @@ fn attempt(
         }
         Err(Unsent::Cancelled(error) | Unsent::Client(error)) => return Err(Failure::of_client(error)),
     };
-    let mut backend = BackendResponse::new(lease);
+    let mut backend = BackendResponse::new(lease, sender.progress());
     let found = match whole {
         true => {
             let (asked, output) = (request.head, request.body.output());
@@ -123,6 +123,13 @@ fn attempt(
         Err(NoHead::Broken { error, .. }) if Cancelled::is(&error) => return Err(Failure::Cancelled(error)),
         Err(NoHead::Broken { error, .. }) if error.kind() == io::ErrorKind::TimedOut => {
             Why::TooLate(settings.options.first_byte)
+        }
+        Err(NoHead::TooEarly) => {
+            let error = io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it has answered the request before this one twice",
+            );
+            Why::Broken { error, begun: false }
         }
         Err(NoHead::Broken { error, begun }) => Why::Broken { error, begun },
         Err(NoHead::Refused(reject)) => Why::Malformed(reject.reason()),
@@ -151,7 +158,7 @@ fn send_and_await(
     upgrade: Option<&[u8]>,
 ) -> Result<Result<Result<client_response::Head, Why>, NoHead>, Failure> {
     let lease = backend.lease().expect("nothing has been read").clone();
-    backend.while_sending(sender.over());
+    backend.while_sending();
     request.body.invite().map_err(Failure::of_client)?;
     let (asked, output) = (request.head, request.body.output());
     let body = &mut request.body;

@@ -97,7 +97,7 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 /// | result | cause |
 /// |---|---|
 /// | 502 | connecting failed; the backend has closed the connection, or its response is not valid HTTP |
-/// | 503 | every backend is down, or has as many connections as it may have |
+/// | 503 | every backend fails its health check, or has as many connections as it may have |
 /// | 504 | connecting, or the response, took too long |
 /// | the connection ends | the backend breaks off inside a body that the client has received a part of |
 ///

@@ -34,16 +34,19 @@ pub(super) struct Sender {
     chunked: bool,
     /// The client's body has been read to its end.
     read_all: bool,
-    /// How many bytes the backend has taken.
-    taken: u64,
-    /// When sending ended, with or without an error. The backend's time for a response begins there.
-    over: Over,
+    progress: Rc<Progress>,
     /// The backend has taken the whole request.
     done: bool,
 }
 
-/// The time when sending ended. The reader of the response shares it.
-pub(super) type Over = Rc<Cell<Option<Instant>>>;
+/// How far sending has come. The reader of the response shares it.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// How many bytes the backend has taken.
+    pub(super) taken: Cell<u64>,
+    /// When sending ended, with or without an error. The backend's time for a response begins there.
+    pub(super) over: Cell<Option<Instant>>,
+}
 
 /// Why the request could not be sent.
 #[derive(Debug)]
@@ -65,22 +68,22 @@ impl Sender {
             sent: 0,
             chunked: body == BodyLength::Chunked,
             read_all: body.is_empty(),
-            taken: 0,
-            over: Over::default(),
+            progress: Rc::default(),
             done: false,
         }
     }
 
     /// Whether the backend has taken no byte.
     pub(super) fn is_untouched(&self) -> bool {
-        self.taken == 0
+        self.progress.taken.get() == 0
     }
 
     /// Starts again for another backend. Only valid if no byte was taken or there is no body.
     pub(super) fn restart(&mut self) {
         self.head.clear();
-        (self.head_sent, self.taken, self.done) = (0, 0, false);
-        self.over.set(None);
+        (self.head_sent, self.done) = (0, false);
+        self.progress.taken.set(0);
+        self.progress.over.set(None);
     }
 
     /// Whether the backend has taken the whole request.
@@ -88,8 +91,8 @@ impl Sender {
         self.done
     }
 
-    pub(super) fn over(&self) -> Over {
-        self.over.clone()
+    pub(super) fn progress(&self) -> Rc<Progress> {
+        self.progress.clone()
     }
 
     /// Takes the part of the body that has already been received, to be sent together with the head.
@@ -105,7 +108,7 @@ impl Sender {
         self.write(lease.stream()).map_err(backend)?;
         self.done = self.read_all;
         if self.done {
-            self.over.set(Some(osier::time::coarse_now()));
+            self.progress.over.set(Some(osier::time::coarse_now()));
         }
         Ok(self.done)
     }
@@ -117,7 +120,7 @@ impl Sender {
             let _ = lease.stream().shutdown(Shutdown::Both);
         }
         if !matches!(sent, Err(Unsent::Cancelled(_))) {
-            self.over.set(Some(osier::time::coarse_now()));
+            self.progress.over.set(Some(osier::time::coarse_now()));
         }
         sent
     }
@@ -146,7 +149,7 @@ impl Sender {
             if count == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            self.taken += count as u64;
+            self.progress.taken.update(|taken| taken + count as u64);
             let of_head = count.min(head.len());
             self.head_sent += of_head;
             self.sent += count - of_head;

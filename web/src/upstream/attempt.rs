@@ -32,21 +32,15 @@ pub(crate) enum Unanswered<F> {
 
 impl Upstream {
     /// Makes an attempt over a lease, and one more over a new connection if the first one may
-    /// repeat. `trusts_kept` says that the request can be repeated, so a kept connection is not
-    /// checked first.
+    /// repeat.
     ///
     /// # Suspends
     /// While connecting, and where `attempt` suspends.
     pub(crate) fn attempt<T, F>(
         &self,
-        trusts_kept: bool,
         mut attempt: impl FnMut(Lease) -> Result<T, Failed<F>>,
     ) -> Result<T, Unanswered<F>> {
-        let lease = match trusts_kept {
-            true => self.lease_to_repeat(None),
-            false => self.lease(None),
-        };
-        let lease = lease.map_err(Unanswered::Unavailable)?;
+        let lease = self.lease(None).map_err(Unanswered::Unavailable)?;
         let backend = lease.backend();
         let failed = match attempt(lease) {
             Ok(response) => return Ok(response),

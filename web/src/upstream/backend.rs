@@ -58,7 +58,7 @@ impl Backend {
             label: address.to_string(),
             leases: AtomicUsize::new(0),
             health: Health::default(),
-            shelves: Shelves::new(matches!(address, Address::Unix(_))),
+            shelves: Shelves::new(),
             names: Names::new(resolve_every),
             total: AtomicU64::new(0),
             reused: AtomicU64::new(0),
@@ -90,8 +90,8 @@ impl Backend {
         }
     }
 
-    pub(super) fn take_kept(&self, trusting: bool) -> Option<Stream> {
-        self.shelves.take(osier::time::coarse_now(), trusting, &self.stale)
+    pub(super) fn take_kept(&self) -> Option<Stream> {
+        self.shelves.take(osier::time::coarse_now(), &self.stale)
     }
 
     /// Closes idle connections whose idle timeout has passed.

@@ -11,6 +11,10 @@
 //!
 //! A trial without an outcome is followed by another one after the same time.
 //!
+//! Failures to connect put a backend out. Failed requests do so only if the backend gave no response
+//! for [`Policy::silence`]: a client can provoke them, but not while others get responses. The last
+//! backend that is in stays in, whatever fails.
+//!
 //! All atomics are relaxed and unordered among each other. Each is a hint, and a stale hint costs
 //! one request a second attempt. Times are milliseconds since the upstream was built.
 
@@ -23,6 +27,8 @@ pub(super) struct Policy {
     pub(super) failures: u32,
     pub(super) first: Duration,
     pub(super) longest: Duration,
+    /// The least time from the first failure in a row to the failed request that puts a backend out.
+    pub(super) silence: Duration,
 }
 
 impl Default for Policy {
@@ -31,6 +37,7 @@ impl Default for Policy {
             failures: 3,
             first: Duration::from_millis(250),
             longest: Duration::from_secs(10),
+            silence: Duration::from_secs(1),
         }
     }
 }
@@ -41,6 +48,13 @@ impl Policy {
         let doubled = failures.saturating_sub(self.failures).min(20);
         self.first.saturating_mul(1 << doubled).min(self.longest)
     }
+}
+
+/// The two kinds of failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    Connecting,
+    Request,
 }
 
 /// Whether a backend takes a request now.
@@ -55,8 +69,10 @@ pub(super) enum Admits {
 /// The health of one backend.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// Consecutive failures of requests.
+    /// Consecutive failures.
     failures: AtomicU32,
+    /// Time of the first of them.
+    failing_since: AtomicU64,
     /// Time of the next trial; 0 while the backend is in.
     trial_at: AtomicU64,
     /// Whether the active checks have found the backend unhealthy. Only the keeper writes it.
@@ -83,13 +99,30 @@ impl Health {
     }
 
     /// Counts a failure. Returns for how long the backend is out, if this failure puts it out.
-    pub(super) fn failed(&self, trial: bool, now: u64, policy: &Policy) -> Option<Duration> {
+    /// `is_last`: no other backend is in.
+    pub(super) fn failed(
+        &self,
+        what: Failed,
+        trial: bool,
+        now: u64,
+        policy: &Policy,
+        is_last: impl FnOnce() -> bool,
+    ) -> Option<Duration> {
         // In-flight requests of a backend that has gone out tell nothing new.
         if !trial && self.trial_at.load(Relaxed) != 0 {
             return None;
         }
-        let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
+        let before = self.failures.fetch_add(1, Relaxed);
+        if before == 0 {
+            self.failing_since.store(now, Relaxed);
+        }
+        let failures = before.saturating_add(1);
         if failures < policy.failures {
+            return None;
+        }
+        let silence = now.saturating_sub(self.failing_since.load(Relaxed));
+        let may_be_provoked = what == Failed::Request && u128::from(silence) < policy.silence.as_millis();
+        if !trial && (may_be_provoked || is_last()) {
             return None;
         }
         let out = policy.out_for(failures);
@@ -114,6 +147,11 @@ impl Health {
         self.unwell.swap(!well, Relaxed) == well
     }
 
+    /// Whether the active checks have found nothing wrong.
+    pub(super) fn is_well(&self) -> bool {
+        !self.unwell.load(Relaxed)
+    }
+
     pub(super) fn is_in(&self, now: u64) -> bool {
         self.admits(|| now) == Admits::Yes
     }
@@ -132,28 +170,58 @@ mod tests {
         failures: 2,
         first: Duration::from_millis(100),
         longest: Duration::from_millis(350),
+        silence: Duration::from_millis(1000),
     };
+
+    impl Health {
+        fn refused(&self, trial: bool, now: u64) -> Option<Duration> {
+            self.failed(Failed::Connecting, trial, now, &POLICY, || false)
+        }
+    }
 
     #[test]
     fn failures_in_a_row_put_a_backend_out_and_one_trial_shows_whether_it_is_back() {
         let health = Health::default();
         let ms = Duration::from_millis;
-        assert_eq!(health.failed(false, 10, &POLICY), None);
+        assert_eq!(health.refused(false, 10), None);
         assert!(!health.answered(), "it was not out");
-        assert_eq!(health.failed(false, 11, &POLICY), None, "the answer has ended the row");
-        assert_eq!(health.failed(false, 12, &POLICY), Some(ms(100)));
-        assert_eq!(health.failed(false, 13, &POLICY), None, "it is out already");
+        assert_eq!(health.refused(false, 11), None, "the answer has ended the row");
+        assert_eq!(health.refused(false, 12), Some(ms(100)));
+        assert_eq!(health.refused(false, 13), None, "it is out already");
         assert_eq!(health.admits(|| 111), Admits::No);
         assert_eq!(health.admits(|| 112), Admits::Trial);
         assert!(health.begin_trial(112, &POLICY));
         assert!(!health.begin_trial(112, &POLICY), "one at a time");
         assert_eq!(health.admits(|| 150), Admits::No);
-        assert_eq!(health.failed(true, 150, &POLICY), Some(ms(200)), "twice as long");
+        assert_eq!(health.refused(true, 150), Some(ms(200)), "twice as long");
         assert!(health.begin_trial(350, &POLICY));
-        assert_eq!(health.failed(true, 360, &POLICY), Some(ms(350)), "up to the longest");
+        assert_eq!(health.refused(true, 360), Some(ms(350)), "up to the longest");
         assert!(health.begin_trial(710, &POLICY));
         assert!(health.answered());
         assert_eq!(health.admits(|| 711), Admits::Yes);
+    }
+
+    #[test]
+    fn failed_requests_put_out_only_a_backend_that_gives_no_response_for_a_while() {
+        let health = Health::default();
+        let hangs_up = |now| health.failed(Failed::Request, false, now, &POLICY, || false);
+        for now in 1..1000 {
+            assert_eq!(hangs_up(now), None, "too soon");
+        }
+        assert!(!health.answered());
+        assert_eq!(hangs_up(1001), None, "a new row");
+        assert_eq!(hangs_up(2000), None);
+        assert_eq!(hangs_up(2001), Some(Duration::from_millis(200)));
+    }
+
+    #[test]
+    fn the_last_backend_stays_in() {
+        let health = Health::default();
+        for now in 1..100 {
+            let out = health.failed(Failed::Connecting, false, now, &POLICY, || true);
+            assert_eq!((out, health.admits(|| now)), (None, Admits::Yes));
+        }
+        assert!(health.refused(false, 100).is_some(), "once it is not the last");
     }
 
     #[test]
@@ -172,8 +240,8 @@ mod tests {
     #[test]
     fn a_trial_that_nobody_hears_of_is_followed_by_another() {
         let health = Health::default();
-        health.failed(false, 1, &POLICY);
-        health.failed(false, 1, &POLICY);
+        health.refused(false, 1);
+        health.refused(false, 1);
         assert!(health.begin_trial(101, &POLICY));
         assert_eq!(health.admits(|| 200), Admits::No);
         assert_eq!(health.admits(|| 201), Admits::Trial);

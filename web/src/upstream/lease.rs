@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::health::Failed;
 use super::{Claim, keeper};
 use crate::{Address, Stream};
 
@@ -57,10 +58,19 @@ impl Lease {
         self.claim.answered();
     }
 
-    /// Reports a failure: the backend did not respond in time, or violated its protocol. After
-    /// [`failures`](super::Builder::failures) consecutive ones the backend is out.
+    /// Reports a failed request: the backend did not respond in time, or violated its protocol. A
+    /// client may have provoked it. [`failures`](super::Builder::failures) consecutive ones therefore
+    /// put the backend out only if it gave no response for a second, and another backend is in.
     pub fn failed(&self, why: impl fmt::Display) {
-        self.claim.failed(&why);
+        self.claim.failed(Failed::Request, &why);
+    }
+
+    /// Whether bytes that have just been received cannot be the response to this request, of which
+    /// `sent` bytes were written: the backend's system has acknowledged none of them. A backend that
+    /// responds to a request twice sends such bytes. Over a Unix socket nothing is known.
+    pub(crate) fn is_too_early(&self, sent: u64) -> bool {
+        let unheard = || self.stream.unacknowledged().is_some_and(|count| count as u64 >= sent);
+        self.reused && sent > 0 && matches!(self.address(), Address::Tcp(_)) && unheard()
     }
 
     /// Returns the connection for the next lease. The connection must be at the beginning of a
@@ -83,5 +93,38 @@ impl fmt::Debug for Lease {
             .field("backend", &self.claim.backend().label)
             .field("reused", &self.reused)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use crate::upstream::Upstream;
+
+    #[test]
+    fn bytes_that_come_before_the_request_has_arrived_are_no_response_to_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        osier::run(|| {
+            let upstream = Upstream::builder("app").backend(address).build().unwrap();
+            let lease = upstream.lease(None).unwrap();
+            let (mut backend, _) = listener.accept().unwrap();
+            lease.keep();
+            let lease = upstream.lease(None).unwrap();
+            assert!(lease.is_reused());
+            // A corked socket holds what is written back, as a slow network does.
+            rustix::net::sockopt::set_tcp_cork(lease.stream(), true).unwrap();
+            let (mut stream, mut received) = (lease.stream(), [0; 4]);
+            stream.write_all(b"ask").unwrap();
+            backend.write_all(b"late").unwrap();
+            stream.read_exact(&mut received).unwrap();
+            assert!(lease.is_too_early(3));
+            rustix::net::sockopt::set_tcp_cork(lease.stream(), false).unwrap();
+            backend.read_exact(&mut received[..3]).unwrap();
+            backend.write_all(b"good").unwrap();
+            stream.read_exact(&mut received).unwrap();
+            assert!(!lease.is_too_early(3), "the response acknowledges the request");
+        });
     }
 }

@@ -42,7 +42,7 @@ use rustix::io::Errno;
 use crate::Address;
 use crate::conn::settings::Log;
 use backend::Backend;
-use health::{Admits, Policy};
+use health::{Admits, Failed, Policy};
 
 pub use backend::BackendStats;
 pub use check::Check;
@@ -108,7 +108,7 @@ impl Drop for Inner {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// Every backend is out after failures, and no trial is due.
+    /// The active checks have found every backend unhealthy.
     Out {
         /// The upstream's name.
         upstream: String,
@@ -148,10 +148,7 @@ impl Unavailable {
 impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unavailable::Out { upstream } => write!(
-                f,
-                "upstream {upstream}: every backend is out; each is retried after its backoff"
-            ),
+            Unavailable::Out { upstream } => write!(f, "upstream {upstream}: every backend fails its health check"),
             Unavailable::Busy { upstream } => write!(
                 f,
                 "upstream {upstream}: every backend has reached its connection limit; raise the limit or add a backend"
@@ -246,8 +243,9 @@ impl Builder {
         self
     }
 
-    /// Sets the number of consecutive failures that put a backend out; 3 by default. Failed
-    /// connections and [`Lease::failed`] both count.
+    /// Sets the number of consecutive failures that put a backend out; 3 by default. Failures to
+    /// connect count, and [`Lease::failed`] does if the backend gives no response for a second. The
+    /// last backend that is in is never put out.
     pub fn failures(mut self, count: u32) -> Self {
         self.policy.failures = count.max(1);
         self
@@ -374,13 +372,7 @@ impl Upstream {
     ///
     /// The [`Unavailable`] variant says why there is no lease.
     pub fn lease(&self, deadline: Option<Instant>) -> Result<Lease, Unavailable> {
-        self.find(deadline, None, Kept::Checked)
-    }
-
-    /// Same as [`lease`](Upstream::lease), for a request that can be repeated. A kept connection is
-    /// then taken without a system call, unless the worker's poller has seen its end.
-    pub(crate) fn lease_to_repeat(&self, deadline: Option<Instant>) -> Result<Lease, Unavailable> {
-        self.find(deadline, None, Kept::Trusted)
+        self.find(deadline, None, Kept::Taken)
     }
 
     /// Takes a new connection for the second attempt at a request. It goes to the backend `other`
@@ -423,8 +415,8 @@ impl Upstream {
             };
             tried |= 1 << claim.backend;
             let backend = &inner.backends[claim.backend];
-            if kept != Kept::Never
-                && let Some(stream) = backend.take_kept(kept == Kept::Trusted)
+            if kept == Kept::Taken
+                && let Some(stream) = backend.take_kept()
             {
                 return Ok(Lease::new(claim, stream, true));
             }
@@ -434,7 +426,7 @@ impl Upstream {
                 Err(error) => {
                     // A lack of this process's own resources is not the backend's failure.
                     if !is_out_of_resources(&error) {
-                        claim.failed(&error);
+                        claim.failed(Failed::Connecting, &error);
                     }
                     let backend = backend.label.clone();
                     last = Some(match error.kind() {
@@ -456,14 +448,11 @@ fn is_out_of_resources(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno))
 }
 
-/// The acceptance of kept connections.
+/// Whether a kept connection may be taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Never,
-    /// A kept connection is accepted if a system call shows that it is open now.
-    Checked,
-    /// A kept connection is accepted if the worker's poller has not seen its end.
-    Trusted,
+    Taken,
 }
 
 impl fmt::Debug for Upstream {
@@ -490,10 +479,12 @@ impl Inner {
     }
 
     /// Claims a place at the backend with the fewest leases, among those that are in and not in
-    /// `tried`. The backend `avoid` is chosen last.
+    /// `tried`. The backend `avoid` is chosen last. If failures have put all backends out, the first
+    /// attempt goes to one of them all the same.
     fn claim(self: &Arc<Self>, tried: u64, avoid: Option<usize>) -> Result<Claim, Unavailable> {
         let count = self.backends.len();
         let begin = if count == 1 { 0 } else { self.turn.fetch_add(1, Relaxed) };
+        let mut all_out = false;
         loop {
             let mut best: Option<(bool, usize, usize)> = None;
             let mut busy = false;
@@ -508,6 +499,7 @@ impl Inner {
                     continue;
                 }
                 match backend.health.admits(|| self.now()) {
+                    Admits::No if all_out && backend.health.is_well() => {}
                     Admits::No => continue,
                     // One request is risked as the trial.
                     Admits::Trial => match backend.health.begin_trial(self.now(), &self.policy) {
@@ -526,6 +518,10 @@ impl Inner {
             }
             let upstream = || self.name.clone();
             let Some((_, leases, index)) = best else {
+                // Two workers may each have put out what they saw as the last but one.
+                if tried == 0 && !busy && !std::mem::replace(&mut all_out, true) {
+                    continue;
+                }
                 return Err(match busy {
                     true => Unavailable::Busy { upstream: upstream() },
                     false => Unavailable::Out { upstream: upstream() },
@@ -564,10 +560,19 @@ impl Claim {
         &self.upstream.backends[self.backend]
     }
 
-    fn failed(&self, why: &dyn fmt::Display) {
+    fn failed(&self, what: Failed, why: &dyn fmt::Display) {
         let inner = &self.upstream;
         let backend = self.backend();
-        if let Some(out) = backend.health.failed(self.trial, inner.now(), &inner.policy) {
+        let now = inner.now();
+        let is_last = || {
+            let mut others = inner
+                .backends
+                .iter()
+                .enumerate()
+                .filter(|(index, _)| *index != self.backend);
+            !others.any(|(_, other)| other.health.is_in(now))
+        };
+        if let Some(out) = backend.health.failed(what, self.trial, now, &inner.policy, is_last) {
             let label = &backend.label;
             inner.log(format_args!("backend {label} is out for {out:?}: {why}"));
         }

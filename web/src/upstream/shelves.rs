@@ -17,8 +17,6 @@ const SHELVES: usize = 16;
 
 /// The idle connections of one backend.
 pub(super) struct Shelves {
-    /// Whether the backend is a Unix socket: see [`is_quiet`].
-    local: bool,
     shelves: [Mutex<Vec<Idle>>; SHELVES],
     /// Number of connections on all shelves.
     count: AtomicUsize,
@@ -30,9 +28,8 @@ struct Idle {
 }
 
 impl Shelves {
-    pub(super) fn new(local: bool) -> Shelves {
+    pub(super) fn new() -> Shelves {
         Shelves {
-            local,
             shelves: Default::default(),
             count: AtomicUsize::new(0),
         }
@@ -55,22 +52,19 @@ impl Shelves {
     /// Takes the most recently used connection of this worker, or one of another worker if there is
     /// none. Connections past their time, and those with unexpected bytes or an end, are closed on
     /// the way and counted in `stale`.
-    ///
-    /// `trusting` accepts a connection that the poller has not reported, also over TCP: the request
-    /// can be repeated.
-    pub(super) fn take(&self, now: Instant, trusting: bool, stale: &AtomicUsize) -> Option<Stream> {
+    pub(super) fn take(&self, now: Instant, stale: &AtomicUsize) -> Option<Stream> {
         if self.count() == 0 {
             return None;
         }
         let own = own();
-        (own..own + SHELVES).find_map(|shelf| self.take_from(shelf % SHELVES, now, trusting, stale))
+        (own..own + SHELVES).find_map(|shelf| self.take_from(shelf % SHELVES, now, stale))
     }
 
-    fn take_from(&self, shelf: usize, now: Instant, trusting: bool, stale: &AtomicUsize) -> Option<Stream> {
+    fn take_from(&self, shelf: usize, now: Instant, stale: &AtomicUsize) -> Option<Stream> {
         loop {
             let idle = lock(&self.shelves[shelf]).pop()?;
             self.count.fetch_sub(1, Relaxed);
-            if now < idle.until && is_quiet(&idle.stream, self.local || trusting) {
+            if now < idle.until && is_quiet(&idle.stream) {
                 return Some(idle.stream);
             }
             stale.fetch_add(1, Relaxed);
@@ -83,7 +77,7 @@ impl Shelves {
             let swept: Vec<Idle> = {
                 let mut shelf = lock(shelf);
                 shelf
-                    .extract_if(.., |idle| idle.until <= now || !is_quiet(&idle.stream, self.local))
+                    .extract_if(.., |idle| idle.until <= now || !is_quiet(&idle.stream))
                     .collect()
             };
             self.count.fetch_sub(swept.len(), Relaxed);
@@ -93,15 +87,9 @@ impl Shelves {
 }
 
 /// Whether an idle connection is usable. A backend sends nothing between two requests: bytes, an
-/// end or an error make the connection unusable.
-///
-/// `trusting` accepts a connection that the worker's poller has not reported. Over a Unix socket
-/// this is safe: the kernel refuses the request's first byte after an end that is not yet reported,
-/// so the request is repeated. Over TCP the request would be lost.
-pub(super) fn is_quiet(stream: &Stream, trusting: bool) -> bool {
-    if trusting && stream.seen_readable() == Some(false) {
-        return true;
-    }
+/// end or an error make the connection unusable. Bytes would be read as the response to the next
+/// request. The worker's poller may not have reported them yet, so the kernel is asked.
+pub(super) fn is_quiet(stream: &Stream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     matches!(
         rustix::net::recv(stream, &mut [0], flags),

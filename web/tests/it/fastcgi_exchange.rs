@@ -351,7 +351,6 @@ fn a_connection_with_something_left_on_it_is_not_kept() {
     }
 }
 
-/// Nothing is asked of a kept Unix connection before it is used: the worker has been told.
 #[test]
 fn a_kept_connection_on_which_something_has_come_is_not_used() {
     let folder = folder();
@@ -410,6 +409,39 @@ fn a_kept_connection_that_has_been_closed_is_not_used() {
             // Its end arrives meanwhile, at worst after the whole of this; nobody tells of it.
             std::thread::sleep(SHORT);
         }
+    }
+}
+
+/// A late second response comes while the worker's thread is busy, so its poller has not reported it.
+#[test]
+fn a_late_second_response_reaches_nobody() {
+    let folder = folder();
+    let (say, said) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (may_say, has_said) = (say.clone(), said.clone());
+    let apps = both(&folder, move |conn| {
+        while conn.request().is_some() {
+            conn.send(text(&conn.number.to_string()));
+            if conn.number == 0 {
+                may_say.wait();
+                conn.send(text("of nobody"));
+                has_said.wait();
+                conn.wait_for_end();
+            }
+        }
+    });
+    for app in apps {
+        let handler = FastCgi::open(folder.root(), upstream_builder(&app).keep(8).build().unwrap()).unwrap();
+        let (say, said) = (say.clone(), said.clone());
+        let site = crate::common::site(Router::new().fallback(move |request: &mut Request<'_>| {
+            if request.query() == Some("late") {
+                say.wait();
+                said.wait();
+            }
+            handler.answer(request)
+        }));
+        let mut client = site.connect();
+        assert_eq!(client.get("/a.php").text(), "0");
+        assert_eq!(client.get("/a.php?late").text(), "1", "over {}", app.address);
     }
 }
 

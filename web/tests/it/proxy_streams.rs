@@ -524,22 +524,6 @@ fn the_second_attempt_goes_to_another_backend() {
 }
 
 #[test]
-fn a_backend_that_keeps_failing_is_out_and_all_out_is_503() {
-    let silent = Backend::answering_once("");
-    let upstream = silent
-        .upstream()
-        .failures(4)
-        .backoff(PATIENCE, PATIENCE)
-        .build()
-        .unwrap();
-    let site = serve(Proxy::new(upstream));
-    let statuses: Vec<u16> = (0..4).map(|_| site.get("/").status).collect();
-    assert_eq!(statuses, [502, 502, 503, 503], "two attempts each, until it is out");
-    assert_eq!(silent.heads.lock().unwrap().len(), 4);
-    assert!(site.logged("every backend is out"));
-}
-
-#[test]
 fn kept_connections_are_shared_by_all_clients_and_requests_are_spread() {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     let backends = [Backend::answering(answer), Backend::answering(answer)];

@@ -240,19 +240,34 @@ fn a_backend_that_refuses_is_passed_over_and_out_after_some_failures() {
 #[test]
 fn what_cannot_be_had_is_said_with_the_status_for_it() {
     run(|| {
-        // A refused connection is a 502. A backend that is out gives a 503 without an attempt.
-        let upstream = group(&[nobody()])
+        // A refused connection is a 502, however often: the last backend stays in.
+        let upstream = group(&[nobody(), nobody()])
             .failures(1)
             .backoff(PATIENCE, PATIENCE)
             .build()
             .unwrap();
-        let error = upstream.lease(None).unwrap_err();
-        assert!(matches!(error, Unavailable::Connect { .. }), "{error}");
-        assert_eq!(error.status(), StatusCode::BAD_GATEWAY);
+        for _ in 0..3 {
+            let error = upstream.lease(None).unwrap_err();
+            assert!(matches!(error, Unavailable::Connect { .. }), "{error}");
+            assert_eq!(error.status(), StatusCode::BAD_GATEWAY);
+        }
+        let stats = upstream.stats();
+        assert_eq!(stats.iter().filter(|backend| backend.is_in).count(), 1);
+        assert_eq!(
+            stats[0].failures + stats[1].failures,
+            4,
+            "one is tried once, the other always"
+        );
+
+        // Backends that fail their checks: 503 without an attempt.
+        let ms = Duration::from_millis;
+        let check = Check::connect().every(ms(10)).limit(PATIENCE);
+        let upstream = group(&[nobody()]).check(check).build().unwrap();
+        upstream.start();
+        eventually_on_fiber("it is unhealthy", || !upstream.stats()[0].is_in);
         let error = upstream.lease(None).unwrap_err();
         assert!(matches!(error, Unavailable::Out { .. }), "{error}");
         assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(upstream.stats()[0].failures, 1);
 
         // At the limit of connections: 503.
         let backend = Backend::start();

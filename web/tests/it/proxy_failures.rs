@@ -1,0 +1,102 @@
+//! Backends that hang up, give no response, or respond twice, behind a proxy.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use crate::common::backend::{self, Backend};
+use crate::common::{PATIENCE, Site, eventually, site};
+use osier_web::proxy::Proxy;
+use osier_web::{Request, Router};
+
+fn serve(proxy: Proxy) -> Site {
+    site(Router::new().fallback(proxy.handler()))
+}
+
+#[test]
+fn requests_that_make_backends_hang_up_take_no_backend_out() {
+    let hangs_up = || {
+        Backend::start(|_, conn| {
+            while let Some(asked) = conn.request() {
+                if asked.head.starts_with("GET /poison") {
+                    return;
+                }
+                conn.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwell");
+            }
+        })
+    };
+    let backends = [hangs_up(), hangs_up()];
+    let upstream = backend::upstream(&[backends[0].addr, backends[1].addr])
+        .backoff(PATIENCE, PATIENCE)
+        .build()
+        .unwrap();
+    let site = serve(Proxy::new(upstream.clone()));
+    for _ in 0..20 {
+        for _ in 0..5 {
+            assert_eq!(site.get("/poison").status, 502);
+        }
+        assert_eq!(site.get("/").status, 200);
+        assert!(upstream.stats().iter().all(|backend| backend.is_in));
+    }
+}
+
+#[test]
+fn a_backend_that_gives_no_response_for_a_second_is_out_but_not_the_last_one() {
+    let silent = Backend::answering_once("");
+    let well = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwell");
+    let upstream = |addrs: &[SocketAddr]| {
+        let upstream = backend::upstream(addrs).backoff(PATIENCE, PATIENCE);
+        upstream.build().unwrap()
+    };
+    let both = upstream(&[silent.addr, well.addr]);
+    let site = serve(Proxy::new(both.clone()));
+    eventually("it is out", || {
+        assert_eq!(site.get("/").text(), "well", "the second attempt helps");
+        !both.stats()[0].is_in
+    });
+    let tried = silent.heads.lock().unwrap().len();
+    assert_eq!(site.get("/").text(), "well");
+    assert_eq!(silent.heads.lock().unwrap().len(), tried);
+
+    let site = serve(Proxy::new(upstream(&[silent.addr])));
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_millis(1200) {
+        assert_eq!(site.get("/").status, 502);
+    }
+    assert!(!site.logged("is out"));
+}
+
+/// A late second response comes while the worker's thread is busy, so its poller has not reported it.
+#[test]
+fn a_late_second_response_reaches_nobody() {
+    let (say, said) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (may_say, has_said) = (say.clone(), said.clone());
+    let backend = Backend::start(move |number, conn| {
+        for turn in 0.. {
+            if conn.request().is_none() {
+                return;
+            }
+            conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{number}"));
+            if (number, turn) == (0, 2) {
+                may_say.wait();
+                conn.send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret");
+                has_said.wait();
+                conn.rest();
+            }
+        }
+    });
+    let proxy = backend.proxy();
+    let site = site(Router::new().fallback(move |request: &mut Request<'_>| {
+        if request.path() == "/late" {
+            say.wait();
+            said.wait();
+        }
+        proxy.answer(request)
+    }));
+    let mut client = site.connect();
+    for _ in 0..3 {
+        assert_eq!(client.get("/").text(), "0");
+    }
+    assert_eq!(client.get("/late").text(), "1");
+    assert_eq!(backend.accepted(), 2);
+}
