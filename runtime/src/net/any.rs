@@ -6,7 +6,8 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-use super::stream::{self, stream_impls};
+use super::impls::stream_impls;
+use super::stream;
 use super::{TcpStream, UnixStream};
 use crate::wait::socket::ShortRead;
 

@@ -1,7 +1,7 @@
 //! Sockets with the names, methods and meaning of std. A call that has to wait suspends the fiber, not its thread.
 //!
 //! ```text
-//!   tcp.rs  unix.rs  any.rs  udp.rs   the public types: names, addresses, options
+//!   tcp.rs  unix.rs  any.rs  udp.rs   the public types: names, addresses, options; what they share is in impls.rs
 //!       └──────┼──────────┘
 //!          stream.rs                 reading, writing and their timeouts, the same for TCP and Unix
 //!              │
@@ -26,6 +26,7 @@
 
 mod addr;
 mod any;
+mod impls;
 mod inherited;
 pub(crate) mod stream;
 pub(crate) mod system;

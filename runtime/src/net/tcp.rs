@@ -1,22 +1,21 @@
 //! TCP: listeners and streams.
 
 use std::future::ready;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
 use socket2::SockRef;
 
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
-use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls, zero_timeout};
+use super::impls::{listener_impls, stream_impls};
+use super::stream::{Stream, call, zero_timeout};
 use super::system;
-use crate::wait::leaf::{Io, Side};
-use crate::wait::socket::{Direction, Moved, ShortRead, Source, Watched};
+use crate::wait::leaf::Io;
+use crate::wait::socket::{Direction, Moved, ShortRead, Watched};
 use crate::worker::context::now;
 
 /// The accept backlog: as large as the system allows (`/proc/sys/net/core/somaxconn`).
@@ -57,7 +56,7 @@ pub(crate) const BACKLOG: i32 = 4096;
 /// - The system's errors.
 pub struct TcpStream(Stream);
 
-stream_impls!(TcpStream, std::net::TcpStream, ShortRead::Drains);
+stream_impls!(TcpStream, ShortRead::Drains, std::net::TcpStream);
 
 impl TcpStream {
     pub(super) fn into_inner(self) -> Stream {
@@ -201,16 +200,6 @@ impl TcpStream {
     }
 }
 
-impl fmt::Debug for TcpStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        describe(
-            f,
-            "TcpStream",
-            [("addr", self.local_addr()), ("peer", self.peer_addr())],
-        )
-    }
-}
-
 /// A TCP socket that listens, as [`std::net::TcpListener`].
 ///
 /// ```
@@ -225,7 +214,7 @@ impl fmt::Debug for TcpStream {
 /// ```
 pub struct TcpListener(Watched);
 
-descriptor_impls!(TcpListener, std::net::TcpListener);
+listener_impls!(TcpListener, std::net::TcpListener, TcpStream, Incoming, IncomingAsync);
 
 impl TcpListener {
     /// Listens on the first address that is free. With port 0 the system chooses a port.
@@ -316,34 +305,6 @@ impl TcpListener {
         accepted(Io::new(&self.0, Direction::Read, call::accept).await?)
     }
 
-    /// An endless iterator over connections.
-    ///
-    /// # Suspends
-    ///
-    /// `next` suspends until there is a connection. Blocks the thread when called on a plain one.
-    pub fn incoming(&self) -> Incoming<'_> {
-        Incoming(self)
-    }
-
-    /// An endless [`Stream`](futures_core::Stream) of connections.
-    ///
-    /// ```
-    /// use futures_lite::StreamExt;
-    /// use osier::net::{TcpListener, TcpStream};
-    /// let listener = TcpListener::bind("127.0.0.1:0")?;
-    /// let client = TcpStream::connect(listener.local_addr()?)?;
-    /// let mut incoming = listener.incoming_async();
-    /// let server = osier::block_on(incoming.next()).expect("it has no end")?;
-    /// assert_eq!(server.peer_addr()?, client.local_addr()?);
-    /// # std::io::Result::Ok(())
-    /// ```
-    pub fn incoming_async(&self) -> IncomingAsync<'_> {
-        IncomingAsync {
-            side: Side::default(),
-            listener: self,
-        }
-    }
-
     /// The address it listens on.
     ///
     /// # Errors
@@ -351,18 +312,6 @@ impl TcpListener {
     /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         ip(SockRef::from(&self.0.fd()).local_addr()?)
-    }
-
-    /// Duplicates the descriptor: another value for the same socket.
-    ///
-    /// # Errors
-    ///
-    /// The system's error for too many open files.
-    pub fn try_clone(&self) -> io::Result<TcpListener> {
-        Ok(TcpListener(Watched::from_outside(
-            self.0.export().try_clone_to_owned()?,
-            ShortRead::SaysNothing,
-        )?))
     }
 
     /// Sets the number of hops that packets may take.
@@ -382,85 +331,7 @@ impl TcpListener {
     pub fn ttl(&self) -> io::Result<u32> {
         Ok(sockopt::ip_ttl(self.0.fd())?)
     }
-
-    /// Takes the pending error of the socket, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// The system's error.
-    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        SockRef::from(&self.0.fd()).take_error()
-    }
 }
-
-impl Source for TcpListener {
-    fn watched(&self) -> &Watched {
-        &self.0
-    }
-}
-
-/// Makes the socket non-blocking, for all its duplicates too.
-impl From<OwnedFd> for TcpListener {
-    fn from(fd: OwnedFd) -> TcpListener {
-        TcpListener(adopt(fd, ShortRead::SaysNothing))
-    }
-}
-
-/// Leaves the descriptor non-blocking.
-impl From<TcpListener> for OwnedFd {
-    fn from(listener: TcpListener) -> OwnedFd {
-        listener.0.into_fd()
-    }
-}
-
-/// Makes the socket blocking again, for all its duplicates too.
-impl From<TcpListener> for std::net::TcpListener {
-    fn from(listener: TcpListener) -> std::net::TcpListener {
-        let listener = std::net::TcpListener::from(OwnedFd::from(listener));
-        // It cannot fail on a socket.
-        let _ = listener.set_nonblocking(false);
-        listener
-    }
-}
-
-impl fmt::Debug for TcpListener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        describe(f, "TcpListener", [("addr", self.local_addr())])
-    }
-}
-
-/// The iterator of [`TcpListener::incoming`].
-#[derive(Debug)]
-pub struct Incoming<'a>(&'a TcpListener);
-
-impl Iterator for Incoming<'_> {
-    type Item = io::Result<TcpStream>;
-
-    fn next(&mut self) -> Option<io::Result<TcpStream>> {
-        Some(self.0.accept().map(|(stream, _)| stream))
-    }
-}
-
-impl std::iter::FusedIterator for Incoming<'_> {}
-
-/// The stream of [`TcpListener::incoming_async`]. Dropping it loses no connection.
-pub struct IncomingAsync<'a> {
-    // Dropped before the listener, which its waiter must not outlive.
-    side: Side,
-    listener: &'a TcpListener,
-}
-
-impl futures_core::Stream for IncomingAsync<'_> {
-    type Item = io::Result<TcpStream>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<TcpStream>>> {
-        let watched = &self.listener.0;
-        let accepting = self.side.poll_io(watched, Direction::Read, cx, call::accept);
-        accepting.map(|done| Some(done.and_then(accepted).map(|(stream, _)| stream)))
-    }
-}
-
-osier_queue::impl_debug!(IncomingAsync<'a>, self => { listener: self.listener, .. });
 
 fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(TcpStream, SocketAddr)> {
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());

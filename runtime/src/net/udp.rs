@@ -1,18 +1,18 @@
 //! UDP sockets.
 
 use std::future::ready;
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Duration;
-use std::{fmt, io};
+use std::os::fd::BorrowedFd;
 
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketType, sockopt};
 use socket2::SockRef;
 
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
-use super::stream::{Stream, call, describe, descriptor_impls};
+use super::impls::socket_impls;
+use super::stream::{Stream, call};
 use super::tcp::{ip, socket};
-use crate::wait::socket::{ShortRead, Source, Watched};
+use crate::wait::socket::{ShortRead, Watched};
 
 /// A UDP socket, as [`std::net::UdpSocket`].
 ///
@@ -42,7 +42,7 @@ use crate::wait::socket::{ShortRead, Source, Watched};
 /// reported that nobody listens.
 pub struct UdpSocket(Stream);
 
-descriptor_impls!(UdpSocket, std::net::UdpSocket);
+socket_impls!(UdpSocket, ShortRead::SaysNothing, std::net::UdpSocket);
 
 impl UdpSocket {
     /// Binds a socket to the first of these addresses that is free. With port 0 the system chooses a port.
@@ -196,31 +196,6 @@ impl UdpSocket {
         ip(SockRef::from(&self.fd()).local_addr()?)
     }
 
-    /// Duplicates the descriptor: another value for the same socket, with the same timeouts.
-    pub fn try_clone(&self) -> io::Result<UdpSocket> {
-        Ok(UdpSocket(self.0.try_clone()?))
-    }
-
-    /// Sets how long a call that receives may take. `None` means no limit. `InvalidInput` for zero.
-    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.0.read_timeout.set(limit)
-    }
-
-    /// Sets how long a call that sends may take. `None` means no limit. `InvalidInput` for zero.
-    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.0.write_timeout.set(limit)
-    }
-
-    /// The longest time that a call that receives may take.
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.0.read_timeout.limit())
-    }
-
-    /// The longest time that a call that sends may take.
-    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.0.write_timeout.limit())
-    }
-
     /// Sets whether the socket may send to a broadcast address.
     pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
         Ok(sockopt::set_socket_broadcast(self.fd(), broadcast)?)
@@ -291,11 +266,6 @@ impl UdpSocket {
         Ok(sockopt::ip_ttl(self.fd())?)
     }
 
-    /// Takes the pending error of the socket, if there is one.
-    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        SockRef::from(&self.fd()).take_error()
-    }
-
     fn fd(&self) -> BorrowedFd<'_> {
         self.0.watched.fd()
     }
@@ -314,37 +284,4 @@ fn received((count, from): (usize, Option<SocketAddrAny>)) -> io::Result<(usize,
 fn first(mut addrs: impl Iterator<Item = SocketAddr>) -> io::Result<SocketAddr> {
     let none = || io::Error::new(io::ErrorKind::InvalidInput, "no address to send to");
     addrs.next().ok_or_else(none)
-}
-
-impl Source for UdpSocket {
-    fn watched(&self) -> &Watched {
-        &self.0.watched
-    }
-}
-
-/// Makes the socket non-blocking, for all its duplicates too. Timeouts that are set on it apply.
-impl From<OwnedFd> for UdpSocket {
-    fn from(fd: OwnedFd) -> UdpSocket {
-        UdpSocket(Stream::from_outside(fd, ShortRead::SaysNothing))
-    }
-}
-
-/// Leaves the descriptor non-blocking.
-impl From<UdpSocket> for OwnedFd {
-    fn from(socket: UdpSocket) -> OwnedFd {
-        socket.0.watched.into_fd()
-    }
-}
-
-/// Makes the socket blocking again, for all its duplicates too.
-impl From<UdpSocket> for std::net::UdpSocket {
-    fn from(socket: UdpSocket) -> std::net::UdpSocket {
-        socket.0.into_std().into()
-    }
-}
-
-impl fmt::Debug for UdpSocket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        describe(f, "UdpSocket", [("addr", self.local_addr())])
-    }
 }

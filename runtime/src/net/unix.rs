@@ -2,24 +2,23 @@
 
 use std::ffi::OsStr;
 use std::future::poll_fn;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
-use std::{fmt, io};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketType};
-use socket2::SockRef;
 
-use super::stream::{Stream, adopt, call, describe, descriptor_impls, stream_impls};
+use super::impls::{listener_impls, socket_impls, stream_impls};
+use super::stream::{Stream, call};
 use super::system;
 use super::tcp::BACKLOG;
-use crate::wait::leaf::{Io, Side};
+use crate::wait::leaf::Io;
 use crate::wait::sleep::Sleep;
-use crate::wait::socket::{Direction, ShortRead, Source, Watched};
+use crate::wait::socket::{Direction, ShortRead, Watched};
 use crate::wait::{self, Stop};
 use crate::worker::context::now;
 
@@ -46,8 +45,8 @@ pub struct UnixStream(Stream);
 
 stream_impls!(
     UnixStream,
-    std::os::unix::net::UnixStream,
-    ShortRead::DrainsUnlessPassed
+    ShortRead::DrainsUnlessPassed,
+    std::os::unix::net::UnixStream
 );
 
 impl UnixStream {
@@ -154,16 +153,6 @@ impl UnixStream {
     }
 }
 
-impl fmt::Debug for UnixStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        describe(
-            f,
-            "UnixStream",
-            [("addr", self.local_addr()), ("peer", self.peer_addr())],
-        )
-    }
-}
-
 /// A Unix socket that listens, as [`std::os::unix::net::UnixListener`]. Dropping it leaves its file in place.
 ///
 /// ```
@@ -180,7 +169,13 @@ impl fmt::Debug for UnixStream {
 /// ```
 pub struct UnixListener(Watched);
 
-descriptor_impls!(UnixListener, std::os::unix::net::UnixListener);
+listener_impls!(
+    UnixListener,
+    std::os::unix::net::UnixListener,
+    UnixStream,
+    UnixIncoming,
+    UnixIncomingAsync
+);
 
 impl UnixListener {
     /// Makes a socket file at this path and listens on it.
@@ -234,23 +229,6 @@ impl UnixListener {
         accepted(Io::new(&self.0, Direction::Read, call::accept).await?)
     }
 
-    /// An endless iterator over connections.
-    ///
-    /// # Suspends
-    ///
-    /// `next` suspends until there is a connection. Blocks the thread when called on a plain one.
-    pub fn incoming(&self) -> UnixIncoming<'_> {
-        UnixIncoming(self)
-    }
-
-    /// An endless [`Stream`](futures_core::Stream) of connections.
-    pub fn incoming_async(&self) -> UnixIncomingAsync<'_> {
-        UnixIncomingAsync {
-            side: Side::default(),
-            listener: self,
-        }
-    }
-
     /// The address it listens on.
     ///
     /// # Errors
@@ -259,97 +237,7 @@ impl UnixListener {
     pub fn local_addr(&self) -> io::Result<UnixSocketAddr> {
         local(self.0.fd())
     }
-
-    /// Duplicates the descriptor: another value for the same socket.
-    ///
-    /// # Errors
-    ///
-    /// The system's error for too many open files.
-    pub fn try_clone(&self) -> io::Result<UnixListener> {
-        Ok(UnixListener(Watched::from_outside(
-            self.0.export().try_clone_to_owned()?,
-            ShortRead::SaysNothing,
-        )?))
-    }
-
-    /// Takes the pending error of the socket, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// The system's error.
-    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        SockRef::from(&self.0.fd()).take_error()
-    }
 }
-
-impl Source for UnixListener {
-    fn watched(&self) -> &Watched {
-        &self.0
-    }
-}
-
-/// Makes the socket non-blocking, for all its duplicates too.
-impl From<OwnedFd> for UnixListener {
-    fn from(fd: OwnedFd) -> UnixListener {
-        UnixListener(adopt(fd, ShortRead::SaysNothing))
-    }
-}
-
-/// Leaves the descriptor non-blocking.
-impl From<UnixListener> for OwnedFd {
-    fn from(listener: UnixListener) -> OwnedFd {
-        listener.0.into_fd()
-    }
-}
-
-/// Makes the socket blocking again, for all its duplicates too.
-impl From<UnixListener> for std::os::unix::net::UnixListener {
-    fn from(listener: UnixListener) -> std::os::unix::net::UnixListener {
-        let listener = std::os::unix::net::UnixListener::from(OwnedFd::from(listener));
-        // It cannot fail on a socket.
-        let _ = listener.set_nonblocking(false);
-        listener
-    }
-}
-
-impl fmt::Debug for UnixListener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        describe(f, "UnixListener", [("addr", self.local_addr())])
-    }
-}
-
-/// The iterator of [`UnixListener::incoming`].
-#[derive(Debug)]
-pub struct UnixIncoming<'a>(&'a UnixListener);
-
-impl Iterator for UnixIncoming<'_> {
-    type Item = io::Result<UnixStream>;
-
-    fn next(&mut self) -> Option<io::Result<UnixStream>> {
-        Some(self.0.accept().map(|(stream, _)| stream))
-    }
-}
-
-impl std::iter::FusedIterator for UnixIncoming<'_> {}
-
-/// The stream of [`UnixListener::incoming_async`]. Dropping it loses no connection.
-pub struct UnixIncomingAsync<'a> {
-    // Dropped before the listener, which its waiter must not outlive.
-    side: Side,
-    listener: &'a UnixListener,
-}
-
-impl futures_core::Stream for UnixIncomingAsync<'_> {
-    type Item = io::Result<UnixStream>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<UnixStream>>> {
-        let watched = &self.listener.0;
-        let accepting = self.side.poll_io(watched, Direction::Read, cx, call::accept);
-        accepting.map(|done| Some(done.and_then(accepted).map(|(stream, _)| stream)))
-    }
-}
-
-osier_queue::impl_debug!(UnixIncomingAsync<'a>, self => { listener: self.listener, .. });
 
 fn accepted((fd, peer): (OwnedFd, Option<SocketAddrAny>)) -> io::Result<(UnixStream, UnixSocketAddr)> {
     Ok((
@@ -395,7 +283,7 @@ fn try_connect(fd: &OwnedFd, addr: &SocketAddrUnix) -> io::Result<bool> {
 /// for room in the receiver's queue.
 pub struct UnixDatagram(Stream);
 
-descriptor_impls!(UnixDatagram, std::os::unix::net::UnixDatagram);
+socket_impls!(UnixDatagram, ShortRead::SaysNothing, std::os::unix::net::UnixDatagram);
 
 impl UnixDatagram {
     fn new(fd: OwnedFd) -> UnixDatagram {
@@ -489,58 +377,10 @@ impl UnixDatagram {
     pub fn peer_addr(&self) -> io::Result<UnixSocketAddr> {
         peer(self.0.watched.fd())
     }
-
-    /// Duplicates the descriptor: another value for the same socket, with the same timeouts.
-    pub fn try_clone(&self) -> io::Result<UnixDatagram> {
-        Ok(UnixDatagram(self.0.try_clone()?))
-    }
-
-    /// Sets how long a call that receives may take. `None` means no limit. `InvalidInput` for zero.
-    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.0.read_timeout.set(limit)
-    }
-
-    /// Sets how long a call that sends may take. `None` means no limit. `InvalidInput` for zero.
-    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.0.write_timeout.set(limit)
-    }
 }
 
 fn received((count, from): (usize, Option<SocketAddrAny>)) -> io::Result<(usize, UnixSocketAddr)> {
     Ok((count, from_rustix(from)?))
-}
-
-impl Source for UnixDatagram {
-    fn watched(&self) -> &Watched {
-        &self.0.watched
-    }
-}
-
-/// Makes the socket non-blocking, for all its duplicates too. Timeouts that are set on it apply.
-impl From<OwnedFd> for UnixDatagram {
-    fn from(fd: OwnedFd) -> UnixDatagram {
-        UnixDatagram(Stream::from_outside(fd, ShortRead::SaysNothing))
-    }
-}
-
-/// Leaves the descriptor non-blocking.
-impl From<UnixDatagram> for OwnedFd {
-    fn from(socket: UnixDatagram) -> OwnedFd {
-        socket.0.watched.into_fd()
-    }
-}
-
-/// Makes the socket blocking again, for all its duplicates too.
-impl From<UnixDatagram> for std::os::unix::net::UnixDatagram {
-    fn from(socket: UnixDatagram) -> std::os::unix::net::UnixDatagram {
-        socket.0.into_std().into()
-    }
-}
-
-impl fmt::Debug for UnixDatagram {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        describe(f, "UnixDatagram", [("addr", self.local_addr())])
-    }
 }
 
 fn socket(kind: SocketType) -> io::Result<OwnedFd> {
