@@ -39,7 +39,7 @@ macro_rules! when_ready {
     }};
 }
 
-/// Takes what another sends who waits to be told that it was taken.
+/// Takes what another sends who waits until it was taken.
 macro_rules! when_waiting {
     ($select:ident, $n:expr, $taken:expr, $channels:expr $(, $($arm:tt)*)?) => {{
         for i in 0..$n {
@@ -94,11 +94,11 @@ fn with_sender_fiber(n: u32, receive: impl FnOnce(Channels, &Event)) {
     let channels = channels();
     let senders = channels.each_ref().map(|(sender, _)| sender.clone());
     let taken = Arc::new(Event::new());
-    let told = taken.clone();
+    let done = taken.clone();
     let sending = osier::spawn(move || {
         for i in 0..n {
             senders[i as usize % 4].try_send(i).expect("there is room");
-            told.wait();
+            done.wait();
         }
     });
     receive(channels, &taken);
@@ -109,11 +109,11 @@ fn with_sender_task(n: u32) -> (Channels, Arc<Event>) {
     let channels = channels();
     let senders = channels.each_ref().map(|(sender, _)| sender.clone());
     let taken = Arc::new(Event::new());
-    let told = taken.clone();
+    let done = taken.clone();
     osier::spawn_future(async move {
         for i in 0..n {
             senders[i as usize % 4].try_send(i).expect("there is room");
-            told.wait_async().await;
+            done.wait_async().await;
         }
     });
     (channels, taken)

@@ -40,7 +40,7 @@ macro_rules! when_ready {
     }};
 }
 
-/// Takes what another sends who waits to be told that it was taken.
+/// Takes what another sends who waits until it was taken.
 macro_rules! when_waiting {
     ($n:expr, $taken:expr, $channels:expr $(, $($arm:tt)*)?) => {{
         for i in 0..$n {
@@ -79,11 +79,11 @@ fn with_sender(n: u32) -> (Channels, Arc<Notify>) {
     let channels = channels();
     let senders = channels.each_ref().map(|(sender, _)| sender.clone());
     let taken = Arc::new(Notify::new());
-    let told = taken.clone();
+    let done = taken.clone();
     tokio::spawn(async move {
         for i in 0..n {
             senders[i as usize % 4].try_send(i).expect("there is room");
-            told.notified().await;
+            done.notified().await;
         }
     });
     (channels, taken)

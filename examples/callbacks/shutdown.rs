@@ -31,7 +31,7 @@ fn main() -> io::Result<()> {
     queue.shutdown(Duration::from_secs(10))?;
     let (ended, refused) = (ended.load(SeqCst), refused.load(SeqCst));
     println!(
-        "{ended} told of the shutdown, {refused} refused to go on, {} outstanding",
+        "{ended} notified of the shutdown, {refused} refused to go on, {} outstanding",
         queue.pending()
     );
     Ok(())

@@ -117,8 +117,8 @@ impl Drop for Peer {
     fn drop(&mut self) {
         // SIGINT: both end at once, and take their own children with them.
         let pid = self.child.id().to_string();
-        let told = Command::new("kill").args(["-INT", &pid]).status();
-        if !told.is_ok_and(|status| status.success()) {
+        let sent = Command::new("kill").args(["-INT", &pid]).status();
+        if !sent.is_ok_and(|status| status.success()) {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();

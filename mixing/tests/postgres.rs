@@ -101,9 +101,9 @@ fn notifications_come_while_a_connection_is_idle() {
             osier::spawn_future(async move {
                 let mut messages = futures_lite::stream::poll_fn(move |cx| connection.poll_message(cx));
                 while let Some(Ok(message)) = messages.next().await {
-                    if let tokio_postgres::AsyncMessage::Notification(told) = message {
+                    if let tokio_postgres::AsyncMessage::Notification(notification) = message {
                         sender
-                            .send_async(told.payload().to_owned())
+                            .send_async(notification.payload().to_owned())
                             .await
                             .expect("the test listens");
                     }

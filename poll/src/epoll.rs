@@ -122,7 +122,7 @@ fn flags(interest: Interest, mode: Mode) -> EventFlags {
 }
 
 fn readiness(flags: EventFlags) -> Ready {
-    let told = [
+    let bits = [
         (EventFlags::IN, Ready::READABLE),
         (EventFlags::OUT, Ready::WRITABLE),
         (EventFlags::RDHUP, Ready::READ_CLOSED),
@@ -131,7 +131,7 @@ fn readiness(flags: EventFlags) -> Ready {
         (EventFlags::PRI, Ready::PRIORITY),
     ];
     let mut readiness = Ready::NONE;
-    for (flag, bit) in told {
+    for (flag, bit) in bits {
         if flags.contains(flag) {
             readiness |= bit;
         }

@@ -320,7 +320,7 @@ fn wish(key: usize, interest: Interest) -> polling::Event {
 
 fn readiness(event: polling::Event, interest: Interest) -> Ready {
     let (hup, error) = (event.is_interrupt(), event.is_err() == Some(true));
-    let told = [
+    let bits = [
         // Urgent data makes it readable too, for any interest.
         (
             event.readable && (interest.is_readable() || hup || error),
@@ -334,8 +334,8 @@ fn readiness(event: polling::Event, interest: Interest) -> Ready {
         (hup, Ready::HUP),
         (error, Ready::ERROR),
     ];
-    let told = told.into_iter().filter(|(is_so, _)| *is_so);
-    told.fold(Ready::NONE, |all, (_, bit)| all | bit)
+    let bits = bits.into_iter().filter(|(is_so, _)| *is_so);
+    bits.fold(Ready::NONE, |all, (_, bit)| all | bit)
 }
 
 /// Refuses the descriptors that epoll refuses. Only some systems do that themselves.

@@ -80,7 +80,7 @@ pub enum Status {
 
 /// The result of a cancellation or a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "who is told to enqueue it must do so"]
+#[must_use = "the caller must enqueue it"]
 pub enum Asked {
     /// The request has ended, or another one has begun: nothing was done.
     Late,

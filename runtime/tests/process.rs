@@ -215,17 +215,17 @@ fn a_child_is_killed_on_drop_if_asked_for() {
     drop(child);
     await_reaped(pid);
     // So is a child whose fiber is cancelled.
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     osier::run(move || {
         let fiber = osier::spawn(move || {
             let mut command = sh("exec sleep 100");
             let mut child = command.kill_on_drop(true).spawn().unwrap();
-            tell.send(child.id()).unwrap();
+            sender.send(child.id()).unwrap();
             child.wait()
         });
         given::others_wait();
         fiber.cancel();
         let _ = fiber.join();
     });
-    await_reaped(told.recv().unwrap());
+    await_reaped(receiver.recv().unwrap());
 }

@@ -117,7 +117,7 @@ fn after_the_last_listener_the_signal_still_does_nothing() {
     raise(Signal::TERM);
     // The process is still alive.
     let signals = Signals::new([Signal::TERM]).unwrap();
-    assert_eq!(signals.try_recv(), None, "it is not told of what was before it");
+    assert_eq!(signals.try_recv(), None, "it does not get signals from before it");
 }
 
 #[test]

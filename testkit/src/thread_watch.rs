@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::eventually;
 
-/// How long a watch waits where the system does not tell the states of threads.
+/// How long a watch waits where the system does not show the states of threads.
 const GUESS: Duration = Duration::from_millis(20);
 
 /// The thread that made it, as others see it.
@@ -57,17 +57,17 @@ mod tests {
 
     #[test]
     fn a_thread_that_waits_is_told_from_one_that_runs() {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let at_work = Arc::new(AtomicBool::new(true));
         let theirs = Arc::clone(&at_work);
         let thread = thread::spawn(move || {
-            tell.send(ThreadWatch::current()).unwrap();
+            sender.send(ThreadWatch::current()).unwrap();
             (0..200_000_000u64).for_each(|n| _ = std::hint::black_box(n));
             theirs.store(false, Ordering::SeqCst);
             released.recv().unwrap();
         });
-        told.recv().unwrap().until_it_waits();
+        receiver.recv().unwrap().until_it_waits();
         assert!(!at_work.load(Ordering::SeqCst), "it ran");
         assert!(!thread.is_finished());
         release.send(()).unwrap();

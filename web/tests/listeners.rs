@@ -20,15 +20,15 @@ fn listeners_may_be_opened_before_the_runtime() {
     let again = osier_web::Listener::bind(taken.local_addr().unwrap(), 2);
     assert_eq!(again.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
 
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let router = Router::new().get("/", |_| "here");
     // Fewer workers than listeners.
     let site = site_with(2, Server::new(router), move |server| {
         let listening = server.listeners(listeners)?;
-        tell.send(listening.connections()).unwrap();
+        sender.send(listening.connections()).unwrap();
         Ok(listening)
     });
-    let connections = told.recv().unwrap();
+    let connections = receiver.recv().unwrap();
     let mut clients: Vec<_> = (0..20).map(|_| site.connect()).collect();
     for client in &mut clients {
         assert_eq!(client.get("/").body, b"here");

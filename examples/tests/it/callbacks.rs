@@ -44,5 +44,8 @@ fn the_reactors_serve_their_clients() {
 #[test]
 fn the_shutdown_leaves_nothing() {
     let text = output(env!("CARGO_BIN_EXE_shutdown"), &[]);
-    assert_eq!(text, "100 told of the shutdown, 100 refused to go on, 0 outstanding\n");
+    assert_eq!(
+        text,
+        "100 notified of the shutdown, 100 refused to go on, 0 outstanding\n"
+    );
 }

@@ -25,7 +25,7 @@ fn one_sleeper_is_woken_while_none_searches() {
     idle.enter_sleep(3);
     let chosen = idle.wake_candidate().expect("two sleep");
     assert_eq!(idle.wake_candidate(), None, "the chosen one is counted as searching");
-    assert!(idle.leave_sleep(chosen), "and is told so");
+    assert!(idle.leave_sleep(chosen), "and learns that it was chosen");
     assert!(idle.stop_search(), "the last searcher passes the duty on");
     let other = idle.wake_candidate().expect("one sleeps still");
     assert_eq!(chosen + other, 5);

@@ -40,12 +40,12 @@ fn of_two_requests_each_finds_the_fiber_or_is_found() {
             thread::spawn(move || fiber.request().inspect(|&word| assert_eq!(word, 7)).is_some() as usize)
         });
         let started = fiber.start(7);
-        let told: usize = cancellers.into_iter().map(|canceller| canceller.join().unwrap()).sum();
+        let found: usize = cancellers.into_iter().map(|canceller| canceller.join().unwrap()).sum();
         assert!(fiber.is_requested());
         assert!(
-            !started || told == 2,
+            !started || found == 2,
             "a request that came after the start found nobody"
         );
-        10 * started as usize + told
+        10 * started as usize + found
     });
 }

@@ -91,7 +91,7 @@ fn the_same_waker_again_is_kept() {
     });
 }
 
-/// A cell without a reference count, as a task has it: freed by whichever side is told to.
+/// A cell without a reference count, as a task has it: the side that is last frees it, as the cell's calls return.
 struct Bare(*mut (Completion<Value>, std::sync::Arc<Count>));
 
 // SAFETY: each model moves one copy to one other thread, and obeys who frees.
@@ -104,7 +104,7 @@ impl Bare {
     }
 
     fn cell(&self) -> &Completion<Value> {
-        // SAFETY: not freed before this side says or is told so.
+        // SAFETY: the cell is freed only by `free_if`, when a call has returned to one side that it is the last.
         unsafe { &(*self.0).0 }
     }
 

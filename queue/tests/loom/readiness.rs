@@ -128,8 +128,8 @@ impl Machine {
     /// Takes an edge, if there is one.
     fn dispatch(&self, here: usize) -> bool {
         let taken = self.kernel.fetch_and(!((EDGE | ROOM) << here), Relaxed) >> here;
-        let told = |what: u32, bit: u64| if taken & what != 0 { bit } else { 0 };
-        let bits = told(EDGE, READABLE) | told(ROOM, WRITABLE);
+        let bit_of = |what: u32, bit: u64| if taken & what != 0 { bit } else { 0 };
+        let bits = bit_of(EDGE, READABLE) | bit_of(ROOM, WRITABLE);
         if bits != 0 && self.state.set(0, bits) {
             self.state.wake(if self.edges { bits } else { READABLE | WRITABLE });
         }
@@ -295,7 +295,7 @@ fn who_does_not_own_a_direction_clears_nothing() {
     one_reads_and_goes("readiness: a read on a worker that owns nothing", 1, &[0, 1, 11]);
 }
 
-/// Worker 0 owns both directions, and is told of something that it has read since: the bit stands, nothing is armed.
+/// Worker 0 owns both directions, and gets an event for bytes that it has read since: the bit stands, nothing is armed.
 fn disarmed() -> Arc<Machine> {
     let machine = Machine::with(false);
     machine.own(Direction::Write, 0).unwrap();

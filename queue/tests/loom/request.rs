@@ -150,7 +150,7 @@ fn an_event_between_the_first_poll_and_the_rest_is_not_lost() {
 
 #[test]
 fn an_event_and_a_cancellation_make_one_callback() {
-    // Outcomes: 1, the event was told; 2, the cancellation; 10 more, the cancellation was heard.
+    // Outcomes: 1, the event was reported; 2, the cancellation; 10 more, the cancellation was seen.
     model("request: event races cancel", Some(3), &[1, 11, 12], || {
         let (this, generation) = Modelled::armed();
         let event = {

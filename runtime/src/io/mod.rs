@@ -217,7 +217,7 @@ fn flags(interest: Interest) -> PollFlags {
 }
 
 fn readiness(flags: PollFlags) -> Ready {
-    let told = [
+    let bits = [
         (PollFlags::IN, Ready::READABLE),
         (PollFlags::OUT, Ready::WRITABLE),
         (READ_CLOSED, Ready::READ_CLOSED),
@@ -225,7 +225,7 @@ fn readiness(flags: PollFlags) -> Ready {
         (PollFlags::ERR, Ready::ERROR),
         (PollFlags::PRI, Ready::PRIORITY),
     ];
-    told.into_iter()
+    bits.into_iter()
         .filter(|(flag, _)| flags.intersects(*flag))
         .fold(Ready::NONE, |all, (_, bit)| all | bit)
 }

@@ -97,7 +97,7 @@ impl VirtualClock {
         self.0.advance(step);
     }
 
-    /// Whether the clock moves by itself when nobody has anything to do; it does unless told otherwise.
+    /// Whether the clock moves by itself when nobody has anything to do; it does by default.
     pub fn auto_advance(&self, on: bool) {
         self.0.set_automatic(on);
     }

@@ -224,7 +224,7 @@ fn a_blocking_call_in_a_callback_on_a_worker_is_refused() {
             self.0.lock().unwrap().take().expect("woken once")();
         }
     }
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let callback = move || {
         let (near, mut far) = pair();
         let read = (&near).read(&mut [0]).unwrap_err().kind();
@@ -239,13 +239,13 @@ fn a_blocking_call_in_a_callback_on_a_worker_is_refused() {
             .unwrap();
         let waited = child.wait().unwrap_err().kind();
         let collected = child.wait_with_output().unwrap_err().kind();
-        tell.send([read, read_mut, received, waited, collected]).unwrap();
+        sender.send([read, read_mut, received, waited, collected]).unwrap();
     };
     let waker = Waker::from(Arc::new(Callback(Mutex::new(Some(Box::new(callback))))));
     let kinds = osier::run(move || {
         let mut sleep = pin!(osier::time::Sleep::new(Duration::from_millis(5)));
         assert!(sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        osier::unblock(move || told.recv_timeout(Duration::from_secs(20)).unwrap())
+        osier::unblock(move || receiver.recv_timeout(Duration::from_secs(20)).unwrap())
     });
     assert_eq!(kinds, [ErrorKind::WouldBlock; 5]);
 }
@@ -269,12 +269,12 @@ fn one_future_goes_on_where_it_is_moved_to() {
         .unwrap();
     drop(runtime);
     assert!(poll_once(future.as_mut()).is_pending());
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let elsewhere = thread::spawn(move || {
-        tell.send(testkit::ThreadWatch::current()).unwrap();
+        sender.send(testkit::ThreadWatch::current()).unwrap();
         poll_by_hand(future)
     });
-    told.recv().unwrap().until_it_waits();
+    receiver.recv().unwrap().until_it_waits();
     poll_by_hand(far.write_all(b"m")).unwrap();
     assert_eq!(elsewhere.join().unwrap().unwrap(), b'm');
 }
@@ -359,10 +359,10 @@ fn hypers_timer_sleeps_and_is_reset() {
 #[test]
 fn hypers_executor_spawns_on_the_runtime() {
     use hyper::rt::Executor as _;
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     osier::run(move || {
-        osier::adapters::hyper::Executor.execute(async move { tell.send(osier::workers()).unwrap() });
-        osier::unblock(move || told.recv_timeout(Duration::from_secs(20))).unwrap()
+        osier::adapters::hyper::Executor.execute(async move { sender.send(osier::workers()).unwrap() });
+        osier::unblock(move || receiver.recv_timeout(Duration::from_secs(20))).unwrap()
     });
 }
 
@@ -383,7 +383,7 @@ fn tokio_is_entered_for_each_poll_and_never_between() {
             let _ = self.0.send(Handle::try_current().is_ok());
         }
     }
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let handle = tokio.handle().clone();
     osier::Runtime::builder()
         .workers(1)
@@ -393,7 +393,7 @@ fn tokio_is_entered_for_each_poll_and_never_between() {
             let handle_of_two = handle.clone();
             let one = osier::spawn(move || {
                 osier::block_on(with_tokio(handle, async move {
-                    let _guard = EnteredAtDrop(tell);
+                    let _guard = EnteredAtDrop(sender);
                     assert!(entered());
                     // A timer of the other runtime, while the fiber below looks.
                     tokio::time::sleep(Duration::from_millis(30)).await;
@@ -414,14 +414,14 @@ fn tokio_is_entered_for_each_poll_and_never_between() {
         })
         .join()
         .unwrap();
-    assert!(told.recv().unwrap());
+    assert!(receiver.recv().unwrap());
     // Dropped half-way: with the runtime entered too.
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let mut waiting = Box::pin(with_tokio(tokio.handle().clone(), async move {
-        let _guard = EnteredAtDrop(tell);
+        let _guard = EnteredAtDrop(sender);
         std::future::pending::<()>().await;
     }));
     assert!(poll_once(waiting.as_mut()).is_pending());
     drop(waiting);
-    assert!(told.recv().unwrap());
+    assert!(receiver.recv().unwrap());
 }

@@ -307,14 +307,14 @@ fn a_future_goes_on_where_it_is_moved_to() {
         .unwrap();
     drop(reading);
     assert!(poll_once(future.as_mut()).is_pending());
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let elsewhere = thread::spawn(move || {
         osier::run(|| {
-            tell.send(testkit::ThreadWatch::current()).unwrap();
+            sender.send(testkit::ThreadWatch::current()).unwrap();
             osier::block_on(future)
         })
     });
-    told.recv().unwrap().until_it_waits();
+    receiver.recv().unwrap().until_it_waits();
     far.write_all(b"2").unwrap();
     assert_eq!(elsewhere.join().unwrap().unwrap(), b'2');
 }
@@ -401,12 +401,12 @@ fn a_fiber_and_a_future_share_a_stream() {
 fn all_readers_of_one_stream_are_woken() {
     let (near, mut far) = tcp_pair();
     let near = Arc::new(near);
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let readers: Vec<_> = (0..4)
         .map(|number| {
-            let (near, tell) = (Arc::clone(&near), tell.clone());
+            let (near, sender) = (Arc::clone(&near), sender.clone());
             let read = async move {
-                tell.send(testkit::ThreadWatch::current()).unwrap();
+                sender.send(testkit::ThreadWatch::current()).unwrap();
                 let mut byte = [0];
                 AsyncStream::new(near).read_exact(&mut byte).await.map(|()| byte[0])
             };
@@ -416,7 +416,7 @@ fn all_readers_of_one_stream_are_woken() {
             }
         })
         .collect();
-    told.iter().take(4).for_each(|reader| reader.until_it_waits());
+    receiver.iter().take(4).for_each(|reader| reader.until_it_waits());
     far.write_all(b"abcd").unwrap();
     let mut all: Vec<u8> = readers
         .into_iter()
@@ -488,12 +488,12 @@ fn a_half_closed_peer_still_gets_its_answer() {
 #[test]
 fn a_reset_is_an_error_of_the_one_who_waits() {
     let (near, far) = tcp_pair();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let reading = thread::spawn(move || {
-        tell.send(testkit::ThreadWatch::current()).unwrap();
+        sender.send(testkit::ThreadWatch::current()).unwrap();
         poll_by_hand(near.into_async().read(&mut [0]))
     });
-    told.recv().unwrap().until_it_waits();
+    receiver.recv().unwrap().until_it_waits();
     far.set_linger(Some(Duration::ZERO)).unwrap();
     drop(far);
     assert_eq!(reading.join().unwrap().unwrap_err().kind(), ErrorKind::ConnectionReset);

@@ -16,25 +16,25 @@ const MS: Duration = Duration::from_millis(1);
 
 /// A timer that sends its status.
 fn armed(queue: &Handle, duration: Duration) -> (CancelHandle<Instant>, mpsc::Receiver<Status>) {
-    let (told, heard) = mpsc::channel();
-    let handle = Timer::new(queue).wait(duration, move |_, status| _ = told.send(status));
-    (handle.unwrap(), heard)
+    let (report, reports) = mpsc::channel();
+    let handle = Timer::new(queue).wait(duration, move |_, status| _ = report.send(status));
+    (handle.unwrap(), reports)
 }
 
 #[test]
 fn callbacks_start_in_the_order_they_were_submitted() {
     for threads in [0, 1] {
         let queue = RunQueue::new(threads).unwrap();
-        let (told, heard) = mpsc::channel();
+        let (report, reports) = mpsc::channel();
         for n in 0..1000 {
-            let told = told.clone();
-            queue.submit(move |status| told.send((n, status)).unwrap()).unwrap();
+            let report = report.clone();
+            queue.submit(move |status| report.send((n, status)).unwrap()).unwrap();
         }
-        drop(told);
+        drop(report);
         if threads == 0 {
             assert_eq!(queue.dispatch(0), 1000);
         }
-        let all: Vec<_> = heard.iter().collect();
+        let all: Vec<_> = reports.iter().collect();
         assert_eq!(all, (0..1000).map(|n| (n, Status::Done)).collect::<Vec<_>>());
     }
 }
@@ -73,7 +73,7 @@ fn a_dispatch_helps_the_threads_of_the_pool() {
     let queue = RunQueue::new(1).unwrap();
     let (blocked, release) = (Arc::new(AtomicBool::new(false)), mpsc::channel::<()>());
     let is_blocked = Arc::clone(&blocked);
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     queue
         .submit(move |_| {
             is_blocked.store(true, SeqCst);
@@ -84,25 +84,25 @@ fn a_dispatch_helps_the_threads_of_the_pool() {
         thread::yield_now();
     }
     queue
-        .submit(move |_| told.send(thread::current().id()).unwrap())
+        .submit(move |_| report.send(thread::current().id()).unwrap())
         .unwrap();
     assert_eq!(queue.dispatch(0), 1);
-    assert_eq!(heard.try_recv(), Ok(thread::current().id()));
+    assert_eq!(reports.try_recv(), Ok(thread::current().id()));
     drop(release.0);
 }
 
 #[test]
 fn what_a_dropped_run_queue_has_left_is_told_so_on_the_thread_that_drops() {
     let queue = RunQueue::new(0).unwrap();
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     for n in 0..5 {
-        let told = told.clone();
-        let call = move |status| told.send((n, status, thread::current().id())).unwrap();
+        let report = report.clone();
+        let call = move |status| report.send((n, status, thread::current().id())).unwrap();
         queue.submit(call).unwrap();
     }
-    drop((queue, told));
+    drop((queue, report));
     let here = thread::current().id();
-    let all: Vec<_> = heard.iter().collect();
+    let all: Vec<_> = reports.iter().collect();
     assert_eq!(all, (0..5).map(|n| (n, Status::Shutdown, here)).collect::<Vec<_>>());
 }
 
@@ -112,24 +112,24 @@ fn a_panic_in_a_callback_ends_nothing_else() {
         let queue = IoQueue::new(threads).unwrap();
         queue.submit(|_| panic!("a callback's own business")).unwrap();
         Timer::new(&queue).wait(MS, |_, _| panic!("and this one's")).unwrap();
-        let (_, heard) = armed(&queue, 2 * MS);
-        until(&queue, || heard.try_recv() == Ok(Status::Done));
+        let (_, reports) = armed(&queue, 2 * MS);
+        until(&queue, || reports.try_recv() == Ok(Status::Done));
     }
 }
 
 #[test]
 fn timers_expire_in_the_order_of_their_deadlines_and_never_early() {
     let queue = IoQueue::new(0).unwrap();
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let start = Instant::now();
     for ms in [40, 10, 30, 20, 0] {
-        let told = told.clone();
-        let callback = move |_, status| told.send((ms, status, start.elapsed())).unwrap();
+        let report = report.clone();
+        let callback = move |_, status| report.send((ms, status, start.elapsed())).unwrap();
         Timer::new(&queue).wait(ms * MS, callback).unwrap();
     }
     let mut order = Vec::new();
     until(&queue, || {
-        order.extend(heard.try_iter());
+        order.extend(reports.try_iter());
         order.len() == 5
     });
     assert_eq!(order.iter().map(|seen| seen.0).collect::<Vec<_>>(), [0, 10, 20, 30, 40]);
@@ -143,13 +143,13 @@ fn timers_expire_in_the_order_of_their_deadlines_and_never_early() {
 fn a_cancellation_hastens_the_one_callback() {
     for threads in [0, 2] {
         let queue = IoQueue::new(threads).unwrap();
-        let (handle, heard) = armed(&queue, HOUR);
+        let (handle, reports) = armed(&queue, HOUR);
         assert!(handle.is_pending());
         assert!(handle.cancel());
         assert!(!handle.cancel(), "a second one is not the one that did it");
-        until(&queue, || heard.try_recv() == Ok(Status::Cancelled));
+        until(&queue, || reports.try_recv() == Ok(Status::Cancelled));
         assert!(!handle.is_pending() && !handle.cancel() && !handle.reschedule(HOUR));
-        assert!(heard.recv_timeout(20 * MS).is_err(), "one request, one callback");
+        assert!(reports.recv_timeout(20 * MS).is_err(), "one request, one callback");
     }
 }
 
@@ -157,14 +157,14 @@ fn a_cancellation_hastens_the_one_callback() {
 fn a_cancellation_from_another_thread_interrupts_a_blocked_iteration() {
     for threads in [0, 1] {
         let queue = IoQueue::new(threads).unwrap();
-        let (handle, heard) = armed(&queue, HOUR);
+        let (handle, reports) = armed(&queue, HOUR);
         let waits = testkit::ThreadWatch::current();
         thread::scope(|scope| {
             scope.spawn(|| {
                 waits.until_it_waits();
                 assert!(handle.cancel());
             });
-            while heard.try_recv() != Ok(Status::Cancelled) {
+            while reports.try_recv() != Ok(Status::Cancelled) {
                 queue.iterate().unwrap();
             }
         });
@@ -174,24 +174,24 @@ fn a_cancellation_from_another_thread_interrupts_a_blocked_iteration() {
 #[test]
 fn a_late_cancellation_cannot_reach_the_next_request_of_the_object() {
     let queue = IoQueue::new(0).unwrap();
-    let (told, heard) = mpsc::channel();
-    let first = Timer::new(&queue).wait(MS, move |timer, status| told.send((timer, status)).unwrap());
+    let (report, reports) = mpsc::channel();
+    let first = Timer::new(&queue).wait(MS, move |timer, status| report.send((timer, status)).unwrap());
     let first = first.unwrap();
     let mut timer = None;
     until(&queue, || {
-        timer = heard.try_recv().ok();
+        timer = reports.try_recv().ok();
         timer.is_some()
     });
     let (timer, status) = timer.unwrap();
     assert_eq!(status, Status::Done);
-    let (told, heard) = mpsc::channel();
-    let second = timer.wait(HOUR, move |_, status| told.send(status).unwrap()).unwrap();
+    let (report, reports) = mpsc::channel();
+    let second = timer.wait(HOUR, move |_, status| report.send(status).unwrap()).unwrap();
     assert!(!first.cancel() && !first.reschedule(Duration::ZERO));
     queue.notify();
     queue.iterate().unwrap();
-    assert!(second.is_pending() && heard.try_recv().is_err());
+    assert!(second.is_pending() && reports.try_recv().is_err());
     assert!(second.cancel());
-    until(&queue, || heard.try_recv() == Ok(Status::Cancelled));
+    until(&queue, || reports.try_recv() == Ok(Status::Cancelled));
 }
 
 #[test]
@@ -221,16 +221,16 @@ fn no_callback_runs_in_the_call_that_makes_the_request() {
 #[test]
 fn a_timer_is_put_off_and_brought_forward_while_it_waits() {
     let queue = IoQueue::new(1).unwrap();
-    let (handle, heard) = armed(&queue, HOUR);
+    let (handle, reports) = armed(&queue, HOUR);
     assert!(handle.reschedule(Duration::MAX), "beyond what a clock can tell");
     assert!(handle.reschedule(5 * MS));
-    until(&queue, || heard.try_recv() == Ok(Status::Done));
+    until(&queue, || reports.try_recv() == Ok(Status::Done));
     assert!(!handle.reschedule(MS), "it has expired");
 
     let start = Instant::now();
-    let (handle, heard) = armed(&queue, 20 * MS);
+    let (handle, reports) = armed(&queue, 20 * MS);
     assert!(handle.reschedule(80 * MS));
-    until(&queue, || heard.try_recv() == Ok(Status::Done));
+    until(&queue, || reports.try_recv() == Ok(Status::Done));
     assert!(start.elapsed() >= 80 * MS);
 }
 
@@ -239,7 +239,7 @@ fn a_reschedule_that_races_the_expiry_tells_the_truth() {
     let queue = IoQueue::new(1).unwrap();
     let (mut put_off, mut expired) = (0, 0);
     for round in 0..400 {
-        let (handle, heard) = armed(&queue, if round % 2 == 0 { Duration::ZERO } else { MS });
+        let (handle, reports) = armed(&queue, if round % 2 == 0 { Duration::ZERO } else { MS });
         thread::scope(|scope| {
             let rescheduled = scope.spawn(|| {
                 if round % 2 == 1 {
@@ -252,12 +252,12 @@ fn a_reschedule_that_races_the_expiry_tells_the_truth() {
             queue.iterate().unwrap();
             if rescheduled.join().unwrap() {
                 put_off += 1;
-                assert!(handle.is_pending() && heard.try_recv().is_err());
+                assert!(handle.is_pending() && reports.try_recv().is_err());
                 assert!(handle.cancel());
-                until(&queue, || heard.try_recv() == Ok(Status::Cancelled));
+                until(&queue, || reports.try_recv() == Ok(Status::Cancelled));
             } else {
                 expired += 1;
-                assert_eq!(heard.recv_timeout(LONG), Ok(Status::Done));
+                assert_eq!(reports.recv_timeout(LONG), Ok(Status::Done));
             }
         });
     }
@@ -326,7 +326,7 @@ fn a_strand_needs_no_lock_on_any_number_of_threads() {
         timer.wait(Duration::ZERO, next).unwrap();
     }
     let queue = IoQueue::new(4).unwrap();
-    let (done, heard) = mpsc::channel();
+    let (done, reports) = mpsc::channel();
     for _ in 0..4 {
         step(Strand {
             timer: Timer::new(&queue),
@@ -337,7 +337,7 @@ fn a_strand_needs_no_lock_on_any_number_of_threads() {
     }
     let mut strands = Vec::new();
     until(&queue, || {
-        strands.extend(heard.try_iter());
+        strands.extend(reports.try_iter());
         strands.len() == 4
     });
     println!("steps and changes of thread: {strands:?}");
@@ -356,8 +356,8 @@ fn a_strand_that_never_rests_lets_descriptors_and_timers_in() {
         let _ = timer.wait(Duration::ZERO, next);
     }
     spin(Timer::new(&queue), Arc::clone(&stop));
-    let (_, heard) = armed(&queue, 5 * MS);
-    until(&queue, || heard.try_recv() == Ok(Status::Done));
+    let (_, reports) = armed(&queue, 5 * MS);
+    until(&queue, || reports.try_recv() == Ok(Status::Done));
     stop.store(true, SeqCst);
 }
 
@@ -368,11 +368,11 @@ fn the_next_deadline_is_that_of_the_earliest_timer() {
     let (far, _heard) = armed(&queue, HOUR);
     let next = queue.next_deadline().unwrap();
     assert!(next <= HOUR);
-    let (near, heard) = armed(&queue, 20 * MS);
+    let (near, reports) = armed(&queue, 20 * MS);
     assert!(queue.next_deadline().unwrap() <= 21 * MS);
     testkit::eventually("a timer that is due", || queue.next_deadline() == Some(Duration::ZERO));
     queue.iterate().unwrap();
-    assert_eq!(heard.try_recv(), Ok(Status::Done));
+    assert_eq!(reports.try_recv(), Ok(Status::Done));
     assert!(!near.cancel());
     far.cancel();
     assert_eq!(queue.next_deadline(), Some(Duration::ZERO), "a callback is queued");
@@ -384,9 +384,9 @@ fn a_notification_before_the_iteration_is_not_lost_and_several_are_one() {
     queue.notify();
     queue.notify();
     queue.iterate().unwrap();
-    let (_, heard) = armed(&queue, 30 * MS);
+    let (_, reports) = armed(&queue, 30 * MS);
     let start = Instant::now();
-    while heard.try_recv().is_err() {
+    while reports.try_recv().is_err() {
         queue.iterate().unwrap();
     }
     assert!(start.elapsed() >= 25 * MS);
@@ -428,42 +428,42 @@ fn a_queue_is_iterated_by_one_at_a_time() {
 #[test]
 fn a_future_that_panics_counts_as_cancelled() {
     let queue = IoQueue::new(0).unwrap();
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let future = async { panic!("a future's own business") };
     queue
         .when(future, move |status, output: Option<()>| {
-            told.send((status, output)).unwrap()
+            report.send((status, output)).unwrap()
         })
         .unwrap();
-    until(&queue, || heard.try_recv() == Ok((Status::Cancelled, None)));
+    until(&queue, || reports.try_recv() == Ok((Status::Cancelled, None)));
 }
 
 #[test]
 fn a_cancelled_receive_leaves_its_message_or_tells_it() {
     let queue = IoQueue::new(1).unwrap();
-    let (mut told, mut left) = (0, 0);
+    let (mut done, mut left) = (0, 0);
     for n in 0..500_u32 {
         let (sender, receiver) = osier::sync::oneshot::channel::<u32>();
         let receiver = Arc::new(Mutex::new(Some(receiver)));
-        let (tell, heard) = mpsc::channel();
+        let (report, reports) = mpsc::channel();
         let moved = receiver.lock().unwrap().take().unwrap();
         let handle = queue.when(moved.recv_async(), move |status, value| {
-            tell.send((status, value)).unwrap()
+            report.send((status, value)).unwrap()
         });
         let handle = handle.unwrap();
         thread::scope(|scope| {
             scope.spawn(|| handle.cancel());
             scope.spawn(move || _ = sender.send(n));
         });
-        match heard.recv_timeout(LONG).unwrap() {
+        match reports.recv_timeout(LONG).unwrap() {
             (Status::Done, Some(Ok(value))) => {
                 assert_eq!(value, n);
-                told += 1;
+                done += 1;
             }
             (Status::Cancelled, None) => left += 1,
             other => panic!("{other:?}"),
         }
     }
-    println!("{told} told, {left} cancelled");
-    assert_eq!(told + left, 500);
+    println!("{done} done, {left} cancelled");
+    assert_eq!(done + left, 500);
 }

@@ -18,12 +18,17 @@ const MS: Duration = Duration::from_millis(1);
 fn a_drop_completes_what_is_outstanding_on_the_thread_that_drops() {
     for threads in [0, 2] {
         let queue = IoQueue::new(threads).unwrap();
-        let (told, heard) = mpsc::channel();
-        let tell = |what: &'static str| {
-            let told = told.clone();
-            move |status: Status| told.send((what, status, thread::current().id())).unwrap()
+        let (report, reports) = mpsc::channel();
+        let reporting = |what: &'static str| {
+            let report = report.clone();
+            move |status: Status| report.send((what, status, thread::current().id())).unwrap()
         };
-        let (timer, monitor, mailbox, future) = (tell("timer"), tell("monitor"), tell("mailbox"), tell("future"));
+        let (timer, monitor, mailbox, future) = (
+            reporting("timer"),
+            reporting("monitor"),
+            reporting("mailbox"),
+            reporting("future"),
+        );
         let (reader, _writer) = std::io::pipe().unwrap();
         let flags = Arc::new(Mailbox::new());
         Timer::new(&queue).wait(HOUR, move |_, status| timer(status)).unwrap();
@@ -41,7 +46,7 @@ fn a_drop_completes_what_is_outstanding_on_the_thread_that_drops() {
         let handle = Handle::clone(&queue);
         drop(queue);
         let here = thread::current().id();
-        let mut all: Vec<_> = heard.try_iter().collect();
+        let mut all: Vec<_> = reports.try_iter().collect();
         all.sort_by_key(|seen| seen.0);
         let expected = ["future", "mailbox", "monitor", "timer"].map(|what| (what, Status::Shutdown, here));
         assert_eq!(all, expected);
@@ -61,34 +66,34 @@ fn a_drop_completes_what_is_outstanding_on_the_thread_that_drops() {
 #[test]
 fn what_has_happened_but_not_run_is_told_once_too() {
     let queue = IoQueue::new(0).unwrap();
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     for _ in 0..3 {
-        let told = told.clone();
-        let expired = move |_, status| told.send(status).unwrap();
+        let report = report.clone();
+        let expired = move |_, status| report.send(status).unwrap();
         Timer::new(&queue).wait(Duration::ZERO, expired).unwrap();
     }
-    drop((queue, told));
-    assert_eq!(heard.iter().collect::<Vec<_>>(), [Status::Shutdown; 3]);
+    drop((queue, report));
+    assert_eq!(reports.iter().collect::<Vec<_>>(), [Status::Shutdown; 3]);
 }
 
 #[test]
 fn a_callback_of_the_end_is_refused_what_it_asks_for() {
     let queue = IoQueue::new(1).unwrap();
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let again = move |timer: Timer, status| {
         let refused = timer.wait(MS, |_, _| unreachable!("refused")).is_err();
-        told.send((status, refused)).unwrap();
+        report.send((status, refused)).unwrap();
     };
     Timer::new(&queue).wait(HOUR, again).unwrap();
     drop(queue);
-    assert_eq!(heard.iter().collect::<Vec<_>>(), [(Status::Shutdown, true)]);
+    assert_eq!(reports.iter().collect::<Vec<_>>(), [(Status::Shutdown, true)]);
 }
 
 #[test]
 fn a_callback_may_drop_the_last_owner_of_its_queue() {
     let queue = Arc::new(IoQueue::new(1).unwrap());
-    let (told, heard) = mpsc::channel();
-    let other = told.clone();
+    let (report, reports) = mpsc::channel();
+    let other = report.clone();
     Timer::new(&queue)
         .wait(HOUR, move |_, status| other.send(status).unwrap())
         .unwrap();
@@ -98,18 +103,18 @@ fn a_callback_may_drop_the_last_owner_of_its_queue() {
         .submit(move |status| {
             wait.recv().unwrap();
             drop(owner);
-            told.send(status).unwrap();
+            report.send(status).unwrap();
         })
         .unwrap();
     drop(queue);
     go.send(()).unwrap();
-    assert_eq!(heard.iter().collect::<Vec<_>>(), [Status::Shutdown, Status::Done]);
+    assert_eq!(reports.iter().collect::<Vec<_>>(), [Status::Shutdown, Status::Done]);
 }
 
 #[test]
 fn a_leaf_may_drop_the_queue_that_polls_it() {
     let queue = Arc::new(IoQueue::new(0).unwrap());
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let mut owner = Some(Arc::clone(&queue));
     let mut others = Some(queue);
     let handle = Handle::clone(others.as_ref().unwrap());
@@ -119,8 +124,10 @@ fn a_leaf_may_drop_the_queue_that_polls_it() {
     });
     // The last owner is the future, which is polled in the call.
     drop(others.take());
-    handle.when(drops, move |status, _| told.send(status).unwrap()).unwrap();
-    assert_eq!(heard.iter().collect::<Vec<_>>(), [Status::Shutdown]);
+    handle
+        .when(drops, move |status, _| report.send(status).unwrap())
+        .unwrap();
+    assert_eq!(reports.iter().collect::<Vec<_>>(), [Status::Shutdown]);
 }
 
 #[test]
@@ -189,12 +196,12 @@ fn a_shutdown_hastens_everything_and_returns_when_all_callbacks_have() {
 #[test]
 fn a_shutdown_tells_what_has_happened_before_as_what_it_is() {
     let queue = IoQueue::new(0).unwrap();
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     Timer::new(&queue)
-        .wait(Duration::ZERO, move |_, status| told.send(status).unwrap())
+        .wait(Duration::ZERO, move |_, status| report.send(status).unwrap())
         .unwrap();
     queue.shutdown(LONG).unwrap();
-    assert_eq!(heard.try_recv(), Ok(Status::Done));
+    assert_eq!(reports.try_recv(), Ok(Status::Done));
 }
 
 #[test]
@@ -268,11 +275,11 @@ fn storm(requests: usize, threads: usize) {
         })
         .collect();
     let stop = AtomicBool::new(false);
-    let (heard, asked) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (reports, asked) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let start = Instant::now();
     thread::scope(|scope| {
         for n in 0..2 {
-            let (stop, strands, heard, asked) = (&stop, &strands, &heard, &asked);
+            let (stop, strands, reports, asked) = (&stop, &strands, &reports, &asked);
             scope.spawn(move || {
                 for turn in 0.. {
                     if stop.load(SeqCst) {
@@ -284,7 +291,7 @@ fn storm(requests: usize, threads: usize) {
                         0 => handle.reschedule(Duration::ZERO),
                         _ => handle.cancel(),
                     });
-                    heard.fetch_add(usize::from(done), SeqCst);
+                    reports.fetch_add(usize::from(done), SeqCst);
                     asked.fetch_add(1, SeqCst);
                     if turn % 64 == 0 {
                         thread::yield_now();
@@ -316,7 +323,7 @@ fn storm(requests: usize, threads: usize) {
     let (done, cancelled, shutdown) = (sum(0), sum(1), sum(2));
     println!(
         "{requests} requests, {threads} threads: {called} callbacks: {done} done, {cancelled} cancelled, {shutdown} shut down; \
-         {heard:?} of {asked:?} interventions heard; {:?}",
+         {reports:?} of {asked:?} interventions reports; {:?}",
         start.elapsed()
     );
     assert_eq!(called, requests);
@@ -345,9 +352,9 @@ fn the_end_of_a_queue_on_a_fiber_lets_its_neighbours_run() {
     let neighbour_ran = Arc::clone(&ran);
     runtime.run(|| {
         let queue = IoQueue::new(2).unwrap();
-        let (told, heard) = mpsc::channel();
+        let (report, reports) = mpsc::channel();
         Timer::new(&queue)
-            .wait(HOUR, move |_, status| told.send(status).unwrap())
+            .wait(HOUR, move |_, status| report.send(status).unwrap())
             .unwrap();
         let slow = Arc::new(AtomicBool::new(false));
         let begun = Arc::clone(&slow);
@@ -368,7 +375,7 @@ fn the_end_of_a_queue_on_a_fiber_lets_its_neighbours_run() {
             1,
             "joining the threads of the pool suspends the fiber"
         );
-        assert_eq!(heard.try_recv(), Ok(Status::Shutdown));
+        assert_eq!(reports.try_recv(), Ok(Status::Shutdown));
     });
 }
 
@@ -378,18 +385,18 @@ fn a_queue_is_iterated_on_a_fiber_beside_others() {
     for threads in [0, 1] {
         runtime.run(|| {
             let queue = Arc::new(IoQueue::new(threads).unwrap());
-            let (told, heard) = mpsc::channel();
+            let (report, reports) = mpsc::channel();
             let asked = Arc::clone(&queue);
             // A neighbour begins what the iteration waits for. An iteration that blocked the thread would never end.
             let neighbour = osier::spawn_local(move || {
                 osier::yield_now();
                 let start = Instant::now();
-                let expired = move |_, status| told.send((status, start.elapsed())).unwrap();
+                let expired = move |_, status| report.send((status, start.elapsed())).unwrap();
                 Timer::new(&asked).wait(30 * MS, expired).unwrap();
             });
             let mut result = None;
             until(&queue, || {
-                result = heard.try_recv().ok();
+                result = reports.try_recv().ok();
                 result.is_some()
             });
             let (status, waited) = result.unwrap();
@@ -426,11 +433,11 @@ fn a_fiber_that_is_cancelled_leaves_its_iteration() {
             Err(payload) => assert!(osier::Cancelled::is_payload(&*payload)),
         }
         // And the queue goes on.
-        let (told, heard) = mpsc::channel();
+        let (report, reports) = mpsc::channel();
         Timer::new(&queue)
-            .wait(MS, move |_, status| told.send(status).unwrap())
+            .wait(MS, move |_, status| report.send(status).unwrap())
             .unwrap();
-        until(&queue, || heard.try_recv() == Ok(Status::Done));
+        until(&queue, || reports.try_recv() == Ok(Status::Done));
     });
 }
 

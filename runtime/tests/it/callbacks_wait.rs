@@ -20,18 +20,18 @@ fn monitored<F: AsFd + Send + 'static>(
     monitor: FdMonitor<F>,
     interest: Interest,
 ) -> (CancelHandle<Interest>, mpsc::Receiver<(FdMonitor<F>, Seen)>) {
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let handle = monitor.wait(interest, move |monitor, status, ready| {
-        let _ = told.send((monitor, (status, ready.map_err(|error| error.kind()))));
+        let _ = report.send((monitor, (status, ready.map_err(|error| error.kind()))));
     });
-    (handle.unwrap(), heard)
+    (handle.unwrap(), reports)
 }
 
 /// Iterates until it comes.
-fn receive<T>(queue: &IoQueue, heard: &mpsc::Receiver<T>) -> T {
+fn receive<T>(queue: &IoQueue, reports: &mpsc::Receiver<T>) -> T {
     let mut received = None;
     until(queue, || {
-        received = heard.try_recv().ok();
+        received = reports.try_recv().ok();
         received.is_some()
     });
     received.unwrap()
@@ -51,17 +51,17 @@ fn a_monitor_tells_when_its_descriptor_is_ready_and_is_used_again() {
         let queue = IoQueue::new(threads).unwrap();
         let (reader, mut writer) = std::io::pipe().unwrap();
         let flags = rustix::fs::fcntl_getfl(&reader).unwrap();
-        let (handle, heard) = monitored(FdMonitor::new(&queue, reader), Interest::READABLE);
+        let (handle, reports) = monitored(FdMonitor::new(&queue, reader), Interest::READABLE);
         settle(&queue);
         assert!(handle.is_pending());
         writer.write_all(b"ab").unwrap();
-        let (monitor, (status, ready)) = receive(&queue, &heard);
+        let (monitor, (status, ready)) = receive(&queue, &reports);
         assert_eq!(status, Status::Done);
         assert!(ready.unwrap().is_readable());
 
         // Level-triggered: bytes that are not read are reported again.
-        let (_, heard) = monitored(monitor, Interest::READABLE);
-        let (monitor, (_, ready)) = receive(&queue, &heard);
+        let (_, reports) = monitored(monitor, Interest::READABLE);
+        let (monitor, (_, ready)) = receive(&queue, &reports);
         assert!(ready.unwrap().is_readable());
         let mut reader = monitor.into_inner();
         assert_eq!(
@@ -78,11 +78,11 @@ fn a_descriptor_that_is_borrowed_for_ever_or_shared_is_not_closed() {
     let queue = IoQueue::new(0).unwrap();
     let (reader, mut writer) = std::io::pipe().unwrap();
     let reader: &'static PipeReader = Box::leak(Box::new(reader));
-    let (_, heard) = monitored(FdMonitor::new(&queue, reader.as_fd()), Interest::READABLE);
+    let (_, reports) = monitored(FdMonitor::new(&queue, reader.as_fd()), Interest::READABLE);
     writer.write_all(b"x").unwrap();
-    drop(receive(&queue, &heard));
-    let (_, heard) = monitored(FdMonitor::new(&queue, reader), Interest::READABLE);
-    drop(receive(&queue, &heard));
+    drop(receive(&queue, &reports));
+    let (_, reports) = monitored(FdMonitor::new(&queue, reader), Interest::READABLE);
+    drop(receive(&queue, &reports));
     let mut reader = reader;
     reader.read_exact(&mut [0]).unwrap();
 }
@@ -99,8 +99,8 @@ fn several_monitors_wait_for_one_descriptor() {
     let (_, (status, ready)) = receive(&queue, &waits[0].1);
     assert_eq!((status, ready), (Status::Cancelled, Ok(Ready::NONE)));
     writer.write_all(b"x").unwrap();
-    for (_, heard) in &waits[1..] {
-        let (_, (status, ready)) = receive(&queue, heard);
+    for (_, reports) in &waits[1..] {
+        let (_, (status, ready)) = receive(&queue, reports);
         assert_eq!(status, Status::Done);
         assert!(ready.unwrap().is_readable());
     }
@@ -110,16 +110,16 @@ fn several_monitors_wait_for_one_descriptor() {
 fn a_hang_up_is_readiness_and_a_wait_that_cannot_be_is_an_error() {
     let queue = IoQueue::new(0).unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
-    let (_, heard) = monitored(FdMonitor::new(&queue, reader), Interest::READABLE);
+    let (_, reports) = monitored(FdMonitor::new(&queue, reader), Interest::READABLE);
     drop(writer);
-    let (_, (status, ready)) = receive(&queue, &heard);
+    let (_, (status, ready)) = receive(&queue, &reports);
     assert_eq!(status, Status::Done);
     assert!(!ready.unwrap().is_empty());
 
     let file = fs::File::open("/proc/self/exe").unwrap();
-    let (_, heard) = monitored(FdMonitor::new(&queue, file), Interest::READABLE);
-    assert!(heard.try_recv().is_err(), "not in the call");
-    let (_, seen) = receive(&queue, &heard);
+    let (_, reports) = monitored(FdMonitor::new(&queue, file), Interest::READABLE);
+    assert!(reports.try_recv().is_err(), "not in the call");
+    let (_, seen) = receive(&queue, &reports);
     assert_eq!(seen, (Status::Done, Err(ErrorKind::PermissionDenied)));
 }
 
@@ -128,33 +128,33 @@ fn a_wait_is_changed_in_place() {
     let queue = IoQueue::new(0).unwrap();
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     // Nothing to read; there is room to write.
-    let (handle, heard) = monitored(FdMonitor::new(&queue, ours), Interest::READABLE);
+    let (handle, reports) = monitored(FdMonitor::new(&queue, ours), Interest::READABLE);
     settle(&queue);
-    assert!(heard.try_recv().is_err());
+    assert!(reports.try_recv().is_err());
     assert!(handle.rewait(Interest::WRITABLE));
-    let (monitor, (status, ready)) = receive(&queue, &heard);
+    let (monitor, (status, ready)) = receive(&queue, &reports);
     assert_eq!(status, Status::Done);
     assert!(ready.unwrap().is_writable());
     assert!(!handle.rewait(Interest::READABLE), "it is over");
 
     // An empty interest ends the wait at once. Then from the beginning.
-    let (handle, heard) = monitored(monitor, Interest::READABLE);
+    let (handle, reports) = monitored(monitor, Interest::READABLE);
     assert!(handle.rewait(Interest::NONE));
-    let (monitor, seen) = receive(&queue, &heard);
+    let (monitor, seen) = receive(&queue, &reports);
     assert_eq!(seen, (Status::Done, Ok(Ready::NONE)));
-    let (_, heard) = monitored(monitor, Interest::NONE);
-    assert!(heard.try_recv().is_err(), "not in the call");
-    let (monitor, seen) = receive(&queue, &heard);
+    let (_, reports) = monitored(monitor, Interest::NONE);
+    assert!(reports.try_recv().is_err(), "not in the call");
+    let (monitor, seen) = receive(&queue, &reports);
     assert_eq!(seen, (Status::Done, Ok(Ready::NONE)));
 
     // An interest that is withdrawn while its event is under way is not reported.
-    let (handle, heard) = monitored(monitor, Interest::WRITABLE);
+    let (handle, reports) = monitored(monitor, Interest::WRITABLE);
     if handle.rewait(Interest::READABLE) {
         settle(&queue);
-        assert!(handle.is_pending() && heard.try_recv().is_err());
+        assert!(handle.is_pending() && reports.try_recv().is_err());
     }
     drop(theirs);
-    let (_, (status, ready)) = receive(&queue, &heard);
+    let (_, (status, ready)) = receive(&queue, &reports);
     assert_eq!((status, ready.is_ok()), (Status::Done, true));
 }
 
@@ -165,7 +165,7 @@ fn rewaits_and_cancellations_that_race_events_make_one_callback() {
     let mut monitor = Some(FdMonitor::new(&queue, reader));
     let mut cancelled = 0;
     for round in 0..300 {
-        let (handle, heard) = monitored(monitor.take().unwrap(), Interest::READABLE);
+        let (handle, reports) = monitored(monitor.take().unwrap(), Interest::READABLE);
         let seen = thread::scope(|scope| {
             scope.spawn(|| writer.write_all(b"x").unwrap());
             scope.spawn(|| {
@@ -177,9 +177,9 @@ fn rewaits_and_cancellations_that_race_events_make_one_callback() {
             if round % 2 == 0 {
                 scope.spawn(|| handle.cancel());
             }
-            receive(&queue, &heard)
+            receive(&queue, &reports)
         });
-        assert!(heard.recv_timeout(Duration::ZERO).is_err(), "a second callback");
+        assert!(reports.recv_timeout(Duration::ZERO).is_err(), "a second callback");
         let (back, (status, ready)) = seen;
         match status {
             Status::Done => assert!(ready.unwrap().is_readable()),
@@ -200,13 +200,13 @@ fn a_mailbox_calls_back_for_any_or_for_all_and_keeps_its_flags() {
     let queue = IoQueue::new(0).unwrap();
     let mailbox = Arc::new(Mailbox::new());
     let wait = |all: bool, set: u32| {
-        let (told, heard) = mpsc::channel();
-        let callback = move |status, state| _ = told.send((status, state));
+        let (report, reports) = mpsc::channel();
+        let callback = move |status, state| _ = report.send((status, state));
         let handle = match all {
             true => queue.wait_all(&mailbox, set, callback),
             false => queue.wait_any(&mailbox, set, callback),
         };
-        (handle.unwrap(), heard)
+        (handle.unwrap(), reports)
     };
     let (any, all) = (wait(false, 0b011), wait(true, 0b101));
     settle(&queue);
@@ -225,13 +225,13 @@ fn a_mailbox_calls_back_for_any_or_for_all_and_keeps_its_flags() {
     assert_eq!(mailbox.state(), 0b100);
     // All and any flags of an empty set are raised.
     for all in [false, true] {
-        let (_, heard) = wait(all, 0);
-        assert_eq!(receive(&queue, &heard).0, Status::Done);
+        let (_, reports) = wait(all, 0);
+        assert_eq!(receive(&queue, &reports).0, Status::Done);
     }
     // And it is cancelled.
-    let (handle, heard) = wait(false, 0b010);
+    let (handle, reports) = wait(false, 0b010);
     assert!(handle.cancel());
-    assert_eq!(receive(&queue, &heard), (Status::Cancelled, None));
+    assert_eq!(receive(&queue, &reports), (Status::Cancelled, None));
 }
 
 #[test]
@@ -260,11 +260,11 @@ fn a_pipe_is_read_and_written_at_the_same_time() {
     let queue = IoQueue::new(1).unwrap();
     let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let file = File::new(&queue, ours).unwrap();
-    let (told, heard) = mpsc::channel();
-    let other = told.clone();
+    let (report, reports) = mpsc::channel();
+    let other = report.clone();
     let read = move |status, read: std::io::Result<usize>, mut buffer: Vec<u8>| {
         buffer.truncate(read.unwrap());
-        told.send(("read", status, buffer)).unwrap();
+        report.send(("read", status, buffer)).unwrap();
     };
     file.read(vec![0; 8], read).unwrap();
     let busy = file.read(vec![7], |_, _, _| unreachable!("refused")).unwrap_err();
@@ -275,21 +275,21 @@ fn a_pipe_is_read_and_written_at_the_same_time() {
         other.send(("written", status, buffer)).unwrap();
     };
     file.write(b"out".to_vec(), written).unwrap();
-    assert_eq!(receive(&queue, &heard), ("written", Status::Done, b"out".to_vec()));
+    assert_eq!(receive(&queue, &reports), ("written", Status::Done, b"out".to_vec()));
     theirs.write_all(b"in").unwrap();
-    assert_eq!(receive(&queue, &heard), ("read", Status::Done, b"in".to_vec()));
+    assert_eq!(receive(&queue, &reports), ("read", Status::Done, b"in".to_vec()));
     let mut out = [0; 3];
     theirs.read_exact(&mut out).unwrap();
     assert_eq!(&out, b"out");
 
     // The end is no error, and no bytes.
     drop(theirs);
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     file.read(vec![0; 8], move |status, read, _| {
-        told.send((status, read.unwrap())).unwrap()
+        report.send((status, read.unwrap())).unwrap()
     })
     .unwrap();
-    assert_eq!(receive(&queue, &heard), (Status::Done, 0));
+    assert_eq!(receive(&queue, &reports), (Status::Done, 0));
 }
 
 #[test]
@@ -297,11 +297,12 @@ fn a_cancelled_read_gives_its_buffer_back_and_is_no_end_of_file() {
     let queue = IoQueue::new(0).unwrap();
     let (reader, _writer) = std::io::pipe().unwrap();
     let file = File::new(&queue, reader).unwrap();
-    let (told, heard) = mpsc::channel();
-    let tell = move |status, read: std::io::Result<usize>, buffer| told.send((status, read.is_err(), buffer)).unwrap();
-    file.read(vec![1, 2, 3], tell).unwrap();
+    let (report, reports) = mpsc::channel();
+    let reporting =
+        move |status, read: std::io::Result<usize>, buffer| report.send((status, read.is_err(), buffer)).unwrap();
+    file.read(vec![1, 2, 3], reporting).unwrap();
     file.cancel();
-    assert_eq!(receive(&queue, &heard), (Status::Cancelled, true, vec![1, 2, 3]));
+    assert_eq!(receive(&queue, &reports), (Status::Cancelled, true, vec![1, 2, 3]));
 }
 
 #[test]
@@ -316,32 +317,32 @@ fn a_regular_file_is_read_and_written_on_the_pool() {
         .open(&path);
     fs::remove_file(&path).unwrap();
     let file = File::new(&queue, open.unwrap()).unwrap();
-    let (told, heard) = mpsc::channel();
-    let tell = || {
-        let told = told.clone();
-        move |status, done: std::io::Result<usize>, buffer| told.send((status, done.unwrap(), buffer)).unwrap()
+    let (report, reports) = mpsc::channel();
+    let reporting = || {
+        let report = report.clone();
+        move |status, done: std::io::Result<usize>, buffer| report.send((status, done.unwrap(), buffer)).unwrap()
     };
-    file.write(b"0123456789".to_vec(), tell()).unwrap();
-    assert_eq!(receive(&queue, &heard).1, 10);
-    file.write_at(b"xy".to_vec(), 4, tell()).unwrap();
-    assert_eq!(receive(&queue, &heard).1, 2);
-    file.read_at(vec![0; 4], 3, tell()).unwrap();
-    assert_eq!(receive(&queue, &heard), (Status::Done, 4, b"3xy6".to_vec()));
+    file.write(b"0123456789".to_vec(), reporting()).unwrap();
+    assert_eq!(receive(&queue, &reports).1, 10);
+    file.write_at(b"xy".to_vec(), 4, reporting()).unwrap();
+    assert_eq!(receive(&queue, &reports).1, 2);
+    file.read_at(vec![0; 4], 3, reporting()).unwrap();
+    assert_eq!(receive(&queue, &reports), (Status::Done, 4, b"3xy6".to_vec()));
     // The position is behind what was written, which is the end.
-    file.read(vec![0; 4], tell()).unwrap();
-    assert_eq!(receive(&queue, &heard).1, 0);
+    file.read(vec![0; 4], reporting()).unwrap();
+    assert_eq!(receive(&queue, &reports).1, 0);
 }
 
 fn connected(queue: &IoQueue) -> (Socket, Socket, Socket) {
     let listener = Socket::new(queue);
     listener.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-    let (told, accepted) = mpsc::channel();
+    let (report, accepted) = mpsc::channel();
     listener
-        .accept(move |_, socket| told.send(socket.unwrap()).unwrap())
+        .accept(move |_, socket| report.send(socket.unwrap()).unwrap())
         .unwrap();
     let client = Socket::new(queue);
-    let (told, done) = mpsc::channel();
-    let connected = move |status, done: std::io::Result<()>| told.send((status, done.is_ok())).unwrap();
+    let (report, done) = mpsc::channel();
+    let connected = move |status, done: std::io::Result<()>| report.send((status, done.is_ok())).unwrap();
     client.connect(listener.local_addr().unwrap(), connected).unwrap();
     assert_eq!(receive(queue, &done), (Status::Done, true));
     let server = receive(queue, &accepted);
@@ -354,10 +355,10 @@ fn sockets_connect_accept_send_and_receive() {
     for threads in [0, 2] {
         let queue = IoQueue::new(threads).unwrap();
         let (_listener, client, server) = connected(&queue);
-        let (told, heard) = mpsc::channel();
+        let (report, reports) = mpsc::channel();
         let received = move |status, n: std::io::Result<usize>, mut buffer: Vec<u8>| {
             buffer.truncate(n.unwrap());
-            told.send((status, buffer)).unwrap();
+            report.send((status, buffer)).unwrap();
         };
         // A receive that waits, and a send at the same time.
         server.recv(vec![0; 16], received.clone()).unwrap();
@@ -368,14 +369,14 @@ fn sockets_connect_accept_send_and_receive() {
         client
             .send(b"from the client".to_vec(), |_, n, _| assert_eq!(n.unwrap(), 15))
             .unwrap();
-        assert_eq!(receive(&queue, &heard), (Status::Done, b"from the client".to_vec()));
+        assert_eq!(receive(&queue, &reports), (Status::Done, b"from the client".to_vec()));
         client.recv(vec![0; 16], received.clone()).unwrap();
-        assert_eq!(receive(&queue, &heard), (Status::Done, b"from the server".to_vec()));
+        assert_eq!(receive(&queue, &reports), (Status::Done, b"from the server".to_vec()));
 
         // The end of the stream is no bytes.
         server.recv(vec![0; 16], received).unwrap();
         client.close();
-        assert_eq!(receive(&queue, &heard), (Status::Done, vec![]));
+        assert_eq!(receive(&queue, &reports), (Status::Done, vec![]));
     }
 }
 
@@ -383,10 +384,10 @@ fn sockets_connect_accept_send_and_receive() {
 fn closing_a_socket_cancels_what_is_outstanding() {
     let queue = IoQueue::new(0).unwrap();
     let (listener, client, server) = connected(&queue);
-    let (told, heard) = mpsc::channel();
-    let other = told.clone();
+    let (report, reports) = mpsc::channel();
+    let other = report.clone();
     listener
-        .accept(move |status, socket| told.send((status, socket.is_err())).unwrap())
+        .accept(move |status, socket| report.send((status, socket.is_err())).unwrap())
         .unwrap();
     server
         .recv(vec![0; 4], move |status, n, _| {
@@ -396,15 +397,15 @@ fn closing_a_socket_cancels_what_is_outstanding() {
     thread::scope(|scope| {
         scope.spawn(|| listener.close());
         scope.spawn(|| server.close());
-        assert_eq!(receive(&queue, &heard), (Status::Cancelled, true));
-        assert_eq!(receive(&queue, &heard), (Status::Cancelled, true));
+        assert_eq!(receive(&queue, &reports), (Status::Cancelled, true));
+        assert_eq!(receive(&queue, &reports), (Status::Cancelled, true));
     });
     // The requests have closed the descriptors: the peer reads the end.
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     client
-        .recv(vec![0; 4], move |_, n, _| told.send(n.unwrap()).unwrap())
+        .recv(vec![0; 4], move |_, n, _| report.send(n.unwrap()).unwrap())
         .unwrap();
-    assert_eq!(receive(&queue, &heard), 0);
+    assert_eq!(receive(&queue, &reports), 0);
     // A closed socket may begin anew.
     listener.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
     TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -425,13 +426,13 @@ fn a_cancelled_connect_takes_nothing_from_what_its_socket_is_by_then() {
         let _ = stream.connect(&address);
         stream
     });
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let socket = Socket::new(&queue);
-    let connected = move |status, _| told.send(status).unwrap();
+    let connected = move |status, _| report.send(status).unwrap();
     socket.connect(address.as_socket().unwrap(), connected).unwrap();
     socket.close();
     socket.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-    let status = receive(&queue, &heard);
+    let status = receive(&queue, &reports);
     if status != Status::Cancelled {
         println!("skipped: the connect was {status:?} before it was cancelled");
         return;
@@ -442,22 +443,22 @@ fn a_cancelled_connect_takes_nothing_from_what_its_socket_is_by_then() {
 #[test]
 fn a_call_in_the_wrong_state_calls_back_with_an_error() {
     let queue = IoQueue::new(0).unwrap();
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let kind = || {
-        let told = told.clone();
-        move |kind: Option<ErrorKind>| told.send(kind).unwrap()
+        let report = report.clone();
+        move |kind: Option<ErrorKind>| report.send(kind).unwrap()
     };
     let (receives, accepts, connects) = (kind(), kind(), kind());
     let socket = Socket::new(&queue);
     socket
         .recv(vec![0], move |_, n, _| receives(n.err().map(|error| error.kind())))
         .unwrap();
-    assert!(heard.try_recv().is_err(), "not in the call");
-    assert_eq!(receive(&queue, &heard), Some(ErrorKind::NotConnected));
+    assert!(reports.try_recv().is_err(), "not in the call");
+    assert_eq!(receive(&queue, &reports), Some(ErrorKind::NotConnected));
     socket
         .accept(move |_, socket| accepts(socket.err().map(|error| error.kind())))
         .unwrap();
-    assert_eq!(receive(&queue, &heard), Some(ErrorKind::NotConnected));
+    assert_eq!(receive(&queue, &reports), Some(ErrorKind::NotConnected));
     // A port that nobody listens on.
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -465,7 +466,7 @@ fn a_call_in_the_wrong_state_calls_back_with_an_error() {
     socket
         .connect(address, move |_, done| connects(done.err().map(|error| error.kind())))
         .unwrap();
-    assert_eq!(receive(&queue, &heard), Some(ErrorKind::ConnectionRefused));
+    assert_eq!(receive(&queue, &reports), Some(ErrorKind::ConnectionRefused));
     assert_eq!(socket.local_addr().unwrap_err().kind(), ErrorKind::NotConnected);
 }
 
@@ -473,26 +474,26 @@ fn a_call_in_the_wrong_state_calls_back_with_an_error() {
 fn a_name_is_looked_up_and_a_look_up_is_cancelled() {
     let queue = IoQueue::new(1).unwrap();
     let resolver = Resolver::new(&queue);
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     for (host, port) in [("localhost", 80), ("127.0.0.1", 81)] {
-        let told = told.clone();
+        let report = report.clone();
         resolver
             .resolve(host, port, move |status, found| {
-                told.send((status, found.unwrap())).unwrap()
+                report.send((status, found.unwrap())).unwrap()
             })
             .unwrap();
     }
     for _ in 0..2 {
-        let (status, found) = receive(&queue, &heard);
+        let (status, found) = receive(&queue, &reports);
         assert_eq!(status, Status::Done);
         assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()));
     }
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let handle = resolver.resolve("localhost", 80, move |status, found| {
-        told.send((status, found.is_ok())).unwrap()
+        report.send((status, found.is_ok())).unwrap()
     });
     let cancelled = handle.unwrap().cancel();
-    match receive(&queue, &heard) {
+    match receive(&queue, &reports) {
         (Status::Done, found) => assert!(found),
         (status, found) => assert!(cancelled && status == Status::Cancelled && !found),
     }

@@ -275,7 +275,7 @@ fn a_timeout_in_a_destructor_of_an_unwinding_fiber_works() {
             let (_client, mut server) = pair();
             let start = Instant::now();
             let outcome = osier::timeout(Duration::from_millis(30), || {
-                // Told twice, by an error each time: to unwind would abort.
+                // Both reads return an error. Unwinding would abort the process.
                 let first = server.read(&mut [0; 1]).map_err(|error| Cancelled::is(&error));
                 let second = server.read(&mut [0; 1]).map_err(|error| Cancelled::is(&error));
                 assert_eq!((first, second), (Err(true), Err(true)));
@@ -333,7 +333,7 @@ fn a_cancelled_fiber_leaves_every_kind_of_wait() {
             others_wait();
             fiber.cancel();
             match osier::timeout(GENEROUS, || fiber.join()).unwrap() {
-                Ok(told) => assert!(told, "wait {number}"),
+                Ok(cancelled) => assert!(cancelled, "wait {number}"),
                 Err(payload) => assert!(Cancelled::is_payload(&*payload), "wait {number}"),
             }
         }

@@ -418,8 +418,8 @@ fn sigquit_dumps_to_stderr() {
     for _ in 0..2 {
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::QUIT).unwrap();
-        let mut told = BufReader::new(child.stderr.as_mut().unwrap()).lines();
-        assert!(told.any(|line| line.unwrap().contains("'sleeper' spawned at")));
+        let mut lines = BufReader::new(child.stderr.as_mut().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("'sleeper' spawned at")));
     }
     child.kill().unwrap();
     child.wait().unwrap();

@@ -354,14 +354,14 @@ fn block_on_waits_for_any_future() {
 #[test]
 fn a_blocking_call_between_fibers_fails_instead_of_stopping_the_worker() {
     use std::sync::Mutex;
-    static TOLD: Mutex<Option<String>> = Mutex::new(None);
+    static ERROR: Mutex<Option<String>> = Mutex::new(None);
     /// Sleeps when it is dropped.
     struct Sleeper;
     impl Drop for Sleeper {
         fn drop(&mut self) {
             // The call that fails.
             let outcome = std::panic::catch_unwind(|| osier::sleep(Duration::from_secs(60)));
-            *TOLD.lock().unwrap() = outcome.unwrap_err().downcast_ref::<String>().cloned();
+            *ERROR.lock().unwrap() = outcome.unwrap_err().downcast_ref::<String>().cloned();
         }
     }
     /// Spawns when it is dropped. At the shutdown no fiber starts any more, so the worker itself drops the captured
@@ -380,12 +380,13 @@ fn a_blocking_call_between_fibers_fails_instead_of_stopping_the_worker() {
         }));
         osier::yield_now();
     });
-    let told = TOLD.lock().unwrap().take();
+    let error = ERROR.lock().unwrap().take();
     assert!(
-        told.as_deref()
+        error
+            .as_deref()
             .unwrap()
             .starts_with("blocking call inside a future or callback"),
-        "{told:?}"
+        "{error:?}"
     );
 }
 

@@ -247,21 +247,21 @@ fn a_read_that_is_dropped_leaves_its_bytes_to_the_next() {
         let mut reading = pin!(file.read(&mut buf));
         assert!(poll_once(reading.as_mut()).is_pending());
     }
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     osier::run(|| {
         osier::scope(|scope| {
             let file = &file;
             let reading = scope.spawn(move || {
                 let mut buf = [0; 16];
                 let cancelled = std::io::Read::read(&mut &*file, &mut buf).unwrap_err();
-                tell.send(osier::Cancelled::is(&cancelled)).unwrap();
+                sender.send(osier::Cancelled::is(&cancelled)).unwrap();
             });
             crate::given::others_wait();
             reading.cancel();
             let _ = reading.join();
         });
     });
-    assert!(told.recv().unwrap());
+    assert!(receiver.recv().unwrap());
     std::io::Write::write_all(&mut writer, b"hello").unwrap();
     drop(writer);
     let mut text = String::new();
@@ -323,8 +323,8 @@ fn a_blocking_call_in_a_callback_on_a_worker_is_refused_before_it_begins() {
         }
     }
     let dir = Dir::new();
-    let (tell, told) = mpsc::channel();
-    let waker = Waker::from(Arc::new(Callback(tell, dir.path("file"))));
+    let (sender, receiver) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Callback(sender, dir.path("file"))));
     let kinds = osier::run(move || {
         let mut sleep = pin!(osier::time::Sleep::new(Duration::from_millis(5)));
         assert!(
@@ -333,7 +333,7 @@ fn a_blocking_call_in_a_callback_on_a_worker_is_refused_before_it_begins() {
                 .poll(&mut std::task::Context::from_waker(&waker))
                 .is_pending()
         );
-        osier::unblock(move || told.recv_timeout(Duration::from_secs(20)).unwrap())
+        osier::unblock(move || receiver.recv_timeout(Duration::from_secs(20)).unwrap())
     });
     assert_eq!(kinds, (ErrorKind::WouldBlock, ErrorKind::WouldBlock));
     assert!(!fs::exists(dir.path("file")).unwrap());

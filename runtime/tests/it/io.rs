@@ -267,17 +267,17 @@ fn sockets_of_ours_in_either_order() {
 
 #[test]
 fn between_fibers_nothing_waits() {
-    static TOLD: Mutex<Vec<io::Error>> = Mutex::new(Vec::new());
+    static ERRORS: Mutex<Vec<io::Error>> = Mutex::new(Vec::new());
     /// Makes blocking calls when it is dropped.
     struct Calls(io::PipeReader, TcpStream, TcpListener);
     impl Drop for Calls {
         fn drop(&mut self) {
             assert!(osier::fiber::current().is_none() && osier::fiber::worker().is_some());
-            let mut told = TOLD.lock().unwrap();
-            told.extend(readable(&self.0, None).err());
-            told.extend(self.1.read(&mut [0]).err());
-            told.extend(self.2.accept().err());
-            told.extend(osier::net::ToSocketAddrs::to_socket_addrs("localhost:80").err());
+            let mut errors = ERRORS.lock().unwrap();
+            errors.extend(readable(&self.0, None).err());
+            errors.extend(self.1.read(&mut [0]).err());
+            errors.extend(self.2.accept().err());
+            errors.extend(osier::net::ToSocketAddrs::to_socket_addrs("localhost:80").err());
             // What need not wait works.
             writable(&self.1, None).unwrap();
             assert_eq!(self.1.write(b"x").unwrap(), 1);
@@ -301,9 +301,9 @@ fn between_fibers_nothing_waits() {
         }));
         osier::yield_now();
     });
-    let told = TOLD.lock().unwrap();
-    assert_eq!(told.len(), 4, "{told:?}");
-    for error in &*told {
+    let errors = ERRORS.lock().unwrap();
+    assert_eq!(errors.len(), 4, "{errors:?}");
+    for error in &*errors {
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         assert_eq!(
             error.to_string(),

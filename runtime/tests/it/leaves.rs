@@ -107,8 +107,8 @@ fn a_regular_file_is_refused() {
 fn many_wait_for_one_descriptor_in_every_colour() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let reader = &reader;
-    let (tell, told) = std::sync::mpsc::channel();
-    let begin = || tell.clone().send(testkit::ThreadWatch::current()).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let begin = || sender.clone().send(testkit::ThreadWatch::current()).unwrap();
     let future = || async {
         begin();
         ready_async(reader, Interest::READABLE).await
@@ -124,7 +124,7 @@ fn many_wait_for_one_descriptor_in_every_colour() {
             threads.spawn(|| osier::run(blocking).unwrap());
             threads.spawn(|| osier::run(|| osier::block_on(future())).unwrap());
         }
-        told.iter().take(12).for_each(|waiter| waiter.until_it_waits());
+        receiver.iter().take(12).for_each(|waiter| waiter.until_it_waits());
         writer.write_all(b"x").unwrap();
     });
 }

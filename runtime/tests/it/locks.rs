@@ -581,12 +581,12 @@ fn notifications_reach_fibers_threads_and_futures_in_order() {
 
 #[test]
 fn a_condition_is_seen_however_it_races_with_the_look() {
-    let (turn, told) = (AtomicUsize::new(0), Notify::new());
+    let (turn, turned) = (AtomicUsize::new(0), Notify::new());
     let play = |me: usize| {
         for n in 0..500 {
-            wait_until(&told, || turn.load(Ordering::SeqCst) == 2 * n + me);
+            wait_until(&turned, || turn.load(Ordering::SeqCst) == 2 * n + me);
             turn.fetch_add(1, Ordering::SeqCst);
-            told.notify_all();
+            turned.notify_all();
         }
     };
     on(2).run(|| {

@@ -105,20 +105,20 @@ fn it_calls_back_through_a_queue_of_callbacks() {
     let queue = IoQueue::new(0).unwrap();
     let topic = Topic::new();
     let mut subscriber = topic.subscribe(8, Policy::DropOldest);
-    let (told, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let wait = async move {
         let message = subscriber.recv_async().await;
         (subscriber, message)
     };
     queue
         .when(wait, move |status, outcome| {
-            told.send((status, outcome.unwrap().1)).unwrap()
+            report.send((status, outcome.unwrap().1)).unwrap()
         })
         .unwrap();
     let publisher = thread::spawn(move || topic.publish("osier"));
-    while heard
+    while reports
         .try_recv()
-        .map(|told| assert_eq!(told, (Status::Done, Ok("osier"))))
+        .map(|report| assert_eq!(report, (Status::Done, Ok("osier"))))
         .is_err()
     {
         queue.iterate().unwrap();
@@ -158,7 +158,7 @@ fn its_descriptor_is_readable_exactly_while_there_is_a_message() {
     assert!(is_readable(&subscriber), "armed again after a wait");
     assert_eq!(subscriber.try_recv(), Ok(3));
     drop(topic);
-    assert!(is_readable(&subscriber), "the end is something to be heard");
+    assert!(is_readable(&subscriber), "the end is something to be reports");
     assert_eq!(subscriber.recv(), Err(RecvError::Closed));
     let mut plain = subscriber.into_inner();
     assert_eq!(plain.try_recv(), Err(TryRecvError::Ended(RecvError::Closed)));

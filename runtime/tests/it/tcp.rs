@@ -309,13 +309,13 @@ fn one_stream_is_used_by_two_runtimes() {
 #[test]
 fn a_plain_thread_blocks() {
     let (mut client, mut server) = pair();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
-        tell.send(ThreadWatch::current()).unwrap();
+        sender.send(ThreadWatch::current()).unwrap();
         let mut text = String::new();
         server.read_to_string(&mut text).map(|_| text)
     });
-    told.recv().unwrap().until_it_waits();
+    receiver.recv().unwrap().until_it_waits();
     client.write_all(b"hello").unwrap();
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), "hello");

@@ -139,7 +139,7 @@ fn a_worker_has_been_told_whether_there_is_something_to_read() {
             return;
         }
         assert_eq!(ours.seen_readable(), Some(false));
-        let told = |ours: &UnixStream| {
+        let becomes_readable = |ours: &UnixStream| {
             let start = Instant::now();
             while ours.seen_readable() == Some(false) {
                 assert!(start.elapsed() < GENEROUS);
@@ -149,7 +149,7 @@ fn a_worker_has_been_told_whether_there_is_something_to_read() {
         };
         for round in [b"one", b"two"] {
             theirs.write_all(round).unwrap();
-            told(&ours);
+            becomes_readable(&ours);
             let mut buf = [0; 8];
             assert_eq!((ours.read(&mut buf).unwrap(), &buf[..3]), (3, &round[..]));
             if cfg!(target_os = "linux") {
@@ -157,7 +157,7 @@ fn a_worker_has_been_told_whether_there_is_something_to_read() {
             }
         }
         drop(theirs);
-        told(&ours);
+        becomes_readable(&ours);
         assert_eq!(ours.read(&mut [0; 8]).unwrap(), 0);
         assert_eq!(ours.seen_readable(), Some(true), "the end stays");
         let elsewhere = std::thread::scope(|s| s.spawn(|| ours.seen_readable()).join().unwrap());

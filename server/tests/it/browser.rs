@@ -88,7 +88,7 @@ fn two_tabs_chat() {
     bob.until(is_open());
     bob.until(&shows("Bob", "Hello, Ada"));
 
-    // Who talks without end is told so, and nobody hears it.
+    // A guest who sends too many lines gets a notice, and the other guests do not get those lines.
     bob.eval("for (let i = 0; i < 30; i++) { text.value = `line ${i}`; compose.requestSubmit(); }");
     bob.until("[...document.querySelectorAll('#lines .notice')].some(li => li.textContent.includes('Not so fast'))");
     for tab in [&ada, &bob] {

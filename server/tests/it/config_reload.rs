@@ -254,16 +254,16 @@ fn other_settings_of_a_listener_count_for_who_comes() {
         ),
         "{said}"
     );
-    let mut told = sites.connect();
-    told.send_raw(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n");
-    assert_eq!(ask(&mut told), 200);
+    let mut proxied = sites.connect();
+    proxied.send_raw(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n");
+    assert_eq!(ask(&mut proxied), 200);
     assert_eq!(ask(&mut old), 200);
     // The same file again changes nothing, and the end comes to all of them.
     let said = sites.hang_up();
     assert!(!said.contains("new connections get"), "{said}");
     sites.server.signal(crate::support::Signal::TERM);
     assert!(sites.server.wait().success());
-    assert!(old.receive_rest().is_empty() && told.receive_rest().is_empty());
+    assert!(old.receive_rest().is_empty() && proxied.receive_rest().is_empty());
 }
 
 /// The least a listener can have changed.

@@ -659,7 +659,7 @@ fn clients_of_a_unix_socket_have_no_address() {
         stream.read_to_string(&mut reply).unwrap();
         reply[9..12].parse::<u16>().unwrap()
     };
-    let told = "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n";
+    let header = "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n";
     for (path, tcp, unix, through) in [
         ("unix", 403, 200, 403),
         ("not-unix", 200, 403, 200),
@@ -670,7 +670,7 @@ fn clients_of_a_unix_socket_have_no_address() {
     ] {
         assert_eq!(sites.get("x", &format!("/{path}")).status, tcp, "{path} over TCP");
         assert_eq!(over("p.sock", "", path), unix, "{path} over a Unix socket");
-        assert_eq!(over("o.sock", told, path), through, "{path} through a balancer");
+        assert_eq!(over("o.sock", header, path), through, "{path} through a balancer");
     }
     let logged = || {
         let log = std::fs::read_to_string(sites.folder.join("access.log")).unwrap_or_default();
@@ -685,7 +685,7 @@ fn clients_of_a_unix_socket_have_no_address() {
     // All of them are one client to a rate; whoever a balancer tells is another.
     assert_eq!((over("p.sock", "", "rated"), over("p.sock", "", "rated")), (200, 429));
     assert_eq!(
-        (over("o.sock", told, "rated"), sites.get("x", "/rated").status),
+        (over("o.sock", header, "rated"), sites.get("x", "/rated").status),
         (200, 200)
     );
 }

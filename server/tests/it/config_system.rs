@@ -520,7 +520,7 @@ fn a_reload_in_another_root_folder_finds_what_lies_there() {
         assert_eq!(sites.get("x", "/new/").text(), "the other index");
         assert_eq!(sites.get("x", "/a.txt").text(), "the file a");
     }
-    // A mistake is told with the name that the user knows.
+    // An error is reported with the name that the user knows.
     let said = sites.reload(&file("files = \"none\""));
     assert!(said.contains(&format!("there is no folder '{here}/none'")), "{said}");
     let said = sites.reload(&file("files = \"/usr\""));

@@ -141,17 +141,17 @@ fn a_large_unread_body_closes_the_connection_after_the_answer() {
 
 #[test]
 fn a_body_cut_short_fails_the_read_and_the_handler_is_told() {
-    let (tell, told) = mpsc::channel();
-    let tell = Mutex::new(tell);
+    let (sender, receiver) = mpsc::channel();
+    let sender = Mutex::new(sender);
     let site = site(Router::new().post("/", move |request: &mut Request<'_>| {
         let error = io::read_to_string(request.body()).unwrap_err();
-        tell.lock().unwrap().send(error.kind()).unwrap();
+        sender.lock().unwrap().send(error.kind()).unwrap();
         Err::<(), _>(error)
     }));
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhel");
     client.finish_sending();
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(io::ErrorKind::UnexpectedEof));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(io::ErrorKind::UnexpectedEof));
     let reply = client.reply();
     assert_eq!((reply.status, reply.header("connection")), (400, Some("close")));
     client.expect_end();

@@ -88,18 +88,18 @@ fn waiting(
     impl Fn(&mut Request<'_>) -> &'static str + Send + Sync + Clone + 'static,
     mpsc::Receiver<&'static str>,
 ) {
-    let (tell, told) = mpsc::channel();
-    let tell = Arc::new(Mutex::new(tell));
+    let (sender, receiver) = mpsc::channel();
+    let sender = Arc::new(Mutex::new(sender));
     let handler = move |_: &mut Request<'_>| {
-        let tell = tell.lock().unwrap().clone();
-        tell.send("begun").unwrap();
-        let mut left = Left(tell, false);
+        let sender = sender.lock().unwrap().clone();
+        sender.send("begun").unwrap();
+        let mut left = Left(sender, false);
         // A handler that takes its time, and may be cancelled meanwhile.
         osier::sleep(time);
         left.1 = true;
         "waited"
     };
-    (handler, told)
+    (handler, receiver)
 }
 
 const LONG: Duration = Duration::from_secs(600);
@@ -108,39 +108,39 @@ const GET: &str = "GET / HTTP/1.1\r\nHost: t\r\n\r\n";
 
 #[test]
 fn a_reset_cancels_the_handler_without_a_log_line() {
-    let (handler, told) = waiting(LONG);
+    let (handler, receiver) = waiting(LONG);
     let site = site(Router::new().get("/", handler));
     let mut client = site.connect();
     client.send(GET);
-    assert_eq!(told.recv_timeout(PATIENCE), Ok("begun"));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("begun"));
     client.reset();
-    assert_eq!(told.recv_timeout(PATIENCE), Ok("cancelled"));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("cancelled"));
     assert!(site.log.lock().unwrap().is_empty());
 }
 
 #[test]
 fn a_fin_cancels_a_sleeping_handler_after_the_earlier_responses() {
-    let (handler, told) = waiting(LONG);
+    let (handler, receiver) = waiting(LONG);
     let site = site(Router::new().get("/", handler).get("/first", |_| "first"));
     let mut client = site.connect();
     client.send("GET /first HTTP/1.1\r\nHost: t\r\n\r\n");
     client.send(GET);
     client.finish_sending();
     assert_eq!(client.reply().text(), "first");
-    assert_eq!(told.recv_timeout(PATIENCE), Ok("begun"));
-    assert_eq!(told.recv_timeout(PATIENCE), Ok("cancelled"));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("begun"));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("cancelled"));
     client.expect_end();
 }
 
 #[test]
 fn a_stream_that_waits_is_cancelled_too() {
-    let (tell, told) = mpsc::channel();
-    let tell = Arc::new(Mutex::new(tell));
+    let (sender, receiver) = mpsc::channel();
+    let sender = Arc::new(Mutex::new(sender));
     let site = site(Router::new().get("/", move |_: &mut Request<'_>| {
-        let tell = tell.lock().unwrap().clone();
+        let sender = sender.lock().unwrap().clone();
         Response::stream(move |out| {
             out.write_all(b"begun")?;
-            let _left = Left(tell, false);
+            let _left = Left(sender, false);
             forever();
             Ok(())
         })
@@ -150,38 +150,38 @@ fn a_stream_that_waits_is_cancelled_too() {
     client.head();
     client.take(10);
     client.reset();
-    assert_eq!(told.recv_timeout(PATIENCE), Ok("cancelled"));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("cancelled"));
 }
 
 #[test]
 fn a_route_may_finish_although_the_client_is_gone() {
-    let (handler, told) = waiting(SHORT);
+    let (handler, receiver) = waiting(SHORT);
     let site = site(Router::new().route("/", Route::new().get(handler).finish_when_gone()));
     let mut client = site.connect();
     client.send(GET);
-    assert_eq!(told.recv_timeout(PATIENCE), Ok("begun"));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("begun"));
     client.reset();
-    assert_eq!(told.recv_timeout(PATIENCE), Ok("finished"));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("finished"));
 }
 
 #[test]
 fn a_route_may_allow_half_close() {
-    let (handler, told) = waiting(SHORT);
+    let (handler, receiver) = waiting(SHORT);
     let site = site(Router::new().route("/", Route::new().get(handler).allow_half_close()));
     let mut client = site.connect();
     client.send(GET);
     client.finish_sending();
     assert_eq!(client.reply().text(), "waited");
-    assert_eq!(told.recv_timeout(PATIENCE), Ok("begun"));
-    assert_eq!(told.recv_timeout(PATIENCE), Ok("finished"));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("begun"));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("finished"));
 
-    let (handler, told) = waiting(LONG);
+    let (handler, receiver) = waiting(LONG);
     let site = self::site(Router::new().route("/", Route::new().get(handler).allow_half_close()));
     let mut client = site.connect();
     client.send(GET);
-    assert_eq!(told.recv_timeout(PATIENCE), Ok("begun"));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("begun"));
     client.reset();
-    assert_eq!(told.recv_timeout(PATIENCE), Ok("cancelled"));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("cancelled"));
 }
 
 #[test]

@@ -16,8 +16,8 @@ use osier_web::{Address, Request, Router};
 #[test]
 fn a_body_of_unknown_length_gets_one() {
     let folder = folder();
-    let app = Responder::answering(folder.path(), |told, body| {
-        text(&format!("{} {}", told.get("CONTENT_LENGTH"), body.len()))
+    let app = Responder::answering(folder.path(), |params, body| {
+        text(&format!("{} {}", params.get("CONTENT_LENGTH"), body.len()))
     });
     let options = Options {
         spool_memory: 10_000,
@@ -63,8 +63,8 @@ fn a_body_of_known_length_is_passed_on_while_it_comes() {
     let (said, heard) = mpsc::channel();
     let said = Mutex::new(said);
     let app = Responder::unix(folder.path(), move |conn| {
-        let Some(told) = conn.opening() else { return };
-        assert_eq!(told.get("CONTENT_LENGTH"), "100000");
+        let Some(params) = conn.opening() else { return };
+        assert_eq!(params.get("CONTENT_LENGTH"), "100000");
         let mut all = Vec::new();
         while let Some((STDIN, piece)) = conn.record() {
             if piece.is_empty() {
@@ -91,8 +91,8 @@ fn an_application_may_answer_before_it_has_read_or_piece_by_piece() {
     let folder = folder();
     const LEN: usize = 6 << 20;
     let app = Responder::unix(folder.path(), |conn| {
-        let Some(told) = conn.opening() else { return };
-        match told.get("QUERY_STRING") {
+        let Some(params) = conn.opening() else { return };
+        match params.get("QUERY_STRING") {
             // Reads nothing, answers, ends.
             "early" => {
                 conn.send(answer(b"Status: 413 Too Large\n\ntoo large"));
@@ -189,8 +189,8 @@ fn a_client_that_leaves_ends_the_request() {
     let (said, heard) = mpsc::channel();
     let said = Mutex::new(said);
     let app = Responder::unix(folder.path(), move |conn| {
-        let Some((told, _)) = conn.request() else { return };
-        if told.get("QUERY_STRING") == "streaming" {
+        let Some((params, _)) = conn.request() else { return };
+        if params.get("QUERY_STRING") == "streaming" {
             conn.send(stdout(b"A: 1\n\nhello"));
         }
         conn.wait_for_end();
@@ -214,8 +214,8 @@ fn a_client_that_leaves_ends_the_request() {
 fn what_takes_too_long_is_a_gateway_timeout() {
     let folder = folder();
     let app = Responder::unix(folder.path(), |conn| {
-        let Some(told) = conn.opening() else { return };
-        match told.get("QUERY_STRING") {
+        let Some(params) = conn.opening() else { return };
+        match params.get("QUERY_STRING") {
             "silent" => drop(conn.body()),
             "half" => drop((conn.body(), conn.send(stdout(b"A: 1\n")))),
             "body" => drop((conn.body(), conn.send(stdout(b"A: 1\n\nhello")))),
@@ -283,9 +283,9 @@ fn no_application_is_a_bad_gateway() {
 fn connections_are_kept_over_tcp_and_on_unix_sockets_when_asked() {
     let folder = folder();
     let script = |conn: &mut Conn| {
-        while let Some((told, _)) = conn.request() {
-            conn.send(text(&format!("{} {}", conn.number, told.keep)));
-            if !told.keep {
+        while let Some((params, _)) = conn.request() {
+            conn.send(text(&format!("{} {}", conn.number, params.keep)));
+            if !params.keep {
                 return;
             }
         }
@@ -322,9 +322,9 @@ fn keeping(folder: &Folder, app: &Responder) -> Site {
 fn a_connection_with_something_left_on_it_is_not_kept() {
     let folder = folder();
     let apps = both(&folder, |conn| {
-        while let Some((told, _)) = conn.request() {
+        while let Some((params, _)) = conn.request() {
             let mut said = text(&conn.number.to_string());
-            match told.get("QUERY_STRING") {
+            match params.get("QUERY_STRING") {
                 "excess" => said.extend(stdout(b"of nobody")),
                 "padded" => {
                     said.truncate(said.len() - 16);
@@ -366,7 +366,7 @@ fn a_kept_connection_on_which_something_has_come_is_not_used() {
     let site = keeping(&folder, &app);
     for turn in 0..20 {
         assert_eq!(site.get("/a.php").text(), turn.to_string());
-        // So the server is told of it before the next request comes.
+        // So the server is notified of it before the next request comes.
         eventually("it has said more", || has_said.load(Ordering::SeqCst) > turn);
     }
 }
@@ -406,7 +406,7 @@ fn a_kept_connection_that_has_been_closed_is_not_used() {
         for turn in 1..4 {
             assert_eq!(site.ask(&post("/a.php", "x")).text(), "ok");
             assert_eq!(app.connections(), turn);
-            // Its end arrives meanwhile, at worst after the whole of this; nobody tells of it.
+            // Its end arrives meanwhile, at worst after the whole of this; nobody reports it.
             std::thread::sleep(SHORT);
         }
     }
@@ -445,7 +445,7 @@ fn a_late_second_response_reaches_nobody() {
     }
 }
 
-/// The connection's end and the next request come in one turn of the worker's loop, so nobody has told of the end: also what is
+/// The connection's end and the next request come in one turn of the worker's loop, so nobody has reported the end: also what is
 /// not idempotent is sent again then, as not one byte of it was taken.
 #[test]
 fn a_kept_connection_that_ends_unheard_costs_no_request() {
@@ -545,8 +545,8 @@ fn several_applications_share_the_work() {
     let named = |name: &'static str| {
         let wait = wait.clone();
         Responder::unix(folder.path(), move |conn| {
-            let Some((told, _)) = conn.request() else { return };
-            if told.get("QUERY_STRING") == "slow" {
+            let Some((params, _)) = conn.request() else { return };
+            if params.get("QUERY_STRING") == "slow" {
                 wait.lock().unwrap().recv_timeout(PATIENCE).unwrap();
             }
             conn.send(text(name));

@@ -10,7 +10,7 @@ use crate::responder::*;
 use osier_web::fastcgi::{FastCgi, Options};
 use osier_web::{Limits, Response, Router, Server, http::StatusCode};
 
-// ---- what the application is told ----
+// ---- the parameters that the application gets ----
 
 #[test]
 fn the_application_is_told_everything() {
@@ -23,7 +23,7 @@ fn the_application_is_told_everything() {
     );
     assert_eq!((reply.status, reply.text()), (200, "ok"));
     assert_eq!(reply.header("content-length"), Some("2"), "{}", reply.head);
-    let (told, body) = &app.requests()[0];
+    let (params, body) = &app.requests()[0];
     let root = folder.root().display().to_string();
     let port = site.addr.port().to_string();
     for (name, value) in [
@@ -54,16 +54,16 @@ fn the_application_is_told_everything() {
         ("HTTP_PROXY", "(unset)"),
         ("HTTP_CONTENT_LENGTH", "(unset)"),
     ] {
-        assert_eq!(told.get(name), value, "{name}");
+        assert_eq!(params.get(name), value, "{name}");
     }
-    assert!(told.get("SERVER_SOFTWARE").starts_with("osier/"));
-    assert!(told.get("REMOTE_PORT").parse::<u16>().is_ok());
-    let mut names = told.names.clone();
+    assert!(params.get("SERVER_SOFTWARE").starts_with("osier/"));
+    assert!(params.get("REMOTE_PORT").parse::<u16>().is_ok());
+    let mut names = params.names.clone();
     names.sort();
     names.dedup();
-    assert_eq!(names.len(), told.names.len(), "no name twice");
+    assert_eq!(names.len(), params.names.len(), "no name twice");
     assert_eq!(body, b"hello");
-    assert!(!told.keep, "an idle connection on a Unix socket would pin a worker");
+    assert!(!params.keep, "an idle connection on a Unix socket would pin a worker");
 }
 
 #[test]
@@ -80,16 +80,16 @@ fn a_client_of_a_unix_socket_has_no_address() {
         .write_all(b"GET /a.php HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         .unwrap();
     client.read_to_end(&mut Vec::new()).unwrap();
-    let (told, _) = &app.requests()[0];
-    let of_ends = ["REMOTE_ADDR", "REMOTE_PORT", "SERVER_ADDR", "SERVER_PORT"].map(|name| told.get(name));
+    let (params, _) = &app.requests()[0];
+    let of_ends = ["REMOTE_ADDR", "REMOTE_PORT", "SERVER_ADDR", "SERVER_PORT"].map(|name| params.get(name));
     assert_eq!(of_ends, ["unix:", "(unset)", "(unset)", "80"]);
 }
 
 #[test]
 fn the_host_is_the_one_that_was_asked_for() {
     let folder = folder();
-    let app = Responder::answering(folder.path(), |told, _| {
-        text(&format!("{} {}", told.get("HTTP_HOST"), told.get("SERVER_NAME")))
+    let app = Responder::answering(folder.path(), |params, _| {
+        text(&format!("{} {}", params.get("HTTP_HOST"), params.get("SERVER_NAME")))
     });
     let site = serve(&folder, &app, Options::default());
     // RFC 9112 3.2.2: the Host field of a request for a whole URL means nothing.
@@ -118,7 +118,7 @@ fn options_change_what_it_is_told() {
             .status,
         200
     );
-    let (told, body) = &app.requests()[0];
+    let (params, body) = &app.requests()[0];
     for (name, value) in [
         ("SCRIPT_FILENAME", "/in/the/container/sub/index.php"),
         ("DOCUMENT_ROOT", "/in/the/container"),
@@ -131,9 +131,9 @@ fn options_change_what_it_is_told() {
         ("APP_ENV", "test"),
         ("SERVER_SOFTWARE", "secret"),
     ] {
-        assert_eq!(told.get(name), value, "{name}");
+        assert_eq!(params.get(name), value, "{name}");
     }
-    assert_eq!(told.names.iter().filter(|name| *name == "SERVER_SOFTWARE").count(), 1);
+    assert_eq!(params.names.iter().filter(|name| *name == "SERVER_SOFTWARE").count(), 1);
     assert!(body.is_empty());
 }
 
@@ -151,9 +151,9 @@ fn fields_that_become_one_variable_are_refused_and_odd_ones_left_out() {
     assert_eq!(app.connections(), 0);
     assert!(site.logged("X-Real-IP and X_Real_IP"));
     assert_eq!(ask("X_Remote_User: root\r\nX-Fine: 1\r\n"), 200);
-    let (told, _) = &app.requests()[0];
+    let (params, _) = &app.requests()[0];
     assert_eq!(
-        (told.get("HTTP_X_REMOTE_USER"), told.get("HTTP_X_FINE")),
+        (params.get("HTTP_X_REMOTE_USER"), params.get("HTTP_X_FINE")),
         ("(unset)", "1")
     );
 }
@@ -174,8 +174,8 @@ fn a_head_of_many_records_arrives() {
         "GET /a.php HTTP/1.1\r\nHost: test\r\nX-Long: {long}\r\nX-Short: 1\r\n\r\n"
     ));
     assert_eq!(reply.status, 200, "{:?}", site.log);
-    let (told, _) = &app.requests()[0];
-    assert!(told.get("HTTP_X_LONG") == long && told.get("HTTP_X_SHORT") == "1");
+    let (params, _) = &app.requests()[0];
+    assert!(params.get("HTTP_X_LONG") == long && params.get("HTTP_X_SHORT") == "1");
 }
 
 // ---- which script ----
@@ -185,7 +185,7 @@ fn only_scripts_that_exist_are_asked_for() {
     let folder = folder();
     std::os::unix::fs::symlink("/etc/passwd", folder.root().join("out.php")).unwrap();
     std::fs::create_dir(folder.root().join("dir.php")).unwrap();
-    let app = Responder::answering(folder.path(), |told, _| text(told.get("SCRIPT_NAME")));
+    let app = Responder::answering(folder.path(), |params, _| text(params.get("SCRIPT_NAME")));
     let site = serve(&folder, &app, Options::default());
     for (path, status) in [
         ("/none.php", 404),
@@ -228,8 +228,12 @@ fn only_scripts_that_exist_are_asked_for() {
 #[test]
 fn what_is_no_script_is_somebody_elses_or_the_front_controllers() {
     let folder = folder();
-    let app = Responder::answering(folder.path(), |told, _| {
-        text(&format!("{} for {}", told.get("SCRIPT_NAME"), told.get("REQUEST_URI")))
+    let app = Responder::answering(folder.path(), |params, _| {
+        text(&format!(
+            "{} for {}",
+            params.get("SCRIPT_NAME"),
+            params.get("REQUEST_URI")
+        ))
     });
     let options = Options {
         front: Some("/index.php".into()),
@@ -248,8 +252,12 @@ fn what_is_no_script_is_somebody_elses_or_the_front_controllers() {
 #[test]
 fn no_path_info_leads_up() {
     let folder = folder();
-    let app = Responder::answering(folder.path(), |told, _| {
-        text(&format!("{} {}", told.get("PATH_INFO"), told.get("PATH_TRANSLATED")))
+    let app = Responder::answering(folder.path(), |params, _| {
+        text(&format!(
+            "{} {}",
+            params.get("PATH_INFO"),
+            params.get("PATH_TRANSLATED")
+        ))
     });
     let site = serve(&folder, &app, Options::default());
     for path in [
@@ -472,8 +480,8 @@ fn a_flood_of_stderr_is_cut_and_the_answer_is_not() {
 #[test]
 fn location_and_status_mean_what_cgi_says() {
     let folder = folder();
-    let app = Responder::answering(folder.path(), |told, body| {
-        let to = match told.get("QUERY_STRING") {
+    let app = Responder::answering(folder.path(), |params, body| {
+        let to = match params.get("QUERY_STRING") {
             "abroad" => "Location: https://example.org/x\n\n",
             "other-host" => "Location: //example.org/x\n\n",
             "with-status" => "Status: 307 Over There\nLocation: /a.php?there\n\n",
@@ -483,8 +491,8 @@ fn location_and_status_mean_what_cgi_says() {
             query => {
                 let text = format!(
                     "{} {} {query} {}",
-                    told.get("REQUEST_METHOD"),
-                    told.get("SCRIPT_NAME"),
+                    params.get("REQUEST_METHOD"),
+                    params.get("SCRIPT_NAME"),
                     body.len()
                 );
                 return answer(format!("Content-Type: text/plain\n\n{text}").as_bytes());
@@ -535,7 +543,7 @@ fn framing_is_ours() {
 #[test]
 fn what_has_no_body_gets_none_and_the_connection_lives() {
     let folder = folder();
-    let app = Responder::answering(folder.path(), |told, _| match told.get("QUERY_STRING") {
+    let app = Responder::answering(folder.path(), |params, _| match params.get("QUERY_STRING") {
         "204" => answer(b"Status: 204 No Content\n\na body all the same"),
         "304" => answer(b"Status: 304 Not Modified\nETag: \"a\"\n\na body"),
         "length" => answer(b"Content-Length: 70000\n\n"),
@@ -562,11 +570,11 @@ fn what_has_no_body_gets_none_and_the_connection_lives() {
 fn an_announced_length_is_passed_on_and_kept_to() {
     let folder = folder();
     let app = Responder::unix(folder.path(), |conn| {
-        let Some((told, _)) = conn.request() else { return };
+        let Some((params, _)) = conn.request() else { return };
         conn.send(stdout(b"Content-Length: 10\n\nhello"));
         // So that the rest comes in a read of its own.
         std::thread::sleep(SHORT);
-        match told.get("QUERY_STRING") {
+        match params.get("QUERY_STRING") {
             "exact" => conn.send([stdout(b"12345"), end(0, 0)].concat()),
             "long" => conn.send([stdout(b"12345"), stdout(b"too much"), end(0, 0)].concat()),
             _ => conn.send([stdout(b"1"), end(0, 0)].concat()),
@@ -627,8 +635,8 @@ fn files_inside_the_root_are_sent_in_the_applications_place() {
     let root = folder.root().display().to_string();
     let app = {
         let root = root.clone();
-        Responder::answering(folder.path(), move |told, _| {
-            let file = match told.get("QUERY_STRING") {
+        Responder::answering(folder.path(), move |params, _| {
+            let file = match params.get("QUERY_STRING") {
                 "sendfile" => format!("X-Sendfile: {root}/files/secret.txt"),
                 "accel" => "X-Accel-Redirect: /files/secret.txt".into(),
                 "encoded" => "X-Accel-Redirect: /files/%73ecret.txt?x".into(),
@@ -681,8 +689,8 @@ fn files_of_the_application_are_sent_in_parts_and_only_when_they_have_changed() 
     let folder = folder();
     folder.write("big.bin", vec![b'x'; 100_000]);
     let root = folder.root().display().to_string();
-    let app = Responder::answering(folder.path(), move |told, _| {
-        let (status, file) = match told.get("QUERY_STRING") {
+    let app = Responder::answering(folder.path(), move |params, _| {
+        let (status, file) = match params.get("QUERY_STRING") {
             "page" => ("Status: 403\n", "files/secret.txt"),
             "big" => ("", "big.bin"),
             _ => ("", "files/secret.txt"),

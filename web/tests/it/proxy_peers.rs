@@ -151,7 +151,7 @@ struct Node {
     addr: SocketAddr,
 }
 
-/// `name` is told by `/name`. WebSockets are echoed; no library.
+/// `/name` responds with `name`. WebSockets are echoed; no library.
 const NODE: &str = r#"
 const http = require('http'), crypto = require('crypto');
 let connections = 0, requests = 0, well = true;

@@ -446,7 +446,9 @@ fn a_client_that_leaves_cancels_its_request() {
             0 => drop(client),
             _ => client.reset(),
         }
-        eventually("the backend is told", || ended.load(Ordering::SeqCst) == number + 1);
+        eventually("the backend sees the end", || {
+            ended.load(Ordering::SeqCst) == number + 1
+        });
         eventually("the place is free", || upstream.stats()[0].leases == 0);
         assert_eq!(upstream.stats()[0].kept, 0);
         assert!(upstream.stats()[0].is_in, "and it is nobody's failure");

@@ -93,7 +93,7 @@ fn a_failure_of_one_side_ends_both() {
     let mut client = upgraded(&site);
     client.send("x");
     client.reset();
-    end.recv_timeout(PATIENCE).expect("the backend is told");
+    end.recv_timeout(PATIENCE).expect("the backend sees the end");
 
     let (_backend, upstream) = switching(|conn| conn.reset());
     let site = serve(Proxy::new(upstream.clone()));
@@ -225,7 +225,7 @@ fn a_server_that_shuts_down_lets_a_tunnel_end() {
     assert_eq!(site.ended.recv_timeout(PATIENCE).unwrap(), 0, "nothing had to be cut");
 }
 
-/// A peer that has ended its sending direction cannot be told from one that has left.
+/// A peer that has ended its sending direction cannot be distinguished from one that has left.
 #[test]
 fn a_tunnel_that_is_closed_halfway_and_silent_is_ended_sooner_than_an_idle_one() {
     let cut = Duration::from_secs(1);

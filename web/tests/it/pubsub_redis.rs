@@ -227,7 +227,7 @@ fn what_waits_for_a_broker_is_bounded_and_the_loss_is_logged() {
             room.publish(format!("{n}"));
         }
         broker.restart();
-        eventually("it was passed on, and the loss told", || {
+        eventually("it was passed on, and the loss logged", || {
             has(&lines, "messages were not published") == 1
         });
         shared(&room);

@@ -166,14 +166,14 @@ fn every_kind_of_body_comes_back() {
 
 #[test]
 fn a_response_without_end_ends_when_the_client_leaves() {
-    let (told, heard) = std::sync::mpsc::channel();
-    let told = Mutex::new(told);
+    let (report, reports) = std::sync::mpsc::channel();
+    let report = Mutex::new(report);
     let router = Router::new().get("/", move |_: &mut Request<'_>| {
-        let told = told.lock().unwrap().clone();
+        let report = report.lock().unwrap().clone();
         Response::stream(move |out| {
             loop {
                 if let Err(error) = out.write_all(&[b'x'; 1000]).and_then(|()| out.flush()) {
-                    told.send(error.kind()).unwrap();
+                    report.send(error.kind()).unwrap();
                     return Err(error);
                 }
             }
@@ -181,7 +181,7 @@ fn a_response_without_end_ends_when_the_client_leaves() {
     });
     let reply = Client::new(router).get("/").leave_after(10_000).send();
     assert!(!reply.is_whole() && reply.body().len() > 9_000 && reply.body().iter().all(|&byte| byte == b'x'));
-    assert_eq!(heard.try_recv(), Ok(io::ErrorKind::BrokenPipe));
+    assert_eq!(reports.try_recv(), Ok(io::ErrorKind::BrokenPipe));
 }
 
 /// Pieces of the request's body arrive as they are produced, and only when they are asked for.
@@ -363,7 +363,7 @@ fn an_upgrade_hands_over_both_ends() {
         }
     }
     let closed = Arc::new(Mutex::new(Vec::new()));
-    let told = closed.clone();
+    let closed_by = closed.clone();
     let router = Router::new()
         .get("/fiber", |request: &mut Request<'_>| {
             ws::upgrade(request, |socket| {
@@ -376,7 +376,7 @@ fn an_upgrade_hands_over_both_ends() {
             })
         })
         .get("/dormant", move |request: &mut Request<'_>| {
-            ws::Options::default().upgrade_dormant(request, Echo(told.clone()))
+            ws::Options::default().upgrade_dormant(request, Echo(closed_by.clone()))
         });
     let client = Client::new(router);
     let ask = |path: &str| {
@@ -405,7 +405,9 @@ fn an_upgrade_hands_over_both_ends() {
         talk(path);
         osier::run(|| talk(path));
     }
-    crate::common::eventually("it is told", || *closed.lock().unwrap() == ["Some(1005)", "Some(1005)"]);
+    crate::common::eventually("the callbacks get the close codes", || {
+        *closed.lock().unwrap() == ["Some(1005)", "Some(1005)"]
+    });
     // A refused upgrade returns the response alone. An upgrade that nobody continues ends.
     let (refused, none) = client.get("/fiber").upgrade("websocket");
     assert_eq!((refused.status(), none.is_none()), (StatusCode::UPGRADE_REQUIRED, true));

@@ -103,7 +103,7 @@ fn a_stray_crlf_after_a_request_is_not_the_beginning_of_another() {
 fn pieces_that_fill_a_buffer_exactly_do_not_hold_the_deadline() {
     let site = site_timing_out(Router::new().get("/", |_| "hi"), |timeouts| timeouts.header = SHORT);
     let mut client = site.connect();
-    // The first read takes all of this at once, fills its buffer, and cannot tell that nothing follows.
+    // The first read takes all of this at once, fills its buffer, and cannot know that nothing follows.
     client.send(format!(
         "GET / HTTP/1.1\r\nHost: t\r\nx: {}",
         "a".repeat((16 << 10) - 28)
@@ -122,17 +122,17 @@ fn pieces_that_fill_a_buffer_exactly_do_not_hold_the_deadline() {
 
 #[test]
 fn a_body_that_stops_coming_fails_the_read() {
-    let (tell, told) = mpsc::channel();
-    let tell = Mutex::new(tell);
+    let (sender, receiver) = mpsc::channel();
+    let sender = Mutex::new(sender);
     let handler = move |request: &mut Request<'_>| {
         let error = request.body().read_to_end(&mut Vec::new()).unwrap_err();
-        tell.lock().unwrap().send(error.kind()).unwrap();
+        sender.lock().unwrap().send(error.kind()).unwrap();
         Err::<(), _>(error)
     };
     let site = site_timing_out(Router::new().post("/", handler), |timeouts| timeouts.body = SHORT);
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nsome");
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(std::io::ErrorKind::TimedOut));
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(std::io::ErrorKind::TimedOut));
     assert_eq!(client.reply().status, 408);
     client.expect_end();
 }

@@ -358,7 +358,7 @@ fn a_request_has_one_number() {
         (Some(second.text().to_owned()), 7),
         (None, 0),
     ];
-    eventually("all are told", || *seen.lock().unwrap() == expected);
+    eventually("all are notified", || *seen.lock().unwrap() == expected);
 }
 
 #[test]

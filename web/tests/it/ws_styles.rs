@@ -206,7 +206,7 @@ fn every_end_is_told_once() {
     it.expect("bye");
     assert_eq!(peer.frame().unwrap().0, 0x88);
     it.expect("closed None");
-    assert!(it.events.try_recv().is_err(), "nothing is told twice");
+    assert!(it.events.try_recv().is_err(), "nothing is reported twice");
 }
 
 #[test]

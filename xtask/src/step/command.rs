@@ -67,7 +67,7 @@ pub fn is_attended() -> bool {
     std::io::stdin().is_terminal() && std::env::var_os("CI").is_none()
 }
 
-/// `cargo`, without what `cargo run` told this process about the package xtask: a build script or a test that reads
+/// `cargo`, without what `cargo run` passed to this process about the package xtask: a build script or a test that reads
 /// these variables would otherwise see the wrong package.
 pub fn cargo() -> Command {
     clean(Command::new(

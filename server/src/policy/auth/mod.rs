@@ -91,7 +91,7 @@ struct File {
     stamp: Option<Stamp>,
     looked: Instant,
     /// The last error that was logged, so that each error is logged once.
-    told: String,
+    logged: String,
 }
 
 /// A user whose password was verified.
@@ -128,7 +128,7 @@ impl Auth {
                 passwords: Arc::new(passwords),
                 stamp,
                 looked: osier::time::now(),
-                told: String::new(),
+                logged: String::new(),
             }),
             keys: [RandomState::new(), RandomState::new()],
             verified: Mutex::new(HashMap::new()),
@@ -220,16 +220,16 @@ impl Auth {
         let news = osier::shield(|| osier::unblock(move || passwords::read_if_changed(&path, stamp, named)));
         let mut file = locked(&self.file);
         match news {
-            Ok(None) => file.told.clear(),
+            Ok(None) => file.logged.clear(),
             Ok(Some((passwords, stamp))) => {
                 (file.passwords, file.stamp) = (Arc::new(passwords), Some(stamp));
-                file.told.clear();
+                file.logged.clear();
             }
             Err(troubles) => {
-                let told = troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("; ");
-                if told != file.told {
-                    (self.say)(format_args!("{told}; the passwords stay as they were"));
-                    file.told = told;
+                let message = troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("; ");
+                if message != file.logged {
+                    (self.say)(format_args!("{message}; the passwords stay as they were"));
+                    file.logged = message;
                 }
             }
         }

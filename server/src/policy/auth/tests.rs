@@ -126,21 +126,21 @@ fn only_slow_hashes_are_accepted_and_every_bad_line_is_named() {
     let troubles = auth.err().unwrap();
     let lines: Vec<_> = troubles.iter().map(|trouble| trouble.line.unwrap()).collect();
     assert_eq!(lines, [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]);
-    let told = troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("\n");
-    assert!(!told.contains("sesame") && !told.contains(&good), "{told}");
+    let message = troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("\n");
+    assert!(!message.contains("sesame") && !message.contains(&good), "{message}");
     assert!(
-        told.contains("line 2: user \"clear\": the password is not hashed with bcrypt or argon2id"),
-        "{told}"
+        message.contains("line 2: user \"clear\": the password is not hashed with bcrypt or argon2id"),
+        "{message}"
     );
-    assert!(told.contains("line 8: user \"ali\" is there twice"), "{told}");
+    assert!(message.contains("line 8: user \"ali\" is there twice"), "{message}");
 
     let missing = Settings {
         realm: "x".into(),
         users: Vec::new(),
         password_file: Some(folder.path().join("none")),
     };
-    let told = Auth::open(&missing, listener().0).err().unwrap()[0].to_string();
-    assert!(told.ends_with("/none': there is no such file"), "{told}");
+    let message = Auth::open(&missing, listener().0).err().unwrap()[0].to_string();
+    assert!(message.ends_with("/none': there is no such file"), "{message}");
 }
 
 #[test]

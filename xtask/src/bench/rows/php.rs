@@ -98,7 +98,7 @@ impl Fpm {
         write(&config, &text)?;
         write(&site(plan).join("hello.php"), SCRIPT)?;
         let mut command = pinned(plan.cores.1, &fpm);
-        // -R: as root it runs scripts only when told so; others are not disturbed by it.
+        // -R: as root it runs scripts only when asked to; it changes nothing for other users.
         command.args(["-F", "-R", "-y"]).arg(&config);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|error| format!("php-fpm: {error}"))?;
