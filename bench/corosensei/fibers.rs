@@ -1,4 +1,4 @@
-//! What a suspended coroutine costs on corosensei's own stacks, each mapped alone. Argument: how many.
+//! The memory of suspended coroutines on corosensei's own stacks, each mapped alone. Argument: how many.
 #![forbid(unsafe_code)]
 
 use corosensei::{Coroutine, CoroutineResult};

@@ -1,7 +1,7 @@
 //! Load on an echo server: many connections, a message of 64 bytes on its way in each. Arguments: PORT CONNECTIONS MILLISECONDS.
 //!
-//! Prints `ready` when each connection has had its first answer. At a line on its standard input it sends for as long as it is told, prints
-//! how many round trips that were, and keeps the connections until its standard input ends.
+//! It prints `ready` when each connection has had its first response. After a line on its standard input it sends for MILLISECONDS,
+//! prints the number of round trips, and keeps the connections until its standard input ends.
 #![forbid(unsafe_code)]
 
 use rustix::buffer::spare_capacity;

@@ -1,10 +1,10 @@
 //! Guests of a chat over WebSockets: some of them speak, all of them listen. Arguments: PORT PATH GUESTS SPEAKERS PAUSE MILLISECONDS.
 //!
-//! When all are connected they hear out what the room has told them while they came, and say some lines that do not count (`WARM`). Then
-//! `ready` is printed. At a line on its standard input the speakers speak: each after PAUSE milliseconds, one after the other; or, with a
-//! PAUSE of 0, the next as soon as everybody has heard the one before. A line holds the time it was said at. After MILLISECONDS it waits
-//! until all has been heard and prints deliveries, seconds, and the 50th and 99th hundredth of the delivery times in microseconds; it
-//! keeps the connections until its standard input ends.
+//! All guests connect and read what the room has sent meanwhile. They send some lines that do not count (`WARM`). Then the program
+//! prints `ready` and waits for a line on its standard input. Now the speakers send lines in turn: one every PAUSE milliseconds or,
+//! with a PAUSE of 0, one as soon as every guest has received the line before. A line holds the time when it was sent. After
+//! MILLISECONDS the program waits until every line has arrived. It prints deliveries, seconds, and the 50th and 99th percentile of
+//! the delivery times in microseconds. It keeps the connections until its standard input ends.
 #![forbid(unsafe_code)]
 
 use rustix::event::Timespec;
@@ -24,10 +24,10 @@ const LINGER: Duration = Duration::from_micros(100);
 /// loopback the processor that sends does that for it, so that the first lines of a room take a quarter longer than all later ones.
 const WARM: usize = 20;
 
-/// A room that has told nothing for so long has told all.
+/// A room that has sent nothing for this time has delivered every line.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// What is not heard by then is lost, and the figure with it.
+/// A line that has not arrived after this time is lost, and the run fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Guest {

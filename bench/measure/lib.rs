@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Batches that count; one before them warms up.
 const BATCHES: usize = 9;
 const ITERATIONS: u32 = 200_000;
-/// Of what takes two cores: it may cost two wake-ups of a thread each.
+/// Iterations of operations that take two cores. One of them may cost two wake-ups of a thread.
 const ITERATIONS_APART: u32 = 10_000;
 
 /// Runs `batch(n)`, which does its thing `n` times, and prints `NAME NANOSECONDS` of CPU for one: the median of the batches.

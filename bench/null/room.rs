@@ -1,7 +1,7 @@
-//! The floor under every room: one thread, one epoll, and one write for each who is in it. Argument: PORT.
+//! The least work that a chat room can be done with: one thread, one epoll, and one write for each guest. Argument: PORT.
 //!
-//! Whatever is said is sent on to all as one frame. It answers the one handshake and understands the one kind of frame that the load sends
-//! (short, its mask zero), and takes what one read brings for whole frames: what a server may save is all saved here.
+//! The program sends each message to all guests as one frame. It answers only the handshake of the load program, understands only its
+//! kind of frame (short, with a mask of zero), and assumes that a read returns whole frames. So it saves everything that a server can.
 #![forbid(unsafe_code)]
 
 use rustix::buffer::spare_capacity;
@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
-/// Of the key in RFC 6455 §1.3, which the load sends.
+/// The response to the key in RFC 6455 §1.3, which the load program sends.
 const SWITCH: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
@@ -57,7 +57,7 @@ fn main() -> std::io::Result<()> {
     }
 }
 
-/// Sends on every frame in `said`. Who does not read is no part of the bench.
+/// Sends on every frame in `said`. The bench has no guest that does not read.
 fn tell_all(room: &mut [Option<TcpStream>], mut said: &[u8]) {
     while let [opcode, masked, ..] = *said {
         let length = usize::from(masked & 0x7f);

@@ -1,4 +1,4 @@
-//! Ours: two who signal each other in turn through events and mailboxes; fibers and futures, on one worker and on two.
+//! Osier's row: two fibers or two futures that signal each other in turn through events and mailboxes, on one worker and on two.
 //!
 //! One round trip is two signals. On two workers each fiber has one of its own; futures may meet on one.
 #![forbid(unsafe_code)]
@@ -6,7 +6,7 @@
 use osier::sync::{Event, Mailbox};
 use std::sync::Arc;
 
-/// What one waits for and the other sets; clones are the same pair.
+/// Two events: one side waits for each, and the other side sets it. Clones are the same pair.
 #[derive(Clone, Default)]
 struct Events(Arc<[Event; 2]>);
 

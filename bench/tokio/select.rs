@@ -40,7 +40,7 @@ macro_rules! when_ready {
     }};
 }
 
-/// Takes what another sends who waits until it was taken.
+/// Receives values from a sender that waits until each value was taken.
 macro_rules! when_waiting {
     ($n:expr, $taken:expr, $channels:expr $(, $($arm:tt)*)?) => {{
         for i in 0..$n {

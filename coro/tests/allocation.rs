@@ -1,4 +1,4 @@
-//! What must not allocate, counted by the allocator.
+//! Operations that must not allocate. The allocator counts.
 
 use osier_coro::stack::{Config, Pool};
 use osier_coro::{Coroutine, CoroutineResult};

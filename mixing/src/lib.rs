@@ -1,6 +1,6 @@
-//! What the tests of mixing Osier with other libraries share: the adapters that some of those need, and their servers.
+//! Adapters between Osier and other libraries, and the servers that their tests talk to.
 //!
-//! Called by `mixing/tests/`; `docs/mixing.md` shows them to the reader, whose programs are doc-tests of this crate.
+//! `docs/mixing.md` shows the adapters. The programs of that document are doc tests of this crate.
 #![forbid(unsafe_code)]
 
 pub mod peer;

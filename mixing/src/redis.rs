@@ -16,7 +16,7 @@ pub struct Connection<S> {
 }
 
 impl<S: Read + Write> Connection<S> {
-    /// On a stream that is connected already.
+    /// Makes a connection on a stream that is connected already.
     pub fn new(stream: S) -> Connection<S> {
         Connection {
             stream,

@@ -25,7 +25,7 @@ use osier_web::Router;
 
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// What hyper reads from and writes to.
+/// The stream that hyper reads from and writes to.
 type Io = Compat<AsyncStream<TcpStream>>;
 
 fn full(bytes: impl Into<Bytes>) -> Body {

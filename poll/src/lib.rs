@@ -96,12 +96,12 @@ impl Token {
 /// The times at which a registered descriptor gives events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// In every wait while it is ready.
+    /// Reported in every wait while it is ready.
     Level,
-    /// Once whenever it becomes ready, or readier: more bytes, more room. A descriptor that is ready when it is registered counts as
+    /// Reported once whenever it becomes ready, or readier: more bytes, more room. A descriptor that is ready when it is registered counts as
     /// having just become so. The caller must read or write until it would block.
     Edge,
-    /// Once, when it is or becomes ready. The next [`Poller::modify`] arms it again.
+    /// Reported once, when it is or becomes ready. The next [`Poller::modify`] arms it again.
     Oneshot,
 }
 

@@ -1,4 +1,4 @@
-//! What a signal handler that runs during a wait does to it, on every back-end.
+//! A signal handler that runs during a wait, on every back-end.
 
 #[path = "it/common.rs"]
 mod common;

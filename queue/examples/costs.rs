@@ -1,4 +1,4 @@
-//! What the operations of this crate cost, uncontended, on one thread: `cargo run --release -p osier-queue --example costs`.
+//! The costs of this crate's operations, uncontended, on one thread: `cargo run --release -p osier-queue --example costs`.
 //!
 //! Each figure is the fastest of nine runs, in nanoseconds, loop included.
 

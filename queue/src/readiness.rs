@@ -63,9 +63,9 @@ const GENERATION: u64 = 1 << 48;
 /// A direction of transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// From the peer to this process.
+    /// Bytes from the peer to this process.
     Read,
-    /// From this process to the peer.
+    /// Bytes from this process to the peer.
     Write,
 }
 
@@ -370,8 +370,8 @@ impl Readiness {
         }
     }
 
-    /// Takes the directions from `worker`, which has ended: its successor with this number has no registrations. Those who wait there own
-    /// again.
+    /// Takes the directions from `worker`, which has ended: its successor with this number has no registrations. The waiters of
+    /// these directions are woken, and make another worker the owner.
     pub fn forget_worker(&self, worker: u16) {
         let forget = |direction| {
             // Nobody but the worker itself could become the owner now.

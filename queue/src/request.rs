@@ -90,7 +90,7 @@ pub enum Asked {
     Enqueue,
 }
 
-/// What the holder must do after it has polled the leaf.
+/// The next step of the holder after it has polled the leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Poll again: the parameter was changed.
@@ -135,7 +135,7 @@ impl Request {
             .is_ok_and(is_enqueued_by_asker)
     }
 
-    /// Cancels the request. Of several cancellations, all but the first are late.
+    /// Cancels the request. If it is cancelled several times, all calls but the first return [`Asked::Late`].
     pub fn cancel(&self, of: Generation) -> Asked {
         self.ask(|word| is(word, of) && word & CANCELLED == 0, CANCELLED)
     }

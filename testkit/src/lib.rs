@@ -1,4 +1,4 @@
-//! What the tests of several crates share: folders, waiting, programs to talk to, counted allocations.
+//! Tools for the tests of several crates: folders, waiting, programs to talk to, counted allocations.
 //!
 //! A crate depends on it by path only and as a dev-dependency, so packaging leaves it out. It depends on no crate of the
 //! workspace: each of them may use it.

@@ -29,9 +29,9 @@ pub fn program() -> Option<PathBuf> {
 /// Where php-fpm listens.
 #[derive(Clone, Copy, Debug)]
 pub enum Listen {
-    /// On a socket in the folder.
+    /// A Unix socket in the folder.
     Unix,
-    /// On a port of the loopback interface.
+    /// A port of the loopback interface.
     Tcp,
 }
 

@@ -199,7 +199,7 @@ struct Shelf {
     stacks: VecDeque<Stack>,
     /// Fewest stacks here since the last trim: that many at the front were not used.
     fewest: usize,
-    /// Stacks at the front that had only their top page at the last trim. Of these, `fewest` still lie there.
+    /// Stacks at the front that had only their top page at the last trim. The first `fewest` of them are still there.
     shallow: usize,
 }
 

@@ -94,8 +94,8 @@ fn an_unnamed_fiber_on_a_bare_thread_with_mprotect_guards_is_reported() {
     );
 }
 
-/// What a C compiler makes of a recursive function with a large array: it moves the stack pointer at once and touches the
-/// low end first, without a probe in between. Assembly, so that the test needs no C compiler.
+/// A recursive function with a large array, as a C compiler makes it: it moves the stack pointer at once and touches the
+/// low end first, without a probe in between. It is assembly, so the test needs no C compiler.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 extern "C" fn c_recursion<const FRAME_BYTES: usize>() {
@@ -146,7 +146,7 @@ fn c_frames_are_reported_and_write_on_no_neighbour() {
     }
 }
 
-/// What lies around the stack that overflows, for the handler below.
+/// The addresses around the stack that overflows, for the handler below.
 static NEIGHBOURS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 static OURS: OnceLock<libc::sigaction> = OnceLock::new();
 

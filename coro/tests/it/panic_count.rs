@@ -41,7 +41,7 @@ fn unwinding(depth: usize) -> Coroutine<(), usize, ()> {
     })
 }
 
-/// What a neighbour would do: none of it may notice the panic.
+/// The work of a neighbour. Nothing in it may notice the panic.
 fn neighbour() {
     assert!(!panicking());
     let lock = Mutex::new(0);

@@ -1,4 +1,4 @@
-//! The stack pool: reuse, sizes, guards, limits. What ends or limits a process runs in a child: this binary again.
+//! The stack pool: reuse, sizes, guards, limits. A test that ends or limits a process runs in a child process: this binary again.
 
 use crate::child;
 use osier_coro::stack::{Config, Counters, GUARD_BYTES, Guard, MAX_STACK_BYTES, MIN_STACK_BYTES, Pool};

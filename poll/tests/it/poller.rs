@@ -1,4 +1,4 @@
-//! What every back-end of the poller must do: bytes, edges, arming, closing, errors.
+//! Duties of every back-end of the poller: bytes, edges, arming, closing, errors.
 
 use crate::common::*;
 use osier_poll::{Driver, Events, Interest, Mode, Poller, Ready, Token};

@@ -1,5 +1,5 @@
-//! What can be registered, on every back-end: sockets of all kinds, pipes, timers, counters, signals, files that change,
-//! terminals, children. And what cannot.
+//! Descriptors that can be registered, on every back-end: sockets of all kinds, pipes, timers, counters, signals, files that
+//! change, terminals, children. Then descriptors that cannot.
 
 use crate::common::*;
 use osier_poll::{Driver, Interest, Mode, Ready};

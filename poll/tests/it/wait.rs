@@ -1,4 +1,4 @@
-//! What every back-end of the poller must do: timeouts, wake-ups, other threads.
+//! Duties of every back-end of the poller: timeouts, wake-ups, other threads.
 
 use crate::common::*;
 use osier_poll::{Driver, Events, Interest, Mode, Poller, Ready};

@@ -86,7 +86,7 @@ fn one_raise_reaches_many_among_many_others() {
     }
 }
 
-/// What one may do.
+/// A call of a mailbox.
 #[derive(Debug, Clone)]
 enum Step {
     Raise(u32),

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What the wheel promises, done the slow way: timers sorted by deadline, then by age.
+/// The promises of the wheel, kept in a slow way: timers sorted by deadline, then by age.
 #[derive(Default)]
 struct Model {
     now: u64,
@@ -39,7 +39,7 @@ impl Model {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// At `now` plus this.
+    /// Inserts a timer at `now` plus this.
     InsertAfter(u64),
     InsertAt(u64),
     /// Removes by the key of the n-th insertion, fired or not.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What a worker sleeps with, and a socket: messages wake its poller, not its parker.
+/// The parker and the poller that a worker sleeps with. Messages of a socket wake the poller, not the parker.
 struct Desk {
     parker: Parker,
     poller: Notify,

@@ -47,7 +47,7 @@ fn a_child_sees_the_end_or_is_woken_to_see_it() {
     });
 }
 
-/// What a child borrows from its parent; loom reports an access that is not ordered before the parent's.
+/// A variable that a child borrows from its parent. Loom reports an access that is not ordered before the parent's.
 struct Frame(UnsafeCell<usize>);
 
 // SAFETY: the models' claim is that the children and the parent take turns; loom checks it.

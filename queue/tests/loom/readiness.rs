@@ -63,7 +63,7 @@ impl Machine {
         })
     }
 
-    /// What the peer does: an edge for everyone registered.
+    /// The peer sends: an edge for every registered worker.
     fn arrive(&self, what: u32) {
         let before = self.kernel.fetch_or(what, Relaxed);
         for worker in 0..2 {
@@ -73,7 +73,7 @@ impl Machine {
         }
     }
 
-    /// What the peer does to who writes, where there are no edges.
+    /// The peer makes room for a writer, where there are no edges.
     fn make_room(&self) {
         for worker in 0..2 {
             if self.disarm(worker) {

@@ -12,7 +12,7 @@ struct Modelled {
     /// The run queue: how often the request is in it.
     queued: loom::sync::Mutex<usize>,
     pushed: Notify,
-    /// What the holder alone may touch: how often the callback was called, and the parameter it polls with.
+    /// Only the holder touches this: the number of calls of the callback, and the parameter of the poll.
     held: UnsafeCell<(usize, usize)>,
 }
 

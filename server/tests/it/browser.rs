@@ -29,7 +29,7 @@ fn origin(server: &Server) -> String {
     format!("http://{}", server.address)
 }
 
-/// What the other tab has said, and is shown.
+/// A script that checks whether the tab shows a line of this guest.
 fn shows(who: &str, text: &str) -> String {
     format!(
         "[...document.querySelectorAll('#lines li')].some(li => li.querySelector('b')?.textContent === {} \
@@ -237,7 +237,7 @@ fn every_page_fits_a_phone_and_a_desktop_in_light_and_dark() {
     assert_eq!(tab.complaints(&origin(&server)), [""; 0]);
 }
 
-/// What sticks out on the right, unless something around it scrolls or hides it.
+/// A script that lists elements that stick out on the right, unless something around them scrolls or hides them.
 const TOO_WIDE: &str = "(() => { const width = document.documentElement.clientWidth;
     if (document.documentElement.scrollWidth <= width) return [];
     return ['page ' + document.documentElement.scrollWidth, ...[...document.querySelectorAll('body *')]

@@ -3,7 +3,7 @@
 use crate::support::{Folder, make_fifo, osier};
 use std::process::Command;
 
-/// What `osier check site.toml` says in a folder with `www/`, `users` and `404.html`: status, and everything printed.
+/// Runs `osier check site.toml` in a folder with `www/`, `users` and `404.html`. Returns the status and the output.
 fn check_with(text: &str, prepare: impl FnOnce(&mut Command)) -> (i32, String) {
     let folder = Folder::new();
     folder.write("www/index.html", "hi");

@@ -10,7 +10,7 @@ use osier_web::test::Client;
 
 use crate::support::sites::Sites;
 
-/// What a spelling means.
+/// The meaning of a spelling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Meaning {
     /// The file `/admin/x.txt`.

@@ -60,7 +60,7 @@ pub enum To {
     Redirect(String, u16),
 }
 
-/// What happens to the request's own query.
+/// The treatment of the request's own query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Query {
     /// It is kept, after the rule's query if there is one.
@@ -293,7 +293,7 @@ fn regex(pattern: &str) -> Result<Regex, String> {
     built.map_err(|error| format!("pattern {pattern:?}: {error}"))
 }
 
-/// What the routes have made of a request.
+/// The result of the routes for a request.
 pub enum Routed {
     /// A response.
     Answer(Response),

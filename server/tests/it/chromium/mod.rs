@@ -16,7 +16,7 @@ use tungstenite::{Message, WebSocket};
 
 use crate::support::Folder;
 
-/// For an answer of the browser, and for a page to become as it should.
+/// The longest wait for a reply of the browser, and for a page to show what it should.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 pub struct Browser {
@@ -240,7 +240,7 @@ impl Tab<'_> {
         self.call("Emulation.setEmulatedMedia", features);
     }
 
-    /// What the tab shows, as a file.
+    /// Writes a picture of the tab to a file.
     pub fn screenshot(&self, name: &str) -> PathBuf {
         self.call("Page.bringToFront", json!({}));
         let answer = self.call(
@@ -255,7 +255,7 @@ impl Tab<'_> {
         path
     }
 
-    /// What was wrong so far: errors on the console, exceptions, violations of a policy, requests to others than `origin`.
+    /// The complaints so far: errors on the console, exceptions, violations of a policy, requests to others than `origin`.
     pub fn complaints(&self, origin: &str) -> Vec<String> {
         self.eval("0"); // what has been reported comes before this answer
         let foreign = |url: &Value| {

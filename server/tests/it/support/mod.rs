@@ -100,7 +100,7 @@ impl Server {
         client.receive(method)
     }
 
-    /// Of the process.
+    /// The id of the process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -278,7 +278,7 @@ impl Client {
         std::mem::take(&mut self.unread)
     }
 
-    /// What has been read and belongs to no response yet.
+    /// Takes the bytes that have been read and belong to no response yet.
     pub fn take_unread(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.unread)
     }

@@ -12,7 +12,7 @@ use super::{Client, Folder, Reply, Server, Signal, osier};
 pub struct Sites {
     pub server: Server,
     pub folder: Folder,
-    /// In the order of the file, but for those that are no TCP.
+    /// The TCP addresses in the order of the file.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -55,7 +55,7 @@ impl Sites {
         }
     }
 
-    /// What it has said so far.
+    /// The server's standard error so far.
     pub fn said(&self) -> String {
         fs::read_to_string(self.folder.join("stderr")).unwrap()
     }
