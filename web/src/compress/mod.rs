@@ -1,9 +1,12 @@
 //! Compression of response bodies, negotiated by the client's Accept-Encoding.
 //!
 //! A [`Compress`] stands around handlers, or a handler calls [`Compress::filter`] with its response,
-//! on the fiber of the request. A body in memory is encoded at once. A streamed body is encoded while it
-//! is produced. Its pending bytes leave the encoder on `flush` and before the fiber suspends, as
-//! without compression.
+//! on the fiber of the request. A body in memory is encoded before its head is sent. A streamed body is
+//! encoded while it is produced. Its pending bytes leave the encoder on `flush` and before the fiber
+//! suspends, as without compression.
+//!
+//! Only small bodies and the beginnings of streams are encoded on the worker. All other bytes are
+//! encoded on the pool for blocking work, in slices, so that a large response delays no other client.
 //!
 //! Static files are compressed in `files/encoded.rs` instead, because their encoded forms are
 //! cached.
@@ -24,14 +27,16 @@
 
 pub(crate) mod accept_encoding;
 pub(crate) mod encoder;
+mod pipe;
+mod pool;
 
-use std::cell::RefCell;
 use std::io::{self, Write};
 use std::sync::Arc;
 
 use http::StatusCode;
 
 use self::encoder::{Effort, Encoder};
+use self::pipe::pipe;
 use crate::body::outgoing::Kind;
 use crate::body::send::copy;
 pub use crate::compress::accept_encoding::Coding;
@@ -43,8 +48,8 @@ use crate::{Body, Next, Request, Response};
 /// hand-over to another thread and back.
 pub(crate) const INLINE: usize = 4 * 1024;
 
-/// Bytes of a stream after which the other fibers of the worker get a turn.
-const TURN: usize = 64 * 1024;
+/// Bytes of a body in memory that one visit to the pool encodes.
+const SLICE: usize = 256 << 10;
 
 /// Options of compression: the bodies to encode and the codings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,118 +270,41 @@ fn whole<B: Send + 'static>(
     bytes: fn(&B) -> &[u8],
     back: impl FnOnce(B) -> Body,
 ) -> Result<Body, Body> {
-    let inline = bytes(&body).len() <= INLINE;
-    let work = move || {
-        let encoded = Encoder::whole(coding, Effort::Once, bytes(&body));
-        let smaller = encoded.ok().filter(|encoded| encoded.len() < bytes(&body).len());
-        smaller.ok_or(body)
+    let len = bytes(&body).len();
+    if len <= INLINE {
+        let encoded = Encoder::whole(coding, Effort::once(Some(len as u64)), bytes(&body));
+        return smaller(encoded, len).ok_or_else(|| back(body));
+    }
+    let Ok(mut encoder) = Encoder::new(coding, Effort::once(Some(len as u64)), Some(len)) else {
+        return Err(back(body));
     };
-    match if inline { work() } else { osier::unblock(work) } {
-        Ok(encoded) => Ok(Body::from(encoded)),
-        Err(body) => Err(back(body)),
-    }
-}
-
-/// Encodes the bytes that `produce` writes while it writes them. Fails if `len` is known and
-/// `produce` writes another number of bytes.
-fn pipe(
-    out: &mut dyn Write,
-    coding: Coding,
-    len: Option<u64>,
-    produce: impl FnOnce(&mut dyn Outlet) -> io::Result<()>,
-) -> io::Result<()> {
-    let pipe = RefCell::new(Pipe {
-        encoder: Encoder::new(coding, Effort::Once, None)?,
-        out,
-        is_dirty: false,
-        taken: 0,
-        since_turn: 0,
-    });
-    // The pipe is borrowed when the output itself suspends. The output then already has all encoded
-    // bytes.
-    let hook = || {
-        if let Ok(mut pipe) = pipe.try_borrow_mut() {
-            // The output keeps the error and returns it from the next write.
-            let _ = pipe.push_out();
-        }
-    };
-    osier::fiber::before_suspend(&hook, || produce(&mut Ref(&pipe)))?;
-    let Pipe {
-        encoder, out, taken, ..
-    } = pipe.into_inner();
-    if len.is_some_and(|len| taken != len) {
-        return Err(io::Error::new(
-            io::ErrorKind::UnexpectedEof,
-            "the length of a response body is not the announced one",
-        ));
-    }
-    out.write_all(&encoder.finish()?)
-}
-
-/// Encoder between the handler and the output.
-struct Pipe<'o> {
-    encoder: Encoder,
-    out: &'o mut dyn Write,
-    /// Whether the encoder holds bytes back.
-    is_dirty: bool,
-    /// Bytes accepted from the handler.
-    taken: u64,
-    /// Bytes written since the other fibers last got a turn.
-    since_turn: usize,
-}
-
-impl Pipe<'_> {
-    fn take(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.encoder.write(&bytes[..bytes.len().min(TURN)])?;
-        self.is_dirty = true;
-        self.taken += count as u64;
-        self.since_turn += count;
-        self.hand_over()?;
-        Ok(count)
-    }
-
-    /// Moves everything written so far to the output.
-    fn push_out(&mut self) -> io::Result<()> {
-        if std::mem::take(&mut self.is_dirty) {
-            self.encoder.flush()?;
-        }
-        self.hand_over()
-    }
-
-    fn hand_over(&mut self) -> io::Result<()> {
-        let encoded = self.encoder.encoded();
-        let done = if encoded.is_empty() {
-            Ok(())
-        } else {
-            self.out.write_all(encoded)
+    let (mut body, mut from) = (body, 0);
+    loop {
+        let slice = from..len.min(from + SLICE);
+        from = slice.end;
+        let work = move || {
+            let written = encoder.write_all(&bytes(&body)[slice]);
+            (body, written.map(|()| encoder))
         };
-        encoded.clear();
-        done
+        if from == len {
+            let work = move || {
+                let (body, encoder) = work();
+                (body, encoder.and_then(Encoder::finish))
+            };
+            let (body, encoded) = pool::run(work);
+            return smaller(encoded, len).ok_or_else(|| back(body));
+        }
+        (body, encoder) = match pool::run(work) {
+            (body, Ok(encoder)) => (body, encoder),
+            (body, Err(_)) => return Err(back(body)),
+        };
     }
 }
 
-/// The writer that the handler sees.
-struct Ref<'p, 'o>(&'p RefCell<Pipe<'o>>);
-
-impl Outlet for Ref<'_, '_> {}
-
-impl Write for Ref<'_, '_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut pipe = self.0.borrow_mut();
-        let count = pipe.take(bytes)?;
-        if pipe.since_turn >= TURN {
-            pipe.since_turn = 0;
-            drop(pipe);
-            osier::fiber::yield_now();
-        }
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let mut pipe = self.0.borrow_mut();
-        pipe.push_out()?;
-        pipe.out.flush()
-    }
+/// The encoded body, if it is smaller than the `len` bytes of the plain one.
+fn smaller(encoded: io::Result<Vec<u8>>, len: usize) -> Option<Body> {
+    let encoded = encoded.ok().filter(|encoded| encoded.len() < len);
+    encoded.map(Body::from)
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
 //! Compressed responses of handlers: they decode to the handler's bytes, and no bytes wait in the
 //! encoder.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use crate::common::folder::{decoded, prose};
-use crate::common::{Client, PATIENCE, site};
+use crate::common::{Client, PATIENCE, site, site_with};
 use osier::sync::Event;
 use osier_web::compress::Compress;
 use osier_web::http::StatusCode;
-use osier_web::{Body, Request, Response, Router};
+use osier_web::{Body, Request, Response, Router, Server};
 
 /// Handlers of every kind of body, behind the filter.
 fn router() -> Router {
@@ -223,4 +223,58 @@ fn a_long_stream_leaves_room_for_others_on_its_worker() {
     assert!(head.contains("content-encoding: br"));
     let text = decoded(Some("br"), &long.chunks());
     assert!(text.chunks(64 << 10).all(|piece| piece == prose(64 << 10)));
+}
+
+/// CPU time of this thread, in nanoseconds. `None` if the kernel does not count it.
+fn cpu_time() -> Option<u64> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    stat.split(' ').next()?.parse().ok()
+}
+
+#[test]
+fn large_bodies_are_not_encoded_by_the_worker() {
+    if cpu_time().is_none() {
+        return println!("skipped: /proc/thread-self/schedstat is missing");
+    }
+    let text = Arc::new(prose(2 << 20));
+    let (bodies, streams) = (Arc::clone(&text), Arc::clone(&text));
+    let filtered = |request: &mut Request<'_>, response: Response| {
+        Compress::new().filter(request, response.content_type("text/plain"))
+    };
+    let body = move |request: &mut Request<'_>| {
+        let response = Response::new(StatusCode::OK).body(Body::shared(Arc::clone(&bodies)));
+        filtered(request, response)
+    };
+    let stream = move |request: &mut Request<'_>| {
+        let text = Arc::clone(&streams);
+        // Small pieces and no wait, as from a fast backend.
+        let response = Response::stream(move |out| text.chunks(3000).try_for_each(|piece| out.write_all(piece)));
+        filtered(request, response)
+    };
+    let router = Router::new().get("/body", body).get("/stream", stream);
+    let router = router.get("/time", |_| cpu_time().unwrap().to_string());
+    let site = site_with(1, Server::new(router), |server| server.bind("127.0.0.1:0"));
+    let time = || site.get("/time").text().parse::<u64>().unwrap();
+    for coding in ["br", "gzip"] {
+        // What a fast level costs on this machine, in this build.
+        let start = cpu_time().unwrap();
+        match coding {
+            "br" => drop(brotli::CompressorWriter::new(std::io::sink(), 4096, 2, 18).write_all(&text)),
+            _ => drop(flate2::write::GzEncoder::new(std::io::sink(), flate2::Compression::new(1)).write_all(&text)),
+        }
+        let cost = cpu_time().unwrap() - start;
+        for path in ["/body", "/stream"] {
+            let before = time();
+            let reply = site.ask(&format!(
+                "GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n"
+            ));
+            let spent = time() - before;
+            assert_eq!(reply.header("content-encoding"), Some(coding));
+            assert!(decoded(Some(coding), &reply.body) == *text, "{path} {coding}");
+            assert!(
+                spent < cost / 2,
+                "{path} {coding}: {spent} ns of the worker, {cost} ns to encode"
+            );
+        }
+    }
 }

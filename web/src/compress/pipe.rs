@@ -1,0 +1,171 @@
+//! Encodes a streamed body between its handler and the output.
+//!
+//! ```text
+//!   handler ─▶ pending: at most SLICE bytes ─▶ encoder, on the worker or on the pool ─▶ output
+//! ```
+//!
+//! The first [`INLINE_STREAM`] bytes of a stream and pieces of at most [`INLINE`] bytes are encoded on
+//! the worker, which takes less than a millisecond. All others go to the pool for blocking work with
+//! the encoder, one slice at a time, and the worker serves other connections meanwhile.
+//!
+//! The encoder is away while the pool has it. The cell stays borrowed then, so the hook of the fiber
+//! finds it borrowed and does nothing: the output already has all encoded bytes.
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+
+use super::accept_encoding::Coding;
+use super::encoder::{Effort, Encoder};
+use super::{INLINE, pool};
+use crate::conn::output::Outlet;
+
+/// Bytes of a stream that one visit to the pool encodes. Brotli takes about a millisecond for them.
+const SLICE: usize = 64 << 10;
+
+/// Bytes of a stream that the worker may encode itself. Small answers thus need no other thread.
+const INLINE_STREAM: usize = 32 << 10;
+
+/// Encodes the bytes that `produce` writes while it writes them. Fails if `len` is known and
+/// `produce` writes another number of bytes.
+pub(super) fn pipe(
+    out: &mut dyn Write,
+    coding: Coding,
+    len: Option<u64>,
+    produce: impl FnOnce(&mut dyn Outlet) -> io::Result<()>,
+) -> io::Result<()> {
+    let pipe = RefCell::new(Pipe {
+        encoder: Some(Encoder::new(coding, Effort::once(len), None)?),
+        pending: Vec::new(),
+        inline_left: INLINE_STREAM,
+        out,
+        held: 0,
+        taken: 0,
+    });
+    let hook = || {
+        if let Ok(mut pipe) = pipe.try_borrow_mut() {
+            // The output keeps the error and returns it from the next write.
+            let _ = pipe.push_out();
+        }
+    };
+    osier::fiber::before_suspend(&hook, || produce(&mut Ref(&pipe)))?;
+    let pipe = pipe.into_inner();
+    if len.is_some_and(|len| pipe.taken != len) {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the length of a response body is not the announced one",
+        ));
+    }
+    pipe.finish()
+}
+
+/// Encoder between the handler and the output.
+struct Pipe<'o> {
+    /// `None` while the pool has it, and for ever if the fiber was cancelled meanwhile.
+    encoder: Option<Encoder>,
+    /// Bytes from the handler that the encoder does not have yet.
+    pending: Vec<u8>,
+    /// How many more bytes the worker may encode.
+    inline_left: usize,
+    out: &'o mut dyn Write,
+    /// Bytes that the encoder may hold back: those since its last flush.
+    held: usize,
+    /// Bytes accepted from the handler.
+    taken: u64,
+}
+
+/// What the encoder does after the pending bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    GoOn,
+    Flush,
+}
+
+impl Pipe<'_> {
+    fn take(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = bytes.len().min(SLICE - self.pending.len());
+        self.pending.extend_from_slice(&bytes[..count]);
+        self.taken += count as u64;
+        if self.pending.len() == SLICE {
+            self.encode(Then::GoOn)?;
+        }
+        Ok(count)
+    }
+
+    /// Moves everything written so far to the output.
+    fn push_out(&mut self) -> io::Result<()> {
+        match self.held + self.pending.len() {
+            0 => Ok(()),
+            _ => self.encode(Then::Flush),
+        }
+    }
+
+    /// Gives the pending bytes to the encoder, and the encoded bytes to the output.
+    fn encode(&mut self, then: Then) -> io::Result<()> {
+        let (is_inline, pending) = (self.is_inline(), std::mem::take(&mut self.pending));
+        self.held = if then == Then::Flush {
+            0
+        } else {
+            self.held + pending.len()
+        };
+        let mut encoder = self.encoder()?;
+        let work = move || {
+            let done = encoder.write_all(&pending).and_then(|()| match then {
+                Then::GoOn => Ok(()),
+                Then::Flush => encoder.flush(),
+            });
+            (encoder, pending, done)
+        };
+        let (mut encoder, mut pending, done) = if is_inline { work() } else { pool::run(work) };
+        pending.clear();
+        self.pending = pending;
+        let handed = done.and_then(|()| match encoder.encoded().as_slice() {
+            [] => Ok(()),
+            encoded => self.out.write_all(encoded),
+        });
+        encoder.encoded().clear();
+        self.encoder = Some(encoder);
+        handed
+    }
+
+    /// Ends the stream.
+    fn finish(mut self) -> io::Result<()> {
+        let (is_inline, pending) = (self.is_inline(), std::mem::take(&mut self.pending));
+        let mut encoder = self.encoder()?;
+        let work = move || {
+            encoder.write_all(&pending)?;
+            encoder.finish()
+        };
+        let end = if is_inline { work() } else { pool::run(work) };
+        self.out.write_all(&end?)
+    }
+
+    /// Whether the worker encodes the pending bytes, and those that the encoder holds back.
+    fn is_inline(&mut self) -> bool {
+        let bytes = self.held + self.pending.len();
+        let is_early = bytes <= self.inline_left;
+        self.inline_left = self.inline_left.saturating_sub(self.pending.len());
+        is_early || bytes <= INLINE
+    }
+
+    fn encoder(&mut self) -> io::Result<Encoder> {
+        let gone = || io::Error::new(io::ErrorKind::BrokenPipe, "the encoding of this body was cancelled");
+        self.encoder.take().ok_or_else(gone)
+    }
+}
+
+/// The writer that the handler sees.
+struct Ref<'p, 'o>(&'p RefCell<Pipe<'o>>);
+
+impl Outlet for Ref<'_, '_> {}
+
+impl Write for Ref<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().take(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut pipe = self.0.borrow_mut();
+        pipe.push_out()?;
+        pipe.out.flush()
+    }
+}

@@ -1,0 +1,27 @@
+//! Encoding on the pool for blocking work.
+//!
+//! The process encodes few slices at a time, in order of arrival. Otherwise many large responses
+//! would fill every core with threads, and the workers would wait for their turns.
+
+use std::sync::LazyLock;
+use std::thread;
+
+use osier::sync::Semaphore;
+
+/// Permits to encode a slice: two per core, so that a core is not idle while a permit changes hands.
+static PERMITS: LazyLock<Semaphore> =
+    LazyLock::new(|| Semaphore::new(thread::available_parallelism().map_or(1, usize::from) * 2));
+
+/// Runs `work`, the encoding of one slice, on the pool.
+///
+/// # Suspends
+///
+/// Until a permit is free, and until the work is done.
+///
+/// # Cancellation
+///
+/// Unwinds. Work that has begun goes on by itself, and its value is dropped.
+pub(super) fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let _permit = PERMITS.acquire();
+    osier::unblock(work)
+}
