@@ -139,6 +139,7 @@ pub mod ws;
 
 pub use body::incoming::RequestBody;
 pub use body::outgoing::Body;
+pub use conn::network::ClientNetwork;
 pub use conn::settings::Timeouts;
 pub use conn::upgrade::{Session, Upgraded};
 #[cfg(feature = "cookies")]

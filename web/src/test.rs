@@ -355,8 +355,8 @@ fn exchange(
     // A client that has disconnected misses the remaining bytes.
     let _ = output.flush();
     let connection = match after {
-        After::Taken(takeover) if goes_on => {
-            let connection = Conn::begin_with(takeover, &memory.worker, peer);
+        After::Taken(takeover, extensions) if goes_on => {
+            let connection = Conn::begin_with((takeover, extensions), &memory.worker, peer);
             Some(connection.expect("a pair of sockets can be had"))
         }
         _ => None,

@@ -55,6 +55,7 @@ impl Configured for Chat {
             history: count("history", 0..=MAX_HISTORY).unwrap_or(default.history),
             line_bytes: table.size("message").map_or(default.line_bytes, size),
             rooms: count("rooms", 1..=MAX_ROOMS).unwrap_or(default.rooms),
+            rooms_per_client: count("rooms_per_client", 1..=MAX_ROOMS).unwrap_or(default.rooms_per_client),
             burst: count("burst", 1..=MAX_HISTORY).map_or(default.burst, |count| count as u32),
             line_every: table.duration("every").unwrap_or(default.line_every),
             origins: match values(table.parsed_list("origins", origin)).as_slice() {

@@ -1,8 +1,8 @@
 //! `rate`: limits how many requests a client may make in a period, and how many at once.
 //!
-//! There is one [`Rate`] for each `rate` of the configuration. [`Rate::check`] runs before the handler. The [`Permit`] lives until
-//! the response has been sent. A connection that has changed protocols (a WebSocket, a tunnel) no longer counts as a request. A
-//! client is an IPv4 address, or the first 64 bits of an IPv6 address: a subscriber has at least one network of that size.
+//! There is one [`Rate`] for each `rate` of the configuration. [`Rate::check`] runs before the handler. The [`Permit`] lives among
+//! the extensions of the request: until the response has been sent or, after a change of protocols (a WebSocket, a tunnel), until
+//! the connection ends. A client is a [`ClientNetwork`].
 //!
 //! A client's token bucket is stored as one instant: the time at which it will be full (generic cell rate algorithm, ITU-T
 //! I.371). A request moves the instant by `per / requests`. It is refused when the instant would be further away than the burst
@@ -19,8 +19,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use osier_web::Response;
 use osier_web::http::StatusCode;
+use osier_web::{ClientNetwork, Response};
 
 /// Number of shards: more than most machines have workers.
 const SHARDS: usize = 16;
@@ -36,7 +36,7 @@ pub struct Settings {
     pub per: Duration,
     /// Requests that may come at once after a quiet time, at least 1.
     pub burst: u32,
-    /// Requests of a client in flight at the same time, at least 1.
+    /// Requests of a client in flight and its upgraded connections, at the same time; at least 1.
     pub concurrent: Option<u32>,
 }
 
@@ -48,11 +48,8 @@ pub struct Rate {
     tolerance: Duration,
     concurrent: Option<u32>,
     hasher: RandomState,
-    shards: [Mutex<HashMap<Client, Entry>>; SHARDS],
+    shards: [Mutex<HashMap<ClientNetwork, Entry>>; SHARDS],
 }
-
-/// A client's key: the IPv4 address mapped into IPv6, or the first 64 bits of an IPv6 address.
-type Client = u128;
 
 struct Entry {
     /// Instant at which the bucket is full again.
@@ -63,7 +60,7 @@ struct Entry {
 /// An admitted request.
 #[must_use = "dropping it ends the request's count"]
 pub struct Permit {
-    counted: Option<(Arc<Rate>, Client)>,
+    counted: Option<(Arc<Rate>, ClientNetwork)>,
 }
 
 impl Drop for Permit {
@@ -106,7 +103,7 @@ impl Rate {
 
     /// Admits a request at `now`. The error says how long to wait.
     fn check_at(self: &Arc<Self>, client: IpAddr, now: Instant) -> Result<Permit, Duration> {
-        let client = key(client);
+        let client = ClientNetwork::from(client);
         let mut shard = self.shard(client);
         if shard.len() >= SHARD_MAX && !shard.contains_key(&client) {
             forget(&mut shard, now);
@@ -137,22 +134,14 @@ impl Rate {
         Ok(Permit { counted })
     }
 
-    fn shard(&self, client: Client) -> MutexGuard<'_, HashMap<Client, Entry>> {
+    fn shard(&self, client: ClientNetwork) -> MutexGuard<'_, HashMap<ClientNetwork, Entry>> {
         let index = self.hasher.hash_one(client) as usize % SHARDS;
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn key(client: IpAddr) -> Client {
-    match client.to_canonical() {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        // The lower 64 bits are zero. A mapped IPv4 address has zeros in its upper 64 bits instead, so no keys collide.
-        IpAddr::V6(v6) => v6.to_bits() >> 64 << 64,
-    }
-}
-
 /// Makes room for at least one client, if any client can be forgotten.
-fn forget(shard: &mut HashMap<Client, Entry>, now: Instant) {
+fn forget(shard: &mut HashMap<ClientNetwork, Entry>, now: Instant) {
     shard.retain(|_, entry| entry.running > 0 || entry.full > now);
     if shard.len() < SHARD_MAX {
         return;

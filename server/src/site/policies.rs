@@ -124,7 +124,8 @@ impl Around {
             // All clients of Unix sockets share one count.
             let permit = rate.check(request.peer().ip())?;
             if permit.is_counted() {
-                // The request counts until the last byte of its response has been sent, which is after the handler has returned.
+                // The request counts until the last byte of its response has been sent, which is after the handler has returned. A WebSocket
+                // or tunnel counts until it ends.
                 request.extensions_mut().insert(Arc::new(permit));
             }
         }

@@ -42,6 +42,12 @@ fn serve(mut stream: TcpStream) {
         }
         return;
     }
+    if head.starts_with("GET /events ") {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n");
+        // Sends nothing more, until the client has gone.
+        let _ = stream.read(&mut byte);
+        return;
+    }
     if head.starts_with("GET /overloaded ") {
         let fields =
             "Content-Encoding: br\r\nETag: \"1\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Own: 1\r\n";
@@ -168,4 +174,39 @@ fn an_upgraded_connection_lives_through_reloads() {
     );
     assert_eq!(sites.get("x", "/socket").status, 404);
     echo("after its route has gone");
+}
+
+#[test]
+fn what_stays_open_counts_as_at_the_same_time() {
+    const RATE: &str = "rate = { requests = 1000, burst = 1000, concurrent = 2 }\n";
+    let file = format!(
+        "[[site]]\ndefault = true\n[[site.route]]\npath = \"/chat\"\n{RATE}chat = true\n\
+         [[site.route]]\n{RATE}proxy = \"{}\"\n",
+        application()
+    );
+    let sites = Sites::start(&file);
+    let upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    for (target, fields, status) in [("/chat", upgrade, 101), ("/echo", upgrade, 101), ("/events", "", 200)] {
+        let open = || {
+            let mut client = sites.connect();
+            client.send_raw(format!("GET {target} HTTP/1.1\r\nHost: x\r\n{fields}\r\n").as_bytes());
+            let status = client.receive_head().status;
+            (client, status)
+        };
+        let held: Vec<Client> = (0..2)
+            .map(|_| {
+                let (client, got) = open();
+                assert_eq!(got, status, "{target}");
+                client
+            })
+            .collect();
+        assert_eq!(open().1, 429, "{target}: a third one");
+        drop(held);
+        // Both places come back, also after the refused one.
+        wait_for("the end of both", || {
+            let (one, two) = (open(), open());
+            (one.1, two.1) == (status, status)
+        });
+    }
 }

@@ -38,7 +38,8 @@ impl Effort {
         }
     }
 
-    /// The levels of brotli, zstd and gzip, chosen by measurement.
+    /// The levels of brotli, zstd and gzip, chosen by measurement. `Long` encodes two to four times as
+    /// many bytes a second as `Once`. Its results are 11 to 14 % larger.
     fn levels(self) -> (i32, i32, u32) {
         match self {
             Effort::Once => (4, 3, 4),

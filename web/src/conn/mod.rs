@@ -23,6 +23,7 @@
 )]
 pub(crate) mod buffers;
 pub(crate) mod date;
+pub(crate) mod network;
 pub(crate) mod output;
 pub(crate) mod peer;
 pub(crate) mod serve;
@@ -36,6 +37,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use http::Extensions;
 use osier::dormant::{AfterBurst, Cause, Dormant};
 use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
@@ -73,7 +75,7 @@ enum Stage {
     Head(Box<Partial>),
     Linger(Box<Linger>),
     /// Not HTTP from the first wake-up on. The request came from a test.
-    Begins(Box<Takeover>),
+    Begins(Box<(Takeover, Extensions)>),
     /// No longer HTTP.
     Session(Box<Taken>),
 }
@@ -92,6 +94,8 @@ const _: () = assert!(proxy_protocol::HEADER_MAX < INPUT_BYTES);
 struct Taken {
     session: Box<dyn Session>,
     io: Upgraded,
+    /// Those of the request. A policy counts the connection by a value among them.
+    _extensions: Extensions,
 }
 
 /// The received part of a head. Each byte is scanned once, however slowly the bytes arrive.
@@ -146,7 +150,11 @@ impl Conn {
 
     /// Opens a connection that begins with the new protocol, for an upgrade whose request did not
     /// come over a socket. Returns the other end.
-    pub(crate) fn begin_with(takeover: Takeover, worker: &Rc<Worker>, peer: SocketAddr) -> io::Result<Stream> {
+    pub(crate) fn begin_with(
+        takeover: (Takeover, Extensions),
+        worker: &Rc<Worker>,
+        peer: SocketAddr,
+    ) -> io::Result<Stream> {
         let (ours, theirs) = UnixStream::pair()?;
         let ours = Stream::from(ours);
         ours.set_read_timeout(Some(RESTING))?;
@@ -273,17 +281,17 @@ impl Conn {
         };
 
         link.busy.set(false);
-        if let After::Taken(takeover) = outcome {
+        if let After::Taken(takeover, extensions) = outcome {
             let unread = input.bytes[input.start..input.end].to_vec();
             worker.give_buffers(Buffers {
                 input: input.bytes,
                 output: output.into_buffer(),
             });
-            return self.take_over(takeover, unread);
+            return self.take_over(takeover, extensions, unread);
         }
         let next = match outcome {
             After::Gone | After::End => AfterBurst::End,
-            After::Taken(_) => unreachable!("taken above"),
+            After::Taken(..) => unreachable!("taken above"),
             After::Linger => self.linger(),
             // After this shutdown, bytes that have already arrived are still read and whole
             // requests served. Then the end is read.
@@ -316,7 +324,7 @@ impl Conn {
 
     /// Hands the connection to its new protocol. During a drain, its reading direction is shut
     /// down, as for an idle connection.
-    fn take_over(&mut self, takeover: Takeover, unread: Vec<u8>) -> AfterBurst {
+    fn take_over(&mut self, takeover: Takeover, extensions: Extensions, unread: Vec<u8>) -> AfterBurst {
         let link = self.link.clone();
         if link.worker.draining.get() {
             let _ = link.stream.shutdown(Shutdown::Read);
@@ -335,7 +343,11 @@ impl Conn {
                 if ready && next != AfterBurst::End {
                     next = session.wake(&mut io, Cause::Readable);
                 }
-                self.stage = Stage::Session(Box::new(Taken { session, io }));
+                self.stage = Stage::Session(Box::new(Taken {
+                    session,
+                    io,
+                    _extensions: extensions,
+                }));
                 next
             }
         }
@@ -424,7 +436,10 @@ impl Dormant for Conn {
             Stage::Idle => self.begin(),
             Stage::Head(partial) => self.go_on(partial),
             Stage::Linger(linger) => self.throw_away(linger),
-            Stage::Begins(takeover) => self.take_over(*takeover, Vec::new()),
+            Stage::Begins(begins) => {
+                let (takeover, extensions) = *begins;
+                self.take_over(takeover, extensions, Vec::new())
+            }
             Stage::Session(_) => unreachable!("woken above"),
         }
     }

@@ -6,6 +6,7 @@
 
 use std::io;
 
+use http::Extensions;
 use osier_http::HeadScanner;
 
 use crate::conn::output::Output;
@@ -47,6 +48,7 @@ pub(crate) enum After {
     End,
     /// Close without sending anything, because the client is gone.
     Gone,
-    /// Leave HTTP. The rest of the input belongs to the new protocol.
-    Taken(Takeover),
+    /// Leave HTTP. The rest of the input belongs to the new protocol. The connection keeps the
+    /// extensions of the request until it ends.
+    Taken(Takeover, Extensions),
 }

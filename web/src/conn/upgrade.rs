@@ -6,7 +6,7 @@
 //!                    Response::upgrade_dormant: a Session in the connection's box; a fiber only while it is woken
 //! ```
 //!
-//! From the 101 on, the connection owns the response's [`Takeover`]. A dormant session holds none
+//! From the 101 on, the connection owns the response's [`Takeover`] and the request's extensions. A dormant session holds none
 //! of the server's buffers. The server no longer cancels code whose client is gone: a read or a
 //! write of that code fails or ends.
 

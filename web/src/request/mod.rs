@@ -254,7 +254,8 @@ impl<'a> Request<'a> {
         self.marks.label.set(label);
     }
 
-    /// Values, by type, that wrapping functions have left for the handler.
+    /// Values, by type, that wrapping functions have left for the handler. They live until the last
+    /// byte of the response has been sent; after an upgrade, until the connection ends.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }

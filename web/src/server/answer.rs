@@ -5,7 +5,7 @@ use std::io;
 use std::mem;
 use std::time::Instant;
 
-use http::StatusCode;
+use http::{Extensions, StatusCode};
 use osier::Cancelled;
 use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, write_reject};
 
@@ -98,7 +98,7 @@ impl Burst<'_> {
         out.finish(ResponseBody::Stream);
         drop(state);
         self.observe(started, Some(head), 101, 0);
-        Some(Err(After::Taken(takeover)))
+        Some(Err(After::Taken(takeover, Extensions::new())))
     }
 
     /// Sends a body that code produces while it is being sent. If the code fails before anything

@@ -256,6 +256,10 @@ impl<'b> Burst<'b> {
                 Some(Step::Done(After::End))
             }
             Ok(_) => Some(Step::Done(After::Linger)),
+            Err(After::Taken(takeover, _)) => {
+                let extensions = std::mem::take(&mut request.extensions);
+                Some(Step::Done(After::Taken(takeover, extensions)))
+            }
             Err(after) => Some(Step::Done(after)),
         }
     }

@@ -142,9 +142,31 @@ fn rooms_are_named_and_bounded() {
     let (one, _) = enter(&site, "one", "A");
     let (_two, _) = enter(&site, "two", "B");
     assert_eq!(status("room=three"), "503");
+    assert_eq!(status("room=lobby"), "101", "the lobby has a place of its own");
     drop(one);
     eventually("the empty room is given up", || status("room=three") == "101");
     assert_eq!(site.get("/chat?room=two").status, 400, "no handshake");
+}
+
+#[test]
+fn a_client_opens_so_many_rooms_and_an_empty_room_forgets() {
+    let site = chat_site(Options {
+        rooms_per_client: 2,
+        ..Options::default()
+    });
+    let status =
+        |query: &str| Peer::with(site.addr, handshake(&format!("/chat?{query}")).as_bytes()).head[9..12].to_owned();
+    let (mut one, _) = enter(&site, "one", "A");
+    say(&mut one, "remember me");
+    next_of(&mut one, "line");
+    let (_two, _) = enter(&site, "two", "A");
+    assert_eq!(status("room=three"), "429");
+    assert_eq!(status("room=two"), "101", "it is open");
+    assert_eq!(status(""), "101", "the lobby");
+    drop(one);
+    eventually("the empty room leaves with its history", || {
+        enter(&site, "one", "A").1 == serde_json::json!([])
+    });
 }
 
 /// Ends the talk, also when the test fails.

@@ -24,7 +24,7 @@
 //! A guest is a [`Callbacks`] and holds no stack while it is silent. A line is encoded once and
 //! published to the room's topic, which queues it for each connection.
 //!
-//! The lock of the room's history is held while a line enters the history and the topic, and while
+//! The rooms are in `rooms`. The lock of the room's history is held while a line enters the history and the topic, and while
 //! a guest is sent the history and joins. Every guest thus sees every line once, in one order.
 //! Lines of different processes may be ordered differently in each process.
 //!
@@ -32,24 +32,23 @@
 //! once and to the channel. The relay, a fiber, delivers lines of other processes to the local
 //! rooms, and creates the rooms that are missing.
 
+mod rooms;
+
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use http::StatusCode;
 use osier::JoinHandle;
-use osier::pubsub::{Policy, Subscriber, Topic};
+use osier::pubsub::{Policy, Subscriber};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use self::rooms::{Full, LOBBY, Room, Rooms, Seat};
 use crate::pubsub::{self, Payload};
 use crate::ws::{self, Callbacks, Close, Frame, Message, Origins, Sender};
 use crate::{Request, Response};
-
-/// Room of a guest that names none.
-const LOBBY: &str = "lobby";
 
 /// Maximum length of a room's name and of a guest's, in characters.
 const NAME_MAX: usize = 32;
@@ -74,8 +73,11 @@ pub struct Options {
     pub history: usize,
     /// Maximum bytes of a line; 4,096.
     pub line_bytes: usize,
-    /// Maximum rooms; 256. When it is reached, a new room replaces an empty one.
+    /// Maximum rooms besides the lobby; 256. When it is reached, a new room replaces an empty one.
     pub rooms: usize,
+    /// Maximum rooms in use that the guests of one client have opened, besides the lobby; 16. A
+    /// client is an IPv4 address or an IPv6 network of 64 bits. Clients of Unix sockets have no limit.
+    pub rooms_per_client: usize,
     /// Lines that a guest may send at once; 10.
     pub burst: u32,
     /// Time after which a guest may send one more line; 500 ms.
@@ -90,6 +92,7 @@ impl Default for Options {
             history: 50,
             line_bytes: 4096,
             rooms: 256,
+            rooms_per_client: 16,
             burst: 10,
             line_every: Duration::from_millis(500),
             origins: Origins::Same,
@@ -106,7 +109,7 @@ pub struct Chat(Arc<House>);
 struct House {
     options: Options,
     socket: ws::Options,
-    rooms: Mutex<HashMap<String, Arc<Room>>>,
+    rooms: Arc<Rooms>,
     bridge: Option<Bridge>,
 }
 
@@ -155,15 +158,6 @@ impl Payload for RelayedLine {
     }
 }
 
-/// A room's topic and history.
-#[derive(Debug)]
-struct Room {
-    name: String,
-    topic: Topic<Frame>,
-    /// The last lines, as JSON.
-    history: Mutex<VecDeque<Arc<str>>>,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -184,10 +178,11 @@ impl Chat {
             policy: Policy::Disconnect,
             ..ws::Options::default()
         };
+        let rooms = Rooms::new(options.rooms, options.rooms_per_client);
         Chat(Arc::new(House {
             options,
             socket,
-            rooms: Mutex::default(),
+            rooms: Arc::new(rooms),
             bridge: None,
         }))
     }
@@ -204,6 +199,8 @@ impl Chat {
         let mut id = [0; 8];
         getrandom::fill(&mut id).expect("the system has random numbers");
         let mut house = Arc::into_inner(self.0).expect("a chat is shared before it is used");
+        let rooms = Arc::get_mut(&mut house.rooms).expect("a chat is shared before it has guests");
+        rooms.keeps_empty = true;
         house.bridge = Some(Bridge {
             id: u64::from_le_bytes(id),
             broker: Mutex::new(Some(broker)),
@@ -233,7 +230,8 @@ impl Chat {
     /// Upgrades a guest's request to a WebSocket. The query parameters are `room` (lower-case
     /// letters, digits and `-`; `lobby` by default) and `name`.
     ///
-    /// A bad room name gets status 400. If every room is in use, a new one gets 503.
+    /// A bad room name gets status 400. A client that has opened as many rooms as it may gets 429 for
+    /// another one. If every room is in use, a new one gets 503.
     pub fn answer(&self, request: &Request<'_>) -> Response {
         let room = request.query_param("room").unwrap_or_default();
         let room = if room.is_empty() { LOBBY } else { &room };
@@ -242,13 +240,19 @@ impl Chat {
             let why = "a room's name is 1 to 32 characters: a to z, digits and '-'\n";
             return Response::new(StatusCode::BAD_REQUEST).body(why);
         }
-        let Some(room) = self.0.room(room) else {
-            return Response::new(StatusCode::SERVICE_UNAVAILABLE).body("no more rooms can be opened\n");
+        let seat = match self.0.rooms.seat(room, request.client_ip()) {
+            Ok(seat) => seat,
+            Err(Full::Client) => {
+                return Response::new(StatusCode::TOO_MANY_REQUESTS).body("you have opened too many rooms\n");
+            }
+            Err(Full::House) => {
+                return Response::new(StatusCode::SERVICE_UNAVAILABLE).body("no more rooms can be opened\n");
+            }
         };
         let guest = Guest {
             name: name(&request.query_param("name").unwrap_or_default()),
             house: self.0.clone(),
-            room,
+            seat,
             sender: None,
             lines_left: self.0.options.burst,
             counted: osier::time::coarse_now(),
@@ -266,33 +270,6 @@ impl Default for Chat {
 impl From<Chat> for crate::Handler {
     fn from(chat: Chat) -> crate::Handler {
         chat.handler().into()
-    }
-}
-
-impl House {
-    /// Finds or creates the room of that name. Returns `None` if too many rooms are in use.
-    fn room(&self, name: &str) -> Option<Arc<Room>> {
-        let mut rooms = lock(&self.rooms);
-        if let Some(room) = rooms.get(name) {
-            return Some(room.clone());
-        }
-        if rooms.len() >= self.options.rooms {
-            // A room is unused if only this table refers to it. A guest that is about to join holds
-            // a reference.
-            let is_empty = |room: &Arc<Room>| Arc::strong_count(room) == 1;
-            let empty = rooms
-                .iter()
-                .find(|(_, room)| is_empty(room))
-                .map(|(name, _)| name.clone())?;
-            rooms.remove(&empty);
-        }
-        let room = Arc::new(Room {
-            name: name.into(),
-            topic: Topic::new(),
-            history: Mutex::default(),
-        });
-        rooms.insert(name.to_owned(), room.clone());
-        Some(room)
     }
 }
 
@@ -333,7 +310,7 @@ fn relay_lines(house: &Weak<House>, mut lines: Subscriber<RelayedLine>, log: &Lo
         let Some(house) = house.upgrade() else { return };
         let is_ours = house.bridge.as_ref().is_some_and(|bridge| bridge.id == said.from);
         // If no more room can be created, nobody here is in it.
-        if let (false, Some(room)) = (is_ours, house.room(&said.room)) {
+        if let (false, Some(room)) = (is_ours, house.rooms.relayed(&said.room)) {
             room.say(&line(&name(&said.name), &said.text, said.at), house.options.history);
         }
     }
@@ -393,7 +370,7 @@ struct Said {
 struct Guest {
     name: String,
     house: Arc<House>,
-    room: Arc<Room>,
+    seat: Seat,
     sender: Option<Sender>,
     /// Lines that the guest may send at once, as of `counted`.
     lines_left: u32,
@@ -427,14 +404,14 @@ impl Callbacks for Guest {
     fn on_open(&mut self, sender: &Sender) {
         self.sender = Some(sender.clone());
         {
-            let history = lock(&self.room.history);
+            let history = lock(&self.seat.room.history);
             let lines: Vec<&str> = history.iter().map(|line| &**line).collect();
             sender.send(format!(r#"{{"is":"history","lines":[{}]}}"#, lines.join(",")));
-            sender.join(&self.room.topic);
+            sender.join(&self.seat.room.topic);
         }
-        self.room.count();
-        if self.room.topic.subscribers() >= CROWD {
-            sender.send(here(self.room.topic.subscribers()));
+        self.seat.room.count();
+        if self.seat.room.topic.subscribers() >= CROWD {
+            sender.send(here(self.seat.room.topic.subscribers()));
         }
     }
 
@@ -462,13 +439,15 @@ impl Callbacks for Guest {
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
-        self.room.say(&line(&self.name, text, at), self.house.options.history);
+        self.seat
+            .room
+            .say(&line(&self.name, text, at), self.house.options.history);
         if let Some(bridge) = &self.house.bridge
             && let Some(link) = bridge.link.get()
         {
             link.channel.publish(RelayedLine {
                 from: bridge.id,
-                room: self.room.name.clone(),
+                room: self.seat.room.name.clone(),
                 name: self.name.clone(),
                 text: text.to_owned(),
                 at,
@@ -478,9 +457,9 @@ impl Callbacks for Guest {
 
     fn on_close(&mut self, _: Option<&Close>) {
         if let Some(sender) = self.sender.take()
-            && sender.leave(&self.room.topic)
+            && sender.leave(&self.seat.room.topic)
         {
-            self.room.count();
+            self.seat.room.count();
         }
     }
 }
