@@ -199,7 +199,7 @@ fn check_rare_host(value: &[u8]) -> Result<(), Reject> {
         let mut rest = value;
         loop {
             match rest {
-                [b'%', high, low, tail @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => rest = tail,
+                [b'%', high, low, tail @ ..] if is_text(*high, *low) => rest = tail,
                 [b, tail @ ..] if is_host(*b) => rest = tail,
                 _ => break rest,
             }
@@ -208,9 +208,30 @@ fn check_rare_host(value: &[u8]) -> Result<(), Reject> {
     if is_port(rest) { Ok(()) } else { Err(Reject::Host) }
 }
 
+/// Whether `%` and these two bytes are the escape of a byte other than a control. A program that decodes a host would put
+/// controls, line ends above all, into a log or a header.
+fn is_text(high: u8, low: u8) -> bool {
+    high.is_ascii_hexdigit()
+        && low.is_ascii_hexdigit()
+        && high > b'1'
+        && (high, low.to_ascii_lowercase()) != (b'7', b'f')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn escaped_controls_are_no_part_of_a_host() {
+        for byte in 0..=255u8 {
+            for host in [format!("x%{byte:02x}a"), format!("%{byte:02X}:80")] {
+                assert_eq!(check_host(host.as_bytes()).is_err(), byte.is_ascii_control(), "{host}");
+            }
+        }
+        for host in ["x%", "x%4", "x%4g", "x%g4", "x%0d%0aa", "x%41%00"] {
+            assert_eq!(check_host(host.as_bytes()), Err(Reject::Host), "{host}");
+        }
+    }
 
     #[test]
     fn a_plain_word_is_what_its_definition_says() {

@@ -1,8 +1,8 @@
 //! The text of a request's path, which routes, globs and rewrite rules compare.
 //!
 //! [`Path`] parses a path and defines what each spelling means. Routes compare its text: decoded, except `%2F` and `%25`,
-//! which stay. A backend may still read `%2F` as a slash. So a path is refused if that reading would choose another route or
-//! rule. [`with_slashes_decoded`] returns that reading.
+//! which stay. A backend may still read `%2F` as a slash, and servers for Java drop the parameters of a segment, from `;` on. So a
+//! path is refused if such a reading would choose another route or rule. [`other_readings`] returns these readings.
 
 use std::borrow::Cow;
 
@@ -23,11 +23,45 @@ pub fn text(path: &str) -> Result<Cow<'_, [u8]>, BadPath> {
     })
 }
 
-/// The text of a path with `%2F` read as a slash. None if it is the same.
+/// Whether a backend may read the path of this text in another way.
+#[inline]
+pub fn has_other_readings(text: &Cow<'_, [u8]>) -> bool {
+    // Without a decoded or a doubled byte, only parameters can be read in two ways.
+    matches!(text, Cow::Owned(_)) || text.contains(&b';')
+}
+
+/// The texts of a path with `%2F` read as a slash, without the parameters of its segments, and both.
 #[cold]
-pub fn with_slashes_decoded(path: &str) -> Option<Vec<u8>> {
+pub fn other_readings(path: &str, text: &[u8]) -> Vec<Vec<u8>> {
+    let mut readings: Vec<_> = with_slashes_decoded(path).into_iter().collect();
+    readings.extend(without_parameters(text));
+    readings.extend(readings.first().and_then(|first| without_parameters(first)));
+    readings
+}
+
+fn with_slashes_decoded(path: &str) -> Option<Vec<u8>> {
     let other = Path::parse(path).ok()?.with_slashes_decoded()?;
     text(&other).ok().map(Cow::into_owned)
+}
+
+/// The text without what follows `;` in each segment. None if it is the same.
+fn without_parameters(text: &[u8]) -> Option<Vec<u8>> {
+    if !text.contains(&b';') {
+        return None;
+    }
+    let mut plain = Vec::with_capacity(text.len());
+    for segment in text.split(|&byte| byte == b'/') {
+        let name = segment.split(|&byte| byte == b';').next().unwrap_or_default();
+        // A segment of parameters alone leaves one slash, not two.
+        if !name.is_empty() {
+            plain.push(b'/');
+            plain.extend_from_slice(name);
+        }
+    }
+    if text.ends_with(b"/") || plain.is_empty() {
+        plain.push(b'/');
+    }
+    Some(plain)
 }
 
 /// Whether `path` is `prefix`, or lies below it. `prefix` does not end with a slash.
@@ -59,6 +93,20 @@ mod tests {
         assert_eq!(text("/a/%2e%2e/b"), Err(BadPath::DotSegment));
         assert_eq!(with_slashes_decoded("/%61%2F%2fb").as_deref(), Some(&b"/a/b"[..]));
         assert_eq!(with_slashes_decoded("/a/b%252F"), None);
+        for (path, expected) in [
+            ("/admin;v=1/x", "/admin/x"),
+            ("/admin;/x;y;z", "/admin/x"),
+            ("/;x/admin/x", "/admin/x"),
+            ("/a;b/", "/a/"),
+            ("/a/;b", "/a"),
+            ("/;b", "/"),
+        ] {
+            let plain = without_parameters(path.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8_lossy(&plain), expected, "{path}");
+        }
+        assert_eq!(without_parameters(b"/a/b"), None);
+        let both = other_readings("/a;b%2Fadmin;c", &text("/a;b%2Fadmin;c").unwrap());
+        assert_eq!(both, [&b"/a;b/admin;c"[..], b"/a", b"/a/admin"]);
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl Site {
     #[inline]
     fn dispatch(&self, request: &mut Request<'_>) -> Routed {
         let path = match path::text(request.path()) {
-            Ok(path) if matches!(path, Cow::Borrowed(_)) || !self.is_ambiguous(request, &path) => path,
+            Ok(path) if !path::has_other_readings(&path) || !self.is_ambiguous(request, &path) => path,
             _ => return Routed::Answer(self.around.refuse(request, plain(StatusCode::BAD_REQUEST))),
         };
         for route in &self.routes {
@@ -188,21 +188,24 @@ impl Site {
         Routed::Answer(self.nobody(request, &path))
     }
 
-    /// Whether the request would take another route if `%2F` were read as a slash. Then one of the two readings would bypass the
-    /// policies of its route.
+    /// Whether the request would take another route if `%2F` were read as a slash, or without the parameters of segments. Then one
+    /// of the readings would bypass the policies of its route.
     #[cold]
     fn is_ambiguous(&self, request: &Request<'_>, path: &[u8]) -> bool {
-        let Some(other) = path::with_slashes_decoded(request.path()) else {
-            return false;
-        };
+        let others = path::other_readings(request.path(), path);
+        others.iter().any(|other| self.tells_apart(request, path, other))
+    }
+
+    /// Whether a request for `path` would take another route as one for `other`.
+    fn tells_apart(&self, request: &Request<'_>, path: &[u8], other: &[u8]) -> bool {
         for route in &self.routes {
             let is_taken = route.takes(request.method(), path);
-            if is_taken != route.takes(request.method(), &other) {
+            if is_taken != route.takes(request.method(), other) {
                 return true;
             }
             match &route.handler {
                 _ if !is_taken => {}
-                Opened::Rewrites(rules) if rules.tells_apart(path, &other) => return true,
+                Opened::Rewrites(rules) if rules.tells_apart(path, other) => return true,
                 Opened::Rewrites(_) => {}
                 Opened::Answers(_) => return false,
             }

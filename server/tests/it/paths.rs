@@ -17,7 +17,7 @@ enum Meaning {
     Secret,
     /// Another path, which names no file.
     Other,
-    /// Another path, but `/admin/x.txt` for a reader that takes `%2F` for a slash.
+    /// Another path, but `/admin/x.txt` for a reader that takes `%2F` for a slash or drops parameters.
     Ambiguous,
     /// Nothing: 400.
     Refused,
@@ -71,6 +71,13 @@ const SPELLINGS: &[(&str, Meaning)] = &[
     ("/admin%2Fx.txt", Ambiguous),
     ("/admin%2fx.txt", Ambiguous),
     ("/%2Fadmin/x.txt", Ambiguous),
+    ("/admin;/x.txt", Ambiguous),
+    ("/admin;v=1/x.txt", Ambiguous),
+    ("/admin%3bv=1/x.txt", Ambiguous),
+    ("//admin;v//x.txt", Ambiguous),
+    ("/;v/admin/x.txt", Ambiguous),
+    ("/;v%2Fadmin/x.txt", Ambiguous),
+    ("/;v%2Fadmin;w/x.txt", Ambiguous),
     ("/%2f%2Fadmin/x.txt", Ambiguous),
     ("/%61dmin%2Fx.txt", Ambiguous),
     ("/..", Refused),

@@ -8,7 +8,8 @@
 //!
 //! Protection against a stranger:
 //!
-//! - An unknown user costs the same time as a known one: the password is compared with another user's hash, always the same.
+//! - Every failure takes as long as a comparison with the slowest hash of all users. The password of an unknown user is compared
+//!   with that hash. A wrong password is compared with it too, if the hash of its user is faster.
 //! - The cache holds no passwords, and no data to test passwords against. Its keys are a keyed hash over user, password and stored
 //!   hash, with a random key for each `Auth`. The stored hash is part of it, so a changed password is not found.
 //! - Wrong passwords can occupy [`VERIFYING`] threads and keep [`WAITING`] requests waiting. Further requests get a 503. Users
@@ -157,23 +158,29 @@ impl Auth {
         };
         let Credentials { user, password } = &credentials;
         let passwords = self.passwords();
-        let Some((known, hash)) = passwords.find(user) else {
+        let Some(slowest) = passwords.slowest() else {
             return Err(self.failed(client, user, "there are no users"));
+        };
+        let Some(hash) = passwords.find(user) else {
+            return Err(match self.gate.verify(Arc::clone(slowest), password.clone(), None) {
+                None => busy(),
+                Some(_) => self.failed(client, user, "unknown user"),
+            });
         };
         let keyed = |by: &RandomState| by.hash_one((user, password, hash.text()));
         let key = self.keys.each_ref().map(keyed);
         let now = osier::time::now();
-        if known && locked(&self.verified).get(&key).is_some_and(|until| now < *until) {
+        if locked(&self.verified).get(&key).is_some_and(|until| now < *until) {
             return Ok(User(user.as_str().into()));
         }
-        match self.gate.verify(Arc::clone(hash), password.clone()) {
+        let slower = (hash.cost < slowest.cost).then(|| Arc::clone(slowest));
+        match self.gate.verify(Arc::clone(hash), password.clone(), slower) {
             None => Err(busy()),
-            Some(true) if known => {
+            Some(true) => {
                 self.remember(key, now);
                 Ok(User(user.as_str().into()))
             }
-            Some(_) if known => Err(self.failed(client, user, "wrong password")),
-            Some(_) => Err(self.failed(client, user, "unknown user")),
+            Some(false) => Err(self.failed(client, user, "wrong password")),
         }
     }
 
@@ -262,8 +269,9 @@ impl Gate {
         }
     }
 
-    /// Compares a password on the blocking pool. None when too many requests wait already.
-    fn verify(&self, hash: Arc<Hash>, password: String) -> Option<bool> {
+    /// Compares a password on the blocking pool. If it is wrong, a comparison with `slower` follows, for its time alone. None when
+    /// too many requests wait already.
+    fn verify(&self, hash: Arc<Hash>, password: String, slower: Option<Arc<Hash>>) -> Option<bool> {
         struct Leave<'g>(&'g AtomicUsize);
         impl Drop for Leave<'_> {
             fn drop(&mut self) {
@@ -279,6 +287,9 @@ impl Gate {
         // The permit moves into the work. A client that leaves does not start another comparison before the thread is free.
         Some(osier::unblock(move || {
             let right = hash.verify(&password);
+            if let (false, Some(slower)) = (right, slower) {
+                slower.verify(&password);
+            }
             drop(permit);
             right
         }))

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{File, Metadata};
-use std::hash::BuildHasher;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +20,9 @@ use argon2::password_hash::phc::PasswordHash;
 const FILE_MAX: u64 = 8 << 20;
 /// The highest accepted cost of bcrypt. A higher cost takes more than ten seconds.
 const BCRYPT_COST_MAX: u32 = 16;
+/// Microseconds of one round of bcrypt, and of one pass of argon2 over one KiB, measured.
+const BCRYPT_MICROS: u64 = 55;
+const ARGON2_MICROS: u64 = 1;
 /// The most memory for argon2, in KiB: 1 GiB. Each comparison needs it.
 const ARGON2_MEMORY_MAX: u32 = 1 << 20;
 /// The most passes of argon2 over its memory.
@@ -62,6 +64,8 @@ impl fmt::Display for Trouble {
 pub struct Hash {
     text: String,
     kind: Kind,
+    /// How long a comparison takes, in microseconds, roughly. It orders hashes.
+    pub cost: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,14 +76,14 @@ enum Kind {
 
 impl Hash {
     fn parse(text: &str) -> Result<Hash, String> {
-        let kind = if ["$2a$", "$2b$", "$2y$"].iter().any(|prefix| text.starts_with(prefix)) {
+        let (kind, cost) = if ["$2a$", "$2b$", "$2y$"].iter().any(|prefix| text.starts_with(prefix)) {
             let parts: bcrypt::HashParts = text.parse().map_err(|_| "the bcrypt hash is malformed")?;
             if !(4..=BCRYPT_COST_MAX).contains(&parts.get_cost()) {
                 return Err(format!(
                     "the cost of the bcrypt hash is not from 4 to {BCRYPT_COST_MAX}"
                 ));
             }
-            Kind::Bcrypt
+            (Kind::Bcrypt, BCRYPT_MICROS << parts.get_cost())
         } else if text.starts_with("$argon2id$") {
             let malformed = || "the argon2id hash is malformed";
             let hash = PasswordHash::new(text).map_err(|_| malformed())?;
@@ -92,14 +96,15 @@ impl Hash {
                     "the argon2id hash asks for more than {ARGON2_MEMORY_MAX} KiB or {ARGON2_PASSES_MAX} passes"
                 ));
             }
-            Kind::Argon2id
+            let cost = u64::from(params.m_cost()) * u64::from(params.t_cost()) * ARGON2_MICROS;
+            (Kind::Argon2id, cost)
         } else {
             return Err(
                 "the password is not hashed with bcrypt or argon2id; make the line with 'htpasswd -B -C 12'".into(),
             );
         };
         let text = text.to_owned();
-        Ok(Hash { text, kind })
+        Ok(Hash { text, kind, cost })
     }
 
     /// The text of the hash, as the file spells it.
@@ -122,19 +127,21 @@ impl Hash {
 #[derive(Clone, Debug, Default)]
 pub struct Passwords {
     hashes: Vec<Arc<Hash>>,
-    /// Indices into `hashes`. The random hasher also chooses the hash to compare an unknown user with.
+    /// Indices into `hashes`.
     users: HashMap<String, usize>,
+    /// Index of the hash that takes longest to compare with.
+    slowest: usize,
 }
 
 impl Passwords {
-    /// The hash to compare a password with, and whether the user exists. None when there are no users.
-    pub fn find(&self, user: &str) -> Option<(bool, &Arc<Hash>)> {
-        if let Some(&index) = self.users.get(user) {
-            return Some((true, &self.hashes[index]));
-        }
-        let index = self.users.hasher().hash_one(user) % (self.hashes.len() as u64).max(1);
-        let stand_in = self.hashes.get(index as usize)?;
-        Some((false, stand_in))
+    /// The hash of a user, if the user exists.
+    pub fn find(&self, user: &str) -> Option<&Arc<Hash>> {
+        self.users.get(user).map(|&index| &self.hashes[index])
+    }
+
+    /// The hash that takes longest to compare with. None when there are no users.
+    pub fn slowest(&self) -> Option<&Arc<Hash>> {
+        self.hashes.get(self.slowest)
     }
 
     /// The users from the configuration itself.
@@ -183,6 +190,9 @@ impl Passwords {
         let hash = Hash::parse(hash).map_err(|what| format!("user {user:?}: {what}"))?;
         if self.users.insert(user.to_owned(), self.hashes.len()).is_some() {
             return Err(format!("user {user:?} is there twice; remove one of them"));
+        }
+        if self.slowest().is_none_or(|slowest| slowest.cost < hash.cost) {
+            self.slowest = self.hashes.len();
         }
         self.hashes.push(Arc::new(hash));
         Ok(())

@@ -211,21 +211,22 @@ fn a_file_that_changes_counts_within_a_second_and_a_bad_one_does_not() {
 #[test]
 fn an_unknown_user_is_compared_with_always_the_same_hash() {
     let folder = Folder::new();
-    let file: String = (0..20).map(|user| format!("u{user}:{}\n", hash("x"))).collect();
-    let passwords = open(&folder, &file).0.unwrap().passwords();
-    let stand_in = |user: &str| {
-        passwords
-            .find(user)
-            .map(|(known, hash)| (known, hash.text().to_owned()))
-            .unwrap()
-    };
-    let distinct: std::collections::HashSet<_> = (0..100).map(|n| stand_in(&format!("nobody{n}"))).collect();
-    assert!(
-        distinct.iter().all(|(known, _)| !known) && distinct.len() > 5,
-        "{}",
-        distinct.len()
-    );
-    assert_eq!(stand_in("nobody"), stand_in("nobody"));
+    let argon2 = "$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHRzb21lc2FsdA$MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE";
+    let slow = bcrypt::hash("x", 5).unwrap();
+    for file in [
+        format!("ali:{SESAME}\nbea:{argon2}\ncat:{slow}\ndan:{SESAME}\n"),
+        format!("cat:{slow}\nali:{argon2}\n"),
+    ] {
+        let passwords = open(&folder, &file).0.unwrap().passwords();
+        assert_eq!(passwords.slowest().unwrap().text(), slow);
+        assert!(passwords.find("nobody").is_none());
+    }
+    let heavy = argon2.replace("m=8,t=1", "m=65536,t=3");
+    let passwords = open(&folder, &format!("ali:{heavy}\ncat:{slow}\n"))
+        .0
+        .unwrap()
+        .passwords();
+    assert_eq!(passwords.slowest().unwrap().text(), heavy);
     // A password that matches the stand-in's hash does not log in an unknown user.
     let (auth, _) = open(&folder, &format!("ali:{SESAME}"));
     assert_eq!(
@@ -238,6 +239,28 @@ fn an_unknown_user_is_compared_with_always_the_same_hash() {
         status(&auth.unwrap().decide(Some(&field("eve", "sesame")), CLIENT)),
         401
     );
+}
+
+#[test]
+fn every_failure_takes_the_time_of_the_slowest_hash() {
+    let folder = Folder::new();
+    let slow = bcrypt::hash("x", 9).unwrap();
+    let (auth, _) = open(&folder, &format!("ali:{SESAME}\nbea:{slow}\ncat:{SESAME}\n"));
+    let auth = auth.unwrap();
+    let quickest = |user: &str| {
+        let tries = (0..3).map(|_| {
+            let start = Instant::now();
+            assert_eq!(status(&auth.decide(Some(&field(user, "wrong")), CLIENT)), 401);
+            start.elapsed()
+        });
+        tries.min().unwrap()
+    };
+    let known = quickest("bea");
+    // The slow hash costs 32 times as much as the others.
+    for user in ["ali", "eve", "nobody", "somebody", "cat"] {
+        let time = quickest(user);
+        assert!(time > known / 3, "{user}: {time:?}, and {known:?} for a slow hash");
+    }
 }
 
 #[test]
