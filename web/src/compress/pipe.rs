@@ -73,7 +73,7 @@ struct Pipe<'o> {
     taken: u64,
 }
 
-/// What the encoder does after the pending bytes.
+/// The step of the encoder after the pending bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     GoOn,
