@@ -23,9 +23,14 @@ fn on<T: Send>(workers: usize, body: impl FnOnce() -> T + Send) -> T {
     Runtime::builder().workers(workers).build().unwrap().run(body)
 }
 
-fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+/// Polls again where a signal interrupts: `a_signal_handler_sets_it` sends signals to the whole process.
+fn poll_uninterrupted(fds: &mut [PollFd<'_>], timeout: Duration) -> usize {
     let timeout = Timespec::try_from(timeout).unwrap();
-    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)).unwrap() == 1
+    rustix::io::retry_on_intr(|| poll(fds, Some(&timeout))).unwrap()
+}
+
+fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+    poll_uninterrupted(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], timeout) == 1
 }
 
 fn readable_now(event: &EventFd) -> bool {
@@ -97,8 +102,7 @@ fn a_bare_poll_loop_takes_its_signals_beside_other_descriptors() {
         });
         while signals < 100 || bytes < 100 {
             let mut fds = [PollFd::new(event, PollFlags::IN), PollFd::new(&reader, PollFlags::IN)];
-            let timeout = Timespec::try_from(GENEROUS).unwrap();
-            assert!(poll(&mut fds, Some(&timeout)).unwrap() > 0, "nothing came");
+            assert!(poll_uninterrupted(&mut fds, GENEROUS) > 0, "nothing came");
             let ready = fds.each_ref().map(|fd| fd.revents().contains(PollFlags::IN));
             if ready[0] {
                 assert!(event.try_wait(), "readable, and not set");
