@@ -12,6 +12,9 @@ pub fn tests(name: &str, command: &mut Command, limit: Duration) -> Outcome {
     tally.outcome(name, ok, start.elapsed())
 }
 
+/// The end of the line by which the test harness names a test that has not ended after a minute.
+const RUNS_LONG: &str = " has been running for over 60 seconds";
+
 /// Lines of a failed test that are said again at the end.
 const COMPLAINT_LINES: usize = 12;
 const COMPLAINT_WIDTH: usize = 400;
@@ -36,6 +39,8 @@ pub struct Tally {
     complaints: Vec<String>,
     /// The seconds that each test ran.
     times: Vec<(f64, String)>,
+    /// Tests that ran for over a minute and have not ended.
+    long: Vec<String>,
     /// The program whose output is read, for the names of tests.
     program: String,
 }
@@ -44,12 +49,16 @@ impl Tally {
     /// Says that the following lines are the output of `program`.
     pub fn begin(&mut self, program: &str) {
         self.program = program.into();
+        self.long.clear();
         self.shown = None;
         self.is_of_passed = false;
     }
 
-    /// Says that the current program has ended badly.
-    pub fn broken(&mut self, why: String) {
+    /// Says that the current program has ended badly. Tests that hang are named.
+    pub fn broken(&mut self, mut why: String) {
+        if !self.long.is_empty() {
+            why += &format!("; still running: {}", self.long.join(", "));
+        }
         self.complaints.push(why);
     }
 
@@ -83,7 +92,10 @@ impl Tally {
         if let Some(rest) = line.strip_prefix("---- ") {
             self.shown = rest.strip_suffix(" stdout ----").map(str::to_string);
             self.counted = false;
+        } else if let Some(test) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(RUNS_LONG)) {
+            self.long.push(test.to_string());
         } else if let Some((test, time)) = line.strip_prefix("test ").and_then(timed) {
+            self.long.retain(|long| long != test);
             self.times.push((time, format!("{}{test}", self.program)));
         } else if let Some(rest) = line.strip_prefix("test result: ") {
             self.passed += number_before(rest, " passed");

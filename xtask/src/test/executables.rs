@@ -226,5 +226,15 @@ mod tests {
         let died = run_commands("t", vec![ok(), command("Aborted", 134)], limit);
         assert_eq!((died.passed, died.failed), (2, 1));
         assert!(died.complaints.iter().any(|line| line.contains("without a result")));
+        let long = "test a::ends has been running for over 60 seconds
+test a::hangs has been running for over 60 seconds
+test a::ends ... ok <61.000s>";
+        let hung = run_commands("t", vec![command(long, 137)], limit);
+        let named = "ended without a result; still running: a::hangs";
+        assert!(
+            hung.complaints.iter().any(|line| line.ends_with(named)),
+            "{:?}",
+            hung.complaints
+        );
     }
 }
