@@ -2,12 +2,13 @@
 //! have one of each.
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
+use std::io::{self, BufReader, Read, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use osier::net::Stream;
-use redis::{Parser, RedisError, Value};
 
+use super::resp::{self, Reply};
 use super::{Options, Outbound};
 
 /// Timeout of connecting, of a write and of a reply.
@@ -23,33 +24,49 @@ const STEADY: Duration = LONGEST_WAIT;
 
 /// An open connection to the broker.
 pub(super) struct Connection {
-    pub(super) stream: Stream,
-    pub(super) parser: Parser,
+    pub(super) stream: Arc<Stream>,
+    pub(super) replies: Replies,
+}
+
+/// The replies on a connection. An error ends the connection.
+pub(super) struct Replies(BufReader<Reading>);
+
+/// The receiving direction of a stream.
+struct Reading(Arc<Stream>);
+
+impl Read for Reading {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        (&*self.0).read(buf)
+    }
+}
+
+impl Replies {
+    pub(super) fn next(&mut self) -> io::Result<Reply> {
+        resp::read(&mut self.0)
+    }
 }
 
 impl Connection {
     /// Connects, and checks with a PING that the broker executes commands. A broker that is still
     /// loading or rejects the password counts as unreachable.
     pub(super) fn open(options: &Options) -> io::Result<Connection> {
-        let stream = options.address.connect(PATIENCE)?;
+        let stream = Arc::new(options.address.connect(PATIENCE)?);
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let parser = Parser::new();
-        let mut connection = Connection { stream, parser };
+        let replies = Replies(BufReader::new(Reading(stream.clone())));
+        let mut connection = Connection { stream, replies };
         if let Some(password) = &options.password {
-            connection.ask(redis::cmd("AUTH").arg(password))?;
+            connection.ask(&[b"AUTH", password.as_bytes()])?;
         }
-        connection.ask(&redis::cmd("PING"))?;
+        connection.ask(&[b"PING"])?;
         Ok(connection)
     }
 
-    fn ask(&mut self, command: &redis::Cmd) -> io::Result<()> {
-        (&self.stream).write_all(&command.get_packed_command())?;
-        self.reply()?.extract_error().map(drop).map_err(io::Error::other)
-    }
-
-    fn reply(&mut self) -> io::Result<Value> {
-        self.parser.parse_value(&self.stream).map_err(io::Error::other)
+    fn ask(&mut self, command: &[&[u8]]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        resp::encode(&mut bytes, command);
+        (&*self.stream).write_all(&bytes)?;
+        self.replies.next()?.accepted().map(drop).map_err(io::Error::other)
     }
 
     /// Publishes the first `count` messages of the batch in one write, and removes those that got a
@@ -58,25 +75,23 @@ impl Connection {
         &mut self,
         batch: &mut VecDeque<Outbound>,
         count: usize,
-    ) -> (Vec<(Outbound, RedisError)>, io::Result<()>) {
+    ) -> (Vec<(Outbound, String)>, io::Result<()>) {
         let count = count.min(batch.len());
         let mut bytes = Vec::new();
         for message in batch.iter().take(count) {
-            let mut command = redis::cmd("PUBLISH");
-            command.arg(&*message.room).arg(&*message.bytes);
-            command.write_packed_command(&mut bytes);
+            resp::encode(&mut bytes, &[b"PUBLISH", message.room.as_bytes(), &message.bytes]);
         }
         // A broker may reject a large message at its first bytes and close the connection. Its
         // replies are read even after a failed write.
-        let written = (&self.stream).write_all(&bytes);
+        let written = (&*self.stream).write_all(&bytes);
         let mut refused = Vec::new();
         for _ in 0..count {
-            let reply = match self.reply() {
+            let reply = match self.replies.next() {
                 Ok(reply) => reply,
                 Err(error) => return (refused, written.and(Err(error))),
             };
             let message = batch.pop_front();
-            if let (Err(error), Some(message)) = (reply.extract_error(), message) {
+            if let (Err(error), Some(message)) = (reply.accepted(), message) {
                 refused.push((message, error));
             }
         }

@@ -59,6 +59,7 @@ use crate::Address;
 mod connection;
 mod payload;
 mod publisher;
+mod resp;
 mod wire;
 
 use connection::{Connection, Outage};
@@ -307,32 +308,32 @@ fn receive(shared: &RedisState, mut connection: Connection, outage: &mut Outage,
     if let Err(error) = connection.stream.set_read_timeout(Some(2 * PING_EVERY)) {
         return error;
     }
-    let Connection { stream, parser } = &mut connection;
+    let Connection { stream, replies } = &mut connection;
     osier::scope(|scope| {
-        let stream = &*stream;
+        let stream = &**stream;
         let subscribing = scope.spawn_local(|| {
             if subscribe(shared, stream).is_err() {
                 let _ = stream.shutdown(Shutdown::Both); // ends the read below
             }
         });
         let error = loop {
-            let value = match parser.parse_value(stream) {
-                Ok(value) => value,
-                Err(error) => break io::Error::other(error),
+            let reply = match replies.next() {
+                Ok(reply) => reply,
+                Err(error) => break error,
             };
             let address = &shared.options.address;
             if let Some(time) = outage.over() {
                 shared.log(format_args!("redis {address} is back after {time:.1?}"));
             }
             // A rejected subscription does not affect the other rooms.
-            let value = match value.extract_error() {
-                Ok(value) => value,
+            let reply = match reply.accepted() {
+                Ok(reply) => reply,
                 Err(error) => {
                     shared.log(format_args!("redis {address} rejects a subscription: {error}"));
                     continue;
                 }
             };
-            match wire::received(&value) {
+            match wire::received(&reply) {
                 Received::Subscribed(name) => {
                     if let Some(room) = shared.rooms().get(name) {
                         room.is_subscribed.store(true, Ordering::Release);
@@ -376,11 +377,11 @@ fn subscribe(shared: &RedisState, mut stream: &Stream) -> io::Result<()> {
         let mut bytes = Vec::new();
         for name in names {
             if known.insert(name.clone()) {
-                redis::cmd("SUBSCRIBE").arg(&*name).write_packed_command(&mut bytes);
+                resp::encode(&mut bytes, &[b"SUBSCRIBE", name.as_bytes()]);
             }
         }
         if bytes.is_empty() {
-            bytes = redis::cmd("PING").get_packed_command();
+            resp::encode(&mut bytes, &[b"PING"]);
         }
         stream.write_all(&bytes)?;
         shared.changed.wait_timeout(PING_EVERY);

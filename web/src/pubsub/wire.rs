@@ -1,4 +1,4 @@
-//! The encoding of messages on the broker, and the parsing of what the broker sends.
+//! The encoding of messages on the broker, and the meaning of what the broker sends.
 //!
 //! ```text
 //!   "OSR1" │ node: 16 random bytes │ sequence: 8 bytes, big endian │ the message
@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use redis::Value;
+use super::resp::Reply;
 
 const MAGIC: &[u8; 4] = b"OSR1";
 pub(super) const NODE_BYTES: usize = 16;
@@ -53,24 +53,24 @@ impl Seen {
     }
 }
 
-/// A value received on a subscribed connection.
+/// The meaning of a reply on a subscribed connection.
 pub(super) enum Received<'v> {
     Subscribed(&'v str),
     Message { room: &'v str, bytes: &'v [u8] },
     Other,
 }
 
-/// Classifies a value of a subscribed connection.
-pub(super) fn received(value: &Value) -> Received<'_> {
-    let Value::Array(parts) = value else {
+/// Classifies a reply on a subscribed connection.
+pub(super) fn received(reply: &Reply) -> Received<'_> {
+    let Reply::Array(parts) = reply else {
         return Received::Other;
     };
-    let [Value::BulkString(kind), Value::BulkString(room), third] = &parts[..] else {
+    let [Reply::Text(kind), Reply::Text(room), third] = &parts[..] else {
         return Received::Other;
     };
     match (&kind[..], str::from_utf8(room), third) {
         (b"subscribe", Ok(room), _) => Received::Subscribed(room),
-        (b"message", Ok(room), Value::BulkString(bytes)) => Received::Message { room, bytes },
+        (b"message", Ok(room), Reply::Text(bytes)) => Received::Message { room, bytes },
         _ => Received::Other,
     }
 }
