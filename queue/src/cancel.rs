@@ -25,7 +25,7 @@ const REQUESTED: u8 = 2;
 /// assert_eq!(fiber.request(), Some(7), "and must be woken to see the request");
 /// assert!(fiber.is_requested());
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Cancellation {
     flags: AtomicU8,
     /// The fiber's word. Written before STARTED is set, read after.
@@ -65,11 +65,5 @@ impl Cancellation {
     #[inline]
     pub fn is_requested(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & REQUESTED != 0
-    }
-}
-
-impl Default for Cancellation {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -37,6 +37,7 @@ use crate::waiters::{Entered, WaitList, Waiter};
 /// assert!(event.poll_wait(waiter.as_mut(), &mut cx).is_ready());
 /// assert!(!event.is_set(), "the waiter has it");
 /// ```
+#[derive(Default)]
 pub struct Event {
     /// Whether the event is SET.
     state: AtomicBool,
@@ -119,12 +120,6 @@ impl Event {
         if waiter.remove() && !self.manual {
             self.set();
         }
-    }
-}
-
-impl Default for Event {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

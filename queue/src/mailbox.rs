@@ -77,6 +77,7 @@ impl Flags {
 /// assert_eq!(mailbox.take(1), 3);
 /// assert_eq!(mailbox.state(), 2);
 /// ```
+#[derive(Default)]
 pub struct Mailbox {
     word: AtomicU64,
     waiters: WaitList,
@@ -161,12 +162,6 @@ impl Mailbox {
             Entered::Granted(state) => Poll::Ready(state as u32),
             Entered::Waits => Poll::Pending,
         }
-    }
-}
-
-impl Default for Mailbox {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -31,7 +31,7 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 /// assert!(!parker.unpark(), "and only this one");
 /// parker.unprepare();
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Parker {
     /// Set by the owner before its last look. Cleared by the owner, or by the thread that wakes it.
     sleeping: AtomicBool,
@@ -67,12 +67,6 @@ impl Parker {
     pub fn unpark(&self) -> bool {
         fence(Ordering::SeqCst);
         self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed)
-    }
-}
-
-impl Default for Parker {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

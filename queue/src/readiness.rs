@@ -171,6 +171,7 @@ pub struct Move {
 }
 
 /// The word, the lock for moves, and the two lists of waiters.
+#[derive(Default)]
 pub struct Readiness {
     word: AtomicU64,
     moving: Mutex<()>,
@@ -398,12 +399,6 @@ impl Readiness {
 
     fn lock(&self) -> MutexGuard<'_, ()> {
         self.moving.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl Default for Readiness {
-    fn default() -> Readiness {
-        Readiness::new()
     }
 }
 

@@ -58,7 +58,7 @@ const FLAGS: u64 = ONE_GENERATION - 1;
 /// assert_eq!(request.decide(true), Decision::End(Status::Done), "ready: the cancellation came too late");
 /// assert_eq!(request.cancel(generation), Asked::Late);
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Request {
     word: AtomicU64,
 }
@@ -250,12 +250,6 @@ impl Request {
         self.word
             .compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
-    }
-}
-
-impl Default for Request {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -16,11 +16,9 @@ mod pipe;
 mod reaper;
 
 use std::ffi::OsStr;
-use std::future::poll_fn;
 use std::io;
 use std::path::Path;
 use std::pin::pin;
-use std::task::Poll;
 
 pub use std::process::{ExitStatus, Output, Stdio};
 
@@ -341,7 +339,7 @@ impl Child {
     pub async fn wait_with_output_async(mut self) -> io::Result<Output> {
         drop(self.stdin.take());
         let (out, err) = (self.stdout.take(), self.stderr.take());
-        let (stdout, stderr) = both(pipe::read_to_end(out), pipe::read_to_end(err)).await;
+        let (stdout, stderr) = crate::join_async!(pipe::read_to_end(out), pipe::read_to_end(err)).await;
         let (stdout, stderr) = (stdout?, stderr?);
         Ok(Output {
             status: self.wait_async().await?,
@@ -349,32 +347,6 @@ impl Child {
             stderr,
         })
     }
-}
-
-/// Awaits both futures at the same time.
-async fn both<A, B>(one: impl Future<Output = A>, two: impl Future<Output = B>) -> (A, B) {
-    let (mut one, mut two) = (pin!(one), pin!(two));
-    let (mut first, mut second) = (None, None);
-    poll_fn(|cx| {
-        if first.is_none()
-            && let Poll::Ready(value) = one.as_mut().poll(cx)
-        {
-            first = Some(value);
-        }
-        if second.is_none()
-            && let Poll::Ready(value) = two.as_mut().poll(cx)
-        {
-            second = Some(value);
-        }
-        match (first.take(), second.take()) {
-            (Some(first), Some(second)) => Poll::Ready((first, second)),
-            not_yet => {
-                (first, second) = not_yet;
-                Poll::Pending
-            }
-        }
-    })
-    .await
 }
 
 impl Drop for Child {

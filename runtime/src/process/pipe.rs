@@ -104,11 +104,7 @@ macro_rules! pipe {
             }
         }
 
-        impl std::fmt::Debug for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.debug_struct(stringify!($type)).finish_non_exhaustive()
-            }
-        }
+        osier_queue::impl_debug!($type, self => { .. });
     };
 }
 

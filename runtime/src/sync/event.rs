@@ -42,6 +42,7 @@ use super::{EventFd, block, block_for};
 ///
 /// A wait borrows the event, so an event cannot be moved or dropped while anybody waits. Share it in an `Arc`, a
 /// `static` or a [`scope`](crate::scope()).
+#[derive(Default)]
 pub struct Event(queue::Event);
 
 impl Event {
@@ -166,12 +167,6 @@ impl Event {
             event: &self.0,
             waiter: self.0.waiter(),
         }
-    }
-}
-
-impl Default for Event {
-    fn default() -> Event {
-        Event::new()
     }
 }
 

@@ -43,6 +43,7 @@ use super::block;
 /// work, the result of [`take`](Mailbox::take) says who got it.
 ///
 /// The effects before a raise are visible to the waiter that sees the flag.
+#[derive(Default)]
 pub struct Mailbox(queue::Mailbox);
 
 impl Mailbox {
@@ -142,12 +143,6 @@ impl Mailbox {
             flags,
             waiter: self.0.waiter(),
         }
-    }
-}
-
-impl Default for Mailbox {
-    fn default() -> Mailbox {
-        Mailbox::new()
     }
 }
 

@@ -29,12 +29,14 @@ pub mod broadcast;
 mod condvar;
 mod event;
 mod event_fd;
+mod guard;
 mod mailbox;
 pub mod mpmc;
 pub mod mpsc;
 mod mutex;
 mod notify;
 pub mod oneshot;
+mod receiver;
 mod rwlock;
 mod semaphore;
 

@@ -7,17 +7,16 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use futures_core::Stream;
 use osier_queue as queue;
 use pin_project_lite::pin_project;
-use queue::channel::{Channel, Drained, Nothing};
+use queue::channel::{Channel, Drained};
 use queue::{OwnedWaiter, Waiter};
 
 use super::mpsc::with_bound;
 pub use super::mpsc::{Permit, RecvError, RecvTimeoutError, SendError, Sender, Sending, TryRecvError, TrySendError};
-use super::{block, block_for};
+use super::receiver::{receiver, try_receive};
 
 /// Makes a channel that holds at most `bound` values. A send to a full channel waits until a value is received.
 ///
@@ -67,54 +66,9 @@ fn halves<T>(bound: Option<usize>) -> (Sender<T>, Receiver<T>) {
 /// Dropping the last receiver drops the values that were not received.
 pub struct Receiver<T>(Arc<Channel<T>>);
 
+receiver!();
+
 impl<T> Receiver<T> {
-    /// Waits for a value: the oldest in the channel.
-    ///
-    /// # Suspends
-    ///
-    /// While the channel is empty, or its values are assigned to other waiting receivers. Blocks the thread when
-    /// called on a plain one.
-    ///
-    /// # Cancellation
-    ///
-    /// Unwinds. No value is lost: a value that was assigned to this receiver goes to the next.
-    ///
-    /// # Errors
-    ///
-    /// An error if the channel is empty, and all senders are gone or it was closed.
-    ///
-    /// # Panics
-    ///
-    /// In a future or callback on a worker, if it would have to wait: use [`recv_async`](Receiver::recv_async) there.
-    pub fn recv(&self) -> Result<T, RecvError> {
-        block(self.recv_async())
-    }
-
-    /// Waits for a value as [`recv`](Receiver::recv) does, for at most `timeout`.
-    ///
-    /// # Suspends
-    ///
-    /// The same as for [`recv`](Receiver::recv).
-    ///
-    /// # Cancellation
-    ///
-    /// Unwinds. No value is lost.
-    ///
-    /// # Errors
-    ///
-    /// `Timeout`, or `Disconnected` as in [`recv`](Receiver::recv).
-    ///
-    /// # Panics
-    ///
-    /// The panics of [`recv`](Receiver::recv).
-    pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
-        match block_for(timeout, self.recv_async()) {
-            Some(Ok(value)) => Ok(value),
-            Some(Err(RecvError)) => Err(RecvTimeoutError::Disconnected),
-            None => Err(RecvTimeoutError::Timeout),
-        }
-    }
-
     /// Waits as [`recv`](Receiver::recv) does, in a future. A future that is dropped has taken nothing.
     #[inline]
     pub fn recv_async(&self) -> Recv<'_, T> {
@@ -130,20 +84,7 @@ impl<T> Receiver<T> {
     ///
     /// `Empty`, or `Disconnected` if it is empty, and all senders are gone or it was closed.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
-        self.0.try_receive().map_err(|nothing| match nothing {
-            Nothing::Yet => TryRecvError::Empty,
-            Nothing::Drained => TryRecvError::Disconnected,
-        })
-    }
-
-    /// An iterator over values. It waits for each, until the channel is empty and all senders are gone.
-    pub fn iter(&self) -> Iter<'_, T> {
-        Iter(self)
-    }
-
-    /// An iterator over the values that are in the channel. It never waits.
-    pub fn try_iter(&self) -> TryIter<'_, T> {
-        TryIter(self)
+        try_receive(self.channel())
     }
 
     /// Makes the receiver a stream of values. Allocates once.
@@ -158,26 +99,8 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Closes the channel for senders. Values in the channel, and values for permits that were granted, can still be
-    /// received.
-    pub fn close(&self) {
-        self.0.close();
-    }
-
-    /// Whether nothing can be sent any more: all senders are gone, or the channel was closed. It may still hold
-    /// values.
-    pub fn is_closed(&self) -> bool {
-        self.0.is_ending()
-    }
-
-    /// The number of values in the channel.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether the channel holds no value.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    fn channel(&self) -> &Channel<T> {
+        &self.0
     }
 }
 
@@ -193,8 +116,6 @@ impl<T> Drop for Receiver<T> {
         self.0.remove_receiver();
     }
 }
-
-osier_queue::impl_debug!(Receiver<T>, self => { len: self.len(), closed: self.is_closed() });
 
 pin_project! {
     /// The future of [`Receiver::recv_async`], which waits for a value.
@@ -251,57 +172,3 @@ impl<T> Drop for Messages<T> {
 }
 
 osier_queue::impl_debug!(Messages<T>, self => { .. });
-
-/// The iterator of [`Receiver::iter`]. Each step waits for a value, as [`Receiver::recv`] does.
-#[derive(Debug)]
-pub struct Iter<'a, T>(&'a Receiver<T>);
-
-impl<T> Iterator for Iter<'_, T> {
-    type Item = T;
-
-    fn next(&mut self) -> Option<T> {
-        self.0.recv().ok()
-    }
-}
-
-/// The iterator of [`Receiver::try_iter`]. It ends where it would have to wait.
-#[derive(Debug)]
-pub struct TryIter<'a, T>(&'a Receiver<T>);
-
-impl<T> Iterator for TryIter<'_, T> {
-    type Item = T;
-
-    fn next(&mut self) -> Option<T> {
-        self.0.try_recv().ok()
-    }
-}
-
-/// An owned receiver as an iterator. Each step waits for a value, as [`Receiver::recv`] does.
-#[derive(Debug)]
-pub struct IntoIter<T>(Receiver<T>);
-
-impl<T> Iterator for IntoIter<T> {
-    type Item = T;
-
-    fn next(&mut self) -> Option<T> {
-        self.0.recv().ok()
-    }
-}
-
-impl<T> IntoIterator for Receiver<T> {
-    type Item = T;
-    type IntoIter = IntoIter<T>;
-
-    fn into_iter(self) -> IntoIter<T> {
-        IntoIter(self)
-    }
-}
-
-impl<'a, T> IntoIterator for &'a Receiver<T> {
-    type Item = T;
-    type IntoIter = Iter<'a, T>;
-
-    fn into_iter(self) -> Iter<'a, T> {
-        self.iter()
-    }
-}

@@ -13,15 +13,15 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use futures_core::Stream;
 use osier_queue as queue;
 use pin_project_lite::pin_project;
-use queue::channel::{Channel, Closed, Drained, Nothing, Refused};
+use queue::channel::{Channel, Closed, Drained, Refused};
 use queue::{OwnedWaiter, Waiter};
 
-use super::{Semaphore, block, block_for};
+use super::receiver::{receiver, try_receive};
+use super::{Semaphore, block};
 
 /// Makes a channel that holds at most `bound` values. A send to a full channel waits until a value is received.
 ///
@@ -332,53 +332,9 @@ osier_queue::impl_debug!(Permit<'a, T>, self => { .. });
 /// The receiving half of a channel. There is one. Dropping it drops the values that it has not received.
 pub struct Receiver<T>(OwnedWaiter<Channel<T>>);
 
+receiver!(mut);
+
 impl<T> Receiver<T> {
-    /// Waits for a value: the oldest in the channel.
-    ///
-    /// # Suspends
-    ///
-    /// While the channel is empty. Blocks the thread when called on a plain one.
-    ///
-    /// # Cancellation
-    ///
-    /// Unwinds. No value is lost.
-    ///
-    /// # Errors
-    ///
-    /// An error if the channel is empty, and all senders are gone or it was closed.
-    ///
-    /// # Panics
-    ///
-    /// In a future or callback on a worker, if it would have to wait: use [`recv_async`](Receiver::recv_async) there.
-    pub fn recv(&mut self) -> Result<T, RecvError> {
-        block(self.recv_async())
-    }
-
-    /// Waits for a value as [`recv`](Receiver::recv) does, for at most `timeout`.
-    ///
-    /// # Suspends
-    ///
-    /// While the channel is empty. Blocks the thread when called on a plain one.
-    ///
-    /// # Cancellation
-    ///
-    /// Unwinds. No value is lost.
-    ///
-    /// # Errors
-    ///
-    /// `Timeout`, or `Disconnected` as in [`recv`](Receiver::recv).
-    ///
-    /// # Panics
-    ///
-    /// The panics of [`recv`](Receiver::recv).
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<T, RecvTimeoutError> {
-        match block_for(timeout, self.recv_async()) {
-            Some(Ok(value)) => Ok(value),
-            Some(Err(RecvError)) => Err(RecvTimeoutError::Disconnected),
-            None => Err(RecvTimeoutError::Timeout),
-        }
-    }
-
     /// Waits as [`recv`](Receiver::recv) does, in a future. A future that is dropped has taken nothing.
     pub fn recv_async(&mut self) -> Recv<'_, T> {
         Recv(self)
@@ -391,42 +347,7 @@ impl<T> Receiver<T> {
     /// `Empty`, or `Disconnected` if it is empty, and all senders are gone or it was closed.
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
         self.stop_waiting();
-        self.0.owner().try_receive().map_err(|nothing| match nothing {
-            Nothing::Yet => TryRecvError::Empty,
-            Nothing::Drained => TryRecvError::Disconnected,
-        })
-    }
-
-    /// An iterator over all values. It waits for each, until the channel is empty and all senders are gone.
-    pub fn iter(&mut self) -> Iter<'_, T> {
-        Iter(self)
-    }
-
-    /// An iterator over the values that are in the channel. It never waits.
-    pub fn try_iter(&mut self) -> TryIter<'_, T> {
-        TryIter(self)
-    }
-
-    /// Closes the channel for senders. Values in the channel, and values for permits that were granted, can still be
-    /// received.
-    pub fn close(&mut self) {
-        self.0.owner().close();
-    }
-
-    /// Whether nothing can be sent any more: all senders are gone, or the channel was closed. It may still hold
-    /// values.
-    pub fn is_closed(&self) -> bool {
-        self.0.owner().is_ending()
-    }
-
-    /// The number of values in the channel.
-    pub fn len(&self) -> usize {
-        self.0.owner().len()
-    }
-
-    /// Whether the channel holds no value.
-    pub fn is_empty(&self) -> bool {
-        self.0.owner().is_empty()
+        try_receive(self.channel())
     }
 
     #[inline]
@@ -438,6 +359,10 @@ impl<T> Receiver<T> {
     #[inline]
     fn stop_waiting(&mut self) {
         self.0.with(|channel, waiter| channel.cancel_receive(waiter));
+    }
+
+    fn channel(&self) -> &Channel<T> {
+        self.0.owner()
     }
 }
 
@@ -455,8 +380,6 @@ impl<T> Stream for Receiver<T> {
         self.get_mut().poll_recv(cx).map(Result::ok)
     }
 }
-
-osier_queue::impl_debug!(Receiver<T>, self => { len: self.len(), closed: self.is_closed() });
 
 /// The future of [`Receiver::recv_async`], which waits for a value.
 #[derive(Debug)]
@@ -476,59 +399,5 @@ impl<T> Future for Recv<'_, T> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll_recv(cx).map_err(|Drained| RecvError)
-    }
-}
-
-/// The iterator of [`Receiver::iter`]. Each step waits for a value, as [`Receiver::recv`] does.
-#[derive(Debug)]
-pub struct Iter<'a, T>(&'a mut Receiver<T>);
-
-impl<T> Iterator for Iter<'_, T> {
-    type Item = T;
-
-    fn next(&mut self) -> Option<T> {
-        self.0.recv().ok()
-    }
-}
-
-/// The iterator of [`Receiver::try_iter`]. It ends where it would have to wait.
-#[derive(Debug)]
-pub struct TryIter<'a, T>(&'a mut Receiver<T>);
-
-impl<T> Iterator for TryIter<'_, T> {
-    type Item = T;
-
-    fn next(&mut self) -> Option<T> {
-        self.0.try_recv().ok()
-    }
-}
-
-/// An owned receiver as an iterator. Each step waits for a value, as [`Receiver::recv`] does.
-#[derive(Debug)]
-pub struct IntoIter<T>(Receiver<T>);
-
-impl<T> Iterator for IntoIter<T> {
-    type Item = T;
-
-    fn next(&mut self) -> Option<T> {
-        self.0.recv().ok()
-    }
-}
-
-impl<T> IntoIterator for Receiver<T> {
-    type Item = T;
-    type IntoIter = IntoIter<T>;
-
-    fn into_iter(self) -> IntoIter<T> {
-        IntoIter(self)
-    }
-}
-
-impl<'a, T> IntoIterator for &'a mut Receiver<T> {
-    type Item = T;
-    type IntoIter = Iter<'a, T>;
-
-    fn into_iter(self) -> Iter<'a, T> {
-        self.iter()
     }
 }

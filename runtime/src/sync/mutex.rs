@@ -4,10 +4,8 @@
 //! It wraps `tokio::sync::Mutex`: a semaphore of one permit with an intrusive queue in order of arrival. A waiter
 //! that is dropped between the grant and its next poll hands the lock on.
 
-use std::fmt;
-use std::ops::{Deref, DerefMut};
-
 use super::block;
+use super::guard::{guard_traits, lock_traits};
 
 /// A mutual exclusion lock. Its guard may be held while the holder waits for something else.
 ///
@@ -85,45 +83,11 @@ impl<T: ?Sized> Mutex<T> {
     }
 }
 
-impl<T> From<T> for Mutex<T> {
-    fn from(value: T) -> Mutex<T> {
-        Mutex::new(value)
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+lock_traits!(Mutex);
 
 /// The guard of a [`Mutex`]. Dropping it unlocks. It may be sent to another thread and dropped there.
 #[must_use = "a guard that is not kept unlocks at once"]
 #[clippy::has_significant_drop]
 pub struct MutexGuard<'a, T: ?Sized>(pub(super) tokio::sync::MutexGuard<'a, T>);
 
-impl<T: ?Sized> Deref for MutexGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Display> fmt::Display for MutexGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
+guard_traits!(MutexGuard mut);

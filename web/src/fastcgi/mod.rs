@@ -546,10 +546,4 @@ impl From<FastCgi> for Handler {
     }
 }
 
-impl fmt::Debug for FastCgi {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FastCgi")
-            .field("upstream", &self.upstream)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(FastCgi, self => { upstream: self.upstream, .. });

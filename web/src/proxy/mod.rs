@@ -257,12 +257,9 @@ impl From<Proxy> for Handler {
     }
 }
 
-impl fmt::Debug for Proxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proxy")
-            .field("upstream", &self.0.upstream)
-            .field("host", &self.0.options.host)
-            .field("prefix", &self.0.prefix)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Proxy, self => {
+    upstream: self.0.upstream,
+    host: self.0.options.host,
+    prefix: self.0.prefix,
+    ..
+});

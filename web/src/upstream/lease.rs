@@ -87,14 +87,7 @@ impl Lease {
     }
 }
 
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
-            .field("backend", &self.claim.backend().label)
-            .field("reused", &self.reused)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Lease, self => { backend: self.claim.backend().label, reused: self.reused, .. });
 
 #[cfg(test)]
 mod tests {

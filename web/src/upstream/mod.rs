@@ -306,14 +306,7 @@ impl Builder {
     }
 }
 
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("name", &self.name)
-            .field("backends", &self.backends)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Builder, self => { name: self.name, backends: self.backends, .. });
 
 impl Upstream {
     /// Starts building an upstream. Log lines and metrics use the name.
@@ -455,17 +448,11 @@ enum Kept {
     Taken,
 }
 
-impl fmt::Debug for Upstream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upstream")
-            .field("name", &self.0.name)
-            .field(
-                "backends",
-                &self.0.backends.iter().map(|b| &*b.label).collect::<Vec<_>>(),
-            )
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(Upstream, self => {
+    name: self.0.name,
+    backends: self.0.backends.iter().map(|b| &*b.label).collect::<Vec<_>>(),
+    ..
+});
 
 impl Inner {
     /// Milliseconds since the upstream was built.

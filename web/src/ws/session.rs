@@ -154,14 +154,7 @@ impl Sender {
     }
 }
 
-impl fmt::Debug for Sender {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender")
-            .field("len", &self.len())
-            .field("closed", &self.is_closed())
-            .finish()
-    }
-}
+osier_queue::impl_debug!(Sender, self => { len: self.len(), closed: self.is_closed() });
 
 /// The state of a WebSocket in callback style.
 pub(super) struct Session<C: Callbacks> {

@@ -381,11 +381,4 @@ fn poll_flush<W: futures_io::AsyncWrite + Unpin>(
     Poll::Ready(Ok(()))
 }
 
-impl std::fmt::Debug for WebSocket<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WebSocket")
-            .field("peer", &self.peer())
-            .field("closed", &self.closed)
-            .finish_non_exhaustive()
-    }
-}
+osier_queue::impl_debug!(WebSocket<'a>, self => { peer: self.peer(), closed: self.closed, .. });
