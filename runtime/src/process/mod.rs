@@ -44,6 +44,17 @@ pub struct Command {
     kill_on_drop: bool,
 }
 
+/// Settings that are std's own.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident($($value:ident: $type:ty),*);)*) => {$(
+        $(#[$doc])*
+        pub fn $name(&mut self $(, $value: $type)*) -> &mut Command {
+            self.std.$name($($value),*);
+            self
+        }
+    )*};
+}
+
 impl Command {
     /// The program at this path, or with this name in `PATH`. It gets no arguments, and this process's environment,
     /// directory, stdin, stdout and stderr.
@@ -55,46 +66,21 @@ impl Command {
         }
     }
 
-    /// Adds an argument.
-    pub fn arg(&mut self, arg: impl AsRef<OsStr>) -> &mut Command {
-        self.std.arg(arg);
-        self
-    }
-
-    /// Adds arguments.
-    pub fn args<A: AsRef<OsStr>>(&mut self, args: impl IntoIterator<Item = A>) -> &mut Command {
-        self.std.args(args);
-        self
-    }
-
-    /// Sets an environment variable.
-    pub fn env(&mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Command {
-        self.std.env(key, value);
-        self
-    }
-
-    /// Sets environment variables.
-    pub fn envs<K: AsRef<OsStr>, V: AsRef<OsStr>>(&mut self, vars: impl IntoIterator<Item = (K, V)>) -> &mut Command {
-        self.std.envs(vars);
-        self
-    }
-
-    /// Removes an environment variable.
-    pub fn env_remove(&mut self, key: impl AsRef<OsStr>) -> &mut Command {
-        self.std.env_remove(key);
-        self
-    }
-
-    /// Removes all environment variables.
-    pub fn env_clear(&mut self) -> &mut Command {
-        self.std.env_clear();
-        self
-    }
-
-    /// Sets the working directory.
-    pub fn current_dir(&mut self, dir: impl AsRef<Path>) -> &mut Command {
-        self.std.current_dir(dir);
-        self
+    settings! {
+        /// Adds an argument.
+        arg(arg: impl AsRef<OsStr>);
+        /// Adds arguments.
+        args(args: impl IntoIterator<Item = impl AsRef<OsStr>>);
+        /// Sets an environment variable.
+        env(key: impl AsRef<OsStr>, value: impl AsRef<OsStr>);
+        /// Sets environment variables.
+        envs(vars: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>);
+        /// Removes an environment variable.
+        env_remove(key: impl AsRef<OsStr>);
+        /// Removes all environment variables.
+        env_clear();
+        /// Sets the working directory.
+        current_dir(dir: impl AsRef<Path>);
     }
 
     /// Sets stdin. Default: inherited; empty for [`output`](Command::output).

@@ -6,22 +6,13 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use toml::Spanned;
 use toml::de::DeValue;
 
+use crate::policy::path::encoding;
 use crate::reader::Section;
 
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, form, without_port};
 
 /// Bytes of a path that are percent-encoded. A `%` is not among them, because the text of a path may still hold escapes.
-const PATH: &AsciiSet = &CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'#')
-    .add(b'<')
-    .add(b'>')
-    .add(b'?')
-    .add(b'\\')
-    .add(b'`')
-    .add(b'{')
-    .add(b'}');
+const PATH: &AsciiSet = &encoding(CONTROLS, b" \"#<>?\\`{}");
 
 /// Status of a redirect that names none.
 const DEFAULT_STATUS: u16 = 308;

@@ -283,69 +283,33 @@ fn seconds(nanos: u64) -> f64 {
 /// A number of each worker: its name, its help text, and the function that reads it.
 type Number = (&'static str, &'static str, fn(&WorkerMetrics) -> u64);
 
-const COUNTERS: [Number; 7] = [
-    ("osier_worker_turns_total", "Turns of the worker's loop.", |worker| {
-        worker.turns
-    }),
-    (
-        "osier_worker_sleeps_total",
-        "Turns that had nothing to do and slept.",
-        |worker| worker.sleeps,
-    ),
-    (
-        "osier_worker_events_total",
-        "Events that the poller has reported.",
-        |worker| worker.events,
-    ),
-    ("osier_worker_wakes_total", "Wake-ups by other threads.", |worker| {
-        worker.wakes
-    }),
-    (
-        "osier_worker_resumes_total",
-        "Fibers and resting connections that were resumed.",
-        |worker| worker.resumes,
-    ),
-    (
-        "osier_worker_steals_total",
-        "Times that the worker took work from another queue.",
-        |worker| worker.steals,
-    ),
-    (
-        "osier_worker_fibers_started_total",
-        "Fibers that were started.",
-        |worker| worker.fibers_started,
-    ),
-];
+macro_rules! numbers {
+    ($($name:literal $field:ident: $help:literal)*) => {
+        &[$(($name, $help, |worker| worker.$field as u64)),*]
+    };
+}
 
-const GAUGES: [Number; 6] = [
-    (
-        "osier_worker_fibers",
-        "Fibers that have started and not ended.",
-        |worker| worker.fibers as u64,
-    ),
-    (
-        "osier_worker_resting_connections",
-        "Connections at rest, which have no stack.",
-        |worker| worker.resting as u64,
-    ),
-    ("osier_worker_tasks", "Tasks that have not ended.", |worker| {
-        worker.tasks as u64
-    }),
-    ("osier_worker_queued", "Length of the run queue.", |worker| {
-        worker.queued as u64
-    }),
-    ("osier_worker_timers", "Timers that are set.", |worker| {
-        worker.timers as u64
-    }),
-    (
-        "osier_worker_stacks_pooled",
-        "Stacks that are kept for reuse.",
-        |worker| worker.stacks_pooled as u64,
-    ),
-];
+const COUNTERS: &[Number] = numbers! {
+    "osier_worker_turns_total" turns: "Turns of the worker's loop."
+    "osier_worker_sleeps_total" sleeps: "Turns that had nothing to do and slept."
+    "osier_worker_events_total" events: "Events that the poller has reported."
+    "osier_worker_wakes_total" wakes: "Wake-ups by other threads."
+    "osier_worker_resumes_total" resumes: "Fibers and resting connections that were resumed."
+    "osier_worker_steals_total" steals: "Times that the worker took work from another queue."
+    "osier_worker_fibers_started_total" fibers_started: "Fibers that were started."
+};
+
+const GAUGES: &[Number] = numbers! {
+    "osier_worker_fibers" fibers: "Fibers that have started and not ended."
+    "osier_worker_resting_connections" resting: "Connections at rest, which have no stack."
+    "osier_worker_tasks" tasks: "Tasks that have not ended."
+    "osier_worker_queued" queued: "Length of the run queue."
+    "osier_worker_timers" timers: "Timers that are set."
+    "osier_worker_stacks_pooled" stacks_pooled: "Stacks that are kept for reuse."
+};
 
 fn runtime(text: &mut Text, workers: &[WorkerMetrics]) {
-    for (kind, numbers) in [("counter", &COUNTERS[..]), ("gauge", &GAUGES)] {
+    for (kind, numbers) in [("counter", COUNTERS), ("gauge", GAUGES)] {
         for (name, help, number) in numbers {
             text.family(name, kind, help);
             for (index, worker) in workers.iter().enumerate() {

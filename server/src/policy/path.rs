@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use osier_web::path::{BadPath, Path};
+use percent_encoding::AsciiSet;
 
 /// The text of a path.
 ///
@@ -69,6 +70,14 @@ fn without_parameters(text: &[u8]) -> Option<Vec<u8>> {
 pub fn is_below(path: &[u8], prefix: &str) -> bool {
     path.strip_prefix(prefix.as_bytes())
         .is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
+/// The characters that are percent-encoded: those of `set`, and `more`.
+pub const fn encoding(set: &AsciiSet, more: &[u8]) -> AsciiSet {
+    match more {
+        [] => set.union(AsciiSet::EMPTY),
+        [byte, rest @ ..] => encoding(&set.add(*byte), rest),
+    }
 }
 
 #[cfg(test)]

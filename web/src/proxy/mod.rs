@@ -34,7 +34,6 @@ mod sender;
 mod tunnel;
 
 use std::borrow::Cow;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,7 +13,6 @@
 //! Back-pressure: while the client does not read, the write suspends the fiber. Frames that arrive
 //! meanwhile stay in the queue, whose policy applies when it is full.
 
-use std::fmt;
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, catch_unwind};

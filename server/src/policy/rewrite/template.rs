@@ -1,8 +1,9 @@
 //! Texts with captures in them, such as `/articles/$1?lang=${lang}`. A text is parsed once, against the pattern that fills it.
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
 use regex::bytes::{Captures, Regex};
 
+use crate::policy::path::encoding;
 use crate::policy::template;
 
 /// Bytes of a capture that are encoded in a path: all except unreserved characters (RFC 3986) and slashes. Dots are not encoded.
@@ -16,18 +17,7 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC
 /// Bytes of a capture that are encoded in a query.
 const QUERY: &AsciiSet = &PATH.add(b'/');
 /// Bytes of a rule's own text, or of the request's query, that must be encoded in any URL.
-const URL: &AsciiSet = &percent_encoding::CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'<')
-    .add(b'>')
-    .add(b'\\')
-    .add(b'^')
-    .add(b'`')
-    .add(b'{')
-    .add(b'|')
-    .add(b'}')
-    .add(b'#');
+const URL: &AsciiSet = &encoding(CONTROLS, b" \"<>\\^`{|}#");
 
 /// A piece of a text. A name is the index of a capture.
 pub type Part = template::Part<usize>;
