@@ -1,4 +1,5 @@
-//! The cancellation of a fiber that may not have started: the canceller learns which word to wake, or the fiber sees the request.
+//! The cancellation of a fiber that may not have started: the canceller learns which word to wake, or the fiber sees the request when
+//! it starts.
 //!
 //! ```text
 //!   fiber, once                                  canceller, any thread

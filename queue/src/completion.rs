@@ -13,19 +13,21 @@
 //!    └── detach: CAS ──> DETACHED ── finish: swap ──> READY, and the memory is the producer's
 //! ```
 //!
+//! The value is there in READY and in DONE. They differ in the waker. A `finish` that finds WAITING swaps in READY, moves the waker out
+//! of the cell, and stores DONE: after that the producer does not touch the cell again. A `finish` that finds another state has no
+//! waker to move out, so its READY is final.
+//!
 //! # Protocol
 //! - `value` belongs to the producer until it swaps in READY (release), and then to the consumer (acquire).
 //! - `waker` belongs to the consumer while the state is EMPTY. While it is WAITING the slot is full, and both sides may only read
 //!   it: the consumer to compare, and the producer, whose swap returned WAITING, to move it out bytewise.
-//! - Only the consumer touches `registered` and `taken`.
-//! - The memory: a consumer that detaches first leaves it to the producer, whose `finish` says so. Otherwise it belongs to the
-//!   consumer after the producer's last access. That is the swap to READY, or the store of DONE if a waker was registered;
-//!   `detach` waits out the few instructions between the two.
-//!   registered, the store of DONE; `detach` waits out the few instructions between the two.
+//! - Only the consumer touches `registered` and `taken`. Without a consumer, in DETACHED, `taken` is the producer's.
+//! - The side that comes last frees the memory. If the consumer detaches before the value is there, that is the producer, and
+//!   `finish` returns true. Otherwise it is the consumer, after the producer's last access: the swap to READY, or the store of DONE
+//!   if a waker was registered. `detach` waits out the few instructions between these two.
 //!
 //! This file is an unsafe island. One producer calls `set` and `finish` once. One consumer at a time calls `poll`, `take` and
-//! `detach`. All of them are `unsafe fn` for that reason.
-//! All are `unsafe fn` for that.
+//! `detach`. The cell cannot check that, so all of them are `unsafe fn`.
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicU8, Ordering, UnsafeCell};
@@ -39,9 +41,9 @@ const EMPTY: u8 = 0;
 const WAITING: u8 = 1;
 /// No value, no waker, no consumer.
 const DETACHED: u8 = 2;
-/// The value is there. The waker slot belongs to the producer, if it was full.
+/// The value is there. A waker that was registered may still be in its slot, which belongs to the producer.
 const READY: u8 = 3;
-/// The value is there, and the producer does not touch the cell again.
+/// The value is there, the waker was moved out, and the producer does not touch the cell again.
 const DONE: u8 = 4;
 
 /// A value that one side leaves and the other side takes.

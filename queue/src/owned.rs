@@ -2,13 +2,16 @@
 //! between two polls, and it borrows nothing from outside.
 //!
 //! # Safety
-//! This file is an unsafe island. The waiter borrows its list from the `Arc` beside it, and the compiler takes that borrow for
-//! `'static`. It is sound because:
-//! - The `Arc` is private and dropped after the waiter. While it exists nobody has an exclusive reference to its content.
-//! - A function for every lifetime gets the list from the owner, so the list lives as long as the owner.
-//! - The owner's type is alive whenever the waiter is: `OwnedWaiter` implements `Drop`, so the compiler insists on it.
-//! - The waiter is lent only to functions for every lifetime. Such a function could put another waiter in its place through the
-//!   pinned reference. But every waiter it can have is one of a list of the owner's, or of a list that lives for ever.
+//! This file is an unsafe island. The field `waiter` borrows its list from the field `owner` beside it. A struct cannot name such a
+//! borrow, so the type of `waiter` says `'static`. Four facts make that sound:
+//! - **The list is inside the owner.** [`OwnedWaiter::new`] takes a function that works for every lifetime. Such a function can only
+//!   return a list inside of the owner, or a list that lives for ever.
+//! - **The owner lives longer than the waiter.** `owner` is private and declared after `waiter`, so it is dropped after it. While this
+//!   `Arc` exists, nobody gets an exclusive reference to its content, so nobody moves or replaces the list.
+//! - **The owner's type is valid as long as the waiter is.** A type `C` may borrow from elsewhere. `OwnedWaiter` implements `Drop`, so
+//!   the compiler insists that such borrows outlive it.
+//! - **The lifetime `'static` stays inside.** [`OwnedWaiter::with`] lends the waiter to a function that works for every lifetime. The
+//!   function can put another waiter into its place, but only one of a list of the owner, or of a list that lives for ever.
 #![allow(unsafe_code)]
 
 use std::mem;
@@ -73,7 +76,7 @@ fn lend<'a, C, R>(
 }
 
 impl<C> Drop for OwnedWaiter<C> {
-    // The waiter's own drop does the work. This empty one makes the compiler's drop check stricter: see Safety.
+    // The waiter's own drop does the work. This empty one makes the compiler's drop check stricter: see the third fact in the header.
     fn drop(&mut self) {}
 }
 

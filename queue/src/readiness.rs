@@ -1,35 +1,39 @@
-//! Sticky readiness of a descriptor: what pollers have reported, which worker's poller reports each direction, and who waits. The
-//! poller itself stays outside, behind a closure.
+//! The readiness of one descriptor: the bits that pollers have reported, the waiters, and for each direction its *owner*, the
+//! worker whose poller reports it. The poller itself stays outside, behind a closure.
 //!
 //! ```text
 //!   word:   63        48 47    34 33         21 20        8 7        0
 //!          │ generation │  epoch  │ write owner │ read owner │ readiness │       owner = worker + 1, 0 = nobody
 //! ```
 //!
+//! A bit is sticky: it stays set until a call on the descriptor would block. A set bit is a hint, and may be wrong. A clear bit must
+//! be right, because a waiter sleeps on it. A *generation* is one use of this state, from the opening of a descriptor to its close. An
+//! *epoch* lasts until the next change of an owner. A clear names the epoch in which it looked, and does nothing in a later one.
+//!
 //! # Protocol
 //! The poller is edge-triggered. It reports an arrival to the registered worker when it happens. When a worker registers, or
 //! registers again, it reports what is there already.
-//! - A worker that gets an event sets the bits and then wakes ([`set`](Readiness::set), [`wake`](Readiness::wake)). It is the owner, the
-//!   other direction's owner, or a former owner that took the event before it lost the direction. A bit may be set falsely.
-//! - A bit is cleared only on the direction's owner, after a would-block or a short read, against the word seen *before* the call
-//!   ([`clear`](Readiness::clear)). The same thread dispatches the owner's events, so none comes between call and clear, and an arrival
-//!   in that time is still to be reported. If the direction was moved meanwhile, that does not hold; but a move begins a new
-//!   epoch, and then the clear does nothing.
-//! - A worker whose fiber is about to wait makes itself the owner ([`own`](Readiness::own)), under `moving`: it begins a new epoch,
-//!   clears the direction's bit and registers again with its poller. So what is there is reported to it, as an edge.
-//! - A wait links the waiter, owns the direction, and looks at the bit ([`poll_ready`](Readiness::poll_ready)). Linking ends in a
-//!   fence, and a move has one too. Either the waiter sees that the direction was moved away and moves it back, or the new
-//!   owner's thread sees the waiter when it dispatches, although it looks at the list without a fence.
+//! - **Event.** A worker that gets an event sets the bits ([`set`](Readiness::set)) and then wakes the waiters
+//!   ([`wake`](Readiness::wake)). It may be the direction's owner, the other direction's owner, or a former owner that took the event
+//!   from its poller before it lost the direction.
+//! - **Clear.** Only the direction's owner clears a bit, after a call that would block or was short, and only if the epoch is the same
+//!   as *before* the call ([`clear`](Readiness::clear)). Within one epoch that is right: the owner's events are dispatched on the
+//!   same thread, so none is dispatched between call and clear, and an arrival in that time is still to be reported.
+//! - **Move.** A worker whose fiber is about to wait makes itself the owner ([`own`](Readiness::own)). Under the lock `moving` it
+//!   begins a new epoch, clears the direction's bit, and registers again with its poller. The poller then reports what is there.
+//! - **Wait.** A wait links its waiter, owns the direction, and then looks at the bit ([`poll_ready`](Readiness::poll_ready)). Linking
+//!   ends in a fence, and a move has one too. So the waiter sees that the direction was moved away, and moves it back; or the new
+//!   owner's thread sees the waiter when it dispatches an event, although it looks at the list without a fence.
 //! - Closed bits are never cleared within a generation.
 //! - A poller watches only the directions that its worker owns ([`Move::owned`]), because each edge wakes a worker.
 //!
 //! # Level-triggered pollers
-//! A poller that knows only one-shot level triggering is armed by a waiter, for those directions of its worker whose bit is not set
-//! ([`Move::wanted`]). Both directions share one registration, and its event disarms both. So the worker that dispatches it wakes the
-//! waiters of both, and those that it does not concern [`arm`](Readiness::arm) again. A false clear does no harm there: the next arming
-//! reports what there is.
+//! Some pollers know only one-shot level triggering. There a waiter arms the poller for those directions of its worker whose bit is
+//! not set ([`Move::wanted`]). Both directions share one registration, and its event disarms both. So the worker that dispatches the
+//! event wakes the waiters of both directions, and a waiter that the event does not concern arms the poller again
+//! ([`arm`](Readiness::arm)). A wrong clear does no harm there: the next arming reports what there is.
 //!
-//! An epoch has 14 bits. A clear is wrong only if exactly 2¹⁴ moves, each several system calls, happen between its two reads.
+//! An epoch has 14 bits. A clear is wrong only if exactly 2¹⁴ moves, each several system calls, happen between its two looks.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,8 +1,8 @@
 //! The state of one outstanding callback request, in one word. It decides who ends the request, exactly once.
 //!
 //! A callback request is a leaf and a callback. Its *holder* polls the leaf. A wake-up asks for the request to be put into a run
-//! queue, from which a thread takes and holds it. A single exchange of the word decides what happens after a poll, against
-//! everyone who wakes, cancels or changes the request at that moment.
+//! queue, from which a thread takes and holds it. After a poll, a compare-exchange of the word decides what happens next. A thread that
+//! wakes, cancels or changes the request at that moment writes the same word, so nothing of it is lost.
 //!
 //! ```text
 //!                 arm                 rest: nobody asked for it                take from the run queue: claim

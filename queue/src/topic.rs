@@ -20,7 +20,6 @@
 //!   [`Feed::leave`] forbids the second step and undoes what was noted, so a join that comes too late undoes itself.
 //! - A feed counts its sources: topics that are not closed, and direct pushers. Without sources it has ended. The receiver learns that
 //!   when the queue is empty.
-//!   receiver hears when the queue is empty.
 
 use std::mem;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! A listener is a word of bits and an eventfd. The handler sets the signal's bit and writes to the descriptor. A
 //! receiver takes a bit. Handlers are shared with all users of the `signal-hook` family, so listeners and other
-//! libraries do not push each other out.
+//! libraries do not replace each other's handlers.
 //!
 //! # Protocol
 //! A bit is set before the descriptor is written to, and the descriptor is read only when no bit was found. A receiver

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// The parker and the poller that a worker sleeps with. Messages of a socket wake the poller, not the parker.
-struct Desk {
+struct Peer {
     parker: Parker,
     poller: Notify,
     message: AtomicBool,
 }
 
-impl Desk {
-    fn new() -> Desk {
-        Desk {
+impl Peer {
+    fn new() -> Peer {
+        Peer {
             parker: Parker::new(),
             poller: Notify::new(),
             message: AtomicBool::new(false),
@@ -39,28 +39,28 @@ impl Desk {
 }
 
 #[derive(Clone)]
-struct Bed(Arc<[Desk; 2]>, usize);
+struct Place(Arc<[Peer; 2]>, usize);
 
-impl Sleeper for Bed {
+impl Sleeper for Place {
     fn is_asleep(&self) -> bool {
         self.0[self.1].parker.is_prepared()
     }
 
     fn wake(&self) {
-        let desk = &self.0[self.1];
-        if desk.parker.unpark() {
-            desk.poller.notify();
+        let peer = &self.0[self.1];
+        if peer.parker.unpark() {
+            peer.poller.notify();
         }
     }
 }
 
 /// A worker's loop until the hour has come; how many messages it got, all of them before.
-fn live(member: Member, bed: Bed, end: Instant, mut stirred: bool, answers: bool) -> usize {
-    let (desks, own) = (&bed.0, bed.1);
+fn live(member: Member, place: Place, end: Instant, mut stirred: bool, answers: bool) -> usize {
+    let (peers, own) = (&place.0, place.1);
     let mut heard = 0;
     loop {
         let round = member.look(stirred);
-        stirred = desks[own].receive();
+        stirred = peers[own].receive();
         if stirred {
             assert_eq!(
                 member.clock().elapsed(),
@@ -69,16 +69,16 @@ fn live(member: Member, bed: Bed, end: Instant, mut stirred: bool, answers: bool
             );
             heard += 1;
             if answers {
-                desks[1 - own].send();
+                peers[1 - own].send();
             }
             continue;
         }
-        desks[own].parker.prepare();
-        let nothing = !desks[own].message.load(Relaxed);
+        peers[own].parker.prepare();
+        let nothing = !peers[own].message.load(Relaxed);
         if nothing && member.rest(round, Some(end)) {
-            desks[own].poller.wait(); // a deadlock if nobody moved the clock
+            peers[own].poller.wait(); // a deadlock if nobody moved the clock
         }
-        desks[own].parker.unprepare();
+        peers[own].parker.unprepare();
         if member.clock().elapsed() >= HOUR {
             return heard;
         }
@@ -89,13 +89,13 @@ fn message_and_answer(name: &'static str, answers: bool) {
     model(name, Some(2), &[1 + usize::from(answers)], move || {
         let start = Instant::now();
         let clock = Virtual::starting_at(start);
-        let desks = Arc::new([Desk::new(), Desk::new()]);
+        let peers = Arc::new([Peer::new(), Peer::new()]);
         let [mine, theirs] = [0, 1].map(|index| {
-            let bed = Bed(desks.clone(), index);
-            (clock.join(bed.clone()), bed)
+            let place = Place(peers.clone(), index);
+            (clock.join(place.clone()), place)
         });
         let other = thread::spawn(move || live(theirs.0, theirs.1, start + HOUR, false, answers));
-        desks[1].send();
+        peers[1].send();
         let answered = live(mine.0, mine.1, start + HOUR, true, false);
         answered + other.join().unwrap()
     });

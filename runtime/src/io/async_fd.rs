@@ -1,11 +1,11 @@
 //! `io::Async`: reading and writing through any descriptor that can be polled, for fibers, threads and futures.
 //!
-//! The descriptor stays its owner's, who may have given copies of it away. So nothing is remembered of its readiness:
-//! each wait arms it anew (`crate::wait::descriptor`).
+//! Other code may read the same open file through a duplicate of the descriptor. So `Async` remembers nothing about
+//! readiness: each wait arms the descriptor anew (`crate::wait::descriptor`).
 //!
 //! # Protocol
-//! A [`Place`] is left before the descriptor can be closed: by `Drop`, and before `into_inner` and `get_mut` hand it
-//! out.
+//! A [`Place`] is an entry of this descriptor in a driver's table. `Async` gives it up before the descriptor can be
+//! closed: in `Drop`, and before `into_inner` and `get_mut` hand the descriptor out.
 
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};

@@ -1,10 +1,10 @@
 //! `while_connected`: work that is cancelled when its client has gone.
 //!
-//! The frame that it pushes asks the socket's closed bits at every checkpoint, for free. To be *woken* by them while
-//! the fiber waits for something else has a cost: the fiber stands in the socket's list of readers, on whose edges
-//! every waiter wakes, and its worker owns the read direction. A hook does both, right before the fiber suspends, so a
-//! body that never waits pays for neither. An edge that brings bytes and no end wakes the fiber for nothing; then it
-//! gets in line again before it suspends the next time.
+//! The frame that it pushes looks at the socket's closed bits at every checkpoint. That look is free. To be *woken* by
+//! these bits while the fiber waits for something else has a cost: the fiber joins the socket's list of readers, and
+//! its worker becomes the owner of the read direction. A hook does both right before the fiber suspends, so a body that
+//! never waits pays for neither. An edge wakes all readers in the list. If it brings bytes and no end, the fiber was
+//! woken for nothing, and joins the list again before it suspends the next time.
 
 use std::cell::RefCell;
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! `splice`: bytes from one stream to another that stay in the kernel, through a pipe of the thread.
+//! `splice`: moves bytes from one stream to another inside the kernel, through a pipe that belongs to the thread.
 //!
 //! ```text
 //!   from ─▶ pipe ─▶ to           both in one call, which does not suspend in between
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! So the pipe is empty whenever another fiber can run, one pipe serves the whole thread, and a waiting fiber holds no
-//! descriptor of it. A pipe that may hold something after an error is thrown away.
+//! descriptor of it. A pipe that may hold bytes after an error is closed.
 
 use std::cell::RefCell;
 use std::io;

@@ -1,12 +1,13 @@
 //! An embedded runtime: one worker without a thread, inside somebody else's loop.
 //!
-//! A [`Local`] is a worker that its host turns when its descriptor is readable. Between two turns it is *at rest*:
+//! A [`Local`] is a worker that its host turns when its descriptor is readable. Between two turns it is *parked*:
 //!
 //! ```text
-//!   host's loop ──▶ turn: poll ─▶ inbox ─▶ timers ─▶ ready fibers ─▶ rest ──▶ host's loop
+//!   host's loop ──▶ turn: poll ─▶ inbox ─▶ timers ─▶ ready fibers ─▶ park ──▶ host's loop
 //!                                                                     │
-//!     rest = the parker says asleep, so that wake-ups ring the poller; the timer is set for the next deadline;
-//!            what is left to do rings at once. The poller's descriptor, which is the Local's, is readable at each of them.
+//!     park = the parker says asleep, so that a wake-up rings the poller; the timer is set for the next deadline;
+//!            if there is work left, the worker rings itself. Each of them makes the poller's descriptor readable,
+//!            which is the descriptor of the Local.
 //! ```
 //!
 //! Within a turn the thread is that worker; between turns it is a plain thread again. Code on a worker cannot turn
@@ -113,7 +114,7 @@ impl Local {
             armed: Cell::new(None),
             _claim: claim,
         };
-        local.rest();
+        local.park();
         Ok(local)
     }
 
@@ -229,18 +230,18 @@ impl Local {
         }
     }
 
-    /// Makes this thread the worker for as long as `run` takes, then lets the worker rest.
+    /// Makes this thread the worker for as long as `run` takes, then parks it.
     fn work<T>(&self, run: impl FnOnce(&Worker) -> T) -> io::Result<T> {
         if context::worker(|_| ()).is_some() {
             return Err(wait::Stop::NotHere.into());
         }
-        struct Rest<'a>(&'a Local);
-        impl Drop for Rest<'_> {
+        struct Parks<'a>(&'a Local);
+        impl Drop for Parks<'_> {
             fn drop(&mut self) {
-                self.0.rest();
+                self.0.park();
             }
         }
-        let _rest = Rest(self);
+        let _parks = Parks(self);
         self.worker.wake_up();
         Ok(context::enter_worker(&self.worker, || run(&self.worker)))
     }
@@ -254,7 +255,7 @@ impl Local {
     }
 
     /// Makes the descriptor readable for every event from now on.
-    fn rest(&self) {
+    fn park(&self) {
         if self.worker.lie_down() {
             // An eventfd write fails only when its counter is full, and then it is readable.
             let _ = self.worker.poller.notify();

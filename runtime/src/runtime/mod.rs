@@ -1,7 +1,7 @@
-//! A runtime: how it is built, what runs on it, how it ends.
+//! The runtime: its builder, the calls that run code on it, and its shutdown.
 //!
 //! A [`Runtime`] is a value. `worker/threads.rs` starts and joins the threads of its workers, `worker/scheduler.rs` has
-//! the state that they share. [`embed`] is a worker without a thread.
+//! the queues that they share. [`embed`] is a worker without a thread.
 
 mod alarm;
 pub mod embed;

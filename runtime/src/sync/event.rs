@@ -1,7 +1,7 @@
 //! The event: a signal that is set or not, and that fibers, threads and futures wait for.
 //!
-//! `osier_queue::Event` has the algorithm, with the rules of order and loss, and is model-checked. This module makes
-//! it wait.
+//! `osier_queue::Event` has the algorithm, with the rules of order and loss, and is model-checked. This module adds
+//! the waits of fibers, threads and futures.
 
 use std::io;
 use std::pin::Pin;

@@ -1,6 +1,7 @@
 //! The mailbox: 32 flags that are raised, waited for and taken.
 //!
-//! `osier_queue::Mailbox` decides which raise wakes which waiter, and is model-checked. This module makes it wait.
+//! `osier_queue::Mailbox` decides which raise wakes which waiter, and is model-checked. This module adds the
+//! waits of fibers, threads and futures.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,8 +1,8 @@
 //! [`Interval`]: a series of ticks, one each period.
 //!
 //! An interval is a [`Sleep`] that is set to the next tick when one has come. While nobody waits for a tick, no timer
-//! is set. Ticks that nobody took in time are skipped, and later ticks keep their times. So there is no burst and no
-//! drift.
+//! is set. Ticks that nobody took in time are skipped, and later ticks keep their times. So ticks
+//! neither come in a row to catch up nor drift.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

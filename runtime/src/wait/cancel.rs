@@ -280,7 +280,7 @@ impl Frames {
 
     #[cold]
     fn deliver(&self, depth: usize, worker: &Worker) -> Result<(), Cancelled> {
-        context::core(|core| worker.charge(core));
+        context::core(|core| worker.count_ready_call(core));
         let delivered_before = match depth {
             0 => self.root_delivered.replace(true),
             _ => std::mem::replace(&mut self.inner.borrow_mut()[depth - 1].delivered, true),

@@ -1,8 +1,8 @@
 //! Two leaves that make one call on a watched descriptor, such as a read, and wait where it would block.
 //!
 //! [`Io`] is a future. It borrows the descriptor and keeps its waiter inside itself, so nothing is allocated.
-//! [`Side`] is for traits whose polls have no future between them (`AsyncRead`). It boxes its waiter at the first
-//! would-block and keeps it. Both try the call first while the descriptor has no entry in the table of sockets. So a
+//! [`Side`] is for traits such as `AsyncRead`, whose polls are calls without a future that could keep the waiter. It
+//! boxes its waiter at the first would-block and keeps it. Both try the call first while the descriptor has no entry in the table of sockets. So a
 //! descriptor that never waits never gets an entry.
 //!
 //! # Protocol

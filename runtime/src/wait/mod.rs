@@ -4,10 +4,13 @@
 //! Its effect happens in the poll that returns `Ready`. A call on a fiber takes this way:
 //!
 //! ```text
-//!   checkpoint ─▶ poll ─▶ Ready ─▶ charge the budget ─▶ return           (no clock, no lock, no allocation)
+//!   checkpoint ─▶ poll ─▶ Ready ─▶ count the call ─▶ return              (no clock, no lock, no allocation)
 //!                  │
 //!               Pending ─▶ hooks, checkpoint, arm timers ─▶ suspend ─▶ poll ─▶ checkpoint ─▶ deadline ─▶ again
 //! ```
+//!
+//! A checkpoint looks whether the fiber is cancelled. Calls that are ready at once are counted, and after many in a row the fiber
+//! yields: otherwise a fiber whose calls never wait would keep the worker from all others.
 
 pub(crate) mod block_on;
 pub(crate) mod cancel;
@@ -158,7 +161,7 @@ fn on_fiber<T>(
     let waker = core.word.waker();
     let mut cx = Context::from_waker(&waker);
     if let Poll::Ready(value) = poll(&mut cx) {
-        worker.charge(core);
+        worker.count_ready_call(core);
         return Ok(value);
     }
     let since = worker.now();

@@ -1,13 +1,12 @@
-//! The readiness of Osier's own sockets: what pollers have reported, which worker's poller watches each direction,
-//! and who waits.
+//! The readiness of Osier's own sockets: what pollers have reported, who waits, and for each direction the worker whose
+//! poller reports it.
 //!
 //! A socket has an entry in a process-wide table. Entries are never freed, only reused under a new generation. So an
 //! event that was taken from the poller before a close finds its entry or changes nothing. At worst it wakes a waiter
 //! of another socket for nothing. A socket gets its entry at its first would-block ([`Watched`]), not before.
 //!
-//! One word and two lists hold the readiness that pollers reported, the worker whose poller speaks for each direction,
-//! and the waiters. `osier_queue::readiness` has the rules and their reasons, and models check them. This file has the
-//! system calls between.
+//! The state of one entry is an `osier_queue::readiness::Readiness`. That module has the rules and their reasons, and
+//! models check them. This file makes the system calls.
 //!
 //! A closed bit counts as readable once, and HUP and ERR also count as writable once. So the next call is made and
 //! returns the kernel's answer: the end, or the error.
@@ -262,7 +261,7 @@ impl Watched {
                         {
                             state.clear(seen, READABLE, direction, worker.remote.id);
                         }
-                        worker.charge(core);
+                        worker.count_ready_call(core);
                         return Ok(value);
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

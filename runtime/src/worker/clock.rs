@@ -1,8 +1,9 @@
 //! The time of a runtime: the machine's, or that of a clock which a test moves.
 //!
-//! All that a runtime calls time is an [`Instant`]. On a virtual clock it is the clock's start and what the clock has moved since, so
-//! deadlines, sleeps and timeouts are the same types with either. A worker asks its [`Clock`] once per turn of its loop; `now` in
-//! `worker/context.rs` asks it for each call. [`osier_queue::clock`] has the protocol of the jump; here is the worker's part in it.
+//! Every time in a runtime is an [`Instant`]. On a virtual clock it is the clock's start plus the time that the clock has moved since.
+//! So deadlines, sleeps and timeouts have the same types on both. A worker reads its [`Clock`] once per turn of its loop, and `now`
+//! in `worker/context.rs` reads it at each call. [`osier_queue::clock`] has the protocol of the jump. This module has the worker's
+//! part in it.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

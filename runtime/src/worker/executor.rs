@@ -1,4 +1,4 @@
-//! The executor: futures as tasks of the workers, the queues that they stand in, and the registry that lists them.
+//! The executor: futures as tasks of the workers, the queues of tasks that are to be polled, and the registry of all tasks.
 //!
 //! A task is one allocation of `async-task`: state, future, output, waker. A wake-up queues it. The worker that takes
 //! it polls it once, between two fibers, so a blocking call inside a future's poll fails instead of stopping the

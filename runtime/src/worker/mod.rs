@@ -725,7 +725,7 @@ impl Worker {
 
     /// Counts a blocking call that did not block. A fiber that makes too many in a row yields.
     #[inline]
-    pub(crate) fn charge(&self, core: &Core<'_>) {
+    pub(crate) fn count_ready_call(&self, core: &Core<'_>) {
         let completed = self.completed.get() + 1;
         self.completed.set(completed);
         if completed >= CALLS_BUDGET {

@@ -2,8 +2,8 @@
 //! and the timers and descriptors that leaves register (`wait/driver.rs`).
 //!
 //! A [`Remote`] is never freed. When its runtime ends it goes to a free list and serves a later worker. So a waker,
-//! which is only a number, can find the remote at any time without a reference count, and a late waker does no worse
-//! than wake a stranger spuriously. `TABLE` is the one process-wide static of scheduling; `wait/socket.rs` has the one
+//! which is only a number, can find the remote at any time without a reference count, and a late waker causes a
+//! spurious wake-up at worst. `TABLE` is the one process-wide static of scheduling; `wait/socket.rs` has the one
 //! of sockets.
 //!
 //! | field | written by | read by |

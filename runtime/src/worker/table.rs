@@ -1,8 +1,8 @@
-//! A table that grows and never moves: 2²⁴ entries, in leaves of 256 that are made when they are first asked for.
+//! A table that grows and never moves: 2²⁴ entries, in pages of 256 that are made when they are first asked for.
 //!
 //! ```text
 //!   index  23     16 15      8 7       0
-//!         │  branch │   leaf  │  entry  │        an entry costs its own bytes and 1/256 of a leaf's pointer
+//!         │  branch │   page  │  entry  │        an entry costs its own bytes and 1/256 of a page's pointer
 //! ```
 //!
 //! A table of chunks of doubling sizes would find an entry in fewer steps. But half of its last chunk would be
@@ -14,8 +14,8 @@ use std::sync::OnceLock;
 
 const FANOUT: usize = 256;
 
-type Leaf<T> = Box<[T]>;
-type Branch<T> = Box<[OnceLock<Leaf<T>>]>;
+type Page<T> = Box<[T]>;
+type Branch<T> = Box<[OnceLock<Page<T>>]>;
 
 pub(crate) struct Table<T> {
     branches: [OnceLock<Branch<T>>; FANOUT],
@@ -28,23 +28,23 @@ impl<T> Table<T> {
         }
     }
 
-    /// The entry, if its leaf was made.
+    /// The entry, if its page was made.
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
-        let [branch, leaf, entry] = split(index);
-        self.branches.get(branch)?.get()?.get(leaf)?.get()?.get(entry)
+        let [branch, page, entry] = split(index);
+        self.branches.get(branch)?.get()?.get(page)?.get()?.get(entry)
     }
 
-    /// The entry. `make` makes its leaf and is given the index of each entry.
+    /// The entry. `make` makes its page and is given the index of each entry.
     ///
     /// # Panics
     ///
     /// If the index is 2²⁴ or more.
     pub(crate) fn get_or_make(&self, index: u32, make: impl Fn(u32) -> T) -> &T {
-        let [branch, leaf, entry] = split(index);
+        let [branch, page, entry] = split(index);
         let branch = self.branches[branch].get_or_init(|| (0..FANOUT).map(|_| OnceLock::new()).collect());
         let first = index - entry as u32;
-        &branch[leaf].get_or_init(|| (first..first + FANOUT as u32).map(&make).collect())[entry]
+        &branch[page].get_or_init(|| (first..first + FANOUT as u32).map(&make).collect())[entry]
     }
 }
 
