@@ -19,7 +19,7 @@ pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<
         for earlier in listeners[..index].iter().filter(|earlier| earlier.sound) {
             if collide(&earlier.listener.bind, &one.listener.bind) {
                 let text = format!(
-                    "'{}' is already listened on (line {})",
+                    "'{}' is already in use by another [[listen]] (line {})",
                     one.listener.bind,
                     line(&earlier.at)
                 );

@@ -95,7 +95,7 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Con
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => "there is no such file".to_string(),
-        std::io::ErrorKind::PermissionDenied => "this user may not look for it".to_string(),
+        std::io::ErrorKind::PermissionDenied => "this user may not enter its folder".to_string(),
         _ => format!("cannot be read: {error}"),
     })?;
     if !metadata.is_file() {

@@ -32,8 +32,9 @@ pub fn read(section: Section<'_>) -> RouteAt {
     if let handler::HandlerSettings::Rewrite(_) = handler {
         for key in policy::KEYS {
             if let Some(at) = section.key(key) {
-                let text =
-                    format!("'{key}' beside 'rewrite': give it to the route that answers in the end, or to the site");
+                let text = format!(
+                    "'{key}' has no effect beside 'rewrite': set it on the route that handles the request, or on the site"
+                );
                 section.source().problem(&at, text);
             }
         }
@@ -70,7 +71,7 @@ fn path(text: &str) -> Result<Option<String>, String> {
         .skip(1)
         .any(|segment| matches!(segment, "" | "." | ".."))
     {
-        return Err("it has an empty, '.' or '..' segment, which no request is matched with".into());
+        return Err("it has an empty, '.' or '..' segment, which no request path has".into());
     }
     Ok((!path.is_empty()).then(|| path.to_string()))
 }

@@ -63,7 +63,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let admin = top.section("admin").and_then(|section| {
         section.require(
             "address",
-            "where /health and /metrics are answered, \"127.0.0.1:9090\" for example",
+            "where /health and /metrics are served, \"127.0.0.1:9090\" for example",
         );
         let bind = section.parsed("address", |text| bind(source, text));
         section.finish();
@@ -182,7 +182,7 @@ fn site(section: Section<'_>, is_only: bool) -> SiteAt {
     let policies = policy::read(&section);
     let routes: Vec<_> = section.sections("route").into_iter().map(route::read).collect();
     if section.key("route").is_none() {
-        section.problem("[[site]] has no [[site.route]]: it would answer nothing but 404");
+        section.problem("[[site]] has no [[site.route]]: it would answer every request with 404");
     }
     let at = default_at.unwrap_or(section.span().clone());
     section.finish();

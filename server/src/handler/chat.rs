@@ -158,7 +158,7 @@ fn redis_url(source: &Source<'_>, text: &str) -> Result<(Address, Option<String>
     // The number of a database is ignored: published messages reach every database of a server.
     let (place, database) = place.split_once('/').unwrap_or((place, ""));
     if !database.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("what follows the port is the number of a database; {WANTED}"));
+        return Err(format!("only the number of a database may follow the port; {WANTED}"));
     }
     let is_plain = place
         .rsplit_once(':')

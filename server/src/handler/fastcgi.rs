@@ -33,7 +33,7 @@ impl Configured for Fastcgi {
         let table = section.as_section("fastcgi", value, "a table")?;
         table.require(
             "to",
-            "where the application listens, \"unix:/run/php/php-fpm.sock\" for example",
+            "where the backend listens, \"unix:/run/php/php-fpm.sock\" for example",
         );
         table.require("root", "the folder of the scripts");
         let root = table.folder("root");

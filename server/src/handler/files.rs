@@ -42,7 +42,7 @@ impl Configured for Files {
         let root = table.folder("root");
         let index = table.parsed_list("index", |text| {
             if text.is_empty() || text.contains('/') || text.starts_with('.') {
-                Err("it is not the name of a file in the folder that is asked for")
+                Err("it must be the name of a file, without a folder")
             } else {
                 Ok(text.to_string())
             }

@@ -287,7 +287,7 @@ fn strip(table: &Section<'_>, matches: &Match) -> Option<String> {
             if matches.path.is_none() {
                 table.source().problem(
                     &value.span(),
-                    "'strip' = true cuts the 'path' of the route, and it has none",
+                    "'strip' = true removes the 'path' of the route, but the route has none",
                 );
             }
             matches.path.clone()

@@ -53,7 +53,7 @@ impl Configured for Proxy {
         };
         table.require(
             "to",
-            "where the application listens, \"127.0.0.1:3000\" or \"unix:/run/app.sock\"",
+            "where the backend listens, \"127.0.0.1:3000\" or \"unix:/run/app.sock\"",
         );
         let host = table.parsed("host", |text| match text {
             "client" => Ok(Host::Preserve),

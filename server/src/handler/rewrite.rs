@@ -46,7 +46,7 @@ fn rule(table: Section<'_>) -> Option<Rule> {
         "pattern",
         "a regular expression for the path, \"^/old/(.*)$\" for example",
     );
-    table.require("to", "what it becomes, \"/new/$1\" for example");
+    table.require("to", "the new path, \"/new/$1\" for example");
     let before = table.source().count();
     let pattern = table.parsed("pattern", regex);
     let to = table.string("to");
@@ -77,7 +77,7 @@ fn rule(table: Section<'_>) -> Option<Rule> {
 }
 
 fn condition(table: Section<'_>) -> Option<Condition> {
-    table.require("of", "what is looked at, \"header\" for example");
+    table.require("of", "what to look at, \"header\" for example");
     let words = SUBJECTS.map(|(word, named)| (word, (word, named)));
     let of = table.choice("of", &words);
     let name = table.string("name").map(|name| name.value);

@@ -107,7 +107,7 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
             Ok(found) if found.file_type().is_socket() => Ok(Address::Unix(path)),
             Ok(_) => Err(format!("'{shown}' is not a socket")),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Err(format!("there is no socket '{shown}'; start the application first"))
+                Err(format!("there is no socket '{shown}'; start the backend first"))
             }
             Err(error) => Err(format!("'{shown}' cannot be used: {error}")),
         };

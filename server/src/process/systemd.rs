@@ -52,9 +52,9 @@ impl Sockets {
         if found.is_empty() {
             let others: Vec<&str> = self.0.iter().map(|socket| socket.name.as_str()).collect();
             let there = match others.as_slice() {
-                [] => "systemd has opened none for this process: start it by its socket unit".into(),
+                [] => "systemd has passed none to this process: start it by its socket unit".into(),
                 others => format!(
-                    "there are {}: see FileDescriptorName= of the socket unit",
+                    "systemd has passed {}: see FileDescriptorName= of the socket unit",
                     others.join(", ")
                 ),
             };
@@ -79,7 +79,7 @@ fn listening(fd: OwnedFd) -> Result<Socket, String> {
         AddressFamily::INET | AddressFamily::INET6 => Ok(Socket::Tcp(fd.into())),
         AddressFamily::UNIX => Ok(Socket::Unix(fd.into())),
         family => Err(format!(
-            "is of the address family {}, which is not served",
+            "has the address family {}, which osier does not serve",
             family.as_raw()
         )),
     }
@@ -242,7 +242,7 @@ mod tests {
         let expected = [
             "served web",
             "served local",
-            "systemd:missing is not a socket of this process; there are spare: see FileDescriptorName= of the socket unit",
+            "systemd:missing is not a socket of this process; systemd has passed spare: see FileDescriptorName= of the socket unit",
             r#"unused ["spare"]"#,
             "again 0",
         ];
@@ -258,7 +258,7 @@ mod tests {
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let none = "systemd:web is not a socket of this process; systemd has opened none for this process: start it by its socket unit";
+        let none = "systemd:web is not a socket of this process; systemd has passed none to this process: start it by its socket unit";
         for (fds, pid, names, expected) in [
             (&[&tcp as &dyn AsFd][..], "1", Some("web"), none),
             (&[], "$$", None, none),
@@ -273,7 +273,7 @@ mod tests {
                 &[&tcp],
                 "$$",
                 None,
-                "systemd:web is not a socket of this process; there are unknown: see FileDescriptorName= of the socket unit",
+                "systemd:web is not a socket of this process; systemd has passed unknown: see FileDescriptorName= of the socket unit",
             ),
             (
                 &[&tcp],

@@ -108,7 +108,7 @@ impl Bound {
             (Given::Nothing, Bind::Tcp(address), _) => server.bind(address),
             (Given::Nothing, Bind::Unix(_), Some(file)) => server.bind_unix(file),
             (Given::Nothing, bind, _) => Err(io::Error::other(format!(
-                "{bind} can be taken at the start only: restart the server"
+                "{bind} can be taken over only at start: restart the server"
             ))),
         };
         let mut listening = listening.map_err(|error| process.cannot_listen(&error))?;

@@ -116,7 +116,7 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
     if cut > 0 {
         let seconds = drain.as_secs();
         eprintln!(
-            "osier: {cut} connections were cut, still busy after {seconds} s ({})",
+            "osier: {cut} connections were closed, still busy after {seconds} s ({})",
             spelling.drain
         );
     }

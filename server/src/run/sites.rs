@@ -126,7 +126,7 @@ impl Sites {
         for log in self.live.current().logs() {
             if let Err(error) = log.reopen() {
                 (self.process.say)(format_args!(
-                    "the access log cannot be opened again: {error}; it continues in the old file"
+                    "cannot reopen the access log: {error}; it continues in the old file"
                 ));
             }
         }
@@ -144,7 +144,7 @@ impl Sites {
         };
         if self.started.0.landlock && denied {
             (self.process.say)(format_args!(
-                "this process may touch only what the file named when it started; restart it for others ('landlock')"
+                "'landlock' limits this process to the paths that the file named at start; restart the server to use others"
             ));
         }
         match outcome {

@@ -135,7 +135,7 @@ pub fn open_now(bind: &Bind, process: &Process, workers: usize) -> Result<Vec<Li
             None => Err(io::Error::other("it lies outside of the root folder of this process")),
         },
         Bind::Systemd(_) => Err(io::Error::other(
-            "it can be taken at the start only: restart the server",
+            "it can be taken over only at start: restart the server",
         )),
     };
     opened.map_err(|error| {

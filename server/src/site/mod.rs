@@ -105,7 +105,7 @@ impl Snapshot {
             };
             if let Err(error) = request.retarget(target) {
                 return Routed::Answer(Response::internal_error(format!(
-                    "{original:?} was rewritten to {target:?}, which cannot be asked for: {error}"
+                    "a rule rewrote {original:?} to {target:?}, which is not a valid request target: {error}"
                 )));
             }
             let routed = site.dispatch(request);

@@ -32,7 +32,7 @@ pub fn check(request: &Request<'_>, for_all: bool) -> Result<(), Response> {
         ));
     }
     if request.header("sec-fetch-site") == Some(b"cross-site") {
-        return Err(refusal("live data is not for pages of other sites\n"));
+        return Err(refusal("pages of other sites may not read live data\n"));
     }
     Ok(())
 }

@@ -108,7 +108,7 @@ fn the_top_of_a_file() {
         ),
         (
             "group = \"root\"\n@site\n@route\n",
-            &["1:1: group needs user: root keeps every right"],
+            &["1:1: group needs user: without it, the process stays root"],
         ),
         ("", &["1:1: there is no [[site]]: nothing would be served"]),
         (
@@ -146,7 +146,7 @@ fn the_top_of_a_file() {
         ),
         (
             "[admin]\n@site\n@route\n",
-            &["1:1: [admin] lacks 'address': where /health and /metrics are answered, \"127.0.0.1:9090\" for example"],
+            &["1:1: [admin] lacks 'address': where /health and /metrics are served, \"127.0.0.1:9090\" for example"],
         ),
         (
             "[listen]\naddress = \"127.0.0.1:1\"\n@site\n@route\n",
@@ -218,13 +218,13 @@ fn listeners() {
         ),
         (
             "[[listen]]\naddress = \"127.0.0.1:81\"\n[[listen]]\naddress = \":81\"\n@site\n@route\n",
-            &["4:11: '0.0.0.0:81' is already listened on (line 2)"],
+            &["4:11: '0.0.0.0:81' is already in use by another [[listen]] (line 2)"],
         ),
         (
             "[[listen]]\nname = \"a\"\naddress = \"unix:x\"\n[[listen]]\naddress = \"unix:x\"\n[[listen]]\nname = \"a\"\n\
              address = \"81\"\n@site\n@route\n",
             &[
-                "5:11: 'unix:DIR/x' is already listened on (line 3)",
+                "5:11: 'unix:DIR/x' is already in use by another [[listen]] (line 3)",
                 "8:11: another [[listen]] is named 'a' (line 3)",
             ],
         ),
@@ -284,7 +284,7 @@ fn sites() {
         ),
         (
             "@site\n",
-            &["1:1: [[site]] has no [[site.route]]: it would answer nothing but 404"],
+            &["1:1: [[site]] has no [[site.route]]: it would answer every request with 404"],
         ),
         (
             "@site\n@route\n@site\n@route\n",
@@ -353,7 +353,7 @@ fn routes() {
             &[
                 "4:8: 'path' cannot be \"api\": a path begins with '/'; did you mean \"/api\"?",
                 "7:8: 'path' cannot be \"/*.php\": it is a pattern; write it as 'glob'",
-                "10:8: 'path' cannot be \"/a/../b\": it has an empty, '.' or '..' segment, which no request is matched with",
+                "10:8: 'path' cannot be \"/a/../b\": it has an empty, '.' or '..' segment, which no request path has",
                 "13:8: 'path' cannot be \"/a%20b\": it is compared with the decoded path of a request, without query: write \
                  it without '?', '#', '%' and control characters",
             ],
@@ -429,15 +429,15 @@ fn handlers() {
         (
             "@site\n[[site.route]]\nfiles = { root = \"www\", index = \"a/b\", strip = true, listing = \"yes\" }\n",
             &[
-                "4:33: 'index' cannot be \"a/b\": it is not the name of a file in the folder that is asked for",
-                "4:48: 'strip' = true cuts the 'path' of the route, and it has none",
+                "4:33: 'index' cannot be \"a/b\": it must be the name of a file, without a folder",
+                "4:48: 'strip' = true removes the 'path' of the route, but the route has none",
                 "4:64: 'listing' must be true or false, not \"yes\"",
             ],
         ),
         (
             "@site\n[[site.route]]\nfastcgi = { to = [\"unix:none.sock\", \"unix:fifo\", \"1\"], root = \"none\", keep = true }\n",
             &[
-                "4:19: 'to' cannot be \"unix:none.sock\": there is no socket 'DIR/none.sock'; start the application first",
+                "4:19: 'to' cannot be \"unix:none.sock\": there is no socket 'DIR/none.sock'; start the backend first",
                 "4:37: 'to' cannot be \"unix:fifo\": 'DIR/fifo' is not a socket",
                 "4:50: 'to' cannot be \"1\": write HOST:PORT or unix:PATH",
                 "4:63: there is no folder 'DIR/none'",
@@ -480,7 +480,7 @@ fn handlers() {
             "@site\n[[site.route]]\nrewrite = [{ pattern = \"(\", to = \"/\" }, { pattern = \"x\" }]\n@route\n",
             &[
                 "4:24: 'pattern' cannot be \"(\": unclosed group",
-                "4:41: [[site.route.rewrite]] lacks 'to': what it becomes, \"/new/$1\" for example",
+                "4:41: [[site.route.rewrite]] lacks 'to': the new path, \"/new/$1\" for example",
             ],
         ),
         (
@@ -651,11 +651,11 @@ fn every_address_of_ipv6_is_every_one_of_ipv4_too() {
     run(&[
         (
             "[[listen]]\naddress = \"[::]:81\"\n[[listen]]\naddress = \":81\"\n@site\n@route\n",
-            &["4:11: '0.0.0.0:81' is already listened on (line 2)"],
+            &["4:11: '0.0.0.0:81' is already in use by another [[listen]] (line 2)"],
         ),
         (
             "[[listen]]\naddress = \"127.0.0.1:81\"\n[[listen]]\naddress = \"[::]:81\"\n@site\n@route\n",
-            &["4:11: '[::]:81' is already listened on (line 2)"],
+            &["4:11: '[::]:81' is already in use by another [[listen]] (line 2)"],
         ),
     ]);
     let text = format!("[[listen]]\naddress = \":81\"\n[[listen]]\naddress = \"[::1]:81\"\n{SITE}{ROUTE}");

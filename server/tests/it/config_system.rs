@@ -295,7 +295,7 @@ fn a_socket_that_systemd_has_not_opened_ends_the_start() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("systemd:web is not a socket of this process; systemd has opened none for this process"),
+        said.contains("systemd:web is not a socket of this process; systemd has passed none to this process"),
         "{said}"
     );
 }
@@ -619,7 +619,7 @@ fn landlock_alone_and_none_at_all() {
         false => return println!("skipped: {said}"),
     };
     assert!(said.contains("the old configuration stays"), "{said}");
-    assert!(said.contains("restart it for others ('landlock')"), "{said}");
+    assert!(said.contains("restart the server to use others"), "{said}");
 
     // As nobody, and free to read what others may.
     let Some(sites) = as_nobody("landlock = false\n") else {

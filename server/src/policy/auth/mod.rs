@@ -108,7 +108,7 @@ impl Auth {
     pub fn open(settings: &Settings, say: Say) -> Result<Auth, Vec<Trouble>> {
         let realm = settings.realm.clone();
         if realm.is_empty() || realm.chars().count() > 200 || realm.contains(char::is_control) {
-            let what = format!("the realm {realm:?} must be of 1 to 200 characters, without control characters");
+            let what = format!("the realm {realm:?} must have 1 to 200 characters, without control characters");
             return Err(vec![Trouble::general(None, what)]);
         }
         let named = Passwords::named(&settings.users)?;
@@ -208,7 +208,7 @@ impl Auth {
     fn unauthorized(&self) -> Response {
         Response::new(StatusCode::UNAUTHORIZED)
             .header("www-authenticate", &self.challenge)
-            .body("401: user name and password, please\n")
+            .body("401: log in with a user name and a password\n")
     }
 
     /// The passwords, at most a second old. If the file has a mistake, the passwords stay as they were.

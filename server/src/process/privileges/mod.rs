@@ -120,7 +120,7 @@ impl Privileges {
             }
             if !folder.is_dir() || !folder.is_absolute() {
                 troubles.push(format!(
-                    "chroot = '{}': there is no such folder; name it from the root",
+                    "chroot = '{}': there is no such folder; give its absolute path",
                     folder.display()
                 ));
             }
@@ -170,12 +170,12 @@ impl Privileges {
         if let Some(identity) = &self.identity {
             identity
                 .take()
-                .map_err(|error| format!("cannot become {}: {error}", identity.said))?;
+                .map_err(|error| format!("cannot switch to {}: {error}", identity.said))?;
             lines.push(format!("running as {}", identity.said));
         }
         if let Some(ruleset) = ruleset {
             // Set without Landlock too: no program started from here can regain privileges, through a setuid bit for example.
-            thread::set_no_new_privs(true).map_err(|error| format!("cannot refuse new privileges: {error}"))?;
+            thread::set_no_new_privs(true).map_err(|error| format!("cannot set no_new_privs: {error}"))?;
             lines.push(restrict(ruleset));
         }
         Ok(lines)
@@ -218,7 +218,7 @@ fn threads() -> Option<usize> {
 fn identity(settings: &Settings, passwd: &str, group: &str) -> Result<Option<Identity>, String> {
     let Some(user) = &settings.user else {
         return match &settings.group {
-            Some(_) => Err("group needs user: root keeps every right".into()),
+            Some(_) => Err("group needs user: without it, the process stays root".into()),
             None => Ok(None),
         };
     };
