@@ -29,7 +29,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use osier::Runtime;
@@ -42,9 +42,7 @@ use serde::de::DeserializeOwned;
 use crate::conn::Conn;
 use crate::conn::output::Output;
 use crate::conn::peer::Memory;
-use crate::conn::serve::{After, Input};
-use crate::conn::worker::ServerState;
-use crate::conn::worker::Worker;
+use crate::conn::serve::{After, Input, Local, Service};
 use crate::{Handler, Server, Stream};
 
 /// Client address that handlers see by default.
@@ -55,7 +53,7 @@ const REPLY_BYTES: usize = 256 << 20;
 
 /// Sends requests to a router, a function or a server, without a connection.
 pub struct Client {
-    shared: Arc<ServerState>,
+    service: Service,
     /// Runtime for callers on plain threads, made for the first of them.
     runtime: OnceLock<Runtime>,
 }
@@ -69,7 +67,7 @@ impl Client {
     /// Makes a client of `server`, with its limits, its observer and its log.
     pub fn of(server: Server) -> Client {
         Client {
-            shared: Arc::new(server.shared(1)),
+            service: server.service(1, None),
             runtime: OnceLock::new(),
         }
     }
@@ -296,14 +294,14 @@ impl RequestBuilder<'_> {
             }
         }
         head += "\r\n";
-        let shared = client.shared.clone();
+        let service = client.service.clone();
         let exchange = move || {
             let body: Box<dyn Read> = match body {
                 Some(Outgoing { reader, len: Some(_) }) => reader,
                 Some(Outgoing { reader, len: None }) => Box::new(Chunks::of(reader)),
                 None => Box::new(io::empty()),
             };
-            exchange(&shared, head.into_bytes(), body, peer, bound, goes_on)
+            exchange(&service, head.into_bytes(), body, peer, bound, goes_on)
         };
         let (bytes, connection) = match osier::fiber::worker() {
             Some(_) => exchange(),
@@ -331,15 +329,16 @@ impl Client {
 /// Serves one request on this fiber. Returns the bytes that a client would receive, and the
 /// connection if it is upgraded.
 fn exchange(
-    shared: &Arc<ServerState>,
+    service: &Service,
     head: Vec<u8>,
     body: Box<dyn Read>,
     peer: SocketAddr,
     bound: usize,
     goes_on: bool,
 ) -> (Vec<u8>, Option<Stream>) {
+    let local = Local::alone(service, 0);
     let memory = Memory {
-        worker: Worker::alone(shared),
+        worker: local.worker.clone(),
         peer,
         body: RefCell::new(body),
         received: RefCell::new(Vec::new()),
@@ -351,12 +350,12 @@ fn exchange(
         end: head.len(),
         bytes: head.into_boxed_slice(),
     };
-    let after = shared.app.serve((&memory).into(), &output, &mut input);
+    let after = local.app.serve((&memory).into(), &output, &mut input);
     // A client that has disconnected misses the remaining bytes.
     let _ = output.flush();
     let connection = match after {
         After::Taken(takeover, extensions) if goes_on => {
-            let connection = Conn::begin_with((takeover, extensions), &memory.worker, peer);
+            let connection = Conn::begin_with((takeover, extensions), &local, peer);
             Some(connection.expect("a pair of sockets can be had"))
         }
         _ => None,

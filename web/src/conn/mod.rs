@@ -44,9 +44,9 @@ use osier_http::HeadScanner;
 use osier_http::proxy_protocol::{self, Addresses};
 
 use crate::conn::output::Output;
-use crate::conn::serve::{After, Input};
+use crate::conn::serve::{After, Input, Local};
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
-use crate::conn::worker::{Buffers, FRESH_GRACE, INPUT_BYTES, Link, RESTING, Worker};
+use crate::conn::worker::{Buffers, FRESH_GRACE, INPUT_BYTES, Link, RESTING};
 use crate::listen::NOWHERE;
 
 /// Longest lingering close. After the last response, the server reads and discards the client's
@@ -65,19 +65,20 @@ const PARTIAL_ROOM: usize = 256;
 
 pub(crate) struct Conn {
     link: Rc<Link>,
-    stage: Stage,
+    local: Rc<Local>,
+    /// `None` while the connection is idle. Most connections are.
+    stage: Option<Box<Stage>>,
 }
 
 enum Stage {
     /// Waits for the PROXY header.
-    Announced(Box<Announced>),
-    Idle,
+    Announced(Announced),
     Head(Box<Partial>),
-    Linger(Box<Linger>),
+    Linger(Linger),
     /// Not HTTP from the first wake-up on. The request came from a test.
-    Begins(Box<(Takeover, Extensions)>),
+    Begins(Takeover, Extensions),
     /// No longer HTTP.
-    Session(Box<Taken>),
+    Session(Taken),
 }
 
 /// The received part of a PROXY header.
@@ -120,18 +121,22 @@ impl Linger {
 }
 
 impl Conn {
-    /// Makes `worker` serve a new socket.
-    pub(crate) fn open(worker: &Rc<Worker>, stream: Stream, peer: SocketAddr) {
+    /// Makes the worker of `local` serve a new socket.
+    pub(crate) fn open(local: &Rc<Local>, stream: Stream, peer: SocketAddr) {
+        let worker = &local.worker;
         let timeouts = &worker.server.timeouts;
         let prepared = stream
             .set_read_timeout(Some(RESTING))
             .and_then(|()| stream.set_write_timeout(Some(timeouts.write)));
         let stage = match &worker.server.trusted {
-            Some(trusted) if trusted(ip(peer)) => Stage::Announced(Box::default()),
-            _ => Stage::Idle,
+            Some(trusted) if trusted(ip(peer)) => Some(Box::new(Stage::Announced(Announced::default()))),
+            _ => None,
         };
-        let link = worker.link(stream, peer);
-        let conn = Box::new(Conn { link, stage });
+        let conn = Box::new(Conn {
+            link: worker.link(stream, peer),
+            local: local.clone(),
+            stage,
+        });
         // A socket that fails here was reset after it was accepted.
         if prepared.is_err() {
             return;
@@ -151,23 +156,27 @@ impl Conn {
     /// Opens a connection that begins with the new protocol, for an upgrade whose request did not
     /// come over a socket. Returns the other end.
     pub(crate) fn begin_with(
-        takeover: (Takeover, Extensions),
-        worker: &Rc<Worker>,
+        (takeover, extensions): (Takeover, Extensions),
+        local: &Rc<Local>,
         peer: SocketAddr,
     ) -> io::Result<Stream> {
+        let worker = &local.worker;
         let (ours, theirs) = UnixStream::pair()?;
         let ours = Stream::from(ours);
         ours.set_read_timeout(Some(RESTING))?;
         ours.set_write_timeout(Some(worker.server.timeouts.write))?;
         worker.server.arrived(worker.index);
-        let link = worker.link(ours, peer);
-        let stage = Stage::Begins(Box::new(takeover));
-        osier::dormant::park_local(Box::new(Conn { link, stage }), Some(osier::time::coarse_now()))?;
+        let conn = Box::new(Conn {
+            link: worker.link(ours, peer),
+            local: local.clone(),
+            stage: Some(Box::new(Stage::Begins(takeover, extensions))),
+        });
+        osier::dormant::park_local(conn, Some(osier::time::coarse_now()))?;
         Ok(theirs.into())
     }
 
     /// Reads a part of a balancer's header, and any bytes behind it.
-    fn announced(&mut self, mut announced: Box<Announced>) -> AfterBurst {
+    fn announced(&mut self, mut announced: Announced) -> AfterBurst {
         let link = self.link.clone();
         let mut buffers = link.worker.take_buffers();
         let held = announced.bytes.len();
@@ -195,7 +204,7 @@ impl Conn {
                 let time = if filled == 0 { timeouts.idle } else { timeouts.header };
                 announced.deadline = announced.deadline.filter(|_| held > 0).or_else(|| after(time));
                 let deadline = announced.deadline;
-                self.stage = Stage::Announced(announced);
+                self.set_stage(Stage::Announced(announced));
                 return AfterBurst::Sleep(deadline);
             }
             Err(malformed) => {
@@ -247,7 +256,7 @@ impl Conn {
         }
         if let Ok(None) = partial.scanner.scan(&partial.bytes[..partial.filled], limits) {
             let deadline = partial.deadline;
-            self.stage = Stage::Head(partial);
+            self.set_stage(Stage::Head(partial));
             return AfterBurst::Sleep(deadline);
         }
         let mut buffers = self.link.worker.take_buffers();
@@ -275,7 +284,7 @@ impl Conn {
             start: 0,
             end: filled,
         };
-        let outcome = match worker.server.app.serve((&*link).into(), &output, &mut input) {
+        let outcome = match self.local.app.serve((&*link).into(), &output, &mut input) {
             After::Gone => After::Gone,
             outcome => output.flush().map_or(After::Gone, |()| outcome),
         };
@@ -305,12 +314,12 @@ impl Conn {
                 bytes.extend_from_slice(rest);
                 bytes.resize(bytes.capacity(), 0);
                 let deadline = after(worker.server.timeouts.header);
-                self.stage = Stage::Head(Box::new(Partial {
+                self.set_stage(Stage::Head(Box::new(Partial {
                     bytes,
                     filled: rest.len(),
                     scanner,
                     deadline,
-                }));
+                })));
                 AfterBurst::Sleep(deadline)
             }
             After::Wait(_) => self.sleep(),
@@ -343,7 +352,7 @@ impl Conn {
                 if ready && next != AfterBurst::End {
                     next = session.wake(&mut io, Cause::Readable);
                 }
-                self.stage = Stage::Session(Box::new(Taken {
+                self.set_stage(Stage::Session(Taken {
                     session,
                     io,
                     _extensions: extensions,
@@ -353,9 +362,13 @@ impl Conn {
         }
     }
 
+    fn set_stage(&mut self, stage: Stage) {
+        self.stage = Some(Box::new(stage));
+    }
+
     /// Rests until the next request begins.
     fn sleep(&mut self) -> AfterBurst {
-        self.stage = Stage::Idle;
+        self.stage = None;
         self.link.resting.set(true);
         AfterBurst::Sleep(after(self.link.worker.server.timeouts.idle))
     }
@@ -366,16 +379,16 @@ impl Conn {
         if self.link.stream.shutdown(Shutdown::Write).is_err() {
             return AfterBurst::End;
         }
-        let linger = Box::new(Linger {
+        let linger = Linger {
             left: LINGER_BYTES,
             deadline: after(LINGER),
-        });
+        };
         let next = linger.sleep();
-        self.stage = Stage::Linger(linger);
+        self.set_stage(Stage::Linger(linger));
         next
     }
 
-    fn throw_away(&mut self, mut linger: Box<Linger>) -> AfterBurst {
+    fn throw_away(&mut self, mut linger: Linger) -> AfterBurst {
         let mut buffers = self.link.worker.take_buffers();
         let read = (&self.link.stream).read(&mut buffers.input);
         self.link.worker.give_buffers(buffers);
@@ -385,27 +398,26 @@ impl Conn {
             _ => return AfterBurst::End,
         }
         let next = linger.sleep();
-        self.stage = Stage::Linger(linger);
+        self.set_stage(Stage::Linger(linger));
         next
     }
 
     /// Ends a stage whose time is over.
     fn expire(&mut self) -> AfterBurst {
-        match self.stage {
-            Stage::Head(_) => {
+        match self.stage.as_deref() {
+            Some(Stage::Head(_)) => {
                 let output = Output::new(&self.link.stream, Vec::new());
-                let app = &self.link.worker.server.app;
-                let answered = app.head_timed_out((&*self.link).into(), &output);
+                let answered = self.local.app.head_timed_out((&*self.link).into(), &output);
                 answered.map_or(AfterBurst::End, |()| self.linger())
             }
-            Stage::Announced(_) => {
+            Some(Stage::Announced(_)) => {
                 let peer = self.link.peer();
                 self.link.worker.server.log(format_args!(
                     "closed a connection from the trusted peer {peer}: its PROXY header did not arrive in time"
                 ));
                 AfterBurst::End
             }
-            Stage::Begins(_) | Stage::Idle | Stage::Linger(_) | Stage::Session(_) => AfterBurst::End,
+            None | Some(Stage::Begins(..) | Stage::Linger(_) | Stage::Session(_)) => AfterBurst::End,
         }
     }
 }
@@ -416,30 +428,29 @@ impl Dormant for Conn {
     }
 
     fn poll_woken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.stage {
-            Stage::Session(taken) => taken.session.poll_woken(cx),
+        match self.stage.as_deref_mut() {
+            Some(Stage::Session(taken)) => taken.session.poll_woken(cx),
             _ => Poll::Pending,
         }
     }
 
     fn wake(&mut self, cause: Cause) -> AfterBurst {
-        if let Stage::Session(taken) = &mut self.stage {
+        if let Some(Stage::Session(taken)) = self.stage.as_deref_mut() {
             return taken.session.wake(&mut taken.io, cause);
         }
         match cause {
             Cause::Shutdown => return AfterBurst::End,
-            Cause::Deadline if !matches!(self.stage, Stage::Begins(_)) => return self.expire(),
+            Cause::Deadline if !matches!(self.stage.as_deref(), Some(Stage::Begins(..))) => return self.expire(),
             Cause::Deadline | Cause::Readable | Cause::Woken => {}
         }
-        match std::mem::replace(&mut self.stage, Stage::Idle) {
+        let Some(stage) = self.stage.take() else {
+            return self.begin();
+        };
+        match *stage {
             Stage::Announced(announced) => self.announced(announced),
-            Stage::Idle => self.begin(),
             Stage::Head(partial) => self.go_on(partial),
             Stage::Linger(linger) => self.throw_away(linger),
-            Stage::Begins(begins) => {
-                let (takeover, extensions) = *begins;
-                self.take_over(takeover, extensions, Vec::new())
-            }
+            Stage::Begins(takeover, extensions) => self.take_over(takeover, extensions, Vec::new()),
             Stage::Session(_) => unreachable!("woken above"),
         }
     }
@@ -459,4 +470,15 @@ fn ip(peer: SocketAddr) -> Option<IpAddr> {
 /// Returns the time `time` from now. `None`, which means never, if the clock cannot represent it.
 fn after(time: Duration) -> Option<Instant> {
     osier::time::coarse_now().checked_add(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_at_rest_is_small() {
+        assert!(size_of::<Conn>() <= 24, "{}", size_of::<Conn>());
+        assert!(size_of::<Stage>() <= 64, "{}", size_of::<Stage>());
+    }
 }

@@ -3,8 +3,14 @@
 //!
 //! A connection does not know requests, and the serving code does not know when a connection rests.
 //! A connection calls the serving code once for each burst, not once for each request.
+//!
+//! A fiber that is sent to a worker, with a new socket or to end the server, finds the server's
+//! [`Local`] there by a thread-local list.
 
+use std::cell::RefCell;
 use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use http::Extensions;
 use osier_http::HeadScanner;
@@ -12,6 +18,59 @@ use osier_http::HeadScanner;
 use crate::conn::output::Output;
 use crate::conn::peer::Peer;
 use crate::conn::upgrade::Takeover;
+use crate::conn::worker::{ServerState, Worker};
+
+thread_local! {
+    static HERE: RefCell<Vec<Rc<Local>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A server as all threads see it: the state that its workers share, and the code that serves the
+/// requests.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) state: Arc<ServerState>,
+    pub(crate) app: Arc<dyn Serve>,
+}
+
+/// The part of a server on one worker: the state of the worker, and the code that serves the
+/// requests.
+pub(crate) struct Local {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) app: Arc<dyn Serve>,
+}
+
+impl Local {
+    /// Returns the part of `service` on this thread, which is made at the first use.
+    pub(crate) fn here(service: &Service) -> Rc<Local> {
+        HERE.with_borrow_mut(|here| {
+            if let Some(local) = here.iter().find(|local| local.is_of(service)) {
+                return local.clone();
+            }
+            let index = osier::fiber::worker().expect("only fibers come here");
+            let local = Local::alone(service, index);
+            here.push(local.clone());
+            local
+        })
+    }
+
+    /// Makes a part that is in no list, for one request without a connection.
+    pub(crate) fn alone(service: &Service, index: usize) -> Rc<Local> {
+        Rc::new(Local {
+            worker: Worker::new(&service.state, index),
+            app: service.app.clone(),
+        })
+    }
+
+    /// Removes the part of `service` on this thread from the list. Running connections keep it
+    /// alive.
+    pub(crate) fn leave(service: &Service) {
+        HERE.with_borrow_mut(|here| here.retain(|local| !local.is_of(service)));
+    }
+
+    fn is_of(&self, service: &Service) -> bool {
+        Arc::ptr_eq(&self.worker.server, &service.state)
+    }
+}
 
 /// The code that serves requests.
 pub(crate) trait Serve: Send + Sync {

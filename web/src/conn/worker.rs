@@ -1,12 +1,8 @@
 //! The state that the workers of a server share, and the state of one worker: pooled buffers, the
 //! date, its connections.
 //!
-//! `worker`, `serve` and `upgrade` import each other: a worker holds the code that serves requests,
-//! which may upgrade a connection, which holds its worker.
-//!
 //! Only fibers of one worker touch the state of that worker, and a fiber never leaves its thread.
-//! Hence `Rc` and `Cell`. A fiber that is sent to a worker, with a new socket or to end the server,
-//! finds the state by the thread-local list.
+//! Hence `Rc` and `Cell`.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -20,7 +16,6 @@ use osier::net::Stream;
 use osier_http::Limits;
 
 use crate::conn::date::DateCache;
-use crate::conn::serve::Serve;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 
 /// Most bytes that a burst reads at once. A larger head gets a buffer of its own.
@@ -44,10 +39,6 @@ const UNEVEN: usize = 8;
 /// it rests again instead of waiting on a stack.
 pub(crate) const RESTING: Duration = Duration::from_millis(1);
 
-thread_local! {
-    static HERE: RefCell<Vec<Rc<Worker>>> = const { RefCell::new(Vec::new()) };
-}
-
 pub(crate) struct Worker {
     pub(crate) server: Arc<ServerState>,
     pub(crate) index: usize,
@@ -68,8 +59,6 @@ pub(crate) struct ConnectionCount(AtomicUsize);
 /// The state that the workers of a server share. It is read-only but for the connection counters.
 /// These change when a connection opens or closes and never per request.
 pub(crate) struct ServerState {
-    /// Code that serves the requests.
-    pub(crate) app: Box<dyn Serve>,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
     pub(crate) max_connections: usize,
@@ -125,42 +114,17 @@ pub(crate) struct Buffers {
 }
 
 impl Worker {
-    /// Returns this thread's worker for `server`, which is made at the first use.
-    pub(crate) fn here(server: &Arc<ServerState>) -> Rc<Worker> {
-        HERE.with_borrow_mut(|here| {
-            if let Some(worker) = here.iter().find(|worker| Arc::ptr_eq(&worker.server, server)) {
-                return worker.clone();
-            }
-            let worker = Rc::new(Worker {
-                server: server.clone(),
-                index: osier::fiber::worker().expect("only fibers come here"),
-                date: RefCell::new(DateCache::new(osier::time::coarse_now())),
-                buffers: RefCell::new(Vec::new()),
-                links: RefCell::new(Vec::new()),
-                draining: Cell::new(false),
-                hand: Cell::new(0),
-            });
-            here.push(worker.clone());
-            worker
-        })
-    }
-
-    /// Makes a worker that is in no list, for one request without a connection.
-    pub(crate) fn alone(server: &Arc<ServerState>) -> Rc<Worker> {
+    /// Makes the state of worker `index`.
+    pub(crate) fn new(server: &Arc<ServerState>, index: usize) -> Rc<Worker> {
         Rc::new(Worker {
             server: server.clone(),
-            index: 0,
+            index,
             date: RefCell::new(DateCache::new(osier::time::coarse_now())),
             buffers: RefCell::new(Vec::new()),
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
             hand: Cell::new(0),
         })
-    }
-
-    /// Removes this thread's worker for `server` from the list. Running connections keep it alive.
-    pub(crate) fn leave(server: &Arc<ServerState>) {
-        HERE.with_borrow_mut(|here| here.retain(|worker| !Arc::ptr_eq(&worker.server, server)));
     }
 
     #[inline]

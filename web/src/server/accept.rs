@@ -10,14 +10,14 @@ use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use osier::net::Stream;
 use osier::{Cancelled, JoinHandle};
 
 use crate::conn::Conn;
-use crate::conn::worker::{FRESH_GRACE, Link, ServerState, Worker};
+use crate::conn::serve::{Local, Service};
+use crate::conn::worker::{FRESH_GRACE, Link, Worker};
 use crate::listen::Listener;
 
 /// Most connections that are accepted from the backlog of a listener before it closes. The backlog
@@ -39,8 +39,9 @@ const DRAIN_TICK: Duration = Duration::from_millis(5);
 
 /// Runs the accepting fiber of a worker. It pauses after an error instead of spinning, and ends
 /// only when it is cancelled.
-pub(crate) fn accept(shared: &Arc<ServerState>, listener: &Listener) {
-    let worker = Worker::here(shared);
+pub(crate) fn accept(service: &Service, listener: &Listener) {
+    let local = Local::here(service);
+    let shared = &service.state;
     let mut said: Option<Instant> = None;
     let mut say = |line: fmt::Arguments<'_>| {
         if said.is_none_or(|at| osier::time::now().saturating_duration_since(at) >= SAY_AGAIN) {
@@ -52,11 +53,11 @@ pub(crate) fn accept(shared: &Arc<ServerState>, listener: &Listener) {
         match listener.accept() {
             Ok((stream, peer)) => {
                 if shared.total() >= shared.max_connections {
-                    make_room(&worker, &mut say);
+                    make_room(service, &local.worker, &mut say);
                 }
-                place(&worker, stream, peer);
+                place(service, &local, stream, peer);
             }
-            Err(error) if Cancelled::is(&error) => return accept_the_backlog(&worker, listener),
+            Err(error) if Cancelled::is(&error) => return accept_the_backlog(service, &local, listener),
             Err(error) if is_of_one_client(&error) => {}
             Err(error) => {
                 say(format_args!("cannot accept: {error}; trying again every {BACK_OFF:?}"));
@@ -67,24 +68,23 @@ pub(crate) fn accept(shared: &Arc<ServerState>, listener: &Listener) {
 }
 
 /// Gives a new socket to the worker that will serve it.
-fn place(worker: &Rc<Worker>, stream: Stream, peer: SocketAddr) {
-    let shared = &worker.server;
-    let index = shared.place(worker.index);
-    shared.arrived(index);
-    if index == worker.index {
-        Conn::open(worker, stream, peer);
+fn place(service: &Service, local: &Rc<Local>, stream: Stream, peer: SocketAddr) {
+    let index = service.state.place(local.worker.index);
+    service.state.arrived(index);
+    if index == local.worker.index {
+        Conn::open(local, stream, peer);
     } else {
-        hand_off(shared, index, stream, peer);
+        hand_off(service, index, stream, peer);
     }
 }
 
 /// Accepts the connections that already wait. Closing the listener would reset them, and their
 /// requests may have been sent.
-fn accept_the_backlog(worker: &Rc<Worker>, listener: &Listener) {
+fn accept_the_backlog(service: &Service, local: &Rc<Local>, listener: &Listener) {
     osier::shield(|| {
         for _ in 0..BACKLOG {
             match osier::timeout(Duration::from_millis(1), || listener.accept()) {
-                Ok(Ok((stream, peer))) => place(worker, stream, peer),
+                Ok(Ok((stream, peer))) => place(service, local, stream, peer),
                 Ok(Err(error)) if is_of_one_client(&error) => {}
                 _ => return,
             }
@@ -94,8 +94,8 @@ fn accept_the_backlog(worker: &Rc<Worker>, listener: &Listener) {
 
 /// Waits until one more connection is allowed. Idle connections of all workers are closed for it.
 #[cold]
-fn make_room(worker: &Rc<Worker>, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
-    let shared = &worker.server;
+fn make_room(service: &Service, worker: &Worker, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
+    let shared = &service.state;
     let most = shared.max_connections;
     // Few connections are closed at a time, because their clients may come back. More are closed
     // where many may arrive at once.
@@ -112,18 +112,20 @@ fn make_room(worker: &Rc<Worker>, say: &mut dyn FnMut(fmt::Arguments<'_>)) {
             let workers = 0..shared.connections.len();
             let fullest = workers.max_by_key(|&index| shared.count(index));
             if let Some(index) = fullest.filter(|&index| index != worker.index) {
-                let shared = shared.clone();
-                drop(on_worker(index, "evict", move || Worker::here(&shared).evict(few)));
+                let service = service.clone();
+                drop(on_worker(index, "evict", move || {
+                    Local::here(&service).worker.evict(few)
+                }));
             }
         }
         osier::sleep(EVICTION_TICK);
     }
 }
 
-fn hand_off(shared: &Arc<ServerState>, index: usize, stream: Stream, peer: SocketAddr) {
-    let shared = shared.clone();
+fn hand_off(service: &Service, index: usize, stream: Stream, peer: SocketAddr) {
+    let service = service.clone();
     drop(on_worker(index, "hand-off", move || {
-        Conn::open(&Worker::here(&shared), stream, peer)
+        Conn::open(&Local::here(&service), stream, peer)
     }));
 }
 
@@ -140,8 +142,9 @@ fn is_of_one_client(error: &io::Error) -> bool {
 }
 
 /// Ends the connections of this worker. Returns how many were cut.
-pub(crate) fn drain(shared: &Arc<ServerState>) -> usize {
-    let worker = Worker::here(shared);
+pub(crate) fn drain(service: &Service) -> usize {
+    let local = Local::here(service);
+    let worker = &local.worker;
     worker.draining.set(true);
     // An idle connection first reads what has already arrived, then the end, and closes.
     let end = |link: &Link| {
@@ -156,7 +159,7 @@ pub(crate) fn drain(shared: &Arc<ServerState>) -> usize {
         .for_each(|link| end(link));
     let start = osier::time::now();
     let mut waits_for_fresh = true;
-    while !worker.is_empty() && osier::time::now().saturating_duration_since(start) < shared.timeouts.drain {
+    while !worker.is_empty() && osier::time::now().saturating_duration_since(start) < service.state.timeouts.drain {
         osier::sleep(DRAIN_TICK);
         if waits_for_fresh && osier::time::now().saturating_duration_since(start) >= FRESH_GRACE {
             waits_for_fresh = false;
@@ -171,7 +174,7 @@ pub(crate) fn drain(shared: &Arc<ServerState>) -> usize {
     for link in &left {
         let _ = link.stream.shutdown(Shutdown::Both);
     }
-    Worker::leave(shared);
+    Local::leave(service);
     left.len()
 }
 

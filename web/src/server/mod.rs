@@ -19,6 +19,7 @@ use atomic_waker::AtomicWaker;
 use osier::JoinHandle;
 use osier_http::Limits;
 
+use crate::conn::serve::Service;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::worker::{ConnectionCount, ServerState};
 use crate::listen::{Address, Listener, NOWHERE, bind_unix};
@@ -251,31 +252,34 @@ impl Server {
             }
         }
         let address = listeners[0].address()?;
-        let mut shared = self.shared(osier::workers());
-        shared.bound = one_address(&listeners);
+        let bound = one_address(&listeners);
         Ok(Listening {
             listeners,
             address,
             file: None,
-            shared: Arc::new(shared),
+            service: self.service(osier::workers(), bound),
             stop: ShutdownHandle::default(),
         })
     }
 
-    /// Makes the state that the workers of the server share.
-    pub(crate) fn shared(self, workers: usize) -> ServerState {
-        ServerState {
-            app: Box::new(App {
-                handler: self.handler,
-                observer: self.observer,
-            }),
+    /// Makes the service of this many workers. `bound` is the local address of every connection, if
+    /// there is only one.
+    pub(crate) fn service(self, workers: usize, bound: Option<SocketAddr>) -> Service {
+        let state = ServerState {
             limits: self.limits,
             timeouts: self.timeouts,
             max_connections: self.max_connections,
-            bound: None,
+            bound,
             trusted: self.trusted,
             log: self.log,
             connections: (0..workers).map(|_| ConnectionCount::default()).collect(),
+        };
+        Service {
+            state: Arc::new(state),
+            app: Arc::new(App {
+                handler: self.handler,
+                observer: self.observer,
+            }),
         }
     }
 }
@@ -297,7 +301,7 @@ pub struct Listening {
     listeners: Vec<Listener>,
     address: Address,
     file: Option<SocketFile>,
-    shared: Arc<ServerState>,
+    service: Service,
     stop: ShutdownHandle,
 }
 
@@ -318,7 +322,7 @@ impl Listening {
 
     /// Counts the open connections, also while the server runs.
     pub fn connections(&self) -> Connections {
-        Connections(Arc::clone(&self.shared))
+        Connections(Arc::clone(&self.service.state))
     }
 
     /// The listening sockets. Give their [clones](Listener::try_clone) to another server, with
@@ -358,7 +362,7 @@ impl Listening {
     pub fn run(self) -> usize {
         let Listening {
             listeners,
-            shared,
+            service,
             stop,
             file,
             ..
@@ -367,9 +371,9 @@ impl Listening {
             .into_iter()
             .enumerate()
             .map(|(index, listener)| {
-                let shared = shared.clone();
-                let worker = index % shared.connections.len();
-                Accepting(Some(on_worker(worker, "accept", move || accept(&shared, &listener))))
+                let service = service.clone();
+                let worker = index % service.state.connections.len();
+                Accepting(Some(on_worker(worker, "accept", move || accept(&service, &listener))))
             })
             .collect();
         stop.wait(CLOSED);
@@ -378,10 +382,10 @@ impl Listening {
         stop.wait(ENDED);
         drop(file);
 
-        let drains: Vec<JoinHandle<usize>> = (0..shared.connections.len())
+        let drains: Vec<JoinHandle<usize>> = (0..service.state.connections.len())
             .map(|index| {
-                let shared = shared.clone();
-                on_worker(index, "drain", move || drain(&shared))
+                let service = service.clone();
+                on_worker(index, "drain", move || drain(&service))
             })
             .collect();
         drains.into_iter().map(|drain| drain.join().unwrap_or(0)).sum()
