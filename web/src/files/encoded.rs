@@ -20,27 +20,17 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::Site;
-use super::resource::{Content, Resource, Variant};
+use super::resource::Resource;
 use super::root::Identity;
+use super::variant::{Content, Form, Variant};
 use crate::compress::INLINE;
 use crate::compress::accept_encoding::Coding;
 use crate::compress::encoder::{Effort, Encoder};
-
-/// Largest file that is encoded. The file and its encoded form are in memory meanwhile.
-const MOST: u64 = 8 << 20;
-
-/// Estimated bytes that an entry of the store costs besides its content.
-const ENTRY: usize = 1024;
-
-/// Whether a file of `size` bytes is encoded when the settings begin at `min`.
-pub fn is_in_bounds(size: u64, min: u64) -> bool {
-    (min.max(1)..=MOST).contains(&size)
-}
 
 /// The identity of a form. The content type is part of it, because one file may have two names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -69,31 +59,6 @@ struct Forms {
     /// dropped.
     order: VecDeque<Key>,
     bytes: usize,
-}
-
-/// An encoded form, or the place for it.
-#[derive(Debug)]
-pub struct Form {
-    /// Lock of the fiber that makes the form.
-    making: osier::sync::Mutex<()>,
-    /// `None` inside if the encoded form is not smaller than the file.
-    made: OnceLock<Option<Variant>>,
-    used: AtomicBool,
-}
-
-/// The encoded forms that a resource knows, by coding.
-#[derive(Debug, Default)]
-pub struct Known([Mutex<Weak<Form>>; 3]);
-
-impl Form {
-    /// Returns the form. `None` while it is not made, or if it is not worth making.
-    pub fn variant(&self) -> Option<&Variant> {
-        self.made.get()?.as_ref()
-    }
-
-    fn bytes(&self) -> usize {
-        ENTRY + self.variant().map_or(0, |variant| variant.length() as usize)
-    }
 }
 
 /// Returns the form of `resource` in `coding`, and makes it if need be. `None` means that the file
@@ -206,11 +171,7 @@ impl Store {
         if let Some(form) = forms.by_key.get(key) {
             return Arc::clone(form);
         }
-        let form = Arc::new(Form {
-            making: osier::sync::Mutex::new(()),
-            made: OnceLock::new(),
-            used: AtomicBool::new(true),
-        });
+        let form = Arc::new(Form::new());
         forms.by_key.insert(key.clone(), Arc::clone(&form));
         forms.order.push_back(key.clone());
         forms.bytes += form.bytes();

@@ -20,8 +20,8 @@
 //! - `caches` holds the caches of one thread; `cache` is one of them, for one [`Files`].
 //! - `target` reads a request's path into a file name.
 //! - `root` opens a name, never outside the folder.
-//! - `resource` is a loaded file with its encoded siblings. `encoded` makes the encodings that have
-//!   no sibling.
+//! - `resource` is a loaded file with its encoded siblings. Each form of it is a `variant`.
+//!   `encoded` makes the encodings that have no sibling.
 //! - `conditional` and `range` choose which part of the file is sent.
 //! - `listing` writes the page of a folder; `mime` maps extensions to types.
 
@@ -37,6 +37,7 @@ mod range;
 mod resource;
 pub(crate) mod root;
 pub(crate) mod target;
+mod variant;
 
 use std::borrow::Cow;
 use std::collections::HashMap;

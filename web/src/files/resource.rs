@@ -7,43 +7,25 @@
 //! meanwhile, a client gets either the old file or the new one, but whole.
 
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::{Fields, Response};
-use http::StatusCode;
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
-
 use super::cache::Weigh;
-use super::conditional::Validators;
-use super::encoded::{Known, is_in_bounds};
 use super::mime::content_type;
 use super::root::{Found, Identity, Root};
+use super::variant::{Access, Content, Known, LAST_DATE, Variant};
 use crate::compress::accept_encoding::Coding;
 use crate::compress::is_compressible;
 
-/// Largest file that is kept in memory, in bytes. Larger files are sent from the page cache.
-pub const SMALL: u64 = 32 * 1024;
+/// Largest file that is encoded. The file and its encoded form are in memory meanwhile.
+const MOST_ENCODED: u64 = 8 << 20;
 
 /// Age from which a file's date is trusted. A younger file may change again without getting a new
 /// date, so its entry is never taken as unchanged.
 const SETTLED: Duration = Duration::from_secs(2);
-
-/// The last second that an HTTP date can name.
-const LAST_DATE: u64 = 253_402_300_799;
-
-/// Whether [`load`] may wait for a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Never wait. Return `WouldBlock` instead.
-    Cached,
-    /// Wait as long as it takes.
-    Blocking,
-}
 
 /// A file and its encoded siblings.
 #[derive(Debug)]
@@ -59,35 +41,6 @@ pub struct Resource {
     /// Whether encoded forms may be made.
     is_encodable: bool,
     settled: bool,
-}
-
-/// One form of a file: the file itself or an encoding of it.
-#[derive(Debug)]
-pub struct Variant {
-    /// Identity of the file, with the size of this form.
-    pub identity: Identity,
-    /// Bytes of this form.
-    pub content: Content,
-    /// Strong entity tag, with its quotes.
-    pub etag: String,
-    /// Last-Modified in seconds since 1970, if there is one.
-    pub modified: Option<u64>,
-    /// Whether the path has other forms, among which clients choose.
-    varies: bool,
-    /// Fields of every 200 and 206.
-    pub fields: Fields,
-    /// Fields of every 304: those that a cache needs, and none that describes the absent body (RFC
-    /// 9110 section 15.4.5).
-    pub unchanged: Fields,
-}
-
-/// The place of the bytes.
-#[derive(Debug)]
-pub enum Content {
-    /// Bytes in memory.
-    Memory(Arc<Vec<u8>>),
-    /// An open file.
-    Disk(Arc<File>),
 }
 
 /// The result of loading a name.
@@ -257,122 +210,9 @@ impl Weigh for Arc<Resource> {
     }
 }
 
-impl Variant {
-    fn of(
-        file: File,
-        identity: Identity,
-        access: Access,
-        mime: &str,
-        coding: Option<Coding>,
-        varies: bool,
-        now: SystemTime,
-    ) -> io::Result<Variant> {
-        let (nanos, size) = (identity.nanos(), identity.size);
-        let etag = match coding {
-            None => format!("\"{nanos:x}-{size:x}\""),
-            Some(coding) => format!("\"{nanos:x}-{size:x}{}\"", coding.suffix()),
-        };
-        // RFC 9110 section 8.8.2.1: Last-Modified is never later than the date of the response. A
-        // file from the future has none.
-        let modified = u64::try_from(identity.modified)
-            .ok()
-            .filter(|&at| at <= LAST_DATE && UNIX_EPOCH + Duration::from_secs(at) <= now);
-        let content = Content::of(file, size, access)?;
-        Ok(Variant::new(identity, content, etag, modified, mime, coding, varies))
-    }
-
-    fn new(
-        identity: Identity,
-        content: Content,
-        etag: String,
-        modified: Option<u64>,
-        mime: &str,
-        coding: Option<Coding>,
-        varies: bool,
-    ) -> Variant {
-        let mut cached = Response::new(StatusCode::OK).header("etag", &etag);
-        if let Some(modified) = modified {
-            let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(modified));
-            cached = cached.header("last-modified", date);
-        }
-        if varies {
-            cached = cached.header("vary", "accept-encoding");
-        }
-        let (fields, unchanged) = complete(cached, mime, coding);
-        Variant {
-            identity,
-            content,
-            etag,
-            modified,
-            varies,
-            fields,
-            unchanged,
-        }
-    }
-
-    /// Returns the length in bytes.
-    pub fn length(&self) -> u64 {
-        self.identity.size
-    }
-
-    /// Returns the validators for the conditional fields.
-    pub fn validators(&self) -> Validators<'_> {
-        Validators {
-            etag: &self.etag,
-            modified: self.modified,
-            varies: self.varies,
-        }
-    }
-}
-
-impl Content {
-    /// Reads a small file into memory. A file that is shorter than its metadata says is being
-    /// changed now. It is sent like a large file, whose end is checked while it is sent.
-    fn of(file: File, size: u64, access: Access) -> io::Result<Content> {
-        if size > SMALL {
-            return Ok(Content::Disk(Arc::new(file)));
-        }
-        let mut bytes = vec![0; size as usize];
-        let complete = match access {
-            Access::Cached => read_cached(&file, &mut bytes)?,
-            Access::Blocking => match file.read_exact_at(&mut bytes, 0) {
-                Ok(()) => true,
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
-                Err(error) => return Err(error),
-            },
-        };
-        Ok(if complete {
-            Content::Memory(Arc::new(bytes))
-        } else {
-            Content::Disk(Arc::new(file))
-        })
-    }
-}
-
-impl Identity {
-    fn nanos(&self) -> i128 {
-        i128::from(self.modified) * 1_000_000_000 + i128::from(self.modified_nanos)
-    }
-
-    fn older_than(&self, other: &Identity) -> bool {
-        self.nanos() < other.nanos()
-    }
-}
-
+/// Whether encoded forms are made of a file of `size` bytes, where they begin at `encoded_from`.
 fn shrinks(encoded_from: Option<u64>, size: u64, mime: &str) -> bool {
-    encoded_from.is_some_and(|min| is_in_bounds(size, min)) && is_compressible(mime.as_bytes())
-}
-
-/// Makes the fields of a response with a body, and those of one without, from the fields that both
-/// have.
-fn complete(cached: Response, mime: &str, coding: Option<Coding>) -> (Fields, Fields) {
-    let unchanged = cached.into_fields();
-    let whole = Response::new(StatusCode::OK).with_fields(&unchanged);
-    let mut whole = whole.header("content-type", mime).header("accept-ranges", "bytes");
-    if let Some(coding) = coding {
-        whole = whole.header("content-encoding", coding.token());
-    }
-    (whole.into_fields(), unchanged)
+    encoded_from.is_some_and(|min| (min.max(1)..=MOST_ENCODED).contains(&size)) && is_compressible(mime.as_bytes())
 }
 
 fn find(root: &Root, name: &[u8], access: Access) -> io::Result<Found> {
@@ -380,27 +220,6 @@ fn find(root: &Root, name: &[u8], access: Access) -> io::Result<Found> {
         Access::Cached => root.find_cached(name),
         Access::Blocking => root.find(name),
     }
-}
-
-/// Fills `bytes` from the page cache. `false` if the file ends before.
-fn read_cached(file: &File, bytes: &mut [u8]) -> io::Result<bool> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match preadv2(
-            file,
-            &mut [IoSliceMut::new(&mut bytes[filled..])],
-            filled as u64,
-            ReadWriteFlags::NOWAIT,
-        ) {
-            Ok(0) => return Ok(false),
-            Ok(count) => filled += count,
-            Err(Errno::INTR) => {}
-            // EAGAIN: not in memory. EOPNOTSUPP, EINVAL: the file system cannot say.
-            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL) => return Err(io::ErrorKind::WouldBlock.into()),
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(true)
 }
 
 /// Converts the date of a file. It may lie before 1970 or beyond the range of the clock.
@@ -414,6 +233,9 @@ fn seconds(at: i64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Response;
+    use crate::files::variant::SMALL;
+    use http::StatusCode;
     use testkit::Folder;
 
     const FORMS: Forms = Forms {

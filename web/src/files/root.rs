@@ -236,6 +236,16 @@ impl Identity {
             modified_nanos: metadata.mtime_nsec(),
         }
     }
+
+    /// Returns the date in nanoseconds since 1970.
+    pub fn nanos(&self) -> i128 {
+        i128::from(self.modified) * 1_000_000_000 + i128::from(self.modified_nanos)
+    }
+
+    /// Whether the date is before that of `other`.
+    pub fn older_than(&self, other: &Identity) -> bool {
+        self.nanos() < other.nanos()
+    }
 }
 
 /// Yields the segments of a relative path, the last one first, because the walk pops them.
