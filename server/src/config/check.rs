@@ -1,5 +1,5 @@
 //! Finds mistakes that show only when listeners, sites and routes are compared with each other: two listeners on one address,
-//! a site that names a missing listener, a route that an earlier route hides.
+//! a site that names a missing listener, a route that an earlier route hides. Each compared value has its place in the file.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,33 @@ use crate::reader::problem::line_of;
 use crate::reader::{At, Source, nearest};
 
 use super::settings::*;
-use super::top::{ListenAt, SiteAt};
+
+/// A listener with its place in the file.
+pub struct ListenAt {
+    pub listener: Listener,
+    /// Place of the address, or of the table when there is no address.
+    pub at: Range<usize>,
+    /// Whether the address is valid. Only such a listener is compared with others.
+    pub sound: bool,
+}
+
+/// A site with its place in the file.
+pub struct SiteAt {
+    pub site: Site,
+    pub at: Range<usize>,
+    pub hosts: Vec<At<Host>>,
+    /// Listeners, by name.
+    pub listen: Vec<At<String>>,
+    pub routes: Vec<RouteAt>,
+}
+
+/// A route with its place in the file.
+pub struct RouteAt {
+    pub route: Route,
+    pub at: Range<usize>,
+    /// Whether the route has no mistake of its own. Only such a route is compared with others.
+    pub sound: bool,
+}
 
 /// Checks that no two listeners share an address or a name.
 pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<Bind>>) {
@@ -149,7 +175,7 @@ fn find(source: &Source<'_>, listeners: &[ListenAt], name: &At<String>) -> Optio
 
 /// Finds routes that no request can reach: the first matching route answers. A rewrite passes on the requests that none of
 /// its rules match, so it hides no route.
-fn duplicates(source: &Source<'_>, routes: &[super::route::RouteAt]) {
+fn duplicates(source: &Source<'_>, routes: &[RouteAt]) {
     for (index, one) in routes.iter().enumerate() {
         if !one.sound || matches!(one.route.handler, HandlerSettings::Rewrite(_)) {
             continue;

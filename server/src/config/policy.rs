@@ -15,7 +15,13 @@ use crate::reader::value::{method, origin, token};
 use crate::reader::{At, Section, values};
 
 use super::settings::*;
-use super::top::FORMATS;
+
+/// The formats of the access log and their names in the file.
+const FORMATS: [(&str, LogFormat); 3] = [
+    ("combined", LogFormat::Combined),
+    ("json", LogFormat::Json),
+    ("off", LogFormat::Off),
+];
 
 /// The most requests that a rate may allow. A higher rate would limit nothing in practice.
 const MAX_RATE: u64 = 1_000_000;

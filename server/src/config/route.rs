@@ -1,23 +1,14 @@
 //! Reads `[[site.route]]`: the requests that a route matches, and its handler.
 
-use std::ops::Range;
-
 use globset::GlobBuilder;
 
 use crate::handler::{self, Match};
 use crate::reader::value::method;
 use crate::reader::{Section, values};
 
+use super::check::RouteAt;
 use super::policy;
 use super::settings::*;
-
-/// A route with its place in the file.
-pub struct RouteAt {
-    pub route: Route,
-    pub at: Range<usize>,
-    /// Whether the route has no mistake of its own. Only such a route is compared with others.
-    pub sound: bool,
-}
 
 pub fn read(section: Section<'_>) -> RouteAt {
     let before = section.source().count();

@@ -5,33 +5,14 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use crate::log::access::LogFormat;
 use crate::policy::client::client;
 use crate::process::privileges;
-use crate::reader::{At, Section, Source, nearest, values};
+use crate::reader::{Section, Source, nearest, values};
 
 use super::address::{Address, DEFAULT_ADDRESS};
+use super::check::{self, ListenAt, SiteAt};
 use super::settings::*;
-use super::{check, policy, route};
-
-/// A listener with its place in the file.
-pub struct ListenAt {
-    pub listener: Listener,
-    /// Place of the address, or of the table when there is no address.
-    pub at: std::ops::Range<usize>,
-    /// Whether the address is valid. Only such a listener is compared with others.
-    pub sound: bool,
-}
-
-/// A site with its place in the file.
-pub struct SiteAt {
-    pub site: Site,
-    pub at: std::ops::Range<usize>,
-    pub hosts: Vec<At<Host>>,
-    /// Listeners, by name.
-    pub listen: Vec<At<String>>,
-    pub routes: Vec<route::RouteAt>,
-}
+use super::{policy, route};
 
 /// Reads a whole file. The result may be used only when no problem was noted.
 pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
@@ -307,10 +288,3 @@ fn host(text: &str) -> Result<Host, String> {
         Host::Exact(name.into())
     })
 }
-
-/// The formats of the access log and their names in the file.
-pub const FORMATS: [(&str, LogFormat); 3] = [
-    ("combined", LogFormat::Combined),
-    ("json", LogFormat::Json),
-    ("off", LogFormat::Off),
-];
