@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use osier_web::compress;
+use osier_web::{Timeouts, compress};
 
 use crate::handler::{self, Match};
 use crate::log::access::LogFormat;
@@ -130,8 +130,10 @@ pub struct Listener {
     pub max_connections: Option<usize>,
     /// Permissions of a Unix socket's file.
     pub mode: Option<u32>,
+    /// `drain` is [`Config::drain`] for all listeners.
     pub timeouts: Timeouts,
-    pub head: Head,
+    /// Limits of a request's head. Each route has its own limit of the body.
+    pub head: osier_web::Limits,
 }
 
 impl Listener {
@@ -144,26 +146,9 @@ impl Listener {
             max_connections: None,
             mode: None,
             timeouts: Timeouts::default(),
-            head: Head::default(),
+            head: osier_web::Limits::default(),
         }
     }
-}
-
-/// Timeouts of a listener. None for the server's default.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Timeouts {
-    pub header: Option<Duration>,
-    pub body: Option<Duration>,
-    pub idle: Option<Duration>,
-    pub write: Option<Duration>,
-}
-
-/// Limits of a request's head. None for the server's default.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Head {
-    pub request_line: Option<u64>,
-    pub bytes: Option<u64>,
-    pub fields: Option<u64>,
 }
 
 /// A `[[site]]` section.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use osier_web::{Limits, Timeouts};
 use toml::Spanned;
 use toml::de::DeTable;
 
@@ -110,21 +111,27 @@ fn listen(section: Section<'_>) -> ListenAt {
         source.problem(&at, "'mode' is only for Unix sockets (address = \"unix:…\")");
     }
     let timeouts = section.section("timeouts").map(|timeouts| {
+        let default = Timeouts::default();
         let read = Timeouts {
-            header: timeouts.duration("header"),
-            body: timeouts.duration("body"),
-            idle: timeouts.duration("idle"),
-            write: timeouts.duration("write"),
+            header: timeouts.duration("header").unwrap_or(default.header),
+            body: timeouts.duration("body").unwrap_or(default.body),
+            idle: timeouts.duration("idle").unwrap_or(default.idle),
+            write: timeouts.duration("write").unwrap_or(default.write),
+            ..default
         };
         timeouts.finish();
         read
     });
     let head = section.section("head").map(|head| {
-        // The parser's own tables have 100 fields.
-        let read = Head {
-            request_line: head.size("request_line"),
-            bytes: head.size("bytes"),
-            fields: head.integer("fields", 1..=100),
+        let (default, size) = (Limits::default(), |bytes: u64| {
+            usize::try_from(bytes).unwrap_or(usize::MAX)
+        });
+        let read = Limits {
+            request_line: head.size("request_line").map_or(default.request_line, size),
+            head_bytes: head.size("bytes").map_or(default.head_bytes, size),
+            // The parser's own tables have 100 fields.
+            header_count: head.integer("fields", 1..=100).map_or(default.header_count, size),
+            ..default
         };
         head.finish();
         read

@@ -314,23 +314,14 @@ fn server(
         let live = answering.get().expect("a listener accepts after Bound::serve");
         live.here().snapshot.answer(slot, request)
     };
-    let default = Timeouts::default();
     let timeouts = Timeouts {
-        header: settings.timeouts.header.unwrap_or(default.header),
-        body: settings.timeouts.body.unwrap_or(default.body),
-        idle: settings.timeouts.idle.unwrap_or(default.idle),
-        write: settings.timeouts.write.unwrap_or(default.write),
         drain: config.drain,
+        ..settings.timeouts
     };
-    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let default = Limits::default();
     let limits = Limits {
-        request_line: settings.head.request_line.map_or(default.request_line, size),
-        head_bytes: settings.head.bytes.map_or(default.head_bytes, size),
-        header_count: settings.head.fields.map_or(default.header_count, size),
         // Each route has its own limit of the body.
         body: u64::MAX,
-        ..default
+        ..settings.head
     };
     let log = Arc::clone(say);
     let mut server = Server::new(answer)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Times for which a server waits for its clients. All are on by default. `Duration::MAX` means for
 /// ever.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Time for a whole request head, counted from its first byte. Then 408 and close. Default: 10
     /// s.
