@@ -6,7 +6,7 @@ use std::fmt;
 use matchit::Params;
 use osier_http::path::Path;
 
-use crate::router::next::{Surroundings, erase};
+use crate::router::next::Surroundings;
 use crate::router::route::{Endpoint, Route};
 use crate::router::{Found, Router};
 use crate::{IntoResponse, Request};
@@ -45,10 +45,7 @@ where
     R: IntoResponse + 'static,
 {
     fn from(function: F) -> Self {
-        Handler(Kind::Function(Endpoint {
-            handler: erase(function),
-            around: Surroundings::NOTHING,
-        }))
+        Handler(Kind::Function(Endpoint::new(function)))
     }
 }
 

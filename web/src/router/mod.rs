@@ -20,7 +20,7 @@ use http::StatusCode;
 use matchit::Params;
 use osier_http::path::{BadPath, Path, canonical_part, is_below};
 
-use crate::router::next::{Next, Surroundings, erase, erase_wrap};
+use crate::router::next::{Next, Surroundings, erase_wrap};
 use crate::router::route::{Endpoint, Route};
 use crate::{IntoResponse, Request, Response};
 
@@ -72,42 +72,6 @@ pub struct Router {
     /// Surroundings of this router alone. The surroundings of every handler of the router begin
     /// with them.
     around: Surroundings,
-}
-
-macro_rules! methods {
-    ($($(#[$doc:meta])* $name:ident $method:literal)*) => {
-        impl Router {
-            $($(#[$doc])*
-            ///
-            /// # Panics
-            ///
-            /// Panics if the pattern is malformed or conflicts with a known one.
-            pub fn $name<F, R>(self, path: &str, handler: F) -> Self
-            where
-                F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
-                R: IntoResponse + 'static,
-            {
-                self.route(path, Route::new().$name(handler))
-            })*
-        }
-    };
-}
-
-methods! {
-    /// Handles `GET`, and `HEAD` unless the path has a `HEAD` handler.
-    get "GET"
-    /// Handles `HEAD`. The body of the response is not sent.
-    head "HEAD"
-    /// Handles `POST`.
-    post "POST"
-    /// Handles `PUT`.
-    put "PUT"
-    /// Handles `PATCH`.
-    patch "PATCH"
-    /// Handles `DELETE`.
-    delete "DELETE"
-    /// Handles `OPTIONS`, in place of the automatic list of methods.
-    options "OPTIONS"
 }
 
 impl Router {
@@ -276,11 +240,7 @@ impl Router {
         F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
         R: IntoResponse + 'static,
     {
-        let endpoint = Endpoint {
-            handler: erase(handler),
-            around: Surroundings::default(),
-        };
-        self.add_fallback(String::new(), endpoint);
+        self.add_fallback(String::new(), Endpoint::new(handler));
         self
     }
 
@@ -414,10 +374,8 @@ impl Router {
 }
 
 /// The endpoint for a path that cannot be read.
-static MALFORMED: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
-    handler: erase(|_| Response::plain(StatusCode::BAD_REQUEST)),
-    around: Surroundings::NOTHING,
-});
+static MALFORMED: LazyLock<Endpoint> =
+    LazyLock::new(|| Endpoint::new(|_: &mut Request<'_>| Response::plain(StatusCode::BAD_REQUEST)));
 
 /// A fast hash for the paths of the application's own routes. Clients cannot add a path, so the
 /// hash need not resist an attack.

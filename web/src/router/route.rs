@@ -3,6 +3,7 @@
 use http::StatusCode;
 use osier_http::{Head, Method};
 
+use crate::router::Router;
 use crate::router::next::{Erased, Next, Surroundings, erase, erase_wrap};
 use crate::{IntoResponse, Request, Response};
 
@@ -11,6 +12,20 @@ pub(crate) struct Endpoint {
     pub(crate) handler: Erased,
     /// Functions and states of the route and of all routers around it.
     pub(crate) around: Surroundings,
+}
+
+impl Endpoint {
+    /// An endpoint with nothing around it.
+    pub(super) fn new<F, R>(handler: F) -> Endpoint
+    where
+        F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+        R: IntoResponse + 'static,
+    {
+        Endpoint {
+            handler: erase(handler),
+            around: Surroundings::NOTHING,
+        }
+    }
 }
 
 /// The fate of a waiting handler whose client is gone.
@@ -45,16 +60,10 @@ pub struct Route {
 
 impl Route {
     /// The route of every fallback.
-    pub(super) const PLAIN: &'static Route = &Route {
-        endpoints: Vec::new(),
-        gone: Gone::Cancel,
-        body_limit: None,
-        around: Surroundings::NOTHING,
-        outside: Surroundings::NOTHING,
-    };
+    pub(super) const PLAIN: &'static Route = &Route::new();
 
     /// Makes a route without a handler.
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Route {
             endpoints: Vec::new(),
             gone: Gone::Cancel,
@@ -160,6 +169,7 @@ impl Default for Route {
 
 osier_queue::impl_debug!(Route, self => { methods: self.allow(), gone: self.gone, .. });
 
+/// Makes a method of [`Route`] and one of [`Router`] for each HTTP method.
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $method:literal)*) => {
         impl Route {
@@ -172,11 +182,26 @@ macro_rules! methods {
                 self.set($method, erase(handler))
             })*
         }
+
+        impl Router {
+            $($(#[$doc])*
+            ///
+            /// # Panics
+            ///
+            /// Panics if the pattern is malformed or conflicts with a known one.
+            pub fn $name<F, R>(self, path: &str, handler: F) -> Self
+            where
+                F: Fn(&mut Request<'_>) -> R + Send + Sync + 'static,
+                R: IntoResponse + 'static,
+            {
+                self.route(path, Route::new().$name(handler))
+            })*
+        }
     };
 }
 
 methods! {
-    /// Handles `GET`, and `HEAD` unless the route has a `HEAD` handler.
+    /// Handles `GET`, and `HEAD` unless the path has a `HEAD` handler.
     get "GET"
     /// Handles `HEAD`. The body of the response is not sent.
     head "HEAD"
