@@ -12,6 +12,8 @@ use rustix::io::Errno;
 use rustix::mm::MapFlags;
 use std::ffi::c_void;
 use std::io;
+#[cfg(target_os = "linux")]
+use std::ptr;
 
 /// The flags of a mapping for stacks. It does not count against the commit limit, where the system can be asked for that.
 #[cfg(target_os = "linux")]
@@ -61,6 +63,22 @@ pub(super) unsafe fn install_guard(start: *mut c_void, bytes: usize) -> Result<(
 #[cfg(not(target_os = "linux"))]
 pub(super) unsafe fn install_guard(_: *mut c_void, _: usize) -> Result<(), Errno> {
     Err(Errno::NOTSUP)
+}
+
+/// Whether a read of the word at `start` faults. The kernel reads the word for us, so this thread does not fault.
+#[cfg(target_os = "linux")]
+pub(super) fn is_guarded(start: *mut c_void) -> bool {
+    // FUTEX_WAIT reads the word before it would wait. A word that can be read is zero here: it is not 1, so the call does not wait.
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let no_timeout = ptr::null::<libc::timespec>();
+    // SAFETY: the call changes no memory, and answers EFAULT where it cannot read.
+    let result = unsafe { libc::syscall(libc::SYS_futex, start, operation, 1, no_timeout) };
+    result == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn is_guarded(_: *mut c_void) -> bool {
+    false
 }
 
 /// The residency of each page of a range: bit 0 says whether the page is in memory.

@@ -219,15 +219,16 @@ fn open_slot(slot: usize, slot_bytes: usize) -> Result<(), Errno> {
     }
 }
 
-/// Whether the kernel has guards that cost no mapping, for memory mapped now. It is tried on a page, because the kernel's version is not
-/// enough: locked memory refuses such guards too.
+/// Whether the kernel has guards that cost no mapping, for memory mapped now. A page is guarded and then read, because neither the
+/// kernel's version nor the answer of madvise is enough: locked memory refuses such guards, and the emulator qemu-user accepts every
+/// advice but sets no guard.
 fn light_guards_work() -> bool {
     let page = rustix::param::page_size();
     let Ok(start) = reserve(page, false) else { return false };
     let start = ptr::with_exposed_provenance_mut(start);
     // SAFETY: the page was mapped above and nothing points into it.
     unsafe {
-        let works = platform::install_guard(start, page).is_ok();
+        let works = platform::install_guard(start, page).is_ok() && platform::is_guarded(start);
         let _ = mm::munmap(start, page);
         works
     }
