@@ -11,8 +11,21 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use osier::net::Stream;
+use rustix::net::SendFlags;
 
 use crate::conn::worker::{Link, RESTING, Worker};
+
+/// The flag for a send that another one follows at once. Systems without the flag send immediately.
+#[cfg(target_os = "linux")]
+const MORE: SendFlags = SendFlags::MORE;
+#[cfg(not(target_os = "linux"))]
+const MORE: SendFlags = SendFlags::empty();
+
+/// The flag that keeps a send from raising SIGPIPE. Empty where an option of the socket does that.
+#[cfg(not(target_vendor = "apple"))]
+const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
+#[cfg(target_vendor = "apple")]
+const NO_SIGNAL: SendFlags = SendFlags::empty();
 
 /// A client, and the worker that serves it. A copy is two pointers.
 #[derive(Clone, Copy)]
@@ -150,10 +163,9 @@ impl Sink<'_> {
     /// Sends the bytes that the socket takes at once, with a note that more follow. Sends nothing
     /// if there is no socket.
     pub(crate) fn send_joined(self, bytes: &[u8]) -> usize {
-        use rustix::net::SendFlags;
         match self {
             Sink::Stream(stream) => {
-                let flags = SendFlags::MORE | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                let flags = MORE | NO_SIGNAL | SendFlags::DONTWAIT;
                 rustix::net::send(stream, bytes, flags).unwrap_or(0)
             }
             Sink::Memory(_) => 0,

@@ -77,26 +77,14 @@ pub fn run_aarch64(built: Vec<Executable>) -> Outcome {
     outcome
 }
 
-/// Tests whose system calls the emulator does not do as the kernel does.
+/// Tests of system calls that the emulator does not do as the kernel does.
 const EMULATED_WRONGLY: &[(&str, &str)] = &[
-    ("what_cannot_be_started_is_an_error", EXEC),
-    ("c_frames_are_reported_and_write_on_no_neighbour", GUARD),
-    ("rust_recursion_is_reported", GUARD),
-    ("both_kinds_of_guard_fault_and_leave_the_neighbours_alone", GUARD),
-    ("stacks_in_locked_memory_are_guarded_too", GUARD),
-    ("an_overflow_names_the_fiber", GUARD),
+    (
+        "what_cannot_be_started_is_an_error",
+        "the emulator makes a fork of the vfork in posix_spawn, so the parent does not see the error of exec",
+    ),
     (
         "exhausted_address_space_is_an_error_that_names_the_limit",
         "the emulator does not enforce RLIMIT_AS",
     ),
-    ("a_fiber_deep_in_recursion_shows_its_functions_and_its_stack", DUMP),
-    ("each_fiber_says_what_it_waits_for", DUMP),
-    (
-        "a_file_that_ends_early_is_sent_as_far_as_it_goes",
-        "it does not end in the emulator; nobody has looked for the reason",
-    ),
 ];
-
-const EXEC: &str = "posix_spawn in the emulator does not report the error of exec";
-const GUARD: &str = "the emulator accepts MADV_GUARD_INSTALL and installs nothing, so Guard::Auto guards nothing there";
-const DUMP: &str = "it fails in the emulator; nobody has looked whether AArch64 or the emulator is the reason";
