@@ -664,7 +664,7 @@ impl Worker {
         let Some(cause) = resting.cause(self, word) else {
             return self.rest(slot, resting);
         };
-        resting.note_wake(cause);
+        resting.note_wake(self, cause);
         let stack = match self.stacks.take(None) {
             Ok(stack) => stack,
             Err(error) => {

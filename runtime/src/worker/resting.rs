@@ -22,7 +22,8 @@ pub enum Cause {
     Woken,
     /// The deadline given with [`AfterBurst::Sleep`] has passed.
     Deadline,
-    /// The runtime shuts down. This is the last call.
+    /// The runtime shuts down. This is the last call. A socket that has bytes gets one call with [`Cause::Readable`] before it, and
+    /// may have bytes still.
     Shutdown,
 }
 
@@ -103,6 +104,8 @@ pub(crate) struct Resting {
     armed: u64,
     /// Set when [`Dormant::poll_woken`] was ready. It is not called again before the connection has got its fiber.
     woken: bool,
+    /// Set when [`Cause::Readable`] was given while the worker stops. [`Cause::Shutdown`] is next, even if bytes are left.
+    read_last: bool,
     /// Set when a call of the connection has panicked. Nothing but its destructor is called any more.
     pub(crate) has_panicked: bool,
 }
@@ -116,6 +119,7 @@ impl Resting {
             timer: None,
             armed: NEVER,
             woken: false,
+            read_last: false,
             has_panicked: false,
         }
     }
@@ -131,7 +135,7 @@ impl Resting {
 
     /// The reason to give it a fiber now, if there is one.
     pub(crate) fn cause(&mut self, worker: &Worker, word: Word) -> Option<Cause> {
-        if self.entry.is_readable() {
+        if self.entry.is_readable() && !self.read_last {
             Some(Cause::Readable)
         } else if worker.is_stopping() {
             Some(Cause::Shutdown)
@@ -151,9 +155,11 @@ impl Resting {
 
     /// Notes that it is woken for `cause`.
     #[inline]
-    pub(crate) fn note_wake(&mut self, cause: Cause) {
-        if cause == Cause::Woken {
-            self.woken = false;
+    pub(crate) fn note_wake(&mut self, worker: &Worker, cause: Cause) {
+        match cause {
+            Cause::Readable => self.read_last = worker.is_stopping(),
+            Cause::Woken => self.woken = false,
+            Cause::Deadline | Cause::Shutdown => {}
         }
     }
 

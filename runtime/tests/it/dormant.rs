@@ -3,12 +3,13 @@
 use std::io::{self, Read, Write};
 use std::panic::panic_any;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::given::{on, pair, settle, timeless};
+use osier::Runtime;
 use osier::dormant::{AfterBurst, Cause, Dormant, park_local};
 use osier::io::Source;
 use osier::net::{TcpStream, UdpSocket};
@@ -174,6 +175,29 @@ fn a_dormant_connection_whose_destructor_blocks_at_shutdown_does_so_on_a_fiber()
     assert_eq!(causes.load(Ordering::SeqCst), 3);
     assert_eq!((begun.load(Ordering::SeqCst), done.load(Ordering::SeqCst)), (3, 3));
     drop(clients);
+}
+
+#[test]
+fn a_dormant_connection_that_stays_readable_hears_of_the_shutdown() {
+    let causes = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&causes);
+    let runtime = Runtime::builder().workers(1).shutdown_timeout(Duration::from_secs(5));
+    let runtime = runtime.build().unwrap();
+    let client = runtime.run(move || {
+        let (mut client, server) = pair();
+        client.write_all(b"nobody reads this").unwrap();
+        let wake = move |_: &mut TcpStream, cause| {
+            noted.lock().unwrap().push(cause);
+            AfterBurst::Sleep(None)
+        };
+        park_local(Box::new(Conn(server, wake)), None).unwrap();
+        client
+    });
+    drop(runtime);
+    let causes = causes.lock().unwrap();
+    assert_eq!(causes.iter().filter(|cause| **cause == Cause::Shutdown).count(), 1);
+    assert_eq!(causes.last(), Some(&Cause::Shutdown));
+    drop(client);
 }
 
 #[test]
