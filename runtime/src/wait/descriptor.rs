@@ -49,6 +49,23 @@ struct Entry {
     double: Option<OwnedFd>,
 }
 
+/// The entry of a descriptor that belongs to a socket of ours now. Dropping it wakes its waits, so drop it without a
+/// lock: wakers may run anybody's code.
+pub(crate) struct Displaced(Entry);
+
+impl Displaced {
+    /// Whether the poller was told of the descriptor itself, which may have been closed since.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.0.registered && self.0.double.is_none()
+    }
+}
+
+impl Drop for Displaced {
+    fn drop(&mut self) {
+        wake_each(self.0.waits.drain(..).filter_map(|wait| wait.waker));
+    }
+}
+
 struct Wait {
     number: u64,
     interest: Interest,
@@ -204,19 +221,16 @@ impl Table {
         drop(left);
     }
 
-    /// Leaves the descriptor's own registration to a socket of ours. The waits here go on with a duplicate.
-    pub(crate) fn give_way(&self, poller: &Poller, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let mut inner = self.lock();
-        let Some(entry) = inner.entries.get_mut(&fd.as_raw_fd()) else {
-            return Ok(());
-        };
-        if entry.registered && entry.double.is_none() {
-            entry.double = Some(fd.try_clone_to_owned()?);
-            poller.delete(fd)?;
-            (entry.registered, entry.armed) = (false, Interest::NONE);
-            entry.arm(poller, fd)?;
+    /// Takes the entry of a descriptor that is a socket of ours now, out of the poller too. Its waits enter
+    /// anew, with a duplicate. A wait that was forgotten is gone with its entry: a later wait would otherwise change the
+    /// socket's registration for its own.
+    pub(crate) fn displace(&self, poller: &Poller, fd: BorrowedFd<'_>) -> Option<Displaced> {
+        let entry = self.lock().entries.remove(&fd.as_raw_fd())?;
+        if let Some(double) = &entry.double {
+            // It fails only if the poller does not know the descriptor.
+            let _ = poller.delete(double.as_fd());
         }
-        Ok(())
+        Some(Displaced(entry))
     }
 
     /// Takes an event: notes it for the waits that it concerns, and wakes all, so that the others arm the descriptor

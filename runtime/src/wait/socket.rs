@@ -25,6 +25,7 @@ use osier_queue::readiness::{CLOSED, ERROR, HUP, Move, PRIORITY, READ_CLOSED, RE
 use osier_queue::{WaitList, Waiter};
 use rustix::event::{PollFd, PollFlags};
 
+use crate::wait::descriptor::Displaced;
 use crate::wait::{self, Socket, driver};
 use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::remote;
@@ -342,16 +343,23 @@ impl Watched {
             entry.state.set(now.generation(), READ_CLOSED);
             return Ok(());
         }
-        entry.state.arm_rest(here.id, |how| self.register(here, how))
+        let mut displaced = None;
+        entry
+            .state
+            .arm_rest(here.id, |how| self.register(here, how, &mut displaced))
     }
 
     /// Makes this thread's worker the owner of the direction, unless it is.
     fn own(&self, direction: Direction) -> io::Result<()> {
         let state = &self.entry().state;
-        match context::worker(|worker| worker.remote) {
-            Some(here) if here.has_edges() => state.own(direction, here.id, |how| self.register(here, how)),
-            Some(here) => state.arm(direction, here.id, |how| self.register(here, how)),
-            None => Ok(()),
+        let Some(here) = context::worker(|worker| worker.remote) else {
+            return Ok(());
+        };
+        let mut displaced = None;
+        let register = |how| self.register(here, how, &mut displaced);
+        match here.has_edges() {
+            true => state.own(direction, here.id, register),
+            false => state.arm(direction, here.id, register),
         }
     }
 
@@ -411,7 +419,10 @@ impl Watched {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
                 Err(_) => {}
             }
-            let asked_anew = || state.renew(direction, driver.id, |how| self.register(driver, how));
+            let asked_anew = || {
+                let mut displaced = None;
+                state.renew(direction, driver.id, |how| self.register(driver, how, &mut displaced))
+            };
             match state.poll_ready(direction, waiter.as_mut(), cx, asked_anew) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
@@ -432,8 +443,8 @@ impl Watched {
     }
 
     /// Registers with the driver's poller, which reports the present readiness, and leaves the poller that nobody
-    /// needs.
-    fn register(&self, driver: &Remote, how: Move) -> io::Result<()> {
+    /// needs. The caller holds a lock of the state, so it drops what was `displaced`.
+    fn register(&self, driver: &Remote, how: Move, displaced: &mut Option<Displaced>) -> io::Result<()> {
         if let Some(old) = how.leaves {
             self.deregister(old);
         }
@@ -449,12 +460,19 @@ impl Watched {
             if how.again {
                 return poller.modify(self.fd(), token, interest, mode);
             }
-            let add = || poller.add(self.fd(), token, interest, mode);
-            add().or_else(|error| match error.kind() {
-                // A leaf waits here for this socket as for any descriptor.
-                io::ErrorKind::AlreadyExists => driver.descriptors.give_way(poller, self.fd()).and_then(|()| add()),
-                _ => Err(error),
-            })
+            let added = poller.add(self.fd(), token, interest, mode);
+            // A leaf waits here for this socket as for any descriptor, or was forgotten with a descriptor of this number.
+            *displaced = driver.descriptors.displace(poller, self.fd());
+            match added {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    if !displaced.as_ref().is_some_and(Displaced::is_registered) {
+                        return Err(error);
+                    }
+                    poller.delete(self.fd())?;
+                    poller.add(self.fd(), token, interest, mode)
+                }
+                added => added,
+            }
         });
         registered.unwrap_or_else(|| Err(io::Error::other("the runtime of this thread has ended")))
     }

@@ -1,7 +1,7 @@
 //! Leaves in rare states: forgotten, outliving their runtime, with wakers and outputs that panic.
 
 use std::future::Future;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -51,6 +51,49 @@ fn a_forgotten_wait_does_not_stand_for_the_next_descriptor_of_its_number() {
 }
 
 #[test]
+fn a_forgotten_wait_does_not_take_the_events_of_the_socket_that_has_its_number() {
+    on(1).run(|| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let number = reader.as_raw_fd();
+        let mut forgotten = Box::pin(osier::io::readable_async(&reader));
+        assert!(poll_once(forgotten.as_mut()).is_pending());
+        std::mem::forget(forgotten);
+        drop((reader, writer));
+        let (near, far) = UnixStream::pair().unwrap();
+        let (mut socket, mut peer) = match number {
+            number if near.as_raw_fd() == number => (near, far),
+            number if far.as_raw_fd() == number => (far, near),
+            _ => return println!("skipped: another thread has taken descriptor {number}"),
+        };
+        // The socket is registered first. Then another wait for the same descriptor begins and ends.
+        let mut byte = [0];
+        let second = Arc::new(osier::sync::Event::new());
+        let is_waiting = Arc::clone(&second);
+        let reading = osier::spawn(move || {
+            socket.read_exact(&mut byte).unwrap();
+            let soon = Some(Instant::now() + Duration::from_millis(5));
+            assert!(osier::io::readable(&socket, soon).is_err());
+            socket.set_read_timeout(Some(LIMIT / 3)).unwrap();
+            is_waiting.set();
+            socket
+                .read_exact(&mut byte)
+                .expect("the socket still hears of its bytes");
+            socket
+        });
+        crate::given::others_wait();
+        peer.write_all(b"x").unwrap();
+        // The second byte comes when the fiber is in its last call.
+        second.wait();
+        crate::given::others_wait();
+        peer.write_all(b"y").unwrap();
+        let socket = reading.join().unwrap();
+        drop(socket);
+        peer.set_read_timeout(Some(LIMIT / 3)).unwrap();
+        assert_eq!(peer.read(&mut byte).expect("no duplicate of the socket is left"), 0);
+    });
+}
+
+#[test]
 fn a_wait_for_a_descriptor_outlives_the_runtime_where_it_began() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let mut wait = Box::pin(osier::io::readable_async(&reader));
@@ -92,6 +135,23 @@ fn a_waker_that_panics_takes_no_wake_up_from_others() {
     });
     assert_eq!(receiver.recv_timeout(LIMIT), Ok("a timer"));
     assert_eq!(receiver.recv_timeout(LIMIT), Ok("a descriptor"));
+}
+
+#[test]
+fn a_joiner_whose_waker_panics_harms_no_worker() {
+    let runtime = on(1);
+    let begin = Arc::new(osier::sync::Event::new());
+    let begun = Arc::clone(&begin);
+    let mut joined = runtime.spawn(move || begun.wait());
+    let waker = Waker::from(Arc::new(Alarm));
+    assert!(
+        Pin::new(&mut joined)
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    begin.set();
+    joined.join().unwrap();
+    assert_eq!(runtime.spawn(|| 7).join().unwrap(), 7, "the worker goes on");
 }
 
 /// Counts its wake-ups.
