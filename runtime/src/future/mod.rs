@@ -116,6 +116,11 @@ impl<T> Future for Task<T> {
     /// # Panics
     ///
     /// If it is polled again after it was ready.
+    ///
+    /// # Aborts
+    ///
+    /// When the waker of `cx` panics as the task wakes it: `async-task` is in the middle of a change then. Wakers of this crate do
+    /// not panic. To catch the panic would cost each poll an allocation, for a waker around the waker.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<thread::Result<T>> {
         let task = self
             .task

@@ -227,8 +227,13 @@ impl ScopedJob<'_> {
         let Front { calls, header } = unsafe { packet.as_ref() };
         // The ticket is given up last: the scope may end then, and with it everything that the packet borrows.
         let ticket = header.ticket();
+        // A joiner's waker may panic. The packet is then the handle's, as after any wake-up.
         // SAFETY: the one job, once, after its outcome was left.
-        if unsafe { (calls.finish)(packet) } {
+        let is_ours = isolate(|| unsafe { (calls.finish)(packet) }).unwrap_or(false);
+        if is_ours {
+            // A handle that left after `run` had looked leaves its value to this call, which is off the fiber. A destructor that
+            // waits then gets an error or panics, as in a callback. A second look would not end the race, and a state that does
+            // would cost each fiber an atomic operation.
             // SAFETY: the completion has said that the packet is the job's.
             isolate(|| unsafe { (calls.free)(packet) });
         }
