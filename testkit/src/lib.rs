@@ -15,7 +15,7 @@ mod wait;
 pub mod websocket;
 
 pub use folder::Folder;
-pub use program::{Program, find, free_port, this_test};
+pub use program::{Program, find, free_port, is_emulated, this_test};
 pub use redis::Redis;
 pub use rustix::process::Signal;
 pub use thread_watch::ThreadWatch;

@@ -142,6 +142,11 @@ pub fn this_test() -> Command {
     command
 }
 
+/// Whether an emulator runs this test.
+pub fn is_emulated() -> bool {
+    std::env::var_os("OSIER_TEST_RUNNER").is_some()
+}
+
 /// Where `program` is: in the search path, or where programs for administrators are.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -139,10 +139,10 @@ fn any_in_a_future() {
             let mut handles = handles;
             let (index, first) = wait_any_async(&mut handles).await;
             handles.swap_remove(index);
-            let none = wait_any_until_async(&mut handles, Instant::now() + Duration::from_millis(1))
+            let none = wait_any_until_async(&mut handles, osier::time::now() + Duration::from_millis(1))
                 .await
                 .is_none();
-            let (_, second) = wait_any_until_async(&mut handles, Instant::now() + LONG)
+            let (_, second) = wait_any_until_async(&mut handles, osier::time::now() + LONG)
                 .await
                 .expect("it ends before");
             (first.unwrap(), none, second.unwrap())
