@@ -4,7 +4,7 @@
 //! end ([`held`]). Whatever a step prints goes through [`say`].
 
 use std::cell::{Cell, RefCell};
-use std::io::{BufRead, BufReader, IsTerminal};
+use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -140,8 +140,8 @@ pub struct Ended {
 
 /// Runs `command` and gives every line of its two outputs, in order, to `line`.
 ///
-/// The command is killed with all its children after `limit`, but only where no terminal is attached: a person has
-/// Ctrl-C.
+/// The command is killed with all its children after `limit`, and when this process ends before it, but only where no
+/// terminal is attached: a person has Ctrl-C.
 pub fn each_line(command: &mut Command, limit: Duration, mut line: impl FnMut(&str)) -> Ended {
     let mut wrapped;
     let command = if NICE.get() {
@@ -169,6 +169,7 @@ pub fn each_line(command: &mut Command, limit: Duration, mut line: impl FnMut(&s
 
     let (done, waiting) = mpsc::channel::<()>();
     let group = child.id();
+    let guard = if unattended { Guard::of(group) } else { None };
     let watchdog = std::thread::spawn(move || {
         let timed_out = waiting.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
         let kills = timed_out && unattended;
@@ -182,6 +183,7 @@ pub fn each_line(command: &mut Command, limit: Duration, mut line: impl FnMut(&s
     }
     let cpu = cpu_of(&child);
     let status = child.wait();
+    guard.map(Guard::dismiss);
     drop(done);
     if watchdog.join().unwrap_or(false) {
         line(&format!("killed: still running after {} s", limit.as_secs()));
@@ -189,6 +191,29 @@ pub fn each_line(command: &mut Command, limit: Duration, mut line: impl FnMut(&s
     Ended {
         ok: status.is_ok_and(|status| status.success()),
         cpu,
+    }
+}
+
+/// A shell that kills a process group when this process ends before the group's command. However this process ends, the
+/// shell then reads the end of its input.
+struct Guard(Child);
+
+impl Guard {
+    /// Guards a group; `None` where no shell can be started.
+    fn of(group: u32) -> Option<Guard> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("read -r word || kill -9 -{group}")]);
+        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // A signal for the group of this process must not reach the shell.
+        shell.process_group(0).spawn().ok().map(Guard)
+    }
+
+    /// Ends the shell. The group stays.
+    fn dismiss(mut self) {
+        if let Some(mut input) = self.0.stdin.take() {
+            let _ = input.write_all(b"ended\n");
+        }
+        let _ = self.0.wait();
     }
 }
 
@@ -256,6 +281,29 @@ pub fn shown(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_guard_kills_the_group_unless_it_is_dismissed() {
+        let sleeper = || {
+            let mut command = Command::new("sh");
+            command
+                .args(["-c", "sleep 60 & wait"])
+                .process_group(0)
+                .spawn()
+                .unwrap()
+        };
+        let (mut left, mut kept) = (sleeper(), sleeper());
+        // The pipe of a process that ends is closed.
+        drop(Guard::of(left.id()).unwrap().0.stdin.take());
+        assert_eq!(left.wait().unwrap().signal(), Some(9));
+        Guard::of(kept.id()).unwrap().dismiss();
+        assert_eq!(kept.try_wait().unwrap(), None);
+        assert!(succeeds(
+            Command::new("sh").args(["-c", &format!("kill -9 -{}", kept.id())])
+        ));
+        kept.wait().unwrap();
+    }
 
     #[test]
     fn a_command_that_hangs_is_killed_with_its_children() {
