@@ -29,7 +29,7 @@ use crate::inspect::{Dump, Metrics, dump, metrics};
 use crate::runtime::Builder;
 use crate::runtime::alarm::Alarm;
 use crate::wait;
-use crate::wait::socket::FOREIGN;
+use crate::wait::descriptor::FOREIGN;
 use crate::worker::Worker;
 use crate::worker::clock::Clock;
 use crate::worker::context;

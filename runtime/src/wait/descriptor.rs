@@ -21,8 +21,10 @@ use osier_poll::{Interest, Mode, Poller, Ready, Token};
 use smallvec::SmallVec;
 
 use crate::wait::driver::{self, wake_each};
-use crate::wait::socket::FOREIGN;
 use crate::worker::remote::Remote;
+
+/// The bit of a token that belongs to a driver's table of descriptors. Other tokens are those of our sockets.
+pub(crate) const FOREIGN: u64 = 1 << 63;
 
 #[derive(Default)]
 pub(crate) struct Table {

@@ -25,7 +25,7 @@ use osier_queue::readiness::{CLOSED, ERROR, HUP, Move, PRIORITY, READ_CLOSED, RE
 use osier_queue::{WaitList, Waiter};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::wait::descriptor::Displaced;
+use crate::wait::descriptor::{Displaced, FOREIGN};
 use crate::wait::{self, Socket, driver};
 use crate::worker::context::{self, Anchor, Caller};
 use crate::worker::remote;
@@ -113,9 +113,6 @@ pub(crate) fn forget_worker(id: u16) {
 fn token(index: u32, generation: u16) -> Token {
     Token(u64::from(generation) << 32 | u64::from(index))
 }
-
-/// The bit of a token that belongs to a worker's table of descriptors.
-pub(crate) const FOREIGN: u64 = 1 << 63;
 
 /// Takes an event: sets the entry's bits and wakes the waiters that it concerns.
 pub(crate) fn dispatch(driver: &Remote, event: Event) {
