@@ -1,4 +1,4 @@
-//! The bare context switch under Osier's fibers: the floor of the micro rows.
+//! The bare context switch below Osier's fibers: the lower bound of the micro rows.
 #![forbid(unsafe_code)]
 
 use corosensei::stack::DefaultStack;

@@ -1,6 +1,6 @@
-//! Counts request heads in a stream of bytes: the least that a server can do and still answer each request once.
+//! Counts request heads in a stream of bytes: the least work with which a server can answer each request once.
 //!
-//! Used by the null servers (`null/`, `tokio/`, `smol/`), which are floors: they read no method, no target, no field.
+//! A null server that counts heads is a lower bound of every server's cost. It reads no method, no target and no field.
 #![forbid(unsafe_code)]
 
 /// The answer to every request, as long as a real one: the date never changes.

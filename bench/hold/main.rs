@@ -1,6 +1,6 @@
-//! Holds many idle keep-alive connections: each asks once, reads its answer, and stays. Arguments: PORT COUNT PATH.
+//! Holds many idle keep-alive connections: each sends one request, reads the response, and stays open. Arguments: PORT COUNT PATH.
 //!
-//! Prints `held` when all are idle and ends when its standard input does.
+//! The program prints `held` when all connections are idle. It ends when its standard input ends.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};

@@ -1,5 +1,6 @@
-//! may: messages through `sync::mpsc`, from one to one on one worker, and from four to four on two. Its channels have no
-//! bound, so a sender never waits; and one receiver each: four to four is four channels. Argument: the one figure wanted.
+//! may: messages through `sync::mpsc`, from one sender to one receiver on one worker, and from four to four on two workers.
+//! Its channels have no bound, so a sender never waits. A channel has one receiver, so four to four takes four channels.
+//! Argument: the name of the only figure to measure.
 
 use may::sync::mpsc;
 

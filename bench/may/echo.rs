@@ -1,4 +1,4 @@
-//! may: sends back what it receives, a coroutine for each connection, on one worker. Argument: PORT.
+//! may: sends back what it receives, with a coroutine for each connection, on one worker. Argument: PORT.
 
 use may::net::{TcpListener, TcpStream};
 use std::io::{Read, Write};

@@ -1,8 +1,8 @@
-//! The clock of the micro programs: the same loop around everybody's primitive.
+//! The clock of the micro programs: the same loop around the primitive of each library.
 //!
-//! It counts CPU time of the whole process, as the rows about servers do, so that neighbours on the core do not show; where
-//! two cores take part it counts time that passes, for there waiting is what is measured. A program that is given a name
-//! as its argument measures that one alone.
+//! It counts CPU time of the whole process, as the rows about servers do, so other processes on the core do not show. Where
+//! two cores take part it counts elapsed time, because there the wait is what is measured. A program that gets a name as
+//! its argument measures only that figure.
 #![forbid(unsafe_code)]
 
 use rustix::time::{ClockId, clock_gettime};
@@ -13,12 +13,12 @@ const ITERATIONS: u32 = 200_000;
 /// Iterations of operations that take two cores. One of them may cost two wake-ups of a thread.
 const ITERATIONS_APART: u32 = 10_000;
 
-/// Runs `batch(n)`, which does its thing `n` times, and prints `NAME NANOSECONDS` of CPU for one: the median of the batches.
+/// Runs `batch(n)`, which does its operation `n` times, and prints `NAME NANOSECONDS` of CPU for one: the median of the batches.
 pub fn print(name: &str, batch: impl FnMut(u32)) {
     median(name, ClockId::ProcessCPUTime, ITERATIONS, batch);
 }
 
-/// As [`print`], in time that passes: for what two cores do with each other.
+/// Does the same as [`print`] in elapsed time, for operations between two cores.
 pub fn print_apart(name: &str, batch: impl FnMut(u32)) {
     median(name, ClockId::Monotonic, ITERATIONS_APART, batch);
 }

@@ -1,5 +1,5 @@
-//! monoio: sends back what it receives, a task for each connection, on one thread; io_uring where the kernel lets it, else
-//! epoll. Argument: PORT.
+//! monoio: sends back what it receives, with a task for each connection, on one thread. It uses io_uring where the kernel
+//! allows it, and epoll elsewhere. Argument: PORT.
 #![forbid(unsafe_code)]
 
 use monoio::io::{AsyncReadRent, AsyncWriteRentExt};

@@ -1,6 +1,6 @@
-//! The floor under every server: one thread, one epoll, no buffers of its own, no parser.
+//! The lower bound of every server: one thread, one epoll, no buffers of its own, no parser. Argument: PORT.
 //!
-//! Argument: PORT. Edge-triggered; a read shorter than the buffer is taken for the last one.
+//! It is edge-triggered, and takes a read that is shorter than the buffer for the last one.
 #![forbid(unsafe_code)]
 
 use heads::{Heads, RESPONSE};

@@ -1,5 +1,5 @@
-//! Ours: messages through bounded channels, from one to one on one worker, and from four to four on two; fibers and
-//! futures. Four to four is four channels of `mpsc`, or one of `mpmc`.
+//! Osier: messages through bounded channels, from one sender to one receiver on one worker, and from four to four on two
+//! workers; with fibers and with futures. Four to four takes four channels of `mpsc`, or one of `mpmc`.
 #![forbid(unsafe_code)]
 
 use osier::sync::{mpmc, mpsc};

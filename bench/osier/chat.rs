@@ -1,5 +1,5 @@
-//! Ours: the chat of osier-web at `/chat`, and a bare room at `/room` that gives everybody everything, on as many workers as
-//! are asked for, or one. Arguments: PORT [WORKERS].
+//! Osier: the chat of osier-web at `/chat`, and at `/room` a bare room that sends every message to every guest.
+//! Arguments: PORT [WORKERS]; without WORKERS, one worker.
 #![forbid(unsafe_code)]
 
 use osier::pubsub::{Policy, Topic};

@@ -1,4 +1,4 @@
-//! Ours: sends back what it receives, a fiber or a task for each connection, on one worker. Arguments: PORT, and `futures`
+//! Osier: sends back what it receives, with a fiber or a task for each connection, on one worker. Arguments: PORT, and `futures`
 //! for tasks.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Ours: what a suspended fiber costs, each on its own guarded stack. Argument: how many.
+//! Osier: the memory of suspended fibers, each on a guarded stack of its own. Argument: how many.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! Ours: the hello of the bench, on one worker. Argument: PORT.
+//! Osier: the hello of the bench, on one worker. Argument: PORT.
 #![forbid(unsafe_code)]
 
 use osier_web::{Router, serve};

@@ -1,4 +1,4 @@
-//! Ours: spawn and join, and yield, on one worker; both with the watchdog too, and spawn and join of futures.
+//! Osier: spawn and join, and yield, on one worker, with and without the watchdog; then spawn and join of futures.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Scripts behind php-fpm, on one worker: `osier-php PORT ROOT SOCKET KEPT`, the last being how many idle connections are kept.
+//! Osier: PHP scripts through php-fpm, on one worker. Arguments: PORT ROOT SOCKET KEPT; KEPT is the number of idle connections to keep.
 
 use osier_web::fastcgi::{self, FastCgi};
 use osier_web::{Address, Server};

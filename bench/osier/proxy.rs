@@ -1,4 +1,4 @@
-//! Ours: a reverse proxy to one backend, on one worker. Arguments: PORT, the backend's PORT.
+//! Osier: a reverse proxy to one backend, on one worker. Arguments: PORT, the backend's PORT.
 #![forbid(unsafe_code)]
 
 use osier_web::proxy::Proxy;

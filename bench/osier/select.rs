@@ -1,5 +1,5 @@
-//! Ours: select over four channels, when one is ready and when it has to be waited for; with a timeout arm and without;
-//! fibers and futures, on one worker.
+//! Osier: `select!` over four channels, when one is ready and when it has to wait, with and without a timeout arm, with
+//! fibers and with futures, on one worker.
 #![forbid(unsafe_code)]
 
 use osier::sync::{Event, mpsc};

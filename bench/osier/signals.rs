@@ -1,4 +1,4 @@
-//! Osier's row: two fibers or two futures that signal each other in turn through events and mailboxes, on one worker and on two.
+//! Osier: two fibers or two futures that signal each other in turn through events and mailboxes, on one worker and on two.
 //!
 //! One round trip is two signals. On two workers each fiber has one of its own; futures may meet on one.
 #![forbid(unsafe_code)]

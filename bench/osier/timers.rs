@@ -1,4 +1,4 @@
-//! Ours: a million timers set and taken out again, and a million set and waited for, on one worker.
+//! Osier: a million timers that are set and removed again, and a million that are set and waited for, on one worker.
 #![forbid(unsafe_code)]
 
 use osier::time::Sleep;

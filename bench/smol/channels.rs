@@ -1,5 +1,5 @@
-//! smol: messages through async-channel, from one to one on a LocalExecutor, and from four to four on an Executor that two
-//! threads run. Its channel has many receivers: four to four is one channel.
+//! smol: messages through async-channel, from one sender to one receiver on a LocalExecutor, and from four to four on an
+//! Executor that two threads run. Its channel has many receivers, so four to four takes one channel.
 #![forbid(unsafe_code)]
 
 use smol::{Executor, LocalExecutor, channel, future};

@@ -1,4 +1,4 @@
-//! smol: sends back what it receives, a task for each connection, on a LocalExecutor. Argument: PORT.
+//! smol: sends back what it receives, with a task for each connection, on a LocalExecutor. Argument: PORT.
 #![forbid(unsafe_code)]
 
 use smol::LocalExecutor;

@@ -1,4 +1,4 @@
-//! Blank lines counted on smol, one thread. Argument: PORT.
+//! Counts blank lines on smol, on one thread. Argument: PORT.
 #![forbid(unsafe_code)]
 
 use heads::{Heads, RESPONSE};

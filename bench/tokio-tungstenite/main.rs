@@ -1,6 +1,7 @@
-//! tokio-tungstenite: a room that gives everybody everything, a task for each guest, on current_thread. Argument: PORT.
+//! tokio-tungstenite: a room that sends every message to every guest, with a task for each guest, on current_thread.
+//! Argument: PORT.
 //!
-//! The text is shared by all who get it; the buffers for reading are 4 KiB, where the library would take 128.
+//! All receivers share the text. The read buffers have 4 KiB; the library's default is 128 KiB.
 #![forbid(unsafe_code)]
 
 use futures_util::{SinkExt, StreamExt};

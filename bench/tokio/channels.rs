@@ -1,5 +1,5 @@
-//! tokio: messages through `sync::mpsc`, from one to one on current_thread, and from four to four on multi_thread with two
-//! workers. It has one receiver for each channel: four to four is four channels.
+//! tokio: messages through `sync::mpsc`, from one sender to one receiver on current_thread, and from four to four on
+//! multi_thread with two workers. A channel has one receiver, so four to four takes four channels.
 #![forbid(unsafe_code)]
 
 use tokio::runtime::{Builder, Runtime};

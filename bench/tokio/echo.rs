@@ -1,4 +1,4 @@
-//! tokio: sends back what it receives, a task for each connection, on current_thread. Argument: PORT.
+//! tokio: sends back what it receives, with a task for each connection, on current_thread. Argument: PORT.
 #![forbid(unsafe_code)]
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,4 +1,4 @@
-//! Blank lines counted on tokio's current_thread runtime: what its sockets and tasks cost without a parser.
+//! Counts blank lines on tokio's current_thread runtime: the cost of its sockets and tasks without a parser.
 //! Argument: PORT.
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! tokio: `select!` over four channels, when one is ready and when it has to be waited for; with a timeout arm and
-//! without; on current_thread.
+//! tokio: `select!` over four channels, when one is ready and when it has to wait, with and without a timeout arm, on
+//! current_thread.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! tokio: a million timers set and taken out again, and a million set and waited for, on current_thread.
+//! tokio: a million timers that are set and removed again, and a million that are set and waited for, on current_thread.
 #![forbid(unsafe_code)]
 
 use std::future::poll_fn;

@@ -1,6 +1,6 @@
-//! The servers that are programs of their own: started for a test on a socket in a directory of their own, stopped by their id.
+//! Servers that run as processes of their own. A test starts one on a socket in a directory of its own, and stops it by its id.
 //!
-//! Where one is not installed, starting it says so, and the test prints that as its "skipped: why".
+//! A server that is not installed is an error with the reason, which the test prints as its "skipped: why".
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};

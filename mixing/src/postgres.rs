@@ -1,5 +1,5 @@
-//! A synchronous client of PostgreSQL over any stream: the protocol is the crate `postgres-protocol`'s, the waiting is the
-//! stream's. Simple queries only; the server must not ask for a password.
+//! A synchronous client of PostgreSQL over any stream. The crate `postgres-protocol` has the protocol, and the stream waits.
+//! The client makes simple queries only. The server must not ask for a password.
 
 use std::io::{self, Read, Write};
 

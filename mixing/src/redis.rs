@@ -1,7 +1,7 @@
-//! The crate `redis` over a stream of ours: its commands and its parser, with our socket between them.
+//! The crate `redis` over a stream of Osier: its commands and its parser, with Osier's socket between them.
 //!
-//! Its own connections open std's sockets. But all of its typed commands are written against one trait, which anything that
-//! reads and writes can have.
+//! The crate's own connections open std's sockets. But all of its typed commands need only one trait, which this module
+//! implements for any stream that reads and writes.
 
 use std::io::{Read, Write};
 

@@ -1,4 +1,4 @@
-//! ureq over streams of ours: a connector, a transport and a resolver, which are all that blocks in there.
+//! ureq over Osier's streams: a connector, a transport and a resolver. Nothing else in ureq blocks.
 
 use std::fmt;
 use std::io::{self, Read, Write};

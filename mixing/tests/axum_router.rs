@@ -1,4 +1,4 @@
-//! axum's router, served by hyper on our executor, asked by ureq on fibers.
+//! axum's router, served by hyper on Osier's executor; ureq on fibers sends the requests.
 
 use std::io::Read;
 use std::net::SocketAddr;

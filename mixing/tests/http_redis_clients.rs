@@ -1,4 +1,4 @@
-//! Synchronous clients on fibers: ureq and redis over our streams, and redis as it comes, off the worker.
+//! Synchronous clients on fibers: ureq and redis over Osier's streams, and redis unchanged, outside of the worker.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;

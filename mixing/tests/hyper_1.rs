@@ -1,4 +1,4 @@
-//! hyper 1, server and client, over our streams, our executor and our timer; and each against others.
+//! hyper 1, server and client, over Osier's streams, executor and timer; and each against another peer.
 
 use std::convert::Infallible;
 use std::io::{Read, Write};

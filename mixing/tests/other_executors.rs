@@ -1,4 +1,4 @@
-//! Our leaves on other executors: no worker of ours anywhere, or one that serves the other side.
+//! Osier's leaves on other executors, without any worker, or with one that serves the other side.
 
 use std::io;
 use std::sync::Arc;

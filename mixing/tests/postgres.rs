@@ -1,4 +1,4 @@
-//! PostgreSQL: the asynchronous client over our stream without tokio's runtime; the synchronous one, which brings its own.
+//! PostgreSQL: the asynchronous client over Osier's stream, without tokio's runtime; and the synchronous client, which brings its own runtime.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! The sockets and timers of smol (async-io) and async-std, awaited on fibers and by tasks of ours: each brings its own reactor.
+//! The sockets and timers of smol (async-io) and async-std, awaited on Osier's fibers and tasks. Each library brings its own reactor.
 
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};

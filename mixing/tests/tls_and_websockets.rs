@@ -1,4 +1,4 @@
-//! rustls and tungstenite, which want `Read` and `Write`, over our streams, on fibers.
+//! rustls and tungstenite, which need `Read` and `Write`, over Osier's streams, on fibers.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};

@@ -1,4 +1,4 @@
-//! Libraries written against tokio's AsyncRead and AsyncWrite, over our streams: h2, tokio-util's codecs, tokio's own helpers.
+//! Libraries written against tokio's AsyncRead and AsyncWrite, over Osier's streams: h2, tokio-util's codecs, tokio's own helpers.
 
 use bytes::{Bytes, BytesMut};
 use futures_lite::future;

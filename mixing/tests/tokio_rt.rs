@@ -1,4 +1,4 @@
-//! Futures that need a tokio runtime, awaited on fibers and by tasks of ours: its sockets and timers, and reqwest.
+//! Futures that need a tokio runtime, awaited on Osier's fibers and tasks: its sockets and timers, and reqwest.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

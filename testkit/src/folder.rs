@@ -37,8 +37,8 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Writes a file whose last change is an hour ago, and makes the folders that it needs. A file of this second would
-    /// not be cached by everything that goes by the time of a file.
+    /// Writes a file whose last change is an hour ago, and makes the folders that it needs. A cache that
+    /// compares the times of files does not keep a file of this second.
     ///
     /// # Panics
     /// Panics if the system refuses it.

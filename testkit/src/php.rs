@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::{Program, free_port, skip};
 
-/// The newest php-fpm of this machine, whose name carries its version. "skipped" is said where there is none.
+/// The newest php-fpm of this machine, whose name carries its version. Prints "skipped" if there is none.
 pub fn program() -> Option<PathBuf> {
     let mut found: Vec<PathBuf> = ["/usr/sbin", "/usr/local/sbin"]
         .iter()
@@ -46,7 +46,7 @@ pub struct Fpm {
 }
 
 impl Fpm {
-    /// Starts it in `folder` with `settings`, lines of the pool; `None`, and "skipped" is said, where there is none.
+    /// Starts it in `folder` with `settings`, lines of the pool. Prints "skipped" and returns `None` if there is no php-fpm.
     ///
     /// # Panics
     /// Panics if it is there and does not listen.

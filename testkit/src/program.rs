@@ -19,7 +19,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it with an empty standard input, or says "skipped" and that it cannot be started.
+    /// Starts it with an empty standard input. If it cannot be started, prints "skipped" and the reason.
     pub fn start(command: &mut Command) -> Option<Program> {
         match Program::try_start(command) {
             Ok(program) => Some(program),
@@ -125,7 +125,7 @@ impl Drop for Program {
     }
 }
 
-/// This test executable once more, for what ends or limits a process. The environment variable `OSIER_TEST_RUNNER` has the
+/// A command that runs this test executable once more, for tests that end or limit a process. The environment variable `OSIER_TEST_RUNNER` has the
 /// program that runs it and its options, where the system cannot.
 ///
 /// # Panics

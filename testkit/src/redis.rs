@@ -17,7 +17,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts it with further arguments; `None`, and "skipped" is said, where there is none.
+    /// Starts it with further arguments. Prints "skipped" and returns `None` if Redis is not installed.
     pub fn start(args: &[&str]) -> Option<Redis> {
         let mut redis = Redis {
             program: None,
@@ -54,7 +54,7 @@ impl Redis {
         assert!(self.run(), "redis-server could be started before");
     }
 
-    /// The answer to a command of plain words.
+    /// The reply to a command of plain words.
     ///
     /// # Panics
     /// Panics if it does not answer within [`DEADLINE`].

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Longer than anything in a test takes, short enough to fail a run that hangs.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long to sleep between two looks at what gives no notice of its changes.
+/// Sleep between two looks at a state that gives no notice of its changes.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits until `condition` holds.

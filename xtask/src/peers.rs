@@ -1,8 +1,7 @@
 //! The programs that tests and benches talk to, and how this machine gets them.
 //!
-//! Installs through `apt-get`, and only where that needs no
-//! question answered: as root, or with a sudo that asks for no password. Elsewhere each missing program is a reason
-//! printed as "skipped: why", and the tests that need it say the same.
+//! `apt-get` installs them, and only where it asks no question: as root, or with a sudo that needs no password. Elsewhere
+//! each missing program is a reason, printed as "skipped: why". The tests that need it print the same.
 
 use crate::step::{self, succeeds};
 use std::process::Command;

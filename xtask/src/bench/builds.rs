@@ -1,4 +1,4 @@
-//! `cargo xtask bench --builds`: the time from nothing to a server, ours and the frameworks', in turn on this machine.
+//! `cargo xtask bench --builds`: the build times of a hello server from nothing, on Osier and on other frameworks, in turn.
 //!
 //! Each hello program is compiled in release mode into an empty folder. The figure is CPU time of cargo and its children,
 //! because it does not depend on the number of cores; seconds and crates are in the last column. Downloads come before.

@@ -18,7 +18,7 @@ pub struct Served {
     pub memory: u64,
 }
 
-/// 64 connections from one thread of wrk, each asking for `path` again and again; `pipelined`: 16 times per write.
+/// Loads the server with 64 connections from one thread of wrk. Each requests `path` again and again, with `pipelined` 16 times per write.
 pub fn requests(plan: &Plan, server: &Server, path: &str, pipelined: bool) -> Result<Served, String> {
     wrk(plan, server, path, pipelined, Duration::from_secs(1))?;
     let before = server.cpu();
@@ -171,7 +171,7 @@ pub struct Room {
     pub speakers: usize,
     /// The pause between two lines of a speaker. Zero: the next line follows when everybody has heard the last one.
     pub pause: Duration,
-    /// How many times as long as other loads they talk.
+    /// The length of this load, as a multiple of that of other loads.
     pub loads: u32,
 }
 

@@ -1,10 +1,10 @@
 //! `cargo xtask bench`: Osier and its rivals on this machine, in one call, in turn.
 //!
-//! Method: the server is pinned to one core and the load to another; each round runs ours and then
-//! every rival, so that what else the machine does meets all of them alike; the figure is the **ratio** ours to rival,
-//! taken round by round, its median and its spread. Time per request is CPU time of the server as the operating system
-//! counts it, for on two cores the load generator is the bottleneck. A row that could not be measured is shown with the
-//! reason, a row that loses is shown like any other.
+//! Method: the server is pinned to one core and the load to another. Each round runs Osier and then every rival, so other
+//! work of the machine affects all of them in the same way. The figure is the **ratio** of Osier to a rival in one round;
+//! the table shows its median and its spread. Time per request is CPU time of the server as the operating system counts
+//! it, because on two cores the load generator is the bottleneck. A row that could not be measured appears with the
+//! reason. A row that Osier loses appears like any other.
 //!
 //! `rows/` has the rows and their goals, `server.rs` one running server, `load.rs` the load on it, `table.rs` the figures
 //! and how they are shown.

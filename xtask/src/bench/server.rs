@@ -1,4 +1,4 @@
-//! One running server: started pinned, checked, measured from outside, ended.
+//! One running server: this module starts it on a core, checks it, measures it from outside, and ends it.
 //!
 //! All figures come from `/proc`, summed over the process and its children (nginx has one).
 
@@ -26,7 +26,7 @@ impl Server {
         Server::start_on(plan.cores.0, program, args)
     }
 
-    /// As [`start`](Server::start), on that core: for what is not measured.
+    /// Starts a server that is not measured, on that core. Otherwise the same as [`start`](Server::start).
     pub fn start_on(
         core: usize,
         program: &Path,

@@ -236,7 +236,7 @@ fn niced(command: &Command) -> Command {
     wrapped
 }
 
-/// CPU time of a process that has closed its outputs, its waited-for children included; zero where `/proc` does not tell.
+/// CPU time of a process that has closed its outputs, its waited-for children included; zero where `/proc` does not have it.
 ///
 /// An ended process keeps its times until it is waited for.
 fn cpu_of(child: &Child) -> Duration {

@@ -1,7 +1,7 @@
-//! The rows about primitives in a loop: each figure is what a program of `bench/` prints under a name.
+//! The rows about primitives in a loop. A program of `bench/` prints each figure under a name.
 //!
-//! On one worker the unit is CPU time and the program is pinned to the core of the servers; what takes
-//! two workers may use both cores, its unit is time that passes, and its row says so.
+//! On one worker the unit is CPU time, and the program is pinned to the core of the servers. A program with two workers
+//! may use both cores; its unit is elapsed time, and its row says so.
 
 use super::{BELOW, Contestant, Row, contestant, figure_on};
 use crate::bench::Plan;
@@ -94,7 +94,7 @@ fn futures(plan: &Plan) -> Vec<Row<'_>> {
     ]
 }
 
-/// Round trips of two who signal each other in turn.
+/// Round trips between two fibers, tasks or threads that signal each other in turn.
 fn signals(plan: &Plan) -> Vec<Row<'_>> {
     const OURS: &str = "osier-signals";
     vec![

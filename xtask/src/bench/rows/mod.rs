@@ -1,9 +1,8 @@
 //! The rows of the table: what each measures, who takes part, and the goal.
 //!
-//! A row is a list of contestants, ours first; each round runs them in turn. A contestant that
-//! fails is out for the rest of the row and its line says why. Here are the rows about servers and memory; those about
-//! the proxy are in `rows/proxy.rs`, those about scripts in `rows/php.rs`, those about WebSockets in `rows/rooms.rs`, those
-//! about primitives in a loop in `rows/micro.rs`.
+//! A row is a list of contestants, Osier first. Each round runs them in turn. A contestant that fails is out for the rest of
+//! the row, and its line says why. This file has the rows about servers and memory. `rows/proxy.rs` has the proxy,
+//! `rows/php.rs` scripts, `rows/rooms.rs` WebSockets, and `rows/micro.rs` primitives in a loop.
 
 mod micro;
 mod php;

@@ -1,4 +1,4 @@
-//! The rows about scripts: the same php-fpm behind ours and behind nginx, with and without kept connections.
+//! The rows about scripts: the same php-fpm behind Osier and behind nginx, with and without kept connections.
 //!
 //! php-fpm runs on the core of the load, so that the figure is what the server in front of it costs. It has a
 //! process for each connection of the load: with fewer, kept connections would starve the others.

@@ -1,4 +1,4 @@
-//! The rows about the reverse proxy: ours and nginx in front of the same backend, an nginx with files.
+//! The rows about the reverse proxy: Osier and nginx in front of the same backend, which is an nginx with files.
 //!
 //! The backend runs on the core of the load and is not measured; both proxies keep up to 64 connections
 //! to it.

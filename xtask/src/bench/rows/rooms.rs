@@ -1,4 +1,4 @@
-//! The rows about WebSockets: how late a chat is, what a broadcast costs, and what a guest does.
+//! The rows about WebSockets: the delay of a chat, the cost of a broadcast, and the memory of a guest.
 
 use super::{BELOW, Contestant, Row, Sample, contestant, on_port};
 use crate::bench::Plan;
