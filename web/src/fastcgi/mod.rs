@@ -391,9 +391,9 @@ impl FastCgi {
     /// Whether the path leads to a file.
     fn is_file(&self, path: &Wanted) -> bool {
         let Some(name) = path.name() else { return false };
-        let kind = match script::look(&self.root, &name, true) {
+        let kind = match script::look(&self.root, name, true) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let root = self.root.clone();
+                let (root, name) = (self.root.clone(), name.to_vec());
                 osier::unblock(move || script::look(&root, &name, false))
             }
             kind => kind,

@@ -9,7 +9,6 @@
 //!
 //! A link must not lead out of the root, and a name that begins with a dot is never found.
 
-use std::borrow::Cow;
 use std::io;
 
 use osier_http::path::{BadPath, Path};
@@ -23,6 +22,8 @@ pub struct Wanted {
     sent: Box<str>,
     segments: Vec<Segment>,
     is_folder: bool,
+    /// See [`Wanted::name`].
+    name: Option<Box<[u8]>>,
 }
 
 #[derive(Clone, Debug)]
@@ -31,7 +32,7 @@ struct Segment {
     data: Box<[u8]>,
     /// Whether the segment can name a file and does not begin with a dot.
     is_name: bool,
-    /// The segment's end in the canonical form.
+    /// The segment's end in the path as it was sent.
     end: usize,
 }
 
@@ -77,11 +78,12 @@ impl Wanted {
         let segments = path.segments().map(|segment| Segment {
             data: segment.data().into(),
             is_name: segment.name().is_some() && !segment.canonical().starts_with('.'),
-            end: segment.place().end,
+            end: path.sent_len(segment.place().end),
         });
         Ok(Wanted {
             segments: segments.collect(),
             is_folder: path.is_folder(),
+            name: path.file_name().map(Into::into),
             sent: sent.into(),
         })
     }
@@ -100,8 +102,8 @@ impl Wanted {
     }
 
     /// The whole path as a name below a root, without a leading slash; `None` where it cannot name a file.
-    pub fn name(&self) -> Option<Vec<u8>> {
-        Path::parse(&self.sent).ok()?.file_name().map(Cow::into_owned)
+    pub fn name(&self) -> Option<&[u8]> {
+        self.name.as_deref()
     }
 
     /// Whether the last segment has a script's suffix.
@@ -111,10 +113,7 @@ impl Wanted {
 
     /// PATH_INFO after `segment`: the rest of the path, decoded.
     fn info_after(&self, segment: &Segment) -> Vec<u8> {
-        let info = Path::parse(&self.sent).map(|path| &self.sent[path.sent_len(segment.end)..]);
-        info.ok()
-            .and_then(|info| percent_decode(info.as_bytes()))
-            .unwrap_or_default()
+        percent_decode(&self.sent.as_bytes()[segment.end..]).unwrap_or_default()
     }
 
     /// Finds the script. `look` returns what lies at a name below the root.
