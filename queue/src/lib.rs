@@ -27,6 +27,7 @@ pub mod channel;
 pub mod clock;
 pub mod completion;
 mod debug;
+mod error;
 pub mod event;
 pub mod group;
 pub mod inbox;

@@ -27,12 +27,12 @@
 //! [`with_fd`](Subscriber::with_fd) for somebody else's loop that polls descriptors. A subscriber has one owner, so
 //! nothing is handed on: a wait that ends leaves the messages where they are.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use std::{error, fmt, io};
 
 use futures_core::Stream;
 use osier_queue::topic as queue;
@@ -136,16 +136,10 @@ impl From<End> for RecvError {
     }
 }
 
-impl fmt::Display for RecvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RecvError::Closed => "the topic is gone",
-            RecvError::TooSlow => "the subscriber was too slow and has been disconnected",
-        })
-    }
-}
-
-impl error::Error for RecvError {}
+osier_queue::impl_error!(RecvError {
+    RecvError::Closed => "the topic is gone";
+    RecvError::TooSlow => "the subscriber was too slow and has been disconnected";
+});
 
 /// The reason why there is no message now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,16 +150,10 @@ pub enum TryRecvError {
     Ended(RecvError),
 }
 
-impl fmt::Display for TryRecvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TryRecvError::Empty => f.write_str("there is no message yet"),
-            TryRecvError::Ended(why) => why.fmt(f),
-        }
-    }
-}
-
-impl error::Error for TryRecvError {}
+osier_queue::impl_error!(TryRecvError {
+    TryRecvError::Empty => "there is no message yet";
+    TryRecvError::Ended(why) => "{why}";
+});
 
 impl<T> Subscriber<T> {
     /// Makes a subscriber without a topic: see [`join`](Subscriber::join) and [`inlet`](Subscriber::inlet). Until then

@@ -191,7 +191,7 @@ async fn when_ready<F: AsFd>(fd: Arc<F>, interest: Interest, lent: Lent, mut cal
     }
 }
 
-fn lock(lent: &Lent) -> std::sync::MutexGuard<'_, Vec<u8>> {
+pub(super) fn lock(lent: &Lent) -> std::sync::MutexGuard<'_, Vec<u8>> {
     lent.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 

@@ -9,13 +9,14 @@ use osier_poll::Interest;
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Type};
 
-use super::file::lend;
+use super::file::{lend, lock};
 use super::io_queue::Handle;
 use super::registry::QueueState;
 use super::request::{Awaiting, Request};
 use super::{CancelHandle, Refused, Status, result};
 use crate::io::ready_async;
 use crate::net::system::NO_SIGNAL;
+use crate::wait::socket::attempt;
 
 /// The accept backlog. The system may have a lower limit.
 const BACKLOG: i32 = 4096;
@@ -263,17 +264,10 @@ impl Socket {
         lend(request, buffer, callback, |lent| async move {
             let socket = socket?;
             loop {
-                let done = call(
-                    &socket,
-                    &mut lent.lock().unwrap_or_else(|poisoned| poisoned.into_inner()),
-                );
-                match done {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        ready_async(&*socket, interest).await?;
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    done => return done,
+                if let Some(done) = attempt(|| call(&socket, &mut lock(&lent))) {
+                    return done;
                 }
+                ready_async(&*socket, interest).await?;
             }
         })
     }

@@ -1,7 +1,6 @@
 //! Task-locals, and how code finds out which task runs it.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::worker::running::{RUNNING, Running};
@@ -111,13 +110,7 @@ impl Drop for PutBack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoTask(());
 
-impl fmt::Display for NoTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a task-local outside of a task: on a fiber use osier::fiber_local")
-    }
-}
-
-impl std::error::Error for NoTask {}
+osier_queue::impl_error!(NoTask, self => "a task-local outside of a task: on a fiber use osier::fiber_local");
 
 /// Declares task-locals, as [`std::thread_local!`] does thread-locals: one value for each task that asks for it.
 ///

@@ -19,6 +19,7 @@ use osier_poll::Interest;
 use crate::io::{WhenReady, always_ready};
 use crate::wait;
 use crate::wait::descriptor::{Place, Waiting};
+use crate::wait::socket::attempt;
 use crate::worker::context::{self, Caller};
 
 /// A descriptor of somebody else's type. Blocking calls on it suspend the fiber, and it has `futures_io`'s traits if it
@@ -291,17 +292,6 @@ impl<T: AsFd, R, F: FnMut(&T) -> io::Result<R>> Future for Call<'_, T, F> {
                 return Poll::Ready(done);
             }
             ready!(Pin::new(&mut this.waiting).poll(cx))?;
-        }
-    }
-}
-
-/// Makes the call at once. `None` says that it would block.
-fn attempt<R>(mut call: impl FnMut() -> io::Result<R>) -> Option<io::Result<R>> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-            done => return Some(done),
         }
     }
 }

@@ -7,8 +7,8 @@
 //! woken for nothing, and joins the list again before it suspends the next time.
 
 use std::cell::RefCell;
+use std::io;
 use std::pin::pin;
-use std::{error, fmt, io};
 
 use crate::wait::cancel::{Entered, Kind};
 use crate::wait::socket::Source;
@@ -28,13 +28,7 @@ pub enum HalfClose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disconnected(());
 
-impl fmt::Display for Disconnected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the peer closed the connection")
-    }
-}
-
-impl error::Error for Disconnected {}
+osier_queue::impl_error!(Disconnected, self => "the peer closed the connection");
 
 impl From<Disconnected> for io::Error {
     fn from(disconnected: Disconnected) -> io::Error {

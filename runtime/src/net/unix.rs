@@ -256,13 +256,10 @@ fn longer(pause: Duration) -> Duration {
 
 /// Tries to connect once. Returns false if the listener's backlog is full.
 fn try_connect(fd: &OwnedFd, addr: &SocketAddrUnix) -> io::Result<bool> {
-    loop {
-        match rustix::net::connect(fd, addr) {
-            Ok(()) => return Ok(true),
-            Err(Errno::AGAIN) => return Ok(false),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+    match rustix::io::retry_on_intr(|| rustix::net::connect(fd, addr)) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -4,8 +4,6 @@
 //! position of its own. A receiver that falls behind by more than the ring holds learns how many values it missed. A
 //! receive that is dropped has taken nothing.
 
-use std::error::Error;
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -176,16 +174,10 @@ pub enum RecvError {
     Lagged(u64),
 }
 
-impl fmt::Display for RecvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RecvError::Disconnected => f.write_str("receiving on a broadcast channel without senders"),
-            RecvError::Lagged(missed) => Lagged(*missed).fmt(f),
-        }
-    }
-}
-
-impl Error for RecvError {}
+osier_queue::impl_error!(RecvError {
+    RecvError::Disconnected => "receiving on a broadcast channel without senders";
+    RecvError::Lagged(missed) => "{}", Lagged(*missed);
+});
 
 /// The reason why a receiver has no value at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,29 +190,17 @@ pub enum TryRecvError {
     Lagged(u64),
 }
 
-impl fmt::Display for TryRecvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TryRecvError::Empty => f.write_str("receiving on an empty broadcast channel"),
-            TryRecvError::Disconnected => RecvError::Disconnected.fmt(f),
-            TryRecvError::Lagged(missed) => Lagged(*missed).fmt(f),
-        }
-    }
-}
-
-impl Error for TryRecvError {}
+osier_queue::impl_error!(TryRecvError {
+    TryRecvError::Empty => "receiving on an empty broadcast channel";
+    TryRecvError::Disconnected => "{}", RecvError::Disconnected;
+    TryRecvError::Lagged(missed) => "{}", Lagged(*missed);
+});
 
 /// The number of values that were overwritten before the receiver took them. An item of [`Messages`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lagged(pub u64);
 
-impl fmt::Display for Lagged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the receiver of a broadcast channel missed {} values", self.0)
-    }
-}
-
-impl Error for Lagged {}
+osier_queue::impl_error!(Lagged, self => "the receiver of a broadcast channel missed {} values", self.0);
 
 /// The stream of [`Receiver::into_stream`]. It ends when all senders are gone.
 pub struct Messages<T> {

@@ -24,7 +24,6 @@ use std::task::{Context, Poll, ready};
 use osier_queue as queue;
 use pin_project_lite::pin_project;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 
 use crate::io::{WhenReady, readable_async};
 use crate::wait::{self, flag};
@@ -83,12 +82,7 @@ impl EventFd {
     pub fn is_set(&self) -> bool {
         let mut fds = [PollFd::new(&*self.fd, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        loop {
-            match rustix::event::poll(&mut fds, Some(&at_once)) {
-                Err(Errno::INTR) => {}
-                polled => return polled == Ok(1),
-            }
-        }
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&at_once))) == Ok(1)
     }
 
     /// Takes the signal if the event is set. Never waits, and may overtake waiters.

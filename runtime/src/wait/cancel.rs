@@ -15,7 +15,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
-use std::{error, fmt, io, ptr, thread};
+use std::{io, ptr, thread};
 
 use osier_queue::Key;
 use smallvec::SmallVec;
@@ -53,13 +53,7 @@ impl Cancelled {
     }
 }
 
-impl fmt::Display for Cancelled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the fiber was cancelled")
-    }
-}
-
-impl error::Error for Cancelled {}
+osier_queue::impl_error!(Cancelled, self => "the fiber was cancelled");
 
 impl From<Cancelled> for io::Error {
     fn from(cancelled: Cancelled) -> io::Error {
@@ -71,13 +65,7 @@ impl From<Cancelled> for io::Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed(());
 
-impl fmt::Display for Elapsed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the time limit passed")
-    }
-}
-
-impl error::Error for Elapsed {}
+osier_queue::impl_error!(Elapsed, self => "the time limit passed");
 
 impl From<Elapsed> for io::Error {
     fn from(elapsed: Elapsed) -> io::Error {

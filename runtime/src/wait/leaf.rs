@@ -53,7 +53,7 @@ impl<T, C: FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>> Future for Io<'_, C> {
         let mut this = self.project();
         if this.waiter.is_none() {
             if !this.watched.has_entry()
-                && let Some(done) = attempt(this.watched, &mut *this.call)
+                && let Some(done) = this.watched.attempt(&mut *this.call)
             {
                 return Poll::Ready(done);
             }
@@ -84,7 +84,7 @@ impl Side {
         let waiter = match &mut self.0 {
             Some(waiter) => waiter,
             none => {
-                if let Some(done) = attempt(watched, &mut call) {
+                if let Some(done) = watched.attempt(&mut call) {
                     return Poll::Ready(done);
                 }
                 none.insert(Box::pin(watched.waiter(direction)))
@@ -96,20 +96,5 @@ impl Side {
             waiter.as_mut().remove();
         }
         polled
-    }
-}
-
-/// Makes the call at once. Returns `None` if it would block.
-fn attempt<T>(
-    watched: &Watched,
-    call: &mut impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
-) -> Option<io::Result<T>> {
-    loop {
-        match call(watched.fd()) {
-            Ok(moved) => return Some(Ok(moved.value)),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-            Err(error) => return Some(Err(error)),
-        }
     }
 }

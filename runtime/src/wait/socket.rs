@@ -410,11 +410,8 @@ impl Watched {
         let state = &self.entry().state;
         let driver = driver::current()?;
         loop {
-            match call(self.fd()) {
-                Ok(moved) => return Poll::Ready(Ok(moved.value)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
-                Err(_) => {}
+            if let Some(done) = self.attempt(&mut call) {
+                return Poll::Ready(done);
             }
             let asked_anew = || {
                 let mut displaced = None;
@@ -489,19 +486,34 @@ impl Watched {
         deadline: Option<Instant>,
         mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
     ) -> io::Result<T> {
+        let flags = match direction {
+            Direction::Read => PollFlags::IN,
+            Direction::Write => PollFlags::OUT,
+        };
         loop {
-            match call(self.fd()) {
-                Ok(moved) => return Ok(moved.value),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let flags = match direction {
-                        Direction::Read => PollFlags::IN,
-                        Direction::Write => PollFlags::OUT,
-                    };
-                    block_thread(self.fd(), flags, deadline)?;
-                }
-                Err(error) => return Err(error),
+            if let Some(done) = self.attempt(&mut call) {
+                return done;
             }
+            block_thread(self.fd(), flags, deadline)?;
+        }
+    }
+
+    /// Makes the call at once. `None` says that it would block.
+    pub(crate) fn attempt<T>(
+        &self,
+        call: &mut impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+    ) -> Option<io::Result<T>> {
+        attempt(|| call(self.fd()).map(|moved| moved.value))
+    }
+}
+
+/// Makes a call at once. `None` says that it would block.
+pub(crate) fn attempt<T>(mut call: impl FnMut() -> io::Result<T>) -> Option<io::Result<T>> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            done => return Some(done),
         }
     }
 }

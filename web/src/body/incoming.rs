@@ -5,11 +5,10 @@
 //! body belong to the next request and stay in the buffer. Unread bytes of the body are drained
 //! after the response, or the connection closes.
 
-use std::error::Error;
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::ops;
 use std::rc::Rc;
-use std::{fmt, ops};
 
 use http::StatusCode;
 use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
@@ -74,17 +73,11 @@ impl BodyError {
     }
 }
 
-impl fmt::Display for BodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BodyError::Refused(reject) => f.write_str(reject.reason()),
-            BodyError::TimedOut => f.write_str("the request's body timed out"),
-            BodyError::Ended => f.write_str("the connection ended inside the request's body"),
-        }
-    }
-}
-
-impl Error for BodyError {}
+osier_queue::impl_error!(BodyError {
+    BodyError::Refused(reject) => "{}", reject.reason();
+    BodyError::TimedOut => "the request's body timed out";
+    BodyError::Ended => "the connection ended inside the request's body";
+});
 
 impl From<BodyError> for io::Error {
     fn from(error: BodyError) -> io::Error {

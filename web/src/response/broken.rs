@@ -3,7 +3,7 @@
 //! A gateway (the proxy or FastCGI handler) makes the error. The server reads it. If the server has
 //! sent nothing of the response yet, it may still send another one.
 
-use std::{error, fmt, io};
+use std::io;
 
 use http::StatusCode;
 
@@ -17,7 +17,7 @@ pub(crate) struct Broken {
 
 impl Broken {
     #[cfg(feature = "fastcgi")]
-    pub(crate) fn error(status: StatusCode, why: impl fmt::Display) -> io::Error {
+    pub(crate) fn error(status: StatusCode, why: impl std::fmt::Display) -> io::Error {
         let why = why.to_string();
         io::Error::other(Broken { status, why })
     }
@@ -29,10 +29,4 @@ impl Broken {
     }
 }
 
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
-}
-
-impl error::Error for Broken {}
+osier_queue::impl_error!(Broken, self => "{}", self.why);

@@ -45,7 +45,6 @@ mod message;
 mod session;
 mod socket;
 
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -59,13 +58,7 @@ pub use message::{Close, Message};
 pub use session::{Callbacks, Sender};
 pub use socket::WebSocket;
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (WebSocket close code {})", self.reason, self.code)
-    }
-}
-
-impl std::error::Error for Failure {}
+osier_queue::impl_error!(Failure, self => "{} (WebSocket close code {})", self.reason, self.code);
 
 impl From<Failure> for io::Error {
     fn from(failure: Failure) -> io::Error {

@@ -45,13 +45,7 @@ struct Failure {
     what: String,
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-impl std::error::Error for Failure {}
+osier_queue::impl_error!(Failure, self => "{}", self.what);
 
 impl de::Error for Failure {
     fn custom<T: fmt::Display>(what: T) -> Self {
