@@ -163,6 +163,14 @@ impl Pool {
         given + trimmed
     }
 
+    /// Whether another call of [`trim`](Pool::trim) would find nothing to give back, while no stack is taken.
+    pub fn is_trimmed(&self) -> bool {
+        let newest = self.newest.take();
+        let is_none = newest.is_none();
+        self.newest.set(newest);
+        is_none && self.shelves.iter().all(|shelf| shelf.borrow().is_trimmed())
+    }
+
     /// The counts of the pool.
     pub fn counters(&self) -> Counters {
         let newest = self.newest.take();
@@ -219,6 +227,10 @@ impl Shelf {
         stack
     }
 
+    fn is_trimmed(&self) -> bool {
+        self.stacks.len() <= KEEP && self.shallow == self.stacks.len()
+    }
+
     /// Returns how many stacks were given to the process-wide list, and how many lost all pages except the topmost.
     fn trim(&mut self) -> (usize, usize) {
         let quiet = self.fewest;
@@ -258,5 +270,23 @@ mod tests {
         assert_eq!(pool.trim(), 3 + 3);
         assert_eq!(shelf(&pool), (KEEP, KEEP));
         assert_eq!(pool.trim(), 0);
+    }
+
+    #[test]
+    fn a_pool_that_is_left_alone_is_trimmed_after_a_few_calls() {
+        let pool = Pool::new(Config::default()).unwrap();
+        assert!(pool.is_trimmed());
+        let many = 2 * TRIM_BATCH;
+        let stacks: Vec<_> = (0..many).map(|_| pool.take(None).unwrap()).collect();
+        stacks.into_iter().for_each(|s| pool.give(s));
+        let mut calls = 0;
+        while !pool.is_trimmed() {
+            pool.trim();
+            calls += 1;
+            assert!(calls <= 5, "{:?}", shelf(&pool));
+        }
+        assert_eq!(shelf(&pool), (KEEP, KEEP));
+        pool.give(pool.take(None).unwrap());
+        assert!(!pool.is_trimmed(), "a stack was used");
     }
 }

@@ -23,6 +23,7 @@ pub(crate) mod context;
 pub(crate) mod core;
 pub(crate) mod desk;
 pub(crate) mod executor;
+pub(crate) mod heap;
 pub(crate) mod hook;
 pub(crate) mod isolate;
 pub(crate) mod linger;
@@ -56,6 +57,7 @@ use crate::wait::socket;
 use crate::worker::clock::Clock;
 use crate::worker::core::{Core, Header, Show, cannot_start};
 use crate::worker::desk::Load;
+use crate::worker::heap::Heap;
 use crate::worker::isolate::isolate;
 use crate::worker::linger::Linger;
 use crate::worker::packet::Job;
@@ -101,6 +103,7 @@ pub(crate) struct Worker {
     /// `now` as a tick of the wheel: each wake-up of a connection at rest asks for it.
     tick: Cell<u64>,
     stacks: stack::Pool,
+    heap: Heap,
     /// The place that is shown as the origin of fibers of connections at rest.
     connection: &'static Location<'static>,
     /// Blocking calls completed since the last suspension of any fiber.
@@ -110,7 +113,7 @@ pub(crate) struct Worker {
     next_id: Cell<u64>,
     /// The first id of this worker's fibers.
     first_id: u64,
-    /// The next time to trim the stacks; `None` while nothing has run since they were trimmed.
+    /// The next time to give memory back; `None` while nothing has run since all of it was.
     trim_at: Cell<Option<Instant>>,
     /// Set once: every fiber is to end.
     stopping: Cell<bool>,
@@ -146,6 +149,7 @@ impl Worker {
             tick: Cell::new(tick_at(now.duration_since(epoch))),
             clock,
             stacks: stack::Pool::new(scheduler.stacks.clone())?,
+            heap: Heap::default(),
             connection: Location::caller(),
             completed: Cell::new(0),
             resting: Cell::new(0),
@@ -272,6 +276,7 @@ impl Worker {
                 timeout = [self.sleep_for(now), limit].into_iter().flatten().min();
             }
         }
+        self.heap.note(self.slots.live());
         desk.turn_ends(&self.load(), asleep_at.is_some());
         let polled = self.poller.wait(events, timeout);
         if asleep_at.is_some() {
@@ -296,10 +301,7 @@ impl Worker {
         // A turn that does not end in a sleep counts with its look at the poller, which spares it one at the clock.
         desk.turn_begins(asleep_at.unwrap_or(now).duration_since(began));
         match self.trim_at.get() {
-            Some(trim_at) if now >= trim_at => {
-                self.trim_at.set(None);
-                self.stacks.trim();
-            }
+            Some(trim_at) if now >= trim_at => self.trim(now),
             _ => {}
         }
         desk.events.add(polled? as u64);
@@ -308,6 +310,15 @@ impl Worker {
         }
         driver::each(events.iter(), |event| socket::dispatch(self.remote, event));
         Ok(())
+    }
+
+    /// Gives back memory that has not been used for a while. It comes again until there is none left.
+    #[cold]
+    fn trim(&self, now: Instant) {
+        self.stacks.trim();
+        let again = (!self.stacks.is_trimmed()).then(|| now + TRIM_EVERY);
+        self.trim_at.set(again);
+        self.heap.trim(self.slots.live());
     }
 
     /// Stays awake for a moment if that has been worth it lately. Returns whether there is something to do.

@@ -128,6 +128,8 @@ pub struct Listener {
     /// Peers whose PROXY protocol header is believed. Empty when the protocol is off.
     pub proxy_protocol: Vec<Client>,
     pub max_connections: Option<usize>,
+    /// Most connections of one client.
+    pub max_connections_per_client: Option<u32>,
     /// Permissions of a Unix socket's file.
     pub mode: Option<u32>,
     /// `drain` is [`Config::drain`] for all listeners.
@@ -144,6 +146,7 @@ impl Listener {
             bind,
             proxy_protocol: Vec::new(),
             max_connections: None,
+            max_connections_per_client: None,
             mode: None,
             timeouts: Timeouts::default(),
             head: osier_web::Limits::default(),

@@ -98,6 +98,7 @@ fn listen(section: Section<'_>) -> ListenAt {
     let bind = section.parsed("address", |text| bind(source, text));
     let proxy_protocol = section.parsed_list("proxy_protocol", client);
     let max_connections = section.integer("max_connections", 1..=10_000_000);
+    let max_connections_per_client = section.integer("max_connections_per_client", 1..=10_000_000);
     let mode_at = section.key("mode");
     let mode = section.parsed("mode", |text| {
         u32::from_str_radix(text, 8)
@@ -147,6 +148,7 @@ fn listen(section: Section<'_>) -> ListenAt {
             bind,
             proxy_protocol: values(proxy_protocol),
             max_connections: max_connections.map(|count| count as usize),
+            max_connections_per_client: max_connections_per_client.map(|count| count as u32),
             mode: mode.map(|mode| mode.value),
             timeouts: timeouts.unwrap_or_default(),
             head: head.unwrap_or_default(),

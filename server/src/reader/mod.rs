@@ -32,6 +32,7 @@ const HOMES: [(&str, &[&str]); 4] = [
             "address",
             "proxy_protocol",
             "max_connections",
+            "max_connections_per_client",
             "mode",
             "timeouts",
             "head",

@@ -229,6 +229,10 @@ impl Running {
         let keys = [
             ("proxy_protocol", old.proxy_protocol != settings.proxy_protocol),
             ("max_connections", old.max_connections != settings.max_connections),
+            (
+                "max_connections_per_client",
+                old.max_connections_per_client != settings.max_connections_per_client,
+            ),
             ("mode", old.mode != settings.mode),
             ("timeouts", old.timeouts != settings.timeouts),
             ("head", old.head != settings.head),
@@ -339,6 +343,9 @@ fn server(
     }
     if let Some(count) = settings.max_connections {
         server = server.max_connections(count);
+    }
+    if let Some(count) = settings.max_connections_per_client {
+        server = server.max_connections_per_client(count);
     }
     server
 }

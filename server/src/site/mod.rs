@@ -18,7 +18,6 @@ mod hosts;
 pub mod live;
 mod policies;
 
-use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -22,6 +22,7 @@
     allow(dead_code, reason = "only the proxy keeps buffers for heads")
 )]
 pub(crate) mod buffers;
+pub(crate) mod clients;
 pub(crate) mod date;
 pub(crate) mod network;
 pub(crate) mod output;
@@ -32,7 +33,7 @@ pub(crate) mod upgrade;
 pub(crate) mod worker;
 
 use std::io::{self, Read};
-use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -42,12 +43,12 @@ use osier::dormant::{AfterBurst, Cause, Dormant};
 use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
 use osier_http::proxy_protocol::{self, Addresses};
+use socket2::SockRef;
 
 use crate::conn::output::Output;
 use crate::conn::serve::{After, Input, Local};
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
 use crate::conn::worker::{Buffers, FRESH_GRACE, INPUT_BYTES, Link, RESTING};
-use crate::listen::NOWHERE;
 
 /// Longest lingering close. After the last response, the server reads and discards the client's
 /// bytes, so that no reset overtakes the response (RFC 9112 section 9.6). It does so for at most
@@ -128,9 +129,9 @@ impl Conn {
         let prepared = stream
             .set_read_timeout(Some(RESTING))
             .and_then(|()| stream.set_write_timeout(Some(timeouts.write)));
-        let stage = match &worker.server.trusted {
-            Some(trusted) if trusted(ip(peer)) => Some(Box::new(Stage::Announced(Announced::default()))),
-            _ => None,
+        let stage = match worker.server.is_trusted(peer) {
+            true => Some(Box::new(Stage::Announced(Announced::default()))),
+            false => None,
         };
         let conn = Box::new(Conn {
             link: worker.link(stream, peer),
@@ -192,8 +193,12 @@ impl Conn {
         let input = &buffers.input[..filled];
         let http = match proxy_protocol::parse(input) {
             Ok(Some(header)) => {
-                if let Addresses::Inet { source, .. } = header.addresses {
-                    link.set_proxied(source);
+                if let Addresses::Inet { source, .. } = header.addresses
+                    && !link.set_proxied(source)
+                {
+                    link.worker.give_buffers(buffers);
+                    Link::abandon(&link.stream);
+                    return AfterBurst::End;
                 }
                 header.length..filled
             }
@@ -369,7 +374,7 @@ impl Conn {
     /// Rests until the next request begins.
     fn sleep(&mut self) -> AfterBurst {
         self.stage = None;
-        self.link.resting.set(true);
+        self.link.rest();
         AfterBurst::Sleep(after(self.link.worker.server.timeouts.idle))
     }
 
@@ -417,7 +422,15 @@ impl Conn {
                 ));
                 AfterBurst::End
             }
-            None | Some(Stage::Begins(..) | Stage::Linger(_) | Stage::Session(_)) => AfterBurst::End,
+            None | Some(Stage::Linger(_)) => {
+                // The client may not have taken all of the last response. From here on the kernel waits
+                // for it as long as a write would.
+                #[cfg(any(target_os = "linux", target_os = "android"))]
+                let _ =
+                    SockRef::from(&self.link.stream).set_tcp_user_timeout(Some(self.link.worker.server.timeouts.write));
+                AfterBurst::End
+            }
+            Some(Stage::Begins(..) | Stage::Session(_)) => AfterBurst::End,
         }
     }
 }
@@ -460,11 +473,6 @@ impl Drop for Conn {
     fn drop(&mut self) {
         self.link.worker.unlink(&self.link);
     }
-}
-
-/// Returns the IP address of a peer. `None` on a Unix socket.
-fn ip(peer: SocketAddr) -> Option<IpAddr> {
-    (peer != NOWHERE).then(|| peer.ip().to_canonical())
 }
 
 /// Returns the time `time` from now. `None`, which means never, if the clock cannot represent it.

@@ -176,6 +176,7 @@ impl<'c> Output<'c> {
             }
             Err(error) => {
                 state.broken = true;
+                self.sink.failed(&error);
                 Err(error)
             }
         }
@@ -198,6 +199,9 @@ impl OutputState {
         };
         self.buffer.clear();
         self.broken = done.is_err();
+        if let Err(error) = &done {
+            sink.failed(error);
+        }
         done
     }
 
@@ -272,6 +276,7 @@ impl Outlet for BodyWriter<'_, '_> {
             Ok(count) => self.count += count as u64,
             Err(error) => {
                 self.output.state().broken = true;
+                self.output.sink.failed(&error);
                 return Err(error);
             }
         }

@@ -130,6 +130,14 @@ impl<'c> From<&'c Memory> for Sink<'c> {
 }
 
 impl Sink<'_> {
+    /// Notes that a write has failed. If it has timed out, the close of the socket will be a reset.
+    #[cold]
+    pub(crate) fn failed(self, error: &io::Error) {
+        if let (Sink::Stream(stream), io::ErrorKind::TimedOut) = (self, error.kind()) {
+            Link::abandon(stream);
+        }
+    }
+
     #[inline]
     pub(crate) fn write_all(self, bytes: &[u8]) -> io::Result<()> {
         match self {

@@ -10,13 +10,17 @@ use std::net::{Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use osier::net::Stream;
 use osier_http::Limits;
+use socket2::SockRef;
 
+use crate::ClientNetwork;
+use crate::conn::clients::Clients;
 use crate::conn::date::DateCache;
 use crate::conn::settings::{Log, Timeouts, Trusted};
+use crate::listen::NOWHERE;
 
 /// Most bytes that a burst reads at once. A larger head gets a buffer of its own.
 pub(crate) const INPUT_BYTES: usize = 16 << 10;
@@ -35,6 +39,9 @@ const OUTPUT_KEPT: usize = 128 << 10;
 /// Fewest connections above the mean at which a worker hands new ones to another worker.
 const UNEVEN: usize = 8;
 
+/// Connections among which [`Worker::evict`] chooses.
+const SAMPLE: usize = 64;
+
 /// Read timeout between requests. A connection is woken to read available bytes. If there are none,
 /// it rests again instead of waiting on a stack.
 pub(crate) const RESTING: Duration = Duration::from_millis(1);
@@ -49,6 +56,8 @@ pub(crate) struct Worker {
     pub(crate) draining: Cell<bool>,
     /// Index in `links` at which [`evict`](Worker::evict) continues.
     hand: Cell<usize>,
+    /// The zero of [`Worker::now`].
+    epoch: Instant,
 }
 
 /// A counter on a cache line of its own. Each worker writes only its own counter.
@@ -62,6 +71,8 @@ pub(crate) struct ServerState {
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
     pub(crate) max_connections: usize,
+    /// Connections by client, if there is a limit for each.
+    pub(crate) clients: Option<Clients>,
     /// Local address of every connection, if the listeners have only one. It saves a system call
     /// per connection.
     pub(crate) bound: Option<SocketAddr>,
@@ -96,6 +107,21 @@ impl ServerState {
         (0..self.connections.len()).map(|index| self.count(index)).sum()
     }
 
+    /// Counts a connection of `peer`. Returns false at the limit of that client. A trusted peer is a
+    /// balancer, whose clients are counted instead.
+    pub(crate) fn admit(&self, peer: SocketAddr) -> bool {
+        match &self.clients {
+            Some(clients) if peer != NOWHERE && !self.is_trusted(peer) => clients.admit(peer.ip().into()),
+            _ => true,
+        }
+    }
+
+    /// Whether a connection from `peer` begins with a PROXY header.
+    pub(crate) fn is_trusted(&self, peer: SocketAddr) -> bool {
+        let ip = (peer != NOWHERE).then(|| peer.ip().to_canonical());
+        self.trusted.as_ref().is_some_and(|trusted| trusted(ip))
+    }
+
     /// Chooses the worker for a connection that worker `here` has accepted.
     pub(crate) fn place(&self, here: usize) -> usize {
         let workers = self.connections.len();
@@ -124,6 +150,7 @@ impl Worker {
             links: RefCell::new(Vec::new()),
             draining: Cell::new(false),
             hand: Cell::new(0),
+            epoch: osier::time::coarse_now(),
         })
     }
 
@@ -157,7 +184,7 @@ impl Worker {
             peer: Cell::new(ClientAddr::pack(peer)),
             busy: Cell::new(false),
             resting: Cell::new(true),
-            used: Cell::new(false),
+            idle_since: Cell::new(self.now()),
             fresh: Cell::new(true),
             place: Cell::new(place),
         });
@@ -174,29 +201,50 @@ impl Worker {
             moved.place.set(place);
         }
         self.server.left(self.index);
+        if let Some(clients) = &self.server.clients
+            && let Some(client) = link.counted()
+        {
+            clients.left(client);
+        }
     }
 
-    /// Closes up to `count` connections that wait for their next request, and returns how many. A
-    /// second-chance sweep chooses those that are unused longest. A request that has just arrived
-    /// is still served.
+    /// The time in milliseconds, as links remember it. It wraps after 49 days.
+    fn now(&self) -> u32 {
+        osier::time::coarse_now()
+            .saturating_duration_since(self.epoch)
+            .as_millis() as u32
+    }
+
+    /// Closes up to `count` connections that wait for their next request, and returns how many. Each
+    /// is the one that has been idle longest among [`SAMPLE`] connections, where a list of any length
+    /// costs the same. A request that has just arrived is still served.
     pub(crate) fn evict(&self, count: usize) -> usize {
         let links = self.links.borrow();
-        let mut evicted = 0;
-        // The first round takes the second chances away. The second round closes.
-        for _ in 0..2 * links.len() {
-            if evicted == count {
-                break;
-            }
-            let hand = self.hand.get() % links.len();
-            self.hand.set(hand + 1);
-            let link = &links[hand];
-            if link.resting.get() && !link.used.replace(false) {
+        let evicted = (0..count).map_while(|_| self.idle_longest(&links));
+        evicted
+            .map(|link| {
                 link.resting.set(false);
                 let _ = link.stream.shutdown(Shutdown::Read);
-                evicted += 1;
+            })
+            .count()
+    }
+
+    /// The connection that has been idle longest in the next [`SAMPLE`] links that hold an idle one.
+    fn idle_longest<'l>(&self, links: &'l [Rc<Link>]) -> Option<&'l Rc<Link>> {
+        let (now, mut looked) = (self.now(), 0);
+        while looked < links.len() {
+            let size = SAMPLE.min(links.len());
+            let hand = self.hand.get() % links.len();
+            self.hand.set(hand + size);
+            looked += size;
+            let sample = links[hand..].iter().chain(&links[..hand]).take(size);
+            let idle = sample.filter(|link| link.resting.get());
+            let longest = idle.max_by_key(|link| now.wrapping_sub(link.idle_since.get()));
+            if longest.is_some() {
+                return longest;
             }
         }
-        evicted
+        None
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -218,8 +266,8 @@ pub(crate) struct Link {
     pub(crate) busy: Cell<bool>,
     /// Whether the connection waits for a request of which no byte has arrived.
     pub(crate) resting: Cell<bool>,
-    /// Whether a request came since the last visit of [`Worker::evict`].
-    used: Cell<bool>,
+    /// When it began to rest, in the time of [`Worker::now`].
+    idle_since: Cell<u32>,
     /// Whether no request has come yet.
     pub(crate) fresh: Cell<bool>,
     /// Index in `Worker::links`. Only the owner of that list writes it.
@@ -232,21 +280,47 @@ impl Link {
     pub(crate) fn begin(&self) {
         self.busy.set(true);
         self.resting.set(false);
-        self.used.set(true);
         self.fresh.set(false);
+    }
+
+    /// Marks the beginning of a rest.
+    #[inline]
+    pub(crate) fn rest(&self) {
+        self.resting.set(true);
+        self.idle_since.set(self.worker.now());
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer.get().unpack()
     }
 
-    /// Sets the client's address that a balancer has named.
-    pub(crate) fn set_proxied(&self, client: SocketAddr) {
+    /// The client that [`Clients`] counts this connection for.
+    fn counted(&self) -> Option<ClientNetwork> {
+        let peer = self.peer();
+        let is_counted = peer != NOWHERE && (self.is_proxied() || !self.worker.server.is_trusted(peer));
+        is_counted.then(|| peer.ip().into())
+    }
+
+    /// Makes the close of the socket a reset, because its peer takes no bytes. Otherwise the kernel
+    /// would keep the unsent ones for minutes.
+    #[cold]
+    pub(crate) fn abandon(stream: &Stream) {
+        let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+    }
+
+    /// Sets the client's address that a balancer has named. Returns false, and sets nothing, at the
+    /// limit of connections of that client.
+    pub(crate) fn set_proxied(&self, client: SocketAddr) -> bool {
+        let clients = self.worker.server.clients.as_ref();
+        if clients.is_some_and(|clients| !clients.admit(client.ip().into())) {
+            return false;
+        }
         let proxied = ClientAddr {
             is_proxied: true,
             ..ClientAddr::pack(client)
         };
         self.peer.set(proxied);
+        true
     }
 
     /// Whether a balancer has named the client.

@@ -51,6 +51,14 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
     };
     loop {
         match listener.accept() {
+            Ok((stream, peer)) if !shared.admit(peer) => {
+                refuse(&stream);
+                let most = shared.clients.as_ref().map_or(0, |clients| clients.most);
+                say(format_args!(
+                    "{most} connections of one client, {}: further ones are reset",
+                    peer.ip()
+                ));
+            }
             Ok((stream, peer)) => {
                 if shared.total() >= shared.max_connections {
                     make_room(service, &local.worker, &mut say);
@@ -65,6 +73,12 @@ pub(crate) fn accept(service: &Service, listener: &Listener) {
             }
         }
     }
+}
+
+/// Makes the close of a new socket a reset, which keeps nothing in the kernel.
+#[cold]
+fn refuse(stream: &Stream) {
+    Link::abandon(stream);
 }
 
 /// Gives a new socket to the worker that will serve it.
@@ -84,6 +98,7 @@ fn accept_the_backlog(service: &Service, local: &Rc<Local>, listener: &Listener)
     osier::shield(|| {
         for _ in 0..BACKLOG {
             match osier::timeout(Duration::from_millis(1), || listener.accept()) {
+                Ok(Ok((stream, peer))) if !service.state.admit(peer) => refuse(&stream),
                 Ok(Ok((stream, peer))) => place(service, local, stream, peer),
                 Ok(Err(error)) if is_of_one_client(&error) => {}
                 _ => return,
@@ -100,6 +115,7 @@ fn make_room(service: &Service, worker: &Worker, say: &mut dyn FnMut(fmt::Argume
     // Few connections are closed at a time, because their clients may come back. More are closed
     // where many may arrive at once.
     let few = 1 + (most / 64).min(15);
+    let mut asked = worker.index;
     while shared.total() >= most {
         if worker.evict(few) > 0 {
             say(format_args!(
@@ -109,11 +125,11 @@ fn make_room(service: &Service, worker: &Worker, say: &mut dyn FnMut(fmt::Argume
             say(format_args!(
                 "{most} connections, none of them idle: new ones wait until some close"
             ));
-            let workers = 0..shared.connections.len();
-            let fullest = workers.max_by_key(|&index| shared.count(index));
-            if let Some(index) = fullest.filter(|&index| index != worker.index) {
+            // Each worker knows its own idle connections alone, so the others are asked in turn.
+            asked = (asked + 1) % shared.connections.len();
+            if asked != worker.index {
                 let service = service.clone();
-                drop(on_worker(index, "evict", move || {
+                drop(on_worker(asked, "evict", move || {
                     Local::here(&service).worker.evict(few)
                 }));
             }

@@ -19,6 +19,7 @@ use atomic_waker::AtomicWaker;
 use osier::JoinHandle;
 use osier_http::Limits;
 
+use crate::conn::clients::Clients;
 use crate::conn::serve::Service;
 use crate::conn::settings::{Log, Timeouts, Trusted};
 use crate::conn::worker::{ConnectionCount, ServerState};
@@ -78,6 +79,7 @@ pub struct Server {
     limits: Limits,
     timeouts: Timeouts,
     max_connections: usize,
+    max_connections_per_client: Option<u32>,
     trusted: Option<Trusted>,
     observer: Option<Observer>,
     log: Log,
@@ -92,6 +94,7 @@ impl Server {
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             max_connections: usize::MAX,
+            max_connections_per_client: None,
             trusted: None,
             observer: None,
             log: Box::new(|line| eprintln!("osier-web: {line}")),
@@ -116,6 +119,14 @@ impl Server {
     /// number of workers minus one.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count;
+        self
+    }
+
+    /// Sets the most connections of one client at once, over all workers: an IPv4 address, or an IPv6
+    /// network of 64 bits. A further connection is reset, with a log line. Clients of Unix sockets have
+    /// no limit. With [`proxy_protocol`](Server::proxy_protocol) the client that the header names counts.
+    pub fn max_connections_per_client(mut self, count: u32) -> Self {
+        self.max_connections_per_client = Some(count);
         self
     }
 
@@ -269,6 +280,7 @@ impl Server {
             limits: self.limits,
             timeouts: self.timeouts,
             max_connections: self.max_connections,
+            clients: self.max_connections_per_client.map(Clients::new),
             bound,
             trusted: self.trusted,
             log: self.log,

@@ -2,6 +2,7 @@
 //! the limit of connections, the access log.
 
 use std::collections::HashSet;
+use std::io::Read;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -161,12 +162,87 @@ fn silent_connections_give_way_to_new_ones() {
     // The oldest silent connections are gone.
     let mut silent = silent.into_iter();
     silent.next().unwrap().expect_end();
-    // A connection with a recent request gets a second chance. One that sends now gets a response
-    // in any case.
+    // One that sends now gets a response in any case.
     let mut newest = silent.next_back().unwrap();
     assert_eq!(newest.get("/").text(), "hi");
     assert!(site.logged("the ones that are idle longest are closed"));
     drop(kept);
+}
+
+#[test]
+fn the_connection_that_is_idle_longest_gives_way() {
+    let server = Server::new(Router::new().get("/", |_| "hi")).max_connections(6);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let ask = |client: &mut Client| {
+        // The order of two requests in one millisecond is not known.
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(client.get("/").text(), "hi");
+    };
+    let mut kept: Vec<Client> = (0..6).map(|_| site.connect()).collect();
+    // The order of the last requests is neither that of the connections nor its reverse.
+    for index in [0, 1, 2, 3, 4, 5, 0, 3, 1] {
+        ask(&mut kept[index]);
+    }
+    let mut later = Vec::new();
+    for oldest in [2, 4, 5, 0, 3] {
+        let mut new = site.connect();
+        ask(&mut new);
+        later.push(new);
+        kept[oldest].expect_end();
+    }
+    ask(&mut kept[1]);
+    later.iter_mut().for_each(ask);
+}
+
+#[test]
+fn a_worker_with_busy_connections_alone_asks_the_others() {
+    let worker = |_: &mut Request<'_>| osier::fiber::worker().unwrap().to_string();
+    let router = Router::new()
+        .get("/", worker)
+        .get("/hold", |_: &mut Request<'_>| forever());
+    let server = Server::new(router).max_connections(16);
+    let site = site_with(2, server, |server| server.bind("127.0.0.1:0"));
+    let (mut busy, mut idle) = (Vec::new(), Vec::new());
+    // Connections of worker 1 become busy, so only worker 0 has idle ones.
+    for round in 0..100 {
+        let mut client = site.connect();
+        match client.get("/").text() {
+            "1" => {
+                client.send("GET /hold HTTP/1.1\r\nHost: t\r\n\r\n");
+                busy.push(client);
+            }
+            _ => idle.push(client),
+        }
+        if busy.len() == 12 && round >= 24 {
+            return;
+        }
+        if busy.len() >= 14 {
+            break;
+        }
+    }
+    println!(
+        "skipped: the kernel gave worker 1 {} connections, too few or too many",
+        busy.len()
+    );
+}
+
+#[test]
+fn a_client_has_so_many_connections() {
+    let server = Server::new(Router::new().get("/", |_| "hi")).max_connections_per_client(3);
+    let site = site_with(2, server, |server| server.bind("127.0.0.1:0"));
+    let mut held: Vec<Client> = (0..3).map(|_| site.connect()).collect();
+    for client in &mut held {
+        assert_eq!(client.get("/").text(), "hi");
+    }
+    let is_served = || {
+        let mut client = site.connect();
+        client.try_send("GET / HTTP/1.1\r\nHost: t\r\n\r\n") && matches!(client.stream.read(&mut [0]), Ok(1))
+    };
+    assert!(!is_served(), "a fourth one");
+    assert!(site.logged("3 connections of one client, 127.0.0.1: further ones are reset"));
+    assert_eq!(held[0].get("/").text(), "hi");
+    drop(held.pop());
+    eventually("the place is free again", is_served);
 }
 
 #[test]

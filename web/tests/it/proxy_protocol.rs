@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, Site, site_with};
+use crate::common::{PATIENCE, Site, eventually, site_with};
 use osier_web::{Request, Router, Server, Timeouts};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
@@ -45,6 +45,30 @@ fn site(trusting: bool) -> (Site, Arc<Mutex<Vec<String>>>) {
     let (server, served) = server();
     let server = server.proxy_protocol(move |peer| trusting && peer == Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
     (site_with(1, server, |server| server.bind("127.0.0.1:0")), served)
+}
+
+#[test]
+fn the_told_client_counts_for_the_limit_of_connections() {
+    let (server, _) = server();
+    let server = server.proxy_protocol(|_| true).max_connections_per_client(2);
+    let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
+    let open = |client: &str| {
+        let mut connection = site.connect();
+        connection.send(format!("PROXY TCP4 {client} 198.51.100.1 56324 443\r\n{GET}"));
+        connection
+    };
+    let mut held = [open("192.0.2.7"), open("192.0.2.7")];
+    for client in &mut held {
+        assert_eq!(client.reply().status, 200);
+    }
+    ended(open("192.0.2.7"));
+    assert_eq!(open("192.0.2.8").reply().status, 200, "another client");
+    drop(held);
+    eventually("the places are free again", || {
+        let mut connection = open("192.0.2.7");
+        let mut byte = [0];
+        matches!(connection.stream.read(&mut byte), Ok(1))
+    });
 }
 
 #[test]
