@@ -28,7 +28,7 @@ use slab::Slab;
 
 use super::registry::{QueueState, Registry};
 use super::request::{Awaiting, Request};
-use super::run_queue::{Run, RunQueue, Task};
+use super::run_queue::{Queued, Run, RunQueue};
 use super::{CancelHandle, Refused, Status};
 use crate::sync::Mailbox;
 use crate::wait::Stop;
@@ -57,7 +57,7 @@ impl Handle {
     /// Callbacks and the events of this queue's requests notify by themselves.
     pub fn notify(&self) {
         if self.is_open() {
-            self.0.tasks.notify();
+            self.0.work.notify();
         }
     }
 
@@ -72,7 +72,7 @@ impl Handle {
     ///
     /// [`Refused`] once the queue is shut down.
     pub fn submit(&self, call: impl FnOnce(Status) + Send + 'static) -> Result<(), Refused> {
-        self.0.tasks.submit(call)
+        self.0.work.submit(call)
     }
 
     /// Waits for a future. The callback gets its output, or `None` if the request ended before the future was ready.
@@ -175,7 +175,7 @@ impl IoQueue {
         let run_queue = RunQueue::of(remote, background_threads)?;
         let handle = Handle(Arc::new(QueueState {
             remote,
-            tasks: Arc::clone(run_queue.tasks()),
+            work: Arc::clone(run_queue.work()),
             registry: Mutex::new(Registry {
                 open: true,
                 requests: Slab::new(),
@@ -252,7 +252,7 @@ impl IoQueue {
     /// The longest time that the queue may go without an iteration. Zero if something is due, `None` if no timer is
     /// set.
     pub fn next_deadline(&self) -> Option<Duration> {
-        match self.run_queue.tasks().len() {
+        match self.run_queue.work().len() {
             0 => {
                 let next = self.next_timer()?;
                 Some(next.saturating_duration_since(Instant::now()))
@@ -298,12 +298,12 @@ impl IoQueue {
                 .map(|(_, request)| Arc::clone(request))
                 .collect()
         };
-        self.run_queue.tasks().close();
+        self.run_queue.work().close();
         outstanding.into_iter().for_each(Run::close);
         let deadline = Instant::now().checked_add(timeout);
         loop {
             // The order matters: a request that leaves the registry is already running.
-            let (pending, busy) = (self.pending(), self.run_queue.tasks().busy());
+            let (pending, busy) = (self.pending(), self.run_queue.work().busy());
             if pending + busy == 0 {
                 return Ok(());
             }
@@ -321,18 +321,18 @@ impl IoQueue {
         let remote = self.claim.0;
         remote.parker.prepare();
         // A thread that pushes or notifies after this look sees the announced sleep, and rings.
-        let tasks = self.run_queue.tasks();
-        let nothing = !tasks.notified.load(Ordering::Acquire) && tasks.len() == 0;
+        let work = self.run_queue.work();
+        let nothing = !work.notified.load(Ordering::Acquire) && work.len() == 0;
         let until = match nothing {
             true => [limit, self.next_timer()].into_iter().flatten().min(),
             false => Some(self.epoch),
         };
         self.wait(until)?;
         // Acquires the effects of the callbacks: the caller looks at them when this returns.
-        tasks.notified.swap(false, Ordering::AcqRel);
+        work.notified.swap(false, Ordering::AcqRel);
         drop(iterating);
         remote.timers.fire(tick_at(self.epoch.elapsed()));
-        tasks.dispatch_round();
+        work.dispatch_round();
         Ok(())
     }
 
@@ -413,7 +413,7 @@ impl Drop for IoQueue {
     fn drop(&mut self) {
         drop(self.handle.0.close());
         // Queued requests first: their events have happened before.
-        self.run_queue.stop().into_iter().for_each(Task::shut_down);
+        self.run_queue.stop().into_iter().for_each(Queued::shut_down);
         let outstanding = std::mem::take(&mut self.handle.0.registry().requests);
         outstanding.into_iter().for_each(|(_, request)| request.shut_down());
     }

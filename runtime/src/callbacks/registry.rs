@@ -7,13 +7,13 @@ use std::task::Wake;
 
 use slab::Slab;
 
-use super::run_queue::{Run, Tasks};
+use super::run_queue::{Run, WorkQueue};
 use crate::worker::remote::Remote;
 
 /// The part of a queue that its requests use.
 pub(super) struct QueueState {
     pub(super) remote: &'static Remote,
-    pub(super) tasks: Arc<Tasks>,
+    pub(super) work: Arc<WorkQueue>,
     pub(super) registry: Mutex<Registry>,
 }
 
@@ -52,6 +52,6 @@ impl QueueState {
 
 impl Wake for QueueState {
     fn wake(self: Arc<Self>) {
-        self.tasks.notify();
+        self.work.notify();
     }
 }

@@ -24,7 +24,7 @@ use osier_queue::request::{Asked, Decision, Ended, Generation};
 use pin_project_lite::pin_project;
 
 use super::registry::QueueState;
-use super::run_queue::{Run, Task};
+use super::run_queue::{Queued, Run};
 use super::{Reason, Refused, Status};
 use crate::worker::context;
 use crate::worker::isolate::{discard, isolate};
@@ -108,12 +108,12 @@ impl<P: Send + 'static> Request<P> {
     }
 
     fn enqueue(self: Arc<Self>) {
-        // The queue refuses the task while it is dropped. The dropping thread then ends the request itself, unless it
+        // The queue refuses the request while it is dropped. The dropping thread then ends the request itself, unless it
         // could not and has marked it as closing.
-        if let Err(task) = self.queue.tasks.push(Task::Request(Arc::clone(&self) as Arc<dyn Run>))
+        if let Err(work) = self.queue.work.push(Queued::Request(Arc::clone(&self) as Arc<dyn Run>))
             && self.word.is_closing()
         {
-            task.shut_down();
+            work.shut_down();
         }
     }
 

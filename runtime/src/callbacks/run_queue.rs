@@ -2,7 +2,7 @@
 //!
 //! # Protocol
 //! One lock guards everything. Nobody holds it while a callback runs. A push wakes a waiting thread of the pool. If
-//! more tasks are queued than threads wait, the push also wakes the thread that iterates the
+//! more calls and requests are queued than threads wait, the push also wakes the thread that iterates the
 //! [`IoQueue`](super::IoQueue). Any other thread that has run a callback notifies the iterating thread, which may be
 //! waiting for the callback's effect. The notification is kept if that thread does not sleep yet, and stops it from
 //! sleeping. The flag `closed` refuses new calls. The flag `quit` also ends the threads.
@@ -28,33 +28,33 @@ pub(super) trait Run: Send + Sync {
     fn close(self: Arc<Self>);
 }
 
-pub(super) enum Task {
+pub(super) enum Queued {
     Call(Box<dyn FnOnce(Status) + Send>),
     Request(Arc<dyn Run>),
 }
 
-impl Task {
+impl Queued {
     fn run(self) {
         match self {
             // The panic hook has reported a panic.
-            Task::Call(call) => drop(isolate(|| call(Status::Done))),
-            Task::Request(request) => request.run(),
+            Queued::Call(call) => drop(isolate(|| call(Status::Done))),
+            Queued::Request(request) => request.run(),
         }
     }
 
     pub(super) fn shut_down(self) {
         match self {
-            Task::Call(call) => drop(isolate(|| call(Status::Shutdown))),
-            Task::Request(request) => request.shut_down(),
+            Queued::Call(call) => drop(isolate(|| call(Status::Shutdown))),
+            Queued::Request(request) => request.shut_down(),
         }
     }
 }
 
-/// The queue itself.
-pub(super) struct Tasks {
+/// The queued calls and requests, and the threads that wait for work.
+pub(super) struct WorkQueue {
     state: Mutex<State>,
     arrived: Condvar,
-    /// The driver whose thread also runs tasks, and waits for their effects.
+    /// The driver whose thread also runs this work, and waits for its effects.
     remote: Option<&'static Remote>,
     /// The iterating thread must not sleep: something it may wait for has happened since its last iteration.
     pub(super) notified: AtomicBool,
@@ -62,10 +62,10 @@ pub(super) struct Tasks {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Task>,
-    /// The number of pool threads that wait for a task.
+    queue: VecDeque<Queued>,
+    /// The number of pool threads that wait for work.
     waiting: usize,
-    /// The number of tasks that are running.
+    /// The number of calls and requests that are running.
     running: usize,
     /// New calls are refused. Outstanding requests still pass.
     closed: bool,
@@ -73,9 +73,9 @@ struct State {
     quit: bool,
 }
 
-impl Tasks {
-    fn new(remote: Option<&'static Remote>) -> Tasks {
-        Tasks {
+impl WorkQueue {
+    fn new(remote: Option<&'static Remote>) -> WorkQueue {
+        WorkQueue {
             state: Mutex::default(),
             arrived: Condvar::new(),
             remote,
@@ -87,19 +87,19 @@ impl Tasks {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Appends a task. Gives the task back if the queue is closed for it.
-    pub(super) fn push(&self, task: Task) -> Result<(), Task> {
+    /// Appends a call or a request. Gives it back if the queue is closed for it.
+    pub(super) fn push(&self, work: Queued) -> Result<(), Queued> {
         let mut state = self.lock();
-        if state.quit || state.closed && matches!(task, Task::Call(_)) {
-            return Err(task);
+        if state.quit || state.closed && matches!(work, Queued::Call(_)) {
+            return Err(work);
         }
-        state.queue.push_back(task);
+        state.queue.push_back(work);
         let (waiting, queued) = (state.waiting, state.queue.len());
         drop(state);
         if waiting > 0 {
             self.arrived.notify_one();
         }
-        // A notified thread counts as waiting until it runs and takes a task.
+        // A notified thread counts as waiting until it runs and takes work.
         if queued > waiting {
             self.ring();
         }
@@ -107,7 +107,7 @@ impl Tasks {
     }
 
     pub(super) fn submit(&self, call: impl FnOnce(Status) + Send + 'static) -> Result<(), Refused> {
-        self.push(Task::Call(Box::new(call))).map_err(|_| Refused {
+        self.push(Queued::Call(Box::new(call))).map_err(|_| Refused {
             reason: Reason::Closed,
             object: (),
         })
@@ -126,53 +126,53 @@ impl Tasks {
         }
     }
 
-    fn pop(&self) -> Option<Task> {
+    fn pop(&self) -> Option<Queued> {
         let mut state = self.lock();
-        let task = state.queue.pop_front()?;
+        let work = state.queue.pop_front()?;
         state.running += 1;
-        Some(task)
+        Some(work)
     }
 
-    fn run(&self, task: Task) {
-        struct Running<'a>(&'a Tasks);
+    fn run(&self, work: Queued) {
+        struct Running<'a>(&'a WorkQueue);
         impl Drop for Running<'_> {
             fn drop(&mut self) {
                 self.0.lock().running -= 1;
             }
         }
         let _running = Running(self);
-        task.run();
+        work.run();
     }
 
-    /// Runs at most `limit` tasks on a thread that does not iterate. 0 means: until none is left.
+    /// Runs at most `limit` calls and requests on a thread that does not iterate. 0 means: until none is left.
     pub(super) fn dispatch(&self, limit: usize) -> usize {
         let mut count = 0;
         while limit == 0 || count < limit {
-            let Some(task) = self.pop() else { break };
-            self.run(task);
+            let Some(work) = self.pop() else { break };
+            self.run(work);
             self.notify();
             count += 1;
         }
         count
     }
 
-    /// Runs as many tasks as are queued now, on the iterating thread. Tasks that these push wait for the next turn.
+    /// Runs as much as is queued now, on the iterating thread. Queued that this pushes waits for the next turn.
     pub(super) fn dispatch_round(&self) {
         for _ in 0..self.len() {
-            let Some(task) = self.pop() else { return };
-            self.run(task);
+            let Some(work) = self.pop() else { return };
+            self.run(work);
         }
     }
 
     /// The loop of a pool thread.
-    fn work(&self) {
+    fn run_thread(&self) {
         let mut state = self.lock();
         while !state.quit {
             match state.queue.pop_front() {
-                Some(task) => {
+                Some(work) => {
                     state.running += 1;
                     drop(state);
-                    self.run(task);
+                    self.run(work);
                     self.notify();
                     state = self.lock();
                 }
@@ -192,7 +192,7 @@ impl Tasks {
         self.lock().queue.len()
     }
 
-    /// The number of tasks that are queued or running.
+    /// The number of calls and requests that are queued or running.
     pub(super) fn busy(&self) -> usize {
         let state = self.lock();
         state.queue.len() + state.running
@@ -224,7 +224,7 @@ impl Tasks {
 /// Dropping it waits for the callbacks that run on its threads. Callbacks that are still queued then run with
 /// [`Status::Shutdown`] on the dropping thread.
 pub struct RunQueue {
-    tasks: Arc<Tasks>,
+    work: Arc<WorkQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -245,21 +245,21 @@ impl RunQueue {
     fn start(
         remote: Option<&'static Remote>,
         threads: usize,
-        mut spawn: impl FnMut(usize, Arc<Tasks>) -> io::Result<JoinHandle<()>>,
+        mut spawn: impl FnMut(usize, Arc<WorkQueue>) -> io::Result<JoinHandle<()>>,
     ) -> io::Result<RunQueue> {
         let mut queue = RunQueue {
-            tasks: Arc::new(Tasks::new(remote)),
+            work: Arc::new(WorkQueue::new(remote)),
             threads: Vec::new(),
         };
         for index in 0..threads {
             // After an error, dropping the queue ends the threads that run already.
-            queue.threads.push(spawn(index, Arc::clone(&queue.tasks))?);
+            queue.threads.push(spawn(index, Arc::clone(&queue.work))?);
         }
         Ok(queue)
     }
 
-    pub(super) fn tasks(&self) -> &Arc<Tasks> {
-        &self.tasks
+    pub(super) fn work(&self) -> &Arc<WorkQueue> {
+        &self.work
     }
 
     /// Runs `call` as soon as possible, after all calls that were submitted before. Any thread may submit. The call
@@ -269,19 +269,19 @@ impl RunQueue {
     ///
     /// [`Refused`] once the queue is shut down.
     pub fn submit(&self, call: impl FnOnce(Status) + Send + 'static) -> Result<(), Refused> {
-        self.tasks.submit(call)
+        self.work.submit(call)
     }
 
     /// Runs at most `limit` queued callbacks on the calling thread, and returns their number. With `limit` 0 it runs
     /// until none is left. The queue's own threads keep running callbacks meanwhile.
     pub fn dispatch(&self, limit: usize) -> usize {
-        self.tasks.dispatch(limit)
+        self.work.dispatch(limit)
     }
 
-    /// Ends the threads. Returns the tasks that they have not taken.
-    pub(super) fn stop(&mut self) -> VecDeque<Task> {
-        self.tasks.lock().quit = true;
-        self.tasks.arrived.notify_all();
+    /// Ends the threads. Returns the work that they have not taken.
+    pub(super) fn stop(&mut self) -> VecDeque<Queued> {
+        self.work.lock().quit = true;
+        self.work.arrived.notify_all();
         let here = thread::current().id();
         // A callback may drop the last owner, on one of the queue's own threads, which cannot join itself.
         let others = self.threads.drain(..).filter(|thread| thread.thread().id() != here);
@@ -292,22 +292,22 @@ impl RunQueue {
         } else {
             join();
         }
-        std::mem::take(&mut self.tasks.lock().queue)
+        std::mem::take(&mut self.work.lock().queue)
     }
 }
 
 impl Drop for RunQueue {
     fn drop(&mut self) {
-        self.stop().into_iter().for_each(Task::shut_down);
+        self.stop().into_iter().for_each(Queued::shut_down);
     }
 }
 
-osier_queue::impl_debug!(RunQueue, self => { threads: self.threads.len(), queued: self.tasks.len() });
+osier_queue::impl_debug!(RunQueue, self => { threads: self.threads.len(), queued: self.work.len() });
 
-fn spawn(index: usize, tasks: Arc<Tasks>) -> io::Result<JoinHandle<()>> {
+fn spawn(index: usize, work: Arc<WorkQueue>) -> io::Result<JoinHandle<()>> {
     thread::Builder::new()
         .name(format!("osier-queue-{index}"))
-        .spawn(move || tasks.work())
+        .spawn(move || work.run_thread())
 }
 
 #[cfg(test)]
@@ -317,11 +317,11 @@ mod tests {
     #[test]
     fn a_thread_that_cannot_be_started_ends_those_that_were() {
         let mut kept = None;
-        let error = RunQueue::start(None, 4, |index, tasks| {
-            kept = Some(Arc::clone(&tasks));
+        let error = RunQueue::start(None, 4, |index, work| {
+            kept = Some(Arc::clone(&work));
             match index {
                 2 => Err(io::Error::from(io::ErrorKind::OutOfMemory)),
-                _ => spawn(index, tasks),
+                _ => spawn(index, work),
             }
         });
         assert_eq!(error.map(drop).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
