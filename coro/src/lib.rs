@@ -35,6 +35,7 @@ compile_error!("osier-coro ends coroutines by unwinding: build with panic = \"un
 pub mod coroutine;
 pub mod overflow;
 pub mod panic_count;
+mod slots;
 pub mod stack;
 
 pub use coroutine::{Coroutine, CoroutineResult, Yielder};

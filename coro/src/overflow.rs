@@ -9,11 +9,11 @@
 //! # Safety
 //!
 //! This file is an unsafe island: it installs signal handlers and signal stacks, and runs as a handler. The handler only reads
-//! atomics (of the stack files, and `PREVIOUS`), formats into a buffer on its stack, and calls write(2), sigaction, raise and abort. It
+//! atomics (of `slots.rs`, and `PREVIOUS`), formats into a buffer on its stack, and calls write(2), sigaction, raise and abort. It
 //! neither locks nor allocates.
 #![allow(unsafe_code)]
 
-use crate::stack::{GUARD_BYTES, Label, overflowed_slot};
+use crate::slots::{GUARD_BYTES, Label, overflowed_slot};
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 use std::cell::OnceCell;
 use std::ffi::{c_int, c_void};

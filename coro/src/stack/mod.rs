@@ -15,8 +15,7 @@
 //! use the slot. It moves between a [`Pool`] (warm, pages kept), a coroutine, and the process-wide free list (cold, pages given
 //! back). Only [`Stack::leak`] takes it out of use.
 //!
-//! The label names the fiber on the stack. Only the stack's owner writes it, and the overflow handler reads it. So it is made of relaxed
-//! atomics, and holds the name itself instead of a pointer that could dangle.
+//! The label names the fiber on the stack. Only the stack's owner writes it, and the overflow handler reads it (`slots.rs`).
 //!
 //! # Safety
 //!
@@ -33,16 +32,11 @@ use std::io;
 use std::mem;
 use std::num::NonZeroUsize;
 use std::panic::Location;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use crate::slots::slot_of;
+
+pub use crate::slots::{GUARD_BYTES, Label};
 pub use pool::{Counters, Pool};
-pub(crate) use region::overflowed_slot;
-use region::slot_of;
-
-/// Bytes at the low end of every slot that fault when touched. C code has no stack probes: a frame may jump over a single page without a
-/// fault, but over this much only if it is larger still.
-pub const GUARD_BYTES: usize = 64 * 1024;
 
 /// The smallest stack: half guard, half usable.
 pub const MIN_STACK_BYTES: usize = 2 * GUARD_BYTES;
@@ -123,12 +117,7 @@ impl Stack {
     /// Labels the stack for the report of an overflow. A name longer than 48 bytes is cut.
     #[inline]
     pub fn label(&self, place: &'static Location<'static>, name: Option<&str>) {
-        let label = self.label_words();
-        label.place.store(std::ptr::from_ref(place).cast_mut(), Relaxed);
-        match name {
-            None => label.name_bytes.store(0, Relaxed),
-            Some(name) => label.set_name(name),
-        }
+        self.label_words().set(place, name);
     }
 
     /// An address inside of the stack, for [`Label::at`].
@@ -236,67 +225,13 @@ unsafe impl corosensei::stack::Stack for Stack {
     }
 }
 
-/// The topmost 64 bytes of a slot, which name the fiber on the stack. All zero, as in a fresh slot, means no fiber yet.
-#[repr(C, align(64))]
-pub struct Label {
-    place: AtomicPtr<Location<'static>>,
-    name_bytes: AtomicUsize,
-    name: [AtomicU64; 6],
-}
-
-const _: () = assert!(size_of::<Label>() == 64 && size_of::<Stack>() == 8 && size_of::<Option<Stack>>() == 8);
+const _: () = assert!(size_of::<Stack>() == 8 && size_of::<Option<Stack>>() == 8);
 
 /// A stack without a coroutine may go to another thread.
 const _: fn() = || {
     fn send_and_sync<T: Send + Sync>() {}
     send_and_sync::<Stack>();
 };
-
-impl Label {
-    /// The label of the slot that ends at `top`.
-    ///
-    /// # Safety
-    ///
-    /// `top` must be the end of a carved slot. Slots are never unmapped, so the reference is good for ever, and all
-    /// bit patterns the label can hold are written through it or are zero.
-    #[inline]
-    pub(crate) unsafe fn of(top: usize) -> &'static Label {
-        let label = std::ptr::with_exposed_provenance::<Label>(top - size_of::<Label>());
-        // SAFETY: in bounds and aligned because slots are larger than a label and end at a page's end; only atomics inside.
-        unsafe { &*label }
-    }
-
-    /// The label of the stack that contains `address`, from any thread. None outside of all stacks.
-    pub fn at(address: usize) -> Option<&'static Label> {
-        // SAFETY: what `slot_of` finds is the end of a carved slot.
-        slot_of(address).map(|(top, _)| unsafe { Label::of(top) })
-    }
-
-    fn set_name(&self, name: &str) {
-        let name = &name[..name.floor_char_boundary(8 * self.name.len())];
-        for (word, bytes) in self.name.iter().zip(name.as_bytes().chunks(8)) {
-            let mut padded = [0; 8];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            word.store(u64::from_ne_bytes(padded), Relaxed);
-        }
-        self.name_bytes.store(name.len(), Relaxed);
-    }
-
-    /// The place where the fiber was spawned. None if the stack was never labelled. Safe in a signal handler.
-    pub fn place(&self) -> Option<&'static Location<'static>> {
-        // SAFETY: the pointer is null or came from a `&'static Location` in `Stack::label`.
-        NonNull::new(self.place.load(Relaxed)).map(|place| unsafe { place.as_ref() })
-    }
-
-    /// Copies the name into `buf` and returns its bytes, none for an unnamed fiber. Safe in a signal handler. While the stack goes to another
-    /// fiber, the result may be a mixture of both names.
-    pub fn name<'b>(&self, buf: &'b mut [u8; 48]) -> &'b [u8] {
-        for (bytes, word) in buf.chunks_exact_mut(8).zip(&self.name) {
-            bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
-        }
-        &buf[..self.name_bytes.load(Relaxed).min(buf.len())]
-    }
-}
 
 /// The used and the remaining bytes of the caller's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,10 @@
 //! Regions: the process-wide address space that slots are carved from, and the free list of cold slots.
 //!
-//! `Pool` and `Stack` take slots from here when no warm stack is at hand, and give cold ones back. The overflow handler asks whether a
-//! fault address lies in a guard.
+//! `Pool` and `Stack` take slots from here when no warm stack is at hand, and give cold ones back.
 //!
-//! Protocol: everything that changes is behind the lock of [`SHARED`], except that the signal handler reads a region's row in [`REGIONS`]
-//! without it. So a row is filled before `ROWS` is raised (release, paired with the handler's acquire). After that only its `carved`
-//! changes: it is raised (release) once the slot below it has its guard and may be read. Regions are never unmapped: an ended
-//! runtime leaves its slots, without their pages, to the next one.
+//! Protocol: everything that changes is behind the lock of [`SHARED`]. Other code reads the rows of the table without it, so they are
+//! written in the order that `slots.rs` says. Regions are never unmapped: an ended runtime leaves its slots, without their pages, to
+//! the next one.
 //!
 //! # Safety
 //!
@@ -14,7 +12,8 @@
 //! slot, made in `carve` and only moved from then on.
 #![allow(unsafe_code)]
 
-use super::{CLASSES, Class, GUARD_BYTES, Guard, Stack, platform};
+use super::{CLASSES, Class, Guard, Stack, platform};
+use crate::slots::{GUARD_BYTES, MAX_REGIONS, REGIONS, ROWS};
 use corosensei::stack::valgrind::ValgrindStackRegistration;
 use rustix::io::Errno;
 use rustix::mm::{self, MprotectFlags, ProtFlags};
@@ -22,27 +21,13 @@ use std::io;
 use std::mem;
 use std::num::NonZeroUsize;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// The most regions of a process. At 1 GiB each they would fill 4 TiB, 16 million stacks of 256 KiB.
-const MAX_REGIONS: usize = 4096;
 
 /// The smallest region that is tried before the lack of address space is reported.
 const MIN_REGION_BYTES: usize = 4 << 20;
 
-static REGIONS: [Region; MAX_REGIONS] = [const { Region::new() }; MAX_REGIONS];
-static ROWS: AtomicUsize = AtomicUsize::new(0);
 static SHARED: Mutex<[[Shelf; CLASSES]; 2]> = Mutex::new([const { [const { Shelf::new() }; CLASSES] }; 2]);
-
-/// One mapping. All fields are written under the lock of `SHARED`.
-struct Region {
-    start: AtomicUsize,
-    bytes: AtomicUsize,
-    slot_bytes: AtomicUsize,
-    /// Bytes from `start` that have been carved into guarded slots.
-    carved: AtomicUsize,
-}
 
 /// The slots of one class and kind of guard.
 struct Shelf {
@@ -83,33 +68,6 @@ pub(super) fn give_back_pages(low: usize, high: usize) {
 pub(super) fn untouched_pages(low: usize, high: usize) -> io::Result<usize> {
     let touched = platform::resident_pages(ptr::with_exposed_provenance_mut(low), high - low)?;
     Ok(touched.iter().take_while(|page| **page & 1 == 0).count())
-}
-
-/// The end and the size of the slot whose guard contains `address`. Lock-free, for the overflow handler.
-pub(crate) fn overflowed_slot(address: usize) -> Option<(usize, usize)> {
-    slot_of(address).filter(|(top, slot_bytes)| address - (top - slot_bytes) < GUARD_BYTES)
-}
-
-/// The end and the size of the slot that contains `address`, guard or not. Lock-free.
-pub(super) fn slot_of(address: usize) -> Option<(usize, usize)> {
-    let rows = &REGIONS[..ROWS.load(Acquire)];
-    let region = rows
-        .iter()
-        .find(|r| address.wrapping_sub(r.start.load(Relaxed)) < r.carved.load(Acquire))?;
-    let slot_bytes = region.slot_bytes.load(Relaxed);
-    let offset = (address - region.start.load(Relaxed)) % slot_bytes;
-    Some((address - offset + slot_bytes, slot_bytes))
-}
-
-impl Region {
-    const fn new() -> Region {
-        Region {
-            start: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            slot_bytes: AtomicUsize::new(0),
-            carved: AtomicUsize::new(0),
-        }
-    }
 }
 
 impl Shelf {

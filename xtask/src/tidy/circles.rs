@@ -21,7 +21,7 @@ const CIRCLES: &[(&str, usize, usize)] = &[
     ("web", 0, 0),
     ("server", 0, 0),
     ("http", 0, 0),
-    ("coro", 2, 2),
+    ("coro", 0, 0),
     ("poll", 0, 0),
     ("queue", 0, 0),
     ("xtask", 0, 0),
