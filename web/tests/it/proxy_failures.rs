@@ -4,14 +4,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use crate::common::backend::{self, Backend};
-use crate::common::{PATIENCE, Site, eventually, site};
+use crate::common::backend::{self, Backend, serve};
+use crate::common::{PATIENCE, eventually, site};
 use osier_web::proxy::Proxy;
 use osier_web::{Request, Router};
-
-fn serve(proxy: Proxy) -> Site {
-    site(Router::new().fallback(proxy.handler()))
-}
 
 #[test]
 fn requests_that_make_backends_hang_up_take_no_backend_out() {

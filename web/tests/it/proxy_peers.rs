@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Client, PATIENCE, Site, backend, eventually, site_with};
+use crate::common::backend::{self, pattern};
+use crate::common::{Client, PATIENCE, Site, eventually, site_with};
 use osier_web::proxy::Proxy;
 use osier_web::upstream::{Check, Upstream};
 use osier_web::{Limits, Router, Server};
@@ -24,12 +25,6 @@ fn serve(proxy: Proxy) -> Site {
     };
     let server = Server::new(Router::new().fallback(proxy.handler())).limits(limits);
     site_with(2, server, |server| server.bind("127.0.0.1:0"))
-}
-
-fn pattern(count: usize) -> Vec<u8> {
-    (0..count)
-        .map(|i| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7])
-        .collect()
 }
 
 /// The checksum that the Node server computes too.

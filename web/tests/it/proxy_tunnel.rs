@@ -4,9 +4,8 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::common::backend::{Backend, Conn};
-use crate::common::{Client, PATIENCE, Site, eventually, site};
-use osier_web::Router;
+use crate::common::backend::{Backend, Conn, serve};
+use crate::common::{Client, PATIENCE, Site, eventually};
 use osier_web::proxy::{Options, Proxy};
 use osier_web::upstream::Upstream;
 
@@ -15,10 +14,6 @@ const SWITCH: &str =
 
 /// A time so long that a busy machine does not explain it.
 const LONG: Duration = Duration::from_secs(4);
-
-fn serve(proxy: Proxy) -> Site {
-    site(Router::new().fallback(proxy.handler()))
-}
 
 /// Responds to the first request with a 101 and gives the connection to `then`.
 fn switching(then: impl Fn(&mut Conn) + Send + Sync + 'static) -> (Backend, Upstream) {

@@ -10,8 +10,31 @@ use std::time::Duration;
 
 use osier_web::proxy::{Options, Proxy};
 use osier_web::upstream::{Builder, Upstream};
+use osier_web::{Limits, Router, Server};
 
-use super::PATIENCE;
+use super::{PATIENCE, Site, site, site_with};
+
+/// Serves through `proxy`.
+pub fn serve(proxy: Proxy) -> Site {
+    site(Router::new().fallback(proxy.handler()))
+}
+
+/// Serves through `proxy`, with bodies of any length.
+pub fn serve_large(proxy: Proxy) -> Site {
+    let limits = Limits {
+        body: u64::MAX,
+        ..Limits::default()
+    };
+    let server = Server::new(Router::new().fallback(proxy.handler())).limits(limits);
+    site_with(1, server, |server| server.bind("127.0.0.1:0"))
+}
+
+/// Makes bytes that show their place.
+pub fn pattern(count: usize) -> Vec<u8> {
+    (0..count)
+        .map(|i| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7])
+        .collect()
+}
 
 pub struct Backend {
     pub addr: SocketAddr,
