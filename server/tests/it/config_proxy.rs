@@ -179,10 +179,11 @@ fn an_upgraded_connection_lives_through_reloads() {
 #[test]
 fn what_stays_open_counts_as_at_the_same_time() {
     const RATE: &str = "rate = { requests = 1000, burst = 1000, concurrent = 2 }\n";
+    let to = application();
+    // A route for each, so that none waits for the places of another.
     let file = format!(
         "[[site]]\ndefault = true\n[[site.route]]\npath = \"/chat\"\n{RATE}chat = true\n\
-         [[site.route]]\n{RATE}proxy = \"{}\"\n",
-        application()
+         [[site.route]]\npath = \"/events\"\n{RATE}proxy = \"{to}\"\n[[site.route]]\n{RATE}proxy = \"{to}\"\n"
     );
     let sites = Sites::start(&file);
     let upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
