@@ -56,7 +56,7 @@ struct Entry {
 pub(crate) struct Displaced(Entry);
 
 impl Displaced {
-    /// Whether the poller was told of the descriptor itself, which may have been closed since.
+    /// Whether the descriptor itself was registered with the poller. It may have been closed since.
     pub(crate) fn is_registered(&self) -> bool {
         self.0.registered && self.0.double.is_none()
     }

@@ -26,6 +26,7 @@ pub fn text(path: &str) -> Result<Cow<'_, [u8]>, BadPath> {
 
 /// Whether a backend may read the path of this text in another way.
 #[inline]
+#[expect(clippy::ptr_arg, reason = "an owned text is one that was changed by decoding")]
 pub fn has_other_readings(text: &Cow<'_, [u8]>) -> bool {
     // Without a decoded or a doubled byte, only parameters can be read in two ways.
     matches!(text, Cow::Owned(_)) || text.contains(&b';')
