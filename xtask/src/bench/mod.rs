@@ -84,7 +84,7 @@ fn parsed(args: &[String]) -> Result<Plan, String> {
 fn measured(plan: Plan) -> Result<bool, String> {
     let (main, builds) = written()?;
     if plan.builds {
-        let builds = builds::measured(&plan)?;
+        let builds = builds::measured()?;
         println!("{builds}");
         write(&format!("{main}{builds}"))?;
         return Ok(true);

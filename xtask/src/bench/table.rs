@@ -80,8 +80,24 @@ pub fn rendered(lines: &[Line]) -> String {
     text
 }
 
-/// The machine, the commit and the versions behind the figures.
+/// The machine, the commit and the versions behind the figures of running programs.
 pub fn machine(plan: &Plan) -> String {
+    format!(
+        "{}{}; {}. Server on core {}, load on core {}; {} rounds, {} s of load each.\n\
+         Ratio = ours / theirs, round by round: the median and the spread; less is better. Same release profile (lto thin,\n\
+         one codegen unit) and allocator (the system's) for every Rust program. Bound = the figure Osier set itself.\n",
+        computer(),
+        first_words(&said("wrk", &["-v"]), 2),
+        said("nginx", &["-v"]).replace("nginx version: ", ""),
+        plan.cores.0,
+        plan.cores.1,
+        plan.rounds,
+        plan.load.as_secs(),
+    )
+}
+
+/// The machine, its load, the commit and the compiler: one line.
+pub fn computer() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo
         .lines()
@@ -99,20 +115,11 @@ pub fn machine(plan: &Plan) -> String {
         (hash, _) => format!("{hash} with changes"),
     };
     format!(
-        "{}, {cores} cores, Linux {}; {}; {}; {}.\n\
-         {}, commit {commit}. Server on core {}, load on core {}; {} rounds, {} s of load each; load average at the start {}.\n\
-         Ratio = ours / theirs, round by round: the median and the spread; less is better. Same release profile (lto thin,\n\
-         one codegen unit) and allocator (the system's) for every Rust program. Bound = the figure Osier set itself.\n",
+        "{}, {cores} cores, Linux {}; {}; {}, commit {commit}; load average at the start {}.\n",
         model.trim_matches([' ', '\t', ':']),
         said("uname", &["-r"]),
         said("rustc", &["-V"]),
-        first_words(&said("wrk", &["-v"]), 2),
-        said("nginx", &["-v"]).replace("nginx version: ", ""),
         said("date", &["-u", "+%F"]),
-        plan.cores.0,
-        plan.cores.1,
-        plan.rounds,
-        plan.load.as_secs(),
         first_words(&load, 1),
     )
 }
