@@ -1,4 +1,5 @@
-//! The rules about documents: the paths they name exist, and the README's test command is the one of `.ci/run`.
+//! The rules about documents: the paths they name exist, their links lead somewhere, and the README's test command is the
+//! one of `.ci/run`.
 //!
 //! The rule about paths also runs as a test, so that plain `cargo test` notices a document that names a moved file.
 
@@ -58,6 +59,61 @@ fn named_paths(text: &str, tops: &[String]) -> Vec<String> {
     found
 }
 
+/// The links of documents lead to files that exist, and to headings that these have.
+pub fn links_lead_somewhere() -> Verdict {
+    let (mut looked_at, mut findings) = (0, vec![]);
+    for document in files()
+        .iter()
+        .filter(|path| path.extension().is_some_and(|ext| ext == "md"))
+    {
+        let text = read(document);
+        for link in links(&text) {
+            looked_at += 1;
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => document.clone(),
+                path => document.with_file_name(path),
+            };
+            let is_wrong = match heading {
+                "" => !root().join(&target).exists(),
+                heading => !anchors(&read(&target)).iter().any(|anchor| anchor == heading),
+            };
+            if is_wrong {
+                findings.push(format!("{}: {link} leads nowhere", document.display()));
+            }
+        }
+    }
+    Verdict::new(looked_at, findings)
+}
+
+/// The targets of a text's links that are no addresses.
+fn links(text: &str) -> Vec<&str> {
+    let targets = text
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split([')', '\n']).next());
+    targets
+        .filter(|target| {
+            !target.is_empty() && !target.contains(':') && !target.contains(' ') && !target.starts_with('/')
+        })
+        .collect()
+}
+
+/// The names that links use for the headings of a text.
+fn anchors(text: &str) -> Vec<String> {
+    let mut is_code = false;
+    let headings = text.lines().filter(|line| {
+        is_code ^= line.starts_with("```");
+        !is_code && line.starts_with('#')
+    });
+    let name = |heading: &str| {
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(name).collect()
+}
+
 /// The test command that the README gives is one that `.ci/run` runs.
 pub fn readme_command() -> Verdict {
     let run = Path::new(".ci/run");
@@ -113,5 +169,17 @@ mod tests {
     #[test]
     fn an_address_is_no_path() {
         assert!(named_paths("https://example.org/coro/x.rs or [a](https://example.org/b)", &tops()).is_empty());
+    }
+
+    #[test]
+    fn links_are_found_and_addresses_are_not() {
+        let text = "[a](b.md), [c](../d/e.md#f-g) [h](#i) [j](https://k/l) `x[0](y z)` [m](/n)";
+        assert_eq!(links(text), ["b.md", "../d/e.md#f-g", "#i"]);
+    }
+
+    #[test]
+    fn a_heading_is_named_by_its_words() {
+        let text = "# One, `two`\n```sh\n# no heading\n```\n## Three_4: five\n";
+        assert_eq!(anchors(text), ["one-two", "three_4-five"]);
     }
 }

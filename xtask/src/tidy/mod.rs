@@ -55,6 +55,7 @@ const fn rule(name: &'static str, about: &'static str, check: fn() -> Verdict) -
 
 const RULES: &[Rule] = &[
     rule("paths", "paths named in documents", documents::paths_exist),
+    rule("links", "links of documents", documents::links_lead_somewhere),
     rule("headers", "source files", files::headers),
     rule("owners", "texts searched for signs without an owner", files::owners),
     rule("sorted", "dependencies", files::sorted_dependencies),
