@@ -449,4 +449,15 @@ macro_rules! listener_impls {
     };
 }
 
-pub(super) use {descriptor_impls, listener_impls, socket_impls, stream_impls, transfer_impls};
+/// Options that the system sets or returns in one call.
+macro_rules! socket_options {
+    ($($(#[$doc:meta])* $name:ident($($value:ident: $type:ty),*) -> $output:ty = $call:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(&self $(, $value: $type)*) -> std::io::Result<$output> {
+            let fd = crate::wait::socket::Source::watched(self).fd();
+            Ok(rustix::net::sockopt::$call(fd $(, $value)*)?)
+        }
+    )*};
+}
+
+pub(super) use {descriptor_impls, listener_impls, socket_impls, socket_options, stream_impls, transfer_impls};

@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
 use socket2::SockRef;
 
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
-use super::impls::{listener_impls, stream_impls};
+use super::impls::{listener_impls, socket_options, stream_impls};
 use super::stream::{Stream, call, zero_timeout};
 use super::system;
 use crate::wait::leaf::Io;
@@ -141,23 +141,21 @@ impl TcpStream {
         ip(SockRef::from(&self.0.watched.fd()).local_addr()?)
     }
 
-    /// Sets whether small writes are sent at once, not collected while an acknowledgement is outstanding
-    /// (`TCP_NODELAY`).
-    ///
-    /// # Errors
-    ///
-    /// The system's error.
-    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
-        Ok(sockopt::set_tcp_nodelay(self.0.watched.fd(), nodelay)?)
-    }
+    socket_options! {
+        /// Sets whether small writes are sent at once, not collected while an acknowledgement is outstanding
+        /// (`TCP_NODELAY`).
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
+        set_nodelay(nodelay: bool) -> () = set_tcp_nodelay;
 
-    /// Whether small writes are sent at once.
-    ///
-    /// # Errors
-    ///
-    /// The system's error.
-    pub fn nodelay(&self) -> io::Result<bool> {
-        Ok(sockopt::tcp_nodelay(self.0.watched.fd())?)
+        /// Whether small writes are sent at once.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
+        nodelay() -> bool = tcp_nodelay;
     }
 
     /// Sets how long a close waits for unsent bytes (`SO_LINGER`). `Some(Duration::ZERO)` resets the connection.
@@ -181,22 +179,20 @@ impl TcpStream {
         SockRef::from(&self.0.watched.fd()).linger()
     }
 
-    /// Sets the number of hops that packets may take.
-    ///
-    /// # Errors
-    ///
-    /// The system's error.
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        Ok(sockopt::set_ip_ttl(self.0.watched.fd(), ttl)?)
-    }
+    socket_options! {
+        /// Sets the number of hops that packets may take.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
+        set_ttl(ttl: u32) -> () = set_ip_ttl;
 
-    /// The number of hops that packets may take.
-    ///
-    /// # Errors
-    ///
-    /// The system's error.
-    pub fn ttl(&self) -> io::Result<u32> {
-        Ok(sockopt::ip_ttl(self.0.watched.fd())?)
+        /// The number of hops that packets may take.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
+        ttl() -> u32 = ip_ttl;
     }
 }
 
@@ -314,22 +310,20 @@ impl TcpListener {
         ip(SockRef::from(&self.0.fd()).local_addr()?)
     }
 
-    /// Sets the number of hops that packets may take.
-    ///
-    /// # Errors
-    ///
-    /// The system's error.
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        Ok(sockopt::set_ip_ttl(self.0.fd(), ttl)?)
-    }
+    socket_options! {
+        /// Sets the number of hops that packets may take.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
+        set_ttl(ttl: u32) -> () = set_ip_ttl;
 
-    /// The number of hops that packets may take.
-    ///
-    /// # Errors
-    ///
-    /// The system's error.
-    pub fn ttl(&self) -> io::Result<u32> {
-        Ok(sockopt::ip_ttl(self.0.fd())?)
+        /// The number of hops that packets may take.
+        ///
+        /// # Errors
+        ///
+        /// The system's error.
+        ttl() -> u32 = ip_ttl;
     }
 }
 

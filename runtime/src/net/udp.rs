@@ -5,11 +5,11 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketType, sockopt};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketType};
 use socket2::SockRef;
 
 use super::addr::{ToSocketAddrs, each_addr, each_addr_async};
-use super::impls::socket_impls;
+use super::impls::{socket_impls, socket_options};
 use super::stream::{Stream, call};
 use super::tcp::{ip, socket};
 use crate::wait::socket::{ShortRead, Watched};
@@ -196,74 +196,48 @@ impl UdpSocket {
         ip(SockRef::from(&self.fd()).local_addr()?)
     }
 
-    /// Sets whether the socket may send to a broadcast address.
-    pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
-        Ok(sockopt::set_socket_broadcast(self.fd(), broadcast)?)
-    }
+    socket_options! {
+        /// Sets whether the socket may send to a broadcast address.
+        set_broadcast(broadcast: bool) -> () = set_socket_broadcast;
 
-    /// Whether the socket may send to a broadcast address.
-    pub fn broadcast(&self) -> io::Result<bool> {
-        Ok(sockopt::socket_broadcast(self.fd())?)
-    }
+        /// Whether the socket may send to a broadcast address.
+        broadcast() -> bool = socket_broadcast;
 
-    /// Sets whether the host receives its own IPv4 multicast datagrams.
-    pub fn set_multicast_loop_v4(&self, come_back: bool) -> io::Result<()> {
-        Ok(sockopt::set_ip_multicast_loop(self.fd(), come_back)?)
-    }
+        /// Sets whether the host receives its own IPv4 multicast datagrams.
+        set_multicast_loop_v4(come_back: bool) -> () = set_ip_multicast_loop;
 
-    /// Whether the host receives its own IPv4 multicast datagrams.
-    pub fn multicast_loop_v4(&self) -> io::Result<bool> {
-        Ok(sockopt::ip_multicast_loop(self.fd())?)
-    }
+        /// Whether the host receives its own IPv4 multicast datagrams.
+        multicast_loop_v4() -> bool = ip_multicast_loop;
 
-    /// Sets the number of hops that multicast datagrams may take.
-    pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
-        Ok(sockopt::set_ip_multicast_ttl(self.fd(), ttl)?)
-    }
+        /// Sets the number of hops that multicast datagrams may take.
+        set_multicast_ttl_v4(ttl: u32) -> () = set_ip_multicast_ttl;
 
-    /// The number of hops that multicast datagrams may take.
-    pub fn multicast_ttl_v4(&self) -> io::Result<u32> {
-        Ok(sockopt::ip_multicast_ttl(self.fd())?)
-    }
+        /// The number of hops that multicast datagrams may take.
+        multicast_ttl_v4() -> u32 = ip_multicast_ttl;
 
-    /// Sets whether the host receives its own IPv6 multicast datagrams.
-    pub fn set_multicast_loop_v6(&self, come_back: bool) -> io::Result<()> {
-        Ok(sockopt::set_ipv6_multicast_loop(self.fd(), come_back)?)
-    }
+        /// Sets whether the host receives its own IPv6 multicast datagrams.
+        set_multicast_loop_v6(come_back: bool) -> () = set_ipv6_multicast_loop;
 
-    /// Whether the host receives its own IPv6 multicast datagrams.
-    pub fn multicast_loop_v6(&self) -> io::Result<bool> {
-        Ok(sockopt::ipv6_multicast_loop(self.fd())?)
-    }
+        /// Whether the host receives its own IPv6 multicast datagrams.
+        multicast_loop_v6() -> bool = ipv6_multicast_loop;
 
-    /// Joins a group on the interface with this address. With 0.0.0.0 the system chooses.
-    pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        Ok(sockopt::set_ip_add_membership(self.fd(), group, interface)?)
-    }
+        /// Joins a group on the interface with this address. With 0.0.0.0 the system chooses.
+        join_multicast_v4(group: &Ipv4Addr, interface: &Ipv4Addr) -> () = set_ip_add_membership;
 
-    /// Leaves a group.
-    pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
-        Ok(sockopt::set_ip_drop_membership(self.fd(), group, interface)?)
-    }
+        /// Leaves a group.
+        leave_multicast_v4(group: &Ipv4Addr, interface: &Ipv4Addr) -> () = set_ip_drop_membership;
 
-    /// Joins a group on the interface with this number. With 0 the system chooses.
-    pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
-        Ok(sockopt::set_ipv6_add_membership(self.fd(), group, interface)?)
-    }
+        /// Joins a group on the interface with this number. With 0 the system chooses.
+        join_multicast_v6(group: &Ipv6Addr, interface: u32) -> () = set_ipv6_add_membership;
 
-    /// Leaves a group.
-    pub fn leave_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
-        Ok(sockopt::set_ipv6_drop_membership(self.fd(), group, interface)?)
-    }
+        /// Leaves a group.
+        leave_multicast_v6(group: &Ipv6Addr, interface: u32) -> () = set_ipv6_drop_membership;
 
-    /// Sets the number of hops that datagrams may take.
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        Ok(sockopt::set_ip_ttl(self.fd(), ttl)?)
-    }
+        /// Sets the number of hops that datagrams may take.
+        set_ttl(ttl: u32) -> () = set_ip_ttl;
 
-    /// The number of hops that datagrams may take.
-    pub fn ttl(&self) -> io::Result<u32> {
-        Ok(sockopt::ip_ttl(self.fd())?)
+        /// The number of hops that datagrams may take.
+        ttl() -> u32 = ip_ttl;
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
