@@ -78,6 +78,10 @@ impl Configured for Fastcgi {
             hide: values(table.parsed_list("hide", token)),
             first_byte: timeouts.first_byte.unwrap_or(default.first_byte),
             between: timeouts.between.unwrap_or(default.between),
+            buffer: table.boolean("buffer").unwrap_or(default.buffer),
+            shared_memory: table.size("shared_memory").map_or(default.shared_memory, |bytes| {
+                usize::try_from(bytes).unwrap_or(usize::MAX)
+            }),
             ..default
         };
         let backends = Backends::read(&table, &timeouts, false);

@@ -80,6 +80,8 @@ impl Configured for Proxy {
                 .duration("tunnel_half_closed")
                 .unwrap_or(default.tunnel_half_closed),
             read_ahead: table.size("read_ahead").map_or(default.read_ahead, size),
+            buffer: table.boolean("buffer").unwrap_or(default.buffer),
+            shared_memory: table.size("shared_memory").map_or(default.shared_memory, size),
             ..default
         };
         let proxy = Proxy {
@@ -93,6 +95,10 @@ impl Configured for Proxy {
 
     fn paths(&mut self) -> Vec<(Touch, &mut PathBuf)> {
         self.backends.sockets().collect()
+    }
+
+    fn spools(&self) -> bool {
+        self.options.buffer
     }
 
     fn open(&self, _route: &Route<'_>, means: &Means) -> Result<Opened, String> {

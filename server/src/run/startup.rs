@@ -97,7 +97,7 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
         let temporary = std::env::temp_dir();
         if let (true, Err(error)) = (spools(config), access(&temporary, Access::WRITE_OK)) {
             say(format_args!(
-                "requests whose bodies 'fastcgi' has to store will get a 500: '{}', for temporary files, cannot be written to \
+                "requests whose bodies 'fastcgi' or 'proxy' has to store will get a 503: '{}', for temporary files, cannot be written to \
                  ({error}); make it, for the user of the server, or set TMPDIR to a folder inside of 'chroot'",
                 outside(root, &temporary).display()
             ));

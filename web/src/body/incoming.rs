@@ -168,6 +168,13 @@ impl<'a> RequestBody<'a> {
         self.ahead.is_some() || (!self.unread.is_empty() && !self.is_done())
     }
 
+    /// Whether the rest of a body of known length has been received.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn has_all_received(&self) -> bool {
+        let is_known = self.ahead.is_none() && self.announced().is_some();
+        self.is_done() || (is_known && self.decoder.plain() <= self.unread.len() as u64)
+    }
+
     /// The announced length in bytes: 0 without a body, `None` for a chunked body.
     pub fn announced(&self) -> Option<u64> {
         match self.length {
@@ -258,27 +265,56 @@ impl<'a> RequestBody<'a> {
         error.into()
     }
 
-    /// Reads from the socket into `into`, or into the buffer behind `unread`.
-    fn receive(&mut self, into: Option<&mut [u8]>) -> io::Result<usize> {
+    /// Reads from the socket into `into`, or into the buffer behind `unread`. `None` if no bytes have
+    /// arrived, and this is not to wait.
+    fn receive(&mut self, into: Option<&mut [u8]>, how: How) -> io::Result<Option<usize>> {
         self.invite()?;
         let client = self.client;
-        let read = client.read_body(into.unwrap_or(&mut self.buffer[self.unread.end..]));
+        let into = into.unwrap_or(&mut self.buffer[self.unread.end..]);
+        let read = match how {
+            How::Waiting => client.read_body(into).map(Some),
+            #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+            How::Arrived => client.read_arrived(into),
+        };
         match read {
-            Ok(0) => Err(self.fail(BodyError::Ended)),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(self.fail(BodyError::TimedOut)),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(self.fail(BodyError::Ended)),
+            Ok(Some(0)) => Err(self.fail(BodyError::Ended)),
+            Err(error) => Err(self.broken(error)),
             other => other,
         }
     }
-}
 
-impl Read for RequestBody<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    fn broken(&mut self, error: io::Error) -> io::Error {
+        match error.kind() {
+            io::ErrorKind::TimedOut => self.fail(BodyError::TimedOut),
+            io::ErrorKind::ConnectionReset => self.fail(BodyError::Ended),
+            _ => error,
+        }
+    }
+
+    /// Reads bytes of the body that have arrived. Returns 0 at the end, and `None` if more have to
+    /// arrive.
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    pub(crate) fn read_arrived(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        self.read_some(into, How::Arrived)
+    }
+
+    /// Waits until the client has sent more bytes. Nothing that has arrived may be unread.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Read::read).
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    pub(crate) fn arrives(&mut self) -> io::Result<()> {
+        self.invite()?;
+        self.client.body_arrives().map_err(|error| self.broken(error))
+    }
+
+    fn read_some(&mut self, into: &mut [u8], how: How) -> io::Result<Option<usize>> {
         if let Some(error) = self.failed {
             return Err(error.into());
         }
         if into.is_empty() {
-            return Ok(0);
+            return Ok(Some(0));
         }
         if let Some(ahead) = &mut self.ahead {
             let rest = &ahead.bytes[ahead.at..];
@@ -288,7 +324,7 @@ impl Read for RequestBody<'_> {
             if count == rest.len() {
                 self.ahead = None;
             }
-            return Ok(count);
+            return Ok(Some(count));
         }
         while !self.decoder.is_done() {
             if self.unread.is_empty() {
@@ -297,8 +333,8 @@ impl Read for RequestBody<'_> {
                     .unwrap_or(usize::MAX)
                     .min(into.len());
                 if plain > 0 {
-                    let count = self.receive(Some(&mut into[..plain]))?;
-                    self.decoder.advance(count as u64);
+                    let count = self.receive(Some(&mut into[..plain]), how)?;
+                    self.decoder.advance(count.unwrap_or(0) as u64);
                     return Ok(count);
                 }
             } else {
@@ -308,7 +344,7 @@ impl Read for RequestBody<'_> {
                         self.unread.start += piece.consumed;
                         if !piece.data.is_empty() {
                             into[..piece.data.len()].copy_from_slice(piece.data);
-                            return Ok(piece.data.len());
+                            return Ok(Some(piece.data.len()));
                         }
                         if piece.consumed > 0 {
                             continue;
@@ -320,10 +356,29 @@ impl Read for RequestBody<'_> {
                 self.buffer.copy_within(self.unread.clone(), 0);
                 self.unread = 0..self.unread.len();
             }
-            let count = self.receive(None)?;
-            self.unread.end += count;
+            match self.receive(None, how)? {
+                Some(count) => self.unread.end += count,
+                None => return Ok(None),
+            }
         }
-        Ok(0)
+        Ok(Some(0))
+    }
+}
+
+/// How a read treats bytes that have not arrived.
+#[derive(Clone, Copy)]
+enum How {
+    /// It waits for them.
+    Waiting,
+    /// It returns without them.
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    Arrived,
+}
+
+impl Read for RequestBody<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        // It has waited, so there is a count.
+        self.read_some(into, How::Waiting).map(Option::unwrap_or_default)
     }
 }
 

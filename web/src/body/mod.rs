@@ -3,3 +3,5 @@
 pub(crate) mod incoming;
 pub(crate) mod outgoing;
 pub(crate) mod send;
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+pub(crate) mod spool;

@@ -109,6 +109,33 @@ impl<'w> Peer<'w> {
     }
 }
 
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+impl Peer<'_> {
+    /// Reads bytes of a request's body that have arrived. `None` if there are none.
+    pub(crate) fn read_arrived(self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        use rustix::net::RecvFlags;
+        let link = match self.end {
+            End::Link(link) => link,
+            End::Memory(memory) => return memory.body.borrow_mut().read(into).map(Some),
+        };
+        match rustix::net::recv(&link.stream, into, RecvFlags::DONTWAIT) {
+            Ok((count, _)) => Ok(Some(count)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits until bytes of a request's body have arrived, no longer than
+    /// [`Timeouts::body`](super::settings::Timeouts::body).
+    pub(crate) fn body_arrives(self) -> io::Result<()> {
+        let End::Link(link) = self.end else { return Ok(()) };
+        link.stream.set_read_timeout(Some(link.worker.server.timeouts.body))?;
+        let arrived = link.stream.peek(&mut [0]);
+        link.stream.set_read_timeout(Some(RESTING))?;
+        arrived.map(drop)
+    }
+}
+
 /// The destination of responses.
 #[derive(Clone, Copy)]
 pub(crate) enum Sink<'c> {

@@ -43,7 +43,6 @@
 //! | `script` | finds the script that a path means |
 //! | `found` | remembers the scripts found in the last second |
 //! | `params` | encodes the FastCGI parameters |
-//! | `spool` | keeps a request body of unknown length |
 //! | `sender` | sends the request body |
 //! | `exchange` | reads the records of the application |
 //! | `backend_response` | reads the head and the body out of these records |
@@ -61,7 +60,6 @@ mod options;
 mod params;
 mod script;
 mod sender;
-mod spool;
 mod stderr;
 
 use std::borrow::Cow;
@@ -80,8 +78,8 @@ pub use self::options::Options;
 use self::params::{Asked, Fields, Fixed};
 use self::script::{Found, Rules, Script, Wanted};
 use self::sender::{Sender, Source, while_sending};
-use self::spool::Spool;
 use self::stderr::Stderr;
+use crate::body::spool::{self, Spool};
 use crate::files::root::Root;
 use crate::files::{self, Files};
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent};
@@ -142,6 +140,7 @@ pub struct FastCgi {
     hide: Vec<String>,
     patience: Patience,
     head_bytes: usize,
+    buffer: bool,
     spool: spool::Limits,
     upstream: Upstream,
     /// Whether the upstream keeps connections: the application is asked to leave them open.
@@ -237,8 +236,10 @@ impl FastCgi {
                 between: options.between,
             },
             head_bytes: options.head_bytes,
+            buffer: options.buffer,
             spool: spool::Limits {
                 memory: options.spool_memory,
+                shared: options.shared_memory,
                 total: options.spool_total,
                 folder: options.spool_folder,
             },
@@ -401,20 +402,21 @@ impl FastCgi {
         matches!(kind, Ok(script::Kind::File))
     }
 
-    /// The request body with its length. A small body, and one of unknown length, is read first. Any other is sent while the
-    /// client sends it.
+    /// The request body with its length. It is received first, so that a slow client occupies no backend. With
+    /// [`Options::buffer`] off, one of known length is sent while the client sends it.
     fn body(&self, request: &mut Request<'_>) -> Result<Sender, Response> {
-        let spooled = match request.body().announced() {
-            Some(length) if length > SMALL => return Ok(Sender::new(Source::Client(length))),
-            Some(0) => Ok(Spool::in_memory(Vec::new())),
-            _ => Spool::fill(request.body(), &self.spool),
-        };
-        match spooled {
-            Ok(spool) => Ok(Sender::new(Source::Spool(spool))),
-            Err(spool::Failed::Client(error)) => Err(error.into_response()),
-            Err(spool::Failed::TooLong) => Err(Response::plain(StatusCode::PAYLOAD_TOO_LARGE).close()),
-            Err(spool::Failed::File(error)) => Err(Response::internal_error(error)),
+        let mut limits = Cow::Borrowed(&self.spool);
+        match request.body().announced() {
+            Some(0) => return Ok(Sender::new(Source::Spool(Spool::in_memory(Vec::new())))),
+            Some(length) if length > SMALL && !self.buffer => return Ok(Sender::new(Source::Client(length))),
+            // The server's limit holds.
+            Some(_) => limits.to_mut().total = u64::MAX,
+            None => {}
         }
+        let spool = Spool::fill(request.body(), &limits);
+        spool
+            .map(|spool| Sender::new(Source::Spool(spool)))
+            .map_err(IntoResponse::into_response)
     }
 
     /// Sends one request to the application, and sends it a second time where that is safe.

@@ -35,11 +35,17 @@ pub struct Options {
     pub between: Duration,
     /// The longest head of a response, in bytes. Default: 64 KiB.
     pub head_bytes: usize,
-    /// The part of a body of unknown length that is kept in memory, in bytes. Default: 256 KiB.
+    /// Receives a request body before a backend is asked, so that a slow client occupies no backend. A body of unknown length is
+    /// received first in any case. Default: true.
+    pub buffer: bool,
+    /// The longest request body that is received in memory, in bytes. Default: 256 KiB.
     pub spool_memory: usize,
+    /// The most bytes of bodies that all gateways of the process hold in memory. Further bytes go to files. Default:
+    /// 64 MiB.
+    pub shared_memory: usize,
     /// The longest body of unknown length, in bytes. The server's own limit also applies. Default: 1 GiB.
     pub spool_total: u64,
-    /// The folder of the unnamed file for the rest of such a body. Default: the system's folder for temporary files.
+    /// The folder of the unnamed files for longer bodies. Default: the system's folder for temporary files.
     pub spool_folder: PathBuf,
 }
 
@@ -59,7 +65,9 @@ impl Default for Options {
             first_byte: s(60),
             between: s(60),
             head_bytes: cgi::HEAD_BYTES,
+            buffer: true,
             spool_memory: 256 << 10,
+            shared_memory: 64 << 20,
             spool_total: 1 << 30,
             spool_folder: std::env::temp_dir(),
         }

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use osier::Cancelled;
 use osier_http::fastcgi::{RECORD_HEAD, STDIN_END, stdin_head};
 
-use super::spool::Spool;
+use crate::body::spool::Spool;
 use crate::upstream::attempt;
 use crate::{RequestBody, Stream};
 

@@ -13,8 +13,8 @@ use super::failure::{Failure, Why};
 use super::sender::{Sender, Unsent};
 use super::{Settings, client_response, forwarded, outgoing};
 use crate::upstream::Lease;
-use crate::upstream::attempt::{Failed, Unanswered, while_sending};
-use crate::{Request, Response};
+use crate::upstream::attempt::{Failed, Unanswered, is_idempotent, while_sending};
+use crate::{IntoResponse, Request, Response};
 
 /// Forwards the request and returns the response, or an error response.
 pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
@@ -26,7 +26,12 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
         return Response::new(StatusCode::BAD_REQUEST).body("a Connection field that lists too many names\n");
     }
     let mut sender = Sender::new(request.head.body());
-    let is_repeatable = outgoing::is_repeatable(request);
+    if !outgoing::is_streamed(settings, request)
+        && let Err(failed) = sender.spool(&mut request.body, &settings.spool)
+    {
+        return failed.into_response();
+    }
+    let is_idempotent = is_idempotent(request.method());
     let answered = settings.upstream.attempt(|lease| {
         let upgrade = request.head.upgrade();
         let upgrade = upgrade.filter(|list| settings.options.tunnels && !carries_requests(list));
@@ -37,7 +42,7 @@ pub(super) fn pass(settings: &Settings, request: &mut Request<'_>) -> Response {
             ));
         }
         attempt(settings, request, &mut sender, lease, upgrade).map_err(|failure| {
-            let may_repeat = may_repeat(&failure, &sender, is_repeatable);
+            let may_repeat = may_repeat(&failure, &sender, is_idempotent);
             if may_repeat {
                 sender.restart();
             }
@@ -65,9 +70,10 @@ fn carries_requests(protocols: &[u8]) -> bool {
         })
 }
 
-/// Whether the request may be sent a second time: the backend has taken no byte of it, or the request is repeatable and no byte
-/// of a response has arrived.
-fn may_repeat(failure: &Failure, sender: &Sender, is_repeatable: bool) -> bool {
+/// Whether the request may be sent a second time: the backend has taken no byte of it, or the method is idempotent, the whole
+/// body is here and no byte of a response has arrived.
+fn may_repeat(failure: &Failure, sender: &Sender, is_idempotent: bool) -> bool {
+    let is_repeatable = is_idempotent && sender.can_restart();
     let Failure::Backend(_, why) = failure else {
         return false;
     };

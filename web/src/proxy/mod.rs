@@ -35,12 +35,14 @@ mod tunnel;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use osier_http::Limits;
 use osier_http::path::canonical_part;
 
+use crate::body::spool;
 use crate::upstream::Upstream;
 use crate::{Handler, Request, Response};
 
@@ -89,7 +91,8 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 ///   without: this server and the backend could disagree about its meaning.
 /// - The fields `X-Forwarded-*`, `Forwarded` and `X-Real-IP` of a client that is not [trusted](Proxy::trust) are left out, also
 ///   in a spelling with `_` for `-`.
-/// - `Expect: 100-continue` is answered here, once there is a connection to the backend.
+/// - `Expect: 100-continue` is answered here, when the body is wanted: without [`buffer`](Options::buffer), once there is a
+///   connection to the backend.
 ///
 /// # Responses to the client
 ///
@@ -108,15 +111,15 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 ///
 /// A request is sent a second time, on a new connection and to another backend if there is one, when the connection breaks before
 /// the first byte of the response. In addition, either no byte of the request was sent, or the method is idempotent
-/// (RFC 9110 9.2.2) and there is no body.
+/// (RFC 9110 9.2.2) and this server has the whole body.
 ///
 /// # Slow clients
 ///
 /// The response is read ahead of the client by at most [`read_ahead`](Options::read_ahead) bytes. A response that fits is read at
 /// once, and the backend's connection is free however slow the client is. With a longer one the backend waits for the client.
-/// The client has to take some bytes in every [`Timeouts::write`](crate::Timeouts::write). A client that sends its body slowly
-/// holds a connection of the backend for that time; it has to send some bytes in every
-/// [`Timeouts::body`](crate::Timeouts::body).
+/// The client has to take some bytes in every [`Timeouts::write`](crate::Timeouts::write). A request body is received first, in
+/// memory and then in an unnamed file, and has to send some bytes in every [`Timeouts::body`](crate::Timeouts::body). Without
+/// [`buffer`](Options::buffer), a client that sends slowly holds a connection of the backend.
 #[derive(Clone)]
 pub struct Proxy(Arc<Settings>);
 
@@ -127,6 +130,7 @@ struct Settings {
     prefix: Option<(String, String)>,
     trust: Option<Trust>,
     limits: Limits,
+    spool: spool::Limits,
 }
 
 /// Options of a proxy.
@@ -159,6 +163,16 @@ pub struct Options {
     /// Bytes of a response that are read before the client takes them, rounded up to pieces of
     /// 64 KiB, and one piece more. Default: 256 KiB.
     pub read_ahead: usize,
+    /// Receives a request body before a backend is asked, so that a slow client occupies no backend. A gRPC call is passed on
+    /// as it comes. On by default.
+    pub buffer: bool,
+    /// The longest request body that is received in memory, in bytes. Default: 256 KiB.
+    pub spool_memory: usize,
+    /// The most bytes of bodies that all gateways of the process hold in memory. Further bytes go to files. Default:
+    /// 64 MiB.
+    pub shared_memory: usize,
+    /// The folder of the unnamed files for longer bodies. Default: the system's folder for temporary files.
+    pub spool_folder: PathBuf,
     /// Maximum bytes of a response's head. A longer one gets 502. Default: 64 KiB, because backends
     /// send long cookies and policies.
     pub head_bytes: usize,
@@ -178,6 +192,10 @@ impl Default for Options {
             tunnel_idle: s(3600),
             tunnel_half_closed: s(30),
             read_ahead: 256 << 10,
+            buffer: true,
+            spool_memory: 256 << 10,
+            shared_memory: 64 << 20,
+            spool_folder: std::env::temp_dir(),
             head_bytes: 64 << 10,
         }
     }
@@ -203,8 +221,15 @@ impl Proxy {
             head_bytes: options.head_bytes,
             ..Limits::DEFAULT
         };
+        let spool = spool::Limits {
+            memory: options.spool_memory,
+            shared: options.shared_memory,
+            total: u64::MAX,
+            folder: options.spool_folder.clone(),
+        };
         Proxy(Arc::new(Settings {
             upstream,
+            spool,
             options,
             prefix,
             trust: None,

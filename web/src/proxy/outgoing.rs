@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 
 use osier_http::path::{BadPath, Path};
-use osier_http::{BodyLength, Form, HeaderError, RequestWriter, connection_names};
+use osier_http::{Form, HeaderError, RequestWriter, connection_names};
 
 use super::{Host, Settings, forwarded};
 use crate::upstream::Lease;
-use crate::upstream::attempt::is_idempotent;
 use crate::{Address, Request};
 
 /// The request target for the backend.
@@ -80,7 +79,12 @@ pub(super) fn write_head(
     Ok(())
 }
 
-/// Whether the method is idempotent and there is no body.
-pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
-    is_idempotent(request.method()) && matches!(request.head.body(), BodyLength::None | BodyLength::Known(0))
+/// Whether the body is passed on while the client sends it: a call whose two sides talk to each other.
+pub(super) fn is_streamed(settings: &Settings, request: &Request<'_>) -> bool {
+    let is_grpc = |value: &[u8]| {
+        value
+            .get(..16)
+            .is_some_and(|begin| begin.eq_ignore_ascii_case(b"application/grpc"))
+    };
+    !settings.options.buffer || request.header("content-type").is_some_and(is_grpc)
 }

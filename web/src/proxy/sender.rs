@@ -1,4 +1,4 @@
-//! Sends one request to the backend: its head, then its body while the client sends it.
+//! Sends one request to the backend: its head, then its body, from the spool or while the client sends it.
 //!
 //! A sender can be stopped between any two calls and continued later: its fiber is cancelled when the response arrives. Bytes read
 //! from the client that the backend has not taken stay in `piece`. As long as the backend has taken no byte, the same request
@@ -13,6 +13,7 @@ use std::time::Instant;
 use osier::Cancelled;
 use osier_http::{BodyLength, CHUNK_END, ChunkHead, LAST_CHUNK};
 
+use crate::body::spool::{self, Spool};
 use crate::conn::buffers;
 use crate::upstream::Lease;
 use crate::{RequestBody, Stream};
@@ -24,6 +25,10 @@ const PIECE: usize = 32 << 10;
 const CHUNK_ROOM: usize = 18;
 
 pub(super) struct Sender {
+    /// The whole body, if it was received first.
+    spool: Option<Spool>,
+    /// How many bytes of the spool have been put into pieces.
+    unspooled: u64,
     /// The encoded head, which depends on the backend.
     pub(super) head: Vec<u8>,
     /// How many bytes of the head the backend has taken.
@@ -32,8 +37,10 @@ pub(super) struct Sender {
     piece: Vec<u8>,
     sent: usize,
     chunked: bool,
-    /// The client's body has been read to its end.
+    /// The body has been read to its end.
     read_all: bool,
+    /// `piece[begin..]` is the whole body.
+    whole: Option<usize>,
     progress: Rc<Progress>,
     /// The backend has taken the whole request.
     done: bool,
@@ -62,12 +69,15 @@ pub(super) enum Unsent {
 impl Sender {
     pub(super) fn new(body: BodyLength) -> Sender {
         Sender {
+            spool: None,
+            unspooled: 0,
             head: buffers::take_head(),
             head_sent: 0,
             piece: Vec::new(),
             sent: 0,
             chunked: body == BodyLength::Chunked,
             read_all: body.is_empty(),
+            whole: body.is_empty().then_some(0),
             progress: Rc::default(),
             done: false,
         }
@@ -78,9 +88,37 @@ impl Sender {
         self.progress.taken.get() == 0
     }
 
-    /// Starts again for another backend. Only valid if no byte was taken or there is no body.
+    /// Receives the whole body from the client, so that it does not occupy a backend meanwhile.
+    ///
+    /// # Suspends
+    ///
+    /// Until the client has sent it.
+    pub(super) fn spool(&mut self, body: &mut RequestBody<'_>, limits: &spool::Limits) -> Result<(), spool::Failed> {
+        if self.read_all {
+            return Ok(());
+        }
+        if body.has_all_received() {
+            return self.next_piece(body).map_err(spool::Failed::Client);
+        }
+        self.spool = Some(Spool::fill(body, limits)?);
+        Ok(())
+    }
+
+    /// Whether the request can be sent from its beginning again, whatever a backend has taken.
+    pub(super) fn can_restart(&self) -> bool {
+        self.spool.is_some() || self.whole.is_some()
+    }
+
+    /// Starts again for another backend. Only valid if no byte was taken or the body can be sent again
+    /// ([`can_restart`](Sender::can_restart)).
     pub(super) fn restart(&mut self) {
         self.head.clear();
+        if let Some(begin) = self.whole {
+            self.sent = begin;
+        } else if self.spool.is_some() {
+            (self.unspooled, self.read_all, self.sent) = (0, false, 0);
+            self.piece.clear();
+        }
         (self.head_sent, self.done) = (0, false);
         self.progress.taken.set(0);
         self.progress.over.set(None);
@@ -97,7 +135,8 @@ impl Sender {
 
     /// Takes the part of the body that has already been received, to be sent together with the head.
     pub(super) fn collect(&mut self, body: &mut RequestBody<'_>) -> io::Result<()> {
-        match !self.read_all && self.piece.is_empty() && body.has_received() {
+        let is_here = self.spool.is_some() || body.has_received();
+        match !self.read_all && self.piece.is_empty() && is_here {
             true => self.next_piece(body),
             false => Ok(()),
         }
@@ -158,13 +197,31 @@ impl Sender {
 
     /// Reads the next piece of the body and frames it. The current piece has been sent.
     fn next_piece(&mut self, body: &mut RequestBody<'_>) -> io::Result<()> {
+        let is_first = self.piece.is_empty();
         let start = if self.chunked { CHUNK_ROOM } else { 0 };
-        self.piece.resize(start + PIECE, 0);
         // The read may be cancelled: until it returns, no byte of the piece may be sent.
-        self.sent = self.piece.len();
-        let count = body.read(&mut self.piece[start..])?;
-        self.read_all = count == 0 || (!self.chunked && body.is_done());
-        self.piece.truncate(start + count);
+        let count = match &self.spool {
+            Some(spool) => {
+                self.piece.clear();
+                self.piece.resize(start, 0);
+                self.sent = start;
+                let count = spool.read_at(self.unspooled, PIECE, &mut self.piece)?;
+                self.unspooled += count as u64;
+                self.read_all = self.unspooled == spool.len();
+                if count == 0 && !self.read_all {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                count
+            }
+            None => {
+                self.piece.resize(start + PIECE, 0);
+                self.sent = self.piece.len();
+                let count = body.read(&mut self.piece[start..])?;
+                self.read_all = count == 0 || body.is_done();
+                self.piece.truncate(start + count);
+                count
+            }
+        };
         self.sent = start;
         if self.chunked && count > 0 {
             let line = ChunkHead::new(count as u64);
@@ -173,10 +230,10 @@ impl Sender {
             self.piece[self.sent..start].copy_from_slice(line);
             self.piece.extend_from_slice(CHUNK_END);
         }
-        if self.chunked && body.is_done() {
-            self.read_all = true;
+        if self.chunked && self.read_all {
             self.piece.extend_from_slice(LAST_CHUNK);
         }
+        self.whole = (is_first && self.read_all).then_some(self.sent);
         Ok(())
     }
 }

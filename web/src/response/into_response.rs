@@ -118,6 +118,28 @@ impl<const N: usize> IntoResponse for &'static [u8; N] {
     }
 }
 
+/// The error response for a body that could not be kept. The cause of a file's failure is logged with it.
+#[cfg(any(feature = "fastcgi", feature = "proxy"))]
+impl IntoResponse for crate::body::spool::Failed {
+    fn into_response(self) -> Response {
+        use std::io::ErrorKind;
+
+        use crate::body::spool::Failed;
+        match self {
+            Failed::Client(error) => error.into_response(),
+            Failed::TooLong => Response::plain(StatusCode::PAYLOAD_TOO_LARGE).close(),
+            Failed::File(error) => {
+                let mut response = Response::plain(match error.kind() {
+                    ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
+                    _ => StatusCode::SERVICE_UNAVAILABLE,
+                });
+                response.cause = Some(error.into());
+                response
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

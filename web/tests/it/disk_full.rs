@@ -1,4 +1,4 @@
-//! Uploads to a full disk: the client gets 500, the log names the folder, no partial file is left,
+//! Uploads to a full disk: the client gets 500 or 507, the log names the folder, no partial file is left,
 //! and the server goes on.
 
 use std::path::Path;
@@ -65,15 +65,16 @@ fn a_full_disk_is_told_and_leaves_nothing_behind() {
             "/save",
             "Content-Type: multipart/form-data; boundary=X",
             "cannot save an upload in",
+            500,
         ),
-        ("/a.php", "X-A: b", "a temporary file in"),
+        ("/a.php", "X-A: b", "a temporary file in", 507),
     ];
-    for (path, field, said) in fields {
+    for (path, field, said, status) in fields {
         let form = |bytes: usize| {
             let head = "--X\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\n";
             [head.as_bytes(), &vec![b'x'; bytes], b"\r\n--X--\r\n"].concat()
         };
-        for (bytes, status) in [(LARGE, 500), (1000, 200)] {
+        for (bytes, status) in [(LARGE, status), (1000, 200)] {
             let body = form(bytes);
             let mut client = site.connect();
             client.send(format!(

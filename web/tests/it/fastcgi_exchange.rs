@@ -75,7 +75,7 @@ fn a_body_of_known_length_is_passed_on_while_it_comes() {
             said.lock().unwrap().send(all.len()).unwrap();
         }
     });
-    let site = serve(&folder, &app, Options::default());
+    let site = serve(&folder, &app, streaming());
     let mut client = site.connect();
     client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\nExpect: 100-continue\r\n\r\n");
     assert_eq!(client.head().0, 100);
@@ -119,7 +119,7 @@ fn an_application_may_answer_before_it_has_read_or_piece_by_piece() {
             }
         }
     });
-    let site = serve(&folder, &app, Options::default());
+    let site = serve(&folder, &app, streaming());
     let body: Vec<u8> = (0..LEN).map(|i| (i % 253) as u8).collect();
     for query in ["echo", "first", "early"] {
         let mut client = site.connect();
@@ -153,7 +153,7 @@ fn a_client_that_breaks_its_body_off_ends_the_request() {
         conn.wait_for_end();
         said.lock().unwrap().send(()).unwrap();
     });
-    let site = serve(&folder, &app, Options::default());
+    let site = serve(&folder, &app, streaming());
     let mut client = site.connect();
     client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nhello");
     eventually("the application is asked", || app.connections() == 1);
@@ -173,7 +173,14 @@ fn an_application_that_waits_for_a_body_nobody_sends_is_freed() {
         conn.wait_for_end();
         said.lock().unwrap().send(()).unwrap();
     });
-    let site = serve(&folder, &app, impatient());
+    let site = serve(
+        &folder,
+        &app,
+        Options {
+            buffer: false,
+            ..impatient()
+        },
+    );
     let mut client = site.connect();
     client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nhello");
     assert_eq!(client.reply().status, 204);
@@ -225,7 +232,14 @@ fn what_takes_too_long_is_a_gateway_timeout() {
         // Longer than the server waits.
         std::thread::sleep(PATIENCE / 4);
     });
-    let site = serve(&folder, &app, impatient());
+    let site = serve(
+        &folder,
+        &app,
+        Options {
+            buffer: false,
+            ..impatient()
+        },
+    );
     assert_eq!(site.get("/a.php?silent").status, 504);
     assert!(site.logged("did not answer in time"));
     assert_eq!(site.get("/a.php?half").status, 504);
@@ -520,7 +534,7 @@ fn checks_find_a_backend_that_is_down() {
 fn a_request_is_tried_twice_and_no_more() {
     let folder = folder();
     let app = Responder::unix(folder.path(), |conn| drop(conn.request()));
-    let site = serve(&folder, &app, Options::default());
+    let site = serve(&folder, &app, streaming());
     assert_eq!(site.get("/a.php").status, 502);
     assert_eq!(app.connections(), 2);
     let mut put = post("/a.php", &"x".repeat(100_000));

@@ -40,6 +40,7 @@ mod proxy_streams;
 mod proxy_tunnel;
 mod pubsub_redis;
 mod routing;
+mod slow_clients;
 mod slow_peers;
 mod sse;
 mod strictness;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use crate::common::backend::{self, Backend, serve};
-use crate::common::{PATIENCE, eventually, site};
+use crate::common::{PATIENCE, eventually, site, taken};
 use osier_web::proxy::Proxy;
 use osier_web::{Request, Router};
 
@@ -60,6 +60,65 @@ fn a_backend_that_gives_no_response_for_a_second_is_out_but_not_the_last_one() {
         assert_eq!(site.get("/").status, 502);
     }
     assert!(!site.logged("is out"));
+}
+
+#[test]
+fn an_idempotent_request_takes_its_body_to_another_backend() {
+    let broken = Backend::answering_once("");
+    let echo = Backend::start(|_, conn| {
+        while let Some(asked) = conn.request() {
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
+                asked.body.len()
+            ));
+            conn.send(asked.body);
+        }
+    });
+    let upstream = backend::upstream(&[broken.addr, echo.addr]).failures(1000).build();
+    let site = serve(Proxy::new(upstream.unwrap()));
+    for length in [1, 1000, 100_000, 1_000_000] {
+        let body: Vec<u8> = (0..length).map(|i| (i % 251) as u8).collect();
+        for framing in [format!("Content-Length: {length}"), "Transfer-Encoding: chunked".into()] {
+            for method in ["PUT", "DELETE", "PUT", "DELETE"] {
+                let mut client = site.connect();
+                client.send(format!("{method} / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"));
+                if framing.contains("chunked") {
+                    client.send(format!("{length:x}\r\n"));
+                    client.send(&body);
+                    client.send("\r\n0\r\n\r\n");
+                } else {
+                    client.send(&body);
+                }
+                let reply = client.reply();
+                assert_eq!(reply.status, 200, "{method} of {length} bytes, {framing}");
+                assert!(reply.body == body, "{method} of {length} bytes, {framing}");
+            }
+        }
+    }
+    assert!(broken.heads.lock().unwrap().len() > 10, "it was asked too");
+}
+
+#[test]
+fn the_whole_body_is_wanted_before_a_backend_is_asked() {
+    let backend = Backend::answering("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwell");
+    let site = serve(backend.proxy());
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    assert_eq!(client.head().0, 100);
+    client.send("hell");
+    taken(&client.stream);
+    assert_eq!(backend.accepted(), 0);
+    client.send("o");
+    assert_eq!(client.reply().text(), "well");
+    // What is refused is not waited for.
+    let too_long = "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1000000000\r\n\r\n";
+    assert_eq!(site.ask(too_long).status, 413);
+    // A client that leaves half way never reaches the backend.
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhell");
+    client.finish_sending();
+    assert_eq!(client.head().0, 400);
+    assert_eq!(backend.accepted(), 1);
 }
 
 /// A late second response comes while the worker's thread is busy, so its poller has not reported it.

@@ -81,7 +81,7 @@ fn interim_responses_are_passed_on_when_they_come_but_for_continue_and_for_clien
             conn.send(FINAL);
         }
     });
-    let site = proxied(&backend);
+    let site = site(Router::new().fallback(backend.streaming_proxy().handler()));
     let mut client = site.connect();
     for (request, body) in [
         ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", ""),

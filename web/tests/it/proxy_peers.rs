@@ -304,7 +304,7 @@ fn nginx_serves_files_over_kept_connections_and_after_a_restart() {
 fn node_serves_over_kept_connections_uploads_and_echoes() {
     let Some(node) = Node::start("one") else { return };
     let app = upstream(&[node.addr]).build().unwrap();
-    let site = serve(Proxy::new(app.clone()));
+    let site = serve(Proxy::with(app.clone(), backend::options(|to| to.buffer = false)));
     let mut client = site.connect();
     for _ in 0..50 {
         assert_eq!(client.get("/name").text(), "one");

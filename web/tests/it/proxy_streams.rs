@@ -54,7 +54,7 @@ fn echo() -> Backend {
 #[test]
 fn a_full_duplex_echo_of_64_mib_does_not_deadlock() {
     let backend = echo();
-    let site = serve_large(backend.proxy());
+    let site = serve_large(backend.streaming_proxy());
     for chunked in [false, true] {
         let mut client = site.connect();
         let mut sending = client.stream.try_clone().unwrap();
@@ -139,7 +139,7 @@ fn a_request_reaches_the_backend_before_its_body_has_ended() {
         seen.send(conn.take(5).unwrap()).unwrap();
         conn.send("HTTP/1.1 204 No Content\r\n\r\n");
     });
-    let site = serve(backend.proxy());
+    let site = serve(backend.streaming_proxy());
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
     assert_eq!(first.recv_timeout(PATIENCE).unwrap(), b"hello");
@@ -180,7 +180,7 @@ fn an_answer_may_come_before_the_request_has_ended() {
         conn.head();
         conn.send("HTTP/1.1 413 Too Large\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large");
     });
-    let site = serve_large(backend.proxy());
+    let site = serve_large(backend.streaming_proxy());
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\nsome");
     let reply = client.reply();
@@ -194,7 +194,7 @@ fn an_answer_may_come_before_the_request_has_ended() {
         all.send(conn.take(8).unwrap()).unwrap();
         conn.send("world");
     });
-    let site = serve(backend.proxy());
+    let site = serve(backend.streaming_proxy());
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\nhalf");
     assert_eq!(client.head().0, 200);
@@ -215,7 +215,7 @@ fn continue_is_answered_here_once_there_is_a_backend() {
             ));
         }
     });
-    let site = serve(backend.proxy());
+    let site = serve(backend.streaming_proxy());
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
     assert_eq!(client.head().0, 100);
@@ -223,7 +223,10 @@ fn continue_is_answered_here_once_there_is_a_backend() {
     assert_eq!(client.reply().text(), "5");
 
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let site = serve(Proxy::new(backend::upstream(&[nobody]).build().unwrap()));
+    let site = serve(Proxy::with(
+        backend::upstream(&[nobody]).build().unwrap(),
+        options(|to| to.buffer = false),
+    ));
     let mut client = site.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
     assert_eq!(client.head().0, 502, "and not before");
@@ -319,7 +322,7 @@ fn a_client_that_leaves_cancels_its_request() {
         count.fetch_add(1, Ordering::SeqCst);
     });
     let upstream = backend.upstream().build().unwrap();
-    let site = serve(Proxy::new(upstream.clone()));
+    let site = serve(Proxy::with(upstream.clone(), options(|to| to.buffer = false)));
     let requests = [
         "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n",
         "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -371,7 +374,7 @@ fn what_is_safe_to_repeat_is_repeated_once_on_a_new_connection() {
     // Once taken by the backend, these may have been carried out.
     for request in [
         "POST / HTTP/1.1\r\nHost: a\r\n\r\n",
-        "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx",
+        "PATCH / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx",
         "BREW / HTTP/1.1\r\nHost: a\r\n\r\n",
     ] {
         assert_eq!(site.get("/").status, 200);

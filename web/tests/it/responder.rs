@@ -372,6 +372,14 @@ pub fn serve_over(folder: &Folder, upstream: Builder, options: Options) -> Site 
     site_with(1, server, |server| server.bind("127.0.0.1:0"))
 }
 
+/// Options that pass a request body on while it comes.
+pub fn streaming() -> Options {
+    Options {
+        buffer: false,
+        ..Options::default()
+    }
+}
+
 pub fn impatient() -> Options {
     Options {
         first_byte: SHORT,

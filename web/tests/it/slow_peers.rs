@@ -173,7 +173,14 @@ fn a_proxied_body_waits_in_the_client_for_a_backend_that_does_not_read() {
             let _ = may_read.recv();
             counted.0.store(drain(&stream, ALL), Ordering::SeqCst);
         });
-        let proxy = Proxy::new(upstream).handler();
+        let proxy = Proxy::with(
+            upstream,
+            Options {
+                buffer: false,
+                ..Options::default()
+            },
+        )
+        .handler();
         let (_site, mut client) = serve(&folder, Router::new().fallback(proxy));
         write!(client, "PUT / HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n").unwrap();
         let (gauge, is_chunked) = (Gauge::default(), head.contains("chunked"));
@@ -190,7 +197,7 @@ fn a_proxied_body_waits_in_the_client_for_a_backend_that_does_not_read() {
 }
 
 fn fastcgi(folder: &Folder, app: &Responder) -> (Site, UnixStream) {
-    let handler = FastCgi::open(folder.root(), upstream(app)).unwrap();
+    let handler = FastCgi::with(folder.root(), upstream(app), crate::responder::streaming()).unwrap();
     serve(folder, Router::new().fallback(handler.handler()))
 }
 

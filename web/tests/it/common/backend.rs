@@ -111,6 +111,11 @@ impl Backend {
         self.proxy_with(Options::default())
     }
 
+    /// A proxy that passes request bodies on while they come.
+    pub fn streaming_proxy(&self) -> Proxy {
+        self.proxy_with(options(|to| to.buffer = false))
+    }
+
     pub fn proxy_with(&self, options: Options) -> Proxy {
         Proxy::with(self.upstream().build().expect("a backend"), options)
     }

@@ -1,0 +1,367 @@
+//! A request body that is received before a backend gets it: in memory, or in an unnamed file.
+//!
+//! A slow client occupies no backend while it sends. FastCGI also needs the length of a body before its first byte. A gateway
+//! fills the spool; its sender reads it, once for each attempt.
+//!
+//! ```text
+//!   client ─▶ piece ─▶ memory, at most `Limits::memory`, and `Limits::shared` of all spools
+//!               └────▶ file, with the bytes that were in memory, as soon as the body does not fit
+//! ```
+//!
+//! While the client is waited for, the spool holds no piece: a client that sends a byte now and then costs that byte. The file is
+//! written and read on the blocking pool. Its content vanishes with its descriptor, even if the process is killed.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::RequestBody;
+use crate::conn::buffers::{self, Size};
+
+/// The limits and the folder of a spool.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    /// The longest body that stays in memory, in bytes.
+    pub(crate) memory: usize,
+    /// The most bytes that all gateways of the process hold in memory.
+    pub(crate) shared: usize,
+    /// The longest body, in bytes.
+    pub(crate) total: u64,
+    /// The folder of the file.
+    pub(crate) folder: PathBuf,
+}
+
+/// A body of known length.
+#[derive(Debug, Default)]
+pub(crate) struct Spool {
+    /// The body, unless there is a file.
+    memory: Vec<u8>,
+    held: Held,
+    file: Option<Arc<File>>,
+    len: u64,
+}
+
+/// Why a body could not be kept.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// The client did not send its body; see [`RequestBody`].
+    Client(io::Error),
+    /// The body is longer than [`Limits::total`].
+    TooLong,
+    /// The file could not be made or written.
+    File(io::Error),
+}
+
+/// A body that arrives piece by piece.
+pub(crate) trait Arriving {
+    /// Reads the bytes that have arrived. Returns 0 at the end, and `None` if more have to arrive.
+    fn read_arrived(&mut self, into: &mut [u8]) -> io::Result<Option<usize>>;
+
+    /// Waits until bytes have arrived.
+    fn arrives(&mut self) -> io::Result<()>;
+}
+
+impl Arriving for RequestBody<'_> {
+    fn read_arrived(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        RequestBody::read_arrived(self, into)
+    }
+
+    fn arrives(&mut self) -> io::Result<()> {
+        RequestBody::arrives(self)
+    }
+}
+
+impl Spool {
+    /// Makes a spool of a body that is in memory.
+    #[cfg(feature = "fastcgi")]
+    pub(crate) fn in_memory(memory: Vec<u8>) -> Spool {
+        Spool {
+            len: memory.len() as u64,
+            memory,
+            ..Spool::default()
+        }
+    }
+
+    /// Reads `body` to its end.
+    ///
+    /// # Suspends
+    ///
+    /// While the client sends, and while the file is written.
+    pub(crate) fn fill(body: &mut dyn Arriving, limits: &Limits) -> Result<Spool, Failed> {
+        let mut spool = Spool::default();
+        loop {
+            let mut piece = buffers::take(Size::K64);
+            let (filled, then) = match read_all_arrived(body, &mut piece) {
+                Ok(read) => read,
+                Err(error) => {
+                    buffers::give(piece);
+                    return Err(Failed::Client(error));
+                }
+            };
+            if filled > 0 {
+                piece = spool.add(piece, filled, limits)?;
+            }
+            buffers::give(piece);
+            match then {
+                Then::Over => return Ok(spool),
+                Then::Wait => body.arrives().map_err(Failed::Client)?,
+                Then::ReadOn => {}
+            }
+        }
+    }
+
+    /// Adds the first `filled` bytes of `piece`, which it returns.
+    fn add(&mut self, piece: Box<[u8]>, filled: usize, limits: &Limits) -> Result<Box<[u8]>, Failed> {
+        let (at, end) = (self.len, self.len + filled as u64);
+        if end > limits.total {
+            return Err(Failed::TooLong);
+        }
+        self.len = end;
+        if self.file.is_none() && end <= limits.memory as u64 && self.held.grow(filled, limits.shared) {
+            self.memory.extend_from_slice(&piece[..filled]);
+            return Ok(piece);
+        }
+        let (file, folder, memory) = (
+            self.file.take(),
+            limits.folder.clone(),
+            std::mem::take(&mut self.memory),
+        );
+        self.held = Held::default();
+        let written = osier::unblock(move || {
+            let file = match file {
+                Some(file) => file,
+                None => Arc::new(nameless(&folder)?),
+            };
+            let written = file
+                .write_all_at(&memory, 0)
+                .and_then(|()| file.write_all_at(&piece[..filled], at));
+            written.map_err(|error| in_folder(&folder, &error))?;
+            io::Result::Ok((file, piece))
+        });
+        let (file, piece) = written.map_err(Failed::File)?;
+        self.file = Some(file);
+        Ok(piece)
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Appends up to `count` bytes, beginning at `at`, to `to`. Returns how many, 0 at the end.
+    ///
+    /// # Suspends
+    ///
+    /// While the file is read.
+    pub(crate) fn read_at(&self, at: u64, count: usize, to: &mut Vec<u8>) -> io::Result<usize> {
+        let Some(file) = self.file.clone() else {
+            let at = usize::try_from(at).unwrap_or(usize::MAX);
+            let rest = self.memory.get(at..).unwrap_or_default();
+            let count = count.min(rest.len());
+            to.extend_from_slice(&rest[..count]);
+            return Ok(count);
+        };
+        let piece = osier::unblock(move || {
+            let mut piece = vec![0; count];
+            let count = file.read_at(&mut piece, at)?;
+            piece.truncate(count);
+            io::Result::Ok(piece)
+        })?;
+        to.extend_from_slice(&piece);
+        Ok(piece.len())
+    }
+
+    #[cfg(test)]
+    fn is_in_memory(&self) -> bool {
+        self.file.is_none()
+    }
+}
+
+/// The sequel of a piece.
+enum Then {
+    /// The end.
+    Over,
+    /// Bytes that have to arrive.
+    Wait,
+    /// Perhaps bytes that have arrived.
+    ReadOn,
+}
+
+/// Reads what has arrived, as much as `piece` holds. Returns how much.
+fn read_all_arrived(body: &mut dyn Arriving, piece: &mut [u8]) -> io::Result<(usize, Then)> {
+    let mut filled = 0;
+    while filled < piece.len() {
+        match body.read_arrived(&mut piece[filled..])? {
+            Some(0) => return Ok((filled, Then::Over)),
+            Some(count) => filled += count,
+            None => return Ok((filled, Then::Wait)),
+        }
+    }
+    Ok((filled, Then::ReadOn))
+}
+
+/// The bytes that all gateways hold in memory: bodies that wait for a slow client or a slow backend.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// A part of [`HELD`], given back by its drop.
+#[derive(Debug, Default)]
+pub(crate) struct Held(usize);
+
+impl Held {
+    /// Adds `count` bytes unless all gateways together would hold more than `bound`. Returns whether it has.
+    pub(crate) fn grow(&mut self, count: usize, bound: usize) -> bool {
+        let more = |held: usize| held.checked_add(count).filter(|held| *held <= bound);
+        let may_grow = HELD.fetch_update(Relaxed, Relaxed, more).is_ok();
+        if may_grow {
+            self.0 += count;
+        }
+        may_grow
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.0, Relaxed);
+    }
+}
+
+pub(crate) fn in_folder(folder: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!("a temporary file in {}: {error}", folder.display()),
+    )
+}
+
+/// Makes a file in `folder` and removes its name.
+pub(crate) fn nameless(folder: &Path) -> io::Result<File> {
+    let named = |error: io::Error| in_folder(folder, &error);
+    loop {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|error| named(io::Error::other(error)))?;
+        let path = folder.join(format!("osier-body-{:016x}", u64::from_ne_bytes(random)));
+        let mut options = OpenOptions::new();
+        match options.read(true).write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(file) => {
+                std::fs::remove_file(&path).map_err(named)?;
+                return Ok(file);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(named(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of which `step` arrive at once.
+    struct Bytes<'b> {
+        rest: &'b [u8],
+        step: usize,
+        arrived: usize,
+    }
+
+    fn bytes(rest: &[u8], step: usize) -> Bytes<'_> {
+        Bytes { rest, step, arrived: 0 }
+    }
+
+    impl Arriving for Bytes<'_> {
+        fn read_arrived(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+            let count = self.arrived.min(into.len()).min(self.rest.len());
+            if count == 0 && !self.rest.is_empty() {
+                return Ok(None);
+            }
+            into[..count].copy_from_slice(&self.rest[..count]);
+            (self.rest, self.arrived) = (&self.rest[count..], self.arrived - count);
+            Ok(Some(count))
+        }
+
+        fn arrives(&mut self) -> io::Result<()> {
+            self.arrived = self.step;
+            Ok(())
+        }
+    }
+
+    /// The least bytes of a whole piece.
+    const PIECE: usize = Size::K64.bytes();
+
+    fn limits(folder: &Path) -> Limits {
+        Limits {
+            memory: 1000,
+            shared: usize::MAX,
+            total: 500_000,
+            folder: folder.into(),
+        }
+    }
+
+    fn content(spool: &Spool, step: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        while spool.read_at(all.len() as u64, step, &mut all).unwrap() > 0 {}
+        all
+    }
+
+    #[test]
+    fn bodies_come_back_whole_whatever_their_length() {
+        let folder = std::env::temp_dir().join(format!("osier-spool-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let limits = limits(&folder);
+        osier::run(|| {
+            for len in [0, 1, 999, 1000, 1001, 1000 + PIECE, 1001 + PIECE, 300_000, 500_000] {
+                let body: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+                for step in [999, 100_000] {
+                    let spool = Spool::fill(&mut bytes(&body, step), &limits).unwrap();
+                    assert_eq!((spool.len(), spool.is_in_memory()), (len as u64, len <= 1000), "{len}");
+                    assert!(content(&spool, 70_000) == body, "{len}");
+                    assert!(content(&spool, 9_999) == body, "{len}, again");
+                }
+            }
+            let too_long = vec![0; 500_001];
+            assert!(matches!(
+                Spool::fill(&mut bytes(&too_long, 5000), &limits),
+                Err(Failed::TooLong)
+            ));
+        });
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "no file has a name");
+        std::fs::remove_dir(&folder).unwrap();
+        osier::run(|| match Spool::fill(&mut bytes(&[0; 2000], 2000), &limits) {
+            Err(Failed::File(error)) => assert!(error.to_string().contains("osier-spool-"), "{error}"),
+            other => panic!("{other:?}"),
+        });
+    }
+
+    #[test]
+    fn what_the_client_breaks_is_the_clients() {
+        struct Broken;
+        impl Arriving for Broken {
+            fn read_arrived(&mut self, _: &mut [u8]) -> io::Result<Option<usize>> {
+                Ok(None)
+            }
+            fn arrives(&mut self) -> io::Result<()> {
+                Err(io::ErrorKind::UnexpectedEof.into())
+            }
+        }
+        let limits = limits(&std::env::temp_dir());
+        osier::run(|| assert!(matches!(Spool::fill(&mut Broken, &limits), Err(Failed::Client(_)))));
+    }
+
+    /// The other tests hold little beside these bodies.
+    #[test]
+    fn bodies_that_together_hold_too_much_go_to_files() {
+        let limits = Limits {
+            memory: 100_000,
+            shared: 150_000,
+            ..limits(&std::env::temp_dir())
+        };
+        osier::run(|| {
+            let fill = || Spool::fill(&mut bytes(&[7; 100_000], 40_000), &limits).unwrap();
+            let (first, second) = (fill(), fill());
+            assert_eq!((first.is_in_memory(), second.is_in_memory()), (true, false));
+            assert!(content(&first, 30_000) == [7; 100_000] && content(&second, 30_000) == [7; 100_000]);
+            drop(first);
+            assert!(fill().is_in_memory());
+        });
+    }
+}
