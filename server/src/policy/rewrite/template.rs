@@ -211,5 +211,6 @@ fn tidy(path: &str) -> String {
             _ => kept.push(segment),
         }
     }
-    format!("/{}", kept.join("/"))
+    // An empty segment may have lost the ones before it to dot segments.
+    format!("/{}", kept.join("/").trim_start_matches('/'))
 }

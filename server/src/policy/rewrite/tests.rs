@@ -419,6 +419,21 @@ fn nothing_a_client_sends_makes_a_line_a_host_or_a_parameter() {
     // Two captures that make a dot segment together.
     let dots = [path("^/(.*),(.*)$", "/data/$1$2/x")];
     assert_eq!(apply(&dots, &get("/.,.")), again("/x"));
+    // Captures that begin with slashes or a backslash, and dots that would leave two slashes in front.
+    let bare = [redirect("(?s-u)^/out(.*)$", "/$1")];
+    for (target, expected) in [
+        ("/out//evil.example", "/evil.example"),
+        ("/out///evil.example", "/evil.example"),
+        ("/out/%2Fevil.example", "/%2Fevil.example"),
+        ("/out%5cevil.example", "/%5Cevil.example"),
+        ("/out%5c%5cevil.example", "/%5C%5Cevil.example"),
+        ("/out/%5cevil.example", "/%5Cevil.example"),
+    ] {
+        assert_eq!(apply(&bare, &get(target)), location(expected), "{target}");
+    }
+    let dots = [redirect("^/(.*),(.*),(.*)$", "/$1$2/$3")];
+    assert_eq!(apply(&dots, &get("/.,.,/evil.example")), location("/evil.example"));
+    assert_eq!(apply(&dots, &get("/a/.,.,/evil.example")), location("/evil.example"));
     // Spellings that routes read as one path are one path for rules.
     let guard = [path("^/admin(/|$)", "/login")];
     for target in ["/admin/x", "//admin/x", "/admin//x", "/%61dmin//x"] {
