@@ -121,7 +121,7 @@ impl FastCgi {
             return Some(Ok(NamedFile {
                 files: &self.internal_files,
                 name: parsed.file_name().map(Cow::into_owned),
-                path: path.into_owned(),
+                path: with_canonical_path(&path).into_owned(),
             }));
         }
         let file = head.field("x-sendfile")?;
@@ -202,3 +202,15 @@ fn of_no_type(bytes: Vec<u8>) -> Body {
 
 /// The characters that are percent-encoded in a path.
 const PATH: &percent_encoding::AsciiSet = &crate::files::target::SEGMENT.remove(b'/');
+
+/// The target with its path in the canonical form: no host can hide behind slashes in front. A target whose path has none
+/// stays as it is.
+pub(super) fn with_canonical_path(target: &str) -> Cow<'_, str> {
+    let path = target.split('?').next().unwrap_or_default();
+    match Path::parse(path) {
+        Ok(parsed) if parsed.canonical() != path => {
+            Cow::Owned(format!("{}{}", parsed.canonical(), &target[path.len()..]))
+        }
+        _ => Cow::Borrowed(target),
+    }
+}

@@ -261,7 +261,7 @@ impl FastCgi {
     /// Sets the handler for paths that the application names: by `X-Accel-Redirect`, by `X-Sendfile`, or by a redirect inside
     /// the server to a path that leads to no script.
     ///
-    /// The handler gets the request and the path. For `X-Sendfile` the path is that of the file below the root. After the two
+    /// The handler gets the request and the path in its canonical form, with the query. For `X-Sendfile` the path is that of the file below the root. After the two
     /// fields the response also gets the application's Content-Type, Content-Disposition, Cache-Control, Expires and cookies.
     ///
     /// Without this handler `X-Accel-Redirect` sends the files below [`Options::internal_root`] and `X-Sendfile` those below the
@@ -320,7 +320,7 @@ impl FastCgi {
                 Ok(Ok(Found::Script(script))) => params::of_script(&self.fixed, &script),
                 Ok(Err(error)) => return Response::internal_error(error),
                 Ok(Ok(_)) | Err(_) => match &self.internal {
-                    Some(internal) => return internal(request, &next),
+                    Some(internal) => return internal(request, &client_response::with_canonical_path(&next)),
                     // No handler here has this path, so the client is redirected.
                     None => return Response::redirect(StatusCode::FOUND, &next),
                 },

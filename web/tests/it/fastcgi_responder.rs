@@ -645,6 +645,11 @@ fn files_inside_the_root_are_sent_in_the_applications_place() {
                 "climb-accel" => "X-Accel-Redirect: /../secret.txt".into(),
                 "sibling" => format!("X-Sendfile: {root}-other/x"),
                 "folder" => "X-Accel-Redirect: /files".into(),
+                "slashes" => "X-Accel-Redirect: //files/secret.txt".into(),
+                "elsewhere" => "X-Accel-Redirect: //evil.example/x".into(),
+                "backslash" => "X-Accel-Redirect: /\\evil.example/x".into(),
+                "backslashes" => "X-Accel-Redirect: \\\\evil.example/x".into(),
+                "url" => "X-Accel-Redirect: https://evil.example/x".into(),
                 _ => "X-Accel-Redirect: /files/none.txt".into(),
             };
             answer(
@@ -668,10 +673,15 @@ fn files_inside_the_root_are_sent_in_the_applications_place() {
         ("sibling", 502),
         ("folder", 404),
         ("none", 404),
+        ("elsewhere", 404),
+        ("backslash", 404),
+        ("backslashes", 502),
+        ("url", 502),
     ] {
         let reply = site.get(&format!("/a.php?{query}"));
         assert_eq!(reply.status, status, "{query}: {}", reply.text());
         assert!(!reply.text().contains("root:"));
+        assert_eq!(reply.header("location"), None, "{query}");
     }
     assert!(site.logged("\"/etc/passwd\" is not below the root"));
     assert!(site.logged("names /files/none.txt, which cannot be sent"));
@@ -681,6 +691,11 @@ fn files_inside_the_root_are_sent_in_the_applications_place() {
         handler.on_internal(|request, path| Response::new(StatusCode::OK).body(format!("{} {path}", request.method())));
     let site = crate::common::site(Router::new().fallback(handler.handler()));
     assert_eq!(site.get("/a.php?accel").text(), "GET /files/secret.txt");
+    // A handler that makes a redirect of the path cannot be led to another server.
+    assert_eq!(site.get("/a.php?slashes").text(), "GET /files/secret.txt");
+    assert_eq!(site.get("/a.php?elsewhere").text(), "GET /evil.example/x");
+    assert_eq!(site.get("/a.php?backslashes").status, 502);
+    assert_eq!(site.get("/a.php?url").status, 502);
     assert_eq!(site.get("/a.php?sendfile").text(), "GET /files/secret.txt");
 }
 
