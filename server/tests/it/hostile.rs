@@ -226,6 +226,52 @@ fn a_file_replaced_under_its_name_is_served_whole_old_or_new() {
 }
 
 #[test]
+fn a_link_that_flips_never_leads_outside() {
+    let folder = Folder::new();
+    folder.write("outside/x.txt", "the secret");
+    folder.write("www/d/x.txt", "inside");
+    let www = folder.join("www");
+    symlink(folder.join("outside"), www.join("link")).unwrap();
+    let mut command = crate::support::osier();
+    command.arg(&www).args(["-l", "127.0.0.1:0", "-w", "2"]);
+    let server = Server::spawn(command);
+    let stop = Arc::new(AtomicBool::new(false));
+    let halt = Arc::clone(&stop);
+    let flipping = thread::spawn(move || {
+        let swap = |from: &str, to: &str| fs::rename(www.join(from), www.join(to)).unwrap();
+        let mut flips = 0;
+        while !halt.load(Ordering::Relaxed) {
+            // The folder, then the link, then the folder again.
+            swap("d", "kept");
+            swap("link", "d");
+            swap("d", "link");
+            swap("kept", "d");
+            flips += 1;
+        }
+        flips
+    });
+    let begin = std::time::Instant::now();
+    let (mut asked, mut inside) = (0, 0);
+    while begin.elapsed() < Duration::from_secs(2) {
+        // Other spellings are other entries of the cache.
+        for n in 1..50 {
+            let reply = server.get(&format!("/d{}x.txt", "/".repeat(n)));
+            asked += 1;
+            match reply.status {
+                200 => assert_eq!(reply.text(), "inside"),
+                403 | 404 => {}
+                status => panic!("{status}: {}", reply.text()),
+            }
+            inside += usize::from(reply.status == 200);
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let flips = flipping.join().unwrap();
+    println!("{asked} requests, {inside} answered, {flips} flips");
+    assert!(inside > 0 && flips > 10, "{inside} of {asked} answered, {flips} flips");
+}
+
+#[test]
 fn a_client_that_does_not_read_holds_up_nobody() {
     let folder = Folder::new();
     folder.write("large.bin", pattern(64 << 20));

@@ -215,3 +215,35 @@ fn what_a_cancelled_handler_held_is_dropped() {
     clients.into_iter().for_each(crate::common::Client::reset);
     eventually("all handlers are gone", || live.load(Ordering::SeqCst) == 0);
 }
+
+#[test]
+fn panics_leave_nothing_behind() {
+    let held = Arc::new(());
+    let theirs = Arc::clone(&held);
+    let router = Router::new()
+        .get("/panic", move |_: &mut Request<'_>| -> &'static str {
+            let _held = Arc::clone(&theirs);
+            osier::yield_now();
+            panic!("on purpose");
+        })
+        .get("/fibers", |_| {
+            let workers = osier::inspect::metrics().expect("a worker asks").workers;
+            workers.iter().map(|worker| worker.fibers).sum::<usize>().to_string()
+        });
+    let site = site(router);
+    let fibers = || site.get("/fibers").text().parse::<usize>().unwrap();
+    let before = fibers();
+    let mut kept: Vec<_> = (0..4).map(|_| site.connect()).collect();
+    for _ in 0..500 {
+        for client in &mut kept {
+            assert_eq!(client.get("/panic").status, 500);
+        }
+    }
+    for _ in 0..100 {
+        assert_eq!(site.get("/panic").status, 500);
+    }
+    drop(kept);
+    eventually("all connections are gone", || site.connections.count() <= 1);
+    assert_eq!(Arc::strong_count(&held), 2, "one here, one in the handler");
+    eventually("all fibers are gone", || fibers() <= before);
+}

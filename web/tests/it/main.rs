@@ -30,6 +30,7 @@ mod keepalive;
 mod lifecycle;
 mod middleware;
 mod multipart;
+mod mutations;
 mod proxy_connections;
 mod proxy_failures;
 mod proxy_fields;
