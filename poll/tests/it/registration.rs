@@ -159,17 +159,9 @@ fn a_registration_during_a_wait_ends_it(driver: Driver) {
     let mut bench = Bench::new(driver);
     let (reader, writer) = pipe();
     write(&writer, b"x");
-    let poller = &bench.poller;
-    let events = &mut bench.events;
-    let waits = testkit::ThreadWatch::current();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            waits.until_it_waits();
-            poller.add(&reader, A, Interest::READABLE, Mode::Oneshot).unwrap();
-        });
-        while poller.wait(events, Some(SOON)).unwrap() == 0 {}
+    ends_a_wait(&mut bench, A, |poller| {
+        poller.add(&reader, A, Interest::READABLE, Mode::Oneshot).unwrap();
     });
-    assert_eq!(bench.events.iter().next().unwrap().token, A);
 }
 
 fn a_change_during_a_wait_ends_it(driver: Driver) {
@@ -177,17 +169,23 @@ fn a_change_during_a_wait_ends_it(driver: Driver) {
     let (reader, writer) = pipe();
     write(&writer, b"x");
     bench.watch(&reader, A, Interest::NONE, Mode::Oneshot);
-    let poller = &bench.poller;
-    let events = &mut bench.events;
+    ends_a_wait(&mut bench, B, |poller| {
+        poller.modify(&reader, B, Interest::READABLE, Mode::Oneshot).unwrap();
+    });
+}
+
+/// Makes the call on another thread during a wait, which then reports the token.
+fn ends_a_wait(bench: &mut Bench, token: Token, call: impl FnOnce(&Poller) + Send) {
+    let (poller, events) = (&bench.poller, &mut bench.events);
     let waits = testkit::ThreadWatch::current();
     thread::scope(|scope| {
         scope.spawn(|| {
             waits.until_it_waits();
-            poller.modify(&reader, B, Interest::READABLE, Mode::Oneshot).unwrap();
+            call(poller);
         });
         while poller.wait(events, Some(SOON)).unwrap() == 0 {}
     });
-    assert_eq!(bench.events.iter().next().unwrap().token, B);
+    assert_eq!(bench.events.iter().next().unwrap().token, token);
 }
 
 fn a_wait_of_no_time_reports_what_is_there(driver: Driver) {

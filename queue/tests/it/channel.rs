@@ -1,21 +1,12 @@
 //! The channel's accounts: places, promises, the order of those who wait, the end. On one thread, step by step.
 
+use crate::wakers::{Bomb, Counter};
 use osier_queue::channel::{Channel, Closed, Drained, Nothing, Refused};
 use osier_queue::{OwnedWaiter, Waiter};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::{Context, Poll, Wake, Waker};
-
-#[derive(Default)]
-struct Wakes(AtomicUsize);
-
-impl Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, SeqCst);
-    }
-}
+use std::task::{Context, Poll, Waker};
 
 fn receive<T>(channel: &Channel<T>, waiter: Pin<&mut Waiter<'_>>) -> Poll<Result<T, Drained>> {
     channel.poll_receive(waiter, &mut Context::from_waker(Waker::noop()))
@@ -71,9 +62,9 @@ fn a_freed_place_is_not_for_those_who_come_later() {
 #[test]
 fn a_value_wakes_one_receiver_and_a_place_one_sender() {
     let channel = Channel::new(Some(2));
-    let wakes: [Arc<Wakes>; 3] = Default::default();
+    let wakes: [Arc<Counter>; 3] = Default::default();
     let wakers = wakes.clone().map(Waker::from);
-    let count = || wakes.each_ref().map(|wakes| wakes.0.load(SeqCst));
+    let count = || wakes.each_ref().map(|wakes| wakes.wakes());
     let mut waiters = [0; 3].map(|_| Box::pin(channel.receiver()));
     for (waiter, waker) in waiters.iter_mut().zip(&wakers) {
         let polled = channel.poll_receive(waiter.as_mut(), &mut Context::from_waker(waker));
@@ -185,15 +176,6 @@ fn an_owned_waiter_that_is_dropped_leaves_its_list() {
     assert_eq!(channel.try_receive(), Ok(1));
 }
 
-/// A waker whose owner has a fault.
-struct Bomb;
-
-impl Wake for Bomb {
-    fn wake(self: Arc<Self>) {
-        panic!("a waker's own");
-    }
-}
-
 /// Does what panics in a waker.
 fn explode(f: impl FnOnce()) {
     let caught = catch_unwind(AssertUnwindSafe(f)).expect_err("the panic goes on");
@@ -203,7 +185,7 @@ fn explode(f: impl FnOnce()) {
 #[test]
 fn a_panicking_waker_of_one_list_does_not_skip_the_next_list() {
     let bomb = Waker::from(Arc::new(Bomb));
-    let wakes = Arc::new(Wakes::default());
+    let wakes = Arc::new(Counter::default());
     let waker = Waker::from(wakes.clone());
     let (mut bad, mut good) = (Context::from_waker(&bomb), Context::from_waker(&waker));
 
@@ -214,12 +196,12 @@ fn a_panicking_waker_of_one_list_does_not_skip_the_next_list() {
     assert!(channel.poll_send(&mut Some(2), sender.as_mut(), &mut bad).is_pending());
     assert!(channel.poll_closed(watcher.as_mut(), &mut good).is_pending());
     explode(|| channel.close());
-    assert_eq!(wakes.0.load(SeqCst), 1, "the watcher");
+    assert_eq!(wakes.wakes(), 1, "the watcher");
 
     let channel = Channel::<i32>::new(None);
     let (mut watcher, mut receiver) = (pin!(channel.watcher()), pin!(channel.receiver()));
     assert!(channel.poll_closed(watcher.as_mut(), &mut bad).is_pending());
     assert!(channel.poll_receive(receiver.as_mut(), &mut good).is_pending());
     explode(|| channel.close());
-    assert_eq!(wakes.0.load(SeqCst), 2, "the receiver");
+    assert_eq!(wakes.wakes(), 2, "the receiver");
 }

@@ -1,26 +1,12 @@
 //! The result cell on one thread and between two. All interleavings: tests/loom/.
 
+use crate::wakers::{Counter, Unpark};
 use osier_queue::Completion;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
-
-#[derive(Default)]
-struct Counter(AtomicUsize);
-
-impl Wake for Counter {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-fn counting_waker() -> (Arc<Counter>, Waker) {
-    let counter = Arc::new(Counter::default());
-    (counter.clone(), counter.into())
-}
 
 /// Polls as the only consumer.
 fn poll<T>(cell: &Completion<T>, waker: &Waker) -> Poll<T> {
@@ -48,10 +34,10 @@ fn the_value_is_there_before_or_after_the_first_poll() {
     assert_eq!(poll(&cell, Waker::noop()), Poll::Ready(Rc::new("of this thread only")));
 
     let cell = Completion::new();
-    let (counter, waker) = counting_waker();
+    let (counter, waker) = Counter::new();
     assert_eq!((poll(&cell, &waker), cell.is_complete()), (Poll::Pending, false));
     complete(&cell, 5);
-    assert_eq!(counter.0.load(Ordering::SeqCst), 1);
+    assert_eq!(counter.wakes(), 1);
     assert_eq!(poll(&cell, &waker), Poll::Ready(5));
     assert!(cell.is_complete(), "taken, and still complete");
 }
@@ -59,21 +45,21 @@ fn the_value_is_there_before_or_after_the_first_poll() {
 #[test]
 fn only_the_last_waker_is_woken_and_none_is_kept() {
     let cell = Completion::new();
-    let (old, old_waker) = counting_waker();
-    let (new, new_waker) = counting_waker();
+    let (old, old_waker) = Counter::new();
+    let (new, new_waker) = Counter::new();
     assert!(poll(&cell, &old_waker).is_pending());
     assert!(poll(&cell, &old_waker).is_pending());
     assert_eq!(Arc::strong_count(&old), 3, "the same waker is kept once");
     assert!(poll(&cell, &new_waker).is_pending());
     assert_eq!(Arc::strong_count(&old), 2, "the replaced one is dropped");
     complete(&cell, ());
-    assert_eq!((old.0.load(Ordering::SeqCst), new.0.load(Ordering::SeqCst)), (0, 1));
+    assert_eq!((old.wakes(), new.wakes()), (0, 1));
     assert_eq!(Arc::strong_count(&new), 2);
 }
 
 #[test]
 fn what_is_left_inside_is_dropped_with_it() {
-    let (counter, waker) = counting_waker();
+    let (counter, waker) = Counter::new();
     let cell = Completion::<()>::new();
     assert!(poll(&cell, &waker).is_pending());
     drop(cell);
@@ -104,12 +90,6 @@ fn polling_after_the_value_was_taken_panics() {
 
 #[test]
 fn values_cross_threads() {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     for round in 0..if cfg!(miri) { 20 } else { 2000 } {
         let cell = Arc::new(Completion::new());
@@ -140,13 +120,13 @@ fn the_side_that_leaves_last_is_told_so() {
         assert!(cell.finish());
     }
     let cell = Completion::new();
-    let (counter, waker) = counting_waker();
+    let (counter, waker) = Counter::new();
     assert!(poll(&cell, &waker).is_pending());
     // SAFETY: as above.
     unsafe {
         cell.set(2);
         assert!(!cell.discard() && !cell.finish());
-        assert_eq!(counter.0.load(Ordering::SeqCst), 1);
+        assert_eq!(counter.wakes(), 1);
         assert!(cell.detach());
     }
     drop(cell);

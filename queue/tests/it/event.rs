@@ -1,11 +1,12 @@
 //! The event on one thread, step by step. All interleavings: tests/loom/event.rs.
 
+use crate::wakers::{Bomb, Counter};
 use osier_queue::{Event, Waiter};
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Waker};
 use std::thread;
 
 /// A waiter that leaves when it is dropped, as every future that holds one does.
@@ -143,19 +144,6 @@ fn sets_that_were_one_show_what_came_before_each() {
 
 #[test]
 fn a_panicking_waker_costs_nobody_else_the_signal() {
-    struct Bomb;
-    impl Wake for Bomb {
-        fn wake(self: Arc<Self>) {
-            panic!("a waker's own");
-        }
-    }
-    #[derive(Default)]
-    struct Counter(AtomicUsize);
-    impl Wake for Counter {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
     let counter = Arc::new(Counter::default());
     let wakers = [Waker::from(Arc::new(Bomb)), Waker::from(counter.clone())];
     for bombs in [&[0][..], &[20], &[0, 20, 39]] {

@@ -8,4 +8,5 @@ mod mailbox;
 mod parker;
 mod topic;
 mod waiters;
+mod wakers;
 mod wheel;

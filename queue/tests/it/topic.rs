@@ -1,9 +1,10 @@
 //! The topic on one thread: bounds, policies, ends and counts.
 
+use crate::wakers::{Bomb, Counter};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
 use osier_queue::topic::{End, Feed, Policy, Pushed, Topic};
 
@@ -77,18 +78,9 @@ fn a_slot_that_was_freed_is_not_taken_from_its_next_tenant() {
     assert_eq!(next.try_receive(), Ok(Some(3)));
 }
 
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, SeqCst);
-    }
-}
-
 #[test]
 fn a_wake_up_for_each_wait_and_none_without() {
-    let count = Arc::new(Count::default());
+    let count = Arc::new(Counter::default());
     let waker = Waker::from(count.clone());
     let mut cx = Context::from_waker(&waker);
     let topic = Arc::new(Topic::new());
@@ -96,14 +88,14 @@ fn a_wake_up_for_each_wait_and_none_without() {
     assert!(feed.poll_ready(&mut cx).is_pending());
     topic.publish(1);
     topic.publish(2);
-    assert_eq!(count.0.load(SeqCst), 1);
+    assert_eq!(count.wakes(), 1);
     assert!(feed.poll_ready(&mut cx).is_ready());
     assert_eq!(feed.poll_receive(&mut cx), Poll::Ready(Ok(1)));
     assert_eq!(drain(&feed), [2]);
     assert!(feed.poll_receive(&mut cx).is_pending());
     feed.stop_waiting();
     topic.publish(3);
-    assert_eq!(count.0.load(SeqCst), 1);
+    assert_eq!(count.wakes(), 1);
     feed.leave();
     assert_eq!(feed.push(4), Pushed::Ended);
 }
@@ -141,7 +133,7 @@ fn a_clone_that_panics_midway_leaves_nobody_asleep_over_a_message() {
             Rare(self.0.clone())
         }
     }
-    let count = Arc::new(Count::default());
+    let count = Arc::new(Counter::default());
     let waker = Waker::from(count.clone());
     let mut cx = Context::from_waker(&waker);
     let topic = Arc::new(Topic::new());
@@ -152,22 +144,16 @@ fn a_clone_that_panics_midway_leaves_nobody_asleep_over_a_message() {
     let publish = || topic.publish(Rare(Arc::new(AtomicUsize::new(3))));
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(publish)).unwrap_err();
     assert_eq!(feeds.iter().map(|feed| feed.len()).collect::<Vec<_>>(), [1, 1, 0]);
-    assert_eq!(count.0.load(SeqCst), 2, "who has it is woken");
+    assert_eq!(count.wakes(), 2, "who has it is woken");
     assert_eq!((full.ended(), topic.subscribers()), (Some(End::TooSlow), 3));
     // The topic goes on.
     assert_eq!(topic.publish(Rare(Arc::new(AtomicUsize::new(9)))), 3);
-    assert_eq!(count.0.load(SeqCst), 3);
+    assert_eq!(count.wakes(), 3);
 }
 
 #[test]
 fn a_receiver_whose_waker_panics_costs_the_others_nothing() {
-    struct Bomb;
-    impl Wake for Bomb {
-        fn wake(self: Arc<Self>) {
-            panic!("a waker's own");
-        }
-    }
-    let count = Arc::new(Count::default());
+    let count = Arc::new(Counter::default());
     let (bomb, waker) = (Waker::from(Arc::new(Bomb)), Waker::from(count.clone()));
     for bombs in [&[0][..], &[1], &[2], &[0, 1]] {
         let topic = Arc::new(Topic::new());
@@ -186,12 +172,12 @@ fn a_receiver_whose_waker_panics_costs_the_others_nothing() {
             |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).expect_err("it goes on");
         wait();
         catch(&|| assert!(topic.publish(1) > 0));
-        assert_eq!(count.0.load(SeqCst), 3 - bombs.len(), "{bombs:?}");
+        assert_eq!(count.wakes(), 3 - bombs.len(), "{bombs:?}");
         assert!(feeds.iter().all(|feed| drain(feed) == [1]));
         assert_eq!((ending.ended(), topic.subscribers()), (Some(End::TooSlow), 3));
         wait();
         catch(&|| topic.close());
-        assert_eq!(count.0.load(SeqCst), 3 - bombs.len(), "{bombs:?}");
+        assert_eq!(count.wakes(), 3 - bombs.len(), "{bombs:?}");
         assert!(feeds.iter().all(|feed| feed.ended() == Some(End::Closed)));
     }
 }

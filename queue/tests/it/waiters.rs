@@ -1,5 +1,6 @@
 //! The wait list on one thread, step by step, and on several under load. All interleavings: tests/loom/.
 
+use crate::wakers::{Counter, Unpark};
 use osier_queue::{WaitList, Waiter};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,28 +8,8 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread::{self};
 use std::time::Duration;
-
-#[derive(Default)]
-struct Counter(AtomicUsize);
-
-impl Wake for Counter {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-fn counting_waker() -> (Arc<Counter>, Waker) {
-    let counter = Arc::new(Counter::default());
-    (counter.clone(), counter.into())
-}
-
-impl Counter {
-    fn wakes(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-}
 
 fn waiting<'a>(list: &'a WaitList, waker: &Waker) -> Pin<Box<Waiter<'a>>> {
     let mut waiter = Box::pin(list.waiter());
@@ -40,7 +21,7 @@ fn waiting<'a>(list: &'a WaitList, waker: &Waker) -> Pin<Box<Waiter<'a>>> {
 fn is_first_in_first_out() {
     let list = WaitList::new();
     assert!(list.is_empty() && !list.wake_one());
-    let (counter, waker) = counting_waker();
+    let (counter, waker) = Counter::new();
     let waiters: Vec<_> = (0..3).map(|_| waiting(&list, &waker)).collect();
     for granted in 1..=3 {
         assert!(!list.is_empty());
@@ -68,8 +49,8 @@ fn any_of_them_may_leave() {
 #[test]
 fn registering_again_keeps_the_place_and_takes_the_new_waker() {
     let list = WaitList::new();
-    let (old, old_waker) = counting_waker();
-    let (new, new_waker) = counting_waker();
+    let (old, old_waker) = Counter::new();
+    let (new, new_waker) = Counter::new();
     let mut first = waiting(&list, &old_waker);
     let second = waiting(&list, &old_waker);
     assert!(first.as_mut().register(&new_waker));
@@ -104,7 +85,7 @@ fn a_notification_is_consumed_once_and_the_waiter_serves_again() {
 #[test]
 fn a_grant_that_is_dropped_goes_to_the_next() {
     let list = WaitList::new();
-    let (counter, waker) = counting_waker();
+    let (counter, waker) = Counter::new();
     let first = waiting(&list, Waker::noop());
     let second = waiting(&list, Waker::noop());
     let third = waiting(&list, &waker);
@@ -148,7 +129,7 @@ fn what_wake_all_gave_is_not_passed_on() {
 fn wake_all_wakes_more_than_one_batch_each_once() {
     for count in [1, 15, 16, 17, 100] {
         let list = WaitList::new();
-        let (counter, waker) = counting_waker();
+        let (counter, waker) = Counter::new();
         let waiters: Vec<_> = (0..count).map(|_| waiting(&list, &waker)).collect();
         assert_eq!(list.wake_all(), count);
         assert_eq!((counter.wakes(), list.is_empty(), list.wake_all()), (count, true, 0));
@@ -212,22 +193,13 @@ fn a_panicking_waker_costs_nobody_else_a_wake_up() {
     let several: &[&[usize]] = &[&[0], &[1], &[7], &[15], &[16], &[17], &[39], &[0, 1, 2, 16, 17, 39]];
     for places in several {
         let list = WaitList::new();
-        let (counter, waker) = counting_waker();
+        let (counter, waker) = Counter::new();
         let waker_of = |place| if places.contains(&place) { &bomb } else { &waker };
         let waiters: Vec<_> = (0..40).map(|place| waiting(&list, waker_of(place))).collect();
         let caught = catch_unwind(AssertUnwindSafe(|| list.wake_all())).expect_err("it goes on");
         assert_eq!(caught.downcast_ref(), Some(&"a waker's own"));
         assert_eq!(counter.wakes(), 40 - places.len(), "{places:?}");
         assert!(list.is_empty() && waiters.iter().all(|waiter| waiter.is_notified()));
-    }
-}
-
-/// Wakes a thread that blocks as a plain thread does.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::given::{on, pair, settle, timeless};
+use crate::given::{Bomb, on, pair, settle, timeless};
 use osier::Runtime;
 use osier::dormant::{AfterBurst, Cause, Dormant, park_local};
 use osier::io::Source;
@@ -111,17 +111,6 @@ impl<F: FnMut(&mut TcpStream, Cause) -> AfterBurst + 'static> Dormant for Conn<F
     }
     fn wake(&mut self, cause: Cause) -> AfterBurst {
         (self.1)(&mut self.0, cause)
-    }
-}
-
-/// A panic's payload that panics again when it is dropped.
-struct Bomb;
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            panic!("a payload panics when it is dropped");
-        }
     }
 }
 

@@ -71,3 +71,14 @@ fn all_wait(dump: &Dump, but: Option<u64>) -> bool {
     let mut others = fibers.filter(|fiber| Some(fiber.fiber.id()) != but).peekable();
     unstarted == 0 && others.peek().is_some() && others.all(|fiber| fiber.wait.is_some())
 }
+
+/// A value that panics when it is dropped, as a panic's payload or an output may.
+pub struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("a value panics when it is dropped");
+        }
+    }
+}

@@ -4,34 +4,26 @@ use std::future::Future;
 use std::io::{Read, Write};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::colours::Count;
 use osier::io::{Interest, Ready, ready_async};
 use osier::time::Sleep;
 
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 /// Polls until it is ready. Checks every millisecond whether it was woken.
 fn poll_by_hand<F: Future>(future: F) -> (F::Output, usize) {
-    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let count = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&count));
     let mut future = pin!(future);
     let mut seen = 0;
     loop {
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return (value, count.0.load(Ordering::SeqCst));
+            return (value, count.wakes());
         }
-        testkit::eventually("a future that is woken", || count.0.load(Ordering::SeqCst) > seen);
-        seen = count.0.load(Ordering::SeqCst);
+        testkit::eventually("a future that is woken", || count.wakes() > seen);
+        seen = count.wakes();
     }
 }
 
@@ -131,7 +123,7 @@ fn many_wait_for_one_descriptor_in_every_colour() {
 
 #[test]
 fn what_is_dropped_is_not_woken() {
-    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let count = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&count));
     {
         let mut sleep = pin!(Sleep::new(Duration::from_millis(5)));
@@ -140,5 +132,5 @@ fn what_is_dropped_is_not_woken() {
     assert_eq!(Arc::strong_count(&count), 2, "its waker is gone with it");
     // Real time: a wake-up has its chance to go wrong.
     thread::sleep(Duration::from_millis(30));
-    assert_eq!(count.0.load(Ordering::SeqCst), 0);
+    assert_eq!(count.wakes(), 0);
 }

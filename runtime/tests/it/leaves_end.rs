@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use crate::given::on;
+use crate::colours::Count;
+use crate::given::{Bomb, on};
 use osier::Runtime;
 use osier::callbacks::{FdMonitor, IoQueue};
 use osier::io::Interest;
@@ -156,15 +157,6 @@ fn a_joiner_whose_waker_panics_harms_no_worker() {
     assert_eq!(receiver.recv_timeout(LIMIT), Ok(7), "the worker goes on");
 }
 
-/// Counts its wake-ups.
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 #[test]
 fn a_waker_that_panics_when_its_runtime_ends_takes_no_wake_up_from_others() {
     let runtime = on(1);
@@ -173,7 +165,7 @@ fn a_waker_that_panics_when_its_runtime_ends_takes_no_wake_up_from_others() {
         .iter()
         .map(|(near, _)| Box::pin(near.readable_async()))
         .collect();
-    let counts: Vec<_> = (0..3).map(|_| Arc::new(Count(AtomicUsize::new(0)))).collect();
+    let counts: Vec<_> = (0..3).map(|_| Arc::new(Count::default())).collect();
     runtime.run(|| {
         for (index, read) in reads.iter_mut().enumerate() {
             let waker = match index {
@@ -184,23 +176,12 @@ fn a_waker_that_panics_when_its_runtime_ends_takes_no_wake_up_from_others() {
         }
     });
     drop(runtime);
-    let woken: Vec<_> = counts.iter().map(|count| count.0.load(Ordering::SeqCst)).collect();
+    let woken: Vec<_> = counts.iter().map(|count| count.wakes()).collect();
     assert_eq!(woken, [1, 0, 1], "both others hear that their worker has gone");
     for ((_, far), read) in streams.iter().zip(reads) {
         let mut far = far;
         far.write_all(b"x").unwrap();
         osier::block_on(read).unwrap();
-    }
-}
-
-/// A value that panics when it is dropped.
-struct Bomb;
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            panic!("a value panics when it is dropped");
-        }
     }
 }
 

@@ -4,19 +4,8 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::given::{forever, on, settle, timeless};
+use crate::given::{Bomb, forever, on, settle, timeless};
 use osier::{Cancelled, fiber};
-
-/// A panic's payload that panics again when it is dropped.
-struct Bomb;
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            panic!("a payload panics when it is dropped");
-        }
-    }
-}
 
 #[test]
 fn a_scope_joins_its_children_and_lends_them_its_variables() {
