@@ -345,47 +345,6 @@ fn a_client_that_leaves_cancels_its_request() {
     }
 }
 
-/// A backend that closes each connection after the first response, at the moment of the second
-/// request.
-fn forgetful() -> Backend {
-    Backend::start(|number, conn| {
-        conn.request();
-        conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{number}"));
-        // Reads the second request and ends the connection without a response.
-        conn.head();
-    })
-}
-
-#[test]
-fn what_is_safe_to_repeat_is_repeated_once_on_a_new_connection() {
-    let backend = forgetful();
-    let site = serve(backend.proxy());
-    assert_eq!(site.get("/").text(), "0");
-    assert_eq!(
-        site.get("/").text(),
-        "1",
-        "the kept connection had ended, and nobody noticed"
-    );
-    for method in ["PUT", "DELETE"] {
-        let reply = site.ask(&format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
-        assert_eq!(reply.status, 200, "{method}");
-    }
-    let heads = backend.heads.lock().unwrap().len();
-    // Once taken by the backend, these may have been carried out.
-    for request in [
-        "POST / HTTP/1.1\r\nHost: a\r\n\r\n",
-        "PATCH / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx",
-        "BREW / HTTP/1.1\r\nHost: a\r\n\r\n",
-    ] {
-        assert_eq!(site.get("/").status, 200);
-        assert_eq!(site.ask(request).status, 502, "{request}");
-    }
-    let more = backend.heads.lock().unwrap().len() - heads;
-    // Each of the three comes once, behind a GET; the first GET twice, as it finds a kept connection.
-    assert_eq!(more, 7);
-    assert!(site.logged("POST / failed: ["));
-}
-
 #[test]
 fn continue_waits_for_the_answers_before_it() {
     let backend = Backend::start(|_, conn| {
