@@ -187,7 +187,7 @@ pub struct DumpedFiber {
     /// The part of its stack that is left.
     pub stack_bytes_left: usize,
     /// Its backtrace, the innermost frame first, without the runtime's own frames at both ends. Empty if the stack
-    /// had less than 24 KiB left.
+    /// had less than 24 KiB left, and without the feature `backtrace`.
     pub frames: Vec<StackFrame>,
 }
 

@@ -1,7 +1,7 @@
 //! The backtrace of a suspended fiber: raw return addresses first, functions and places later.
 //!
 //! [`trace`] runs on the fiber's stack and only collects addresses. [`Symbols`] finds the names, on a thread with room for it,
-//! and leaves out the runtime's own frames at both ends.
+//! and leaves out the runtime's own frames at both ends. Without the feature `backtrace` there are no frames.
 //!
 //! A frame of the runtime is recognised by its source file. Its name is not enough: where debug information consists of line
 //! tables only, an inlined function has a bare name (`suspend<..>`). Only a frame without a file is recognised by its name.
@@ -10,6 +10,9 @@ use std::collections::HashMap;
 use std::fmt;
 
 use osier_coro::stack;
+
+#[cfg(not(feature = "backtrace"))]
+use super::no_backtrace as backtrace;
 
 /// How many frames are kept of one fiber.
 const FRAMES: usize = 128;

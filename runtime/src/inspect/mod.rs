@@ -12,6 +12,8 @@
 pub(crate) mod dump;
 mod frames;
 pub(crate) mod metrics;
+#[cfg(not(feature = "backtrace"))]
+mod no_backtrace;
 mod sigquit;
 pub(crate) mod watchdog;
 
