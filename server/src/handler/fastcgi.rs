@@ -59,6 +59,7 @@ impl Configured for Fastcgi {
         });
         let timeouts = timeouts(&table);
         let default = Options::default();
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let options = Options {
             suffixes: suffixes.map_or(default.suffixes, |list| values(Some(list))),
             index: index.map_or(default.index, |list| values(Some(list))),
@@ -79,9 +80,9 @@ impl Configured for Fastcgi {
             first_byte: timeouts.first_byte.unwrap_or(default.first_byte),
             between: timeouts.between.unwrap_or(default.between),
             buffer: table.boolean("buffer").unwrap_or(default.buffer),
-            shared_memory: table.size("shared_memory").map_or(default.shared_memory, |bytes| {
-                usize::try_from(bytes).unwrap_or(usize::MAX)
-            }),
+            shared_memory: table.size("shared_memory").map_or(default.shared_memory, size),
+            read_ahead: table.size("read_ahead").map_or(default.read_ahead, size),
+            read_ahead_file: table.size("read_ahead_file").unwrap_or(default.read_ahead_file),
             ..default
         };
         let backends = Backends::read(&table, &timeouts, false);

@@ -80,6 +80,7 @@ impl Configured for Proxy {
                 .duration("tunnel_half_closed")
                 .unwrap_or(default.tunnel_half_closed),
             read_ahead: table.size("read_ahead").map_or(default.read_ahead, size),
+            read_ahead_file: table.size("read_ahead_file").unwrap_or(default.read_ahead_file),
             buffer: table.boolean("buffer").unwrap_or(default.buffer),
             shared_memory: table.size("shared_memory").map_or(default.shared_memory, size),
             ..default

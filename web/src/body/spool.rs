@@ -219,6 +219,13 @@ impl Held {
         }
         may_grow
     }
+
+    /// Gives back all but `count` bytes.
+    pub(crate) fn shrink_to(&mut self, count: usize) {
+        let excess = self.0.saturating_sub(count);
+        HELD.fetch_sub(excess, Relaxed);
+        self.0 -= excess;
+    }
 }
 
 impl Drop for Held {

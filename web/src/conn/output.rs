@@ -17,6 +17,7 @@
 use std::cell::{RefCell, RefMut};
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 
 use osier::net::Stream;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
@@ -250,11 +251,31 @@ pub(crate) trait Outlet: Write {
         Ok(None)
     }
 
+    /// Sends a part of a file.
+    fn write_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
+        copy_file(file, offset, len, self)
+    }
+
     /// Records how many bytes the caller has sent over the socket, or that the client takes no
     /// more.
     fn sent(&mut self, sent: io::Result<usize>) -> io::Result<()> {
         sent.map(drop)
     }
+}
+
+/// Copies a part of a file that is in the kernel's cache, as its bytes have just been written.
+fn copy_file(file: &File, mut offset: u64, mut len: u64, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+    let mut piece = vec![0; LARGE];
+    while len > 0 {
+        let most = usize::try_from(len).unwrap_or(LARGE).min(LARGE);
+        let count = file.read_at(&mut piece[..most], offset)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        out.write_all(&piece[..count])?;
+        (offset, len) = (offset + count as u64, len - count as u64);
+    }
+    Ok(())
 }
 
 impl Outlet for BodyWriter<'_, '_> {
@@ -269,6 +290,20 @@ impl Outlet for BodyWriter<'_, '_> {
             }
             _ => Ok(None),
         }
+    }
+
+    fn write_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
+        let mut state = self.output.state();
+        state.close_chunk();
+        if self.chunked {
+            state.buffer.extend_from_slice(ChunkHead::new(len).as_bytes());
+        }
+        drop(state);
+        self.count += self.output.send_file(file, offset, len)?;
+        if self.chunked {
+            self.output.write(CHUNK_END);
+        }
+        Ok(())
     }
 
     fn sent(&mut self, sent: io::Result<usize>) -> io::Result<()> {

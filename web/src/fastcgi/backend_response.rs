@@ -12,6 +12,7 @@ use http::StatusCode;
 use osier_http::cgi::{self, Scanner, longest_field};
 
 use super::exchange::{Exchange, Failure, Said};
+use crate::body::ahead::Source;
 use crate::response::broken::Broken;
 
 /// How much an application may still write, and how long it may still run, when its body is no longer wanted: after the last
@@ -183,6 +184,18 @@ impl Read for Announced {
             return Err(Broken::error(StatusCode::BAD_GATEWAY, why));
         }
         Ok(count)
+    }
+}
+
+impl Source for BackendResponse {
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Read::read(self, into)
+    }
+}
+
+impl Source for Announced {
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Read::read(self, into)
     }
 }
 

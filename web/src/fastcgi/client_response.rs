@@ -4,6 +4,7 @@
 //! server; the handler then runs the script of that path.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::io;
 
 use http::StatusCode;
@@ -13,7 +14,9 @@ use osier_http::path::Path;
 use super::backend_response::{Announced, BackendResponse};
 use super::sender::{Sender, while_sending};
 use super::{FastCgi, Outcome, stderr_of};
+use crate::body::ahead::{self, Bounds, Source};
 use crate::body::outgoing::Kind;
+use crate::conn::output::Outlet;
 use crate::files::Files;
 use crate::{Body, Request, Response};
 
@@ -60,6 +63,7 @@ impl FastCgi {
         let status = StatusCode::from_u16(head.status()).expect("cgi::Head has checked it");
         let mut response = Response::new(status);
         response.of_backend = true;
+        let is_stream = head.fields().any(|(name, value)| ahead::is_stream(name, value));
         for (name, value) in head.fields() {
             if !self.is_hidden(name) {
                 response = response.header(name, value);
@@ -91,9 +95,15 @@ impl FastCgi {
                 response.body(of_no_type(whole))
             }
             Some(length) if body.is_done() => {
-                response.body(Body::sized_reader(Announced::new(backend, length), length))
+                let (announced, bounds) = (Announced::new(backend, length), self.bounds(is_stream));
+                let produce = move |out: &mut dyn Outlet| relay(announced, &bounds, out);
+                response.body(of_kind(Kind::Stream(Box::new(produce), Some(length))))
             }
-            None if body.is_done() => response.body(Body::stream(move |out| backend.copy(out))),
+            None if body.is_done() => {
+                let bounds = self.bounds(is_stream);
+                let produce = move |out: &mut dyn Outlet| relay(backend, &bounds, out);
+                response.body(of_kind(Kind::Stream(Box::new(produce), None)))
+            }
             _ => response.body(Body::duplex(move |client, out| {
                 let lease = backend.exchange().lease();
                 while_sending(&mut body, lease.stream(), client, move || backend.copy(out))
@@ -194,10 +204,17 @@ fn named<'h>(
 
 /// A body that sets no Content-Type: the application's is used, if it has sent one.
 fn of_no_type(bytes: Vec<u8>) -> Body {
-    Body {
-        kind: Kind::Owned(bytes),
-        text: None,
-    }
+    of_kind(Kind::Owned(bytes))
+}
+
+fn of_kind(kind: Kind) -> Body {
+    Body { kind, text: None }
+}
+
+/// Passes the body on while another fiber reads ahead of the client.
+fn relay(source: impl Source, bounds: &Bounds, out: &mut dyn Outlet) -> io::Result<()> {
+    let nothing_read = VecDeque::new();
+    ahead::read_ahead(&mut Some(source), nothing_read, bounds, false, out).map(drop)
 }
 
 /// The characters that are percent-encoded in a path.

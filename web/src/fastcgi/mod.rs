@@ -79,6 +79,7 @@ use self::params::{Asked, Fields, Fixed};
 use self::script::{Found, Rules, Script, Wanted};
 use self::sender::{Sender, Source, while_sending};
 use self::stderr::Stderr;
+use crate::body::ahead::Bounds;
 use crate::body::spool::{self, Spool};
 use crate::files::root::Root;
 use crate::files::{self, Files};
@@ -142,6 +143,8 @@ pub struct FastCgi {
     head_bytes: usize,
     buffer: bool,
     spool: spool::Limits,
+    read_ahead: usize,
+    read_ahead_file: u64,
     upstream: Upstream,
     /// Whether the upstream keeps connections: the application is asked to leave them open.
     keep: bool,
@@ -237,6 +240,8 @@ impl FastCgi {
             },
             head_bytes: options.head_bytes,
             buffer: options.buffer,
+            read_ahead: options.read_ahead,
+            read_ahead_file: options.read_ahead_file,
             spool: spool::Limits {
                 memory: options.spool_memory,
                 shared: options.shared_memory,
@@ -476,6 +481,20 @@ impl FastCgi {
                 Outcome::Response(self.fail(request, unavailable.status(), &unavailable))
             }
             Err(Unanswered::Failed(failure)) => Outcome::Response(self.refuse(request, failure)),
+        }
+    }
+
+    /// How much of a response is read ahead of its client.
+    fn bounds(&self, is_stream: bool) -> Bounds {
+        Bounds {
+            memory: self.read_ahead,
+            shared: self.spool.shared,
+            file: if self.buffer && !is_stream {
+                self.read_ahead_file
+            } else {
+                0
+            },
+            folder: self.spool.folder.clone(),
         }
     }
 

@@ -38,6 +38,13 @@ pub struct Options {
     /// Receives a request body before a backend is asked, so that a slow client occupies no backend. A body of unknown length is
     /// received first in any case. Default: true.
     pub buffer: bool,
+    /// Bytes of a response that are read ahead of a slow client in memory, in pieces of 64 KiB, and one piece more. Default:
+    /// 256 KiB.
+    pub read_ahead: usize,
+    /// Bytes of a response that are read ahead of a slow client into an unnamed file, when more than `read_ahead` wait. 0 for none,
+    /// and none without `buffer` and for event streams and `X-Accel-Buffering: no`: the application then waits for the client.
+    /// Default: 1 GiB.
+    pub read_ahead_file: u64,
     /// The longest request body that is received in memory, in bytes. Default: 256 KiB.
     pub spool_memory: usize,
     /// The most bytes of bodies that all gateways of the process hold in memory. Further bytes go to files. Default:
@@ -66,6 +73,8 @@ impl Default for Options {
             between: s(60),
             head_bytes: cgi::HEAD_BYTES,
             buffer: true,
+            read_ahead: 256 << 10,
+            read_ahead_file: 1 << 30,
             spool_memory: 256 << 10,
             shared_memory: 64 << 20,
             spool_total: 1 << 30,

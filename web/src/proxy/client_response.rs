@@ -11,6 +11,7 @@ use super::failure::{Failure, Why};
 use super::sender::Sender;
 use super::tunnel::Idle;
 use super::{SMALL, Settings, forwarded, relay, tunnel};
+use crate::body::ahead::{self, Bounds};
 use crate::body::outgoing::Kind;
 use crate::conn::output::{Outlet, Output};
 use crate::upstream::Upstream;
@@ -22,6 +23,8 @@ pub(super) struct Head {
     status: StatusCode,
     fields: FieldLines,
     has_date: bool,
+    /// The backend does not want its response buffered.
+    is_stream: bool,
     body: ReplyLength,
     declared: Option<u64>,
     /// The protocol of a 101, one that the client has asked for.
@@ -46,8 +49,9 @@ impl Head {
         }
         let mut fields = FieldLines::new();
         fields.reserve(reply.headers().map(|(name, value)| name.len() + value.len() + 4).sum());
-        let mut has_date = false;
+        let (mut has_date, mut is_stream) = (false, false);
         for (name, value) in passing(reply) {
+            is_stream |= ahead::is_stream(name, value);
             has_date |= name.eq_ignore_ascii_case("date");
             // The strict parser accepts only fields that can be written.
             let _ = fields.push(name, value);
@@ -56,6 +60,7 @@ impl Head {
             status,
             fields,
             has_date,
+            is_stream,
             body: reply.body(),
             declared: reply.content_length(),
             protocol: protocol.map(|protocol| String::from_utf8_lossy(protocol).into_owned()),
@@ -124,7 +129,7 @@ pub(super) fn make(
         backend.close_after();
     }
     let mut received = Vec::new();
-    let bound = settings.options.read_ahead;
+    let bounds = settings.bounds(head.is_stream);
     let kind = if head.body == ReplyLength::None {
         if !sender.is_done() {
             backend.close_after();
@@ -135,7 +140,7 @@ pub(super) fn make(
         let sender = std::mem::replace(sender, Sender::new(osier_http::BodyLength::None));
         let context = Context::of(settings, request, number);
         Kind::Duplex(Box::new(move |body, out| {
-            let done = send_and_relay(sender, body, backend, bound, out);
+            let done = send_and_relay(sender, body, backend, &bounds, out);
             done.map_err(|error| context.explain(error))
         }))
     } else if backend.take_received(&mut received).map_err(fail)? {
@@ -155,7 +160,7 @@ pub(super) fn make(
         };
         let context = Context::of(settings, request, number);
         let produce = move |out: &mut dyn Outlet| {
-            relay::relay(backend, &received, bound, out).map_err(|error| context.explain(error))
+            relay::relay(backend, &received, &bounds, out).map_err(|error| context.explain(error))
         };
         Kind::Stream(Box::new(produce), length)
     };
@@ -183,7 +188,7 @@ fn send_and_relay(
     mut sender: Sender,
     body: &mut crate::RequestBody<'_>,
     mut backend: BackendResponse,
-    bound: usize,
+    bounds: &Bounds,
     out: &mut dyn Outlet,
 ) -> io::Result<()> {
     let lease = backend.lease().expect("nothing has been read").clone();
@@ -194,7 +199,7 @@ fn send_and_relay(
         // A connection with a second owner is not kept: the next request would be read as the rest of this one.
         Err(_) => Some(lease),
     };
-    while_sending(send, || relay::relay(backend, &[], bound, out)).0
+    while_sending(send, || relay::relay(backend, &[], bounds, out)).0
 }
 
 fn upgrade(

@@ -42,6 +42,7 @@ use std::time::Duration;
 use osier_http::Limits;
 use osier_http::path::canonical_part;
 
+use crate::body::ahead::Bounds;
 use crate::body::spool;
 use crate::upstream::Upstream;
 use crate::{Handler, Request, Response};
@@ -115,8 +116,9 @@ type Trust = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 ///
 /// # Slow clients
 ///
-/// The response is read ahead of the client by at most [`read_ahead`](Options::read_ahead) bytes. A response that fits is read at
-/// once, and the backend's connection is free however slow the client is. With a longer one the backend waits for the client.
+/// The response is read ahead of the client, in memory up to [`read_ahead`](Options::read_ahead) bytes, and then in an unnamed
+/// file up to [`read_ahead_file`](Options::read_ahead_file) bytes. A response that fits is read at once, and the backend's
+/// connection is free however slow the client is. With a longer one the backend waits for the client.
 /// The client has to take some bytes in every [`Timeouts::write`](crate::Timeouts::write). A request body is received first, in
 /// memory and then in an unnamed file, and has to send some bytes in every [`Timeouts::body`](crate::Timeouts::body). Without
 /// [`buffer`](Options::buffer), a client that sends slowly holds a connection of the backend.
@@ -163,6 +165,10 @@ pub struct Options {
     /// Bytes of a response that are read before the client takes them, rounded up to pieces of
     /// 64 KiB, and one piece more. Default: 256 KiB.
     pub read_ahead: usize,
+    /// Bytes of a response that are read ahead of a slow client into an unnamed file, when more than
+    /// [`read_ahead`](Options::read_ahead) wait. 0 for none, and none without [`buffer`](Options::buffer) and for event streams,
+    /// gRPC and `X-Accel-Buffering: no`: the backend then waits for the client. Default: 1 GiB.
+    pub read_ahead_file: u64,
     /// Receives a request body before a backend is asked, so that a slow client occupies no backend. A gRPC call is passed on
     /// as it comes. On by default.
     pub buffer: bool,
@@ -192,6 +198,7 @@ impl Default for Options {
             tunnel_idle: s(3600),
             tunnel_half_closed: s(30),
             read_ahead: 256 << 10,
+            read_ahead_file: 1 << 30,
             buffer: true,
             spool_memory: 256 << 10,
             shared_memory: 64 << 20,
@@ -272,6 +279,23 @@ impl Proxy {
     /// The connection to the backend is closed. The backend may still process the request.
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
         exchange::pass(&self.0, request)
+    }
+}
+
+impl Settings {
+    /// How much of a response is read ahead of its client.
+    fn bounds(&self, is_stream: bool) -> Bounds {
+        let options = &self.options;
+        Bounds {
+            memory: options.read_ahead,
+            shared: options.shared_memory,
+            file: if options.buffer && !is_stream {
+                options.read_ahead_file
+            } else {
+                0
+            },
+            folder: options.spool_folder.clone(),
+        }
     }
 }
 

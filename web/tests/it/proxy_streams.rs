@@ -277,7 +277,10 @@ fn a_slow_client_holds_the_backend_only_for_what_is_beyond_the_bound() {
         }
     });
     let upstream = backend.upstream().build().unwrap();
-    let site = serve(Proxy::with(upstream.clone(), options(|to| to.read_ahead = 2 * MIB)));
+    let site = serve(Proxy::with(
+        upstream.clone(),
+        options(|to| (to.read_ahead, to.read_ahead_file) = (2 * MIB, 0)),
+    ));
     // A small receive buffer, so that the kernel does not take it all.
     let slow = |length: usize| {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();

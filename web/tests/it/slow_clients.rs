@@ -7,13 +7,16 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::backend::Backend;
+use crate::common::backend::{Backend, options};
 use crate::common::{Client, Site, eventually, site};
-use crate::responder::{Folder, Responder, folder, text, upstream_builder};
+use crate::responder::{Folder, Responder, answer, folder, upstream_builder};
 use osier_web::Handler;
 use osier_web::fastcgi::FastCgi;
+use osier_web::proxy::Proxy;
 
-/// Connections that send slowly.
+const MIB: usize = 1 << 20;
+
+/// Connections that send or read slowly.
 const SLOW: usize = 50;
 
 /// Requests of other clients meanwhile.
@@ -21,6 +24,9 @@ const HONEST: usize = 12;
 
 /// Time in which an honest client wants its response.
 const SOON: Duration = Duration::from_secs(5);
+
+/// A response that no buffer of the kernel holds.
+const LARGE: usize = 12 * MIB;
 
 /// The workers of a backend: eight, as php-fpm has children.
 #[derive(Clone)]
@@ -46,9 +52,12 @@ fn http() -> (Backend, Handler) {
     let workers = Workers::new();
     let backend = Backend::start(move |_, conn| {
         workers.run(|| {
-            if conn.request().is_some() {
-                conn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nxx");
-            }
+            let Some(asked) = conn.request() else { return };
+            let length = if asked.head.contains("/large") { LARGE } else { 2 };
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+            ));
+            conn.send(vec![b'x'; length]);
         });
     });
     let proxy = backend.proxy();
@@ -60,9 +69,10 @@ fn application(folder: &Folder) -> (Responder, Handler) {
     let workers = Workers::new();
     let app = Responder::unix(folder.path(), move |conn| {
         workers.run(|| {
-            if conn.request().is_some() {
-                conn.send(text("xx"));
-            }
+            let Some((told, _)) = conn.request() else { return };
+            let length = if told.get("QUERY_STRING") == "/large" { LARGE } else { 2 };
+            let head = format!("Content-Length: {length}\n\n").into_bytes();
+            conn.send(answer(&[head, vec![b'x'; length]].concat()));
         });
     });
     let handler = FastCgi::open(folder.root(), upstream_builder(&app).build().unwrap()).unwrap();
@@ -114,6 +124,36 @@ fn drip(handler: Handler, framing: &str) {
     });
 }
 
+/// Reads nothing of large responses while honest clients ask.
+fn stall(handler: Handler) {
+    let site = site(handler);
+    let mut slow: Vec<Client> = (0..SLOW).map(|_| slow_reader(&site)).collect();
+    for client in &mut slow {
+        client.send("GET /a.php?/large HTTP/1.1\r\nHost: test\r\n\r\n");
+    }
+    for client in &mut slow {
+        assert_eq!(client.head().0, 200, "the first bytes come at once");
+    }
+    assert_eq!(served(&site), HONEST);
+    // Every byte comes in the end.
+    for mut client in slow.into_iter().take(3) {
+        let mut left = LARGE;
+        while left > 0 {
+            let piece = client.take(left.min(64 << 10));
+            assert!(piece.iter().all(|&byte| byte == b'x'));
+            left -= piece.len();
+        }
+    }
+}
+
+/// A client whose kernel takes few bytes.
+fn slow_reader(site: &Site) -> Client {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&site.addr.into()).unwrap();
+    Client::new(socket.into())
+}
+
 #[test]
 fn slow_bodies_occupy_no_worker_of_a_proxied_backend() {
     for framing in ["Content-Length: 100000", "Transfer-Encoding: chunked"] {
@@ -128,5 +168,51 @@ fn slow_bodies_occupy_no_worker_of_an_application() {
         let folder = folder();
         let (_app, handler) = application(&folder);
         drip(handler, framing);
+    }
+}
+
+#[test]
+fn slow_readers_occupy_no_worker_of_a_proxied_backend() {
+    let (_backend, handler) = http();
+    stall(handler);
+}
+
+#[test]
+fn slow_readers_occupy_no_worker_of_an_application() {
+    let folder = folder();
+    let (_app, handler) = application(&folder);
+    stall(handler);
+}
+
+/// Bytes that wait in memory and in the file come in their order, in every framing.
+#[test]
+fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place_from_the_file_too() {
+    const LENGTH: usize = 24 * MIB;
+    let body: Arc<Vec<u8>> = Arc::new((0..LENGTH).map(|i| (i / 977 % 251) as u8).collect());
+    for (framing, memory) in [("length", 0), ("length", 200_000), ("chunked", 200_000)] {
+        let sent = body.clone();
+        let backend = Backend::start(move |_, conn| {
+            conn.request();
+            if framing == "length" {
+                conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n"));
+                conn.send(&*sent);
+                return;
+            }
+            conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            for piece in sent.chunks(50_000) {
+                conn.send(format!("{:x}\r\n", piece.len()));
+                conn.send(piece);
+                conn.send("\r\n");
+            }
+            conn.send("0\r\n\r\n");
+        });
+        let upstream = backend.upstream().build().unwrap();
+        let options = options(|to| to.read_ahead = memory);
+        let site = site(Proxy::with(upstream.clone(), options));
+        let mut client = slow_reader(&site);
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        thread::sleep(Duration::from_millis(200)); // slow
+        eventually("the backend is free", || upstream.stats()[0].leases == 0);
+        assert!(client.reply().body == *body, "{framing}, {memory}");
     }
 }

@@ -150,6 +150,7 @@ fn a_proxied_answer_waits_in_the_backend_for_a_client_that_does_not_read() {
             upstream,
             Options {
                 read_ahead: AHEAD,
+                read_ahead_file: 0,
                 ..Options::default()
             },
         );

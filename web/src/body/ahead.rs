@@ -1,0 +1,415 @@
+//! Reads the body of a backend's response ahead of a slow client, so that the backend is free soon.
+//!
+//! ```text
+//!   source ─▶ reader (fiber): reads a piece ─▶ queue of pieces, at most `Bounds::memory` ─▶ writer (the connection's fiber) ─▶ client
+//!                 ▲            │                          │                                   │
+//!                 │            └── no room, or no piece ──┴─▶ file, at most `Bounds::file` ───┘
+//!                 └───────────────────────── empty pieces ◀───────────────────────────────────┘
+//! ```
+//!
+//! The reader puts all bytes into the queue before it waits again, so a slow stream is not held back. It joins them with the last
+//! piece in the queue, so all pieces but the last are full. When the pieces are used up, or all gateways together hold too much
+//! memory, the queue moves to an unnamed file, which the writer sends without a copy. The writer keeps no piece while the client
+//! takes nothing, so that such a client costs no memory.
+//!
+//! The bytes of the file come after those of the pieces. Until the writer has sent the whole file, all new bytes go there. Both
+//! fibers run on one thread, and neither borrows the queue across a suspension.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use osier::sync::Event;
+
+use super::spool::{Held, in_folder, nameless};
+use crate::conn::buffers::{self, Size};
+use crate::conn::output::Outlet;
+
+/// The most bytes in one read.
+pub(crate) const PIECE: usize = Size::K64.bytes();
+
+/// How much is read ahead of a client, and where it is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    /// Bytes in memory, rounded up to pieces, and one piece more.
+    pub(crate) memory: usize,
+    /// The most bytes that all gateways of the process hold in memory.
+    pub(crate) shared: usize,
+    /// Bytes in a file. 0 for none: the backend waits.
+    pub(crate) file: u64,
+    /// The folder of the file.
+    pub(crate) folder: PathBuf,
+}
+
+/// A body on its way from a backend.
+pub(crate) trait Source {
+    /// Reads bytes. Returns 0 at the end.
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Whether a client that keeps up is better served without the queue.
+    fn is_worth_splicing(&self) -> bool {
+        false
+    }
+}
+
+/// Whether a field of a response says that its body is not to be buffered.
+pub(crate) fn is_stream(name: &str, value: &[u8]) -> bool {
+    let value_begins = |with: &[u8]| {
+        value
+            .get(..with.len())
+            .is_some_and(|begin| begin.eq_ignore_ascii_case(with))
+    };
+    (name.eq_ignore_ascii_case("x-accel-buffering") && value.eq_ignore_ascii_case(b"no"))
+        || (name.eq_ignore_ascii_case("content-type")
+            && (value_begins(b"text/event-stream") || value_begins(b"application/grpc")))
+}
+
+struct Queue<'b> {
+    state: RefCell<State>,
+    bounds: &'b Bounds,
+    /// Set when there is a piece, or the end, for the writer.
+    filled: Event,
+    /// Set when there is room for the reader.
+    emptied: Event,
+}
+
+pub(crate) struct Piece {
+    bytes: Box<[u8]>,
+    sent: usize,
+    filled: usize,
+}
+
+impl Piece {
+    fn take() -> Piece {
+        Piece {
+            bytes: buffers::take(Size::K64),
+            sent: 0,
+            filled: 0,
+        }
+    }
+
+    /// Copies `bytes` into pieces.
+    pub(crate) fn copy(bytes: &[u8]) -> VecDeque<Piece> {
+        let copied = bytes.chunks(PIECE).map(|bytes| {
+            let mut piece = Piece::take();
+            piece.bytes[..bytes.len()].copy_from_slice(bytes);
+            piece.filled = bytes.len();
+            piece
+        });
+        copied.collect()
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.sent..self.filled]
+    }
+
+    fn give(self) {
+        buffers::give(self.bytes);
+    }
+}
+
+#[derive(Default)]
+struct State {
+    full: VecDeque<Piece>,
+    /// The number of pieces that are being read into, waiting, or being written.
+    out: usize,
+    held: Held,
+    file: Option<Arc<File>>,
+    /// The bytes of the file that wait: from `sent` to `written`.
+    sent: u64,
+    written: u64,
+    /// The reader is writing to the file behind `written`.
+    is_writing: bool,
+    /// The writer has nothing to do.
+    starving: bool,
+    end: Option<io::Result<Stopped>>,
+}
+
+impl State {
+    /// How many bytes the last piece can take. An empty piece counts if the last one is full or the writer has it.
+    fn room(&self) -> usize {
+        match self.full.back() {
+            Some(last) if last.filled < PIECE => PIECE - last.filled,
+            _ => PIECE,
+        }
+    }
+
+    /// Adds the bytes of `piece` for the writer. If they fit, they are copied into the last piece, and `piece` is returned to be
+    /// filled again.
+    fn add(&mut self, piece: Piece) -> Option<Piece> {
+        match self.full.back_mut() {
+            Some(last) if piece.filled <= PIECE - last.filled => {
+                last.bytes[last.filled..last.filled + piece.filled].copy_from_slice(&piece.bytes[..piece.filled]);
+                last.filled += piece.filled;
+                Some(piece)
+            }
+            _ => {
+                self.full.push_back(piece);
+                None
+            }
+        }
+    }
+
+    /// Takes a place for one more piece in memory.
+    fn grow(&mut self, bounds: &Bounds) -> bool {
+        // One more, because the piece that is being written may not be full: a body within the bound must fit. One piece may
+        // always be in use, whatever others hold.
+        let most = bounds.memory.div_ceil(PIECE).max(1) + 1;
+        let may_grow = self.out == 0 || (self.out < most && self.held.grow(PIECE, bounds.shared));
+        self.out += usize::from(may_grow);
+        may_grow
+    }
+
+    fn shrink(&mut self, pieces: usize) {
+        self.out -= pieces;
+        self.held.shrink_to(self.out.saturating_sub(1) * PIECE);
+    }
+}
+
+/// Why reading ahead has ended.
+#[derive(Debug)]
+pub(crate) enum Stopped {
+    /// The body has ended.
+    Done,
+    /// The client takes the bytes faster than they arrive.
+    KeepsUp,
+}
+
+/// Writes `rest` while another fiber reads ahead, until the body ends, or until the client has caught up and splicing is possible.
+/// The source is dropped as soon as it has been read.
+///
+/// # Suspends
+///
+/// While the backend sends, and while the client reads.
+///
+/// # Errors
+///
+/// The errors of writing to the client, of reading from the source and of the file.
+pub(crate) fn read_ahead<S: Source>(
+    source: &mut Option<S>,
+    rest: VecDeque<Piece>,
+    bounds: &Bounds,
+    can_splice: bool,
+    out: &mut dyn Outlet,
+) -> io::Result<Stopped> {
+    let queue = Queue {
+        state: RefCell::new(State {
+            out: rest.len(),
+            full: rest,
+            ..State::default()
+        }),
+        bounds,
+        filled: Event::new(),
+        emptied: Event::new(),
+    };
+    if source.is_none() {
+        queue.state.borrow_mut().end = Some(Ok(Stopped::Done));
+        return queue.drain(out);
+    }
+    osier::scope(|s| {
+        s.spawn_local(|| {
+            let end = match source.as_mut() {
+                Some(body) => queue.fill(body, can_splice),
+                None => Ok(Stopped::Done),
+            };
+            if !matches!(end, Ok(Stopped::KeepsUp)) {
+                // Give the connection back, or close it, now and not at the end of the scope.
+                *source = None;
+            }
+            queue.state.borrow_mut().end = Some(end);
+            queue.filled.set();
+        });
+        let written = queue.drain(out);
+        if written.is_err() {
+            s.cancel();
+        }
+        written
+    })
+}
+
+impl Queue<'_> {
+    fn fill(&self, source: &mut impl Source, can_splice: bool) -> io::Result<Stopped> {
+        let mut empty = None;
+        loop {
+            let (mut piece, is_for_file) = match empty.take() {
+                Some(piece) => (piece, false),
+                None => self.empty_piece(),
+            };
+            let most = match is_for_file {
+                true => PIECE,
+                false => self.state.borrow().room(),
+            };
+            let end = match source.receive(&mut piece.bytes[..most]) {
+                Ok(0) => Some(Ok(Stopped::Done)),
+                Ok(count) => {
+                    piece.filled = count;
+                    None
+                }
+                Err(error) => Some(Err(error)),
+            };
+            if let Some(end) = end {
+                piece.give();
+                return end;
+            }
+            if is_for_file {
+                self.spill(piece)?;
+                continue;
+            }
+            let starved = {
+                let mut state = self.state.borrow_mut();
+                empty = state.add(piece);
+                std::mem::take(&mut state.starving)
+            };
+            self.filled.set();
+            if starved && can_splice && source.is_worth_splicing() {
+                if let Some(piece) = empty {
+                    piece.give();
+                }
+                return Ok(Stopped::KeepsUp);
+            }
+            if starved {
+                osier::yield_now();
+            }
+        }
+    }
+
+    /// An empty piece for the reader, and whether its bytes go to the file.
+    ///
+    /// # Suspends
+    ///
+    /// Until the client has taken bytes, if there is no room.
+    fn empty_piece(&self) -> (Piece, bool) {
+        loop {
+            {
+                let mut state = self.state.borrow_mut();
+                let is_in_file = state.sent < state.written;
+                if !is_in_file && state.grow(self.bounds) {
+                    return (Piece::take(), false);
+                }
+                if state.written < self.bounds.file {
+                    return (Piece::take(), true);
+                }
+            }
+            self.emptied.wait();
+        }
+    }
+
+    /// Moves the waiting pieces and then `piece` to the end of the file.
+    ///
+    /// # Suspends
+    ///
+    /// While the file is written.
+    fn spill(&self, piece: Piece) -> io::Result<()> {
+        let (file, mut pieces, at) = {
+            let mut state = self.state.borrow_mut();
+            state.is_writing = true;
+            // Pieces beside a file that is not sent come before its bytes.
+            let pieces = match state.sent < state.written {
+                true => VecDeque::new(),
+                false => std::mem::take(&mut state.full),
+            };
+            state.shrink(pieces.len());
+            (state.file.clone(), pieces, state.written)
+        };
+        pieces.push_back(piece);
+        let folder = self.bounds.folder.clone();
+        let written = osier::unblock(move || {
+            let file = match file {
+                Some(file) => file,
+                None => Arc::new(nameless(&folder)?),
+            };
+            let mut end = at;
+            for piece in &pieces {
+                let written = file.write_all_at(piece.rest(), end);
+                written.map_err(|error| in_folder(&folder, &error))?;
+                end += piece.rest().len() as u64;
+            }
+            io::Result::Ok((file, pieces, end))
+        });
+        let (file, pieces, end) = written?;
+        pieces.into_iter().for_each(Piece::give);
+        {
+            let mut state = self.state.borrow_mut();
+            (state.file, state.written) = (Some(file), end);
+            (state.is_writing, state.starving) = (false, false);
+        }
+        self.filled.set();
+        Ok(())
+    }
+
+    fn drain(&self, out: &mut dyn Outlet) -> io::Result<Stopped> {
+        loop {
+            let piece = self.state.borrow_mut().full.pop_front();
+            if let Some(piece) = piece {
+                self.write(piece, out)?;
+                continue;
+            }
+            let (file, sent, written) = {
+                let mut state = self.state.borrow_mut();
+                match state.file.clone() {
+                    Some(file) if state.sent < state.written => (file, state.sent, state.written),
+                    // The reader has taken pieces and will add them to the file.
+                    _ => match state.end.take() {
+                        Some(end) => return end,
+                        None => {
+                            state.starving = true;
+                            drop(state);
+                            self.filled.wait();
+                            continue;
+                        }
+                    },
+                }
+            };
+            out.write_file(&file, sent, written - sent)?;
+            {
+                let mut state = self.state.borrow_mut();
+                state.sent = written;
+                if state.written == written && !state.is_writing {
+                    (state.sent, state.written) = (0, 0);
+                }
+            }
+            self.emptied.set();
+        }
+    }
+
+    /// Writes `piece`. If the client does not take all of it, the rest goes back to the queue, from where it may move to the file
+    /// while this waits.
+    fn write(&self, mut piece: Piece, out: &mut dyn Outlet) -> io::Result<()> {
+        let Some(stream) = out.direct()? else {
+            out.write_all(piece.rest())?;
+            self.is_written(piece);
+            return Ok(());
+        };
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        let sent = match rustix::net::send(stream, piece.rest(), flags) {
+            Ok(count) => count,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => 0,
+            Err(error) => return out.sent(Err(error.into())),
+        };
+        out.sent(Ok(sent))?;
+        piece.sent += sent;
+        if piece.rest().is_empty() {
+            self.is_written(piece);
+            return Ok(());
+        }
+        // The write of one byte waits until the client takes bytes again.
+        let byte = [piece.bytes[piece.sent]];
+        piece.sent += 1;
+        match piece.rest().is_empty() {
+            true => self.is_written(piece),
+            false => self.state.borrow_mut().full.push_front(piece),
+        }
+        out.write_all(&byte)?;
+        out.flush()
+    }
+
+    fn is_written(&self, piece: Piece) {
+        piece.give();
+        self.state.borrow_mut().shrink(1);
+        self.emptied.set();
+    }
+}
