@@ -294,7 +294,7 @@ impl Conn {
             outcome => output.flush().map_or(After::Gone, |()| outcome),
         };
 
-        link.busy.set(false);
+        link.end();
         if let After::Taken(takeover, extensions) = outcome {
             let unread = input.bytes[input.start..input.end].to_vec();
             worker.give_buffers(Buffers {

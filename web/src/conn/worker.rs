@@ -182,10 +182,8 @@ impl Worker {
             stream,
             worker: self.clone(),
             peer: Cell::new(ClientAddr::pack(peer)),
-            busy: Cell::new(false),
-            resting: Cell::new(true),
-            idle_since: Cell::new(self.now()),
-            fresh: Cell::new(true),
+            phase: Cell::new(Phase::Fresh),
+            idle_since: Cell::new(Millis::of(self.now())),
             place: Cell::new(place),
         });
         links.push(link.clone());
@@ -208,7 +206,7 @@ impl Worker {
         }
     }
 
-    /// The time in milliseconds, as links remember it. It wraps after 49 days.
+    /// The time in milliseconds, of which links remember the lower bytes.
     fn now(&self) -> u32 {
         osier::time::coarse_now()
             .saturating_duration_since(self.epoch)
@@ -223,7 +221,7 @@ impl Worker {
         let evicted = (0..count).map_while(|_| self.idle_longest(&links));
         evicted
             .map(|link| {
-                link.resting.set(false);
+                link.phase.set(Phase::Other);
                 let _ = link.stream.shutdown(Shutdown::Read);
             })
             .count()
@@ -238,8 +236,8 @@ impl Worker {
             self.hand.set(hand + size);
             looked += size;
             let sample = links[hand..].iter().chain(&links[..hand]).take(size);
-            let idle = sample.filter(|link| link.resting.get());
-            let longest = idle.max_by_key(|link| now.wrapping_sub(link.idle_since.get()));
+            let idle = sample.filter(|link| link.phase.get().is_idle());
+            let longest = idle.max_by_key(|link| link.idle_since.get().until(now));
             if longest.is_some() {
                 return longest;
             }
@@ -262,14 +260,9 @@ pub(crate) struct Link {
     pub(crate) worker: Rc<Worker>,
     /// The client's address. Until the PROXY header has arrived it is the balancer's.
     peer: Cell<ClientAddr>,
-    /// Whether a burst is running.
-    pub(crate) busy: Cell<bool>,
-    /// Whether the connection waits for a request of which no byte has arrived.
-    pub(crate) resting: Cell<bool>,
-    /// When it began to rest, in the time of [`Worker::now`].
-    idle_since: Cell<u32>,
-    /// Whether no request has come yet.
-    pub(crate) fresh: Cell<bool>,
+    phase: Cell<Phase>,
+    /// When it began to wait for a request, in the time of [`Worker::now`].
+    idle_since: Cell<Millis>,
     /// Index in `Worker::links`. Only the owner of that list writes it.
     place: Cell<u32>,
 }
@@ -278,16 +271,32 @@ impl Link {
     /// Marks the beginning of a burst.
     #[inline]
     pub(crate) fn begin(&self) {
-        self.busy.set(true);
-        self.resting.set(false);
-        self.fresh.set(false);
+        self.phase.set(Phase::Busy);
     }
 
-    /// Marks the beginning of a rest.
+    /// Marks the end of a burst.
+    #[inline]
+    pub(crate) fn end(&self) {
+        self.phase.set(Phase::Other);
+    }
+
+    /// Marks the beginning of a rest, if it does not rest already.
     #[inline]
     pub(crate) fn rest(&self) {
-        self.resting.set(true);
-        self.idle_since.set(self.worker.now());
+        if !self.phase.get().is_idle() {
+            self.phase.set(Phase::Resting);
+            self.idle_since.set(Millis::of(self.worker.now()));
+        }
+    }
+
+    /// Whether a burst is running.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.phase.get() == Phase::Busy
+    }
+
+    /// Whether it waits for its first request, of which no byte has arrived.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.phase.get() == Phase::Fresh
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
@@ -326,6 +335,42 @@ impl Link {
     /// Whether a balancer has named the client.
     pub(crate) fn is_proxied(&self) -> bool {
         self.peer.get().is_proxied
+    }
+}
+
+/// The state of a connection as other fibers of its worker see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Waits for its first request, of which no byte has arrived.
+    Fresh,
+    /// A burst is running.
+    Busy,
+    /// Waits for its next request, of which no byte has arrived.
+    Resting,
+    /// Waits for the rest of a head, lingers, is no longer HTTP, or is being closed.
+    Other,
+}
+
+impl Phase {
+    fn is_idle(self) -> bool {
+        matches!(self, Phase::Fresh | Phase::Resting)
+    }
+}
+
+/// A time in milliseconds, in three bytes. It wraps after four and a half hours.
+#[derive(Clone, Copy)]
+struct Millis([u8; 3]);
+
+impl Millis {
+    fn of(millis: u32) -> Millis {
+        let [low, middle, high, _] = millis.to_le_bytes();
+        Millis([low, middle, high])
+    }
+
+    /// The milliseconds from this time to `now`.
+    fn until(self, now: u32) -> u32 {
+        let [low, middle, high] = self.0;
+        now.wrapping_sub(u32::from_le_bytes([low, middle, high, 0])) & 0xff_ffff
     }
 }
 
@@ -374,6 +419,13 @@ mod tests {
         for text in ["127.0.0.1:80", "[::1]:65535", "[fe80::1%7]:9", "[::ffff:10.0.0.1]:1"] {
             let addr: SocketAddr = text.parse().unwrap();
             assert_eq!(ClientAddr::pack(addr).unpack(), addr);
+        }
+    }
+
+    #[test]
+    fn times_in_three_bytes_differ_rightly_over_their_end() {
+        for (since, now) in [(5, 9), (0xff_fffe, 0x100_0003), (u32::MAX - 1, 3), (7, 7)] {
+            assert_eq!(Millis::of(since).until(now), now.wrapping_sub(since));
         }
     }
 

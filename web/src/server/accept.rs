@@ -164,14 +164,14 @@ pub(crate) fn drain(service: &Service) -> usize {
     worker.draining.set(true);
     // An idle connection first reads what has already arrived, then the end, and closes.
     let end = |link: &Link| {
-        if !link.busy.get() {
+        if !link.is_busy() {
             let _ = link.stream.shutdown(Shutdown::Read);
         }
     };
     worker
         .links()
         .iter()
-        .filter(|link| !link.fresh.get())
+        .filter(|link| !link.is_fresh())
         .for_each(|link| end(link));
     let start = osier::time::now();
     let mut waits_for_fresh = true;
@@ -182,7 +182,7 @@ pub(crate) fn drain(service: &Service) -> usize {
             worker
                 .links()
                 .iter()
-                .filter(|link| link.fresh.get())
+                .filter(|link| link.is_fresh())
                 .for_each(|link| end(link));
         }
     }
