@@ -403,8 +403,7 @@ impl Queue<'_> {
             true => self.is_written(piece),
             false => self.state.borrow_mut().full.push_front(piece),
         }
-        out.write_all(&byte)?;
-        out.flush()
+        out.write_waiting(&byte)
     }
 
     fn is_written(&self, piece: Piece) {

@@ -256,6 +256,12 @@ pub(crate) trait Outlet: Write {
         copy_file(file, offset, len, self)
     }
 
+    /// Writes a few bytes, and holds no buffer while the client does not take them.
+    fn write_waiting(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)?;
+        self.flush()
+    }
+
     /// Records how many bytes the caller has sent over the socket, or that the client takes no
     /// more.
     fn sent(&mut self, sent: io::Result<usize>) -> io::Result<()> {
@@ -292,9 +298,18 @@ impl Outlet for BodyWriter<'_, '_> {
         }
     }
 
+    fn write_waiting(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.output.flush()?;
+        self.output.state().buffer = Vec::new();
+        self.write_all(bytes)?;
+        self.output.flush()
+    }
+
     fn write_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
+        self.output.flush()?;
         let mut state = self.output.state();
-        state.close_chunk();
+        // The client may take long, so no buffer is held.
+        state.buffer = Vec::new();
         if self.chunked {
             state.buffer.extend_from_slice(ChunkHead::new(len).as_bytes());
         }

@@ -1,8 +1,9 @@
 //! One response of the application: its head, read and checked, then its body on the way to the client.
 //!
 //! The handler's fiber reads the head. A response that is complete by then (that of a small script) becomes a response of known
-//! length at once. The same fiber passes any other on piece by piece. Its output is sent whenever it waits for the application,
-//! so events and half pages need no flush. A client that does not read stops the fiber, and through it the application.
+//! length at once. Any other is read ahead of the client (`body::ahead`), so that a slow client does not hold the application. The
+//! output is sent whenever its fiber waits for the application, so events and half pages need no flush. While the application
+//! still reads the request, one fiber passes the response on, and a client that does not read stops the application.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;

@@ -160,7 +160,7 @@ pub(super) fn make(
         };
         let context = Context::of(settings, request, number);
         let produce = move |out: &mut dyn Outlet| {
-            relay::relay(backend, &received, &bounds, out).map_err(|error| context.explain(error))
+            relay::relay(backend, received, &bounds, out).map_err(|error| context.explain(error))
         };
         Kind::Stream(Box::new(produce), length)
     };
@@ -199,7 +199,7 @@ fn send_and_relay(
         // A connection with a second owner is not kept: the next request would be read as the rest of this one.
         Err(_) => Some(lease),
     };
-    while_sending(send, || relay::relay(backend, &[], bounds, out)).0
+    while_sending(send, || relay::relay(backend, Vec::new(), bounds, out)).0
 }
 
 fn upgrade(

@@ -48,11 +48,12 @@ impl Source for BackendResponse {
 /// The errors of writing to the client and of reading from the backend, and an incomplete body.
 pub(super) fn relay(
     backend: BackendResponse,
-    received: &[u8],
+    received: Vec<u8>,
     bounds: &Bounds,
     out: &mut dyn Outlet,
 ) -> io::Result<()> {
-    out.write_all(received)?;
+    out.write_all(&received)?;
+    drop(received);
     let mut backend = Some(backend);
     let mut can_splice = true;
     loop {

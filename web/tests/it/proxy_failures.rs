@@ -155,3 +155,29 @@ fn a_late_second_response_reaches_nobody() {
     assert_eq!(client.get("/late").text(), "1");
     assert_eq!(backend.accepted(), 2);
 }
+
+/// A backend that dies under uploads: each client gets a status that it can read.
+#[test]
+fn a_backend_that_dies_under_an_upload_is_a_502_that_every_client_reads() {
+    let backend = Backend::start(|number, conn| {
+        let length: usize = conn.head().unwrap().header("content-length").unwrap().parse().unwrap();
+        let _ = conn.take((number * 7919 % 200_000).min(length));
+        conn.reset();
+    });
+    for is_buffered in [true, false] {
+        let options = backend::options(|to| to.buffer = is_buffered);
+        let site = serve(backend.proxy_with(options));
+        for turn in 0..100 {
+            let length = 1 + turn * 10_007;
+            let mut client = site.connect();
+            client.send(format!(
+                "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+            ));
+            assert!(
+                client.try_send(vec![b'x'; length]),
+                "{length} bytes, buffer = {is_buffered}"
+            );
+            assert_eq!(client.reply().status, 502, "{length} bytes, buffer = {is_buffered}");
+        }
+    }
+}
