@@ -15,12 +15,12 @@
 //! The bytes of the file come after those of the pieces. Until the writer has sent the whole file, all new bytes go there. Both
 //! fibers run on one thread, and neither borrows the queue across a suspension.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use osier::sync::Event;
@@ -33,7 +33,6 @@ use crate::conn::output::Outlet;
 pub(crate) const PIECE: usize = Size::K64.bytes();
 
 /// How much is read ahead of a client, and where it is kept.
-#[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     /// Bytes in memory, rounded up to pieces, and one piece more.
     pub(crate) memory: usize,
@@ -43,6 +42,10 @@ pub(crate) struct Bounds {
     pub(crate) file: u64,
     /// The folder of the file.
     pub(crate) folder: PathBuf,
+    /// A file could not be made or written: there is none for the rest of the response.
+    pub(crate) has_failed: Cell<bool>,
+    /// Logs why there is no file. The backend waits for the client then.
+    pub(crate) complain: Box<dyn Fn(&io::Error)>,
 }
 
 /// A body on its way from a backend.
@@ -188,7 +191,7 @@ pub(crate) enum Stopped {
 ///
 /// # Errors
 ///
-/// The errors of writing to the client, of reading from the source and of the file.
+/// The errors of writing to the client and of reading from the source.
 pub(crate) fn read_ahead<S: Source>(
     source: &mut Option<S>,
     rest: VecDeque<Piece>,
@@ -256,7 +259,7 @@ impl Queue<'_> {
                 return end;
             }
             if is_for_file {
-                self.spill(piece)?;
+                self.spill(piece);
                 continue;
             }
             let starved = {
@@ -290,7 +293,7 @@ impl Queue<'_> {
                 if !is_in_file && state.grow(self.bounds) {
                     return (Piece::take(), false);
                 }
-                if state.written < self.bounds.file {
+                if state.written < self.bounds.file && !self.bounds.has_failed.get() {
                     return (Piece::take(), true);
                 }
             }
@@ -303,7 +306,7 @@ impl Queue<'_> {
     /// # Suspends
     ///
     /// While the file is written.
-    fn spill(&self, piece: Piece) -> io::Result<()> {
+    fn spill(&self, piece: Piece) {
         let (file, mut pieces, at) = {
             let mut state = self.state.borrow_mut();
             state.is_writing = true;
@@ -317,20 +320,14 @@ impl Queue<'_> {
         };
         pieces.push_back(piece);
         let folder = self.bounds.folder.clone();
-        let written = osier::unblock(move || {
-            let file = match file {
-                Some(file) => file,
-                None => Arc::new(nameless(&folder)?),
-            };
-            let mut end = at;
-            for piece in &pieces {
-                let written = file.write_all_at(piece.rest(), end);
-                written.map_err(|error| in_folder(&folder, &error))?;
-                end += piece.rest().len() as u64;
-            }
-            io::Result::Ok((file, pieces, end))
+        let (pieces, written) = osier::unblock(move || {
+            let written = write_pieces(file, &folder, &pieces, at);
+            (pieces, written)
         });
-        let (file, pieces, end) = written?;
+        let (file, end) = match written {
+            Ok(written) => written,
+            Err(error) => return self.keep_after_all(pieces, &error),
+        };
         pieces.into_iter().for_each(Piece::give);
         {
             let mut state = self.state.borrow_mut();
@@ -338,7 +335,25 @@ impl Queue<'_> {
             (state.is_writing, state.starving) = (false, false);
         }
         self.filled.set();
-        Ok(())
+    }
+
+    /// Puts pieces that the file could not take back into the queue, behind the bytes of the file.
+    ///
+    /// # Suspends
+    ///
+    /// Until the client has taken the bytes of the file.
+    fn keep_after_all(&self, pieces: VecDeque<Piece>, error: &io::Error) {
+        (self.bounds.complain)(error);
+        self.bounds.has_failed.set(true);
+        self.state.borrow_mut().is_writing = false;
+        while self.state.borrow().sent < self.state.borrow().written {
+            self.emptied.wait();
+        }
+        let mut state = self.state.borrow_mut();
+        state.out += pieces.len();
+        state.full.extend(pieces);
+        drop(state);
+        self.filled.set();
     }
 
     fn drain(&self, out: &mut dyn Outlet) -> io::Result<Stopped> {
@@ -411,4 +426,23 @@ impl Queue<'_> {
         self.state.borrow_mut().shrink(1);
         self.emptied.set();
     }
+}
+
+/// Writes the pieces to the file, which it makes if there is none. Returns it, and where the pieces end.
+fn write_pieces(
+    file: Option<Arc<File>>,
+    folder: &Path,
+    pieces: &VecDeque<Piece>,
+    mut at: u64,
+) -> io::Result<(Arc<File>, u64)> {
+    let file = match file {
+        Some(file) => file,
+        None => Arc::new(nameless(folder)?),
+    };
+    for piece in pieces {
+        let written = file.write_all_at(piece.rest(), at);
+        written.map_err(|error| in_folder(folder, &error))?;
+        at += piece.rest().len() as u64;
+    }
+    Ok((file, at))
 }

@@ -63,6 +63,7 @@ mod sender;
 mod stderr;
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -486,6 +487,7 @@ impl FastCgi {
 
     /// How much of a response is read ahead of its client.
     fn bounds(&self, is_stream: bool) -> Bounds {
+        let upstream = self.upstream.clone();
         Bounds {
             memory: self.read_ahead,
             shared: self.spool.shared,
@@ -495,6 +497,8 @@ impl FastCgi {
                 0
             },
             folder: self.spool.folder.clone(),
+            has_failed: Cell::new(false),
+            complain: Box::new(move |error| upstream.lacks_file(error)),
         }
     }
 

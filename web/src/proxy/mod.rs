@@ -34,6 +34,7 @@ mod sender;
 mod tunnel;
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -286,6 +287,7 @@ impl Settings {
     /// How much of a response is read ahead of its client.
     fn bounds(&self, is_stream: bool) -> Bounds {
         let options = &self.options;
+        let upstream = self.upstream.clone();
         Bounds {
             memory: options.read_ahead,
             shared: options.shared_memory,
@@ -295,6 +297,8 @@ impl Settings {
                 0
             },
             folder: options.spool_folder.clone(),
+            has_failed: Cell::new(false),
+            complain: Box::new(move |error| upstream.lacks_file(error)),
         }
     }
 }

@@ -382,6 +382,12 @@ impl Upstream {
         self.find(deadline, other, Kept::Never)
     }
 
+    /// Logs that there is no file for the responses of slow clients.
+    pub(crate) fn lacks_file(&self, error: &io::Error) {
+        self.0
+            .log(format_args!("a response waits for its client at the backend: {error}"));
+    }
+
     /// Starts the active checks now instead of with the first lease. Does nothing without checks,
     /// or outside of a runtime.
     pub fn start(&self) {

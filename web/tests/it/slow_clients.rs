@@ -189,7 +189,13 @@ fn slow_readers_occupy_no_worker_of_an_application() {
 fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place_from_the_file_too() {
     const LENGTH: usize = 24 * MIB;
     let body: Arc<Vec<u8>> = Arc::new((0..LENGTH).map(|i| (i / 977 % 251) as u8).collect());
-    for (framing, memory) in [("length", 0), ("length", 200_000), ("chunked", 200_000)] {
+    for (framing, memory, has_folder) in [
+        ("length", 0, true),
+        ("length", 200_000, true),
+        ("chunked", 200_000, true),
+        ("length", 200_000, false),
+        ("chunked", 200_000, false),
+    ] {
         let sent = body.clone();
         let backend = Backend::start(move |_, conn| {
             conn.request();
@@ -206,13 +212,31 @@ fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place_from_the_file
             }
             conn.send("0\r\n\r\n");
         });
-        let upstream = backend.upstream().build().unwrap();
-        let options = options(|to| to.read_ahead = memory);
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let lines = log.clone();
+        let upstream = backend
+            .upstream()
+            .on_log(move |line| lines.lock().unwrap().push(line.to_string()));
+        let upstream = upstream.build().unwrap();
+        let options = options(|to| {
+            to.read_ahead = memory;
+            if !has_folder {
+                to.spool_folder = "/nowhere".into();
+            }
+        });
         let site = site(Proxy::with(upstream.clone(), options));
         let mut client = slow_reader(&site);
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         thread::sleep(Duration::from_millis(200)); // slow
-        eventually("the backend is free", || upstream.stats()[0].leases == 0);
-        assert!(client.reply().body == *body, "{framing}, {memory}");
+        if has_folder {
+            eventually("the backend is free", || upstream.stats()[0].leases == 0);
+        }
+        assert!(client.reply().body == *body, "{framing}, {memory}, {has_folder}");
+        let lines = log.lock().unwrap();
+        assert_eq!(lines.len(), usize::from(!has_folder), "{lines:?}");
+        assert!(
+            has_folder || lines[0].contains("a temporary file in /nowhere"),
+            "{lines:?}"
+        );
     }
 }
