@@ -113,7 +113,7 @@ fn a_mutated_answer_spoils_no_other() {
             let mutated = Random(0x9e37_79b9 + number as u64).mutate(ANSWERS[number % ANSWERS.len()]);
             conn.send(mutated);
             // Half of the connections stay, so that the next request may come over one.
-            if number % 2 == 0 {
+            if number.is_multiple_of(2) {
                 return;
             }
         }

@@ -183,7 +183,9 @@ pub fn each_line(command: &mut Command, limit: Duration, mut line: impl FnMut(&s
     }
     let cpu = cpu_of(&child);
     let status = child.wait();
-    guard.map(Guard::dismiss);
+    if let Some(guard) = guard {
+        guard.dismiss();
+    }
     drop(done);
     if watchdog.join().unwrap_or(false) {
         line(&format!("killed: still running after {} s", limit.as_secs()));
