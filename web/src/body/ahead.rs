@@ -96,6 +96,7 @@ impl Piece {
     }
 
     /// Copies `bytes` into pieces.
+    #[cfg(feature = "proxy")]
     pub(crate) fn copy(bytes: &[u8]) -> VecDeque<Piece> {
         let copied = bytes.chunks(PIECE).map(|bytes| {
             let mut piece = Piece::take();
