@@ -149,7 +149,7 @@ macro_rules! handlers {
         }
 
         impl HandlerSettings {
-            /// The keys of all handlers, in the order of the documentation.
+            /// The keys of all handlers, in the order of messages.
             pub const KEYS: &[&'static str] = &[$($key),*];
 
             fn read_key<'s>(

@@ -15,6 +15,15 @@ fn check(folder: &Folder, name: &str) -> Result<(), String> {
     Err(String::from_utf8(output.stderr).unwrap())
 }
 
+/// The keys of all handlers. The error for a route without a handler lists them.
+fn handlers(folder: &Folder) -> Vec<String> {
+    folder.write("none.toml", "[[site]]\ndefault = true\n[[site.route]]\n");
+    let said = check(folder, "none.toml").unwrap_err();
+    let list = said.lines().find_map(|line| line.split("give it one of ").nth(1));
+    let list = list.unwrap_or_else(|| panic!("{said}"));
+    list.split(", ").map(String::from).collect()
+}
+
 fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
@@ -51,10 +60,12 @@ fn every_key_that_the_checker_knows_is_documented() {
         format!("{site}{odd}"),
         format!("{route}{odd}"),
     ];
-    let inner = [
-        "files", "fastcgi", "proxy", "redirect", "respond", "chat", "welcome", "rate", "auth", "cors", "limits",
-    ];
-    let inner = inner.map(|key| format!("{route}{key} = {{ zzzzzzzz = 1 }}\n"));
+    let policies = ["rate", "auth", "cors", "limits"].map(String::from);
+    let inner: Vec<String> = handlers(&folder)
+        .iter()
+        .chain(&policies)
+        .map(|key| format!("{route}{key} = {{ zzzzzzzz = 1 }}\n"))
+        .collect();
     let (mut known, mut missing) = (0, Vec::new());
     for table in tables.iter().chain(&inner) {
         folder.write("t.toml", table);
@@ -79,6 +90,22 @@ fn every_key_that_the_checker_knows_is_documented() {
     }
     assert!(missing.is_empty(), "not documented: {}", missing.join("\n"));
     assert!(known > 80, "{known}");
+}
+
+#[test]
+fn the_documentation_lists_every_handler() {
+    let text = std::fs::read_to_string(project().join("docs/configuration.md")).unwrap();
+    let start = "A route has exactly one of the handlers ";
+    let sentence = text
+        .split(start)
+        .nth(1)
+        .unwrap_or_else(|| panic!("no sentence begins with {start:?}"));
+    let sentence = sentence.split('.').next().unwrap();
+    let mut listed: Vec<&str> = sentence.split('`').skip(1).step_by(2).collect();
+    let mut known = handlers(&Folder::new());
+    listed.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(listed, known, "docs/configuration.md: {start}{sentence}");
 }
 
 #[test]
