@@ -1,6 +1,6 @@
 //! Reads the command line. A folder, or no argument, becomes a configuration with one site.
 //!
-//! Parsing opens no file. Every refusal is one line: the argument, its value, and what to do.
+//! Parsing opens no file that a user names. Every refusal is one line: the argument, its value, and what to do.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -12,11 +12,13 @@ use clap::error::{ContextKind, ContextValue};
 use osier_web::compress;
 
 use crate::config::address::{Address, DEFAULT_ADDRESS};
+use crate::config::check::collide;
 use crate::config::origin::Origin;
 use crate::config::{self, Admin, Bind, Config, Log, Policies, Setting, Site};
 use crate::handler::{Files, HandlerSettings, Welcome};
 use crate::log::access::LogFormat;
 use crate::policy::headers::Field;
+use crate::reader::value;
 
 #[derive(Parser, Debug)]
 #[command(
@@ -58,9 +60,9 @@ struct Line {
     /// File to append the access log to, instead of standard error
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Seconds that in-flight requests get at shutdown [default: 10]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
-    drain: Option<u64>,
+    /// Time that in-flight requests get at shutdown, in seconds or as 1m30s or 500ms [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = drain_time)]
+    drain: Option<Duration>,
     /// Address for /health and /metrics [default: none]
     #[arg(long, value_name = "ADDR")]
     admin: Option<Address>,
@@ -68,6 +70,9 @@ struct Line {
     #[arg(long)]
     live_for_all: bool,
 }
+
+/// The longest time that `--drain` takes.
+const LONGEST_DRAIN: Duration = Duration::from_secs(86_400);
 
 /// The task that a command line asks for.
 #[derive(Debug)]
@@ -153,6 +158,31 @@ impl Line {
     }
 }
 
+/// Parses the value of `--drain`: seconds, or a duration as a configuration file has it.
+fn drain_time(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().map(Duration::from_secs);
+    seconds
+        .or_else(|| value::duration(text))
+        .filter(|time| *time <= LONGEST_DRAIN)
+        .ok_or_else(|| "write seconds, or a duration like 10s, 1m30s or 500ms; at most 1d".into())
+}
+
+/// Refuses an address that two options name.
+fn refuse_shared(listen: &[Address], admin: Option<Address>) -> Result<(), Exit> {
+    let named = listen.iter().map(|address| ("-l", *address));
+    let named: Vec<_> = named.chain(admin.map(|address| ("--admin", address))).collect();
+    for (index, (option, Address(one))) in named.iter().enumerate() {
+        let mut earlier = named[..index].iter();
+        let same = earlier.find(|(_, Address(other))| collide(&Bind::Tcp(*one), &Bind::Tcp(*other)));
+        if let Some((first, Address(other))) = same {
+            return Err(mistake(format!(
+                "{first} {other} and {option} {one} name the same address: give each an address of its own"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Builds the configuration that a command line stands for: one site with one route.
 fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
     let log = line.log.unwrap_or(if line.log_file.is_some() {
@@ -167,6 +197,17 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
     }
     let mut policies = Policies::default();
     policies.headers.set = line.header.into_iter().map(|field| (field.name, field.value)).collect();
+    let of_folders = [
+        ("--spa", line.spa),
+        ("--listing", line.listing),
+        ("--no-listing", line.no_listing),
+    ];
+    let of_folders = of_folders.into_iter().find(|(_, given)| *given);
+    if let (None, Some((option, _))) = (&folder, of_folders) {
+        return Err(mistake(format!(
+            "{option} needs a DIR: the welcome site has no folders"
+        )));
+    }
     let handler = match folder {
         None => HandlerSettings::Welcome(Welcome {
             live_for_all: line.live_for_all,
@@ -189,9 +230,10 @@ fn configuration(line: Line, folder: Option<PathBuf>) -> Result<Config, Exit> {
         [] => &[DEFAULT_ADDRESS.parse().expect("a literal that a test parses")],
         listen => listen,
     };
+    refuse_shared(listen, line.admin)?;
     Ok(Config {
         workers: line.workers.map(usize::from),
-        drain: line.drain.map_or(config::DRAIN, Duration::from_secs),
+        drain: line.drain.unwrap_or(config::DRAIN),
         log: Log {
             format: log,
             file: line.log_file,
@@ -324,6 +366,17 @@ mod tests {
         assert_eq!((config.log.format, config.drain), (LogFormat::Combined, Duration::ZERO));
         let admin = Bind::Tcp("127.0.0.1:9090".parse().unwrap());
         assert_eq!(config.admin, Some(Admin { bind: admin }));
+        for (line, millis) in [
+            ("--drain 5", 5000),
+            ("--drain 5s", 5000),
+            ("www --drain 1m500ms", 60_500),
+        ] {
+            assert_eq!(parsed(line).unwrap().drain, Duration::from_millis(millis), "{line}");
+        }
+        assert!(
+            parsed("www -l 0 -l 0 --admin 0").is_ok(),
+            "port 0 is another port each time"
+        );
         for (line, listing) in [
             ("www --listing --no-listing", false),
             ("www --no-listing --listing", true),
@@ -352,6 +405,18 @@ mod tests {
             ("-w", "--workers"),
             ("-l 127.0.0.1", "'127.0.0.1'"),
             ("-l 127.0.0.1:99999", "'127.0.0.1:99999'"),
+            ("-l 99999", ": 99999 is not a port (1 to 65535); see"),
+            ("--spa", "--spa needs a DIR"),
+            ("--listing", "--listing needs a DIR"),
+            ("serve --no-listing", "--no-listing needs a DIR"),
+            ("www --drain 5x", ": write seconds, or a duration like 10s"),
+            ("www --drain 2d", "at most 1d"),
+            (
+                "www -l 81 --admin 81",
+                "-l 127.0.0.1:81 and --admin 127.0.0.1:81 name the same address",
+            ),
+            ("www --admin 8080", "-l 127.0.0.1:8080 and --admin 127.0.0.1:8080 name"),
+            ("-l :81 -l 81", "-l 0.0.0.0:81 and -l 127.0.0.1:81 name"),
             ("--header X", "'X'"),
             ("--log xml", "'xml'"),
             ("--log off --log-file x", "--log-file"),

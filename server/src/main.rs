@@ -43,6 +43,11 @@ fn main() -> ExitCode {
         cli::Command::Serve(origin) => return serve(origin),
         cli::Command::Check(file) => file,
     };
+    if file.is_dir() {
+        let folder = file.display();
+        eprintln!("osier: {folder} is a folder; check takes a configuration file; see osier --help");
+        return ExitCode::from(2);
+    }
     match config::load(&file, None) {
         Ok(config) => {
             let _ = writeln!(std::io::stdout(), "{}: ok ({})", file.display(), config.summary());

@@ -6,6 +6,9 @@ use std::str::FromStr;
 /// The address to listen on when none is configured. Only this machine can reach it.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
 
+/// The forms of an address, for messages.
+pub const FORMS: &str = "write HOST:PORT, [IPV6]:PORT, :PORT or PORT";
+
 /// An address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address(pub SocketAddr);
@@ -26,19 +29,24 @@ impl FromStr for Address {
         if let Some(address) = short {
             return Ok(address);
         }
-        let wanted = "write HOST:PORT, [IPV6]:PORT, :PORT or PORT";
+        let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+        let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        let is_ipv6 = host.contains(':') && !host.ends_with(']');
+        if is_number && !is_ipv6 && port.parse::<u16>().is_err() {
+            return Err(format!("{port} is not a port (1 to 65535)"));
+        }
         let Some((host, _)) = text
             .rsplit_once(':')
             .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
         else {
-            return Err(wanted.into());
+            return Err(FORMS.into());
         };
         match text.to_socket_addrs() {
             Ok(mut found) => found
                 .next()
                 .map(Address)
                 .ok_or_else(|| format!("no address is known for {host}")),
-            Err(error) => Err(format!("{error}; {wanted}")),
+            Err(error) => Err(format!("{error}; {FORMS}")),
         }
     }
 }
@@ -60,5 +68,10 @@ mod tests {
         for text in ["", ":", "host", "::1", "127.0.0.1:", "127.0.0.1:http", ":65536", "-1"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
+        for text in ["99999", ":65536", "127.0.0.1:80000", "[::1]:70000"] {
+            let why = text.parse::<Address>().unwrap_err();
+            assert!(why.ends_with(" is not a port (1 to 65535)"), "{text}: {why}");
+        }
+        assert_eq!("::99999".parse::<Address>(), Err(FORMS.into()));
     }
 }

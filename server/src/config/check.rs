@@ -72,7 +72,7 @@ pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<
 }
 
 /// Whether the system, or this server, would refuse the second of two addresses. Port 0 is a different port each time.
-fn collide(a: &Bind, b: &Bind) -> bool {
+pub fn collide(a: &Bind, b: &Bind) -> bool {
     let any = |address: &SocketAddr| match address.ip() {
         IpAddr::V4(ip) => ip.is_unspecified(),
         IpAddr::V6(ip) => ip.is_unspecified(),

@@ -9,7 +9,7 @@
 //! parts that have not changed. Places in the file are not compared.
 
 pub mod address;
-mod check;
+pub mod check;
 pub mod origin;
 mod policy;
 mod route;

@@ -10,7 +10,7 @@ use crate::policy::client::client;
 use crate::process::privileges;
 use crate::reader::{Section, Source, nearest, values};
 
-use super::address::{Address, DEFAULT_ADDRESS};
+use super::address::{Address, DEFAULT_ADDRESS, FORMS};
 use super::check::{self, ListenAt, SiteAt};
 use super::settings::*;
 use super::{policy, route};
@@ -247,6 +247,7 @@ fn bind(source: &Source<'_>, text: &str) -> Result<Bind, String> {
     }
     match text.parse::<Address>() {
         Ok(address) => Ok(Bind::Tcp(address.0)),
+        Err(error) if !error.ends_with(FORMS) => Err(error),
         Err(error) => {
             let known = ["unix:", "systemd:"];
             let scheme = text.split_inclusive(':').next().unwrap_or_default();

@@ -206,8 +206,7 @@ fn listeners() {
         (
             "[[listen]]\naddress = \"127.0.0.1:70000\"\n[[listen]]\naddress = \"unix:/nowhere/x\"\n@site\n@route\n",
             &[
-                "2:11: 'address' cannot be \"127.0.0.1:70000\": write HOST:PORT, [IPV6]:PORT, :PORT or PORT; or \
-                 \"unix:PATH\", \"systemd:NAME\"",
+                "2:11: 'address' cannot be \"127.0.0.1:70000\": 70000 is not a port (1 to 65535)",
                 "4:11: 'address' cannot be \"unix:/nowhere/x\": there is no folder '/nowhere'",
             ],
         ),
@@ -671,7 +670,10 @@ fn files_that_cannot_be_read() {
     std::fs::write(folder.join("latin1.toml"), b"[[site]]\nhost = \"\xe4\"\n").unwrap();
     for (name, expected) in [
         ("none.toml", "none.toml: there is no such file\n"),
-        (".", ".: is not a file\n"),
+        (
+            ".",
+            "osier: . is a folder; check takes a configuration file; see osier --help\n",
+        ),
         (
             "latin1.toml",
             "latin1.toml:2:9: this is not UTF-8; save the file in that encoding\n  2 | host = \"\u{fffd}\"\n    |         ^\n",

@@ -51,6 +51,7 @@ fn folders_that_cannot_be_served() {
         command.arg(&path).args(["-l", "127.0.0.1:0"]);
         let text = refused(command);
         assert!(text.contains(path.to_str().unwrap()) && text.contains(part), "{text}");
+        assert!(text.contains(".toml; see osier --help"), "{text}");
     }
     let locked = folder.join("locked");
     std::fs::create_dir(&locked).unwrap();
