@@ -97,6 +97,7 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
             match requests.next() {
                 Asked::Shutdown => {
                     sites.process.notify.stopping("finishing in-flight requests");
+                    sites.announce_end();
                     return Ok((sites.end(), sites.config.drain, sites.live));
                 }
                 Asked::Reload => {
@@ -114,9 +115,9 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
         log.finish();
     }
     if cut > 0 {
-        let seconds = drain.as_secs();
+        let (seconds, were) = (drain.as_secs_f64(), if cut == 1 { " was" } else { "s were" });
         eprintln!(
-            "osier: {cut} connections were closed, still busy after {seconds} s ({})",
+            "osier: {cut} connection{were} closed, still busy after {seconds} s ({})",
             spelling.drain
         );
     }

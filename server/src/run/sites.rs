@@ -311,6 +311,18 @@ impl Sites {
         Ok((means, Some(bound)))
     }
 
+    /// Logs that a graceful shutdown begins, and how long it may take.
+    pub fn announce_end(&self) {
+        let running = self.running.iter().flat_map(Running::connections);
+        let draining = self.draining.iter().filter_map(|ending| ending.connections.clone());
+        let open: usize = running.chain(draining).map(|connections| connections.count()).sum();
+        let are = if open == 1 { " is" } else { "s are" };
+        let seconds = self.config.drain.as_secs_f64();
+        (self.process.say)(format_args!(
+            "stopping: {open} connection{are} open; in-flight requests get at most {seconds} s; a second signal ends at once"
+        ));
+    }
+
     /// Shuts down gracefully. Returns how many connections had to be cut.
     ///
     /// # Suspends

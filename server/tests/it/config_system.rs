@@ -213,6 +213,8 @@ fn a_server_that_drains_says_so() {
     sites.server.signal(Signal::TERM);
     wait_for("503 of /health", || ask(admin, "/health") == (503, "draining\n".into()));
     assert_eq!(metric(admin, "osier_draining"), Some(1.0));
+    let line = "stopping: 1 connection is open; in-flight requests get at most 20 s; a second signal ends at once\n";
+    assert!(sites.said().contains(line), "{}", sites.said());
     std::io::Write::write_all(&mut held, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone").unwrap();
     assert_eq!(busy.receive("GET").text(), "done");
     assert!(sites.server.wait().success());

@@ -1,6 +1,7 @@
 //! SIGTERM and SIGINT: a graceful shutdown finishes transfers and closes idle connections within a bound. A second signal ends at once.
 
-use crate::support::{Folder, Server, Signal, pattern};
+use crate::support::{Folder, Server, Signal, osier, pattern};
+use std::fs::{self, File};
 use std::io::Read;
 use std::net::TcpStream;
 
@@ -46,11 +47,21 @@ fn a_download_in_flight_finishes_and_the_status_is_0() {
 fn the_wait_is_bounded() {
     let folder = Folder::new();
     folder.write("large.bin", pattern(LARGE));
-    let mut server = Server::start(&folder, &["--drain", "1"]);
+    let mut command = osier();
+    let said = folder.join("stderr");
+    command.stderr(File::create(&said).unwrap()).arg(folder.path());
+    command.args(["-l", "127.0.0.1:0", "--drain", "500ms"]);
+    let mut server = Server::spawn(command);
     let mut stuck = downloading(&server);
     server.signal(Signal::TERM);
     // The client reads nothing for as long as the server lives.
     assert_eq!(server.wait().code(), Some(0));
+    let said = fs::read_to_string(&said).unwrap();
+    let line = "osier: 1 connection was closed, still busy after 0.5 s (--drain)\n";
+    assert!(
+        said.contains("stopping: 1 connection is open; ") && said.ends_with(line),
+        "{said}"
+    );
     let mut received = 0;
     let mut piece = vec![0; 1 << 20];
     while let Ok(count @ 1..) = stuck.stream.read(&mut piece) {
