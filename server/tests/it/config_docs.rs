@@ -71,6 +71,10 @@ fn every_key_that_the_checker_knows_is_documented() {
         folder.write("t.toml", table);
         let said = check(&folder, "t.toml").unwrap_err();
         let list = said.lines().find_map(|line| line.split("known keys are ").nth(1));
+        // A handler whose value cannot be a table has no keys of its own.
+        if list.is_none() && said.contains(", not a table") {
+            continue;
+        }
         for key in list.unwrap_or_else(|| panic!("{table}\n{said}")).split(", ") {
             known += 1;
             let places = [
