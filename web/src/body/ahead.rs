@@ -12,8 +12,10 @@
 //! memory, the queue moves to an unnamed file, which the writer sends without a copy. The writer keeps no piece while the client
 //! takes nothing, so that such a client costs no memory.
 //!
-//! The bytes of the file come after those of the pieces. Until the writer has sent the whole file, all new bytes go there. Both
-//! fibers run on one thread, and neither borrows the queue across a suspension.
+//! The bytes of the file come after those of the pieces. Until the writer has sent the whole file, all new bytes go there. A file
+//! that has been sent is closed, and the next bytes go to a new one: the kernel sends the pages of the file themselves, so bytes
+//! that wait in the socket would change if somebody wrote over them. Both fibers run on one thread, and neither borrows the queue
+//! across a suspension.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -28,6 +30,7 @@ use osier::sync::Event;
 use super::spool::{Held, in_folder, nameless};
 use crate::conn::buffers::{self, Size};
 use crate::conn::output::Outlet;
+use crate::conn::peer::NO_SIGNAL;
 
 /// The most bytes in one read.
 pub(crate) const PIECE: usize = Size::K64.bytes();
@@ -385,7 +388,7 @@ impl Queue<'_> {
                 let mut state = self.state.borrow_mut();
                 state.sent = written;
                 if state.written == written && !state.is_writing {
-                    (state.sent, state.written) = (0, 0);
+                    (state.file, state.sent, state.written) = (None, 0, 0);
                 }
             }
             self.emptied.set();
@@ -400,7 +403,7 @@ impl Queue<'_> {
             self.is_written(piece);
             return Ok(());
         };
-        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        let flags = rustix::net::SendFlags::DONTWAIT | NO_SIGNAL;
         let sent = match rustix::net::send(stream, piece.rest(), flags) {
             Ok(count) => count,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => 0,

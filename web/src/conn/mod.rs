@@ -43,7 +43,6 @@ use osier::dormant::{AfterBurst, Cause, Dormant};
 use osier::net::{Stream, UnixStream};
 use osier_http::HeadScanner;
 use osier_http::proxy_protocol::{self, Addresses};
-use socket2::SockRef;
 
 use crate::conn::output::Output;
 use crate::conn::serve::{After, Input, Local};
@@ -426,8 +425,8 @@ impl Conn {
                 // The client may not have taken all of the last response. From here on the kernel waits
                 // for it as long as a write would.
                 #[cfg(any(target_os = "linux", target_os = "android"))]
-                let _ =
-                    SockRef::from(&self.link.stream).set_tcp_user_timeout(Some(self.link.worker.server.timeouts.write));
+                let _ = socket2::SockRef::from(&self.link.stream)
+                    .set_tcp_user_timeout(Some(self.link.worker.server.timeouts.write));
                 AfterBurst::End
             }
             Some(Stage::Begins(..) | Stage::Session(_)) => AfterBurst::End,

@@ -23,9 +23,9 @@ const MORE: SendFlags = SendFlags::empty();
 
 /// The flag that keeps a send from raising SIGPIPE. Empty where an option of the socket does that.
 #[cfg(not(target_vendor = "apple"))]
-const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
+pub(crate) const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
 #[cfg(target_vendor = "apple")]
-const NO_SIGNAL: SendFlags = SendFlags::empty();
+pub(crate) const NO_SIGNAL: SendFlags = SendFlags::empty();
 
 /// A client, and the worker that serves it. A copy is two pointers.
 #[derive(Clone, Copy)]

@@ -184,6 +184,48 @@ fn slow_readers_occupy_no_worker_of_an_application() {
     stall(handler);
 }
 
+/// The kernel sends a file's own pages, also after the send has returned. A file that is used a second time must therefore leave
+/// the pages alone that wait for a slow client.
+#[test]
+fn bytes_on_their_way_to_a_client_are_not_overwritten_in_the_file() {
+    const LENGTH: usize = 24 * MIB;
+    let body: Arc<Vec<u8>> = Arc::new((0..LENGTH).map(|i| (i / 977 % 251) as u8).collect());
+    let sent = body.clone();
+    // A chunked body is never spliced, so it stays in one queue from its beginning to its end.
+    let backend = Backend::start(move |_, conn| {
+        conn.request();
+        conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        for piece in sent.chunks(50_000) {
+            conn.send(format!("{:x}\r\n", piece.len()));
+            conn.send(piece);
+            conn.send("\r\n");
+        }
+        conn.send("0\r\n\r\n");
+    });
+    let upstream = backend.upstream().build().unwrap();
+    // A small file is used up and filled again while the socket is full of its bytes.
+    let options = options(|to| (to.read_ahead, to.read_ahead_file) = (0, 128 << 10));
+    let site = site(Proxy::with(upstream, options));
+    let mut client = slow_reader(&site);
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    let mut at = 0;
+    loop {
+        let length = usize::from_str_radix(&client.line(), 16).expect("a chunk size");
+        if length == 0 {
+            break;
+        }
+        if at % (500 << 10) + length > 500 << 10 {
+            thread::sleep(Duration::from_millis(10)); // slow: the socket and the file fill up
+        }
+        let expected = &body[at..at + length];
+        assert!(client.take(length) == expected, "the backend's bytes from {at} on");
+        assert_eq!(client.line(), "");
+        at += length;
+    }
+    assert_eq!(at, LENGTH);
+}
+
 /// Bytes that wait in memory and in the file come in their order, in every framing.
 #[test]
 fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place_from_the_file_too() {

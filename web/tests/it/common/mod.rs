@@ -217,7 +217,8 @@ impl Client {
         self.buffer.drain(..count).collect()
     }
 
-    fn line(&mut self) -> String {
+    /// Reads a line, without its end.
+    pub fn line(&mut self) -> String {
         loop {
             if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\r\n") {
                 let line = self.take(end + 2);
