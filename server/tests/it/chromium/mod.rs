@@ -96,9 +96,11 @@ impl Browser {
         let mut socket = self.socket.borrow_mut();
         socket.send(Message::text(call.to_string())).expect("chromium listens");
         loop {
-            let message = socket
-                .read()
-                .unwrap_or_else(|error| panic!("{method}: no answer: {error}"));
+            let message = match socket.read() {
+                // A signal may interrupt a read that has a time limit.
+                Err(tungstenite::Error::Io(error)) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                read => read.unwrap_or_else(|error| panic!("{method}: no answer: {error}")),
+            };
             let Message::Text(text) = message else { continue };
             let mut message: Value = serde_json::from_str(&text).expect("chromium sends JSON");
             if message["id"] != id {
