@@ -66,6 +66,9 @@ pub struct Hash {
     kind: Kind,
     /// How long a comparison takes, in microseconds, roughly. It orders hashes.
     pub cost: u64,
+    /// How many passwords were compared with it.
+    #[cfg(test)]
+    pub comparisons: std::sync::atomic::AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +107,13 @@ impl Hash {
             );
         };
         let text = text.to_owned();
-        Ok(Hash { text, kind, cost })
+        Ok(Hash {
+            text,
+            kind,
+            cost,
+            #[cfg(test)]
+            comparisons: Default::default(),
+        })
     }
 
     /// The text of the hash, as the file spells it.
@@ -114,6 +123,8 @@ impl Hash {
 
     /// Compares a password in constant time. It takes as long as the hash's cost demands, so it runs on the blocking pool.
     pub fn verify(&self, password: &str) -> bool {
+        #[cfg(test)]
+        self.comparisons.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         match self.kind {
             // bcrypt uses only the first 72 bytes of a password, in every implementation.
             Kind::Bcrypt => bcrypt::verify(password, &self.text).unwrap_or(false),
