@@ -1,4 +1,4 @@
-//! Tools for the tests of several crates: folders, waiting, programs to talk to, counted allocations.
+//! Tools for the tests of several crates: folders, waiting, programs to talk to, memory.
 //!
 //! A crate depends on it by path only and as a dev-dependency, so packaging leaves it out. It depends on no crate of the
 //! workspace: each of them may use it.
@@ -8,6 +8,7 @@
 pub mod allocations;
 mod folder;
 pub mod php;
+mod process;
 mod program;
 mod redis;
 mod thread_watch;
@@ -15,6 +16,7 @@ mod wait;
 pub mod websocket;
 
 pub use folder::Folder;
+pub use process::{allow_descriptors, resident_bytes};
 pub use program::{Program, find, free_port, is_emulated, this_test};
 pub use redis::Redis;
 pub use rustix::process::Signal;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::backend::Backend;
 use common::{eventually, site};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use testkit::{allow_descriptors, resident_bytes};
 
 /// Enough that what is not per connection does not matter.
 const CONNECTIONS: usize = 500;
@@ -23,13 +23,6 @@ const LENGTH: usize = 4 << 20;
 /// The most bytes of a slow client in an unoptimized build, whose frames are large: 38 and 62 KB
 /// when this was written, against 22 and 41 KB in an optimized one.
 const MOST: usize = 72 << 10;
-
-/// The process's resident private memory.
-fn resident_bytes() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
-}
 
 /// A client whose kernel takes few bytes.
 fn connect(addr: std::net::SocketAddr) -> TcpStream {
@@ -54,13 +47,8 @@ fn settled() -> usize {
 
 #[test]
 fn a_slow_client_of_a_proxy_costs_little_memory() {
-    let most = getrlimit(Resource::Nofile).maximum;
     let wanted = 8 * CONNECTIONS as u64;
-    let raised = Rlimit {
-        current: Some(most.map_or(wanted, |most| most.min(wanted))),
-        maximum: most,
-    };
-    if raised.current < Some(wanted) || setrlimit(Resource::Nofile, raised).is_err() {
+    if !allow_descriptors(wanted) {
         return println!("skipped: {CONNECTIONS} connections need {wanted} descriptors");
     }
     if resident_bytes().is_none() {

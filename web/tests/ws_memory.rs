@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use common::{eventually, site};
 use osier::pubsub::Topic;
 use osier_web::{Request, Router, ws};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use testkit::{allow_descriptors, resident_bytes};
 use ws_client::{handshake, masked};
 
 /// Enough that what is not per connection does not matter.
@@ -31,13 +31,6 @@ impl ws::Callbacks for Guest {
     }
 }
 
-/// The process's resident private memory.
-fn resident_bytes() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
-}
-
 fn ask(mut stream: &TcpStream, bytes: &[u8], answer_ends: &[u8]) {
     stream.write_all(bytes).unwrap();
     let (mut got, mut len) = ([0; 512], 0);
@@ -50,13 +43,8 @@ fn ask(mut stream: &TcpStream, bytes: &[u8], answer_ends: &[u8]) {
 
 #[test]
 fn an_idle_websocket_costs_at_most_a_kilobyte_more_than_an_idle_connection() {
-    let most = getrlimit(Resource::Nofile).maximum;
     let wanted = 2 * CONNECTIONS as u64 + 100;
-    let raised = Rlimit {
-        current: Some(most.map_or(wanted, |most| most.min(wanted))),
-        maximum: most,
-    };
-    if raised.current < Some(wanted) || setrlimit(Resource::Nofile, raised).is_err() {
+    if !allow_descriptors(wanted) {
         return println!("skipped: {CONNECTIONS} connections need {wanted} descriptors");
     }
     if resident_bytes().is_none() {

@@ -54,6 +54,10 @@ pub(crate) struct Bounds {
 /// A body on its way from a backend.
 pub(crate) trait Source {
     /// Reads bytes. Returns 0 at the end.
+    ///
+    /// # Suspends
+    ///
+    /// Until the backend has sent some.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
     /// Whether a client that keeps up is better served without the queue.

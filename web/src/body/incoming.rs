@@ -300,6 +300,10 @@ impl<'a> RequestBody<'a> {
 
     /// Waits until the client has sent more bytes. Nothing that has arrived may be unread.
     ///
+    /// # Suspends
+    ///
+    /// Until they arrive.
+    ///
     /// # Errors
     ///
     /// As for [`read`](Read::read).

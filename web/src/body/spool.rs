@@ -61,6 +61,10 @@ pub(crate) trait Arriving {
     fn read_arrived(&mut self, into: &mut [u8]) -> io::Result<Option<usize>>;
 
     /// Waits until bytes have arrived.
+    ///
+    /// # Suspends
+    ///
+    /// Until the client has sent more.
     fn arrives(&mut self) -> io::Result<()>;
 }
 
@@ -114,6 +118,10 @@ impl Spool {
     }
 
     /// Adds the first `filled` bytes of `piece`, which it returns.
+    ///
+    /// # Suspends
+    ///
+    /// While the file is written.
     fn add(&mut self, piece: Box<[u8]>, filled: usize, limits: &Limits) -> Result<Box<[u8]>, Failed> {
         let (at, end) = (self.len, self.len + filled as u64);
         if end > limits.total {

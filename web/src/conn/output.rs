@@ -251,12 +251,20 @@ pub(crate) trait Outlet: Write {
         Ok(None)
     }
 
-    /// Sends a part of a file.
+    /// Sends a part of a file. Its bytes must not change afterwards: they may still wait in the client's socket.
+    ///
+    /// # Suspends
+    ///
+    /// While the client takes no more.
     fn write_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         copy_file(file, offset, len, self)
     }
 
     /// Writes a few bytes, and holds no buffer while the client does not take them.
+    ///
+    /// # Suspends
+    ///
+    /// Until the client has taken them.
     fn write_waiting(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write_all(bytes)?;
         self.flush()

@@ -426,6 +426,18 @@ fn a_kept_connection_that_has_been_closed_is_not_used() {
     }
 }
 
+/// A site whose requests with the query "late" wait at both barriers first. The thread is held, not the fiber: no turn of the loop
+/// comes in between.
+fn held_when_late(handler: FastCgi, barriers: [&Arc<Barrier>; 2]) -> crate::common::Site {
+    let barriers = barriers.map(Arc::clone);
+    crate::common::site(Router::new().fallback(move |request: &mut Request<'_>| {
+        if request.query() == Some("late") {
+            barriers.iter().for_each(|barrier| _ = barrier.wait());
+        }
+        handler.answer(request)
+    }))
+}
+
 /// A late second response comes while the worker's thread is busy, so its poller has not reported it.
 #[test]
 fn a_late_second_response_reaches_nobody() {
@@ -445,14 +457,7 @@ fn a_late_second_response_reaches_nobody() {
     });
     for app in apps {
         let handler = FastCgi::open(folder.root(), upstream_builder(&app).keep(8).build().unwrap()).unwrap();
-        let (say, said) = (say.clone(), said.clone());
-        let site = crate::common::site(Router::new().fallback(move |request: &mut Request<'_>| {
-            if request.query() == Some("late") {
-                say.wait();
-                said.wait();
-            }
-            handler.answer(request)
-        }));
+        let site = held_when_late(handler, [&say, &said]);
         let mut client = site.connect();
         assert_eq!(client.get("/a.php").text(), "0");
         assert_eq!(client.get("/a.php?late").text(), "1", "over {}", app.address);
@@ -479,15 +484,7 @@ fn a_kept_connection_that_ends_unheard_costs_no_request() {
     });
     for app in apps {
         let handler = FastCgi::open(folder.root(), upstream_builder(&app).keep(8).build().unwrap()).unwrap();
-        let (close, closed) = (close.clone(), closed.clone());
-        let site = crate::common::site(Router::new().fallback(move |request: &mut Request<'_>| {
-            // The thread is held, not the fiber: no turn of the loop comes in between.
-            if request.query() == Some("late") {
-                close.wait();
-                closed.wait();
-            }
-            handler.answer(request)
-        }));
+        let site = held_when_late(handler, [&close, &closed]);
         let mut client = site.connect();
         assert_eq!(client.get("/a.php").text(), "0");
         client.send(post("/a.php?late", "what cannot be undone"));

@@ -184,23 +184,23 @@ fn slow_readers_occupy_no_worker_of_an_application() {
     stall(handler);
 }
 
+/// A body whose pieces differ.
+fn patterned(length: usize) -> Arc<Vec<u8>> {
+    Arc::new((0..length).map(|i| (i / 977 % 251) as u8).collect())
+}
+
 /// The kernel sends a file's own pages, also after the send has returned. A file that is used a second time must therefore leave
 /// the pages alone that wait for a slow client.
 #[test]
 fn bytes_on_their_way_to_a_client_are_not_overwritten_in_the_file() {
     const LENGTH: usize = 24 * MIB;
-    let body: Arc<Vec<u8>> = Arc::new((0..LENGTH).map(|i| (i / 977 % 251) as u8).collect());
+    let body = patterned(LENGTH);
     let sent = body.clone();
     // A chunked body is never spliced, so it stays in one queue from its beginning to its end.
     let backend = Backend::start(move |_, conn| {
         conn.request();
         conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-        for piece in sent.chunks(50_000) {
-            conn.send(format!("{:x}\r\n", piece.len()));
-            conn.send(piece);
-            conn.send("\r\n");
-        }
-        conn.send("0\r\n\r\n");
+        conn.send_chunks(&sent, 50_000);
     });
     let upstream = backend.upstream().build().unwrap();
     // A small file is used up and filled again while the socket is full of its bytes.
@@ -230,7 +230,7 @@ fn bytes_on_their_way_to_a_client_are_not_overwritten_in_the_file() {
 #[test]
 fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place_from_the_file_too() {
     const LENGTH: usize = 24 * MIB;
-    let body: Arc<Vec<u8>> = Arc::new((0..LENGTH).map(|i| (i / 977 % 251) as u8).collect());
+    let body = patterned(LENGTH);
     for (framing, memory, has_folder) in [
         ("length", 0, true),
         ("length", 200_000, true),
@@ -247,12 +247,7 @@ fn a_client_that_is_slow_now_and_then_gets_every_byte_in_its_place_from_the_file
                 return;
             }
             conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-            for piece in sent.chunks(50_000) {
-                conn.send(format!("{:x}\r\n", piece.len()));
-                conn.send(piece);
-                conn.send("\r\n");
-            }
-            conn.send("0\r\n\r\n");
+            conn.send_chunks(&sent, 50_000);
         });
         let log = Arc::new(Mutex::new(Vec::new()));
         let lines = log.clone();

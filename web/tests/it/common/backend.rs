@@ -180,6 +180,16 @@ impl Conn {
         self.stream.write_all(bytes.as_ref()).is_ok()
     }
 
+    /// Sends a body in chunks of at most `size` bytes.
+    pub fn send_chunks(&mut self, body: &[u8], size: usize) {
+        for chunk in body.chunks(size) {
+            self.send(format!("{:x}\r\n", chunk.len()));
+            self.send(chunk);
+            self.send("\r\n");
+        }
+        self.send("0\r\n\r\n");
+    }
+
     fn more(&mut self) -> bool {
         let mut piece = [0; 65536];
         match self.stream.read(&mut piece) {

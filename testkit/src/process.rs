@@ -1,0 +1,20 @@
+//! The test's own process: its memory, and how many descriptors it may have.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The process's resident private memory, in bytes. `None` where the system does not say it.
+pub fn resident_bytes() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
+}
+
+/// Lets the process open `wanted` descriptors. Returns whether it may.
+pub fn allow_descriptors(wanted: u64) -> bool {
+    let most = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: Some(most.map_or(wanted, |most| most.min(wanted))),
+        maximum: most,
+    };
+    raised.current >= Some(wanted) && setrlimit(Resource::Nofile, raised).is_ok()
+}
