@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -33,15 +33,12 @@ fn fibers_timers_stacks_and_tasks_are_counted() {
     // Their timers are counted.
     let sleepers: Vec<_> = (0..10).map(|_| runtime.spawn(|| sleep(HOUR))).collect();
     let task = runtime.spawn_future(std::future::pending::<()>());
-    let worker = until(&runtime, |worker| worker.fibers == 10);
-    assert_eq!(
-        (worker.timers, worker.fibers_started, worker.tasks),
-        (10, 10, 1),
-        "{worker:#?}"
-    );
+    let numbers = |worker: &WorkerMetrics| (worker.timers, worker.fibers_started, worker.tasks);
+    until(&runtime, |worker| worker.fibers == 10 && numbers(worker) == (10, 10, 1));
     sleepers.iter().for_each(|sleeper| sleeper.cancel());
-    let worker = until(&runtime, |worker| worker.fibers == 0);
-    assert_eq!((worker.timers, worker.stacks_pooled), (0, 10), "{worker:#?}");
+    until(&runtime, |worker| {
+        (worker.fibers, worker.timers, worker.stacks_pooled) == (0, 0, 10)
+    });
     drop(task.cancel());
     until(&runtime, |worker| worker.tasks == 0);
 }
@@ -69,21 +66,31 @@ fn wake_ups_events_and_steals_are_counted() {
     let runtime = runtime(1);
     let event = Arc::new(Event::new());
     let theirs = Arc::clone(&event);
-    let waits = runtime.spawn(move || theirs.wait());
-    let before = until(&runtime, |worker| worker.fibers == 1);
-    assert!(before.steals > 0, "the fiber came from outside");
-    event.set();
-    waits.join().unwrap();
-    until(&runtime, |worker| worker.wakes > before.wakes);
+    let waits = runtime.spawn(move || {
+        loop {
+            theirs.wait();
+        }
+    });
+    let before = until(&runtime, |worker| worker.fibers == 1 && worker.steals > 0);
+    // Whether the worker sleeps already when the event is set cannot be seen, and a worker that is awake needs no wake-up:
+    // one of the settings finds it asleep. The same holds for bytes: a reader that comes late needs no event.
+    until(&runtime, |worker| {
+        event.set();
+        worker.wakes > before.wakes
+    });
     let (mut reader, writer) = std::io::pipe().unwrap();
     let reads = runtime.spawn(move || {
-        osier::io::readable(&reader, None).unwrap();
-        reader.read(&mut [0; 8]).unwrap()
+        loop {
+            osier::io::readable(&reader, None).unwrap();
+            reader.read_exact(&mut [0]).unwrap();
+        }
     });
-    until(&runtime, |worker| worker.fibers == 1);
-    (&writer).write_all(b"x").unwrap();
-    reads.join().unwrap();
-    until(&runtime, |worker| worker.events > before.events);
+    let before = until(&runtime, |worker| worker.fibers == 2);
+    until(&runtime, |worker| {
+        (&writer).write_all(b"x").unwrap();
+        worker.events > before.events
+    });
+    (waits.cancel(), reads.cancel());
 }
 
 #[test]
@@ -141,19 +148,23 @@ fn connections_at_rest_are_no_fibers() {
 #[test]
 fn the_queue_of_a_busy_worker_is_counted() {
     let runtime = runtime(1);
-    let (go, going) = mpsc::channel::<()>();
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&stop);
     let busy = runtime.spawn(move || {
-        let others: Vec<_> = (0..20).map(|_| spawn(|| (0..2000).for_each(|_| yield_now()))).collect();
+        let yields = || {
+            let seen = Arc::clone(&seen);
+            spawn(move || {
+                while !seen.load(Ordering::Relaxed) {
+                    yield_now();
+                }
+            })
+        };
+        let others: Vec<_> = (0..20).map(|_| yields()).collect();
         others.into_iter().for_each(|other| other.join().unwrap());
-        going.recv().unwrap_err();
     });
-    let mut most = 0;
-    while most < 20 && !busy.is_finished() {
-        most = most.max(runtime.metrics().workers[0].queued);
-    }
-    drop(go);
+    until(&runtime, |worker| worker.queued > 0);
+    stop.store(true, Ordering::Relaxed);
     busy.join().unwrap();
-    assert!(most > 0);
 }
 
 /// Recurses until this much of the stack is in use.
