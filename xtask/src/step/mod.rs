@@ -6,6 +6,9 @@
 //!
 //! Failures are shown where they happened and once more at the end, in few lines, because a reader of a long log starts
 //! there. Output of a test that passed is searched for skips and not shown.
+//!
+//! A test that failed among others and passes twice alone is unsteady: named at the end, and no failure of the run. It is a
+//! defect of the test or of the code all the same.
 
 mod command;
 mod tally;
@@ -32,6 +35,8 @@ pub struct Outcome {
     pub checked: String,
     /// The first lines of output of each failed test, and the programs that cargo says failed.
     pub complaints: Vec<String>,
+    /// The tests that failed and passed when they ran again, with the first lines of their output.
+    pub unsteady: Vec<String>,
     /// How long each test ran, in seconds, where the harness says it.
     pub tests: Vec<(f64, String)>,
     pub took: Duration,
@@ -97,6 +102,11 @@ pub fn report(outcomes: &[Outcome], took: Duration) -> ExitCode {
     for o in outcomes {
         for why in &o.skipped {
             println!("skipped: {}: {why}", o.name);
+        }
+    }
+    for o in outcomes {
+        for line in &o.unsteady {
+            println!("unsteady: {}: {line}", o.name);
         }
     }
     for o in outcomes {

@@ -36,7 +36,11 @@ pub struct Tally {
     is_of_passed: bool,
     /// How many lines of the failed test that is being shown were kept.
     complained: usize,
-    complaints: Vec<String>,
+    /// Kept lines, each with the test that it is about.
+    complaints: Vec<(Option<String>, String)>,
+    /// The tests that failed, each with its program.
+    failures: Vec<(String, String)>,
+    unsteady: Vec<String>,
     /// The seconds that each test ran.
     times: Vec<(f64, String)>,
     /// Tests that ran for over a minute and have not ended.
@@ -59,7 +63,23 @@ impl Tally {
         if !self.long.is_empty() {
             why += &format!("; still running: {}", self.long.join(", "));
         }
-        self.complaints.push(why);
+        self.complaints.push((None, why));
+    }
+
+    /// The tests that have failed so far: the program and the name of each.
+    pub fn failures(&self) -> &[(String, String)] {
+        &self.failures
+    }
+
+    /// Says that a test which failed has passed when it ran again, `times` times. It counts as unsteady, not as failed.
+    pub fn passed_again(&mut self, program: &str, test: &str, times: usize) {
+        self.failed = self.failed.saturating_sub(1);
+        self.unsteady.push(format!(
+            "{program}{test} failed, and passed {times} times when it ran alone"
+        ));
+        let about = |(of, _): &mut (Option<String>, String)| of.as_deref() == Some(test);
+        let said = self.complaints.extract_if(.., about).map(|(_, line)| line);
+        self.unsteady.extend(said);
     }
 
     /// Reads a line; false if nobody needs to see it.
@@ -84,7 +104,8 @@ impl Tally {
         let of_cargo = self.shown.is_none() && ["error", "    `-p "].iter().any(|said| line.starts_with(said));
         if of_a_test || of_cargo {
             self.complained += 1;
-            self.complaints.push(line.chars().take(COMPLAINT_WIDTH).collect());
+            let line = line.chars().take(COMPLAINT_WIDTH).collect();
+            self.complaints.push((self.shown.clone(), line));
         }
     }
 
@@ -96,6 +117,9 @@ impl Tally {
             self.long.push(test.to_string());
         } else if let Some((test, time)) = line.strip_prefix("test ").and_then(timed) {
             self.long.retain(|long| long != test);
+            if line.contains(" ... FAILED") {
+                self.failures.push((self.program.clone(), test.to_string()));
+            }
             self.times.push((time, format!("{}{test}", self.program)));
         } else if let Some(rest) = line.strip_prefix("test result: ") {
             self.passed += number_before(rest, " passed");
@@ -130,7 +154,7 @@ impl Tally {
         let failed = self.failed + usize::from(checked_nothing) + usize::from(broken);
         if broken {
             let why = format!("no test failed, but the command did, after {} s", took.as_secs());
-            self.complaints.push(why);
+            self.complaints.push((None, why));
         }
         if failed == 0 {
             // A test that ran another harness showed its output, too.
@@ -142,7 +166,8 @@ impl Tally {
             failed,
             skipped: self.skipped,
             checked: format!("{} tests", passed + self.failed),
-            complaints: self.complaints,
+            complaints: self.complaints.into_iter().map(|(_, line)| line).collect(),
+            unsteady: self.unsteady,
             tests: self.times,
             took,
             ..Outcome::default()
@@ -237,6 +262,31 @@ mod tests {
             times,
             [(1.25, "web::it a::b".to_string()), (0.001, "web::it c".to_string())]
         );
+    }
+
+    #[test]
+    fn a_test_that_passes_again_is_unsteady() {
+        let mut tally = Tally::default();
+        tally.begin("web::it ");
+        for line in [
+            "test bad ... FAILED <0.001s>",
+            "test worse ... FAILED <0.001s>",
+            "failures:",
+            "---- bad stdout ----",
+            "thread 'bad' panicked",
+            "---- worse stdout ----",
+            "thread 'worse' panicked",
+            "test result: FAILED. 3 passed; 2 failed;",
+        ] {
+            tally.take(line);
+        }
+        assert_eq!(tally.failures().len(), 2);
+        tally.passed_again("web::it ", "bad", 2);
+        let o = tally.outcome("t", false, Duration::ZERO);
+        assert_eq!((o.passed, o.failed), (3, 1));
+        assert_eq!(o.complaints, ["---- worse stdout ----", "thread 'worse' panicked"]);
+        assert!(o.unsteady[0].starts_with("web::it bad failed, and passed 2 times"));
+        assert_eq!(o.unsteady[1..], ["---- bad stdout ----", "thread 'bad' panicked"]);
     }
 
     #[test]

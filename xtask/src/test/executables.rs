@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 const AT_ONCE: usize = 2;
 const THREADS: usize = 4;
 
+/// How many failed tests run again, each [`AGAIN`] times: more failures are no accident.
+const UNSTEADY: usize = 3;
+const AGAIN: usize = 2;
+
 /// A test executable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Executable {
@@ -102,29 +106,66 @@ pub fn run(name: &str, executables: Vec<Executable>, plan: &Plan, limit: Duratio
 
 /// Runs executables, each with its plan: [`AT_ONCE`] at a time, the largest ones first.
 pub fn run_each(name: &str, mut jobs: Vec<(Executable, Plan)>, limit: Duration) -> Outcome {
+    let start = Instant::now();
     jobs.sort_by_key(|(executable, _)| std::fs::metadata(&executable.file).map_or(0, |file| file.len()));
-    let commands = jobs.iter().map(|(executable, plan)| {
-        let label = format!("{}::{} ", executable.package(), executable.target);
-        (label, command(executable, plan))
-    });
-    run_commands(name, commands.collect(), limit)
+    let label = |executable: &Executable| format!("{}::{} ", executable.package(), executable.target);
+    let commands = jobs
+        .iter()
+        .map(|(executable, plan)| (label(executable), command(executable, plan)));
+    let (mut tally, ok) = counted(commands.collect(), limit);
+    let failures = tally.failures().to_vec();
+    if failures.len() <= UNSTEADY {
+        for (program, test) in failures {
+            // A plan with arguments of its own names tests, or makes them more than one run.
+            let mut with_plan = jobs.iter().filter(|(executable, _)| label(executable) == program);
+            let plain = with_plan
+                .next()
+                .filter(|(_, plan)| plan.args.is_empty() && with_plan.next().is_none());
+            if plain.is_some_and(|(executable, plan)| passes_alone(executable, plan, &test, limit)) {
+                tally.passed_again(&program, &test, AGAIN);
+            }
+        }
+    }
+    tally.outcome(name, ok, start.elapsed())
+}
+
+/// Whether a test passes [`AGAIN`] times, alone. Its output is printed where it fails.
+fn passes_alone(executable: &Executable, plan: &Plan, test: &str, limit: Duration) -> bool {
+    (0..AGAIN).all(|_| {
+        let mut command = command(executable, plan);
+        command.args(["--exact", test]);
+        let mut lines = vec![];
+        let ended = step::each_line(&mut command, limit, |line| lines.push(line.to_string()));
+        step::add_cpu_time(ended.cpu);
+        let passed = ended.ok && lines.iter().any(|line| line.contains("1 passed; 0 failed"));
+        if !passed {
+            lines.iter().for_each(|line| step::say(line));
+        }
+        passed
+    })
 }
 
 /// Runs commands that answer in the format of Rust's test harness, the last one first.
 pub fn run_commands(name: &str, commands: Vec<(String, Command)>, limit: Duration) -> Outcome {
     let start = Instant::now();
+    let (tally, ok) = counted(commands, limit);
+    tally.outcome(name, ok, start.elapsed())
+}
+
+/// Runs commands and counts their tests. False if one ended badly for another reason than a failed test.
+fn counted(commands: Vec<(String, Command)>, limit: Duration) -> (Tally, bool) {
     let (mut tally, mut ok) = (Tally::default(), true);
     let cpu = each_of(commands, limit, |label, ended, lines| {
         tally.begin(label);
-        let has_result = lines.iter().any(|line| line.starts_with("test result: "));
+        let result = lines.iter().rfind(|line| line.starts_with("test result: ")).cloned();
         lines.retain(|line| tally.take(line));
-        if !ended.ok && !has_result {
+        if !ended.ok && result.is_none() {
             tally.broken(format!("{label}ended without a result"));
         }
-        ok &= ended.ok;
+        ok &= ended.ok || result.is_some_and(|result| result.contains("FAILED"));
     });
     step::add_cpu_time(cpu);
-    tally.outcome(name, ok, start.elapsed())
+    (tally, ok)
 }
 
 /// Runs commands, [`AT_ONCE`] at a time and the last one first, and returns their CPU time.
@@ -236,5 +277,29 @@ test a::ends ... ok <0.000s>";
             "{:?}",
             hung.complaints
         );
+    }
+
+    #[test]
+    fn a_failed_test_runs_again_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = std::env::temp_dir().join(format!("osier-xtask-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let run_a_program_that_fails = |alone: &str| {
+            let file = folder.join(alone);
+            let script = format!(
+                "#!/bin/sh\ncase \"$*\" in *--exact*) echo 'test result: ok. {alone} failed;'; exit 0;; esac\n\
+                 echo 'test a ... FAILED <0.1s>\ntest result: FAILED. 4 passed; 1 failed;'; exit 101\n"
+            );
+            std::fs::write(&file, script).unwrap();
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+            let (folder, target) = (folder.clone(), "it".to_string());
+            let executable = Executable { folder, target, file };
+            run("t", vec![executable], &Plan::default(), Duration::from_secs(60))
+        };
+        let unsteady = run_a_program_that_fails("1 passed; 0");
+        let steady = run_a_program_that_fails("0 passed; 0");
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!((unsteady.passed, unsteady.failed, unsteady.unsteady.len()), (4, 0, 1));
+        assert_eq!((steady.passed, steady.failed, steady.unsteady.len()), (4, 1, 0));
     }
 }
