@@ -16,6 +16,9 @@ pub(super) struct Backend {
     pub(super) address: Address,
     /// The address as text.
     pub(super) label: String,
+    /// Whether a network lies between this system and the backend. Over loopback and Unix sockets, the
+    /// backend has what was written as soon as the write returns.
+    pub(super) is_remote: bool,
     /// Leases in use. Only `claim` increments it.
     pub(super) leases: AtomicUsize,
     pub(super) health: Health,
@@ -52,10 +55,21 @@ pub struct BackendStats {
     pub stale: usize,
 }
 
+/// Whether an address may be that of another system: any TCP address that does not spell loopback.
+fn is_remote(address: &Address) -> bool {
+    let loopback = |host: &str| {
+        ["127.", "[::1]:", "localhost:"]
+            .iter()
+            .any(|start| host.starts_with(start))
+    };
+    matches!(address, Address::Tcp(host) if !loopback(host))
+}
+
 impl Backend {
     pub(super) fn new(address: Address, resolve_every: Duration) -> Backend {
         Backend {
             label: address.to_string(),
+            is_remote: is_remote(&address),
             leases: AtomicUsize::new(0),
             health: Health::default(),
             shelves: Shelves::new(),
