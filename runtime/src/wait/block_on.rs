@@ -1,10 +1,12 @@
 //! [`block_on`] runs a future on a fiber or a plain thread. [`unblock`] runs blocking work on a pool of threads, away
 //! from the workers.
 
+use std::any::Any;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use crate::wait;
 use crate::worker::clock::Hold;
@@ -64,22 +66,27 @@ pub fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 
 /// Runs `work` on a thread of the pool. A virtual clock of the caller's does not move by itself before the value was taken.
 pub(crate) fn pooled<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Pooled<T> {
+    // The pool's tasks are compiled once, for work of any type.
+    let work: Box<dyn FnOnce() -> Box<dyn Any + Send> + Send> = Box::new(|| Box::new(work()));
     Pooled {
         _hold: hold(),
         task: blocking::unblock(work),
+        value: PhantomData,
     }
 }
 
 /// Work on the pool: the future of its value.
 pub(crate) struct Pooled<T> {
-    task: blocking::Task<T>,
+    task: blocking::Task<Box<dyn Any + Send>>,
+    value: PhantomData<fn() -> T>,
     _hold: Option<Hold>,
 }
 
-impl<T> Future for Pooled<T> {
+impl<T: 'static> Future for Pooled<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        Pin::new(&mut self.task).poll(cx)
+        let value = ready!(Pin::new(&mut self.task).poll(cx));
+        Poll::Ready(*value.downcast().expect("the work gives a value of this type"))
     }
 }

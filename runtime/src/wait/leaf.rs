@@ -13,12 +13,12 @@ use std::future::Future;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use osier_queue::Waiter;
 use pin_project_lite::pin_project;
 
-use crate::wait::socket::{Direction, Moved, Watched};
+use crate::wait::socket::{Call, Direction, LEFT, Moved, Watched, leaving};
 
 pin_project! {
     /// The future of one call. After it has completed it may be polled again, and makes the call again.
@@ -50,22 +50,42 @@ impl<T, C: FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>> Future for Io<'_, C> {
     type Output = io::Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        let mut this = self.project();
-        if this.waiter.is_none() {
-            if !this.watched.has_entry()
-                && let Some(done) = this.watched.attempt(&mut *this.call)
-            {
-                return Poll::Ready(done);
-            }
-            this.waiter.set(Some(this.watched.waiter(*this.direction)));
-        }
-        let waiter = this.waiter.as_mut().as_pin_mut().expect("just set");
-        let polled = this.watched.poll_io(*this.direction, waiter, cx, &mut *this.call);
-        if polled.is_ready() {
-            this.waiter.set(None);
-        }
-        polled
+        let this = self.project();
+        let mut value = None;
+        let (watched, direction) = (*this.watched, *this.direction);
+        ready!(poll_call(
+            watched,
+            direction,
+            this.waiter,
+            cx,
+            &mut leaving(&mut value, this.call)
+        ))?;
+        Poll::Ready(Ok(value.expect(LEFT)))
     }
+}
+
+/// Polls an [`Io`], once for all types of calls.
+fn poll_call(
+    watched: &Watched,
+    direction: Direction,
+    mut waiter: Pin<&mut Option<Waiter<'static>>>,
+    cx: &mut Context<'_>,
+    call: &mut Call<'_>,
+) -> Poll<io::Result<()>> {
+    if waiter.is_none() {
+        if !watched.has_entry()
+            && let Some(done) = watched.attempt(call)
+        {
+            return Poll::Ready(done);
+        }
+        waiter.set(Some(watched.waiter(direction)));
+    }
+    let waiting = waiter.as_mut().as_pin_mut().expect("just set");
+    let polled = watched.poll_io(direction, waiting, cx, call);
+    if polled.is_ready() {
+        waiter.set(None);
+    }
+    polled
 }
 
 /// The waiter that an adapter keeps for one direction.
@@ -79,12 +99,24 @@ impl Side {
         watched: &Watched,
         direction: Direction,
         cx: &mut Context<'_>,
-        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+        call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
     ) -> Poll<io::Result<T>> {
+        let mut value = None;
+        ready!(self.poll_call(watched, direction, cx, &mut leaving(&mut value, call)))?;
+        Poll::Ready(Ok(value.expect(LEFT)))
+    }
+
+    fn poll_call(
+        &mut self,
+        watched: &Watched,
+        direction: Direction,
+        cx: &mut Context<'_>,
+        call: &mut Call<'_>,
+    ) -> Poll<io::Result<()>> {
         let waiter = match &mut self.0 {
             Some(waiter) => waiter,
             none => {
-                if let Some(done) = watched.attempt(&mut call) {
+                if let Some(done) = watched.attempt(call) {
                     return Poll::Ready(done);
                 }
                 none.insert(Box::pin(watched.waiter(direction)))

@@ -144,6 +144,7 @@ pub(crate) fn unwind() -> ! {
     })
 }
 
+// Compiled once for each leaf. So everything that a plain fiber without a deadline does not need is in `Pause`.
 #[inline(always)]
 fn on_fiber<T>(
     core: &Core<'_>,
@@ -153,10 +154,8 @@ fn on_fiber<T>(
     on: Option<Socket<'_>>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Stop> {
-    // A call without an error cannot report a request while a destructor makes the call.
-    let deaf = || grace == Grace::GoesOn && thread::panicking();
-    if !deaf() {
-        core.check(worker, Waiting::NotYet)?;
+    if !core.is_plain(worker) {
+        grace.check(core, worker, Waiting::NotYet)?;
     }
     let waker = core.word.waker();
     let mut cx = Context::from_waker(&waker);
@@ -164,11 +163,7 @@ fn on_fiber<T>(
         worker.count_ready_call(core);
         return Ok(value);
     }
-    let since = worker.now();
-    let entry = on.map(|on| on.entry);
-    let mut timer: Option<FiberTimer<'_>> = None;
-    let mut armed_for = None;
-    let mut armed = false;
+    let mut pause = Pause::new(core, worker, deadline, grace, on);
     loop {
         // The hooks run before every suspension, not only the first: a hook may wait for wake-ups of its own, which
         // this one used up. A hook may suspend, and then the registered wake-up may have come meanwhile.
@@ -177,42 +172,118 @@ fn on_fiber<T>(
         {
             return Ok(value);
         }
-        if !deaf() {
-            core.check(worker, Waiting::For(entry))?;
+        if deadline.is_some() || !core.is_plain(worker) || thread::panicking() {
+            pause.prepare()?;
         }
-        if !armed {
-            armed = true;
+        core.suspend(|| pause.shown(std::any::type_name_of_val(&poll)));
+        if let Poll::Ready(value) = poll(&mut cx) {
+            return Ok(value);
+        }
+        if pause.timer.is_some() {
+            pause.check_timer()?;
+        }
+    }
+}
+
+impl Grace {
+    /// Delivers a cancellation, unless the call has no error and a destructor makes it: it cannot report a request then.
+    fn check(self, core: &Core<'_>, worker: &Worker, waiting: Waiting) -> Result<(), Stop> {
+        match self == Grace::GoesOn && thread::panicking() {
+            true => Ok(()),
+            false => core.check(worker, waiting),
+        }
+    }
+}
+
+/// A fiber's wait that is not over at the first poll: what it is cancelled by, and its timer.
+struct Pause<'a> {
+    core: &'a Core<'a>,
+    worker: &'a Worker,
+    deadline: Option<Instant>,
+    grace: Grace,
+    on: Option<Socket<'a>>,
+    /// The time of the turn in which the fiber began to wait.
+    since: Instant,
+    timer: Option<FiberTimer<'a>>,
+    armed_for: Option<Instant>,
+    /// Whether the timers of the frames are armed.
+    armed: bool,
+}
+
+impl<'a> Pause<'a> {
+    #[inline]
+    fn new(
+        core: &'a Core<'_>,
+        worker: &'a Worker,
+        deadline: Option<Instant>,
+        grace: Grace,
+        on: Option<Socket<'a>>,
+    ) -> Pause<'a> {
+        Pause {
+            core,
+            worker,
+            deadline,
+            grace,
+            on,
+            since: worker.now(),
+            timer: None,
+            armed_for: None,
+            armed: false,
+        }
+    }
+
+    /// Delivers a cancellation before a suspension, and arms the timers.
+    #[inline(never)]
+    fn prepare(&mut self) -> Result<(), Stop> {
+        let Pause { core, worker, .. } = *self;
+        self.check()?;
+        if !self.armed {
+            self.armed = true;
             if let Some(extra) = core.extra_if_any() {
                 extra.frames.arm(core.word, worker);
             }
         }
         // Asked each time: the request may come while a destructor waits.
-        let end_of_grace = match grace == Grace::Ends && thread::panicking() {
+        let end_of_grace = match self.grace == Grace::Ends && thread::panicking() {
             true => core.extra().frames.grace(core.root_requested(worker), worker),
             false => None,
         };
-        let due = [deadline, end_of_grace].into_iter().flatten().min();
-        if due != armed_for {
-            armed_for = due;
-            timer = due.map(|due| FiberTimer {
+        let due = [self.deadline, end_of_grace].into_iter().flatten().min();
+        if due != self.armed_for {
+            self.armed_for = due;
+            self.timer = due.map(|due| FiberTimer {
                 worker,
                 key: worker.arm(due, core.word),
             });
         }
-        core.suspend(|| Waits {
-            leaf: std::any::type_name_of_val(&poll),
-            on,
-            deadline,
-            since: Some(since),
-        });
-        if let Poll::Ready(value) = poll(&mut cx) {
-            return Ok(value);
-        }
-        if timer.as_ref().is_some_and(|timer| worker.has_fired(timer.key)) {
-            if !deaf() {
-                core.check(worker, Waiting::For(entry))?;
-            }
+        Ok(())
+    }
+
+    /// Ends the wait if its timer has fired.
+    #[inline(never)]
+    fn check_timer(&self) -> Result<(), Stop> {
+        if self
+            .timer
+            .as_ref()
+            .is_some_and(|timer| self.worker.has_fired(timer.key))
+        {
+            self.check()?;
             return Err(Stop::Elapsed);
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Stop> {
+        let waiting = Waiting::For(self.on.map(|on| on.entry));
+        self.grace.check(self.core, self.worker, waiting)
+    }
+
+    fn shown(&self, leaf: &'static str) -> Waits<'a> {
+        Waits {
+            leaf,
+            on: self.on,
+            deadline: self.deadline,
+            since: Some(self.since),
         }
     }
 }
@@ -238,7 +309,18 @@ fn between_fibers<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Resul
 }
 
 #[cold]
-fn on_thread<T>(deadline: Option<Instant>, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
+fn on_thread<T>(deadline: Option<Instant>, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Result<T, Stop> {
+    let mut value = None;
+    block_thread(deadline, &mut |cx| {
+        poll(cx).map(|ready| {
+            value = Some(ready);
+        })
+    })?;
+    Ok(value.expect("the leaf was ready"))
+}
+
+/// Parks the thread until `poll` is ready.
+fn block_thread(deadline: Option<Instant>, poll: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>) -> Result<(), Stop> {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -260,8 +342,8 @@ fn on_thread<T>(deadline: Option<Instant>, poll: impl FnMut(&mut Context<'_>) ->
     // never be ready.
     let mut leaf = pin!(tokio::task::unconstrained(future::poll_fn(poll)));
     loop {
-        if let Poll::Ready(value) = leaf.as_mut().poll(&mut cx) {
-            return Ok(value);
+        if leaf.as_mut().poll(&mut cx).is_ready() {
+            return Ok(());
         }
         match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
             None => thread::park(),

@@ -230,28 +230,42 @@ impl Watched {
         &self,
         direction: Direction,
         deadline: impl FnOnce() -> Option<Instant>,
-        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+        call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
     ) -> io::Result<T> {
+        let mut deadline = Some(deadline);
+        let mut deadline = || deadline.take().and_then(|deadline| deadline());
+        let mut value = None;
+        self.io_into(direction, &mut deadline, &mut leaving(&mut value, call))?;
+        Ok(value.expect(LEFT))
+    }
+
+    /// Does the work of [`io`](Watched::io), once for all types of calls. It asks for the deadline at most once.
+    fn io_into(
+        &self,
+        direction: Direction,
+        deadline: &mut dyn FnMut() -> Option<Instant>,
+        call: &mut Call<'_>,
+    ) -> io::Result<()> {
         let anchor = Anchor;
         let (core, worker) = match context::here(&anchor) {
             Caller::Fiber(core, worker) => (core, worker),
             Caller::Worker => {
                 return match call(self.fd()) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(wait::Stop::NotHere.into()),
-                    moved => Ok(moved?.value),
+                    done => done.map(drop),
                 };
             }
             Caller::Thread => return self.io_on_thread(direction, deadline(), call),
         };
         core.check(worker, Waiting::NotYet)?;
-        let mut deadline = Lazy::Unknown(deadline);
+        let mut known = None;
         loop {
             let seen = self.entry.get().map(|&index| &at(index).state);
             let seen = seen.map(|state| (state, state.snapshot()));
             // A direction without an owner has nobody to keep its bit.
             if seen.is_none_or(|(_, seen)| seen.has(direction.bit()) || seen.owner(direction).is_none()) {
                 match call(self.fd()) {
-                    Ok(Moved { value, drained }) => {
+                    Ok(drained) => {
                         if let Some((state, seen)) = seen
                             && drained
                             && direction == Direction::Read
@@ -260,7 +274,7 @@ impl Watched {
                             state.clear(seen, READABLE, direction, worker.remote.id);
                         }
                         worker.count_ready_call(core);
-                        return Ok(value);
+                        return Ok(());
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         if let Some((state, seen)) = seen {
@@ -271,7 +285,7 @@ impl Watched {
                     Err(error) => return Err(error),
                 }
             }
-            self.wait(direction, deadline.get())?;
+            self.wait(direction, *known.get_or_insert_with(&mut *deadline))?;
         }
     }
 
@@ -362,13 +376,13 @@ impl Watched {
 
     /// Polls a call: the future face of [`io`](Watched::io). Where it would wait, it leaves `waiter`, of the
     /// direction's [`list`](Watched::waiter), with the waker of `cx`.
-    pub(crate) fn poll_io<T>(
+    pub(crate) fn poll_io(
         &self,
         direction: Direction,
         mut waiter: Pin<&mut Waiter<'static>>,
         cx: &mut Context<'_>,
-        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
-    ) -> Poll<io::Result<T>> {
+        call: &mut Call<'_>,
+    ) -> Poll<io::Result<()>> {
         let state = &self.entry().state;
         let Some(here) = context::driver_is_worker() else {
             return self.poll_io_elsewhere(direction, waiter, cx, call);
@@ -377,11 +391,11 @@ impl Watched {
             let seen = state.snapshot();
             if seen.has(direction.bit()) || seen.owner(direction).is_none() {
                 match call(self.fd()) {
-                    Ok(Moved { value, drained }) => {
+                    Ok(drained) => {
                         if drained && direction == Direction::Read && !seen.has(CLOSED | PRIORITY) {
                             state.clear(seen, READABLE, direction, here.id);
                         }
-                        return Poll::Ready(Ok(value));
+                        return Poll::Ready(Ok(()));
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         state.clear(seen, direction.all_bits(), direction, here.id);
@@ -400,17 +414,17 @@ impl Watched {
 
     /// Polls a call where this thread does not dispatch the events itself, so that it may trust and clear no bit.
     #[cold]
-    fn poll_io_elsewhere<T>(
+    fn poll_io_elsewhere(
         &self,
         direction: Direction,
         mut waiter: Pin<&mut Waiter<'static>>,
         cx: &mut Context<'_>,
-        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
-    ) -> Poll<io::Result<T>> {
+        call: &mut Call<'_>,
+    ) -> Poll<io::Result<()>> {
         let state = &self.entry().state;
         let driver = driver::current()?;
         loop {
-            if let Some(done) = self.attempt(&mut call) {
+            if let Some(done) = self.attempt(call) {
                 return Poll::Ready(done);
             }
             let asked_anew = || {
@@ -480,18 +494,13 @@ impl Watched {
 
     /// Makes the call on a plain thread, which knows no bits and clears none.
     #[cold]
-    fn io_on_thread<T>(
-        &self,
-        direction: Direction,
-        deadline: Option<Instant>,
-        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
-    ) -> io::Result<T> {
+    fn io_on_thread(&self, direction: Direction, deadline: Option<Instant>, call: &mut Call<'_>) -> io::Result<()> {
         let flags = match direction {
             Direction::Read => PollFlags::IN,
             Direction::Write => PollFlags::OUT,
         };
         loop {
-            if let Some(done) = self.attempt(&mut call) {
+            if let Some(done) = self.attempt(call) {
                 return done;
             }
             block_thread(self.fd(), flags, deadline)?;
@@ -499,11 +508,8 @@ impl Watched {
     }
 
     /// Makes the call at once. `None` says that it would block.
-    pub(crate) fn attempt<T>(
-        &self,
-        call: &mut impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
-    ) -> Option<io::Result<T>> {
-        attempt(|| call(self.fd()).map(|moved| moved.value))
+    pub(crate) fn attempt(&self, call: &mut Call<'_>) -> Option<io::Result<()>> {
+        attempt(|| call(self.fd()).map(drop))
     }
 }
 
@@ -560,23 +566,24 @@ impl<T> Moved<T> {
     }
 }
 
-enum Lazy<F> {
-    Unknown(F),
-    Known(Option<Instant>),
-}
+/// A call that keeps its value to itself, and tells whether it has emptied the socket.
+pub(crate) type Call<'a> = dyn FnMut(BorrowedFd<'_>) -> io::Result<bool> + 'a;
 
-impl<F: FnOnce() -> Option<Instant>> Lazy<F> {
-    fn get(&mut self) -> Option<Instant> {
-        match std::mem::replace(self, Lazy::Known(None)) {
-            Lazy::Unknown(make) => *self = Lazy::Known(make()),
-            known => *self = known,
-        }
-        match self {
-            Lazy::Known(deadline) => *deadline,
-            Lazy::Unknown(_) => unreachable!("just made"),
-        }
+/// The [`Call`] that leaves its value in `value`.
+#[inline]
+pub(crate) fn leaving<'a, T>(
+    value: &'a mut Option<T>,
+    mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>> + 'a,
+) -> impl FnMut(BorrowedFd<'_>) -> io::Result<bool> + 'a {
+    move |fd| {
+        let moved = call(fd)?;
+        *value = Some(moved.value);
+        Ok(moved.drained)
     }
 }
+
+/// The panic message of the impossible.
+pub(crate) const LEFT: &str = "a call that succeeds leaves its value";
 
 /// Blocks this thread until the descriptor is ready.
 pub(crate) fn block_thread(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Option<Instant>) -> io::Result<PollFlags> {
