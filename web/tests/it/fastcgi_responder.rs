@@ -484,6 +484,8 @@ fn location_and_status_mean_what_cgi_says() {
         let to = match params.get("QUERY_STRING") {
             "abroad" => "Location: https://example.org/x\n\n",
             "other-host" => "Location: //example.org/x\n\n",
+            "other-host-moved" => "Status: 301\nLocation: //example.org/x\n\n",
+            "backslash" => "Location: /\\example.org/x\n\n",
             "with-status" => "Status: 307 Over There\nLocation: /a.php?there\n\n",
             "local" => "Location: /sub/?from=local\n\n",
             "file" => "Location: /photo.jpg\n\n",
@@ -507,7 +509,10 @@ fn location_and_status_mean_what_cgi_says() {
         (reply.status, location)
     };
     assert_eq!(ask("abroad"), (302, Some("https://example.org/x".into())));
+    // The Location is the backend's own, so it may name another host. docs/configuration.md says so.
     assert_eq!(ask("other-host"), (302, Some("//example.org/x".into())));
+    assert_eq!(ask("other-host-moved"), (301, Some("//example.org/x".into())));
+    assert_eq!(ask("backslash"), (302, Some("/\\example.org/x".into())));
     assert_eq!(ask("with-status"), (307, Some("/a.php?there".into())));
     assert_eq!(ask("file"), (302, Some("/photo.jpg".into())));
     assert_eq!(ask("circle"), (502, None));

@@ -233,6 +233,18 @@ fn a_prefix_of_the_path_is_replaced_at_whole_segments() {
 }
 
 #[test]
+fn the_location_of_a_backend_is_sent_as_the_backend_wrote_it() {
+    for location in ["//example.org/x", "https://example.org/x", "/\\example.org", "x/../y"] {
+        let backend = Backend::answering(format!(
+            "HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
+        ));
+        let site = site(Router::new().fallback(backend.proxy().handler()));
+        let reply = site.get("/");
+        assert_eq!((reply.status, reply.header("location")), (302, Some(location)));
+    }
+}
+
+#[test]
 fn of_an_answer_pass_all_fields_but_those_of_the_connection() {
     let backend = Backend::answering(
         "HTTP/1.1 418 Teapot\r\nServer: b\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nConnection: X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n\
