@@ -141,8 +141,9 @@ impl Local {
         self.work(|_| body())
     }
 
-    /// Waits until there is something to do, at most for `timeout`, and does it. It runs every ready fiber once, and
-    /// the fibers that become ready meanwhile until some hundred have run. Returns how many were run.
+    /// Waits until there is something to do, at most for `timeout`, and does it. It runs the ready fibers,
+    /// and the fibers that become ready meanwhile, until some hundred have run or a millisecond has passed. The others
+    /// stay ready for the next turn. Returns how many were run.
     ///
     /// # Blocks the thread
     ///

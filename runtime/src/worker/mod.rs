@@ -5,7 +5,7 @@
 //!        ┌──────────────────────────────────────────────────────────────┐
 //!        ▼                                                              │
 //!   run ready and fresh fibers ─▶ fire timers ─▶ poll (sleeps if idle) ─▶ take the inbox
-//!   (at most BUDGET resumes)                     dispatch readiness
+//!   (at most BUDGET resumes, about TURN)         dispatch readiness
 //! ```
 //!
 //! Everything here belongs to the worker's thread. Other threads leave wake-ups in [`Remote`], leave jobs in the
@@ -67,11 +67,16 @@ use crate::worker::scheduler::Scheduler;
 use crate::worker::slots::{Slot, SlotState, Slots};
 use crate::worker::waker::{SLOTS_MAX, Word};
 
-/// The loop resumes this many fibers between two looks at the poller.
+/// The loop resumes this many fibers, and polls this many tasks, between two looks at the poller.
 const BUDGET: u32 = 256;
+/// The loop looks at the poller after this time, even if part of its [`BUDGET`] is left: fibers that compute and yield
+/// keep a socket or a timer waiting no longer than the fibers that are ready before it.
+const TURN: Duration = Duration::from_millis(1);
 /// The loop resumes this many fibers between two looks for new jobs. It starts one in this many new jobs from the
 /// stealable queue.
 const FRESH_EVERY: u32 = 8;
+/// A turn runs at least this many fibers: a new one, and one that was ready before it.
+const FEWEST: u32 = 2;
 /// A fiber may complete this many blocking calls without suspending.
 const CALLS_BUDGET: u32 = 128;
 /// The pool of stacks is looked through this long after fibers have ended.
@@ -100,6 +105,10 @@ pub(crate) struct Worker {
     now: Cell<Instant>,
     /// The beginning of the turn on the machine's clock, which measures turns.
     turned: Cell<Instant>,
+    /// How many fibers run in a turn before its first look at the clock, which costs as much as some yields. The share
+    /// doubles after each look. It begins at [`FRESH_EVERY`], and at [`FEWEST`] after a turn that was too long. While
+    /// turns use their whole [`BUDGET`] in time, it doubles from turn to turn: fibers that only yield pay nothing.
+    first_share: Cell<u32>,
     /// `now` as a tick of the wheel: each wake-up of a connection at rest asks for it.
     tick: Cell<u64>,
     stacks: stack::Pool,
@@ -146,6 +155,7 @@ impl Worker {
             epoch,
             now: Cell::new(now),
             turned: Cell::new(turned),
+            first_share: Cell::new(FRESH_EVERY),
             tick: Cell::new(tick_at(now.duration_since(epoch))),
             clock,
             stacks: stack::Pool::new(scheduler.stacks.clone())?,
@@ -177,24 +187,44 @@ impl Worker {
         self.abandon();
     }
 
-    /// Runs fibers and tasks in turn, until none is ready or either kind has had its share.
+    /// Runs fibers and tasks in turn, until none is ready, either kind has had its share, or the time is over.
     pub(crate) fn run_ready(&self) {
-        let (mut fibers, mut tasks) = (BUDGET, BUDGET);
-        loop {
+        let first_share = self.first_share.get();
+        let (mut fibers, mut tasks) = (first_share, first_share);
+        // The part of the budget that has no share yet.
+        let mut rest = BUDGET - first_share;
+        let next_share = loop {
             self.run_fibers(&mut fibers);
-            if !self.run_tasks(&mut tasks) || fibers == 0 {
-                break;
+            let any = self.run_tasks(&mut tasks);
+            if fibers > 0 && tasks > 0 {
+                if any {
+                    continue;
+                }
+                break FRESH_EVERY;
             }
-        }
-        self.remote.desk.resumed.add(u64::from(BUDGET - fibers));
-        if fibers < BUDGET || tasks < BUDGET {
+            if rest == 0 {
+                break (2 * first_share).min(BUDGET);
+            }
+            if self.turned.get().elapsed() >= TURN {
+                break FEWEST;
+            }
+            // As many again as before.
+            let share = (BUDGET - rest).min(rest);
+            rest -= share;
+            fibers += share;
+            tasks += share;
+        };
+        self.first_share.set(next_share);
+        let shared = BUDGET - rest;
+        self.remote.desk.resumed.add(u64::from(shared - fibers));
+        if fibers < shared || tasks < shared {
             self.clock.stir();
         }
     }
 
     #[inline(always)]
-    fn run_fibers(&self, budget: &mut u32) {
-        while *budget > 0 {
+    fn run_fibers(&self, share: &mut u32) {
+        while *share > 0 {
             // One new fiber, then those that were ready before it: a fiber that spawns and yields sees the new one run
             // first.
             let ready = self.slots.ready();
@@ -204,26 +234,26 @@ impl Worker {
             }
             if let Some(job) = job {
                 self.start(job);
-                *budget -= 1;
+                *share -= 1;
             }
-            let turns = ready.min(FRESH_EVERY).min(*budget);
+            let turns = ready.min(FRESH_EVERY).min(*share);
             for _ in 0..turns {
                 let Some(slot) = self.slots.pop() else {
                     unreachable!("only this loop takes from the queue")
                 };
                 self.resume(slot);
             }
-            *budget -= turns;
+            *share -= turns;
         }
     }
 
-    /// Polls tasks. Returns false if there was none, or no budget.
-    fn run_tasks(&self, budget: &mut u32) -> bool {
-        let before = *budget;
-        while *budget > 0
+    /// Polls tasks. Returns false if there was none, or no share.
+    fn run_tasks(&self, share: &mut u32) -> bool {
+        let before = *share;
+        while *share > 0
             && let Some(task) = self.tasks.pop()
         {
-            *budget -= 1;
+            *share -= 1;
             // The shared flag, not this worker's own: the thread that woke the task to end it may be ahead of this
             // worker.
             match self.scheduler.stopping.load(Ordering::Acquire) {
@@ -232,7 +262,7 @@ impl Worker {
                 false => drop(task.run()),
             }
         }
-        *budget < before
+        *share < before
     }
 
     /// Takes mostly jobs that must start here, sometimes jobs that need not: neither kind may keep the other waiting
@@ -299,7 +329,11 @@ impl Worker {
         self.now.set(time);
         self.tick.set(tick_at(time.duration_since(self.epoch)));
         // A turn that does not end in a sleep counts with its look at the poller, which spares it one at the clock.
-        desk.turn_begins(asleep_at.unwrap_or(now).duration_since(began));
+        let turn = asleep_at.unwrap_or(now).duration_since(began);
+        if turn >= TURN {
+            self.first_share.set(FEWEST);
+        }
+        desk.turn_begins(turn);
         match self.trim_at.get() {
             Some(trim_at) if now >= trim_at => self.trim(now),
             _ => {}

@@ -1,5 +1,6 @@
 //! Every ready fiber gets a turn, however busy the others keep the worker.
 
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -77,4 +78,95 @@ fn a_chain_of_local_fibers_lets_other_new_ones_start() {
             .unwrap();
         assert!(start.elapsed() < LIMIT);
     });
+}
+
+/// How many steps of half a millisecond the worker computes, at the median, from when bytes are sent to one of its
+/// sockets until its fiber has them. `compute` does such steps until the flag is set, counts them, and yields after each.
+fn steps_until_a_socket_is_served(compute: impl FnOnce(&osier::Runtime, Arc<AtomicUsize>, Arc<AtomicBool>)) -> usize {
+    let runtime = on(1);
+    let (steps, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let listener = runtime.run(|| osier::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let theirs = Arc::clone(&steps);
+    let echo = runtime.spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut byte = [0];
+        while stream.read(&mut byte).unwrap() > 0 {
+            let at = theirs.load(Ordering::SeqCst) as u64;
+            stream.write_all(&at.to_le_bytes()).unwrap();
+        }
+    });
+    compute(&runtime, Arc::clone(&steps), Arc::clone(&stop));
+    let mut waits: Vec<usize> = (0..21)
+        .map(|_| {
+            // The fiber waits for its socket by now. Right after an answer it would only yield.
+            std::thread::sleep(Duration::from_millis(3));
+            let before = steps.load(Ordering::SeqCst);
+            client.write_all(b"x").unwrap();
+            let mut at = [0; 8];
+            client.read_exact(&mut at).unwrap();
+            u64::from_le_bytes(at) as usize - before
+        })
+        .collect();
+    stop.store(true, Ordering::SeqCst);
+    drop(client);
+    echo.join().unwrap();
+    waits.sort();
+    waits[10]
+}
+
+/// Computes for half a millisecond.
+fn step(steps: &AtomicUsize) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_micros(500) {
+        std::hint::spin_loop();
+    }
+    steps.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn a_fiber_that_computes_and_yields_lets_the_worker_look_at_its_sockets() {
+    let steps = steps_until_a_socket_is_served(|runtime, steps, stop| {
+        drop(runtime.spawn(move || {
+            while !stop.load(Ordering::SeqCst) {
+                step(&steps);
+                osier::yield_now();
+            }
+        }));
+    });
+    assert!(steps <= 16, "{steps} steps of 0.5 ms pass before a socket is served");
+}
+
+#[test]
+fn a_task_that_computes_and_yields_lets_the_worker_look_at_its_sockets() {
+    let steps = steps_until_a_socket_is_served(|runtime, steps, stop| {
+        drop(runtime.spawn_future(async move {
+            while !stop.load(Ordering::SeqCst) {
+                step(&steps);
+                futures_lite::future::yield_now().await;
+            }
+        }));
+    });
+    assert!(steps <= 16, "{steps} steps of 0.5 ms pass before a socket is served");
+}
+
+#[test]
+fn new_fibers_that_compute_leave_turns_for_those_that_were_ready_before() {
+    fn chain(steps: Arc<AtomicUsize>, stop: Arc<AtomicBool>, until: Instant) {
+        if !stop.load(Ordering::SeqCst) && Instant::now() < until {
+            // Longer than a turn, so that each turn runs as few fibers as it may.
+            (0..4).for_each(|_| step(&steps));
+            drop(osier::spawn_local(move || chain(steps, stop, until)));
+        }
+    }
+    let (steps, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    on(1).run(|| {
+        let start = Instant::now();
+        let (theirs, ours) = (Arc::clone(&steps), Arc::clone(&stop));
+        drop(osier::spawn_local(move || chain(theirs, ours, start + LIMIT)));
+        (0..10).for_each(|_| osier::yield_now());
+        stop.store(true, Ordering::SeqCst);
+    });
+    let steps = steps.load(Ordering::SeqCst);
+    assert!(steps <= 80, "{steps} steps of 0.5 ms during ten yields");
 }
