@@ -11,17 +11,21 @@
 //! news.publish(sse::Event::new("osier is green").id("1").into());
 //! ```
 //!
-//! The stream ends when the client disconnects: the handler's wait is then cancelled. A client that
-//! does not read suspends [`Sink::send`], which fails after the server's write timeout.
+//! The stream ends when the client disconnects: [`Sink::wait`], [`Sink::forward`] and [`Sink::send`]
+//! fail then. Wait by them. A wait of another kind goes on until the next event is sent, unless the
+//! route has [`cancel_when_gone`](crate::Route::cancel_when_gone). A client that does not read
+//! suspends [`Sink::send`], which fails after the server's write timeout.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use osier::pubsub::Subscriber;
 
-use crate::{Request, Response};
+use crate::conn::output::Outlet;
+use crate::{Body, Request, Response};
 
 /// Interval of the comments that keep a silent stream open. Many proxies and mobile networks close
 /// a silent connection after a minute.
@@ -116,7 +120,7 @@ fn one_line(text: &str) -> String {
 
 /// Sends events to one client: see [`stream`].
 pub struct Sink<'a> {
-    out: &'a mut dyn Write,
+    out: &'a mut dyn Outlet,
     keep_alive: Duration,
 }
 
@@ -162,17 +166,24 @@ impl Sink<'_> {
     ///
     /// # Cancellation
     ///
-    /// Unwinds when the client disconnects, and drops the future.
+    /// Unwinds when the fiber is cancelled, and drops the future.
     ///
     /// # Errors
     ///
-    /// Same as [`send`](Sink::send).
+    /// Same as [`send`](Sink::send). `ConnectionAborted` when the client disconnects.
     pub fn wait<F: Future>(&mut self, leaf: F) -> io::Result<F::Output> {
         let mut leaf = std::pin::pin!(leaf);
         loop {
-            osier::select! {
-                output = leaf.as_mut() => return Ok(output),
-                timeout self.keep_alive => self.comment("")?,
+            let (mut output, every) = (None, self.keep_alive);
+            self.out.while_connected(&mut || {
+                osier::select! {
+                    ready = leaf.as_mut() => output = Some(ready),
+                    timeout every => {}
+                }
+            })?;
+            match output {
+                Some(output) => return Ok(output),
+                None => self.comment("")?,
             }
         }
     }
@@ -217,14 +228,15 @@ osier_queue::impl_debug!(Sink<'a>, self => { keep_alive: self.keep_alive, .. });
 /// });
 /// ```
 pub fn stream(run: impl FnOnce(&mut Sink<'_>) -> io::Result<()> + 'static) -> Response {
-    let body = move |out: &mut dyn Write| {
+    let body = move |out: &mut dyn Outlet| {
         out.flush()?; // sends the head, so that the page knows that it is connected
         run(&mut Sink {
             out,
             keep_alive: KEEP_ALIVE,
         })
     };
-    Response::stream(body)
+    Response::new(StatusCode::OK)
+        .body(Body::produced(body))
         .content_type("text/event-stream")
         .header("cache-control", "no-cache")
         // nginx and compatible proxies would buffer the events otherwise.

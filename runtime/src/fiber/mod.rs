@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 
 pub use crate::worker::core::Fiber;
-pub use crate::worker::hook::before_suspend;
+pub use crate::worker::hook::{after_resume, before_suspend, describe};
 pub use local::LocalKey;
 
 use crate::wait::NOT_HERE;
@@ -31,6 +31,32 @@ use crate::worker::packet::{self, JoinHandle};
 /// ```
 pub fn current() -> Option<Fiber> {
     context::core(|core| core.fiber())
+}
+
+/// Whether this fiber is cancelled: its next call that waits would return [`Cancelled`](crate::Cancelled) or unwind.
+/// `false` outside of a fiber, and in a [`shield`](crate::shield). A long computation asks it now and then.
+///
+/// ```
+/// osier::run(|| {
+///     let started = std::sync::Arc::new(osier::sync::Event::new());
+///     let signal = started.clone();
+///     let fiber = osier::spawn(move || {
+///         signal.set();
+///         while !osier::fiber::is_cancelled() {
+///             osier::shield(osier::yield_now); // between two pieces of a long computation
+///         }
+///         "stopped"
+///     });
+///     started.wait();
+///     fiber.cancel();
+///     assert_eq!(fiber.join().unwrap(), "stopped");
+/// });
+/// ```
+pub fn is_cancelled() -> bool {
+    context::caller(|caller| match caller {
+        Caller::Fiber(core, worker) => core.is_requested(worker),
+        _ => false,
+    })
 }
 
 /// The number of the worker that this code runs on, from 0; `None` outside of a runtime.

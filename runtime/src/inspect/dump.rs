@@ -31,7 +31,7 @@ use crate::wait::socket::Direction;
 use crate::wait::{Socket, Waits};
 use crate::worker::Worker;
 use crate::worker::context::{self, Caller};
-use crate::worker::core::Fiber;
+use crate::worker::core::{Core, Fiber};
 use crate::worker::isolate::isolate;
 use crate::worker::remote::{self, Remote};
 use crate::{shield, unblock};
@@ -47,6 +47,7 @@ const ROOM_BYTES: usize = 24 * 1024;
 #[derive(Clone)]
 pub(crate) struct Shown {
     pub(crate) fiber: Fiber,
+    doing: Option<String>,
     place: &'static Location<'static>,
     leaf: &'static str,
     socket: Option<Wait>,
@@ -73,20 +74,22 @@ thread_local! {
 }
 
 /// Notes where the calling fiber is. It runs on that fiber's stack, which may be nearly full.
-fn show(fiber: Fiber, place: &'static Location<'static>, waits: Waits<'_>) {
+fn show(core: &Core<'_>, waits: Waits<'_>) {
     let extent = stack::extent();
     let room = extent.is_some_and(|extent| extent.left_bytes >= ROOM_BYTES);
     // A panic here must not unwind the fiber.
     isolate(|| {
         let mut frames = Vec::new();
-        let mut socket = None;
+        let (mut socket, mut doing) = (None, None);
         if room {
+            doing = core.doing();
             socket = waits.on.map(of_socket);
             frames = frames::trace();
         }
         let shown = Shown {
-            fiber,
-            place,
+            fiber: core.fiber(),
+            doing,
+            place: core.place(),
             leaf: waits.leaf,
             socket,
             deadline: waits.deadline,
@@ -172,6 +175,9 @@ pub struct DumpedWorker {
 pub struct DumpedFiber {
     /// Its id and name.
     pub fiber: Fiber,
+    /// Its work in the words of [`fiber::describe`](crate::fiber::describe): `GET /report, 127.0.0.1:5312` for a
+    /// fiber that serves a request.
+    pub doing: Option<String>,
     /// Where it was spawned.
     pub place: &'static Location<'static>,
     /// Its state.
@@ -380,6 +386,7 @@ impl Shown {
         let wait = self.socket.or_else(|| of_leaf(self.leaf, called));
         DumpedFiber {
             fiber: self.fiber,
+            doing: self.doing,
             place: self.place,
             state: if self.queued {
                 RunState::Ready
@@ -470,6 +477,9 @@ impl fmt::Display for DumpedFiber {
         write!(f, "fiber {}", self.fiber.id())?;
         if let Some(name) = self.fiber.name() {
             write!(f, " '{name}'")?;
+        }
+        if let Some(doing) = &self.doing {
+            write!(f, " ({doing})")?;
         }
         let state = match self.state {
             RunState::Running => "running",

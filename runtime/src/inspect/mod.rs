@@ -3,6 +3,7 @@
 //! | part | shows | file |
 //! |---|---|---|
 //! | [`dump`] | every fiber, each asked on its own stack; every task | `dump.rs`, `frames.rs` |
+//! | the panic hook | the fiber that panicked, and what it did | `panics.rs` |
 //! | the watchdog | a worker that no longer turns its loop, and what it runs | `watchdog.rs` |
 //! | [`Runtime::metrics`](crate::Runtime::metrics), [`metrics()`] | counters | `metrics.rs` |
 //!
@@ -14,6 +15,7 @@ mod frames;
 pub(crate) mod metrics;
 #[cfg(not(feature = "backtrace"))]
 mod no_backtrace;
+pub(crate) mod panics;
 mod sigquit;
 pub(crate) mod watchdog;
 

@@ -18,7 +18,7 @@ use osier_queue::Idle;
 
 use crate::fiber::scope;
 use crate::future::Task;
-use crate::inspect::{self, Dump, Metrics, watchdog};
+use crate::inspect::{self, Dump, Metrics, panics, watchdog};
 use crate::worker::clock::VirtualClock;
 use crate::worker::context;
 use crate::worker::core::Header;
@@ -281,6 +281,7 @@ impl Builder {
                 format!("{workers} workers: a runtime has 1 to {limit}; set Builder::workers"),
             ));
         }
+        panics::name_the_fiber();
         if self.watchdog.is_some() {
             watchdog::start()?;
         }

@@ -15,7 +15,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
-use std::{io, ptr, thread};
+use std::{fmt, io, ptr, thread};
 
 use osier_queue::Key;
 use smallvec::SmallVec;
@@ -45,6 +45,28 @@ impl Cancelled {
     /// Whether `error` says that the fiber was cancelled.
     pub fn is(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Cancelled>())
+    }
+
+    /// Whether `error` or one of its [sources](std::error::Error::source) says that the fiber was cancelled. Log lines
+    /// about such an error would blame the application for nothing.
+    ///
+    /// ```
+    /// use std::io;
+    /// let inner = io::Error::from(osier::Cancelled);
+    /// let outer = io::Error::other(inner);
+    /// assert!(osier::Cancelled::is_cause_of(&outer));
+    /// assert!(!osier::Cancelled::is_cause_of(&io::Error::other("something else")));
+    /// ```
+    pub fn is_cause_of(error: &(dyn std::error::Error + 'static)) -> bool {
+        std::iter::successors(Some(error), |error| error.source()).any(|error| {
+            match error.downcast_ref::<io::Error>() {
+                // `source` of an `io::Error` is the source of the error inside it.
+                Some(error) => {
+                    Cancelled::is(error) || error.get_ref().is_some_and(|inner| Cancelled::is_cause_of(inner))
+                }
+                None => error.is::<Cancelled>(),
+            }
+        })
     }
 
     /// Whether `payload`, from a join that failed, comes from a cancellation and not from a panic.
@@ -114,6 +136,24 @@ impl Kind {
     }
 }
 
+/// Why a fiber is being cancelled, in words.
+#[derive(Clone, Copy)]
+pub(crate) enum Reason {
+    Root,
+    Timeout,
+    Gone,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::Root => "its handle, its scope or its runtime ended it",
+            Reason::Timeout => "its time limit passed",
+            Reason::Gone => "the client left",
+        })
+    }
+}
+
 struct Frame {
     kind: Kind,
     delivered: bool,
@@ -130,6 +170,8 @@ pub(crate) struct Frames {
     depth: Cell<usize>,
     root_delivered: Cell<bool>,
     grace: Cell<Option<Instant>>,
+    /// Set while the fiber unwinds because it was cancelled.
+    unwinds: Cell<Option<Reason>>,
 }
 
 /// A frame of the current fiber. Dropping it pops it.
@@ -167,6 +209,7 @@ impl Entered {
             if unwound && !thread::panicking() {
                 // The next unwinding has the full grace period again.
                 core.extra().frames.grace.set(None);
+                core.extra().frames.unwinds.set(None);
             }
             core.extra()
                 .frames
@@ -280,7 +323,7 @@ impl Frames {
                 core.run_hooks();
                 worker.yield_fiber(core);
             });
-            resume_unwind(Box::new(Unwind { depth }));
+            self.begin_unwinding(depth);
         }
         Err(Cancelled)
     }
@@ -289,7 +332,29 @@ impl Frames {
     #[cold]
     pub(crate) fn unwind(&self, root: bool, worker: &Worker) -> ! {
         let depth = self.requested(root, Waiting::For(None), worker).unwrap_or(0);
+        self.begin_unwinding(depth)
+    }
+
+    fn begin_unwinding(&self, depth: usize) -> ! {
+        let frames = self.inner.borrow();
+        let reason = depth.checked_sub(1).and_then(|index| frames.get(index));
+        self.unwinds.set(Some(match reason.map(|frame| &frame.kind) {
+            Some(Kind::Timeout { .. }) => Reason::Timeout,
+            Some(Kind::Gone { .. }) => Reason::Gone,
+            Some(Kind::Shield) | None => Reason::Root,
+        }));
+        drop(frames);
         resume_unwind(Box::new(Unwind { depth }))
+    }
+
+    /// Why the fiber unwinds, if it was cancelled.
+    pub(crate) fn unwinds(&self) -> Option<Reason> {
+        self.unwinds.get().filter(|_| thread::panicking())
+    }
+
+    /// Whether the next call that waits would be cancelled.
+    pub(crate) fn is_requested(&self, root: bool, worker: &Worker) -> bool {
+        self.requested(root, Waiting::For(None), worker).is_some()
     }
 
     /// The time at which the calls of a fiber that unwinds stop working; `None` if it is not to be cancelled.

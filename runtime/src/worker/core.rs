@@ -9,7 +9,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::{io, thread};
+use std::{fmt, io, thread};
 
 use osier_coro::{Yielder, panic_count};
 use osier_queue::Cancellation;
@@ -122,7 +122,7 @@ pub(crate) struct Core<'a> {
 }
 
 /// Notes where a suspended fiber is. Runs on the stack of that fiber.
-pub(crate) type Show = fn(Fiber, &'static Location<'static>, Waits<'_>);
+pub(crate) type Show = fn(&Core<'_>, Waits<'_>);
 
 thread_local! {
     static SHOW: Cell<Option<Show>> = const { Cell::new(None) };
@@ -201,14 +201,36 @@ impl<'a> Core<'a> {
         if panics > 0 {
             panic_count::put(panics);
         }
+        if let Some(extra) = self.extra.get() {
+            extra.hooks.run_after();
+        }
     }
 
     #[cold]
     #[inline(never)]
     fn show(&self, waits: Waits<'_>) {
         if let Some(show) = SHOW.get() {
-            show(self.fiber(), self.header.place, waits);
+            show(self, waits);
         }
+    }
+
+    /// Where the fiber was spawned.
+    pub(crate) fn place(&self) -> &'static Location<'static> {
+        self.header.place
+    }
+
+    /// The fiber's work in the words of the innermost [`describe`](crate::fiber::describe).
+    #[cold]
+    pub(crate) fn doing(&self) -> Option<String> {
+        struct Doing<'a>(&'a Hooks, Cell<bool>);
+        impl fmt::Display for Doing<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.describe(f).map(|found| self.1.set(found))
+            }
+        }
+        let doing = Doing(&self.extra.get()?.hooks, Cell::new(false));
+        let text = doing.to_string();
+        doing.1.get().then_some(text)
     }
 
     /// The fiber's identity.
@@ -245,6 +267,13 @@ impl<'a> Core<'a> {
             .frames
             .check(self.root_requested(worker), waiting, worker)
             .map_err(|_| Stop::Cancelled)
+    }
+
+    /// Whether the next checkpoint would cancel the fiber.
+    pub(crate) fn is_requested(&self, worker: &Worker) -> bool {
+        let root = self.root_requested(worker);
+        self.extra_if_any()
+            .map_or(root, |extra| extra.frames.is_requested(root, worker))
     }
 
     #[cold]

@@ -1,18 +1,19 @@
-//! Hooks that run before a fiber suspends. A server flushes its collected output in one, before anybody has to wait for
-//! it.
+//! Hooks of a fiber: what runs before it suspends, what runs after it was resumed, and what tells its work in words. A
+//! server flushes its collected output in one, before anybody has to wait for it.
 //!
 //! ```text
-//!  Hooks ──▶ Node (innermost before_suspend) ──▶ Node ──▶ … ──▶ null      nodes live in the frames that made them
+//!  Hooks ──▶ Node (innermost) ──▶ Node ──▶ … ──▶ null      nodes live in the frames that made them
 //! ```
 //!
 //! # Safety
 //!
-//! This file may use `unsafe` to forget and recover the lifetime of a node. [`before_suspend`] links a node for as long
-//! as its own frame is alive; a guard unlinks the node however the frame is left. Only the fiber of that stack walks
-//! the list, from a deeper frame.
+//! This file may use `unsafe` to forget and recover the lifetime of a node. [`with_hook`] links a node for as long as
+//! its own frame is alive; a guard unlinks the node however the frame is left. Only the fiber of that stack walks the
+//! list, from a deeper frame.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::fmt;
 use std::ptr;
 
 use crate::worker::context;
@@ -24,8 +25,15 @@ pub(crate) struct Hooks {
     suspended: Cell<bool>,
 }
 
+#[derive(Clone, Copy)]
+enum Hook<'a> {
+    BeforeSuspend(&'a dyn Fn()),
+    AfterResume(&'a dyn Fn()),
+    Describe(&'a dyn Fn(&mut fmt::Formatter<'_>) -> fmt::Result),
+}
+
 struct Node<'a> {
-    hook: &'a dyn Fn(),
+    hook: Hook<'a>,
     outer: *const Node<'static>,
 }
 
@@ -57,6 +65,35 @@ impl Hooks {
         true
     }
 
+    /// Runs the hooks after a resumption, the outermost first. While they run, the fiber has none.
+    #[inline]
+    pub(crate) fn run_after(&self) {
+        let innermost = self.innermost.get();
+        if !innermost.is_null() {
+            self.run_all_after(innermost);
+        }
+    }
+
+    fn run_all_after(&self, innermost: *const Node<'static>) {
+        self.innermost.set(ptr::null());
+        let _restore = Restore(self, innermost);
+        run_outer_first(innermost);
+    }
+
+    /// Writes what the innermost [`describe`] says. Returns false if there is none.
+    pub(crate) fn describe(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+        let mut node = self.innermost.get();
+        while !node.is_null() {
+            // SAFETY: as in `run_one`.
+            let Node { hook, outer } = unsafe { &*node };
+            if let Hook::Describe(describe) = hook {
+                return describe(f).map(|()| true);
+            }
+            node = *outer;
+        }
+        Ok(false)
+    }
+
     fn run_all(&self, innermost: *const Node<'static>) {
         let mut suspended_in = innermost;
         let mut node = innermost;
@@ -75,11 +112,25 @@ impl Hooks {
     }
 }
 
-/// Runs the hook of a linked node; returns the next one.
+fn run_outer_first(node: *const Node<'static>) {
+    if node.is_null() {
+        return;
+    }
+    // SAFETY: as in `run_one`.
+    let Node { hook, outer } = unsafe { &*node };
+    run_outer_first(*outer);
+    if let Hook::AfterResume(hook) = hook {
+        hook();
+    }
+}
+
+/// Runs the hook of a linked node, if it is one for a suspension; returns the next node.
 fn run_one(node: *const Node<'static>) -> *const Node<'static> {
     // SAFETY: linked nodes are alive: they belong to frames of this stack that are shallower than this one.
     let Node { hook, outer } = unsafe { &*node };
-    hook();
+    if let Hook::BeforeSuspend(hook) = hook {
+        hook();
+    }
     *outer
 }
 
@@ -87,7 +138,7 @@ fn run_one(node: *const Node<'static>) -> *const Node<'static> {
 pub(crate) fn without_hooks<T>(body: impl FnOnce() -> T) -> T {
     let hooks = context::core(|core| &raw const core.extra().hooks);
     let Some(hooks) = hooks else { return body() };
-    // SAFETY: as in `before_suspend`.
+    // SAFETY: as in `with_hook`.
     let hooks = unsafe { &*hooks };
     let _restore = Restore(hooks, hooks.innermost.replace(ptr::null()));
     body()
@@ -122,6 +173,59 @@ impl Drop for Restore<'_> {
 ///
 /// Only where `body` or `hook` does.
 pub fn before_suspend<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
+    with_hook(Hook::BeforeSuspend(hook), body)
+}
+
+/// Runs `body`. Each time this fiber has been resumed inside it, `hook` runs first. It is the counterpart of
+/// [`before_suspend`]: what that hook has put away, this one fetches.
+///
+/// Nested hooks run from the outermost to the innermost. The hook should not wait. On a plain thread nothing suspends,
+/// so the body just runs.
+///
+/// ```
+/// use std::cell::Cell;
+/// osier::run(|| {
+///     let resumed = Cell::new(0);
+///     osier::fiber::after_resume(&|| resumed.set(resumed.get() + 1), osier::yield_now);
+///     assert_eq!(resumed.get(), 1);
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Only where `body` does.
+pub fn after_resume<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
+    with_hook(Hook::AfterResume(hook), body)
+}
+
+/// Runs `body`, and says meanwhile in words what this fiber does. A [dump](crate::dump), the watchdog and a panic name
+/// the fiber by the text of the innermost call.
+///
+/// `text` must only format: it may be called at any point of `body`, also while the fiber panics. On a plain thread the
+/// body just runs.
+///
+/// ```
+/// osier::run(|| {
+///     let worker = osier::fiber::Builder::new().spawn_local(|| {
+///         osier::fiber::describe(&|f| f.write_str("imports row 7"), || {
+///             osier::sleep(std::time::Duration::from_secs(3600));
+///         });
+///     });
+///     osier::yield_now();
+///     assert!(osier::dump().to_string().contains("imports row 7"));
+///     worker.cancel();
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Only where `body` does.
+pub fn describe<T>(text: &dyn Fn(&mut fmt::Formatter<'_>) -> fmt::Result, body: impl FnOnce() -> T) -> T {
+    with_hook(Hook::Describe(text), body)
+}
+
+#[inline]
+fn with_hook<T>(hook: Hook<'_>, body: impl FnOnce() -> T) -> T {
     let entered = context::core(|core| {
         let outer = core.extra().hooks.innermost.get();
         (&raw const core.extra().hooks, outer)

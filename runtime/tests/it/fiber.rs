@@ -455,3 +455,54 @@ fn ids_of_later_runtimes_are_new() {
     ids.dedup();
     assert_eq!(ids.len(), 8);
 }
+
+#[test]
+fn what_runs_after_a_resumption_runs_from_the_outside_in() {
+    use std::cell::RefCell;
+    osier::run(|| {
+        let log = RefCell::new(Vec::new());
+        let say = |text: &'static str| log.borrow_mut().push(text);
+        let outer = (|| say("outer before"), || say("outer after"));
+        let inner = (|| say("inner before"), || say("inner after"));
+        fiber::before_suspend(&outer.0, || {
+            fiber::after_resume(&outer.1, || {
+                fiber::before_suspend(&inner.0, || fiber::after_resume(&inner.1, osier::yield_now));
+                say("left");
+                osier::yield_now();
+            });
+        });
+        osier::yield_now();
+        let expected = [
+            "inner before",
+            "outer before",
+            "outer after",
+            "inner after",
+            "left",
+            "outer before",
+            "outer after",
+        ];
+        assert_eq!(*log.borrow(), expected);
+    });
+}
+
+#[test]
+fn a_fiber_is_named_by_what_it_does() {
+    osier::run(|| {
+        let started = std::rc::Rc::new(osier::sync::Event::new());
+        let signal = started.clone();
+        let busy = fiber::Builder::new().spawn_local(move || {
+            fiber::describe(&|f| write!(f, "imports {}", "a.csv"), || {
+                fiber::describe(&|f| write!(f, "row {}", 7), || signal.set());
+                osier::sleep(std::time::Duration::from_secs(3600));
+            });
+        });
+        started.wait();
+        osier::yield_now();
+        let dump = osier::dump();
+        let fibers = dump.workers.iter().flat_map(|worker| &worker.fibers);
+        let doing: Vec<_> = fibers.filter_map(|fiber| fiber.doing.as_deref()).collect();
+        assert_eq!(doing, ["imports a.csv"], "the inner text ended with its body");
+        assert!(dump.to_string().contains(" (imports a.csv) spawned at "), "{dump}");
+        busy.cancel();
+    });
+}

@@ -235,6 +235,17 @@ impl<'a> RequestBody<'a> {
         self.decoder.is_done() && self.ahead.is_none()
     }
 
+    /// Whether the client left before it had sent the whole body.
+    pub(crate) fn has_lost_its_client(&self) -> bool {
+        matches!(self.failed, Some(BodyError::Ended))
+    }
+
+    /// The connection of the request.
+    #[cfg(any(feature = "fastcgi", feature = "proxy"))]
+    pub(crate) fn client(&self) -> Peer<'a> {
+        self.client
+    }
+
     /// Whether draining the body to keep the connection is worthwhile: the client is sending it,
     /// and at most `bound` bytes are known to remain.
     pub(crate) fn is_drainable(&self, bound: u64) -> bool {

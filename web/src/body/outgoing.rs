@@ -140,8 +140,13 @@ impl Body {
     /// Makes a body of the bytes that `write` writes; see
     /// [`Response::stream`](crate::Response::stream).
     pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'static) -> Self {
+        Body::produced(move |out| write(out))
+    }
+
+    /// Same as [`stream`](Body::stream), for code of this crate.
+    pub(crate) fn produced(write: impl FnOnce(&mut dyn Outlet) -> io::Result<()> + 'static) -> Self {
         Body {
-            kind: Kind::Stream(Box::new(move |out| write(out)), None),
+            kind: Kind::Stream(Box::new(write), None),
             text: None,
         }
     }

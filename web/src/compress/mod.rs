@@ -245,10 +245,13 @@ fn encode(body: Body, coding: Coding) -> Result<Body, Body> {
             };
             whole(bytes, coding, |bytes| (**bytes).as_ref(), back)
         }
-        Kind::Stream(produce, len) => Ok(Body::stream(move |out| pipe(out, coding, len, produce))),
-        Kind::Duplex(exchange) => Ok(Body::duplex(move |request, out| {
-            pipe(out, coding, None, |out| exchange(request, out))
-        })),
+        Kind::Stream(produce, len) => Ok(Body::produced(move |out| pipe(out, coding, len, produce))),
+        Kind::Duplex(exchange) => Ok(Body {
+            kind: Kind::Duplex(Box::new(move |request, out| {
+                pipe(out, coding, None, |out| exchange(request, out))
+            })),
+            text: None,
+        }),
         Kind::Reader { mut reader, len } => {
             let produce = move |out: &mut dyn Outlet| match copy(&mut reader, out, len)? {
                 count if len.is_some_and(|len| count < len) => Err(io::Error::new(
@@ -257,7 +260,7 @@ fn encode(body: Body, coding: Coding) -> Result<Body, Body> {
                 )),
                 _ => Ok(()),
             };
-            Ok(Body::stream(move |out| pipe(out, coding, None, produce)))
+            Ok(Body::produced(move |out| pipe(out, coding, None, produce)))
         }
         kind => Err(Body { kind, text: body.text }),
     }

@@ -28,7 +28,7 @@ const INLINE_STREAM: usize = 32 << 10;
 /// Encodes the bytes that `produce` writes while it writes them. Fails if `len` is known and
 /// `produce` writes another number of bytes.
 pub(super) fn pipe(
-    out: &mut dyn Write,
+    out: &mut dyn Outlet,
     coding: Coding,
     len: Option<u64>,
     produce: impl FnOnce(&mut dyn Outlet) -> io::Result<()>,
@@ -66,7 +66,7 @@ struct Pipe<'o> {
     pending: Vec<u8>,
     /// How many more bytes the worker may encode.
     inline_left: usize,
-    out: &'o mut dyn Write,
+    out: &'o mut dyn Outlet,
     /// Bytes that the encoder may hold back: those since its last flush.
     held: usize,
     /// Bytes accepted from the handler.
@@ -156,7 +156,14 @@ impl Pipe<'_> {
 /// The writer that the handler sees.
 struct Ref<'p, 'o>(&'p RefCell<Pipe<'o>>);
 
-impl Outlet for Ref<'_, '_> {}
+impl Outlet for Ref<'_, '_> {
+    fn while_connected(&mut self, wait: &mut dyn FnMut()) -> io::Result<()> {
+        let mut pipe = self.0.borrow_mut();
+        // The fiber's hook finds the pipe borrowed.
+        pipe.push_out()?;
+        pipe.out.while_connected(wait)
+    }
+}
 
 impl Write for Ref<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

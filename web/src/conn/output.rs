@@ -19,6 +19,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 
+use osier::io::{HalfClose, while_connected};
 use osier::net::Stream;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
@@ -270,6 +271,16 @@ pub(crate) trait Outlet: Write {
         self.flush()
     }
 
+    /// Runs a wait of the server's own, and ends it when the client leaves.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionAborted` when the client has left.
+    fn while_connected(&mut self, wait: &mut dyn FnMut()) -> io::Result<()> {
+        wait();
+        Ok(())
+    }
+
     /// Records how many bytes the caller has sent over the socket, or that the client takes no
     /// more.
     fn sent(&mut self, sent: io::Result<usize>) -> io::Result<()> {
@@ -293,6 +304,16 @@ fn copy_file(file: &File, mut offset: u64, mut len: u64, out: &mut (impl Write +
 }
 
 impl Outlet for BodyWriter<'_, '_> {
+    fn while_connected(&mut self, wait: &mut dyn FnMut()) -> io::Result<()> {
+        match self.output.sink {
+            Sink::Stream(stream) => Ok(while_connected(stream, HalfClose::IsGone, wait)?),
+            Sink::Memory(_) => {
+                wait();
+                Ok(())
+            }
+        }
+    }
+
     fn direct(&mut self) -> io::Result<Option<&Stream>> {
         match self.output.sink {
             Sink::Stream(stream) if !self.chunked => {

@@ -136,6 +136,22 @@ impl Peer<'_> {
     }
 }
 
+/// The fate of a waiting handler whose client is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// A handler finishes, and its reads and writes of the client fail. A gateway, whose whole work
+    /// is for the client, is cancelled.
+    #[default]
+    Default,
+    /// Cancel on a reset, and on the client's FIN.
+    Cancel,
+    /// Cancel on a reset only. The client may close its sending direction and still read the
+    /// response.
+    CancelUnlessHalfClosed,
+    /// Never cancel, gateways included.
+    Finish,
+}
+
 /// The destination of responses.
 #[derive(Clone, Copy)]
 pub(crate) enum Sink<'c> {

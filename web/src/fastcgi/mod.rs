@@ -85,6 +85,7 @@ use crate::body::spool::{self, Spool};
 use crate::files::root::Root;
 use crate::files::{self, Files};
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent};
+use crate::upstream::client::while_client_stays;
 use crate::upstream::{Builder, Unavailable, Upstream};
 use crate::{Address, Handler, IntoResponse, Request, Response};
 
@@ -297,7 +298,8 @@ impl FastCgi {
     ///
     /// # Cancellation
     ///
-    /// The connection to the application is closed.
+    /// The connection to the application is closed. A client that leaves cancels the call, and the body that follows, unless
+    /// the route has [`finish_when_gone`](crate::Route::finish_when_gone).
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
         let script = match self.scripts.recall(request.path()) {
             Some(script) => script,
@@ -306,6 +308,10 @@ impl FastCgi {
                 Err(response) => return *response,
             },
         };
+        while_client_stays(request, &mut |request| self.answer_with_script(request, &script))
+    }
+
+    fn answer_with_script(&self, request: &mut Request<'_>, script: &Arc<[u8]>) -> Response {
         let body = match self.body(request) {
             Ok(body) => body,
             Err(response) => return response,
@@ -316,7 +322,7 @@ impl FastCgi {
             uri: origin_form(uri).into(),
             query: query.into(),
         };
-        let mut next = match self.run(request, &asked, &script, body) {
+        let mut next = match self.run(request, &asked, script, body) {
             Outcome::Response(response) => return response,
             Outcome::Redirect(to) => to,
         };

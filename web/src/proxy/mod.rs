@@ -46,6 +46,7 @@ use osier_http::path::canonical_part;
 use crate::body::ahead::Bounds;
 use crate::body::spool;
 use crate::upstream::Upstream;
+use crate::upstream::client::while_client_stays;
 use crate::{Handler, Request, Response};
 
 /// The longest body of known length that is read completely before the client's response begins, in bytes. The backend's
@@ -277,9 +278,11 @@ impl Proxy {
     ///
     /// # Cancellation
     ///
-    /// The connection to the backend is closed. The backend may still process the request.
+    /// The connection to the backend is closed. The backend may still process the request. A client
+    /// that leaves cancels the call, and the body that follows, unless the route has
+    /// [`finish_when_gone`](crate::Route::finish_when_gone).
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
-        exchange::pass(&self.0, request)
+        while_client_stays(request, &mut |request| exchange::pass(&self.0, request))
     }
 }
 

@@ -23,6 +23,7 @@ use osier_http::path::Path;
 use osier_http::{Head, Headers};
 use percent_encoding::percent_decode;
 
+use crate::conn::peer::Gone;
 use crate::listen::ip_of_client;
 use crate::request::state::States;
 use crate::{Rejection, RequestBody, RequestId};
@@ -105,6 +106,7 @@ pub struct Request<'a> {
     pub(crate) states: &'a States,
     /// Length of the path's prefix at which the handler is mounted.
     pub(crate) mount: usize,
+    pub(crate) gone: Gone,
 }
 
 impl<'a> Request<'a> {

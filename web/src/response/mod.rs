@@ -97,6 +97,8 @@ pub struct Response {
     pub(crate) close: bool,
     pub(crate) has_date: bool,
     pub(crate) of_backend: bool,
+    /// Sending the body is cancelled when the client leaves.
+    pub(crate) ends_with_client: bool,
     /// Reason for the status. It is logged and never sent to the client.
     pub(crate) cause: Option<Box<dyn Error>>,
 }
@@ -120,6 +122,7 @@ impl Response {
             close: false,
             has_date: false,
             of_backend: false,
+            ends_with_client: false,
             cause: None,
         }
     }

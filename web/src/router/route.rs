@@ -3,6 +3,7 @@
 use http::StatusCode;
 use osier_http::{Head, Method};
 
+use crate::conn::peer::Gone;
 use crate::router::Router;
 use crate::router::next::{Erased, Next, Surroundings, erase, erase_wrap};
 use crate::{IntoResponse, Request, Response};
@@ -26,18 +27,6 @@ impl Endpoint {
             around: Surroundings::NOTHING,
         }
     }
-}
-
-/// The fate of a waiting handler whose client is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
-    /// Cancel on a reset, and on the client's FIN.
-    Cancel,
-    /// Cancel on a reset only. The client may close its sending direction and still read the
-    /// response.
-    CancelUnlessHalfClosed,
-    /// Never cancel.
-    Finish,
 }
 
 /// The handlers of one path, and the options of all of them.
@@ -66,7 +55,7 @@ impl Route {
     pub const fn new() -> Self {
         Route {
             endpoints: Vec::new(),
-            gone: Gone::Cancel,
+            gone: Gone::Default,
             body_limit: None,
             around: Surroundings::NOTHING,
             outside: Surroundings::NOTHING,
@@ -82,14 +71,45 @@ impl Route {
         self.set(method.as_str(), erase(handler))
     }
 
-    /// Lets the handlers run to their end when the client is gone. The response is then discarded.
+    /// Cancels the handlers when the client is gone: their next wait fails or unwinds, as
+    /// [`Cancelled`](osier::Cancelled) says. Nobody gets the response of such a handler, and with
+    /// this it stops working for nobody.
+    ///
+    /// Without this, a handler runs to its end, and only its own reads from and writes to the client
+    /// fail. That is the default because an unwinding reaches code that did not expect one: it
+    /// poisons a [`std::sync::Mutex`] that the handler holds, and a destructor that panics meanwhile
+    /// aborts the process. Use this for handlers that hold neither.
+    ///
+    /// [`fiber::is_cancelled`](osier::fiber::is_cancelled) tells a computation that never waits.
+    ///
+    /// ```
+    /// use osier_web::{Request, Response, Route, Router};
+    ///
+    /// let ticks = |_: &mut Request<'_>| {
+    ///     Response::stream(|out| loop {
+    ///         osier::sleep(std::time::Duration::from_secs(60)); // ends at once when the client leaves
+    ///         out.write_all(b"tick\n")?;
+    ///         out.flush()?;
+    ///     })
+    /// };
+    /// let router = Router::new().route("/ticks", Route::new().get(ticks).cancel_when_gone());
+    /// ```
+    pub fn cancel_when_gone(mut self) -> Self {
+        self.gone = Gone::Cancel;
+        self
+    }
+
+    /// Lets gateways run to their end too when the client is gone: `Proxy` and `FastCgi` otherwise
+    /// close the connection to the backend. The response is discarded. Every other handler finishes
+    /// without this.
     pub fn finish_when_gone(mut self) -> Self {
         self.gone = Gone::Finish;
         self
     }
 
-    /// Keeps the handlers running when the client closes its sending direction, because it may
-    /// still read the response. A reset still cancels them.
+    /// Cancels the handlers when the client resets the connection, as
+    /// [`cancel_when_gone`](Route::cancel_when_gone) does, but not when it closes its sending
+    /// direction: it may still read the response.
     pub fn allow_half_close(mut self) -> Self {
         self.gone = Gone::CancelUnlessHalfClosed;
         self
@@ -130,7 +150,7 @@ impl Route {
             self.endpoints.retain(|(known, _)| *known != method);
             self.endpoints.push((method, endpoint));
         }
-        if later.gone != Gone::Cancel {
+        if later.gone != Gone::Default {
             self.gone = later.gone;
         }
         self.body_limit = later.body_limit.or(self.body_limit);

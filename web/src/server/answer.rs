@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use http::{Extensions, StatusCode};
 use osier::Cancelled;
+use osier::io::{HalfClose, while_connected};
 use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, write_reject};
 
 use crate::body::outgoing::Kind;
@@ -34,7 +35,7 @@ impl Burst<'_> {
         }
         let can_go_on = body.is_drainable(DRAIN_BYTES);
         let is_sendable = response.cause.is_none() && response.status.as_u16() >= 200;
-        if !is_sendable && !self.complain(response, head) {
+        if !is_sendable && !self.complain(response, head, body.has_lost_its_client()) {
             self.observe(started, Some(head), CLIENT_GONE, 0);
             return Err(After::Gone);
         }
@@ -115,11 +116,17 @@ impl Burst<'_> {
         let mark = self.output.mark();
         let sent = self.write_head(response, exchange);
         let mut status = response.status;
+        let send = || self.output.send_slowly(mem::take(&mut response.body), sent, from);
         let (bytes, kept) = match self.catch(head, started, || {
-            self.output.send_slowly(mem::take(&mut response.body), sent, from)
+            match (response.ends_with_client, self.peer.stream()) {
+                (true, Some(stream)) => {
+                    while_connected(stream, HalfClose::IsGone, send).unwrap_or_else(|_| Err(Cancelled.into()))
+                }
+                _ => send(),
+            }
         }) {
             Ok(Ok(bytes)) => (bytes, Ok(sent.keep_alive)),
-            Ok(Err(error)) if self.output.is_broken() || Cancelled::is(&error) => (0, Err(After::Gone)),
+            Ok(Err(error)) if self.output.is_broken() || Cancelled::is_cause_of(&error) => (0, Err(After::Gone)),
             failed => {
                 let mut instead = None;
                 if let Ok(Err(error)) = failed {
@@ -145,9 +152,10 @@ impl Burst<'_> {
     }
 
     /// Logs the cause of a response that has one, and replaces a response that cannot be sent by a
-    /// 500. Returns `false` if the handler failed because the client is gone.
+    /// 500. Returns `false` if the handler failed because the client is gone: that is no failure of
+    /// the application.
     #[cold]
-    fn complain(&self, response: &mut Response, head: &Head<'_>) -> bool {
+    fn complain(&self, response: &mut Response, head: &Head<'_>, client_is_gone: bool) -> bool {
         let status = response.status;
         if status.as_u16() < 200 {
             *response = Response::internal_error(format!("the handler returned {status}, which is not a final status"));
@@ -155,7 +163,7 @@ impl Burst<'_> {
         let Some(cause) = response.cause.take() else {
             return true;
         };
-        if cause.downcast_ref().is_some_and(Cancelled::is) {
+        if client_is_gone || self.output.is_broken() || Cancelled::is_cause_of(&*cause) {
             return false;
         }
         let (method, target) = (head.method(), head.target());

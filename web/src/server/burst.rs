@@ -10,12 +10,13 @@
 //! An `Outline` takes the place of the first two steps for a usual head that arrives at once. It
 //! decides nothing: any other head takes the steps.
 //!
-//! A burst runs under `while_connected`, so a waiting handler is cancelled when the client is gone.
-//! The burst enters that frame once, and again when a route has another policy. A request pays
-//! nothing for it.
+//! A handler whose client is gone runs to its end, unless its route cancels it. Then the burst runs
+//! under `while_connected`. It enters that frame once, and again when a route has another policy.
+//! Gateways enter it by themselves (`Request::while_client_stays`).
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell};
+use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
@@ -26,13 +27,13 @@ use osier::io::{HalfClose, while_connected};
 use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Outline, Slots};
 
 use crate::conn::output::Output;
-use crate::conn::peer::Peer;
+use crate::conn::peer::{Gone, Peer};
 use crate::conn::serve::{After, Input, Serve};
 use crate::request::{Marks, Matched, Retargets};
 use crate::router::Found;
 use crate::router::handler::Handler;
 use crate::router::next::Next;
-use crate::router::route::{Gone, without_handler};
+use crate::router::route::without_handler;
 use crate::server::served::{CLIENT_GONE, Observer};
 use crate::{Request, RequestBody, Response};
 
@@ -124,7 +125,7 @@ impl<'b> Burst<'b> {
     ///
     /// Suspends when a handler or a flush does.
     pub(crate) fn run(&self, input: &mut Input) -> After {
-        let mut gone = Gone::Cancel;
+        let mut gone = Gone::Default;
         loop {
             let after = match (gone, self.peer.stream()) {
                 (Gone::Cancel, Some(stream)) => {
@@ -133,7 +134,7 @@ impl<'b> Burst<'b> {
                 (Gone::CancelUnlessHalfClosed, Some(stream)) => {
                     while_connected(stream, HalfClose::IsFine, || self.run_under(gone, input))
                 }
-                (Gone::Finish, _) | (_, None) => Ok(self.run_under(gone, input)),
+                (Gone::Default | Gone::Finish, _) | (_, None) => Ok(self.run_under(gone, input)),
             };
             match after {
                 Ok(Step::Under(other)) => gone = other,
@@ -195,7 +196,7 @@ impl<'b> Burst<'b> {
             Method::Connect => self.app.handler.nothing(),
             method => self.app.handler.find(method.as_str(), head.path(), &read, &mut params),
         };
-        let Found { endpoint, route, .. } = found;
+        let route = found.route;
         let mut body_limit = None;
         if let Some(route) = route {
             body_limit = route.body_limit;
@@ -227,26 +228,15 @@ impl<'b> Burst<'b> {
             retargets: &retargets,
             states: &found.around.states,
             mount: found.mount,
+            gone,
         };
 
         let started = self.app.observer.is_some().then(Instant::now);
-        let mut response = None;
-        // After a panic there is no response, so the server sends its own.
-        if found.around.depth() > 0 {
-            let unhandled = |head: &Head<'_>| without_handler(route, head);
-            let handler = endpoint.map(|endpoint| &endpoint.handler);
-            let next = Next::new(found.around, handler, &unhandled);
-            let _ = self.catch(head, started, || response = Some(next.run(&mut request)));
-        } else if let Some(endpoint) = endpoint {
-            let _ = self.catch(head, started, || (endpoint.handler)(&mut request, &mut response));
-        } else {
-            response = Some(without_handler(route, head));
-        }
-        let response = response.get_or_insert_with(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR));
-        let body = &mut request.body;
-        let done = self.answer(response, head, body, started);
-        let keep = matches!(done, Ok(true)) && body.drain(DRAIN_BYTES);
+        let peer = self.peer;
+        let describe = |f: &mut fmt::Formatter<'_>| write!(f, "{} {}, {}", head.method(), head.target(), peer.peer());
+        let (done, keep) = osier::fiber::describe(&describe, || self.handle(&mut request, &found, started));
 
+        let body = &mut request.body;
         let unread = body.unread();
         let nothing_left = !keep && body.is_done() && unread.is_empty();
         (input.start, input.end) = (rest_at + unread.start, rest_at + unread.end);
@@ -262,6 +252,35 @@ impl<'b> Burst<'b> {
             }
             Err(after) => Some(Step::Done(after)),
         }
+    }
+
+    /// Calls the handler and sends its response. Returns also whether the connection may be kept.
+    #[inline]
+    fn handle(
+        &self,
+        request: &mut Request<'_>,
+        found: &Found<'_>,
+        started: Option<Instant>,
+    ) -> (Result<bool, After>, bool) {
+        let Found { endpoint, route, .. } = *found;
+        let head = request.head;
+        let mut response = None;
+        // After a panic there is no response, so the server sends its own.
+        if found.around.depth() > 0 {
+            let unhandled = |head: &Head<'_>| without_handler(route, head);
+            let handler = endpoint.map(|endpoint| &endpoint.handler);
+            let next = Next::new(found.around, handler, &unhandled);
+            let _ = self.catch(head, started, || response = Some(next.run(request)));
+        } else if let Some(endpoint) = endpoint {
+            let _ = self.catch(head, started, || (endpoint.handler)(request, &mut response));
+        } else {
+            response = Some(without_handler(route, head));
+        }
+        let response = response.get_or_insert_with(|| Response::plain(StatusCode::INTERNAL_SERVER_ERROR));
+        let body = &mut request.body;
+        let done = self.answer(response, head, body, started);
+        let keep = matches!(done, Ok(true)) && body.drain(DRAIN_BYTES);
+        (done, keep)
     }
 
     /// Runs a part of a handler. It catches a panic and lets a cancellation unwind further.
@@ -290,10 +309,15 @@ impl<'b> Burst<'b> {
             _ => "(no message)",
         };
         let (method, target) = (head.method(), head.target());
+        // A handler that unwraps the error of a cancelled call has done nothing wrong.
+        let how = match osier::fiber::is_cancelled() {
+            true => "was cancelled and then panicked",
+            false => "panicked",
+        };
         self.peer
             .worker
             .server
-            .log(format_args!("the handler of {method} {target} panicked: {message}"));
+            .log(format_args!("the handler of {method} {target} {how}: {message}"));
         Panicked
     }
 }

@@ -23,6 +23,7 @@
 pub(crate) mod attempt;
 mod backend;
 mod check;
+pub(crate) mod client;
 mod health;
 mod keeper;
 mod lease;

@@ -109,7 +109,7 @@ const GET: &str = "GET / HTTP/1.1\r\nHost: t\r\n\r\n";
 #[test]
 fn a_reset_cancels_the_handler_without_a_log_line() {
     let (handler, receiver) = waiting(LONG);
-    let site = site(Router::new().get("/", handler));
+    let site = site(Router::new().route("/", Route::new().get(handler).cancel_when_gone()));
     let mut client = site.connect();
     client.send(GET);
     assert_eq!(receiver.recv_timeout(PATIENCE), Ok("begun"));
@@ -121,7 +121,8 @@ fn a_reset_cancels_the_handler_without_a_log_line() {
 #[test]
 fn a_fin_cancels_a_sleeping_handler_after_the_earlier_responses() {
     let (handler, receiver) = waiting(LONG);
-    let site = site(Router::new().get("/", handler).get("/first", |_| "first"));
+    let route = Route::new().get(handler).cancel_when_gone();
+    let site = site(Router::new().route("/", route).get("/first", |_| "first"));
     let mut client = site.connect();
     client.send("GET /first HTTP/1.1\r\nHost: t\r\n\r\n");
     client.send(GET);
@@ -136,7 +137,7 @@ fn a_fin_cancels_a_sleeping_handler_after_the_earlier_responses() {
 fn a_stream_that_waits_is_cancelled_too() {
     let (sender, receiver) = mpsc::channel();
     let sender = Arc::new(Mutex::new(sender));
-    let site = site(Router::new().get("/", move |_: &mut Request<'_>| {
+    let stream = move |_: &mut Request<'_>| {
         let sender = sender.lock().unwrap().clone();
         Response::stream(move |out| {
             out.write_all(b"begun")?;
@@ -144,7 +145,8 @@ fn a_stream_that_waits_is_cancelled_too() {
             forever();
             Ok(())
         })
-    }));
+    };
+    let site = site(Router::new().route("/", Route::new().get(stream).cancel_when_gone()));
     let mut client = site.connect();
     client.send(GET);
     client.head();
@@ -162,6 +164,173 @@ fn a_route_may_finish_although_the_client_is_gone() {
     assert_eq!(receiver.recv_timeout(PATIENCE), Ok("begun"));
     client.reset();
     assert_eq!(receiver.recv_timeout(PATIENCE), Ok("finished"));
+}
+
+#[test]
+fn a_handler_finishes_although_its_client_has_gone() {
+    for leave in [crate::common::Client::reset, |client: crate::common::Client| {
+        drop(client)
+    }] {
+        let (handler, receiver) = waiting(SHORT);
+        let site = site(Router::new().get("/", handler.clone()).post("/", handler));
+        for method in ["GET", "POST"] {
+            let mut client = site.connect();
+            client.send(format!("{method} / HTTP/1.1\r\nHost: t\r\n\r\n"));
+            assert_eq!(receiver.recv_timeout(PATIENCE), Ok("begun"));
+            leave(client);
+            assert_eq!(receiver.recv_timeout(PATIENCE), Ok("finished"));
+        }
+        assert!(site.log.lock().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_client_that_leaves_poisons_no_lock_and_ends_no_process() {
+    /// A destructor that panics aborts the process if its fiber unwinds.
+    struct Bomb(mpsc::Sender<()>);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+            panic!("the destructor panics on purpose");
+        }
+    }
+    let (sender, receiver) = mpsc::channel();
+    let sender = Arc::new(Mutex::new(sender));
+    let shared = Arc::new(Mutex::new(()));
+    let held = Arc::clone(&shared);
+    let site = site(Router::new().get("/bomb", move |_: &mut Request<'_>| {
+        let sender = sender.lock().unwrap().clone();
+        let _held = held.lock();
+        sender.send(()).unwrap();
+        let bomb = Bomb(sender);
+        osier::sleep(SHORT);
+        drop(_held);
+        drop(bomb);
+    }));
+    let mut client = site.connect();
+    client.send("GET /bomb HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(()));
+    client.reset();
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(()), "the handler came to its end");
+    assert!(!shared.is_poisoned());
+    eventually("the panic is logged", || {
+        site.logged("the handler of GET /bomb panicked: the destructor panics on purpose")
+    });
+}
+
+#[test]
+fn a_body_that_ends_early_is_no_failure_of_the_application() {
+    let (sender, receiver) = mpsc::channel();
+    let sender = Arc::new(Mutex::new(sender));
+    let site = site(Router::new().post("/", move |request: &mut Request<'_>| {
+        let sender = sender.lock().unwrap().clone();
+        sender.send("begun").unwrap();
+        let read = io::copy(request.body(), &mut io::sink());
+        let _ = sender.send("read");
+        // As an application that wraps its errors does.
+        read.map_err(|error| io::Error::other(format!("storing the upload: {error}")))
+            .map(|count| count.to_string())
+    }));
+    let mut client = site.connect();
+    client.send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nabc");
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("begun"));
+    client.reset();
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("read"));
+    eventually("the connection is gone", || site.connections.count() == 0);
+    assert_eq!(*site.log.lock().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn a_cancellation_inside_another_error_is_not_logged() {
+    let (sender, receiver) = mpsc::channel();
+    let sender = Arc::new(Mutex::new(sender));
+    let handler = move |_: &mut Request<'_>| {
+        let sender = sender.lock().unwrap().clone();
+        let (ours, _theirs) = osier::net::UnixStream::pair()?;
+        sender.send("begun").unwrap();
+        let read = io::Read::read(&mut &ours, &mut [0]);
+        let _ = sender.send("read");
+        read.map_err(io::Error::other).map(|_| ())
+    };
+    let site = site(Router::new().route("/", Route::new().get(handler).cancel_when_gone()));
+    let mut client = site.connect();
+    client.send(GET);
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("begun"));
+    client.reset();
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("read"));
+    eventually("the connection is gone", || site.connections.count() == 0);
+    assert_eq!(*site.log.lock().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn before_an_abort_the_fiber_and_its_cancellation_are_named() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+    const CHILD: &str = "OSIER_TEST_BOMB";
+    if std::env::var_os(CHILD).is_some() {
+        let (sender, receiver) = mpsc::channel();
+        let sender = Arc::new(Mutex::new(sender));
+        let handler = move |_: &mut Request<'_>| {
+            let _bomb = Bomb;
+            sender.lock().unwrap().send(()).unwrap();
+            forever();
+        };
+        let site = site(Router::new().route("/bomb", Route::new().get(handler).cancel_when_gone()));
+        let mut client = site.connect();
+        client.send("GET /bomb HTTP/1.1\r\nHost: t\r\n\r\n");
+        receiver.recv_timeout(PATIENCE).unwrap();
+        client.reset();
+        std::thread::sleep(PATIENCE); // the abort ends it
+        return;
+    }
+    let name = "failures::before_an_abort_the_fiber_and_its_cancellation_are_named";
+    let output = testkit::this_test()
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .stdout(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&output.status),
+        Some(6),
+        "{text}"
+    );
+    let line = text.lines().find(|line| line.starts_with("osier: in fiber"));
+    let line = line.unwrap_or_else(|| panic!("no line of ours in {text}"));
+    assert!(line.contains("GET /bomb, 127.0.0.1:"), "{line}");
+    assert!(line.ends_with("while it was cancelled: the client left"), "{line}");
+}
+
+#[test]
+fn a_stream_that_writes_ends_with_its_client() {
+    let (sender, receiver) = mpsc::channel();
+    let sender = Arc::new(Mutex::new(sender));
+    let site = site(Router::new().get("/", move |_: &mut Request<'_>| {
+        let sender = sender.lock().unwrap().clone();
+        Response::stream(move |out| {
+            let written = loop {
+                if let Err(error) = out.write_all(&[b'x'; 4096]).and_then(|()| out.flush()) {
+                    break error;
+                }
+                osier::sleep(Duration::from_millis(1));
+            };
+            let _ = sender.send("the write failed");
+            Err(written)
+        })
+    }));
+    let mut client = site.connect();
+    client.send(GET);
+    client.head();
+    client.take(10);
+    client.reset();
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("the write failed"));
+    eventually("the connection is gone", || site.connections.count() == 0);
+    assert_eq!(*site.log.lock().unwrap(), Vec::<String>::new());
 }
 
 #[test]
@@ -204,11 +373,12 @@ fn what_a_cancelled_handler_held_is_dropped() {
     }
     let live = Arc::new(AtomicUsize::new(0));
     let count = live.clone();
-    let site = site(Router::new().get("/", move |_: &mut Request<'_>| {
+    let handler = move |_: &mut Request<'_>| {
         count.fetch_add(1, Ordering::SeqCst);
         let _held = Held(count.clone());
         forever();
-    }));
+    };
+    let site = site(Router::new().route("/", Route::new().get(handler).cancel_when_gone()));
     let mut clients: Vec<_> = (0..50).map(|_| site.connect()).collect();
     clients.iter_mut().for_each(|client| client.send(GET));
     eventually("all handlers run", || live.load(Ordering::SeqCst) == 50);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::{Client, PATIENCE, eventually, forever, site, site_with};
 use osier_web::http::StatusCode;
-use osier_web::{Limits, Request, Response, Router, Server, Timeouts};
+use osier_web::{Limits, Request, Response, Route, Router, Server, Timeouts};
 
 const MIB: usize = 1 << 20;
 
@@ -128,12 +128,13 @@ fn every_worker_serves_on_the_shared_address() {
 fn no_more_connections_than_allowed() {
     let (begun, has_begun) = mpsc::channel();
     let begun = Mutex::new(begun);
+    let hold = move |_: &mut Request<'_>| {
+        begun.lock().unwrap().send(()).unwrap();
+        forever();
+    };
     let router = Router::new()
         .get("/", |_| "hi")
-        .get("/hold", move |_: &mut Request<'_>| {
-            begun.lock().unwrap().send(()).unwrap();
-            forever();
-        });
+        .route("/hold", Route::new().get(hold).cancel_when_gone());
     let server = Server::new(router).max_connections(2);
     let site = site_with(1, server, |server| server.bind("127.0.0.1:0"));
     // Connections with an in-flight request are never closed for others.
@@ -349,7 +350,7 @@ fn the_observer_sees_every_request() {
     let router = Router::new()
         .get("/", |_| "hello")
         .get("/stream", |_| Response::stream(|out| out.write_all(&[b'x'; 1000])))
-        .get("/slow", |_| forever());
+        .route("/slow", Route::new().get(|_| forever()).cancel_when_gone());
     let server = Server::new(router).on_request(move |served| {
         let agent = String::from_utf8_lossy(served.header("user-agent").unwrap_or_default()).into_owned();
         let (method, target, status) = (served.method(), served.target(), served.status().as_u16());

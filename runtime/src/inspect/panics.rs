@@ -1,0 +1,39 @@
+//! The panic hook: after the usual message, a line names the fiber that panicked and what it was doing.
+//!
+//! A destructor that panics while its fiber unwinds aborts the process. The line comes before that, and says who had
+//! cancelled the fiber.
+
+use std::panic;
+use std::sync::Once;
+use std::thread;
+
+use crate::worker::context;
+use crate::worker::core::Core;
+
+static INSTALLED: Once = Once::new();
+
+/// Adds the line to the panic hook of the process, once. A hook that the program sets later replaces it.
+pub(crate) fn name_the_fiber() {
+    // A panicking thread must not set a hook. The next runtime does.
+    if thread::panicking() {
+        return;
+    }
+    INSTALLED.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            before(info);
+            context::core(say);
+        }));
+    });
+}
+
+fn say(core: &Core<'_>) {
+    let fiber = core.fiber();
+    let name = fiber.name().map(|name| format!(" '{name}'")).unwrap_or_default();
+    let doing = core.doing().map(|doing| format!(" ({doing})")).unwrap_or_default();
+    let id = fiber.id();
+    match core.extra_if_any().and_then(|extra| extra.frames.unwinds()) {
+        Some(reason) => eprintln!("osier: in fiber {id}{name}{doing}, while it was cancelled: {reason}"),
+        None => eprintln!("osier: in fiber {id}{name}{doing}"),
+    }
+}
