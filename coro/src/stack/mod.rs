@@ -254,6 +254,26 @@ pub fn extent() -> Option<Extent> {
     })
 }
 
+/// Room for the frames of [`shrink`] and of the functions that it calls, in bytes.
+const SHRINK_ROOM: usize = 1024;
+
+/// Gives back the pages of the caller's stack that lie below its frames. The system zeroes and returns each of them when it is touched
+/// again. Does nothing on a stack that is not of this crate.
+///
+/// It makes one system call, and the next deep calls fault their pages in again. So it pays before a wait that may last.
+#[inline(never)]
+pub fn shrink() {
+    let variable = 0u8;
+    let here = std::hint::black_box(&raw const variable).addr();
+    let Some((top, bytes)) = slot_of(here) else { return };
+    let low = top - bytes + GUARD_BYTES;
+    let page_bytes = rustix::param::page_size();
+    let unused = here.saturating_sub(SHRINK_ROOM) / page_bytes * page_bytes;
+    if unused > low {
+        region::give_back_pages(low, unused);
+    }
+}
+
 /// A size class: stacks of `MIN_STACK_BYTES << class` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Class(u8);
@@ -323,6 +343,42 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_shrunk_stack_keeps_its_frames_and_loses_the_pages_below() {
+        use crate::{Coroutine, CoroutineResult};
+        #[inline(never)]
+        fn touch(left: usize) -> u8 {
+            let page = std::hint::black_box([left as u8; 4096]);
+            match left {
+                0 => page[4095],
+                _ => touch(left - 1).wrapping_add(std::hint::black_box(&page)[0]),
+            }
+        }
+        let mut resident = [0; 2];
+        for (shrinks, resident) in [false, true].into_iter().zip(&mut resident) {
+            let mut coroutine = Coroutine::new(Stack::new(0x40000).unwrap(), move |yielder, ()| {
+                let mine = std::hint::black_box([7u8; 9000]);
+                touch(20);
+                if shrinks {
+                    shrink();
+                }
+                yielder.suspend(std::hint::black_box(&raw const mine).addr());
+                touch(20);
+                mine.iter().all(|&byte| byte == 7)
+            });
+            let CoroutineResult::Yield(address) = coroutine.resume(()) else {
+                unreachable!()
+            };
+            let (top, bytes) = slot_of(address).unwrap();
+            let low = top - bytes + GUARD_BYTES;
+            *resident = top - low - region::untouched_pages(low, top).unwrap() * rustix::param::page_size();
+            assert_eq!(coroutine.resume(()), CoroutineResult::Return(true), "the frames stay");
+        }
+        let [before, after] = resident;
+        assert!(before > 80 << 10 && after < 32 << 10, "{before} bytes, then {after}");
+        shrink(); // the thread's own stack: nothing
     }
 
     #[test]

@@ -55,11 +55,11 @@ pub(super) fn give(stack: Stack) {
         .push(stack);
 }
 
-/// Discards the pages of `low..high`, which must lie in the usable part of a stack that runs nothing.
+/// Discards the pages of `low..high`, which must lie in the usable part of a stack, below all frames on it.
 pub(super) fn give_back_pages(low: usize, high: usize) {
     let start = ptr::with_exposed_provenance_mut(low);
-    // SAFETY: the range is part of a slot whose only `Stack` the caller (in `stack.rs`) owns, and no coroutine runs on it:
-    // nothing refers to what is discarded.
+    // SAFETY: the range is part of a slot. Either the caller (in `stack/mod.rs`) owns its only `Stack` and no coroutine runs on it, or
+    // the caller runs on it itself and all frames lie above the range. So nothing refers to what is discarded.
     // Locked memory cannot be discarded. Its pages then stay.
     let _ = unsafe { platform::discard(start, high - low) };
 }

@@ -89,6 +89,32 @@ pub fn yield_now() {
     }
 }
 
+/// Gives back the memory of this fiber's stack that no frame uses now. It is for a fiber that is about to wait for long: the pages
+/// that its deepest calls have touched would stay resident until it ends.
+///
+/// It costs a system call, and the next deep calls fault their pages in again. It does nothing outside of a fiber, and with
+/// [`measure_stacks`](crate::Builder::measure_stacks), which would miss what is given back.
+///
+/// ```
+/// osier::run(|| {
+///     let parsed = "a deep recursion".len();
+///     osier::fiber::shrink_stack();
+///     osier::sleep(std::time::Duration::from_millis(1));
+///     assert_eq!(parsed, 16);
+/// });
+/// ```
+///
+/// # Suspends
+///
+/// Never.
+pub fn shrink_stack() {
+    if let Caller::Fiber(_, worker) = context::here(&Anchor)
+        && !worker.scheduler.measure_stacks
+    {
+        osier_coro::stack::shrink();
+    }
+}
+
 /// Makes a fiber with a name, a stack of another size, or on a given worker.
 ///
 /// ```

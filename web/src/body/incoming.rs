@@ -14,7 +14,7 @@ use http::StatusCode;
 use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 
 use crate::conn::output::Output;
-use crate::conn::peer::Peer;
+use crate::conn::peer::{Pace, Peer};
 use crate::conn::worker::Worker;
 
 /// The body of a request as a [`Read`].
@@ -47,6 +47,7 @@ pub struct RequestBody<'a> {
     failed: Option<BodyError>,
     /// Bytes read by `preview`, which are read again.
     ahead: Option<Box<Ahead>>,
+    pace: Pace,
 }
 
 /// Bytes read ahead by `preview`, and how many of them are read again.
@@ -111,6 +112,7 @@ impl<'a> RequestBody<'a> {
             awaited,
             failed: None,
             ahead: None,
+            pace: Pace::default(),
         }
     }
 
@@ -253,14 +255,14 @@ impl<'a> RequestBody<'a> {
     }
 
     /// Reads and discards the remaining body, at most `bound` bytes. Returns whether that was all.
-    pub(crate) fn drain(&mut self, mut bound: u64) -> bool {
+    pub(crate) fn drain(&mut self, bound: u64) -> bool {
         self.ahead = None;
-        if self.is_done() {
-            return true;
-        }
-        if !self.is_drainable(bound) {
-            return false;
-        }
+        self.is_done() || (self.is_drainable(bound) && self.throw_away(bound))
+    }
+
+    /// Apart, so that no other frame has the room of the scratch buffer.
+    #[inline(never)]
+    fn throw_away(&mut self, mut bound: u64) -> bool {
         let mut scratch = [0; 4096];
         loop {
             match self.read(&mut scratch) {
@@ -283,7 +285,7 @@ impl<'a> RequestBody<'a> {
         let client = self.client;
         let into = into.unwrap_or(&mut self.buffer[self.unread.end..]);
         let read = match how {
-            How::Waiting => client.read_body(into).map(Some),
+            How::Waiting => client.read_body(into, &mut self.pace).map(Some),
             #[cfg(any(feature = "fastcgi", feature = "proxy"))]
             How::Arrived => client.read_arrived(into),
         };
@@ -321,7 +323,8 @@ impl<'a> RequestBody<'a> {
     #[cfg(any(feature = "fastcgi", feature = "proxy"))]
     pub(crate) fn arrives(&mut self) -> io::Result<()> {
         self.invite()?;
-        self.client.body_arrives().map_err(|error| self.broken(error))
+        let arrived = self.client.body_arrives(&mut self.pace);
+        arrived.map_err(|error| self.broken(error))
     }
 
     fn read_some(&mut self, into: &mut [u8], how: How) -> io::Result<Option<usize>> {

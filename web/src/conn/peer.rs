@@ -9,6 +9,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use osier::net::Stream;
 use rustix::net::SendFlags;
@@ -95,17 +96,57 @@ impl<'w> Peer<'w> {
 
     /// Reads bytes of a request's body. It waits for them no longer than
     /// [`Timeouts::body`](super::settings::Timeouts::body).
-    pub(crate) fn read_body(self, into: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn read_body(self, into: &mut [u8], pace: &mut Pace) -> io::Result<usize> {
         match self.end {
-            End::Link(link) => {
-                let mut stream = &link.stream;
-                stream.set_read_timeout(Some(link.worker.server.timeouts.body))?;
-                let read = stream.read(into);
-                stream.set_read_timeout(Some(RESTING))?;
-                read
-            }
+            End::Link(link) => pace.wait(link, |mut stream| stream.read(into)),
             End::Memory(memory) => memory.body.borrow_mut().read(into),
         }
+    }
+}
+
+/// Time after which a client is slow. Waiting for it costs as little memory as possible from then on.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// When the memory of a fiber that reads a request's body was last given back.
+#[derive(Default)]
+pub(crate) struct Pace {
+    since: Option<Instant>,
+}
+
+impl Pace {
+    /// Makes a call that waits for bytes of a body. The stack shrinks during a wait of [`PATIENCE`], and as often while bytes come
+    /// one by one.
+    fn wait<T>(&mut self, link: &Link, mut call: impl FnMut(&Stream) -> io::Result<T>) -> io::Result<T> {
+        let stream = &link.stream;
+        let mut within = |time: Duration| {
+            stream.set_read_timeout(Some(time))?;
+            let called = call(stream);
+            stream.set_read_timeout(Some(RESTING))?;
+            called
+        };
+        let now = osier::time::coarse_now();
+        let since = *self.since.get_or_insert(now);
+        if now.saturating_duration_since(since) >= PATIENCE {
+            self.shrink(now);
+        }
+        let body = link.worker.server.timeouts.body;
+        if body <= PATIENCE {
+            return within(body);
+        }
+        match within(PATIENCE) {
+            // The kernel's own ETIMEDOUT means that the connection is dead.
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() => {
+                self.shrink(osier::time::coarse_now());
+                within(body - PATIENCE)
+            }
+            done => done,
+        }
+    }
+
+    #[cold]
+    fn shrink(&mut self, now: Instant) {
+        osier::fiber::shrink_stack();
+        self.since = Some(now);
     }
 }
 
@@ -127,12 +168,9 @@ impl Peer<'_> {
 
     /// Waits until bytes of a request's body have arrived, no longer than
     /// [`Timeouts::body`](super::settings::Timeouts::body).
-    pub(crate) fn body_arrives(self) -> io::Result<()> {
+    pub(crate) fn body_arrives(self, pace: &mut Pace) -> io::Result<()> {
         let End::Link(link) = self.end else { return Ok(()) };
-        link.stream.set_read_timeout(Some(link.worker.server.timeouts.body))?;
-        let arrived = link.stream.peek(&mut [0]);
-        link.stream.set_read_timeout(Some(RESTING))?;
-        arrived.map(drop)
+        pace.wait(link, |stream| stream.peek(&mut [0])).map(drop)
     }
 }
 

@@ -18,17 +18,19 @@ use std::any::Any;
 use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::io;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
 use http::{Extensions, StatusCode};
 use osier::Cancelled;
 use osier::io::{HalfClose, while_connected};
-use osier_http::{BodyDecoder, Head, HeadScanner, Limits, Method, Outline, Slots};
+use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Method, Outline, Slots};
 
 use crate::conn::output::Output;
 use crate::conn::peer::{Gone, Peer};
 use crate::conn::serve::{After, Input, Serve};
+use crate::conn::worker::Buffers;
 use crate::request::{Marks, Matched, Retargets};
 use crate::router::Found;
 use crate::router::handler::Handler;
@@ -39,6 +41,10 @@ use crate::{Request, RequestBody, Response};
 
 /// Least room in the buffer for a body that is not there as a whole, in bytes.
 const BODY_ROOM: usize = 4 << 10;
+
+/// Room behind the received bytes of a body that the client is still sending. Only the framing of
+/// chunks is read into it.
+const APART_ROOM: usize = 1 << 10;
 
 /// Most bytes that are read of a body that the handler left unread, so that the connection can be
 /// kept.
@@ -66,6 +72,9 @@ enum Step {
     Done(After),
     /// The burst goes on at once, under another policy.
     Under(Gone),
+    /// The client is still sending the body. The request is served from a small buffer of its own,
+    /// because it may wait for long.
+    Apart,
 }
 
 /// Makes room for `BODY_ROOM` bytes after a head of `len` bytes.
@@ -87,6 +96,44 @@ fn make_room_slowly(input: &mut Input, len: usize) {
         input.bytes = bytes;
     }
     (input.start, input.end) = (0, held);
+}
+
+/// The bytes behind a head in the input.
+struct Arrived<'i> {
+    /// Buffer from the end of the head on.
+    rest: &'i mut [u8],
+    /// Number of bytes of `rest` that have arrived.
+    received: usize,
+    /// Place of `rest` in the input.
+    at: usize,
+    /// Place of the request in the input, for serving it again.
+    again: (usize, usize),
+}
+
+impl<'i> Arrived<'i> {
+    /// Splits the input behind the next `len` bytes, a head.
+    #[inline]
+    fn split(input: &'i mut Input, len: usize) -> (&'i mut [u8], Self) {
+        let again = (input.start, input.end);
+        let (head, rest) = input.bytes[input.start..].split_at_mut(len);
+        let arrived = Arrived {
+            rest,
+            received: again.1 - again.0 - len,
+            at: again.0 + len,
+            again,
+        };
+        (head, arrived)
+    }
+
+    /// Whether the body of that length is here. A guess for a chunked one, whose end is not known.
+    #[inline]
+    fn is_whole(&self, body: BodyLength) -> bool {
+        match body {
+            BodyLength::None => true,
+            BodyLength::Known(len) => len <= self.received as u64,
+            BodyLength::Chunked => self.rest[..self.received].ends_with(b"\r\n\r\n"),
+        }
+    }
 }
 
 pub(crate) struct Burst<'b> {
@@ -139,6 +186,7 @@ impl<'b> Burst<'b> {
             match after {
                 Ok(Step::Under(other)) => gone = other,
                 Ok(Step::Done(after)) => return after,
+                Ok(Step::Apart) => unreachable!("the burst goes on from the small buffer"),
                 Err(_) => return After::Gone,
             }
         }
@@ -147,50 +195,97 @@ impl<'b> Burst<'b> {
     fn run_under(&self, gone: Gone, input: &mut Input) -> Step {
         let limits = &self.peer.worker.server.limits;
         let mut outline = Outline::new();
+        let mut is_apart = false;
         loop {
-            if let Some(len) = outline.find(&input.bytes[input.start..input.end], limits) {
-                make_room(input, len);
-                if let Some(step) = self.serve(gone, input, len, Some(&outline)) {
-                    return step;
-                }
-                continue;
-            }
-            let mut scanner = HeadScanner::new();
-            if input.start == input.end {
-                return Step::Done(After::Wait(scanner));
-            }
-            match scanner.scan(&input.bytes[input.start..input.end], limits) {
-                Ok(None) => return Step::Done(After::Wait(scanner)),
-                Ok(Some(len)) => {
-                    make_room(input, len);
-                    if let Some(step) = self.serve(gone, input, len, None) {
-                        return step;
+            let usual = outline.find(&input.bytes[input.start..input.end], limits);
+            let len = match usual {
+                Some(len) => len,
+                None => {
+                    let mut scanner = HeadScanner::new();
+                    if input.start == input.end {
+                        return Step::Done(After::Wait(scanner));
+                    }
+                    match scanner.scan(&input.bytes[input.start..input.end], limits) {
+                        Ok(None) => return Step::Done(After::Wait(scanner)),
+                        Ok(Some(len)) => len,
+                        Err(reject) => return Step::Done(self.refuse(reject, None)),
                     }
                 }
-                Err(reject) => return Step::Done(self.refuse(reject, None)),
+            };
+            if !is_apart {
+                make_room(input, len);
+            }
+            let step = match usual {
+                Some(_) => self.serve(gone, input, len, &outline, is_apart),
+                None => self.serve_unusual(gone, input, len, is_apart),
+            };
+            is_apart = false;
+            match step {
+                None => {}
+                Some(Step::Apart) => {
+                    self.set_apart(input);
+                    is_apart = true;
+                }
+                Some(step) => return step,
             }
         }
     }
 
-    /// Serves the request whose head is the next `len` bytes. `outline` describes those bytes, if
-    /// it is given. `None` if the connection goes on.
-    #[inline]
-    fn serve(&self, gone: Gone, input: &mut Input, len: usize, outline: Option<&Outline>) -> Option<Step> {
-        let server = &*self.peer.worker.server;
-        let received = input.end - input.start - len;
-        let rest_at = input.start + len;
-        let (head, rest) = input.bytes[input.start..].split_at_mut(len);
-
-        let mut slots: Slots = Slots::new();
-        let parsed = match outline {
-            Some(outline) => Head::outlined(head, outline),
-            None => Head::parse(head, &mut slots, &server.limits),
+    /// Moves the received bytes to a small buffer, and gives the large one back.
+    #[cold]
+    fn set_apart(&self, input: &mut Input) {
+        let received = &input.bytes[input.start..input.end];
+        let mut bytes = Vec::with_capacity(received.len() + APART_ROOM);
+        bytes.extend_from_slice(received);
+        let end = bytes.len();
+        bytes.resize(end + APART_ROOM, 0);
+        let large = mem::replace(&mut input.bytes, bytes.into_boxed_slice());
+        (input.start, input.end) = (0, end);
+        let mut output = self.output.state();
+        let output = match output.buffer.is_empty() {
+            true => mem::take(&mut output.buffer),
+            false => Vec::new(),
         };
-        let head = match parsed {
-            Ok(head) => head,
+        self.peer.worker.give_buffers(Buffers { input: large, output });
+    }
+
+    /// Serves the request whose head is the next `len` bytes, which `outline` describes. `None` if
+    /// the connection goes on.
+    #[inline]
+    fn serve(&self, gone: Gone, input: &mut Input, len: usize, outline: &Outline, is_apart: bool) -> Option<Step> {
+        let (head, arrived) = Arrived::split(input, len);
+        let (step, unread) = match Head::outlined(head, outline) {
+            Ok(head) => self.serve_parsed(gone, &head, arrived, is_apart),
             Err(reject) => return Some(Step::Done(self.refuse(reject, None))),
         };
-        let head = &head;
+        (input.start, input.end) = unread;
+        step
+    }
+
+    /// Same as [`serve`](Burst::serve), for any other head. Apart, so that a usual request does not
+    /// have the room of the slots on its stack.
+    #[inline(never)]
+    fn serve_unusual(&self, gone: Gone, input: &mut Input, len: usize, is_apart: bool) -> Option<Step> {
+        let (head, arrived) = Arrived::split(input, len);
+        let mut slots: Slots = Slots::new();
+        let (step, unread) = match Head::parse(head, &mut slots, &self.peer.worker.server.limits) {
+            Ok(head) => self.serve_parsed(gone, &head, arrived, is_apart),
+            Err(reject) => return Some(Step::Done(self.refuse(reject, None))),
+        };
+        (input.start, input.end) = unread;
+        step
+    }
+
+    /// Serves the request of `head`. Returns the place of the bytes behind it in the input, too.
+    fn serve_parsed(
+        &self,
+        gone: Gone,
+        head: &Head<'_>,
+        arrived: Arrived<'_>,
+        is_apart: bool,
+    ) -> (Option<Step>, (usize, usize)) {
+        let server = &*self.peer.worker.server;
+        let again = arrived.again;
         let (read, mut params) = (OnceCell::new(), None);
         let found = match head.method() {
             Method::Connect => self.app.handler.nothing(),
@@ -201,7 +296,7 @@ impl<'b> Burst<'b> {
         if let Some(route) = route {
             body_limit = route.body_limit;
             if route.gone != gone {
-                return Some(Step::Under(route.gone));
+                return (Some(Step::Under(route.gone)), again);
             }
         }
         let decoder = match body_limit {
@@ -210,8 +305,11 @@ impl<'b> Burst<'b> {
         };
         let decoder = match decoder {
             Ok(decoder) => (decoder, head.body()),
-            Err(reject) => return Some(Step::Done(self.refuse(reject, Some(head)))),
+            Err(reject) => return (Some(Step::Done(self.refuse(reject, Some(head)))), again),
         };
+        if !is_apart && !arrived.is_whole(head.body()) {
+            return (Some(Step::Apart), again);
+        }
         let expected = head.expect_continue();
         let params = params.as_ref().map(|params| Matched {
             params,
@@ -222,7 +320,14 @@ impl<'b> Burst<'b> {
         let mut request = Request {
             head,
             params,
-            body: RequestBody::new(self.peer, self.output, decoder, rest, received, expected),
+            body: RequestBody::new(
+                self.peer,
+                self.output,
+                decoder,
+                arrived.rest,
+                arrived.received,
+                expected,
+            ),
             marks: &self.marks,
             extensions: Extensions::new(),
             retargets: &retargets,
@@ -239,19 +344,20 @@ impl<'b> Burst<'b> {
         let body = &mut request.body;
         let unread = body.unread();
         let nothing_left = !keep && body.is_done() && unread.is_empty();
-        (input.start, input.end) = (rest_at + unread.start, rest_at + unread.end);
-        match done {
+        let place = (arrived.at + unread.start, arrived.at + unread.end);
+        let step = match done {
             Ok(_) if keep => None,
             Ok(_) if nothing_left && (!head.keep_alive() || self.peer.worker.draining.get()) => {
                 Some(Step::Done(After::End))
             }
             Ok(_) => Some(Step::Done(After::Linger)),
             Err(After::Taken(takeover, _)) => {
-                let extensions = std::mem::take(&mut request.extensions);
+                let extensions = mem::take(&mut request.extensions);
                 Some(Step::Done(After::Taken(takeover, extensions)))
             }
             Err(after) => Some(Step::Done(after)),
-        }
+        };
+        (step, place)
     }
 
     /// Calls the handler and sends its response. Returns also whether the connection may be kept.
