@@ -26,7 +26,7 @@ use crate::reader::value;
     version,
     about = "Serves the folder DIR over HTTP, or the sites of a configuration FILE.toml; without either, a built-in welcome \
              site.",
-    override_usage = "osier [serve] [DIR] [OPTIONS]\n       osier [serve] FILE.toml\n       osier check FILE.toml",
+    override_usage = "osier [serve] [DIR] [OPTIONS]\n       osier [serve] FILE.toml\n       osier check [--strict] FILE.toml",
     after_help = "A file's x.br, x.zst or x.gz is sent in its place to clients that ask for it. Names that start with a dot \
                   are hidden, except below /.well-known/. Ctrl-C and SIGTERM let transfers finish; a second one ends \
                   at once.",
@@ -69,6 +69,9 @@ struct Line {
     /// Show the welcome site's live data and fibers to other machines too (only without DIR)
     #[arg(long)]
     live_for_all: bool,
+    /// With check: warnings, such as a folder that is not there yet, are mistakes
+    #[arg(long)]
+    strict: bool,
 }
 
 /// The longest time that `--drain` takes.
@@ -79,8 +82,12 @@ const LONGEST_DRAIN: Duration = Duration::from_secs(86_400);
 pub enum Command {
     /// Serve a folder, the welcome site, or the sites of a configuration file.
     Serve(Origin),
-    /// Print the mistakes of a configuration file.
-    Check(PathBuf),
+    /// Print the mistakes and warnings of a configuration file.
+    Check {
+        file: PathBuf,
+        /// Whether warnings count as mistakes.
+        strict: bool,
+    },
 }
 
 /// The end of a run that serves nothing: the text to print and the exit status.
@@ -110,12 +117,20 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         )));
     }
     let path = words.pop().map(PathBuf::from);
+    if line.strict && !check {
+        return Err(mistake(
+            "--strict is only for 'check': osier check --strict FILE.toml".into(),
+        ));
+    }
     match path {
         None if check => Err(mistake("'check' needs a file: osier check FILE.toml".into())),
         Some(path) if check || is_configuration(&path) => {
             line.refuse_options(&path)?;
             Ok(if check {
-                Command::Check(path)
+                Command::Check {
+                    file: path,
+                    strict: line.strict,
+                }
             } else {
                 Command::Serve(Origin::File(path))
             })
@@ -310,8 +325,8 @@ mod tests {
         for (line, expected) in [
             ("site.toml", "Serve(File(\"site.toml\"))"),
             ("serve etc/site.toml", "Serve(File(\"etc/site.toml\"))"),
-            ("check site.toml", "Check(\"site.toml\")"),
-            ("check any.conf", "Check(\"any.conf\")"),
+            ("check site.toml", "Check { file: \"site.toml\", strict: false }"),
+            ("check --strict any.conf", "Check { file: \"any.conf\", strict: true }"),
             ("serve check", "Serve(Line("),
             ("./check", "Serve(Line("),
             ("www.toml/", "Serve(Line("),
@@ -422,6 +437,7 @@ mod tests {
             ("--log off --log-file x", "--log-file"),
             ("check", "osier check FILE.toml"),
             ("check a.toml b.toml", "'b.toml'"),
+            ("site.toml --strict", "--strict is only for 'check'"),
             ("site.toml -l 80", "--listen"),
             ("site.toml --drain 10", "--drain"),
             ("check site.toml --spa", "osier: --spa cannot be used with 'site.toml'"),

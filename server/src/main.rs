@@ -39,9 +39,9 @@ fn main() -> ExitCode {
             return ExitCode::from(status);
         }
     };
-    let file = match command {
+    let (file, strict) = match command {
         cli::Command::Serve(origin) => return serve(origin),
-        cli::Command::Check(file) => file,
+        cli::Command::Check { file, strict } => (file, strict),
     };
     if file.is_dir() {
         let folder = file.display();
@@ -49,7 +49,13 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     match config::load(&file, None) {
-        Ok(config) => {
+        Ok(config::Loaded { config, warnings }) => {
+            if let Some(warnings) = &warnings {
+                eprintln!("{warnings}");
+            }
+            if strict && warnings.is_some() {
+                return ExitCode::from(2);
+            }
             let _ = writeln!(std::io::stdout(), "{}: ok ({})", file.display(), config.summary());
             ExitCode::SUCCESS
         }

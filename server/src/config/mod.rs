@@ -33,9 +33,23 @@ const TWICE: &str = "duplicate key";
 /// Bytes of the largest file that is read: a configuration is written by hand.
 const MAX_BYTES: u64 = 4 << 20;
 
+/// A configuration that can be used.
+#[derive(Debug)]
+pub struct Loaded {
+    pub config: Config,
+    /// What the file names and is not there yet.
+    pub warnings: Option<Report>,
+}
+
+impl From<Config> for Loaded {
+    fn from(config: Config) -> Loaded {
+        Loaded { config, warnings: None }
+    }
+}
+
 /// Reads and checks a file, with the variables of the environment. `root` is the new root folder of this process, if it has
 /// changed it. Paths are still named as they were before, and are opened inside of `root`.
-pub fn load(path: &Path, root: Option<&Path>) -> Result<Config, Report> {
+pub fn load(path: &Path, root: Option<&Path>) -> Result<Loaded, Report> {
     let name = path.display().to_string();
     let Some(seen) = inside(root, path) else {
         let root = root.unwrap_or(Path::new("/")).display();
@@ -61,13 +75,14 @@ pub fn load(path: &Path, root: Option<&Path>) -> Result<Config, Report> {
 }
 
 /// Checks a text. Relative paths in it start from `base`.
-fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Config, Report> {
+fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Loaded, Report> {
     let variable = |name: &str| std::env::var(name).ok();
     let (table, errors) = DeTable::parse_recoverable(text);
     let is_read = errors.iter().all(|error| error.message() == TWICE);
     let mut broken: Vec<problem::Problem> = errors
         .into_iter()
         .map(|error| problem::Problem {
+            is_warning: false,
             at: error.span().unwrap_or(0..0),
             text: error.message().to_string(),
         })
@@ -85,10 +100,11 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Con
         secrets.extend(broken.iter().map(|twice| rest_of_line(text, twice.at.end)));
         problems.append(&mut broken);
     }
-    if problems.is_empty() {
-        Ok(config)
-    } else {
-        Err(Report::new(name, text, problems, &secrets))
+    let is_usable = problems.iter().all(|problem| problem.is_warning);
+    let report = (!problems.is_empty()).then(|| Report::new(name, text, problems, &secrets));
+    match report {
+        Some(report) if !is_usable => Err(report),
+        warnings => Ok(Loaded { config, warnings }),
     }
 }
 
@@ -121,6 +137,7 @@ fn not_utf8(name: &str, error: &std::string::FromUtf8Error) -> Report {
     let text = String::from_utf8_lossy(error.as_bytes());
     let at = error.utf8_error().valid_up_to();
     let problem = problem::Problem {
+        is_warning: false,
         at: at..at + char::REPLACEMENT_CHARACTER.len_utf8(),
         text: "this is not UTF-8; save the file in that encoding".into(),
     };

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::handler::HandlerSettings;
+use crate::handler::{HandlerSettings, is_missing};
 
-use super::{Config, Report};
+use super::{Config, Loaded, Report};
 
 /// The origin of a configuration, read at the start and at each reload.
 #[derive(Debug, Clone)]
@@ -43,10 +43,10 @@ impl Origin {
     ///
     /// # Blocks the thread
     /// While the file is read.
-    pub fn load(&self, root: Option<&Path>) -> Result<Config, Report> {
+    pub fn load(&self, root: Option<&Path>) -> Result<Loaded, Report> {
         match self {
             Origin::File(file) => super::load(file, root),
-            Origin::Line(config) => Ok((**config).clone()),
+            Origin::Line(config) => Ok((**config).clone().into()),
         }
     }
 
@@ -55,6 +55,18 @@ impl Origin {
         match self {
             Origin::File(file) => Some(file),
             Origin::Line(_) => None,
+        }
+    }
+
+    /// The folder of a command line, if it is not there.
+    ///
+    /// # Blocks the thread
+    /// While the disk is asked.
+    pub fn missing_folder(&self) -> Option<&Path> {
+        let Origin::Line(config) = self else { return None };
+        match &config.sites[0].routes[0].handler {
+            HandlerSettings::Files(files) => Some(&*files.root).filter(|root| is_missing(root)),
+            _ => None,
         }
     }
 

@@ -112,7 +112,7 @@ fn auth(section: Section<'_>) -> Option<auth::Settings> {
     };
     let sound = note(&settings, &realm_at);
     let file_at = section.key("file");
-    let file = section.file("file");
+    let file = section.file("file", "requests get 503 until it is there");
     if let (Some(at), Some(_), true) = (&file_at, &file, sound) {
         let alone = auth::Settings {
             password_file: file.clone(),

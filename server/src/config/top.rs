@@ -22,7 +22,10 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let user = top.string("user").map(|user| user.value);
     let group = top.string("group").map(|group| group.value);
     let chroot = match source.is_inside() {
-        false => top.folder("chroot"),
+        false => {
+            let text = top.string("chroot");
+            text.and_then(|text| top.existing_folder("chroot", &text))
+        }
         // After the change of the root folder the configured folder is out of sight. A different one needs a restart.
         true => top.string("chroot").map(|root| source.named(&root.value)),
     };
@@ -205,7 +208,10 @@ fn error_pages(section: Section<'_>) -> Vec<(u16, PathBuf)> {
             let text = format!("'{}' is not a status from 400 to 599", status.value.escape_debug());
             section.source().problem(&status.span, text);
         }
-        if let (Some(path), Some(code)) = (section.existing_file(&path), code) {
+        if let (Some(path), Some(code)) = (
+            section.as_file(&path, "the error keeps its short text until a reload finds the file"),
+            code,
+        ) {
             pages.push((code, path));
         }
     }

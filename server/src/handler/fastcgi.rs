@@ -73,6 +73,7 @@ impl Configured for Fastcgi {
                     root.map(|root| table.source().shown(root).into())
                 }),
             internal_root: table.folder("internal_root"),
+            may_be_missing: true,
             params: params.unwrap_or_default(),
             server_name: table.string("server_name").map(|name| name.value),
             https: table.boolean("https").unwrap_or(default.https),
@@ -129,7 +130,7 @@ impl Configured for Fastcgi {
             cache: means.cache,
             ..files::Options::default()
         };
-        let files = files::Files::with(&self.root, options).map_err(cannot)?;
+        let files = handler.files(options).map_err(cannot)?;
         let handler = handler.otherwise(move |request| files.answer(request));
         Ok(Opened::answers(Gateway(handler)))
     }

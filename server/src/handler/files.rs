@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use osier_web::files::{self, Options};
 use osier_web::{Request, Response};
@@ -20,11 +21,14 @@ pub struct Files {
 }
 
 impl Files {
-    /// A folder with the default options.
+    /// A folder with the default options. It need not exist yet.
     pub fn new(root: PathBuf) -> Files {
         Files {
             root,
-            options: Options::default(),
+            options: Options {
+                may_be_missing: true,
+                ..Options::default()
+            },
         }
     }
 }
@@ -35,7 +39,7 @@ impl Configured for Files {
 
     fn read<'s>(section: &Section<'s>, value: &'s Spanned<DeValue<'s>>, matches: &Match) -> Option<Files> {
         let table = match form(section, "files", value, "the folder")? {
-            Form::Short(text) => return section.existing_folder("files", &text).map(Files::new),
+            Form::Short(text) => return section.as_folder("files", &text).map(Files::new),
             Form::Table(table) => table,
         };
         table.require("root", "the folder that is served");
@@ -55,6 +59,7 @@ impl Configured for Files {
             hidden: table.boolean("hidden").unwrap_or(default.hidden),
             precompressed: table.boolean("precompressed").unwrap_or(default.precompressed),
             cache_control: table.string("cache").map(|text| text.value),
+            may_be_missing: true,
             strip: strip(&table, matches),
             ..default
         };
@@ -77,7 +82,8 @@ impl Configured for Files {
             ..self.options.clone()
         };
         let files = files::Files::with(&self.root, options).map_err(|error| cannot_serve(&self.root, &error))?;
-        Ok(Opened::answers(files))
+        let say = Arc::clone(&means.say);
+        Ok(Opened::answers(files.on_log(move |line| say(line))))
     }
 }
 
@@ -91,7 +97,7 @@ impl Handler for files::Files {
 const HINT: &str = "a configuration file has a name that ends in .toml; see osier --help";
 
 /// The message for a folder that cannot be opened.
-pub(super) fn cannot_serve(root: &Path, error: &io::Error) -> String {
+pub fn cannot_serve(root: &Path, error: &io::Error) -> String {
     let why = match error.kind() {
         io::ErrorKind::NotFound => format!("there is no such folder; {HINT}"),
         io::ErrorKind::NotADirectory => format!("it is not a folder; {HINT}"),

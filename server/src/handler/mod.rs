@@ -31,8 +31,8 @@ use crate::log::operator::Say;
 use crate::policy::rewrite::Rewrite;
 use crate::reader::{At, Section};
 
-pub use self::files::Files;
-pub use self::respond::read_file;
+pub use self::files::{Files, cannot_serve};
+pub use self::respond::{is_missing, read_file};
 pub use self::welcome::Welcome;
 
 /// The settings of one kind of handler.

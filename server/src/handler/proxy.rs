@@ -13,7 +13,7 @@ use toml::de::DeValue;
 use crate::policy::client::net;
 use crate::reader::{Section, values};
 
-use super::upstream::{Backends, address, timeouts};
+use super::upstream::{Backends, address, expect, timeouts};
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +43,7 @@ impl Configured for Proxy {
         let table = match form(section, "proxy", value, "the upstream's address")? {
             Form::Short(text) => {
                 let server = section.understand("proxy", text, |text| address(section.source(), text))?;
+                expect(section.source(), &server);
                 return Some(Proxy {
                     backends: Backends::one(server.value),
                     options: Options::default(),

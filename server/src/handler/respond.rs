@@ -78,7 +78,7 @@ impl Configured for Respond {
         };
         let status = table.integer("status", 200..=599).unwrap_or(200) as u16;
         let body = table.parsed("body", Template::parse);
-        let file = table.file("file");
+        let file = table.file("file", "requests get 503 until a reload finds it");
         if let (Some(_), Some(at)) = (&body, table.key("file")) {
             table
                 .source()
@@ -118,7 +118,12 @@ impl Configured for Respond {
         }
     }
 
-    fn open(&self, _route: &Route<'_>, _means: &Means) -> Result<Opened, String> {
+    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String> {
+        if let Body::File(path) = &self.body
+            && is_missing(path)
+        {
+            return Respond::status(503).open(route, means);
+        }
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
         let (bytes, natural) = match &self.body {
             Body::Status => (format!("{status}\n").into_bytes(), TEXT.into()),
@@ -149,6 +154,12 @@ impl Handler for Ready {
         };
         response.header("content-type", &self.content_type)
     }
+}
+
+/// Whether nothing is at `path`.
+pub fn is_missing(path: &Path) -> bool {
+    path.metadata()
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Reads a small file and finds its media type.

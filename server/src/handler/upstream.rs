@@ -9,7 +9,7 @@ use std::time::Duration;
 use osier_web::Address;
 use osier_web::upstream::{Builder, Check, Upstream};
 
-use crate::reader::{Section, Source};
+use crate::reader::{At, Section, Source};
 
 use super::{Means, Touch};
 
@@ -87,6 +87,7 @@ fn addresses(table: &Section<'_>, key: &'static str) -> Vec<Address> {
     let list = table
         .parsed_list(key, |text| address(table.source(), text))
         .unwrap_or_default();
+    list.iter().for_each(|one| expect(table.source(), one));
     for (index, one) in list.iter().enumerate() {
         if list[..index].iter().any(|other| other.value == one.value) {
             table
@@ -97,7 +98,18 @@ fn addresses(table: &Section<'_>, key: &'static str) -> Vec<Address> {
     list.into_iter().map(|at| at.value).collect()
 }
 
-/// Parses `host:port`, or `unix:` and the path of an existing socket.
+/// Notes a warning for a Unix socket that does not exist yet.
+pub fn expect(source: &Source<'_>, address: &At<Address>) {
+    if let Address::Unix(path) = &address.value
+        && super::is_missing(path)
+    {
+        let shown = source.shown(path);
+        let text = format!("there is no socket '{shown}'; requests get 502 until the backend has made it");
+        source.warning(&address.span, text);
+    }
+}
+
+/// Parses `host:port`, or `unix:` and the path of a socket. The socket need not exist yet.
 pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         use std::os::unix::fs::FileTypeExt;
@@ -106,9 +118,7 @@ pub fn address(source: &Source<'_>, text: &str) -> Result<Address, String> {
         return match path.metadata() {
             Ok(found) if found.file_type().is_socket() => Ok(Address::Unix(path)),
             Ok(_) => Err(format!("'{shown}' is not a socket")),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Err(format!("there is no socket '{shown}'; start the backend first"))
-            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Address::Unix(path)),
             Err(error) => Err(format!("'{shown}' cannot be used: {error}")),
         };
     }

@@ -98,15 +98,23 @@ impl<'s> Source<'s> {
 
     /// Notes a mistake.
     pub fn problem(&self, at: &Range<usize>, text: impl Into<String>) {
-        self.problems.borrow_mut().push(Problem {
-            at: at.clone(),
-            text: text.into(),
-        });
+        self.note(at, text.into(), false);
+    }
+
+    /// Notes something that is not there yet. The file is used all the same.
+    pub fn warning(&self, at: &Range<usize>, text: impl Into<String>) {
+        self.note(at, text.into(), true);
+    }
+
+    fn note(&self, at: &Range<usize>, text: String, is_warning: bool) {
+        let at = at.clone();
+        self.problems.borrow_mut().push(Problem { is_warning, at, text });
     }
 
     /// The number of mistakes so far. If it is the same before and after a section, the section has none.
     pub fn count(&self) -> usize {
-        self.problems.borrow().len()
+        let problems = self.problems.borrow();
+        problems.iter().filter(|problem| !problem.is_warning).count()
     }
 
     /// Hides this part of the text from every message.
@@ -114,7 +122,7 @@ impl<'s> Source<'s> {
         self.secrets.borrow_mut().push(at);
     }
 
-    /// Returns the mistakes and the secret places.
+    /// Returns the mistakes and warnings, and the secret places.
     pub fn finish(self) -> (Vec<Problem>, Vec<Range<usize>>) {
         (self.problems.into_inner(), self.secrets.into_inner())
     }
@@ -334,12 +342,22 @@ impl<'s> Section<'s> {
         )
     }
 
-    /// Reads the path of an existing folder.
+    /// Reads the path of a folder. A folder that does not exist yet is a warning.
     pub fn folder(&self, key: &'static str) -> Option<PathBuf> {
         let text = self.string(key)?;
-        self.existing_folder(key, &text)
+        self.as_folder(key, &text)
     }
 
+    /// Reads a path as [`folder`](Section::folder) does.
+    pub fn as_folder(&self, key: &str, text: &At<String>) -> Option<PathBuf> {
+        let path = self.path(text)?;
+        if self.is_missing(&text.span, &path, "folder", "requests get 503 until it is there") {
+            return Some(path);
+        }
+        self.existing_folder(key, text)
+    }
+
+    /// Reads the path of an existing folder.
     pub fn existing_folder(&self, key: &str, text: &At<String>) -> Option<PathBuf> {
         let path = self.path(text)?;
         let shown = self.source.shown(&path);
@@ -353,14 +371,18 @@ impl<'s> Section<'s> {
         None
     }
 
-    /// Reads the path of an existing, readable file.
-    pub fn file(&self, key: &'static str) -> Option<PathBuf> {
+    /// Reads the path of a readable file. A file that does not exist yet is a warning, which says `meanwhile`.
+    pub fn file(&self, key: &'static str, meanwhile: &str) -> Option<PathBuf> {
         let text = self.string(key)?;
-        self.existing_file(&text)
+        self.as_file(&text, meanwhile)
     }
 
-    pub fn existing_file(&self, text: &At<String>) -> Option<PathBuf> {
+    /// Reads a path as [`file`](Section::file) does.
+    pub fn as_file(&self, text: &At<String>, meanwhile: &str) -> Option<PathBuf> {
         let path = self.path(text)?;
+        if self.is_missing(&text.span, &path, "file", meanwhile) {
+            return Some(path);
+        }
         match path.metadata() {
             Ok(found) if found.is_file() => match std::fs::File::open(&path) {
                 Ok(_) => return Some(path),
@@ -554,6 +576,18 @@ impl<'s> Section<'s> {
         }
         let path = self.source.path(&text.value);
         path.map_err(|why| self.source.problem(&text.span, why)).ok()
+    }
+
+    /// Whether nothing is at `path`. Notes a warning then.
+    fn is_missing(&self, at: &Range<usize>, path: &Path, what: &str, meanwhile: &str) -> bool {
+        let found = path.metadata();
+        let is_missing = found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+        if is_missing {
+            let path = self.source.shown(path);
+            self.source
+                .warning(at, format!("there is no {what} '{path}'; {meanwhile}"));
+        }
+        is_missing
     }
 
     fn missing(&self, at: &Range<usize>, path: &Path, what: &str, error: &std::io::Error) {

@@ -1,6 +1,7 @@
-//! Mistakes in a configuration file, with their places, and the report that prints them.
+//! Mistakes and warnings in a configuration file, with their places, and the report that prints them.
 //!
-//! Reading a file notes a [`Problem`] for each mistake and continues. A [`Report`] owns everything that it prints, so it
+//! Reading a file notes a [`Problem`] for each of them and continues. A mistake makes the file useless. A warning names what is not
+//! there yet: the file is used without it. A [`Report`] owns everything that it prints, so it
 //! outlives the file's text.
 
 use std::fmt;
@@ -9,16 +10,18 @@ use std::ops::Range;
 /// Characters of a source line that are shown at most.
 const SHOWN_CHARS: usize = 120;
 
-/// One mistake.
+/// One mistake or warning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
+    /// Whether the file can be used all the same.
+    pub is_warning: bool,
     /// Place of the mistake, in bytes of the file.
     pub at: Range<usize>,
     /// One line: the mistake, what was expected, and what to do.
     pub text: String,
 }
 
-/// All mistakes of one file, in the order of the file.
+/// All mistakes and warnings of one file, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     file: String,
@@ -58,7 +61,10 @@ impl Report {
         problems.dedup();
         let entries = problems.into_iter().map(|problem| Entry {
             place: Some(place(source, problem.at, secret)),
-            text: problem.text,
+            text: match problem.is_warning {
+                true => format!("warning: {}", problem.text),
+                false => problem.text,
+            },
         });
         Report {
             file: file.into(),
@@ -66,7 +72,7 @@ impl Report {
         }
     }
 
-    /// The number of mistakes.
+    /// The number of mistakes and warnings.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -160,7 +166,17 @@ mod tests {
 
     fn shown(source: &str, at: Range<usize>) -> String {
         let text = "wrong".to_string();
-        Report::new("a.toml", source, vec![Problem { at, text }], &[]).to_string()
+        Report::new(
+            "a.toml",
+            source,
+            vec![Problem {
+                is_warning: false,
+                at,
+                text,
+            }],
+            &[],
+        )
+        .to_string()
     }
 
     #[test]
@@ -191,6 +207,7 @@ mod tests {
     #[test]
     fn many_come_in_the_order_of_the_file_and_each_once() {
         let problem = |at: usize, text: &str| Problem {
+            is_warning: false,
             at: at..at + 1,
             text: text.into(),
         };

@@ -23,7 +23,8 @@ use std::time::Duration;
 use osier_web::files::CacheLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::{Bind, Report};
+use crate::config::{Bind, Loaded, Report};
+use crate::handler::cannot_serve;
 use crate::log::operator;
 use crate::site::live::Live;
 
@@ -64,7 +65,10 @@ impl From<String> for Failure {
 /// # Blocks the thread
 /// Until the server has shut down.
 pub fn run(origin: Origin) -> Result<(), Failure> {
-    let mut config = origin.load(None).map_err(Failure::Mistakes)?;
+    let Loaded { mut config, warnings } = origin.load(None).map_err(Failure::Mistakes)?;
+    if let Some(folder) = origin.missing_folder() {
+        return Err(Failure::Start(cannot_serve(folder, &io::ErrorKind::NotFound.into())));
+    }
     let origin = match origin {
         // A reload finds the file even if the working directory has changed.
         Origin::File(file) => {
@@ -79,6 +83,10 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
     let cache = cache_limits(workers, raise_descriptor_limit());
     // Privileges belong to threads, so no other thread may exist yet.
     let (process, opened) = startup::open(&origin, &mut config, workers, operator::to_stderr())?;
+    if let Some(warnings) = &warnings {
+        // Each has lines of its own, in the format of 'osier check'.
+        eprintln!("{warnings}");
+    }
     let signals = Caught::catch()?;
     let runtime = osier::Runtime::builder().workers(workers).name("osier").build();
     let runtime = runtime.map_err(|error| {

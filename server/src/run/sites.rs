@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use osier_web::Connections;
 use osier_web::files::CacheLimits;
 
-use crate::config::{Bind, Config};
+use crate::config::{Bind, Config, Loaded};
 use crate::handler;
 use crate::metrics::Admin;
 use crate::site::live::Live;
@@ -134,7 +134,16 @@ impl Sites {
         let loaded = osier::unblock(move || origin.load(root.as_deref()));
         let outcome = match loaded {
             Err(report) => Err(Failure::Mistakes(report)),
-            Ok(config) => self.take(config).map_err(Failure::Start),
+            Ok(Loaded { config, warnings }) => {
+                let taken = self.take(config).map_err(Failure::Start);
+                if let (Ok(()), Some(warnings)) = (&taken, warnings) {
+                    (self.process.say)(format_args!(
+                        "{} names what is not there yet:\n{warnings}",
+                        self.origin.name()
+                    ));
+                }
+                taken
+            }
         };
         let name = self.origin.name();
         let denied = match &outcome {
@@ -145,6 +154,12 @@ impl Sites {
         if self.started.0.landlock && denied {
             (self.process.say)(format_args!(
                 "'landlock' limits this process to the paths that the file named at start; restart the server to use others"
+            ));
+        }
+        if let (Ok(()), Some(folder)) = (&outcome, self.origin.missing_folder()) {
+            (self.process.say)(format_args!(
+                "there is no folder '{}'; requests get 503 until it is there",
+                folder.display()
             ));
         }
         match outcome {

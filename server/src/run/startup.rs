@@ -51,7 +51,8 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
     let made_mode = (Mode::from_raw_mode(0o777) - umask).as_raw_mode();
     let notify = Notify::from_env()?;
     let mut sockets = Sockets::take()?;
-    let privileges = privileges(origin.file(), config)?;
+    let mut replaceable = Replaceable::default();
+    let privileges = privileges(origin.file(), config, &mut replaceable)?;
     let mut process = Process {
         root: None,
         made_mode,
@@ -91,6 +92,9 @@ pub fn open(origin: &Origin, config: &mut Config, workers: usize, say: Say) -> R
         logs_belong_to(config, privileges.ids());
         for line in privileges.give_up()? {
             say(format_args!("{line}"));
+        }
+        if config.landlock {
+            replaceable.report(&say);
         }
     }
     if let Some(root) = &root {
@@ -167,7 +171,11 @@ impl Process {
 }
 
 /// Prepares giving up privileges. None when nothing is to be given up.
-fn privileges(file: Option<&Path>, config: &mut Config) -> Result<Option<Privileges>, String> {
+fn privileges(
+    file: Option<&Path>,
+    config: &mut Config,
+    replaceable: &mut Replaceable,
+) -> Result<Option<Privileges>, String> {
     let (user, group, chroot) = (config.user.clone(), config.group.clone(), config.chroot.clone());
     if user.is_none() && group.is_none() && chroot.is_none() && !config.landlock {
         return Ok(None);
@@ -179,12 +187,16 @@ fn privileges(file: Option<&Path>, config: &mut Config) -> Result<Option<Privile
             strays.push(format!("'{}' is outside of chroot", path.display()));
         }
         match touch {
-            Touch::Read => paths.read.push(path.clone()),
+            Touch::Read => {
+                paths.read.push(path.clone());
+                replaceable.add(path);
+            }
             // A rotated log is created again, so its folder must be writable.
             Touch::Write => paths.write.extend(path.parent().map(Path::to_owned)),
             Touch::Connect => {}
         }
     }
+    paths.read.extend(replaceable.folders.iter().cloned());
     // The whole folder is readable: an editor replaces the file by another one.
     paths.read.extend(file.and_then(Path::parent).map(Path::to_owned));
     // Request bodies are spooled into the temporary folder, which is the one of the new root folder.
@@ -200,6 +212,54 @@ fn privileges(file: Option<&Path>, config: &mut Config) -> Result<Option<Privile
     match strays.is_empty() {
         true => Ok(Some(prepared)),
         false => Err(strays.join("; ")),
+    }
+}
+
+/// The folders above the paths that Landlock leaves readable. A Landlock rule belongs to a folder and not to its name, so only a
+/// rule for the folder above lets another folder take the name.
+#[derive(Default)]
+struct Replaceable {
+    folders: Vec<PathBuf>,
+    /// Paths directly below the system's root folder, which would make everything readable.
+    pinned: Vec<PathBuf>,
+}
+
+impl Replaceable {
+    /// Adds what must be readable so that `path` may be replaced: the nearest folder above it that exists, and the one above the
+    /// folder that its links lead to.
+    fn add(&mut self, path: &Path) {
+        let real = fs::canonicalize(path).ok().filter(|real| real != path);
+        for path in [Some(path), real.as_deref()].into_iter().flatten() {
+            match path.ancestors().skip(1).find(|above| above.is_dir()) {
+                Some(above) if above.parent().is_some() => {
+                    if !self.folders.iter().any(|known| known == above) {
+                        self.folders.push(above.to_owned());
+                    }
+                }
+                _ => self.pinned.push(path.to_owned()),
+            }
+        }
+    }
+
+    /// Logs what is readable besides the configured paths, and what cannot be replaced.
+    fn report(&self, say: &Say) {
+        let list = |paths: &[PathBuf]| {
+            let quoted = paths.iter().map(|path| format!("'{}'", path.display()));
+            quoted.collect::<Vec<_>>().join(", ")
+        };
+        if !self.folders.is_empty() {
+            say(format_args!(
+                "landlock: what is served may be replaced, so all below {} can be read",
+                list(&self.folders)
+            ));
+        }
+        if !self.pinned.is_empty() {
+            say(format_args!(
+                "landlock: {} is served as it is now, because everything can be read otherwise: restart the server when it is \
+                 replaced, or keep it below another folder",
+                list(&self.pinned)
+            ));
+        }
     }
 }
 

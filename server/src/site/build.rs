@@ -156,7 +156,8 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
 
 impl Builder<'_> {
     fn site(&mut self, config: &Config, site: &config::Site) -> Result<Site, String> {
-        let pages = site.error_pages.iter().map(|(status, path)| {
+        let pages = site.error_pages.iter().filter(|(_, path)| !handler::is_missing(path));
+        let pages = pages.map(|(status, path)| {
             let (body, content_type) = handler::read_file(path)?;
             Ok(ErrorPage {
                 status: *status,

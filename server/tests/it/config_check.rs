@@ -326,7 +326,7 @@ fn sites() {
                 "3:38: a value cannot hold control characters",
                 "3:56: 'X-C' must be a string, a list of strings, or false, not the number 1",
                 "4:17: '200' is not a status from 400 to 599",
-                "4:41: there is no file 'DIR/none.html'",
+                "4:41: warning: there is no file 'DIR/none.html'; the error keeps its short text until a reload finds the file",
                 "4:60: 'DIR/www' is not a file",
             ],
         ),
@@ -423,7 +423,7 @@ fn handlers() {
         (
             "@site\n[[site.route]]\nfiles = \"none\"\n[[site.route]]\nfiles = \"users\"\n[[site.route]]\nfiles = 5\n",
             &[
-                "4:9: there is no folder 'DIR/none'",
+                "4:9: warning: there is no folder 'DIR/none'; requests get 503 until it is there",
                 "6:9: 'DIR/users' is not a folder; 'files' must be one",
                 "8:9: 'files' must be a table, or the folder alone, not the number 5",
             ],
@@ -439,10 +439,10 @@ fn handlers() {
         (
             "@site\n[[site.route]]\nfastcgi = { to = [\"unix:none.sock\", \"unix:fifo\", \"1\"], root = \"none\", keep = true }\n",
             &[
-                "4:19: 'to' cannot be \"unix:none.sock\": there is no socket 'DIR/none.sock'; start the backend first",
+                "4:19: warning: there is no socket 'DIR/none.sock'; requests get 502 until the backend has made it",
                 "4:37: 'to' cannot be \"unix:fifo\": 'DIR/fifo' is not a socket",
                 "4:50: 'to' cannot be \"1\": write HOST:PORT or unix:PATH",
-                "4:63: there is no folder 'DIR/none'",
+                "4:63: warning: there is no folder 'DIR/none'; requests get 503 until it is there",
                 "4:78: 'keep' must be a whole number from 0 to 100000, not true",
             ],
         ),
@@ -474,7 +474,7 @@ fn handlers() {
             &[
                 "4:11: 'respond' must be a whole number from 200 to 599, not the number 99",
                 "6:25: 'file' beside 'body': a response has one body",
-                "8:20: there is no file 'DIR/none'",
+                "8:20: warning: there is no file 'DIR/none'; requests get 503 until a reload finds it",
                 "8:43: 'content_type' cannot be \"html\": it is not a media type, \"text/html; charset=utf-8\" for example",
             ],
         ),
@@ -595,7 +595,7 @@ fn variables_of_the_environment() {
         "site.toml:1:11: 'workers' must be a whole number from 1 to 1024, not \"${OSIER_TEST_WORKERS:-2}\"",
         "site.toml:3:8: 'host': environment variable 'OSIER_TEST_HOST' is not set; set it, or write \
          ${OSIER_TEST_HOST:-default}",
-        "site.toml:5:9: there is no folder 'DIR/none'",
+        "site.toml:5:9: warning: there is no folder 'DIR/none'; requests get 503 until it is there",
     ] {
         assert!(printed.lines().any(|shown| shown == line), "{line}\n{printed}");
     }

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 
 use http::StatusCode;
 use osier_http::cgi;
@@ -17,7 +18,7 @@ use super::{FastCgi, Outcome, stderr_of};
 use crate::body::ahead::{self, Bounds, Source};
 use crate::body::outgoing::Kind;
 use crate::conn::output::Outlet;
-use crate::files::Files;
+use crate::files::{Access, Files};
 use crate::{Body, Request, Response};
 
 /// The application's fields that describe the file. They are sent only with the file.
@@ -136,8 +137,14 @@ impl FastCgi {
         }
         let file = head.field("x-sendfile")?;
         let below = |root: &[u8]| file.strip_prefix(root).and_then(|rest| rest.strip_prefix(b"/"));
-        let roots = [&self.fixed.root, &self.local_root, &self.real_root];
-        Some(match roots.into_iter().find_map(|root| below(root)) {
+        let roots = self.fixed.root.iter().chain([&self.local_root]);
+        // PHP's `__DIR__` is the root with all links resolved.
+        let name = { roots }.find_map(|root| below(root)).or_else(|| {
+            let place = Arc::clone(&self.place);
+            let (root, _) = osier::unblock(move || place.root(Access::Blocking)).ok()?;
+            below(root.real().as_os_str().as_encoded_bytes())
+        });
+        Some(match name {
             Some(name) => Ok(NamedFile {
                 files: &self.files,
                 name: Some(name.to_vec()),

@@ -28,6 +28,8 @@ struct Entry {
     /// The result of [`of_script`](super::params::of_script).
     params: Arc<[u8]>,
     until: Instant,
+    /// The generation of the folder that the script was found in.
+    generation: u64,
 }
 
 /// The remembered scripts of one handler: its number in the table of every worker. A number is never reused.
@@ -40,19 +42,20 @@ impl Scripts {
         Scripts(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The parameters of the script that `path` led to less than a second ago.
-    pub fn recall(&self, path: &str) -> Option<Arc<[u8]>> {
+    /// The parameters of the script that `path` led to less than a second ago, in the folder of this generation.
+    pub fn recall(&self, path: &str, generation: u64) -> Option<Arc<[u8]>> {
         if path.len() > PATH {
             return None;
         }
         let now = osier::time::coarse_now();
         FOUND.with_borrow(|found| {
             let entry = found.get(&self.0)?.get(path)?;
-            (now < entry.until).then(|| entry.params.clone())
+            (now < entry.until && generation == entry.generation).then(|| entry.params.clone())
         })
     }
 
-    pub fn remember(&self, path: &str, params: Arc<[u8]>) {
+    /// Remembers a script of the folder with this generation.
+    pub fn remember(&self, path: &str, params: Arc<[u8]>, generation: u64) {
         if path.len() > PATH {
             return;
         }
@@ -61,10 +64,14 @@ impl Scripts {
                 found.clear();
             }
             let until = osier::time::coarse_now() + FRESH;
-            found
-                .entry(self.0)
-                .or_default()
-                .insert(path.into(), Entry { params, until });
+            found.entry(self.0).or_default().insert(
+                path.into(),
+                Entry {
+                    params,
+                    until,
+                    generation,
+                },
+            );
         });
     }
 }
@@ -78,8 +85,9 @@ mod tests {
         // Every reload makes new handlers.
         for _ in 0..3 * SCRIPTS {
             let scripts = Scripts::new();
-            scripts.remember("/a.php", Arc::from(*b"x"));
-            assert_eq!(scripts.recall("/a.php").as_deref(), Some(&b"x"[..]));
+            scripts.remember("/a.php", Arc::from(*b"x"), 0);
+            assert_eq!(scripts.recall("/a.php", 0).as_deref(), Some(&b"x"[..]));
+            assert_eq!(scripts.recall("/a.php", 1), None, "of another folder");
             assert!(FOUND.with_borrow(HashMap::len) <= SCRIPTS);
         }
     }

@@ -67,7 +67,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::StatusCode;
 use osier_http::fastcgi;
@@ -82,8 +82,9 @@ use self::sender::{Sender, Source, while_sending};
 use self::stderr::Stderr;
 use crate::body::ahead::Bounds;
 use crate::body::spool::{self, Spool};
+use crate::files::place::{self, Place};
 use crate::files::root::Root;
-use crate::files::{self, Files};
+use crate::files::{self, Access, Files};
 use crate::upstream::attempt::{Failed, Unanswered, is_idempotent};
 use crate::upstream::client::while_client_stays;
 use crate::upstream::{Builder, Unavailable, Upstream};
@@ -127,18 +128,15 @@ pub fn upstream(name: impl Into<String>, backends: impl IntoIterator<Item = Addr
 /// Put it at [`Router::fallback`](crate::Router::fallback) or behind a route that selects the paths of the application.
 pub struct FastCgi {
     scripts: Scripts,
-    root: Arc<Root>,
+    place: Arc<Place>,
     /// The files of the root, for `X-Sendfile`.
     files: Files,
-    /// The root's path on this server. [`Fixed::root`] is its path in the application.
+    /// The root's path on this server as it was given.
     local_root: Vec<u8>,
-    /// The root's path on this server with all links resolved, as PHP's `__DIR__` has it.
-    real_root: Vec<u8>,
     /// The files of [`Options::internal_root`], for `X-Accel-Redirect`.
     internal_files: Files,
     rules: Rules,
-    /// The parameters of [`Options::front`], encoded by [`params::of_script`].
-    front: Option<Arc<[u8]>>,
+    front: Option<Front>,
     fixed: Fixed,
     hide: Vec<String>,
     patience: Patience,
@@ -197,44 +195,48 @@ impl FastCgi {
         };
         let named =
             |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let open = |path: &Path| Files::with(path, as_they_are()).map_err(|error| named(path, error));
         let local = std::path::absolute(root.as_ref())?;
-        let root = Root::open(&local).map_err(|error| named(&local, error))?;
-        let files = open(&local)?;
+        let place = Place::open(&local, options.may_be_missing).map_err(|error| named(&local, error))?;
+        let say = |upstream: &Upstream| {
+            let upstream = upstream.clone();
+            move |line: fmt::Arguments<'_>| upstream.say(line)
+        };
+        place.set_log(Box::new(say(&upstream)));
+        let place = Arc::new(place);
+        let files = Files::at(&place, as_they_are())?;
         let internal_files = match &options.internal_root {
-            Some(path) => open(path)?,
+            Some(path) => {
+                let options = files::Options {
+                    may_be_missing: options.may_be_missing,
+                    ..as_they_are()
+                };
+                let files = Files::with(path, options).map_err(|error| named(path, error))?;
+                files.on_log(say(&upstream))
+            }
             None => files.clone(),
         };
         let without_slash = |path: PathBuf| {
             let path = path.into_os_string().into_encoded_bytes();
             path.strip_suffix(b"/").unwrap_or(&path).to_vec()
         };
-        let real = std::fs::canonicalize(&local).map_err(|error| named(&local, error))?;
-        // php-fpm runs no script whose name holds `..`.
-        let leads_up = local.components().any(|part| part == std::path::Component::ParentDir);
-        let local_root = without_slash(if leads_up { real.clone() } else { local });
-        let real_root = without_slash(real);
         let fixed = Fixed {
-            root: options
-                .application_root
-                .map_or_else(|| local_root.clone(), without_slash),
+            root: options.application_root.map(without_slash),
             server_name: options.server_name,
             https: options.https,
             extra: options.params,
         };
         Ok(FastCgi {
             scripts: Scripts::new(),
-            root: Arc::new(root),
+            place,
             files,
             internal_files,
             rules: Rules {
                 suffixes: options.suffixes,
                 index: options.index,
             },
-            front: front.map(|front| params::of_script(&fixed, &front)),
+            front: front.map(Front::new),
             fixed,
-            local_root,
-            real_root,
+            local_root: without_slash(local),
             hide: options.hide,
             patience: Patience {
                 first_byte: options.first_byte,
@@ -279,6 +281,15 @@ impl FastCgi {
         self
     }
 
+    /// A handler for the files of the root. Both find the same folder, also while another takes its place.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a field name or value that HTTP does not allow.
+    pub fn files(&self, options: files::Options) -> io::Result<Files> {
+        Files::at(&self.place, options)
+    }
+
     /// Turns this value into a handler that calls [`FastCgi::answer`].
     pub fn handler(self) -> impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static {
         move |request| self.answer(request)
@@ -301,7 +312,9 @@ impl FastCgi {
     /// The connection to the application is closed. A client that leaves cancels the call, and the body that follows, unless
     /// the route has [`finish_when_gone`](crate::Route::finish_when_gone).
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
-        let script = match self.scripts.recall(request.path()) {
+        let generation = self.place.generation(osier::time::coarse_now());
+        let known = generation.and_then(|generation| self.scripts.recall(request.path(), generation));
+        let script = match known {
             Some(script) => script,
             None => match self.locate(request) {
                 Ok(script) => script,
@@ -329,7 +342,7 @@ impl FastCgi {
         for _ in 0..REDIRECTS {
             let (path, query) = next.split_once('?').unwrap_or((&next, ""));
             let script = match Wanted::parse(path).map(|path| self.find(&path)) {
-                Ok(Ok(Found::Script(script))) => params::of_script(&self.fixed, &script),
+                Ok(Ok((Found::Script(script), root, _))) => self.params(&root, &script),
                 Ok(Err(error)) => return Response::internal_error(error),
                 Ok(Ok(_)) | Err(_) => match &self.internal {
                     Some(internal) => return internal(request, &client_response::with_canonical_path(&next)),
@@ -361,26 +374,36 @@ impl FastCgi {
             return Err(Response::plain(StatusCode::BAD_REQUEST).into());
         };
         match self.find(&path) {
-            Ok(Found::Script(script)) => {
-                let params = params::of_script(&self.fixed, &script);
-                self.scripts.remember(request.path(), params.clone());
+            Ok((Found::Script(script), root, generation)) => {
+                let params = self.params(&root, &script);
+                self.scripts.remember(request.path(), params.clone(), generation);
                 Ok(params)
             }
-            Ok(Found::FolderWithoutSlash) => {
+            Ok((Found::FolderWithoutSlash, ..)) => {
                 let query = request.query().map(|query| format!("?{query}")).unwrap_or_default();
                 let to = path.folder_url() + &query;
                 Err(Response::redirect(StatusCode::PERMANENT_REDIRECT, &to).into())
             }
-            Ok(Found::Nothing) => match &self.front {
-                Some(front) if self.otherwise.is_none() || !self.is_file(&path) => Ok(front.clone()),
+            Ok((Found::Nothing, root, _)) => match &self.front {
+                Some(front) if self.otherwise.is_none() || !self.is_file(&path) => {
+                    Ok(front.params(&root, |script| self.params(&root, script)))
+                }
                 // A script below a dotted folder is not run. Sent as a file it would show its source.
                 _ if path.ends_like_a_script(&self.rules) && self.is_file(&path) => {
                     Err(Response::plain(StatusCode::NOT_FOUND).into())
                 }
                 _ => Err(self.no_script(request).into()),
             },
+            Err(error) if place::is_absent(&error) => Err(Response::plain(StatusCode::SERVICE_UNAVAILABLE).into()),
             Err(error) => Err(Response::internal_error(error).into()),
         }
+    }
+
+    /// The encoded parameters of a script below `root`.
+    fn params(&self, root: &Root, script: &Script) -> Arc<[u8]> {
+        let real = root.real().as_os_str().as_encoded_bytes();
+        let real = real.strip_suffix(b"/").unwrap_or(real);
+        params::of_script(&self.fixed, self.fixed.root.as_deref().unwrap_or(real), script)
     }
 
     fn no_script(&self, request: &mut Request<'_>) -> Response {
@@ -390,12 +413,18 @@ impl FastCgi {
         }
     }
 
-    /// Looks for the script in the kernel's cache (one or two system calls), and on the blocking pool if that is not enough.
-    fn find(&self, path: &Wanted) -> io::Result<Found> {
-        match path.find(&self.rules, |name| script::look(&self.root, name, true)) {
+    /// Looks for the script in the kernel's cache (one or two system calls), and on the blocking pool if that is not enough. Returns
+    /// the folder in which it looked, and its generation, too.
+    fn find(&self, path: &Wanted) -> io::Result<(Found, Arc<Root>, u64)> {
+        let look = |path: &Wanted, rules: &Rules, place: &Place, access| {
+            let (root, generation) = place.root(access)?;
+            let found = path.find(rules, |name| script::look(&root, name, access))?;
+            io::Result::Ok((found, root, generation))
+        };
+        match look(path, &self.rules, &self.place, Access::Cached) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let (path, rules, root) = (path.clone(), self.rules.clone(), self.root.clone());
-                osier::unblock(move || path.find(&rules, |name| script::look(&root, name, false)))
+                let (path, rules, place) = (path.clone(), self.rules.clone(), self.place.clone());
+                osier::unblock(move || look(&path, &rules, &place, Access::Blocking))
             }
             found => found,
         }
@@ -404,10 +433,11 @@ impl FastCgi {
     /// Whether the path leads to a file.
     fn is_file(&self, path: &Wanted) -> bool {
         let Some(name) = path.name() else { return false };
-        let kind = match script::look(&self.root, name, true) {
+        let look = |place: &Place, name: &[u8], access| script::look(&*place.root(access)?.0, name, access);
+        let kind = match look(&self.place, name, Access::Cached) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let (root, name) = (self.root.clone(), name.to_vec());
-                osier::unblock(move || script::look(&root, &name, false))
+                let (place, name) = (self.place.clone(), name.to_vec());
+                osier::unblock(move || look(&place, &name, Access::Blocking))
             }
             kind => kind,
         };
@@ -519,6 +549,35 @@ impl FastCgi {
     fn fail(&self, request: &mut Request<'_>, status: StatusCode, why: &dyn fmt::Display) -> Response {
         stderr_of(request).say(format_args!("{status}: {why}"));
         Response::plain(status)
+    }
+}
+
+/// The script of [`Options::front`].
+struct Front {
+    script: Script,
+    /// Its encoded parameters, and the real path of the root that they hold.
+    encoded: Mutex<Option<(PathBuf, Arc<[u8]>)>>,
+}
+
+impl Front {
+    fn new(script: Script) -> Front {
+        Front {
+            script,
+            encoded: Mutex::new(None),
+        }
+    }
+
+    /// The encoded parameters below `root`, from `encode` unless they are known.
+    fn params(&self, root: &Root, encode: impl FnOnce(&Script) -> Arc<[u8]>) -> Arc<[u8]> {
+        let mut encoded = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*encoded {
+            Some((real, params)) if real == root.real() => Arc::clone(params),
+            _ => {
+                let params = encode(&self.script);
+                *encoded = Some((root.real().to_owned(), Arc::clone(&params)));
+                params
+            }
+        }
     }
 }
 

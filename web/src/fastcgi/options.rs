@@ -19,6 +19,8 @@ pub struct Options {
     pub application_root: Option<PathBuf>,
     /// The folder of the files that `X-Accel-Redirect` names. Default: the root.
     pub internal_root: Option<PathBuf>,
+    /// Accepts a root, and an internal root, that do not exist yet: requests get 503 until they are there. Default: false.
+    pub may_be_missing: bool,
     /// Parameters that are added to the usual ones or replace them. Default: none.
     pub params: Vec<(String, String)>,
     /// SERVER_NAME. Default: the host that the client names.
@@ -65,6 +67,7 @@ impl Default for Options {
             front: None,
             application_root: None,
             internal_root: None,
+            may_be_missing: false,
             params: Vec::new(),
             server_name: None,
             https: false,

@@ -49,8 +49,8 @@ impl fmt::Display for Collision {
 /// The parameters that are the same for every request of a handler.
 #[derive(Clone, Debug, Default)]
 pub struct Fixed {
-    /// DOCUMENT_ROOT: the root as the application sees it, without a slash at the end.
-    pub root: Vec<u8>,
+    /// The root as the application sees it, without a slash at the end. None for the root's real path on this server.
+    pub root: Option<Vec<u8>>,
     /// SERVER_NAME, if it is not the host that the client names.
     pub server_name: Option<String>,
     /// Whether clients use TLS, terminated in front of this server.
@@ -130,21 +130,22 @@ fn variable(name: &str) -> impl Iterator<Item = u8> + Clone {
     PREFIX.iter().copied().chain(name.bytes().map(fold))
 }
 
-/// The FastCGI parameters that are the same for every request to one script, encoded once. Contains [`Fixed::extra`].
-pub fn of_script(fixed: &Fixed, script: &Script) -> Arc<[u8]> {
+/// The FastCGI parameters that are the same for every request to one script, encoded once. Contains [`Fixed::extra`]. `root` is
+/// DOCUMENT_ROOT, without a slash at the end.
+pub fn of_script(fixed: &Fixed, root: &[u8], script: &Script) -> Arc<[u8]> {
     let mut pairs = Vec::with_capacity(512);
     let mut put = |name: &str, value: &[&[u8]]| {
         if !is_replaced(&fixed.extra, name.as_bytes()) {
             fastcgi::pair(&mut pairs, name.as_bytes(), &value.concat());
         }
     };
-    put("SCRIPT_FILENAME", &[&fixed.root, &script.name]);
+    put("SCRIPT_FILENAME", &[root, &script.name]);
     put("SCRIPT_NAME", &[&script.name]);
-    put("DOCUMENT_ROOT", &[&fixed.root]);
+    put("DOCUMENT_ROOT", &[root]);
     put("DOCUMENT_URI", &[&script.name, &script.info]);
     if !script.info.is_empty() {
         put("PATH_INFO", &[&script.info]);
-        put("PATH_TRANSLATED", &[&fixed.root, &script.info]);
+        put("PATH_TRANSLATED", &[root, &script.info]);
     }
     put("GATEWAY_INTERFACE", &[b"CGI/1.1"]);
     let software = concat!("osier/", env!("CARGO_PKG_VERSION"));

@@ -14,6 +14,7 @@ use std::io;
 use osier_http::path::{BadPath, Path};
 use osier_http::percent_decode;
 
+use crate::files::Access;
 use crate::files::root::Root;
 
 /// A parsed path. It borrows nothing, so that it can go to a thread of the blocking pool.
@@ -173,15 +174,15 @@ pub enum Kind {
 ///
 /// # Blocks the thread
 ///
-/// While the disk is read, unless `cached`.
+/// While the disk is read, with [`Access::Blocking`].
 ///
 /// # Errors
 ///
-/// `WouldBlock` if `cached` and the disk might have to be read; other errors of the system call. A missing file is not an error.
-pub fn look(root: &Root, name: &[u8], cached: bool) -> io::Result<Kind> {
-    let metadata = match cached {
-        true => root.metadata_cached(name),
-        false => root.metadata(name),
+/// `WouldBlock` with [`Access::Cached`] if the disk might have to be read; other errors of the system call. A missing file is not an error.
+pub fn look(root: &Root, name: &[u8], access: Access) -> io::Result<Kind> {
+    let metadata = match access {
+        Access::Cached => root.metadata_cached(name),
+        Access::Blocking => root.metadata(name),
     };
     match metadata {
         Ok(metadata) if metadata.is_file() => Ok(Kind::File),

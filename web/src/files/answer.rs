@@ -12,7 +12,6 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::StatusCode;
 use osier_http::path::{BadPath, Path};
@@ -21,17 +20,15 @@ use super::caches::{self, Remembered};
 use super::conditional::{Conditions, Verdict, evaluate};
 use super::encoded;
 use super::listing::{self, Form};
+use super::place::{self, FRESH};
 use super::range::{Selection, select, still_valid};
 use super::resource::{Forms, Loaded, Resource, load};
-use super::root::Found;
+use super::root::{Found, Root};
 use super::target::{Refusal, Target};
 use super::variant::{Access, Content, Variant};
-use super::{Files, Site, Source};
+use super::{Files, Options, Site, Source};
 use crate::compress::accept_encoding::{Choice, choose, weighted};
 use crate::{Body, Request, RequestId, Response};
-
-/// Time for which a cache entry is used without asking the file system again.
-const FRESH: Duration = Duration::from_secs(1);
 
 /// Longest path that is cached. Longer paths are served too.
 const MAX_KEY: usize = 1024;
@@ -47,6 +44,8 @@ enum Lookup {
     Malformed,
     Forbidden,
     Missing,
+    /// The served folder itself is not there.
+    Unavailable,
 }
 
 /// The name of a file or folder below the root.
@@ -132,6 +131,7 @@ fn answer_with(site: &Arc<Site>, request: &Request<'_>, name: &[u8], status: Sta
     let response = match locate(site, Wanted::Name(name), request) {
         Ok(Lookup::Resource(resource)) => represent(site, &resource, request, status),
         Ok(Lookup::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
+        Ok(Lookup::Unavailable) => Response::plain(StatusCode::SERVICE_UNAVAILABLE),
         Ok(_) => Response::plain(StatusCode::NOT_FOUND),
         Err(error) => failure(error),
     };
@@ -166,6 +166,7 @@ fn respond(site: &Site, lookup: io::Result<Lookup>, prefix: &str, request: &Requ
         Ok(Lookup::Malformed) => Response::plain(StatusCode::BAD_REQUEST),
         Ok(Lookup::Forbidden) => Response::plain(StatusCode::FORBIDDEN),
         Ok(Lookup::Missing) => Response::plain(StatusCode::NOT_FOUND),
+        Ok(Lookup::Unavailable) => Response::plain(StatusCode::SERVICE_UNAVAILABLE),
         Err(error) => failure(error),
     }
 }
@@ -224,13 +225,14 @@ fn locate(site: &Arc<Site>, wanted: Wanted<'_>, request: &Request<'_>) -> io::Re
         return Ok(wanted.page(pages));
     }
     let (key, now) = (wanted.key(), osier::time::coarse_now());
+    let generation = site.source.generation(now);
     let known = caches::known(site, |cache| {
-        cache.find(&key).map(|known| (known.resource.clone(), known.checked))
+        let known = cache.find(&key)?;
+        let fresh = now.saturating_duration_since(known.checked) < FRESH && generation == Some(known.generation);
+        Some((known.resource.clone(), fresh))
     });
     let previous = match known {
-        Some((resource, checked)) if now.saturating_duration_since(checked) < FRESH => {
-            return Ok(Lookup::Resource(resource));
-        }
+        Some((resource, true)) => return Ok(Lookup::Resource(resource)),
         stale => stale.map(|(resource, _)| resource),
     };
     let target = match wanted.target(site.options.hidden) {
@@ -252,11 +254,17 @@ fn locate(site: &Arc<Site>, wanted: Wanted<'_>, request: &Request<'_>) -> io::Re
         }
         lookup => lookup,
     };
+    let (lookup, generation) = match lookup {
+        Ok((lookup, generation)) => (Ok(lookup), generation),
+        Err(error) if place::is_absent(&error) => (Ok(Lookup::Unavailable), 0),
+        Err(error) => (Err(error), 0),
+    };
     match &lookup {
         Ok(Lookup::Resource(resource)) if key.len() <= MAX_KEY => {
             let remembered = Remembered {
                 resource: resource.clone(),
                 checked: now,
+                generation,
             };
             caches::remember(site, |cache| cache.insert(&key, remembered));
         }
@@ -268,17 +276,31 @@ fn locate(site: &Arc<Site>, wanted: Wanted<'_>, request: &Request<'_>) -> io::Re
     lookup
 }
 
-/// Looks for `target` in the file system.
+/// Looks for `target` in the file system. Returns the generation of the folder too.
 fn look(
     site: &Site,
     target: &Target,
     form: Form,
     access: Access,
     previous: Option<&Arc<Resource>>,
-) -> io::Result<Lookup> {
-    let (Source::Folder(root), options) = (&site.source, &site.options) else {
-        return Ok(Lookup::Missing);
+) -> io::Result<(Lookup, u64)> {
+    let Source::Folder(place) = &site.source else {
+        return Ok((Lookup::Missing, 0));
     };
+    let (root, generation) = place.root(access)?;
+    let lookup = look_in(&root, &site.options, target, form, access, previous)?;
+    Ok((lookup, generation))
+}
+
+/// Looks for `target` in one folder.
+fn look_in(
+    root: &Root,
+    options: &Options,
+    target: &Target,
+    form: Form,
+    access: Access,
+    previous: Option<&Arc<Resource>>,
+) -> io::Result<Lookup> {
     let forms = Forms {
         siblings: options.precompressed,
         made: options.compress.as_ref().map(|settings| settings.min),

@@ -24,6 +24,8 @@ pub struct Remembered {
     pub resource: Arc<Resource>,
     /// When the file system last confirmed the entry.
     pub checked: Instant,
+    /// The generation of the folder that the file was found in.
+    pub generation: u64,
 }
 
 impl Weigh for Remembered {
@@ -187,7 +189,14 @@ mod tests {
         let weak = Arc::downgrade(&resource);
         let checked = Instant::now();
         remember(&files.site, |cache| {
-            cache.insert(b"/a", super::Remembered { resource, checked })
+            cache.insert(
+                b"/a",
+                super::Remembered {
+                    resource,
+                    checked,
+                    generation: 0,
+                },
+            )
         });
         weak
     }

@@ -19,7 +19,8 @@
 //! - `answer` is the entry. It turns a request into a response.
 //! - `caches` holds the caches of one thread; `cache` is one of them, for one [`Files`].
 //! - `target` reads a request's path into a file name.
-//! - `root` opens a name, never outside the folder.
+//! - `place` finds the folder of a path, again and again; `root` opens a name in that folder, never
+//!   outside of it.
 //! - `resource` is a loaded file with its encoded siblings. Each form of it is a `variant`.
 //!   `encoded` makes the encodings that have no sibling.
 //! - `conditional` and `range` choose which part of the file is sent.
@@ -33,6 +34,7 @@ mod conditional;
 mod encoded;
 mod listing;
 mod mime;
+pub(crate) mod place;
 mod range;
 mod resource;
 pub(crate) mod root;
@@ -41,9 +43,11 @@ mod variant;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::StatusCode;
 use osier_http::path::canonical_part;
@@ -51,8 +55,10 @@ use osier_http::path::canonical_part;
 pub use self::cache::Limits as CacheLimits;
 use self::caches::CacheIndex;
 use self::encoded::Store;
+use self::place::Place;
 use self::resource::Resource;
-use self::root::Root;
+#[cfg(feature = "fastcgi")]
+pub(crate) use self::variant::Access;
 use crate::{Handler, Request, Response, compress};
 
 /// Options for serving a folder.
@@ -76,6 +82,9 @@ pub struct Options {
     /// the first such request. A file is not compressed within two seconds of a change. If a client
     /// accepts two codings equally, the denser one is used. On by default, from 1 KiB on.
     pub compress: Option<compress::Options>,
+    /// Accepts a folder that does not exist yet. Requests get 503 until it is there. Off by default:
+    /// [`Files::with`] fails then.
+    pub may_be_missing: bool,
     /// Prefix that [`Files::answer`] takes off a path: with `/assets`, the root is `/assets/`. An
     /// empty prefix takes nothing off. Default: the [mount point](Request::mount_point) of the
     /// request.
@@ -98,6 +107,7 @@ impl Default for Options {
             hidden: false,
             precompressed: true,
             compress: Some(compress::Options::default()),
+            may_be_missing: false,
             strip: None,
             cache_control: None,
             headers: Vec::new(),
@@ -110,7 +120,8 @@ impl Default for Options {
 /// their caches within seconds after the last clone is dropped.
 ///
 /// `GET` and `HEAD` support validators (a strong `ETag`, `Last-Modified`), conditional fields and
-/// ranges. A change of a file is noticed within a second. No name leads out of the folder, neither
+/// ranges. A change of a file is noticed within a second, and so is another folder under the same path:
+/// the path is looked up again. While there is no folder, requests get 503. No name leads out of the folder, neither
 /// by `..` nor by a symbolic link.
 ///
 /// ```
@@ -135,9 +146,20 @@ pub(crate) struct Site {
 
 /// The place of the files.
 enum Source {
-    Folder(Root),
+    Folder(Arc<Place>),
     /// Pages by canonical path.
     Embedded(HashMap<String, Arc<Resource>>),
+}
+
+impl Source {
+    /// See [`Place::generation`]. Pages inside the binary have the generation 0.
+    #[inline]
+    fn generation(&self, now: Instant) -> Option<u64> {
+        match self {
+            Source::Folder(place) => place.generation(now),
+            Source::Embedded(_) => Some(0),
+        }
+    }
 }
 
 impl Files {
@@ -165,7 +187,24 @@ impl Files {
     ///
     /// As long as the disk takes.
     pub fn with(folder: impl AsRef<Path>, options: Options) -> io::Result<Files> {
-        Files::of(Source::Folder(Root::open(folder.as_ref())?), options)
+        let place = Place::open(folder.as_ref(), options.may_be_missing)?;
+        Files::of(Source::Folder(Arc::new(place)), options)
+    }
+
+    /// Serves the folder of `place`, together with others.
+    #[cfg(feature = "fastcgi")]
+    pub(crate) fn at(place: &Arc<Place>, options: Options) -> io::Result<Files> {
+        Files::of(Source::Folder(Arc::clone(place)), options)
+    }
+
+    /// Sets where lines for the operator go: the folder is gone, or there again. By default they are dropped. Only
+    /// the first call has an effect, and it holds for every clone.
+    #[must_use]
+    pub fn on_log(self, log: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static) -> Files {
+        if let Source::Folder(place) = &self.site.source {
+            place.set_log(Box::new(log));
+        }
+        self
     }
 
     /// Serves pages inside the binary, given as path (`/`, `/style.css`), content type and bytes.

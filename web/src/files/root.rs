@@ -19,7 +19,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat};
 use rustix::io::Errno;
@@ -34,11 +34,22 @@ const STEP: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC)
 #[derive(Debug)]
 pub struct Root {
     dir: OwnedFd,
-    /// Whether openat2 works here.
-    kernel_walks: bool,
-    /// Whether openat2 also knows RESOLVE_CACHED.
-    cached_lookups: bool,
+    abilities: Abilities,
+    /// The path of the folder without symbolic links.
+    real: PathBuf,
 }
+
+/// What the kernel can do, as [`Root::open`] found out.
+#[derive(Debug, Clone, Copy)]
+pub struct Abilities {
+    /// Whether openat2 works here.
+    pub kernel_walks: bool,
+    /// Whether openat2 also knows RESOLVE_CACHED.
+    pub cached_lookups: bool,
+}
+
+/// Flags of a root.
+const OPEN: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// The result of opening a name.
 #[derive(Debug)]
@@ -73,32 +84,86 @@ impl Root {
     ///
     /// Errors of `open(2)`. `NotADirectory` for anything but a folder.
     pub fn open(path: &Path) -> io::Result<Root> {
-        let dir = openat(
-            CWD,
-            path,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
+        Root::open_with(path, None)
+    }
+
+    /// Opens the folder `path`. Without `abilities` it finds them out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Root::open`].
+    pub fn open_with(path: &Path, abilities: Option<Abilities>) -> io::Result<Root> {
         let mut root = Root {
-            dir,
-            kernel_walks: true,
-            cached_lookups: true,
+            dir: openat(CWD, path, OPEN, Mode::empty())?,
+            abilities: abilities.unwrap_or(Abilities {
+                kernel_walks: true,
+                cached_lookups: true,
+            }),
+            real: path.to_owned(),
         };
-        // Any other error means that the call is missing: old kernels return ENOSYS, sandboxes
-        // EPERM, and EINVAL is an unknown flag.
-        root.cached_lookups = !matches!(root.by_kernel(b"", OFlags::PATH, true), Err(error) if error != Errno::AGAIN);
-        root.kernel_walks = root.by_kernel(b"", OFlags::PATH, false).is_ok();
+        // A link that is turned meanwhile leads to another folder.
+        let real = || {
+            let real = std::fs::canonicalize(path)?;
+            let found = Root::number(&openat(CWD, &real, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)?;
+            io::Result::Ok((found == Root::number(&root.dir)?).then_some(real))
+        };
+        if let Some(real) = (0..3).find_map(|_| real().ok().flatten()) {
+            root.real = real;
+        }
+        if abilities.is_none() {
+            // Any other error means that the call is missing: old kernels return ENOSYS, sandboxes
+            // EPERM, and EINVAL is an unknown flag.
+            let cached = root.by_kernel(b"", OFlags::PATH, true);
+            root.abilities = Abilities {
+                kernel_walks: root.by_kernel(b"", OFlags::PATH, false).is_ok(),
+                cached_lookups: !matches!(cached, Err(error) if error != Errno::AGAIN),
+            };
+        }
         Ok(root)
+    }
+
+    /// Whether `path` leads to this folder, if the kernel has every step to it in memory.
+    ///
+    /// # Errors
+    ///
+    /// Errors of `open(2)`. `WouldBlock` if the kernel may have to ask a disk or cannot tell.
+    pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+        if !self.abilities.cached_lookups {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let found = openat2(CWD, path, OPEN, Mode::empty(), ResolveFlags::CACHED)?;
+        Ok(Root::number(&found)? == Root::number(&self.dir)?)
+    }
+
+    /// What the kernel can do.
+    pub fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+
+    /// Whether both are the same folder.
+    pub fn is_same(&self, other: &Root) -> io::Result<bool> {
+        Ok(Root::number(&self.dir)? == Root::number(&other.dir)?)
+    }
+
+    /// The path of the folder without symbolic links. It is the opened path if that cannot be told.
+    #[cfg(feature = "fastcgi")]
+    pub fn real(&self) -> &Path {
+        &self.real
+    }
+
+    /// The device and the inode. The number of an open file belongs to no other file.
+    fn number(file: &OwnedFd) -> Result<(u64, u64), Errno> {
+        rustix::fs::fstat(file).map(|found| (found.st_dev, found.st_ino))
     }
 
     /// Opens the folder `path` as on a machine without openat2.
     #[cfg(test)]
     pub fn without_openat2(path: &Path) -> io::Result<Root> {
-        Ok(Root {
+        let abilities = Abilities {
             kernel_walks: false,
             cached_lookups: false,
-            ..Root::open(path)?
-        })
+        };
+        Root::open_with(path, Some(abilities))
     }
 
     /// Opens `name`, a path without a leading slash.
@@ -121,7 +186,7 @@ impl Root {
     ///
     /// As [`Root::find`], and `WouldBlock` if the kernel may have to ask a disk or cannot tell.
     pub fn find_cached(&self, name: &[u8]) -> io::Result<Found> {
-        if !(self.kernel_walks && self.cached_lookups) {
+        if !(self.abilities.kernel_walks && self.abilities.cached_lookups) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         classify(self.by_kernel(name, OFlags::RDONLY | OFlags::NONBLOCK, true))
@@ -147,14 +212,14 @@ impl Root {
     /// As [`Root::metadata`], and `WouldBlock` if the kernel may have to ask a disk or cannot tell.
     #[cfg(feature = "fastcgi")]
     pub fn metadata_cached(&self, name: &[u8]) -> io::Result<Metadata> {
-        if !(self.kernel_walks && self.cached_lookups) {
+        if !(self.abilities.kernel_walks && self.abilities.cached_lookups) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         File::from(self.by_kernel(name, OFlags::PATH, true).map_err(plain)?).metadata()
     }
 
     fn descend(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        if !self.kernel_walks {
+        if !self.abilities.kernel_walks {
             return self.walk(name, flags);
         }
         // EAGAIN: another process renamed something while the kernel followed a `..`, so the kernel
@@ -292,7 +357,7 @@ mod tests {
     /// Opens the same folder in both ways.
     fn both(folder: &Path) -> [(&'static str, Root); 2] {
         let (kernel, walk) = (Root::open(folder).unwrap(), Root::without_openat2(folder).unwrap());
-        if !kernel.kernel_walks {
+        if !kernel.abilities.kernel_walks {
             println!("skipped: openat2 is refused here, so the walk is tested twice");
         }
         [("openat2", kernel), ("walk", walk)]

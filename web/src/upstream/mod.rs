@@ -383,6 +383,12 @@ impl Upstream {
         self.find(deadline, other, Kept::Never)
     }
 
+    /// Logs a line for the operator.
+    #[cfg(feature = "fastcgi")]
+    pub(crate) fn say(&self, line: fmt::Arguments<'_>) {
+        (self.0.log)(line);
+    }
+
     /// Logs that there is no file for the responses of slow clients.
     pub(crate) fn lacks_file(&self, error: &io::Error) {
         self.0

@@ -23,8 +23,9 @@ mod passwords;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -89,6 +90,7 @@ pub struct Auth {
 /// The password file as it was last read.
 struct File {
     passwords: Arc<Passwords>,
+    /// None while the file has never been there.
     stamp: Option<Stamp>,
     looked: Instant,
     /// The last error that was logged, so that each error is logged once.
@@ -100,7 +102,7 @@ struct File {
 pub struct User(pub Arc<str>);
 
 impl Auth {
-    /// Reads the password file.
+    /// Reads the password file. A file that does not exist yet is no error: every request gets a 503 until it is there.
     ///
     /// # Errors
     ///
@@ -113,11 +115,11 @@ impl Auth {
         }
         let named = Passwords::named(&settings.users)?;
         let (passwords, stamp) = match &settings.password_file {
-            Some(path) => {
+            Some(path) if !is_missing(path) => {
                 let (passwords, stamp) = passwords::read(path, named.clone())?;
                 (passwords, Some(stamp))
             }
-            None => (named.clone(), None),
+            _ => (named.clone(), None),
         };
         let quoted = realm.replace('\\', "\\\\").replace('"', "\\\"");
         Ok(Auth {
@@ -151,13 +153,13 @@ impl Auth {
     }
 
     fn decide(&self, field: Option<&[u8]>, client: IpAddr) -> Result<User, Response> {
+        let passwords = self.passwords().ok_or_else(unavailable)?;
         // A browser's first request has no credentials, so this is not logged as a failure.
         let field = field.ok_or_else(|| self.unauthorized())?;
         let Some(credentials) = Credentials::parse(field) else {
             return Err(self.failed(client, "", "the credentials are not basic or malformed"));
         };
         let Credentials { user, password } = &credentials;
-        let passwords = self.passwords();
         let Some(slowest) = passwords.slowest() else {
             return Err(self.failed(client, user, "there are no users"));
         };
@@ -212,14 +214,15 @@ impl Auth {
     }
 
     /// The passwords, at most a second old. If the file has a mistake, the passwords stay as they were.
-    fn passwords(&self) -> Arc<Passwords> {
+    fn passwords(&self) -> Option<Arc<Passwords>> {
         let mut file = locked(&self.file);
-        let (Some(path), Some(stamp)) = (&self.path, file.stamp) else {
-            return Arc::clone(&file.passwords);
+        let Some(path) = &self.path else {
+            return Some(Arc::clone(&file.passwords));
         };
         if osier::time::now().saturating_duration_since(file.looked) < LOOK {
-            return Arc::clone(&file.passwords);
+            return file.current();
         }
+        let stamp = file.stamp;
         // Who comes while this one reads takes what is there.
         file.looked = osier::time::now();
         drop(file);
@@ -235,13 +238,33 @@ impl Auth {
             Err(troubles) => {
                 let message = troubles.iter().map(Trouble::to_string).collect::<Vec<_>>().join("; ");
                 if message != file.logged {
-                    (self.say)(format_args!("{message}; the passwords stay as they were"));
+                    let meanwhile = match file.stamp {
+                        Some(_) => "the passwords stay as they were",
+                        None => "requests get 503 until it can be read",
+                    };
+                    (self.say)(format_args!("{message}; {meanwhile}"));
                     file.logged = message;
                 }
             }
         }
-        Arc::clone(&file.passwords)
+        file.current()
     }
+}
+
+impl File {
+    /// The users of the last reading. None while the file has never been there.
+    fn current(&self) -> Option<Arc<Passwords>> {
+        self.stamp.map(|_| Arc::clone(&self.passwords))
+    }
+}
+
+fn is_missing(path: &Path) -> bool {
+    path.metadata()
+        .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+fn unavailable() -> Response {
+    Response::new(StatusCode::SERVICE_UNAVAILABLE).body("503 Service Unavailable\n")
 }
 
 fn busy() -> Response {

@@ -253,11 +253,11 @@ pub fn read(path: &Path, named: Passwords) -> Result<(Passwords, Stamp), Vec<Tro
 /// While the file is read.
 pub fn read_if_changed(
     path: &Path,
-    before: Stamp,
+    before: Option<Stamp>,
     named: Passwords,
 ) -> Result<Option<(Passwords, Stamp)>, Vec<Trouble>> {
     match path.metadata() {
-        Ok(metadata) if Stamp::of(&metadata) == before => Ok(None),
+        Ok(metadata) if Some(Stamp::of(&metadata)) == before => Ok(None),
         _ => read(path, named).map(Some),
     }
 }
