@@ -37,7 +37,7 @@ const MAX_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub struct Loaded {
     pub config: Config,
-    /// What the file names and is not there yet.
+    /// The paths that the file names and that are not there yet.
     pub warnings: Option<Report>,
 }
 

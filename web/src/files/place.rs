@@ -26,7 +26,7 @@ pub(crate) type Log = Box<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
 /// A served folder. All workers share it.
 pub(crate) struct Place {
     path: PathBuf,
-    /// What the kernel can do, once a folder was opened.
+    /// Abilities of the kernel, once a folder was opened.
     abilities: OnceLock<Abilities>,
     began: Instant,
     /// Nanoseconds from `began` to the last look. [`NEVER`] before the first one.

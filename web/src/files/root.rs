@@ -39,7 +39,7 @@ pub struct Root {
     real: PathBuf,
 }
 
-/// What the kernel can do, as [`Root::open`] found out.
+/// Abilities of the kernel, as [`Root::open`] found them out.
 #[derive(Debug, Clone, Copy)]
 pub struct Abilities {
     /// Whether openat2 works here.
@@ -135,7 +135,7 @@ impl Root {
         Ok(Root::number(&found)? == Root::number(&self.dir)?)
     }
 
-    /// What the kernel can do.
+    /// The abilities of the kernel.
     pub fn abilities(&self) -> Abilities {
         self.abilities
     }
