@@ -69,7 +69,7 @@ struct Line {
     /// Show the welcome site's live data and fibers to other machines too (only without DIR)
     #[arg(long)]
     live_for_all: bool,
-    /// With check: warnings, such as a folder that is not there yet, are mistakes
+    /// Count warnings as mistakes, such as a folder that is not there yet (only with check)
     #[arg(long)]
     strict: bool,
 }
