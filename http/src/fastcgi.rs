@@ -1,11 +1,11 @@
-//! The web server's side of FastCGI 1.0, without I/O: it writes the records of a request and reads those of the application.
+//! The web server's side of FastCGI 1.0, without I/O: it writes the records of a request and reads those of the backend.
 //!
-//! A connection carries one request at a time, with the id 1: applications multiplex badly or not at all.
+//! A connection carries one request at a time, with the id 1: backends multiplex badly or not at all.
 //!
 //! ```text
-//!   to the application                                   from it, in any order and any pieces
+//!   to the backend                                       from it, in any order and any pieces
 //!   begin ─▶ ParamsWriter … finish ─▶ stdin … end        STDOUT (a CGI response) and STDERR, each ended by an empty
-//!                                     or ABORT           record or by END_REQUEST, which ends the request
+//!                                                        record or by END_REQUEST, which ends the request
 //!
 //!   record: version 1 │ type │ id (2) │ content length (2) │ padding length │ 0 │ content │ padding
 //! ```
@@ -22,7 +22,6 @@ pub const RECORD_HEAD: usize = 8;
 const VERSION: u8 = 1;
 const REQUEST_ID: u16 = 1;
 const BEGIN: u8 = 1;
-const ABORT: u8 = 2;
 const END: u8 = 3;
 const PARAMS: u8 = 4;
 const STDIN: u8 = 5;
@@ -35,8 +34,6 @@ const END_LENGTH: usize = 8;
 
 /// The record that ends the request's body.
 pub const STDIN_END: [u8; RECORD_HEAD] = record_head(STDIN, 0);
-/// The record that asks the application to abort the request. The application still answers with END_REQUEST.
-pub const ABORT_REQUEST: [u8; RECORD_HEAD] = record_head(ABORT, 0);
 
 /// The head of a record of the request's body. Its `length` bytes follow, without padding.
 pub const fn stdin_head(length: u16) -> [u8; RECORD_HEAD] {
@@ -48,7 +45,7 @@ const fn record_head(kind: u8, length: u16) -> [u8; RECORD_HEAD] {
     [VERSION, kind, id_high, id_low, high, low, 0, 0]
 }
 
-/// Begins a request to a responder. `keep_connection` asks the application to keep the connection open.
+/// Begins a request to a responder. `keep_connection` asks the backend to keep the connection open.
 ///
 /// ```
 /// use osier_http::fastcgi::{self, Decoder, Event, ParamsWriter};
@@ -195,7 +192,7 @@ fn length(length: usize) -> Length {
     }
 }
 
-/// An event in the application's records.
+/// An event in the backend's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'i> {
     /// A piece of the response, never empty.
@@ -206,7 +203,7 @@ pub enum Event<'i> {
     End {
         /// The exit status of the script.
         app_status: u32,
-        /// 0: complete; 1: the application cannot multiplex; 2: overloaded; 3: unknown role.
+        /// 0: complete; 1: the backend cannot multiplex; 2: overloaded; 3: unknown role.
         protocol_status: u8,
     },
 }
@@ -220,10 +217,10 @@ pub struct Step<'i> {
     pub event: Option<Event<'i>>,
 }
 
-/// Why the bytes of the application are not FastCGI 1.0.
+/// Why the bytes of the backend are not FastCGI 1.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// A record has another version. The application may not speak FastCGI at all.
+    /// A record has another version. The backend may not speak FastCGI at all.
     Version(u8),
     /// END_REQUEST has this length instead of 8.
     EndLength(u16),
@@ -243,7 +240,7 @@ impl fmt::Display for Malformed {
 
 impl error::Error for Malformed {}
 
-/// The incremental decoder of an application's records. It holds no content, and its result does not depend on how the input is
+/// The incremental decoder of a backend's records. It holds no content, and its result does not depend on how the input is
 /// split.
 ///
 /// Records about the connection (id 0), of other requests, and of types that a responder does not send are skipped.

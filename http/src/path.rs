@@ -136,11 +136,6 @@ impl<'a> Path<'a> {
         matches!(self.canonical, Cow::Borrowed(_))
     }
 
-    /// Returns the canonical form alone, for a prefix in a configuration.
-    pub fn into_canonical(self) -> Cow<'a, str> {
-        self.canonical
-    }
-
     /// The canonical form with its bytes beyond ASCII decoded, for globs and expressions. `%2F` and `%25` stay escapes.
     #[inline]
     pub fn text(&self) -> Cow<'_, [u8]> {

@@ -5,6 +5,7 @@
 use crate::step::{self, Outcome, cargo};
 use crate::test::{self, STEPS, Step, Work};
 use crate::tidy;
+use std::collections::HashSet;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -88,15 +89,21 @@ pub fn fmt() -> Outcome {
     if !step::succeeds(cargo().args(["fmt", "--version"])) {
         return Outcome::skipped("fmt", "no rustfmt (rustup component add rustfmt)".into());
     }
-    let mut ok = step::run(cargo().args(["fmt", "--all", "--check"]), LIMIT, |_| true);
+    // A file that several targets share is reported once for each of them, and once more for each workspace.
+    let mut reported = HashSet::new();
+    let mut check = |more: &[&str]| {
+        let mut unseen = true;
+        step::run(cargo().args(["fmt", "--all", "--check"]).args(more), LIMIT, |line| {
+            if line.starts_with("Diff in ") {
+                unseen = reported.insert(line.to_string());
+            }
+            unseen
+        })
+    };
+    let mut ok = check(&[]);
     for other in ["bench", "fuzz", "mixing"].map(|dir| format!("{dir}/Cargo.toml")) {
         if std::fs::exists(&other).unwrap_or(false) {
-            // This goes through the path dependencies a second time, which costs nothing.
-            ok &= step::run(
-                cargo().args(["fmt", "--all", "--check", "--manifest-path", &other]),
-                LIMIT,
-                |_| true,
-            );
+            ok &= check(&["--manifest-path", &other]);
         }
     }
     Outcome::one_check("fmt", ok, tidy::sources().len(), "files", Duration::ZERO)

@@ -78,11 +78,6 @@ impl HeadScanner {
         }
     }
 
-    /// The number of bytes searched so far. While it equals the length of the leading empty lines, no request has begun.
-    pub fn examined(&self) -> usize {
-        self.at
-    }
-
     /// Skips leading empty lines and checks the first byte of the request line. Returns false if that has not arrived.
     #[inline]
     fn begin(&mut self, buf: &[u8]) -> Result<bool, Reject> {

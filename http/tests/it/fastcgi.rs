@@ -155,7 +155,7 @@ fn what_is_no_fastcgi_is_an_error() {
     assert!(Malformed::Version(72).to_string().contains("version 72"));
 }
 
-/// The type and the content of each record, as an application reads them.
+/// The type and the content of each record, as a backend reads them.
 fn records(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut records = Vec::new();
     while let [1, kind, 0, 1, high, low, padding, 0, rest @ ..] = bytes {
@@ -167,7 +167,7 @@ fn records(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     records
 }
 
-/// The parameters, as an application reads their stream.
+/// The parameters, as a backend reads their stream.
 fn pairs(mut stream: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     fn length(stream: &mut &[u8]) -> usize {
         let first = stream[0];
@@ -196,7 +196,6 @@ fn a_request_begins_with_its_role_and_whether_the_connection_is_kept() {
         fastcgi::begin(&mut request, keep);
         assert_eq!(records(&request), [(1, vec![0, 1, flag, 0, 0, 0, 0, 0])]);
     }
-    assert_eq!(records(&fastcgi::ABORT_REQUEST), [(2, vec![])]);
     assert_eq!(records(&fastcgi::STDIN_END), [(5, vec![])]);
     let mut body = fastcgi::stdin_head(2).to_vec();
     body.extend_from_slice(b"ok");

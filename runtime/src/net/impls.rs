@@ -247,19 +247,6 @@ macro_rules! stream_impls {
                 self.0.watched.own_here().map(drop)
             }
 
-            /// Whether there was something to read, or the end, when this worker last polled the kernel. `None` if
-            /// the socket is not registered there ([`watch`](Self::watch)), or the poller is not edge-triggered.
-            ///
-            /// It makes no system call. `Some(false)` is as old as the worker's turn. `Some(true)` may refer to bytes
-            /// that have been read since.
-            ///
-            /// # Suspends
-            ///
-            /// Never.
-            pub fn seen_readable(&self) -> Option<bool> {
-                self.0.watched.seen_readable()
-            }
-
             /// [`peek`](Self::peek) as a future. The read timeout does not apply to it.
             pub fn peek_async(&self, buf: &mut [u8]) -> impl Future<Output = std::io::Result<usize>> + Send {
                 self.0.peek_async(buf)

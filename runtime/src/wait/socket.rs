@@ -316,14 +316,6 @@ impl Watched {
         }))
     }
 
-    /// This worker's latest report on reading; `None` where it does not own the direction, or its poller has no edges.
-    pub(crate) fn seen_readable(&self) -> Option<bool> {
-        let seen = at(*self.entry.get()?).state.snapshot();
-        let here = context::worker(|worker| worker.remote)?;
-        let speaks = here.has_edges() && seen.owner(Direction::Read) == Some(here.id);
-        speaks.then(|| seen.has(READABLE | CLOSED))
-    }
-
     /// Makes this thread's worker the owner of the read side, as a connection at rest needs.
     pub(crate) fn own_here(&self) -> io::Result<&'static Entry> {
         self.own(Direction::Read)?;

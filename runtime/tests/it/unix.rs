@@ -129,43 +129,6 @@ fn a_full_queue_makes_a_client_wait() {
 }
 
 #[test]
-fn a_worker_has_been_told_whether_there_is_something_to_read() {
-    on(1).run(|| {
-        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        assert_eq!(ours.seen_readable(), None, "nobody watches it yet");
-        ours.watch().unwrap();
-        if ours.seen_readable().is_none() {
-            println!("skipped: this poller tells of no edges");
-            return;
-        }
-        assert_eq!(ours.seen_readable(), Some(false));
-        let becomes_readable = |ours: &UnixStream| {
-            let start = Instant::now();
-            while ours.seen_readable() == Some(false) {
-                assert!(start.elapsed() < GENEROUS);
-                osier::yield_now();
-            }
-            assert_eq!(ours.seen_readable(), Some(true));
-        };
-        for round in [b"one", b"two"] {
-            theirs.write_all(round).unwrap();
-            becomes_readable(&ours);
-            let mut buf = [0; 8];
-            assert_eq!((ours.read(&mut buf).unwrap(), &buf[..3]), (3, &round[..]));
-            if cfg!(target_os = "linux") {
-                assert_eq!(ours.seen_readable(), Some(false), "a short read has emptied it");
-            }
-        }
-        drop(theirs);
-        becomes_readable(&ours);
-        assert_eq!(ours.read(&mut [0; 8]).unwrap(), 0);
-        assert_eq!(ours.seen_readable(), Some(true), "the end stays");
-        let elsewhere = std::thread::scope(|s| s.spawn(|| ours.seen_readable()).join().unwrap());
-        assert_eq!(elsewhere, None);
-    });
-}
-
-#[test]
 fn timeouts_and_threads() {
     let check = || {
         let (mut one, mut two) = UnixStream::pair().unwrap();

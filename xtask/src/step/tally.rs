@@ -99,6 +99,9 @@ impl Tally {
     fn complain(&mut self, line: &str) {
         if line.starts_with("---- ") {
             self.complained = 0;
+        } else if line == "stack backtrace:" {
+            // It stands above, where the test failed.
+            self.complained = COMPLAINT_LINES;
         }
         let of_a_test = self.shown.is_some() && self.complained < COMPLAINT_LINES && !line.is_empty();
         let of_cargo = self.shown.is_none() && ["error", "    `-p "].iter().any(|said| line.starts_with(said));
