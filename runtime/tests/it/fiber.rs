@@ -491,7 +491,7 @@ fn a_fiber_is_named_by_what_it_does() {
         let started = std::rc::Rc::new(osier::sync::Event::new());
         let signal = started.clone();
         let busy = fiber::Builder::new().spawn_local(move || {
-            fiber::describe(&|f| write!(f, "imports {}", "a.csv"), || {
+            fiber::describe(&|f| f.write_str("imports a.csv"), || {
                 fiber::describe(&|f| write!(f, "row {}", 7), || signal.set());
                 osier::sleep(std::time::Duration::from_secs(3600));
             });

@@ -90,7 +90,8 @@ fn wake_ups_events_and_steals_are_counted() {
         (&writer).write_all(b"x").unwrap();
         worker.events > before.events
     });
-    (waits.cancel(), reads.cancel());
+    waits.cancel();
+    reads.cancel();
 }
 
 #[test]

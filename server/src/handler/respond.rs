@@ -118,12 +118,17 @@ impl Configured for Respond {
         }
     }
 
-    fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String> {
-        if let Body::File(path) = &self.body
-            && is_missing(path)
-        {
-            return Respond::status(503).open(route, means);
+    fn open(&self, _: &Route<'_>, _: &Means) -> Result<Opened, String> {
+        match &self.body {
+            Body::File(path) if is_missing(path) => Respond::status(503).ready(),
+            _ => self.ready(),
         }
+        .map(Opened::answers)
+    }
+}
+
+impl Respond {
+    fn ready(&self) -> Result<Ready, String> {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
         let (bytes, natural) = match &self.body {
             Body::Status => (format!("{status}\n").into_bytes(), TEXT.into()),
@@ -135,11 +140,11 @@ impl Configured for Respond {
             Body::Text(text) if text.fixed().is_none() => Text::Filled(text.clone(), Escape::of(&content_type)),
             _ => Text::Fixed(Arc::new(bytes)),
         };
-        Ok(Opened::answers(Ready {
+        Ok(Ready {
             status,
             content_type,
             body,
-        }))
+        })
     }
 }
 

@@ -50,10 +50,10 @@ fn a_link_that_is_turned_shows_its_new_folder() {
 fn scripts_and_files_come_from_the_same_release() {
     let folder = Sites::folder();
     for release in ["r1", "r2"] {
-        folder.write(&format!("{release}/index.php"), format!("<?php echo '{release}';"));
-        folder.write(&format!("{release}/style.css"), release);
+        folder.write(format!("{release}/index.php"), format!("<?php echo '{release}';"));
+        folder.write(format!("{release}/style.css"), release);
         folder.write(
-            &format!("{release}/sent.php"),
+            format!("{release}/sent.php"),
             "<?php header('X-Sendfile: ' . __DIR__ . '/style.css');",
         );
     }

@@ -433,7 +433,7 @@ impl FastCgi {
     /// Whether the path leads to a file.
     fn is_file(&self, path: &Wanted) -> bool {
         let Some(name) = path.name() else { return false };
-        let look = |place: &Place, name: &[u8], access| script::look(&*place.root(access)?.0, name, access);
+        let look = |place: &Place, name: &[u8], access| script::look(&place.root(access)?.0, name, access);
         let kind = match look(&self.place, name, Access::Cached) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let (place, name) = (self.place.clone(), name.to_vec());
