@@ -10,7 +10,7 @@ use toml::de::DeValue;
 use crate::reader::value::token;
 use crate::reader::{At, Section, values};
 
-use super::files::cannot_serve;
+use super::files::{SYMLINKS, cannot_serve};
 use super::upstream::{Backends, timeouts};
 use super::{Configured, Handler, Match, Means, Opened, Route, Touch};
 
@@ -73,6 +73,7 @@ impl Configured for Fastcgi {
                     root.map(|root| table.source().shown(root).into())
                 }),
             internal_root: table.folder("internal_root"),
+            symlinks: table.choice("symlinks", &SYMLINKS).unwrap_or_default(),
             may_be_missing: true,
             params: params.unwrap_or_default(),
             server_name: table.string("server_name").map(|name| name.value),
@@ -128,6 +129,7 @@ impl Configured for Fastcgi {
         let options = files::Options {
             index: Vec::new(),
             cache: means.cache,
+            symlinks: self.options.symlinks,
             ..files::Options::default()
         };
         let files = handler.files(options).map_err(cannot)?;

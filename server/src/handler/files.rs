@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use osier_web::files::{self, Options};
+use osier_web::files::{self, Options, Symlinks};
 use osier_web::{Request, Response};
 use toml::Spanned;
 use toml::de::DeValue;
@@ -12,6 +12,13 @@ use toml::de::DeValue;
 use crate::reader::{Section, values};
 
 use super::{Configured, Form, Handler, Match, Means, Opened, Route, Touch, form, strip};
+
+/// The rules for symbolic links and their names in the file.
+pub(super) const SYMLINKS: [(&str, Symlinks); 3] = [
+    ("inside", Symlinks::Inside),
+    ("owner", Symlinks::Owner),
+    ("all", Symlinks::All),
+];
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Files {
@@ -59,6 +66,7 @@ impl Configured for Files {
             hidden: table.boolean("hidden").unwrap_or(default.hidden),
             precompressed: table.boolean("precompressed").unwrap_or(default.precompressed),
             cache_control: table.string("cache").map(|text| text.value),
+            symlinks: table.choice("symlinks", &SYMLINKS).unwrap_or_default(),
             may_be_missing: true,
             strip: strip(&table, matches),
             ..default

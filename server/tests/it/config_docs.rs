@@ -4,8 +4,15 @@ use crate::support::{Folder, osier};
 use std::path::Path;
 
 fn check(folder: &Folder, name: &str) -> Result<(), String> {
+    // A recipe names folders of the system, which need not be there.
+    let names_system = std::fs::read_to_string(folder.join(name))
+        .unwrap()
+        .contains("\"unix:/run/");
+    let strict = (!names_system).then_some("--strict");
     let output = osier()
-        .args(["check", name])
+        .arg("check")
+        .args(strict)
+        .arg(name)
         .current_dir(folder.path())
         .output()
         .unwrap();

@@ -196,7 +196,8 @@ impl FastCgi {
         let named =
             |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let local = std::path::absolute(root.as_ref())?;
-        let place = Place::open(&local, options.may_be_missing).map_err(|error| named(&local, error))?;
+        let place =
+            Place::open(&local, options.may_be_missing, options.symlinks).map_err(|error| named(&local, error))?;
         let say = |upstream: &Upstream| {
             let upstream = upstream.clone();
             move |line: fmt::Arguments<'_>| upstream.say(line)
@@ -208,6 +209,7 @@ impl FastCgi {
             Some(path) => {
                 let options = files::Options {
                     may_be_missing: options.may_be_missing,
+                    symlinks: options.symlinks,
                     ..as_they_are()
                 };
                 let files = Files::with(path, options).map_err(|error| named(path, error))?;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use osier_http::cgi;
 
+use crate::files::Symlinks;
+
 /// The options of [`FastCgi::with`](super::FastCgi::with).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -19,6 +21,8 @@ pub struct Options {
     pub application_root: Option<PathBuf>,
     /// The folder of the files that `X-Accel-Redirect` names. Default: the root.
     pub internal_root: Option<PathBuf>,
+    /// Which symbolic links below the root are followed to a script. Default: those that end inside the root.
+    pub symlinks: Symlinks,
     /// Accepts a root, and an internal root, that do not exist yet: requests get 503 until they are there. Default: false.
     pub may_be_missing: bool,
     /// Parameters that are added to the usual ones or replace them. Default: none.
@@ -67,6 +71,7 @@ impl Default for Options {
             front: None,
             application_root: None,
             internal_root: None,
+            symlinks: Symlinks::default(),
             may_be_missing: false,
             params: Vec::new(),
             server_name: None,

@@ -32,6 +32,7 @@ mod caches;
 pub mod calendar;
 mod conditional;
 mod encoded;
+mod links;
 mod listing;
 mod mime;
 pub(crate) mod place;
@@ -40,6 +41,7 @@ mod resource;
 pub(crate) mod root;
 pub(crate) mod target;
 mod variant;
+mod walk;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -55,6 +57,7 @@ use osier_http::path::canonical_part;
 pub use self::cache::Limits as CacheLimits;
 use self::caches::CacheIndex;
 use self::encoded::Store;
+pub use self::links::Symlinks;
 use self::place::Place;
 use self::resource::Resource;
 #[cfg(feature = "fastcgi")]
@@ -82,6 +85,9 @@ pub struct Options {
     /// the first such request. A file is not compressed within two seconds of a change. If a client
     /// accepts two codings equally, the denser one is used. On by default, from 1 KiB on.
     pub compress: Option<compress::Options>,
+    /// Which symbolic links are followed. Refused ones are logged, see [`Files::on_log`]. Default: those that end
+    /// inside the folder.
+    pub symlinks: Symlinks,
     /// Accepts a folder that does not exist yet. Requests get 503 until it is there. Off by default:
     /// [`Files::with`] fails then.
     pub may_be_missing: bool,
@@ -107,6 +113,7 @@ impl Default for Options {
             hidden: false,
             precompressed: true,
             compress: Some(compress::Options::default()),
+            symlinks: Symlinks::default(),
             may_be_missing: false,
             strip: None,
             cache_control: None,
@@ -122,7 +129,7 @@ impl Default for Options {
 /// `GET` and `HEAD` support validators (a strong `ETag`, `Last-Modified`), conditional fields and
 /// ranges. A change of a file is noticed within a second, and so is another folder under the same path:
 /// the path is looked up again. While there is no folder, requests get 503. No name leads out of the folder, neither
-/// by `..` nor by a symbolic link.
+/// by `..` nor by a symbolic link, unless [`Options::symlinks`] allows the link.
 ///
 /// ```
 /// use osier_web::files::Files;
@@ -187,7 +194,7 @@ impl Files {
     ///
     /// As long as the disk takes.
     pub fn with(folder: impl AsRef<Path>, options: Options) -> io::Result<Files> {
-        let place = Place::open(folder.as_ref(), options.may_be_missing)?;
+        let place = Place::open(folder.as_ref(), options.may_be_missing, options.symlinks)?;
         Files::of(Source::Folder(Arc::new(place)), options)
     }
 
@@ -197,7 +204,7 @@ impl Files {
         Files::of(Source::Folder(Arc::clone(place)), options)
     }
 
-    /// Sets where lines for the operator go: the folder is gone, or there again. By default they are dropped. Only
+    /// Sets where lines for the operator go: the folder is gone, or there again; a symbolic link was refused. By default they are dropped. Only
     /// the first call has an effect, and it holds for every clone.
     #[must_use]
     pub fn on_log(self, log: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static) -> Files {

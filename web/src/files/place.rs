@@ -14,14 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use super::links::{Links, Log, Symlinks};
 use super::root::{Abilities, Root};
 use super::variant::Access;
 
 /// Time for which the result of a look is used.
 pub const FRESH: Duration = Duration::from_secs(1);
-
-/// Logs one line for the operator.
-pub(crate) type Log = Box<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
 
 /// A served folder. All workers share it.
 pub(crate) struct Place {
@@ -37,7 +35,7 @@ pub(crate) struct Place {
     root: Mutex<Option<Arc<Root>>>,
     /// Held by the thread that looks.
     looking: Mutex<()>,
-    log: OnceLock<Log>,
+    links: Arc<Links>,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -60,7 +58,7 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
 }
 
 impl Place {
-    /// Opens the folder `path`. With `may_be_missing` it need not exist yet.
+    /// Opens the folder `path`, whose links are followed as `symlinks` says. With `may_be_missing` it need not exist yet.
     ///
     /// # Errors
     ///
@@ -69,9 +67,10 @@ impl Place {
     /// # Blocks the thread
     ///
     /// As long as the disk takes.
-    pub fn open(path: &Path, may_be_missing: bool) -> io::Result<Place> {
+    pub fn open(path: &Path, may_be_missing: bool, symlinks: Symlinks) -> io::Result<Place> {
         let path = std::path::absolute(path)?;
-        let root = match Root::open(&path) {
+        let links = Arc::new(Links::new(path.clone(), symlinks));
+        let root = match Root::open_with(&path, None, &links) {
             Ok(root) => Some(Arc::new(root)),
             Err(error) if may_be_missing && error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -88,13 +87,13 @@ impl Place {
             generation: AtomicU64::new(0),
             root: Mutex::new(root),
             looking: Mutex::new(()),
-            log: OnceLock::new(),
+            links,
         })
     }
 
     /// Sets where lines for the operator go. Only the first call has an effect.
     pub fn set_log(&self, log: Log) {
-        let _ = self.log.set(log);
+        self.links.set_log(log);
     }
 
     /// The generation of the root. `None` if it is time for the next look.
@@ -144,18 +143,20 @@ impl Place {
                 _ => Err(io::ErrorKind::WouldBlock.into()),
             };
         }
-        let opened = Root::open_with(&self.path, self.abilities.get().copied());
+        let opened = Root::open_with(&self.path, self.abilities.get().copied(), &self.links);
         let opened = opened.and_then(|root| match &before {
             // The old folder is still open, so no other can have its number.
             Some(before) if before.is_same(&root)? => Ok(Arc::clone(before)),
             _ => Ok(Arc::new(root)),
         });
         match (&before, &opened) {
-            (Some(_), Err(error)) => self.say(format_args!(
+            (Some(_), Err(error)) => self.links.say(format_args!(
                 "the folder '{}' cannot be opened: {error}; requests for it get 503 until it is there again",
                 self.path.display()
             )),
-            (None, Ok(_)) => self.say(format_args!("the folder '{}' is there now", self.path.display())),
+            (None, Ok(_)) => self
+                .links
+                .say(format_args!("the folder '{}' is there now", self.path.display())),
             _ => {}
         }
         let found = opened.ok();
@@ -177,12 +178,6 @@ impl Place {
 
     fn since_began(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(NEVER - 1)
-    }
-
-    fn say(&self, line: fmt::Arguments<'_>) {
-        if let Some(log) = self.log.get() {
-            log(line);
-        }
     }
 }
 
@@ -218,7 +213,7 @@ mod tests {
     fn a_replaced_folder_is_found_and_an_equal_one_is_kept() {
         let folder = Folder::new();
         folder.write("www/a", "1");
-        let place = Place::open(&folder.path().join("www"), false).unwrap();
+        let place = Place::open(&folder.path().join("www"), false, Symlinks::Inside).unwrap();
         assert_eq!(text(&place, "a"), "1");
         expire(&place);
         assert_eq!(text(&place, "a"), "1");
@@ -234,8 +229,11 @@ mod tests {
     fn a_missing_folder_comes_and_goes_and_the_log_says_so_once() {
         let folder = Folder::new();
         let path = folder.path().join("www");
-        assert_eq!(Place::open(&path, false).unwrap_err().kind(), io::ErrorKind::NotFound);
-        let place = Place::open(&path, true).unwrap();
+        assert_eq!(
+            Place::open(&path, false, Symlinks::Inside).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        let place = Place::open(&path, true, Symlinks::Inside).unwrap();
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = Arc::clone(&lines);
         place.set_log(Box::new(move |line| log.lock().unwrap().push(line.to_string())));
@@ -264,7 +262,7 @@ mod tests {
     #[test]
     fn a_look_lasts_a_second() {
         let folder = Folder::new();
-        let place = Place::open(folder.path(), false).unwrap();
+        let place = Place::open(folder.path(), false, Symlinks::Inside).unwrap();
         let now = place.began;
         assert_eq!(place.generation(now + FRESH / 2), Some(0));
         assert_eq!(place.generation(now + FRESH), None);

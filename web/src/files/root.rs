@@ -1,34 +1,29 @@
 //! The served folder, as a descriptor. It opens the files below it and never anything outside.
 //!
-//! There are two ways to open a name. [`Root::open`] finds out which one the system allows:
+//! There are two ways to open a name. [`Root::open_with`] finds out which one the system allows:
 //!
-//! - `openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)` (Linux 5.6): the kernel refuses every path
-//!   and every link that leads out. With `RESOLVE_CACHED` (5.12) the kernel does not touch a disk
-//!   either, so that a worker may call [`Root::find_cached`].
-//! - Elsewhere, or where a sandbox forbids that call: a walk in this file. Each step is one
-//!   `openat(O_NOFOLLOW)` from a descriptor that the walk holds. The walk reads and follows links
-//!   itself, and `..` returns to a descriptor that it came through. No step can leave the folder,
-//!   whatever other processes rename.
+//! - `openat2` (Linux 5.6). With `RESOLVE_BENEATH` the kernel refuses every path and every link that
+//!   leads out. With `RESOLVE_CACHED` (5.12) the kernel does not touch a disk either, so that a worker
+//!   may call [`Root::find_cached`].
+//! - The walk in `walk.rs`, where a sandbox forbids that call, for a name that the kernel refuses
+//!   because of a link, and for one that fails 8 times because of renames. It decides by
+//!   [`Symlinks`], and refused links are logged.
 //!
-//! The walk also opens a name for which the kernel's way has failed 8 times because of renames.
-//!
-//! Links that stay inside the folder are followed. Absolute links are not. Files are opened with
-//! O_NONBLOCK, so that a FIFO without a writer opens at once and can be refused by its type.
+//! Files are opened with O_NONBLOCK, so that a FIFO without a writer opens at once and can be
+//! refused by its type.
 
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-/// Most links that are followed for one name before it counts as a loop, as in Linux.
-const MAX_LINKS: usize = 40;
-
-/// Flags of the folders that the walk opens on its way.
-const STEP: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+use super::links::{Links, Symlinks};
+use super::walk::{Stop, walk};
 
 /// A served folder. All workers share it. It is immutable.
 #[derive(Debug)]
@@ -37,9 +32,10 @@ pub struct Root {
     abilities: Abilities,
     /// The path of the folder without symbolic links.
     real: PathBuf,
+    links: Arc<Links>,
 }
 
-/// Abilities of the kernel, as [`Root::open`] found them out.
+/// Abilities of the kernel, as [`Root::open_with`] found them out.
 #[derive(Debug, Clone, Copy)]
 pub struct Abilities {
     /// Whether openat2 works here.
@@ -78,21 +74,19 @@ pub struct Identity {
 }
 
 impl Root {
-    /// Opens the folder `path`.
+    /// Opens the folder `path` with the default rule for links.
+    #[cfg(test)]
+    pub fn open(path: &Path) -> io::Result<Root> {
+        let links = Links::new(path.to_owned(), Symlinks::default());
+        Root::open_with(path, None, &Arc::new(links))
+    }
+
+    /// Opens the folder `path`, whose links are followed as `links` says. Without `abilities` it finds them out.
     ///
     /// # Errors
     ///
     /// Errors of `open(2)`. `NotADirectory` for anything but a folder.
-    pub fn open(path: &Path) -> io::Result<Root> {
-        Root::open_with(path, None)
-    }
-
-    /// Opens the folder `path`. Without `abilities` it finds them out.
-    ///
-    /// # Errors
-    ///
-    /// As [`Root::open`].
-    pub fn open_with(path: &Path, abilities: Option<Abilities>) -> io::Result<Root> {
+    pub fn open_with(path: &Path, abilities: Option<Abilities>, links: &Arc<Links>) -> io::Result<Root> {
         let mut root = Root {
             dir: openat(CWD, path, OPEN, Mode::empty())?,
             abilities: abilities.unwrap_or(Abilities {
@@ -100,6 +94,7 @@ impl Root {
                 cached_lookups: true,
             }),
             real: path.to_owned(),
+            links: Arc::clone(links),
         };
         // A link that is turned meanwhile leads to another folder.
         let real = || {
@@ -163,7 +158,8 @@ impl Root {
             kernel_walks: false,
             cached_lookups: false,
         };
-        Root::open_with(path, Some(abilities))
+        let links = Links::new(path.to_owned(), Symlinks::default());
+        Root::open_with(path, Some(abilities), &Arc::new(links))
     }
 
     /// Opens `name`, a path without a leading slash.
@@ -189,7 +185,7 @@ impl Root {
         if !(self.abilities.kernel_walks && self.abilities.cached_lookups) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        classify(self.by_kernel(name, OFlags::RDONLY | OFlags::NONBLOCK, true))
+        classify(self.descend_cached(name, OFlags::RDONLY | OFlags::NONBLOCK))
     }
 
     /// Returns the metadata of `name`, whatever its type. Only the path is opened.
@@ -215,10 +211,20 @@ impl Root {
         if !(self.abilities.kernel_walks && self.abilities.cached_lookups) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        File::from(self.by_kernel(name, OFlags::PATH, true).map_err(plain)?).metadata()
+        File::from(self.descend_cached(name, OFlags::PATH).map_err(plain)?).metadata()
+    }
+
+    /// Opens `name` without touching a disk. A name that only the walk can judge is left to it.
+    fn descend_cached(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        refuse_parents(name)?;
+        match self.by_kernel(name, flags, true) {
+            Err(Errno::XDEV) => Err(Errno::AGAIN),
+            found => found,
+        }
     }
 
     fn descend(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        refuse_parents(name)?;
         if !self.abilities.kernel_walks {
             return self.walk(name, flags);
         }
@@ -227,6 +233,8 @@ impl Root {
         for _ in 0..8 {
             match self.by_kernel(name, flags, false) {
                 Err(Errno::AGAIN) => {}
+                // A link leads out, or is absolute.
+                Err(Errno::XDEV) => break,
                 result => return result,
             }
         }
@@ -234,59 +242,21 @@ impl Root {
     }
 
     fn by_kernel(&self, name: &[u8], flags: OFlags, cached: bool) -> Result<OwnedFd, Errno> {
-        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let mut resolve = ResolveFlags::NO_MAGICLINKS;
+        resolve.set(ResolveFlags::BENEATH, self.links.rule != Symlinks::All);
         resolve.set(ResolveFlags::CACHED, cached);
         let name = if name.is_empty() { b"." } else { name };
         openat2(&self.dir, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 
-    /// Opens `name` one segment at a time. `trail` holds the folders on the way, without the root.
     fn walk(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        let mut trail: Vec<OwnedFd> = Vec::new();
-        let mut todo: Vec<Vec<u8>> = segments(name).collect();
-        let mut links = 0;
-        while let Some(segment) = todo.pop() {
-            let here = trail.last().unwrap_or(&self.dir);
-            if segment == b".." {
-                trail.pop().ok_or(Errno::XDEV)?;
-                continue;
+        walk(&self.dir, name, flags, self.links.rule).map_err(|stop| match stop {
+            Stop::System(errno) => errno,
+            Stop::Outside(outside) => {
+                self.links.refused(name, &outside);
+                Errno::XDEV
             }
-            let step = openat(here, segment.as_slice(), STEP, Mode::empty())?;
-            let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&step)?.st_mode);
-            if kind.is_symlink() {
-                links += 1;
-                if links > MAX_LINKS {
-                    return Err(Errno::LOOP);
-                }
-                let link = readlinkat(&step, "", Vec::new())?;
-                if link.as_bytes().starts_with(b"/") {
-                    return Err(Errno::XDEV);
-                }
-                todo.extend(segments(link.as_bytes()));
-            } else if todo.is_empty() && !kind.is_dir() {
-                return match flags.contains(OFlags::PATH) {
-                    true => Ok(step),
-                    // The name is opened a second time. A link that was put there meanwhile is
-                    // refused. Another file is simply the newer one.
-                    false => openat(
-                        here,
-                        segment.as_slice(),
-                        flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-                        Mode::empty(),
-                    ),
-                };
-            } else if kind.is_dir() {
-                trail.push(step);
-            } else {
-                return Err(Errno::NOTDIR);
-            }
-        }
-        openat(
-            trail.last().unwrap_or(&self.dir),
-            ".",
-            flags | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
+        })
     }
 }
 
@@ -313,12 +283,12 @@ impl Identity {
     }
 }
 
-/// Yields the segments of a relative path, the last one first, because the walk pops them.
-fn segments(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
-    path.split(|&byte| byte == b'/')
-        .rev()
-        .filter(|segment| !matches!(*segment, b"" | b"."))
-        .map(<[u8]>::to_vec)
+/// Refuses a name that leads out by itself. `target.rs` never makes one.
+fn refuse_parents(name: &[u8]) -> Result<(), Errno> {
+    match name.starts_with(b"/") || name.split(|&byte| byte == b'/').any(|segment| segment == b"..") {
+        true => Err(Errno::XDEV),
+        false => Ok(()),
+    }
 }
 
 fn classify(opened: Result<OwnedFd, Errno>) -> io::Result<Found> {
@@ -422,9 +392,9 @@ mod tests {
                 ("there-and-back", "a"),
                 ("escape", "NotFound"),
                 ("sub/escape", "NotFound"),
-                ("escape-and-return", "NotFound"),
+                ("escape-and-return", "a"),
                 ("absolute-out", "NotFound"),
-                ("absolute-in", "NotFound"),
+                ("absolute-in", "a"),
                 ("parent", "NotFound"),
                 ("parent/outside.txt", "NotFound"),
                 ("magic", "NotFound"),
@@ -476,6 +446,80 @@ mod tests {
             "a" | "WouldBlock"
         ));
         assert_eq!(describe(walk.find_cached(b"a.txt")), "WouldBlock");
+    }
+
+    #[test]
+    fn the_rule_decides_about_links_that_lead_out() {
+        let folder = Folder::new();
+        folder.write("outside.txt", "outside");
+        folder.write("out/b.txt", "b");
+        folder.write("www/a.txt", "a");
+        let www = folder.path().join("www");
+        for (link, to) in [
+            ("file", "../outside.txt"),
+            ("folder", "../out"),
+            ("other", "../outside.txt"),
+        ] {
+            symlink(to, www.join(link)).unwrap();
+        }
+        symlink(folder.path().join("out"), www.join("absolute")).unwrap();
+        symlink("file", www.join("chain")).unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        match is_root {
+            true => std::os::unix::fs::lchown(www.join("other"), Some(65534), None).unwrap(),
+            false => println!("skipped: only root can give a link to another user"),
+        }
+        let abilities = [
+            None,
+            Some(Abilities {
+                kernel_walks: false,
+                cached_lookups: false,
+            }),
+        ];
+        for (abilities, rule) in abilities
+            .into_iter()
+            .flat_map(|one| [Symlinks::Inside, Symlinks::Owner, Symlinks::All].map(|rule| (one, rule)))
+        {
+            let lines: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+            let (links, log) = (Arc::new(Links::new(www.clone(), rule)), Arc::clone(&lines));
+            links.set_log(Box::new(move |line| log.lock().unwrap().push(line.to_string())));
+            let root = Root::open_with(&www, abilities, &links).unwrap();
+            let is_followed = rule != Symlinks::Inside;
+            for (name, text) in [
+                ("file", "outside"),
+                ("folder/b.txt", "b"),
+                ("absolute/b.txt", "b"),
+                ("chain", "outside"),
+            ] {
+                let expected = if is_followed { text } else { "NotFound" };
+                for _ in 0..2 {
+                    assert_eq!(describe(root.find(name.as_bytes())), expected, "{rule:?} {name}");
+                }
+            }
+            assert_eq!(describe(root.find(b"a.txt")), "a");
+            assert_eq!(describe(root.find(b"folder/../a.txt")), "NotFound", "{rule:?}");
+            if is_root {
+                let expected = if rule == Symlinks::All { "outside" } else { "NotFound" };
+                assert_eq!(describe(root.find(b"other")), expected, "{rule:?}");
+            }
+            let lines = lines.lock().unwrap();
+            let refused = match rule {
+                Symlinks::Inside => 4 + usize::from(is_root),
+                Symlinks::Owner => usize::from(is_root),
+                Symlinks::All => 0,
+            };
+            assert_eq!(lines.len(), refused, "{rule:?}: each name once: {lines:?}");
+            let says = |text: &str| lines.iter().any(|line| line.contains(text));
+            if rule == Symlinks::Inside {
+                assert!(
+                    says("/chain' leads to 'file', out of the folder; symlinks = \"owner\" or \"all\""),
+                    "{lines:?}"
+                );
+                assert!(says("folder/b.txt' is not served: the symbolic link "), "{lines:?}");
+            } else if rule == Symlinks::Owner && is_root {
+                assert!(says("which belongs to user 0 and the link to user 65534"), "{lines:?}");
+            }
+        }
     }
 
     #[test]
