@@ -31,7 +31,7 @@
 //! # Fibers
 //!
 //! [`spawn`] starts a *fiber* on one of the runtime's workers: a function with a stack of its own. The stack takes 256
-//! KiB of address space, and only touched pages cost memory. A call that has to wait suspends the fiber, and its worker
+//! KiB of address space, of which 192 KiB are usable, and only touched pages cost memory. A call that has to wait suspends the fiber, and its worker
 //! runs others. Once started, a fiber never leaves its thread, so `Rc`, `RefCell` and thread-locals are fine across a
 //! suspension.
 //!
@@ -101,6 +101,7 @@ pub use osier_coro as coro;
 pub use osier_poll as poll;
 
 pub use fiber::scope::{Scope, ScopedJoinHandle, scope};
+pub use fiber::try_scope::{TryScope, try_scope};
 pub use fiber::{spawn, spawn_local, workers, yield_now};
 pub use future::{Task, spawn_future, spawn_future_local};
 pub use inspect::{dump, dump_on_sigquit};

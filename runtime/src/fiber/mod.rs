@@ -3,8 +3,10 @@
 //! A fiber is a coroutine that a worker resumes. `worker/core.rs` holds what a fiber knows of itself, `worker/packet.rs` what is
 //! spawned. This module is the public face: it starts fibers, names them and yields.
 
+mod join_set;
 pub(crate) mod local;
 pub(crate) mod scope;
+pub(crate) mod try_scope;
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use std::thread;
 
 pub use crate::worker::core::Fiber;
 pub use crate::worker::hook::{after_resume, before_suspend, describe};
+pub use join_set::JoinSet;
 pub use local::LocalKey;
 
 use crate::wait::NOT_HERE;

@@ -139,6 +139,11 @@ impl<'scope> Scope<'scope, '_> {
         self.shared.cancel();
     }
 
+    /// The state that the scope shares with its children.
+    pub(super) fn children(&self) -> Arc<Children> {
+        Arc::clone(&self.shared)
+    }
+
     #[track_caller]
     fn packet<F, T>(&'scope self, body: F) -> (Job, ScopedJoinHandle<'scope, T>)
     where

@@ -208,8 +208,8 @@ impl Builder {
         self
     }
 
-    /// Sets the bytes of address space per fiber's stack, its guard included; 256 KiB unless set. Only touched pages
-    /// cost memory.
+    /// Sets the bytes of address space per fiber's stack, its guard included; 256 KiB unless set, of which a guard of 64
+    /// KiB leaves 192 KiB usable. Only touched pages cost memory.
     pub fn stack_bytes(mut self, bytes: usize) -> Builder {
         self.settings.stacks.stack_bytes = bytes;
         self

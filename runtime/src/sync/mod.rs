@@ -7,12 +7,14 @@
 //! | [`Mailbox`] | 32 flags | every waiter whose flags are raised |
 //! | [`Notify`] | at most one notification | the first waiter, or all |
 //! | [`Mutex`], [`RwLock`] | a value | one at a time, or many readers, in order of arrival |
+//! | [`OnceCell`], [`Lazy`] | a value that is made once | all, when it is made |
 //! | [`Condvar`] | nothing; it goes with a `Mutex` | the first waiter, or all, each when it gets the lock |
 //! | [`Semaphore`] | a number of permits | each waiter that gets a permit, in order of arrival |
 //! | [`Barrier`] | the number of arrivals | all, when the last has arrived |
 //! | [`mpsc`] | a queue of values, bounded or not | the one receiver |
 //! | [`mpmc`] | a queue of values, bounded or not | one of several receivers, in order of arrival |
 //! | [`oneshot`] | one value | the one receiver |
+//! | [`watch`] | the latest value | every receiver, at each change |
 //! | [`broadcast`] | the latest values | every receiver |
 //!
 //! Any thread may use all of them, with or without a runtime. Each call that waits comes in two forms: `wait`
@@ -35,10 +37,12 @@ pub mod mpmc;
 pub mod mpsc;
 mod mutex;
 mod notify;
+mod once;
 pub mod oneshot;
 mod receiver;
 mod rwlock;
 mod semaphore;
+pub mod watch;
 
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use condvar::{Condvar, WaitTimeoutResult};
@@ -47,6 +51,7 @@ pub use event_fd::{EventFd, EventFdWait, SignalSetter};
 pub use mailbox::{Mailbox, MailboxWait};
 pub use mutex::{Mutex, MutexGuard};
 pub use notify::{Notified, Notify};
+pub use once::{Lazy, OnceCell};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 

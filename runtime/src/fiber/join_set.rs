@@ -1,0 +1,192 @@
+//! A set of fibers whose values are taken in the order in which they end.
+//!
+//! Each fiber sends its outcome through a channel without a bound, as the last act of its closure. A closure that is
+//! dropped before it ran, because its fiber was cancelled, sends that.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+use crate::sync::mpsc;
+use crate::wait::cancel::Cancelled;
+use crate::worker::packet::JoinHandle;
+
+use super::Builder;
+
+/// Fibers of one type of value. Dropping the set cancels those that still run.
+///
+/// ```
+/// use osier::fiber::JoinSet;
+/// use std::time::Duration;
+///
+/// osier::run(|| {
+///     let mut set = JoinSet::new();
+///     for ms in [20, 1] {
+///         set.spawn(move || {
+///             osier::sleep(Duration::from_millis(ms));
+///             ms
+///         });
+///     }
+///     let mut ended = Vec::new();
+///     while let Some(outcome) = set.join_next() {
+///         ended.push(outcome.unwrap());
+///     }
+///     assert_eq!(ended, [1, 20]);
+/// });
+/// ```
+pub struct JoinSet<T> {
+    running: HashMap<u64, JoinHandle<()>>,
+    next: u64,
+    sender: mpsc::Sender<Ended<T>>,
+    receiver: mpsc::Receiver<Ended<T>>,
+}
+
+type Ended<T> = (u64, thread::Result<T>);
+
+/// Sends the outcome of one fiber when it is dropped.
+struct Report<T> {
+    id: u64,
+    outcome: Option<thread::Result<T>>,
+    sender: mpsc::Sender<Ended<T>>,
+}
+
+impl<T> Drop for Report<T> {
+    fn drop(&mut self) {
+        let outcome = self.outcome.take().unwrap_or_else(|| Err(Box::new(Cancelled)));
+        // Nobody receives after the set is gone.
+        let _ = self.sender.try_send((self.id, outcome));
+    }
+}
+
+impl<T: Send + 'static> JoinSet<T> {
+    /// Makes an empty set.
+    pub fn new() -> JoinSet<T> {
+        let (sender, receiver) = mpsc::unbounded();
+        JoinSet {
+            running: HashMap::new(),
+            next: 0,
+            sender,
+            receiver,
+        }
+    }
+
+    /// Spawns a fiber as [`spawn`](crate::spawn) does, and puts it into the set.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    #[track_caller]
+    pub fn spawn(&mut self, body: impl FnOnce() -> T + Send + 'static) {
+        self.spawn_with(Builder::new(), body);
+    }
+
+    /// Same as [`spawn`](JoinSet::spawn), for a fiber with settings: a name, a larger stack, a worker.
+    #[track_caller]
+    pub fn spawn_with(&mut self, builder: Builder, body: impl FnOnce() -> T + Send + 'static) {
+        let id = self.next;
+        self.next += 1;
+        let report = Report {
+            id,
+            outcome: None,
+            sender: self.sender.clone(),
+        };
+        let handle = builder.spawn(move || {
+            let mut report = report;
+            report.outcome = Some(catch_unwind(AssertUnwindSafe(body)));
+        });
+        self.running.insert(id, handle);
+    }
+
+    /// Waits for the next fiber to end, and takes its value out of the set. `None` if the set is empty.
+    ///
+    /// # Suspends
+    ///
+    /// Until a fiber has ended. Blocks the thread when called on a plain one.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds. The set keeps every value.
+    ///
+    /// # Errors
+    ///
+    /// The inner error is the payload of the fiber's panic, or a cancellation
+    /// ([`Cancelled::is_payload`](crate::Cancelled::is_payload)).
+    pub fn join_next(&mut self) -> Option<thread::Result<T>> {
+        if self.running.is_empty() {
+            return None;
+        }
+        let ended = self.receiver.recv().expect("the set holds a sender");
+        self.ended(ended)
+    }
+
+    /// Waits as [`join_next`](JoinSet::join_next) does, in a future.
+    pub async fn join_next_async(&mut self) -> Option<thread::Result<T>> {
+        if self.running.is_empty() {
+            return None;
+        }
+        let ended = self.receiver.recv_async().await.expect("the set holds a sender");
+        self.ended(ended)
+    }
+
+    fn ended(&mut self, (id, outcome): Ended<T>) -> Option<thread::Result<T>> {
+        self.running.remove(&id);
+        Some(outcome)
+    }
+
+    /// Waits for all fibers. Their values come in the order in which they ended.
+    ///
+    /// # Suspends
+    ///
+    /// Until all have ended.
+    ///
+    /// # Cancellation
+    ///
+    /// Unwinds, and cancels the fibers.
+    ///
+    /// # Panics
+    ///
+    /// If a fiber panicked or was cancelled.
+    pub fn join_all(mut self) -> Vec<T> {
+        let mut values = Vec::with_capacity(self.len());
+        while let Some(outcome) = self.join_next() {
+            values.push(outcome.unwrap_or_else(|payload| std::panic::resume_unwind(payload)));
+        }
+        values
+    }
+}
+
+impl<T> JoinSet<T> {
+    /// Asks all fibers to end. They stay in the set until they are joined.
+    pub fn cancel_all(&self) {
+        self.running.values().for_each(JoinHandle::cancel);
+    }
+
+    /// Lets all fibers run on without the set, which is empty then.
+    pub fn detach_all(&mut self) {
+        self.running.clear();
+    }
+
+    /// The number of fibers in the set: those that run, and those that nobody has joined.
+    pub fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+}
+
+impl<T: Send + 'static> Default for JoinSet<T> {
+    fn default() -> JoinSet<T> {
+        JoinSet::new()
+    }
+}
+
+impl<T> Drop for JoinSet<T> {
+    fn drop(&mut self) {
+        self.cancel_all();
+    }
+}
+
+osier_queue::impl_debug!(JoinSet<T>, self => { fibers: self.len() });

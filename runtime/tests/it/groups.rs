@@ -1,0 +1,168 @@
+//! Many fibers as one: sets that give values as they come, scopes that end at the first error, values to watch.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use osier::Cancelled;
+use osier::fiber::JoinSet;
+use osier::sync::{Event, watch};
+
+use crate::given::forever;
+
+/// Counts the closures that were dropped.
+struct Counts(Arc<AtomicUsize>);
+
+impl Drop for Counts {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_set_gives_values_as_they_come_panics_and_cancellations_included() {
+    osier::run(|| {
+        let mut set = JoinSet::new();
+        assert!(set.join_next().is_none());
+        let gate = Arc::new(Event::new());
+        let behind = Arc::clone(&gate);
+        set.spawn(move || {
+            behind.wait();
+            1
+        });
+        set.spawn(|| 2);
+        assert_eq!(set.join_next().unwrap().unwrap(), 2);
+        assert_eq!(set.len(), 1);
+        gate.set();
+        assert_eq!(set.join_next().unwrap().unwrap(), 1);
+        set.spawn(|| panic!("on purpose"));
+        let payload = set.join_next().unwrap().unwrap_err();
+        assert_eq!(payload.downcast_ref(), Some(&"on purpose"));
+        for _ in 0..3 {
+            set.spawn(|| {
+                forever();
+                3
+            });
+        }
+        set.cancel_all();
+        for _ in 0..3 {
+            assert!(Cancelled::is_payload(&*set.join_next().unwrap().unwrap_err()));
+        }
+        assert!(set.is_empty());
+        (0..10).for_each(|n| set.spawn(move || n));
+        let mut all = set.join_all();
+        all.sort_unstable();
+        assert_eq!(all, (0..10).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_set_that_is_dropped_cancels_its_fibers() {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&dropped);
+    osier::run(move || {
+        let mut set = JoinSet::new();
+        for _ in 0..5 {
+            let counts = Counts(Arc::clone(&counts));
+            set.spawn(move || {
+                let _counts = counts;
+                forever();
+            });
+        }
+        osier::yield_now();
+        drop(set);
+        // A fiber that will never be cancelled would keep the loop going.
+        while counts.load(Ordering::SeqCst) < 5 {
+            osier::sleep(Duration::from_millis(1));
+        }
+    });
+    assert_eq!(dropped.load(Ordering::SeqCst), 5);
+}
+
+#[test]
+fn the_first_error_cancels_the_others_and_is_returned_when_all_have_ended() {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let outcome = osier::run(|| {
+        osier::try_scope(|s| {
+            for _ in 0..4 {
+                let counts = Counts(Arc::clone(&dropped));
+                s.spawn(move || -> io::Result<()> {
+                    let _counts = counts;
+                    forever();
+                    Ok(())
+                });
+            }
+            let failed = s.spawn(|| Err::<u8, _>(io::Error::other("the fifth failed")));
+            assert!(failed.join().unwrap().is_none());
+            Ok(())
+        })
+    });
+    assert_eq!(outcome.unwrap_err().to_string(), "the fifth failed");
+    assert_eq!(dropped.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn values_and_the_body_of_a_scope_with_errors() {
+    osier::run(|| {
+        let words = ["a", "bc"];
+        let sum = osier::try_scope(|s| {
+            let lengths = words.map(|word| s.spawn_local(move || Ok::<_, String>(word.len())));
+            Ok(lengths
+                .into_iter()
+                .map(|length| length.join().unwrap().unwrap())
+                .sum::<usize>())
+        });
+        assert_eq!(sum, Ok(3));
+        let failed: Result<(), &str> = osier::try_scope(|s| {
+            s.spawn(|| {
+                forever();
+                Ok(())
+            });
+            Err("the body failed")
+        });
+        assert_eq!(failed, Err("the body failed"));
+        let panicked = osier::spawn(|| {
+            let _: Result<(), ()> = osier::try_scope(|s| {
+                s.spawn(|| {
+                    forever();
+                    Ok(())
+                });
+                s.spawn(|| -> Result<(), ()> { panic!("on purpose") });
+                Ok(())
+            });
+        });
+        assert!(panicked.join().is_err());
+    });
+}
+
+#[test]
+fn watchers_see_the_latest_state_and_the_end() {
+    osier::run(|| {
+        let (sender, mut receiver) = watch::channel(0);
+        assert_eq!(receiver.has_changed(), Ok(false));
+        assert_eq!(sender.send(1), 0);
+        sender.send_modify(|value| *value += 1);
+        assert!(receiver.changed().is_ok());
+        assert_eq!(*receiver.borrow(), 2);
+        assert_eq!(receiver.has_changed(), Ok(false));
+        let mut other = receiver.clone();
+        let waits = osier::spawn(move || other.wait_for(|value| *value >= 5).map(|value| *value));
+        for value in 3..=5 {
+            sender.send(value);
+            osier::yield_now();
+        }
+        assert_eq!(waits.join().unwrap(), Ok(5));
+        assert!(!sender.send_if_modified(|_| false));
+        let cancelled = osier::spawn({
+            let mut receiver = sender.subscribe();
+            move || receiver.changed()
+        });
+        osier::yield_now();
+        cancelled.cancel();
+        assert!(cancelled.join().is_err());
+        drop(sender);
+        assert!(receiver.changed().is_ok(), "the last state is unseen");
+        assert!(receiver.changed().is_err());
+    });
+}
