@@ -151,6 +151,7 @@ pub use osier_http::{Limits, path, percent_decode};
 pub use request::Request;
 #[cfg(feature = "json")]
 pub use request::extract::json::Json;
+pub use request::hops::ForwardedBy;
 pub use request::id::RequestId;
 #[cfg(feature = "multipart")]
 pub use request::multipart;

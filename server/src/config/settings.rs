@@ -11,6 +11,7 @@ use crate::handler::{self, Match};
 use crate::log::access::LogFormat;
 use crate::policy::client::Client;
 use crate::policy::headers::Headers;
+use crate::policy::real_ip::RealIp;
 use crate::policy::{auth, cors, rate};
 
 /// The default limit of a request body, in bytes.
@@ -127,6 +128,7 @@ pub struct Listener {
     pub bind: Bind,
     /// Peers whose PROXY protocol header is believed. Empty when the protocol is off.
     pub proxy_protocol: Vec<Client>,
+    pub real_ip: Option<RealIp>,
     pub max_connections: Option<usize>,
     /// Most connections of one client.
     pub max_connections_per_client: Option<u32>,
@@ -145,6 +147,7 @@ impl Listener {
             name: bind.to_string(),
             bind,
             proxy_protocol: Vec::new(),
+            real_ip: None,
             max_connections: None,
             max_connections_per_client: None,
             mode: None,
@@ -163,6 +166,8 @@ pub struct Site {
     pub default: bool,
     /// Indices into [`Config::listeners`]. All of them when the file names none.
     pub listeners: Vec<usize>,
+    /// Replaces that of the listener.
+    pub real_ip: Option<RealIp>,
     pub error_pages: Vec<(u16, PathBuf)>,
     pub policies: Policies,
     pub routes: Vec<Route>,
@@ -175,6 +180,7 @@ impl Site {
             hosts: Vec::new(),
             default: true,
             listeners: Vec::new(),
+            real_ip: None,
             error_pages: Vec::new(),
             policies,
             routes: vec![Route {

@@ -7,6 +7,7 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use crate::policy::client::client;
+use crate::policy::real_ip::RealIp;
 use crate::process::privileges;
 use crate::reader::{Section, Source, nearest, values};
 
@@ -100,6 +101,7 @@ fn listen(section: Section<'_>) -> ListenAt {
     let name = section.string("name");
     let bind = section.parsed("address", |text| bind(source, text));
     let proxy_protocol = section.parsed_list("proxy_protocol", client);
+    let real_ip = RealIp::read(&section);
     let max_connections = section.integer("max_connections", 1..=10_000_000);
     let max_connections_per_client = section.integer("max_connections_per_client", 1..=10_000_000);
     let mode_at = section.key("mode");
@@ -150,6 +152,7 @@ fn listen(section: Section<'_>) -> ListenAt {
             name: name.map_or_else(|| bind.to_string(), |name| name.value),
             bind,
             proxy_protocol: values(proxy_protocol),
+            real_ip,
             max_connections: max_connections.map(|count| count as usize),
             max_connections_per_client: max_connections_per_client.map(|count| count as u32),
             mode: mode.map(|mode| mode.value),
@@ -171,6 +174,7 @@ fn site(section: Section<'_>, is_only: bool) -> SiteAt {
         section.problem("[[site]] has no host: give it host = \"example.org\" or default = true");
     }
     let listen = section.strings("listen").unwrap_or_default();
+    let real_ip = RealIp::read(&section);
     let error_pages = section.section("error_pages").map(error_pages).unwrap_or_default();
     let policies = policy::read(&section);
     let routes: Vec<_> = section.sections("route").into_iter().map(route::read).collect();
@@ -185,6 +189,7 @@ fn site(section: Section<'_>, is_only: bool) -> SiteAt {
             hosts: hosts.iter().map(|host| host.value.clone()).collect(),
             default,
             listeners: Vec::new(),
+            real_ip,
             error_pages,
             policies,
             routes: Vec::new(),

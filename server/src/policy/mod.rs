@@ -8,5 +8,6 @@ pub mod cors;
 pub mod headers;
 pub mod path;
 pub mod rate;
+pub mod real_ip;
 pub mod rewrite;
 pub mod template;

@@ -31,6 +31,7 @@ const HOMES: [(&str, &[&str]); 4] = [
         &[
             "address",
             "proxy_protocol",
+            "real_ip",
             "max_connections",
             "max_connections_per_client",
             "mode",

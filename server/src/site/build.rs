@@ -103,6 +103,13 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
     // Requests without a label have the label 0.
     let default = builder.log(&config.log)?;
     let mut listeners: Vec<Option<Hosts>> = Vec::new();
+    let mut real_ips = Vec::new();
+    for (listener, &slot) in config.listeners.iter().zip(slots) {
+        if real_ips.len() <= slot {
+            real_ips.resize_with(slot + 1, || None);
+        }
+        real_ips[slot] = listener.real_ip.clone();
+    }
     let mut sites = Vec::new();
     for (index, site) in config.sites.iter().enumerate() {
         for slot in site.listeners.iter().map(|&listener| slots[listener]) {
@@ -140,6 +147,7 @@ pub fn build(config: &Config, slots: &[usize], old: Option<&Snapshot>, means: &M
     }
     Ok(Snapshot {
         listeners,
+        real_ips,
         sites,
         logs,
         series: means.admin.as_ref().map(|admin| admin.all()).unwrap_or_default(),
@@ -219,6 +227,7 @@ impl Builder<'_> {
         let mut around = self.around(config, &site.policies, &Policies::default(), &errors)?;
         around.label |= self.series(&place);
         Ok(Site {
+            real_ip: site.real_ip.clone(),
             routes,
             around: around.settle(),
         })

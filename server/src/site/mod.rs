@@ -32,6 +32,7 @@ use crate::log::access::AccessLog;
 use crate::log::operator::Say;
 use crate::metrics::Series;
 use crate::policy::path;
+use crate::policy::real_ip::RealIp;
 use crate::policy::rewrite::{Routed, Seen, Verdict, follow};
 
 pub use self::build::{Means, Parts, build};
@@ -45,6 +46,8 @@ const LOG_BITS: u32 = 16;
 pub struct Snapshot {
     /// Hosts by the number of the listener. None for a listener that is gone.
     listeners: Vec<Option<Hosts>>,
+    /// `real_ip` of the listeners, by number.
+    real_ips: Vec<Option<RealIp>>,
     sites: Vec<Site>,
     /// Logs and their labels in [`Request::set_label`]. The label 0 belongs to requests without a label.
     logs: Vec<(u32, Option<Arc<AccessLog>>)>,
@@ -58,6 +61,8 @@ pub struct Snapshot {
 }
 
 struct Site {
+    /// `real_ip` of the site, in place of that of a listener.
+    real_ip: Option<RealIp>,
     routes: Vec<Route>,
     /// The policies for requests that no route matches.
     around: Around,
@@ -79,10 +84,15 @@ impl Snapshot {
     /// As the handler does.
     pub fn answer(&self, listener: usize, request: &mut Request<'_>) -> Response {
         let hosts = self.listeners.get(listener).and_then(Option::as_ref);
-        let Some(site) = hosts.and_then(|hosts| hosts.find(request.host())) else {
+        let site = hosts.and_then(|hosts| hosts.find(request.host()));
+        let site = site.map(|site| &self.sites[site]);
+        let real_ip = site.and_then(|site| site.real_ip.as_ref());
+        if let Some(real_ip) = real_ip.or_else(|| self.real_ips.get(listener)?.as_ref()) {
+            real_ip.apply(request);
+        }
+        let Some(site) = site else {
             return plain(StatusCode::MISDIRECTED_REQUEST);
         };
-        let site = &self.sites[site];
         if request.path() == "*" {
             // OPTIONS for the whole server (RFC 9110 9.3.7): no resource is named, so the response is empty.
             return Response::new(StatusCode::NO_CONTENT);
@@ -172,7 +182,7 @@ impl Site {
             let seen = Seen {
                 form: rules.form(request, &path),
                 request,
-                https: false,
+                https: request.is_https(),
                 proxied: request.is_proxied(),
             };
             match rules.apply(&seen) {

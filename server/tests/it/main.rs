@@ -15,6 +15,7 @@ mod config_links;
 mod config_missing;
 mod config_php;
 mod config_proxy;
+mod config_real_ip;
 mod config_reload;
 mod config_respond;
 mod config_sites;

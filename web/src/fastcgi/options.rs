@@ -29,7 +29,8 @@ pub struct Options {
     pub params: Vec<(String, String)>,
     /// SERVER_NAME. Default: the host that the client names.
     pub server_name: Option<String>,
-    /// Whether clients use TLS and a proxy in front of this server terminates it: the application gets `HTTPS=on`.
+    /// Whether clients use TLS and a proxy in front of this server terminates it: the application gets `HTTPS=on`. It
+    /// also does where [`Request::is_https`](crate::Request::is_https) says so.
     /// Default: false.
     pub https: bool,
     /// Response fields that are not passed on to clients, `X-Powered-By` for example. Default: none.

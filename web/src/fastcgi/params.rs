@@ -150,10 +150,6 @@ pub fn of_script(fixed: &Fixed, root: &[u8], script: &Script) -> Arc<[u8]> {
     put("GATEWAY_INTERFACE", &[b"CGI/1.1"]);
     let software = concat!("osier/", env!("CARGO_PKG_VERSION"));
     put("SERVER_SOFTWARE", &[software.as_bytes()]);
-    put("REQUEST_SCHEME", &[if fixed.https { b"https" } else { b"http" }]);
-    if fixed.https {
-        put("HTTPS", &[b"on"]);
-    }
     if let Some(name) = &fixed.server_name {
         put("SERVER_NAME", &[name.as_bytes()]);
     }
@@ -193,6 +189,11 @@ pub fn write(
         _ => "HTTP/1.1",
     };
     params.put("SERVER_PROTOCOL", protocol.as_bytes());
+    let is_https = fixed.https || request.is_https();
+    params.put("REQUEST_SCHEME", if is_https { b"https" } else { b"http" });
+    if is_https {
+        params.put("HTTPS", b"on");
+    }
     if fixed.server_name.is_none() {
         let host = request.host().map(host_name).unwrap_or_default();
         params.put("SERVER_NAME", host.as_bytes());
@@ -201,12 +202,15 @@ pub fn write(
         params.put("SERVER_ADDR", Text::new().address(local.ip().to_canonical()).bytes());
         params.put("SERVER_PORT", Text::new().number(local.port().into()).bytes());
     } else {
-        params.put("SERVER_PORT", if fixed.https { b"443" } else { b"80" });
+        params.put("SERVER_PORT", if is_https { b"443" } else { b"80" });
     }
     match request.client_ip() {
         Some(ip) => {
             params.put("REMOTE_ADDR", Text::new().address(ip.to_canonical()).bytes());
-            params.put("REMOTE_PORT", Text::new().number(request.peer().port().into()).bytes());
+            // A field that names the client leaves its port out.
+            if let port @ 1.. = request.peer().port() {
+                params.put("REMOTE_PORT", Text::new().number(port.into()).bytes());
+            }
         }
         // The same as in nginx, so applications know it. An invented address could match a rule of the application.
         None => params.put("REMOTE_ADDR", b"unix:"),

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use osier_http::{HeaderError, Headers, RequestWriter};
 
+use crate::request::hops::{self, is_https_scheme};
+
 /// Whether the field is hop-by-hop (RFC 9110 7.6.1 and 11.7) or written by the codec.
 pub(super) fn is_of_connection(name: &str) -> bool {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
@@ -61,14 +63,22 @@ pub(super) fn passes(name: &str, is_trusted: bool) -> bool {
     }
 }
 
+/// The hop that this server adds.
+pub(super) struct Hop<'h> {
+    /// None for a client of a Unix socket.
+    pub client: Option<IpAddr>,
+    /// Whether a trusted proxy has received the request over https.
+    pub is_https: bool,
+    pub host: &'h str,
+}
+
 /// Writes `X-Forwarded-*` and `Forwarded`: the values of a trusted client, then this hop. The values of another client are left
-/// out.
+/// out. Both forms tell the same: if a trusted client has sent one of them, the hops in the other are made from it.
 pub(super) fn add(
     head: &mut RequestWriter<'_>,
     given: Headers<'_>,
     is_trusted: bool,
-    client: Option<IpAddr>,
-    host: &str,
+    hop: &Hop<'_>,
 ) -> Result<(), HeaderError> {
     let given = |name: &'static str| {
         let fields = given.clone().filter(move |(known, _)| known.eq_ignore_ascii_case(name));
@@ -76,35 +86,54 @@ pub(super) fn add(
     };
     let has = |name| given(name).next().is_some();
 
-    let text = Text::of(client);
-    joined(head, "x-forwarded-for", given("x-forwarded-for"), &[text.as_bytes()])?;
-    if !has("x-forwarded-proto") {
-        head.header("x-forwarded-proto", b"http")?;
+    let text = Text::of(hop.client);
+    let (has_list, has_forwarded) = (has("x-forwarded-for"), has("forwarded"));
+    match has_forwarded && !has_list {
+        false => joined(head, "x-forwarded-for", given("x-forwarded-for"), &[text.as_bytes()])?,
+        true => {
+            let hops = hops::forwarded(given("forwarded"))
+                .into_iter()
+                .map(|hop| Text::of(hop.ip));
+            let hops: Vec<Text> = hops.collect();
+            joined(
+                head,
+                "x-forwarded-for",
+                hops.iter().map(Text::as_bytes),
+                &[text.as_bytes()],
+            )?;
+        }
     }
+    let is_https = match given("x-forwarded-proto").next() {
+        Some(schemes) => schemes.split(|&byte| byte == b',').next().is_some_and(is_https_scheme),
+        None => {
+            let first = hops::forwarded(given("forwarded")).first().and_then(|hop| hop.is_https);
+            first.unwrap_or(hop.is_https)
+        }
+    };
+    let scheme: &[u8] = if is_https { b"https" } else { b"http" };
+    if !has("x-forwarded-proto") {
+        head.header("x-forwarded-proto", scheme)?;
+    }
+    let host = hop.host;
     if !host.is_empty() && !has("x-forwarded-host") {
         head.header("x-forwarded-host", host.as_bytes())?;
     }
 
-    // RFC 7239 6: an IPv6 address stands in brackets and therefore in quotes. RFC 7239 4: a host with a colon stands in quotes.
-    // The request parser accepts no host with a quote or a backslash.
-    let (open, close): (&[u8], &[u8]) = match text.as_bytes().contains(&b':') {
-        true => (b"for=\"[", b"]\""),
-        false => (b"for=", b""),
-    };
+    // RFC 7239 4: a host with a colon stands in quotes. The request parser accepts no host with a quote or a backslash.
     let (before, after): (&[u8], &[u8]) = match host.is_empty() {
         true => (b"", b""),
         false => (b";host=\"", b"\""),
     };
-    let element = [
-        open,
-        text.as_bytes(),
-        close,
-        before,
-        host.as_bytes(),
-        after,
-        b";proto=http",
-    ];
-    joined(head, "forwarded", given("forwarded"), &element)
+    let [open, address, close] = text.node();
+    let element = [open, address, close, before, host.as_bytes(), after, b";proto=", scheme];
+    match has_list && !has_forwarded {
+        false => joined(head, "forwarded", given("forwarded"), &element),
+        true => {
+            let hops = hops::addresses(given("x-forwarded-for")).into_iter();
+            let hops: Vec<Vec<u8>> = hops.map(|hop| Text::of(hop.ip).node().concat()).collect();
+            joined(head, "forwarded", hops.iter().map(Vec::as_slice), &element)
+        }
+    }
 }
 
 /// The longest text of an address, `ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255`.
@@ -133,6 +162,14 @@ impl Text {
 
     fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
+    }
+
+    /// The address as `for` of `Forwarded` has it. RFC 7239 6: an IPv6 address stands in brackets and therefore in quotes.
+    fn node(&self) -> [&[u8]; 3] {
+        match self.as_bytes().contains(&b':') {
+            true => [b"for=\"[", self.as_bytes(), b"]\""],
+            false => [b"for=", self.as_bytes(), b""],
+        }
     }
 }
 

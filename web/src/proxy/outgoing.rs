@@ -49,11 +49,13 @@ pub(super) fn write_head(
     upgrade: Option<&[u8]>,
     out: &mut Vec<u8>,
 ) -> Result<(), HeaderError> {
-    let client = request.client_ip();
-    let is_trusted = match (&settings.trust, client) {
-        (Some(trust), Some(client)) => trust(client),
+    let connected = request.connected_ip();
+    let is_trusted = match (&settings.trust, connected) {
+        (Some(trust), Some(peer)) => trust(peer),
         _ => false,
     };
+    // A trusted peer has named the client in its own fields, and is the next hop itself.
+    let client = if is_trusted { connected } else { request.client_ip() };
     let asked = request.host().unwrap_or_default();
     let host = match (&settings.options.host, lease.address()) {
         (Host::Preserve, _) => asked,
@@ -70,7 +72,12 @@ pub(super) fn write_head(
         }
     }
     if settings.options.forwarded {
-        forwarded::add(&mut head, request.headers(), is_trusted, client, asked)?;
+        let hop = forwarded::Hop {
+            client,
+            is_https: request.is_https(),
+            host: asked,
+        };
+        forwarded::add(&mut head, request.headers(), is_trusted, &hop)?;
     }
     if let Some(protocol) = upgrade {
         head.upgrade(protocol)?;

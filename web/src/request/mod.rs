@@ -6,6 +6,7 @@
 #[cfg(feature = "cookies")]
 mod cookies;
 pub(crate) mod extract;
+pub(crate) mod hops;
 pub(crate) mod id;
 #[cfg(feature = "multipart")]
 pub mod multipart;
@@ -25,16 +26,18 @@ use percent_encoding::percent_decode;
 
 use crate::conn::peer::Gone;
 use crate::listen::ip_of_client;
+use crate::request::hops::{ForwardedBy, RealClient};
 use crate::request::state::States;
 use crate::{Rejection, RequestBody, RequestId};
 
 /// Notes on one request that the observer reads after the response: the request id and the
-/// application's label.
+/// application's label, and the client that a trusted proxy has named.
 #[derive(Default)]
 pub(crate) struct Marks {
     /// Made at the first use.
     pub(crate) id: Cell<Option<RequestId>>,
     pub(crate) label: Cell<u32>,
+    pub(crate) client: Cell<Option<RealClient>>,
 }
 
 impl Marks {
@@ -42,6 +45,7 @@ impl Marks {
     pub(crate) fn clear(&self) {
         self.id.set(None);
         self.label.set(0);
+        self.client.set(None);
     }
 }
 
@@ -220,15 +224,47 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether a trusted balancer has named the client's address, by the PROXY protocol. See
-    /// [`Server::proxy_protocol`](crate::Server::proxy_protocol).
-    pub fn is_proxied(&self) -> bool {
-        self.body.is_proxied()
+    /// Takes the client from a field, if the other end of the connection is trusted. `is_trusted` gets
+    /// addresses, and `None` for the other end of a Unix socket. The hops are read from the right, through
+    /// those that are trusted too. From now on [`peer`](Request::peer), [`client_ip`](Request::client_ip) and
+    /// [`is_https`](Request::is_https) describe that client, also in [`Served`](crate::Served).
+    pub fn trust_hops(&self, by: ForwardedBy, is_trusted: impl Fn(Option<IpAddr>) -> bool) {
+        let peer = ip_of_client(self.body.peer(), self.body.is_proxied());
+        if !is_trusted(peer) {
+            return;
+        }
+        let values = |name: &'static str| {
+            let fields = self
+                .headers()
+                .filter(move |(known, _)| known.eq_ignore_ascii_case(name));
+            fields.map(|(_, value)| value)
+        };
+        let client = hops::real_client(by, values, |ip| is_trusted(Some(ip)));
+        self.marks.client.set(client);
     }
 
-    /// The address of the client. `0.0.0.0:0` on a Unix socket.
+    /// Whether a trusted proxy has received the request over https. See [`trust_hops`](Request::trust_hops).
+    pub fn is_https(&self) -> bool {
+        self.marks.client.get().is_some_and(|client| client.is_https)
+    }
+
+    /// Whether a trusted proxy has named the client's address: by the PROXY protocol, see
+    /// [`Server::proxy_protocol`](crate::Server::proxy_protocol), or by a field, see
+    /// [`trust_hops`](Request::trust_hops).
+    pub fn is_proxied(&self) -> bool {
+        self.marks.client.get().is_some() || self.body.is_proxied()
+    }
+
+    /// The address of the client. `0.0.0.0:0` on a Unix socket. The port is 0 if a field has named the client.
     pub fn peer(&self) -> SocketAddr {
-        self.body.peer()
+        let client = self.marks.client.get();
+        client.map_or_else(|| self.body.peer(), |client| SocketAddr::new(client.ip, 0))
+    }
+
+    /// The address of the other end of the connection, which may be a proxy. `None` on a Unix socket.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn connected_ip(&self) -> Option<IpAddr> {
+        ip_of_client(self.body.peer(), self.body.is_proxied())
     }
 
     /// The client's IP address. `None` on a Unix socket, unless a trusted balancer has named one.

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::mem;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use http::{Extensions, StatusCode};
@@ -226,7 +227,11 @@ impl Burst<'_> {
     #[inline(never)]
     fn report(&self, observer: &Observer, started: Instant, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
-        let (duration, peer, is_proxied) = (started.elapsed(), self.peer.peer(), self.peer.is_proxied());
+        let duration = started.elapsed();
+        let (peer, is_proxied) = match self.marks.client.get() {
+            Some(client) => (SocketAddr::new(client.ip, 0), true),
+            None => (self.peer.peer(), self.peer.is_proxied()),
+        };
         let (id, label) = (self.marks.id.get(), self.marks.label.get());
         observer(&Served {
             head,

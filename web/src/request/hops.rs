@@ -1,0 +1,262 @@
+//! The hops that proxies report in front of this server: `X-Forwarded-For`, `X-Real-IP` (conventions) and `Forwarded` (RFC 7239).
+//!
+//! Each proxy appends the peer that it saw, so the last hop is the only one that the server's own peer vouches for. The client is
+//! found from the right: while a hop is a trusted proxy, the hop before it is believed too.
+
+use std::net::IpAddr;
+
+/// The field in which trusted proxies name the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForwardedBy {
+    /// `X-Forwarded-For`, with `X-Forwarded-Proto`.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239), with its `proto`. `X-Forwarded-Proto` is not believed: such a proxy may pass on what its client sent.
+    Forwarded,
+    /// `X-Real-IP`, a single address, with `X-Forwarded-Proto`.
+    XRealIp,
+}
+
+/// A client that trusted proxies have named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RealClient {
+    pub ip: IpAddr,
+    pub is_https: bool,
+}
+
+/// One reported hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    /// None for a hop that hides its address, or whose address cannot be read.
+    pub ip: Option<IpAddr>,
+    /// Whether the hop used https, if the field tells.
+    pub is_https: Option<bool>,
+}
+
+impl ForwardedBy {
+    const fn name(self) -> &'static str {
+        match self {
+            ForwardedBy::XForwardedFor => "x-forwarded-for",
+            ForwardedBy::Forwarded => "forwarded",
+            ForwardedBy::XRealIp => "x-real-ip",
+        }
+    }
+}
+
+/// Finds the client behind a trusted peer. `values` returns the values of the fields with a name, in their order.
+pub(crate) fn real_client<'v, I: Iterator<Item = &'v [u8]>>(
+    by: ForwardedBy,
+    values: impl Fn(&'static str) -> I,
+    is_trusted: impl Fn(IpAddr) -> bool,
+) -> Option<RealClient> {
+    let hops = match by {
+        ForwardedBy::Forwarded => forwarded(values(by.name())),
+        _ => addresses(values(by.name())),
+    };
+    let mut client = None;
+    for (from_right, hop) in hops.iter().rev().enumerate() {
+        let Some(ip) = hop.ip else { break };
+        client = Some((from_right, ip, hop.is_https));
+        if by == ForwardedBy::XRealIp || !is_trusted(ip) {
+            break;
+        }
+    }
+    let (from_right, ip, is_https) = client?;
+    let is_https = match by {
+        ForwardedBy::Forwarded => is_https.unwrap_or(false),
+        _ => {
+            let schemes: Vec<&[u8]> = values("x-forwarded-proto")
+                .flat_map(|value| split(value, b','))
+                .collect();
+            // Either each proxy appends its scheme, or each passes the one that it was told on.
+            let scheme = match schemes.len() == hops.len() {
+                true => schemes.iter().rev().nth(from_right),
+                false => schemes.last(),
+            };
+            scheme.is_some_and(|scheme| is_https_scheme(scheme))
+        }
+    };
+    Some(RealClient { ip, is_https })
+}
+
+pub(crate) fn is_https_scheme(scheme: &[u8]) -> bool {
+    scheme.trim_ascii().eq_ignore_ascii_case(b"https")
+}
+
+/// The hops of `X-Forwarded-For`, the first proxy's first.
+pub(crate) fn addresses<'v>(values: impl Iterator<Item = &'v [u8]>) -> Vec<Hop> {
+    let hops = values.flat_map(|value| split(value, b','));
+    hops.map(|text| Hop {
+        ip: address(text),
+        is_https: None,
+    })
+    .collect()
+}
+
+/// The hops of `Forwarded`, the first proxy's first.
+pub(crate) fn forwarded<'v>(values: impl Iterator<Item = &'v [u8]>) -> Vec<Hop> {
+    let elements = values.flat_map(|value| split(value, b','));
+    elements
+        .map(|element| {
+            let mut hop = Hop {
+                ip: None,
+                is_https: None,
+            };
+            for pair in split(element, b';') {
+                let Some(at) = pair.iter().position(|&byte| byte == b'=') else {
+                    continue;
+                };
+                let (name, value) = (pair[..at].trim_ascii(), unquoted(&pair[at + 1..]));
+                if name.eq_ignore_ascii_case(b"for") {
+                    hop.ip = address(&value);
+                } else if name.eq_ignore_ascii_case(b"proto") {
+                    hop.is_https = Some(is_https_scheme(&value));
+                }
+            }
+            hop
+        })
+        .collect()
+}
+
+/// Splits a list, but not inside of quotes. Empty elements are left out (RFC 9110 5.6.1).
+fn split(list: &[u8], separator: u8) -> Vec<&[u8]> {
+    let (mut parts, mut start) = (Vec::new(), 0);
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for (at, &byte) in list.iter().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            _ if byte == separator && !is_quoted => {
+                parts.push(&list[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&list[start..]);
+    parts.retain(|part| !part.trim_ascii().is_empty());
+    parts
+}
+
+fn unquoted(value: &[u8]) -> Vec<u8> {
+    let value = value.trim_ascii();
+    let Some(inner) = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) else {
+        return value.to_vec();
+    };
+    let mut is_escaped = false;
+    let keep = |byte: &&u8| {
+        is_escaped = !is_escaped && **byte == b'\\';
+        !is_escaped
+    };
+    inner.iter().filter(keep).copied().collect()
+}
+
+/// Parses an address, perhaps with a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(text.trim_ascii()).ok()?;
+    let is_port = |port: &str| port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit());
+    let ip = if let Some(rest) = text.strip_prefix('[') {
+        let (ip, after) = rest.split_once(']')?;
+        let is_port = after.is_empty() || after.strip_prefix(':').is_some_and(is_port);
+        ip.parse().ok().filter(|ip: &IpAddr| ip.is_ipv6() && is_port)
+    } else if let Ok(ip) = text.parse() {
+        Some(ip)
+    } else {
+        let (ip, port) = text.split_once(':')?;
+        ip.parse().ok().filter(|ip: &IpAddr| ip.is_ipv4() && is_port(port))
+    };
+    ip.map(|ip: IpAddr| ip.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The client that a peer names, where 10.0.0.0/8 is trusted.
+    fn client(by: ForwardedBy, fields: &[(&str, &str)]) -> Option<(String, bool)> {
+        let values = |name: &'static str| {
+            let fields = fields.iter().filter(move |(known, _)| *known == name);
+            fields.map(|(_, value)| value.as_bytes())
+        };
+        let is_trusted = |ip: IpAddr| ip.to_string().starts_with("10.");
+        real_client(by, values, is_trusted).map(|client| (client.ip.to_string(), client.is_https))
+    }
+
+    #[test]
+    fn the_first_stranger_from_the_right_is_the_client() {
+        let by = ForwardedBy::XForwardedFor;
+        for (value, expected) in [
+            ("1.2.3.4", Some("1.2.3.4")),
+            ("9.9.9.9, 1.2.3.4", Some("1.2.3.4")),
+            ("9.9.9.9, 1.2.3.4, 10.0.0.1,10.0.0.2", Some("1.2.3.4")),
+            ("10.0.0.3, 10.0.0.2", Some("10.0.0.3")),
+            ("1.2.3.4:5678", Some("1.2.3.4")),
+            ("[2001:db8::1]:443", Some("2001:db8::1")),
+            ("2001:db8::1", Some("2001:db8::1")),
+            ("::ffff:1.2.3.4", Some("1.2.3.4")),
+            ("9.9.9.9, unknown, 10.0.0.1", Some("10.0.0.1")),
+            ("9.9.9.9, unknown", None),
+            ("1.2.3.4, ,", Some("1.2.3.4")),
+            ("", None),
+            ("1.2.3.4:x", None),
+            ("1.2.3.4.5", None),
+            ("[1.2.3.4]", None),
+        ] {
+            let found = client(by, &[("x-forwarded-for", value)]);
+            assert_eq!(found.map(|(ip, _)| ip).as_deref(), expected, "{value}");
+        }
+        // Two fields are one list.
+        let two = [("x-forwarded-for", "9.9.9.9"), ("x-forwarded-for", "1.2.3.4, 10.0.0.1")];
+        assert_eq!(client(by, &two), Some(("1.2.3.4".into(), false)));
+        assert_eq!(client(by, &[("x-real-ip", "1.2.3.4")]), None);
+    }
+
+    #[test]
+    fn the_scheme_belongs_to_the_same_hop() {
+        let by = ForwardedBy::XForwardedFor;
+        for (hops, schemes, expected) in [
+            ("1.2.3.4", "https", true),
+            ("1.2.3.4", "HTTPS", true),
+            ("1.2.3.4", "http", false),
+            ("1.2.3.4, 10.0.0.1", "https", true),
+            ("1.2.3.4, 10.0.0.1", "https, http", true),
+            ("9.9.9.9, 1.2.3.4", "https, http", false),
+        ] {
+            let fields = [("x-forwarded-for", hops), ("x-forwarded-proto", schemes)];
+            assert_eq!(
+                client(by, &fields),
+                Some(("1.2.3.4".into(), expected)),
+                "{hops} {schemes}"
+            );
+        }
+        let fields = [("x-real-ip", "1.2.3.4"), ("x-forwarded-proto", "https")];
+        assert_eq!(client(ForwardedBy::XRealIp, &fields), Some(("1.2.3.4".into(), true)));
+    }
+
+    #[test]
+    fn forwarded_is_read_as_its_grammar_says() {
+        let by = ForwardedBy::Forwarded;
+        for (value, expected) in [
+            ("for=1.2.3.4", Some(("1.2.3.4", false))),
+            ("For=\"1.2.3.4:80\";Proto=https;by=10.0.0.1", Some(("1.2.3.4", true))),
+            (
+                "for=\"[2001:db8::1]:4711\" ; proto=\"https\"",
+                Some(("2001:db8::1", true)),
+            ),
+            (
+                "for=9.9.9.9;proto=https, for=1.2.3.4;proto=http, for=10.0.0.1;proto=https",
+                Some(("1.2.3.4", false)),
+            ),
+            ("for=\"1.2.3.4\\\"\", for=10.0.0.1", Some(("10.0.0.1", false))),
+            ("for=9.9.9.9;host=\"a,for=8.8.8.8\"", Some(("9.9.9.9", false))),
+            ("for=_hidden", None),
+            ("proto=https", None),
+            ("for=\"", None),
+        ] {
+            let found = client(by, &[("forwarded", value), ("x-forwarded-proto", "https")]);
+            let expected = expected.map(|(ip, is_https)| (ip.to_string(), is_https));
+            assert_eq!(found, expected, "{value}");
+        }
+    }
+}
