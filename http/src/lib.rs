@@ -88,9 +88,12 @@
 
 mod backend;
 mod body;
+#[cfg(feature = "fastcgi")]
 pub mod cgi;
+#[cfg(feature = "fastcgi")]
 pub mod fastcgi;
 mod message;
+#[cfg(feature = "multipart")]
 pub mod multipart;
 pub mod path;
 pub mod proxy_protocol;

@@ -30,6 +30,8 @@
 //! | `Epoll` | Linux: epoll(7) and an eventfd | Linux |
 //! | `Portable` | what the `polling` crate knows: epoll, kqueue, event ports, poll(2) | Linux, with epoll and with poll(2); kqueue is type-checked only |
 //!
+//! On Linux, `Portable` needs the feature `portable`, which is on by default.
+//!
 //! [`Poller::new`] uses the driver that the environment variable `OSIER_DRIVER` names (`epoll` or `portable`). Without the variable it
 //! uses the first driver that the system has.
 //!
@@ -64,6 +66,10 @@ mod epoll;
 mod eventfd;
 mod events;
 mod poller;
+#[cfg_attr(
+    all(any(target_os = "linux", target_os = "android"), not(feature = "portable")),
+    path = "no_portable.rs"
+)]
 mod portable;
 
 use std::io;

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub enum Driver {
     /// The back-end on epoll(7), with all capabilities. Linux only.
     Epoll,
-    /// The back-end on the `polling` crate.
+    /// The back-end on the `polling` crate. On Linux it needs the feature `portable`.
     Portable,
 }
 

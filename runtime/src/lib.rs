@@ -58,11 +58,29 @@
 //! | [`adapters`], [`callbacks`], [`embed`] | futures libraries, code in callbacks, somebody else's loop |
 //! | [`inspect`] | dump, watchdog, metrics |
 //!
+//! # Features
+//!
+//! All are on by default but the last three. Sockets, fibers, tasks, time, [`sync::Event`] and [`sync::Mailbox`] need none.
+//!
+//! | feature | gives |
+//! |---|---|
+//! | `adapters`, `callbacks`, `embed`, `inspect`, `process`, `pubsub`, `signal` | the module of that name |
+//! | `fs` | [`fs`], [`io::sendfile`], [`io::splice`] |
+//! | `sync` | locks and channels, [`fiber::JoinSet`] |
+//! | `datagrams` | [`net::UdpSocket`], [`net::UnixDatagram`] |
+//! | `descriptors` | [`io::ready`] and its like, [`io::Async`], [`sync::EventFd`] |
+//! | `backtrace` | the functions that each fiber is in, in a dump |
+//! | `pin` | [`Builder::pin`] |
+//! | `portable` | the second poller on Linux |
+//! | `hyper`, `tokio-io` | the traits of these libraries on streams |
+//! | `tokio-rt` | futures that need a tokio runtime |
+//!
 //! # Systems
 //!
-//! On Linux the workers use epoll(7), edge-triggered. With the environment variable `OSIER_DRIVER=portable` they use
-//! the poller of the `polling` crate, one-shot and level-triggered, as on other systems. The tests run on that poller
-//! too, on Linux, over epoll and over poll(2). FreeBSD, and so kqueue, has its types checked; nothing has run there.
+//! On Linux the workers use epoll(7), edge-triggered. With the feature `portable` and the environment variable
+//! `OSIER_DRIVER=portable` they use the poller of the `polling` crate, one-shot and level-triggered, as on other
+//! systems. The tests run on that poller too, on Linux, over epoll and over poll(2). FreeBSD, and so kqueue, has its
+//! types checked; nothing has run there.
 //! The differences:
 //!
 //! - A wait costs a system call more, to arm the descriptor, and with poll(2) a duplicate of it.
@@ -78,23 +96,33 @@ compile_error!("osier cancels fibers by unwinding: build with panic = \"unwind\"
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("osier packs its wakers into 64-bit pointers");
 
+#[cfg(feature = "adapters")]
 pub mod adapters;
+#[cfg(feature = "callbacks")]
 pub mod callbacks;
 pub mod dormant;
 pub mod fiber;
+#[cfg(feature = "fs")]
 pub mod fs;
 pub mod future;
+#[cfg(feature = "inspect")]
 pub mod inspect;
 pub mod io;
 pub mod net;
+#[cfg(feature = "process")]
 pub mod process;
+#[cfg(feature = "pubsub")]
 pub mod pubsub;
 mod runtime;
 pub mod select;
+#[cfg(feature = "signal")]
 pub mod signal;
 pub mod sync;
 pub mod time;
+// Features that are off leave parts of the scheduler without a caller.
+#[cfg_attr(not(feature = "default"), allow(dead_code))]
 mod wait;
+#[cfg_attr(not(feature = "default"), allow(dead_code))]
 mod worker;
 
 pub use osier_coro as coro;
@@ -104,8 +132,11 @@ pub use fiber::scope::{Scope, ScopedJoinHandle, scope};
 pub use fiber::try_scope::{TryScope, try_scope};
 pub use fiber::{spawn, spawn_local, workers, yield_now};
 pub use future::{Task, spawn_future, spawn_future_local};
+#[cfg(feature = "inspect")]
 pub use inspect::{dump, dump_on_sigquit};
-pub use runtime::{Builder, Runtime, embed, run};
+#[cfg(feature = "embed")]
+pub use runtime::embed;
+pub use runtime::{Builder, Runtime, run};
 pub use select::{race, race_async, wait_all, wait_all_async, wait_any, wait_any_async, wait_any_until};
 pub use time::sleep;
 pub use wait::block_on::{block_on, unblock};

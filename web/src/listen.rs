@@ -1,6 +1,7 @@
 //! Listening sockets and the addresses of services, for TCP and Unix sockets.
 
 use std::fmt;
+use std::fs::TryLockError;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::unix::fs::FileTypeExt;
@@ -9,7 +10,6 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use osier::net::{Stream, TcpListener, TcpStream, UnixListener, UnixStream};
-use rustix::fs::FlockOperation;
 
 /// Peer address of a Unix connection, which has no address.
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
@@ -232,11 +232,9 @@ fn turn_in(path: &Path) -> Option<std::fs::File> {
     let folder = std::fs::File::open(folder.unwrap_or(Path::new("."))).ok()?;
     let begun = Instant::now();
     loop {
-        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        match folder.try_lock() {
             Ok(()) => return Some(folder),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) if begun.elapsed() < TURN => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            Err(TryLockError::WouldBlock) if begun.elapsed() < TURN => std::thread::sleep(Duration::from_millis(1)),
             Err(_) => return None,
         }
     }

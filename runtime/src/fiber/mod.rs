@@ -3,6 +3,7 @@
 //! A fiber is a coroutine that a worker resumes. `worker/core.rs` holds what a fiber knows of itself, `worker/packet.rs` what is
 //! spawned. This module is the public face: it starts fibers, names them and yields.
 
+#[cfg(feature = "sync")]
 mod join_set;
 pub(crate) mod local;
 pub(crate) mod scope;
@@ -14,6 +15,7 @@ use std::thread;
 
 pub use crate::worker::core::Fiber;
 pub use crate::worker::hook::{after_resume, before_suspend, describe};
+#[cfg(feature = "sync")]
 pub use join_set::JoinSet;
 pub use local::LocalKey;
 

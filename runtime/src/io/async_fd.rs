@@ -16,7 +16,8 @@ use std::task::{Context, Poll, ready};
 use futures_io::{AsyncRead, AsyncWrite};
 use osier_poll::Interest;
 
-use crate::io::{WhenReady, always_ready};
+use crate::io::WhenReady;
+use crate::io::ready::always_ready;
 use crate::wait;
 use crate::wait::descriptor::{Place, Waiting};
 use crate::wait::socket::attempt;

@@ -31,6 +31,7 @@ mod inherited;
 pub(crate) mod stream;
 pub(crate) mod system;
 mod tcp;
+#[cfg(feature = "datagrams")]
 mod udp;
 mod unacknowledged;
 mod unix;
@@ -41,5 +42,8 @@ pub use addr::ToSocketAddrs;
 pub use any::Stream;
 pub use inherited::{Inherited, inherited};
 pub use tcp::{Incoming, TcpListener, TcpStream};
+#[cfg(feature = "datagrams")]
 pub use udp::UdpSocket;
-pub use unix::{UnixDatagram, UnixIncoming, UnixListener, UnixSocketAddr, UnixStream};
+#[cfg(feature = "datagrams")]
+pub use unix::UnixDatagram;
+pub use unix::{UnixIncoming, UnixListener, UnixSocketAddr, UnixStream};

@@ -13,6 +13,7 @@
 //! Within a turn the thread is that worker; between turns it is a plain thread again. Code on a worker cannot turn
 //! another.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 use osier_coro::panic_count;
 use osier_poll::{Events, Interest, Mode, Poller, Token};
 
-use crate::inspect::watchdog::{self, Watch};
+#[cfg(feature = "inspect")]
 use crate::inspect::{Dump, Metrics, dump, metrics};
 use crate::runtime::Builder;
 use crate::runtime::alarm::Alarm;
@@ -89,7 +90,7 @@ pub struct Local {
     timer: Alarm,
     /// The time that the timer is set for.
     armed: Cell<Option<Instant>>,
-    _watch: Option<Watch>,
+    _watch: Box<dyn Any>,
     _claim: Claim,
 }
 
@@ -103,11 +104,11 @@ impl Local {
         Builder::default().build_local()
     }
 
-    fn with(worker: Worker, claim: Claim, watchdog: Option<Duration>) -> io::Result<Local> {
+    fn with(worker: Worker, claim: Claim, watch: Box<dyn Any>) -> io::Result<Local> {
         let timer = Alarm::new()?;
         worker.poller.add(&timer, TIMER, Interest::READABLE, Mode::Oneshot)?;
         let local = Local {
-            _watch: watchdog.map(|limit| watchdog::watch(worker.remote, limit)),
+            _watch: watch,
             worker: Rc::new(worker),
             events: RefCell::new(Events::with_capacity(EVENTS)),
             timer,
@@ -216,11 +217,13 @@ impl Local {
     }
 
     /// The numbers of the worker, as [`Runtime::metrics`](crate::Runtime::metrics) gives them.
+    #[cfg(feature = "inspect")]
     pub fn metrics(&self) -> Metrics {
         metrics::of([self.worker.remote].into_iter())
     }
 
     /// Shows its fibers and tasks, as [`Runtime::dump`](crate::Runtime::dump) does.
+    #[cfg(feature = "inspect")]
     pub fn dump(&self) -> Dump {
         match context::worker(|_| ()) {
             None => dump::collect(
@@ -313,13 +316,12 @@ impl Builder {
             let text = "an embedded runtime needs a poller with a descriptor, which there is none of here";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
-        if self.watchdog.is_some() {
-            watchdog::start()?;
-        }
+        let watch = self.watch()?;
         let (scheduler, vacancies) = threads::prepare(&self.settings, std::iter::once(Ok(poller)))?;
         let vacancy = vacancies.into_iter().next().expect("one poller, one worker");
         let (worker, claim) = vacancy.fill(0, scheduler)?;
-        Local::with(worker, claim, self.watchdog)
+        let watch = Box::new(watch(worker.remote));
+        Local::with(worker, claim, watch)
     }
 }
 

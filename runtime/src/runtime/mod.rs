@@ -3,7 +3,9 @@
 //! A [`Runtime`] is a value. `worker/threads.rs` starts and joins the threads of its workers, `worker/scheduler.rs` has
 //! the queues that they share. [`embed`] is a worker without a thread.
 
+#[cfg(feature = "embed")]
 mod alarm;
+#[cfg(feature = "embed")]
 pub mod embed;
 
 use std::future::Future;
@@ -18,11 +20,13 @@ use osier_queue::Idle;
 
 use crate::fiber::scope;
 use crate::future::Task;
+#[cfg(feature = "inspect")]
 use crate::inspect::{self, Dump, Metrics, panics, watchdog};
 use crate::worker::clock::VirtualClock;
 use crate::worker::context;
 use crate::worker::core::Header;
 use crate::worker::packet::{self, JoinHandle};
+use crate::worker::remote::Remote;
 use crate::worker::threads::{Settings, Threads};
 
 /// A set of workers, each a thread with an event loop, on which fibers run.
@@ -113,6 +117,7 @@ impl Runtime {
     /// assert!(metrics.workers[0].turns > 0 && metrics.workers[0].fibers_started == 1);
     /// # std::io::Result::Ok(())
     /// ```
+    #[cfg(feature = "inspect")]
     pub fn metrics(&self) -> Metrics {
         inspect::metrics::of(self.threads.scheduler.remotes())
     }
@@ -122,6 +127,7 @@ impl Runtime {
     /// # Suspends
     ///
     /// Until the workers have answered. Blocks the thread when called on a plain one, in a future or in a callback.
+    #[cfg(feature = "inspect")]
     pub fn dump(&self) -> Dump {
         inspect::dump::gather(self.threads.scheduler.remotes().collect())
     }
@@ -175,6 +181,7 @@ pub fn run<T: Send>(body: impl FnOnce() -> T + Send) -> T {
 #[derive(Clone, Debug)]
 pub struct Builder {
     workers: Option<usize>,
+    #[cfg(feature = "inspect")]
     watchdog: Option<Duration>,
     settings: Settings,
 }
@@ -183,6 +190,7 @@ impl Default for Builder {
     fn default() -> Builder {
         Builder {
             workers: None,
+            #[cfg(feature = "inspect")]
             watchdog: cfg!(debug_assertions).then_some(Duration::from_secs(1)),
             settings: Settings::default(),
         }
@@ -203,6 +211,7 @@ impl Builder {
     }
 
     /// Pins worker i to the i-th processor that this process may use.
+    #[cfg(feature = "pin")]
     pub fn pin(mut self, pin: bool) -> Builder {
         self.settings.pin = pin;
         self
@@ -232,6 +241,7 @@ impl Builder {
     /// release builds.
     ///
     /// The watchdog is one thread for the process. It looks at each worker four times in this time, and stays.
+    #[cfg(feature = "inspect")]
     pub fn watchdog(mut self, limit: Option<Duration>) -> Builder {
         self.watchdog = limit;
         self
@@ -281,13 +291,24 @@ impl Builder {
                 format!("{workers} workers: a runtime has 1 to {limit}; set Builder::workers"),
             ));
         }
+        #[cfg(feature = "inspect")]
         panics::name_the_fiber();
-        if self.watchdog.is_some() {
+        let threads = Threads::start(&self.settings, workers, self.watch()?)?;
+        Ok(Runtime { threads })
+    }
+
+    /// Starts the watchdog if it is wanted. The function that is returned makes it watch a worker.
+    #[cfg(feature = "inspect")]
+    fn watch(&self) -> io::Result<impl Fn(&'static Remote) -> Option<watchdog::Watch> + Clone + Send + use<>> {
+        let limit = self.watchdog;
+        if limit.is_some() {
             watchdog::start()?;
         }
-        let limit = self.watchdog;
-        let watch = move |remote| limit.map(|limit| watchdog::watch(remote, limit));
-        let threads = Threads::start(&self.settings, workers, watch)?;
-        Ok(Runtime { threads })
+        Ok(move |remote| limit.map(|limit| watchdog::watch(remote, limit)))
+    }
+
+    #[cfg(not(feature = "inspect"))]
+    fn watch(&self) -> io::Result<fn(&'static Remote)> {
+        Ok(|_| ())
     }
 }

@@ -3,7 +3,6 @@
 //! `osier_queue::Event` has the algorithm, with the rules of order and loss, and is model-checked. This module adds
 //! the waits of fibers, threads and futures.
 
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -11,7 +10,9 @@ use std::time::Duration;
 use osier_queue as queue;
 use pin_project_lite::pin_project;
 
-use super::{EventFd, block, block_for};
+#[cfg(feature = "descriptors")]
+use super::EventFd;
+use super::{block, block_for};
 
 /// A signal that any thread sets, and that fibers, threads and futures wait for.
 ///
@@ -73,7 +74,8 @@ impl Event {
     /// # Errors
     ///
     /// The system's error if the process or the system has no descriptor left.
-    pub fn with_fd() -> io::Result<EventFd> {
+    #[cfg(feature = "descriptors")]
+    pub fn with_fd() -> std::io::Result<EventFd> {
         EventFd::new()
     }
 

@@ -26,33 +26,56 @@ use std::time::{Duration, Instant};
 use crate::wait;
 use crate::worker::context::now;
 
+#[cfg(feature = "sync")]
 mod barrier;
+#[cfg(feature = "sync")]
 pub mod broadcast;
+#[cfg(feature = "sync")]
 mod condvar;
 mod event;
+#[cfg(feature = "descriptors")]
 mod event_fd;
+#[cfg(feature = "sync")]
 mod guard;
 mod mailbox;
+#[cfg(feature = "sync")]
 pub mod mpmc;
+#[cfg(feature = "sync")]
 pub mod mpsc;
+#[cfg(feature = "sync")]
 mod mutex;
+#[cfg(feature = "sync")]
 mod notify;
+#[cfg(feature = "sync")]
 mod once;
+#[cfg(feature = "sync")]
 pub mod oneshot;
+#[cfg(feature = "sync")]
 mod receiver;
+#[cfg(feature = "sync")]
 mod rwlock;
+#[cfg(feature = "sync")]
 mod semaphore;
+#[cfg(feature = "sync")]
 pub mod watch;
 
+#[cfg(feature = "sync")]
 pub use barrier::{Barrier, BarrierWaitResult};
+#[cfg(feature = "sync")]
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use event::{Event, EventWait};
+#[cfg(feature = "descriptors")]
 pub use event_fd::{EventFd, EventFdWait, SignalSetter};
 pub use mailbox::{Mailbox, MailboxWait};
+#[cfg(feature = "sync")]
 pub use mutex::{Mutex, MutexGuard};
+#[cfg(feature = "sync")]
 pub use notify::{Notified, Notify};
+#[cfg(feature = "sync")]
 pub use once::{Lazy, OnceCell};
+#[cfg(feature = "sync")]
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(feature = "sync")]
 pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Waits for a leaf whose call has no error. Suspends a fiber, or blocks a plain thread.

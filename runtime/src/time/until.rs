@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::block_on;
-use crate::sync::{Event, Notify};
+use crate::sync::Event;
+#[cfg(feature = "sync")]
+use crate::sync::Notify;
 
 /// Waits until `condition` holds. It is looked at now, and again at each notification.
 ///
@@ -75,14 +77,16 @@ pub trait News: sealed::Sealed {
 }
 
 mod sealed {
-    use super::{Arc, Event, Notify};
+    use super::{Arc, Event};
 
     pub trait Sealed {}
-    impl Sealed for Notify {}
+    #[cfg(feature = "sync")]
+    impl Sealed for super::Notify {}
     impl Sealed for Event {}
     impl<N: Sealed> Sealed for Arc<N> {}
 }
 
+#[cfg(feature = "sync")]
 impl News for Notify {
     fn wait_async(&self) -> impl Future<Output = ()> + Send {
         Notify::wait_async(self)

@@ -338,9 +338,12 @@ fn block_thread(deadline: Option<Instant>, poll: &mut dyn FnMut(&mut Context<'_>
         .try_with(Waker::clone)
         .unwrap_or_else(|_| Arc::new(Unpark(thread::current())).into());
     let mut cx = Context::from_waker(&waker);
+    let leaf = future::poll_fn(poll);
     // Inside tokio's `block_on` the thread has a budget that only tokio refills. Once it is spent, tokio's leaves would
     // never be ready.
-    let mut leaf = pin!(tokio::task::unconstrained(future::poll_fn(poll)));
+    #[cfg(any(feature = "sync", feature = "tokio-io", feature = "tokio-rt"))]
+    let leaf = tokio::task::unconstrained(leaf);
+    let mut leaf = pin!(leaf);
     loop {
         if leaf.as_mut().poll(&mut cx).is_ready() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Pinning a thread to a processor.
 
 /// Pins the calling thread to the `index`-th processor (modulo their number) that it may run on.
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(all(feature = "pin", not(target_vendor = "apple")))]
 pub(crate) fn pin_thread(index: usize) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let Ok(allowed) = sched_getaffinity(None) else { return };
@@ -14,6 +14,6 @@ pub(crate) fn pin_thread(index: usize) {
     }
 }
 
-/// Does nothing: Apple's system pins no threads.
-#[cfg(target_vendor = "apple")]
+/// Does nothing: without the feature nobody asks for it, and Apple's system pins no threads.
+#[cfg(not(all(feature = "pin", not(target_vendor = "apple"))))]
 pub(crate) fn pin_thread(_: usize) {}

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+#[cfg(feature = "sendfile")]
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -29,12 +30,14 @@ pub(crate) type Producer = Box<dyn FnOnce(&mut dyn Outlet) -> io::Result<()>>;
 pub(crate) type Exchanger = Box<dyn FnOnce(&mut RequestBody<'_>, &mut dyn Outlet) -> io::Result<()>>;
 
 /// Several parts of a file. Each follows bytes of its own, and `tail` follows the last one.
+#[cfg(feature = "sendfile")]
 pub(crate) struct FileParts {
     pub(crate) file: Arc<File>,
     pub(crate) parts: Vec<FilePart>,
     pub(crate) tail: Vec<u8>,
 }
 
+#[cfg(feature = "sendfile")]
 pub(crate) struct FilePart {
     pub(crate) before: Vec<u8>,
     pub(crate) offset: u64,
@@ -51,11 +54,13 @@ pub(crate) enum Kind {
         reader: Box<dyn Read>,
         len: Option<u64>,
     },
+    #[cfg(feature = "sendfile")]
     File {
         file: Arc<File>,
         offset: u64,
         len: u64,
     },
+    #[cfg(feature = "sendfile")]
     #[cfg_attr(not(feature = "files"), allow(dead_code, reason = "only files have ranges"))]
     FileParts(Box<FileParts>),
     /// The number of bytes that the producer will write, if known.
@@ -111,6 +116,7 @@ impl Body {
     /// Makes a body of `len` bytes of `file` from `offset`, sent with `sendfile`. The file's own
     /// position is neither used nor changed. If the file is shorter when it is sent, the connection
     /// is closed.
+    #[cfg(feature = "sendfile")]
     pub fn file(file: impl Into<Arc<File>>, offset: u64, len: u64) -> Self {
         Body {
             kind: Kind::File {
@@ -180,8 +186,10 @@ impl Body {
     pub fn len(&self) -> Option<u64> {
         match &self.kind {
             Kind::Reader { len, .. } => *len,
+            #[cfg(feature = "sendfile")]
             Kind::File { len, .. } => Some(*len),
             Kind::Stream(_, len) => *len,
+            #[cfg(feature = "sendfile")]
             Kind::FileParts(whole) => {
                 let parts = whole.parts.iter().map(|part| part.before.len() as u64 + part.len);
                 Some(parts.sum::<u64>() + whole.tail.len() as u64)
@@ -217,6 +225,7 @@ impl fmt::Debug for Body {
             Kind::Empty => "empty",
             Kind::Static(_) | Kind::Owned(_) | Kind::Shared(_) => "bytes",
             Kind::Reader { .. } => "reader",
+            #[cfg(feature = "sendfile")]
             Kind::File { .. } | Kind::FileParts(_) => "file",
             Kind::Stream(..) => "stream",
             Kind::Duplex(_) => "duplex",

@@ -6,7 +6,9 @@ use std::mem;
 use osier_http::{Sent, Transfer};
 
 use crate::RequestBody;
-use crate::body::outgoing::{Body, FilePart, FileParts, Kind};
+use crate::body::outgoing::{Body, Kind};
+#[cfg(feature = "sendfile")]
+use crate::body::outgoing::{FilePart, FileParts};
 use crate::conn::output::{HIGH_WATER, Output};
 
 /// Bodies of at least this many bytes are sent from their own memory instead of being copied.
@@ -53,7 +55,9 @@ impl Output<'_> {
         }
         let chunked = sent.transfer == Transfer::Chunked;
         let count = match body.kind {
+            #[cfg(feature = "sendfile")]
             Kind::File { file, offset, len } => return self.send_file(&file, offset, len),
+            #[cfg(feature = "sendfile")]
             Kind::FileParts(whole) => {
                 let FileParts { file, parts, tail } = *whole;
                 let mut count = tail.len() as u64;

@@ -15,8 +15,10 @@
 //! After a failed write the output is broken: new bytes are dropped, and every flush fails.
 
 use std::cell::{RefCell, RefMut};
+#[cfg(feature = "sendfile")]
 use std::fs::File;
 use std::io::{self, Write};
+#[cfg(feature = "sendfile")]
 use std::os::unix::fs::FileExt;
 
 use osier::io::{HalfClose, while_connected};
@@ -33,6 +35,7 @@ const LARGE: usize = 32 << 10;
 
 /// Smallest file whose head is sent in a packet of its own. (Measured for 1 MiB over loopback with
 /// 64 connections: 93 us of CPU per response apart, 110 us together.)
+#[cfg(feature = "sendfile")]
 const JOINED: u64 = 64 << 10;
 
 /// Place for the length of an open chunk: four hexadecimal digits and CRLF.
@@ -160,6 +163,7 @@ impl<'c> Output<'c> {
     }
 
     /// Sends a part of a file. The head is sent right before it, or together with a small one.
+    #[cfg(feature = "sendfile")]
     pub(crate) fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         // The state is borrowed only while this runs. If the fiber waits for the disk before, its
         // hook flushes.
@@ -208,6 +212,7 @@ impl OutputState {
     }
 
     /// Sends the collected bytes with a note for the kernel that more follow at once.
+    #[cfg(feature = "sendfile")]
     fn flush_joined(&mut self, sink: Sink<'_>) -> io::Result<()> {
         // If the kernel takes all bytes now, head and file share a packet. Otherwise the client is
         // the slow part, not the extra packet.
@@ -241,8 +246,11 @@ impl OutputState {
 
 /// The destination of a body that is produced while it is being sent.
 #[cfg_attr(
-    not(feature = "proxy"),
-    allow(dead_code, reason = "only the proxy moves bytes without reading them")
+    not(all(feature = "proxy", feature = "sse")),
+    allow(
+        dead_code,
+        reason = "the proxy moves bytes without reading them, and streams of events watch the client"
+    )
 )]
 pub(crate) trait Outlet: Write {
     /// Returns the client's socket after everything written before has been sent. It is for a
@@ -257,6 +265,7 @@ pub(crate) trait Outlet: Write {
     /// # Suspends
     ///
     /// While the client takes no more.
+    #[cfg(feature = "sendfile")]
     fn write_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         copy_file(file, offset, len, self)
     }
@@ -289,6 +298,7 @@ pub(crate) trait Outlet: Write {
 }
 
 /// Copies a part of a file that is in the kernel's cache, as its bytes have just been written.
+#[cfg(feature = "sendfile")]
 fn copy_file(file: &File, mut offset: u64, mut len: u64, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     let mut piece = vec![0; LARGE];
     while len > 0 {
@@ -334,6 +344,7 @@ impl Outlet for BodyWriter<'_, '_> {
         self.output.flush()
     }
 
+    #[cfg(feature = "sendfile")]
     fn write_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         self.output.flush()?;
         let mut state = self.output.state();

@@ -4,28 +4,31 @@
 //! The client of a test is a [`Memory`]. It belongs to one request and to the fiber that serves it.
 
 use std::cell::RefCell;
+#[cfg(feature = "sendfile")]
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
+#[cfg(feature = "sendfile")]
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use osier::net::Stream;
+#[cfg(feature = "sendfile")]
 use rustix::net::SendFlags;
 
 use crate::conn::worker::{Link, RESTING, Worker};
 
 /// The flag for a send that another one follows at once. Systems without the flag send immediately.
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "sendfile", target_os = "linux"))]
 const MORE: SendFlags = SendFlags::MORE;
-#[cfg(not(target_os = "linux"))]
+#[cfg(all(feature = "sendfile", not(target_os = "linux")))]
 const MORE: SendFlags = SendFlags::empty();
 
 /// The flag that keeps a send from raising SIGPIPE. Empty where an option of the socket does that.
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(all(feature = "sendfile", not(target_vendor = "apple")))]
 pub(crate) const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
-#[cfg(target_vendor = "apple")]
+#[cfg(all(feature = "sendfile", target_vendor = "apple"))]
 pub(crate) const NO_SIGNAL: SendFlags = SendFlags::empty();
 
 /// A client, and the worker that serves it. A copy is two pointers.
@@ -251,6 +254,7 @@ impl Sink<'_> {
 
     /// Sends the bytes that the socket takes at once, with a note that more follow. Sends nothing
     /// if there is no socket.
+    #[cfg(feature = "sendfile")]
     pub(crate) fn send_joined(self, bytes: &[u8]) -> usize {
         match self {
             Sink::Stream(stream) => {
@@ -263,6 +267,7 @@ impl Sink<'_> {
 
     /// Sends a part of `file`. `head` sends the bytes right before it. Returns how many bytes of
     /// the file were sent.
+    #[cfg(feature = "sendfile")]
     pub(crate) fn send_file(
         self,
         file: &File,

@@ -110,6 +110,10 @@ pub struct Request<'a> {
     pub(crate) states: &'a States,
     /// Length of the path's prefix at which the handler is mounted.
     pub(crate) mount: usize,
+    #[cfg_attr(
+        not(any(feature = "fastcgi", feature = "proxy")),
+        allow(dead_code, reason = "only gateways watch the client themselves")
+    )]
     pub(crate) gone: Gone,
 }
 

@@ -6,7 +6,12 @@ use crate::step::{self, Outcome, cargo};
 use std::time::Duration;
 
 /// The packages whose features are tried: a folder, and the package in it.
-const CRATES: &[(&str, &str)] = &[("runtime", "osier"), ("web", "osier-web")];
+const CRATES: &[(&str, &str)] = &[
+    ("poll", "osier-poll"),
+    ("http", "osier-http"),
+    ("runtime", "osier"),
+    ("web", "osier-web"),
+];
 
 /// Checks each crate without features, with each feature alone, and with all of them.
 pub fn features() -> Outcome {
