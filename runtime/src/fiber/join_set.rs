@@ -112,25 +112,29 @@ impl<T: Send + 'static> JoinSet<T> {
     /// The inner error is the payload of the fiber's panic, or a cancellation
     /// ([`Cancelled::is_payload`](crate::Cancelled::is_payload)).
     pub fn join_next(&mut self) -> Option<thread::Result<T>> {
-        if self.running.is_empty() {
-            return None;
+        while !self.running.is_empty() {
+            let ended = self.receiver.recv().expect("the set holds a sender");
+            if let Some(outcome) = self.ended(ended) {
+                return Some(outcome);
+            }
         }
-        let ended = self.receiver.recv().expect("the set holds a sender");
-        self.ended(ended)
+        None
     }
 
     /// Waits as [`join_next`](JoinSet::join_next) does, in a future.
     pub async fn join_next_async(&mut self) -> Option<thread::Result<T>> {
-        if self.running.is_empty() {
-            return None;
+        while !self.running.is_empty() {
+            let ended = self.receiver.recv_async().await.expect("the set holds a sender");
+            if let Some(outcome) = self.ended(ended) {
+                return Some(outcome);
+            }
         }
-        let ended = self.receiver.recv_async().await.expect("the set holds a sender");
-        self.ended(ended)
+        None
     }
 
+    /// Takes a fiber out of the set. `None` if it was detached: nobody wants its outcome.
     fn ended(&mut self, (id, outcome): Ended<T>) -> Option<thread::Result<T>> {
-        self.running.remove(&id);
-        Some(outcome)
+        self.running.remove(&id).map(|_| outcome)
     }
 
     /// Waits for all fibers. Their values come in the order in which they ended.

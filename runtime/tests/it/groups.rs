@@ -9,7 +9,7 @@ use osier::Cancelled;
 use osier::fiber::JoinSet;
 use osier::sync::{Event, watch};
 
-use crate::given::forever;
+use crate::given::{forever, on};
 
 /// Counts the closures that were dropped.
 struct Counts(Arc<AtomicUsize>);
@@ -164,5 +164,19 @@ fn watchers_see_the_latest_state_and_the_end() {
         drop(sender);
         assert!(receiver.changed().is_ok(), "the last state is unseen");
         assert!(receiver.changed().is_err());
+    });
+}
+
+#[test]
+fn a_set_forgets_those_that_it_has_detached() {
+    on(1).run(|| {
+        let mut set = JoinSet::new();
+        set.spawn(|| 1);
+        osier::yield_now();
+        set.detach_all();
+        assert!(set.join_next().is_none());
+        set.spawn(|| 2);
+        assert_eq!(set.join_next().unwrap().unwrap(), 2, "not the value of the first one");
+        assert!(set.join_next().is_none());
     });
 }
