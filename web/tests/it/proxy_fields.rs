@@ -134,7 +134,7 @@ fn what_a_trusted_proxy_says_is_added_to() {
     assert_eq!(seen.header("x-forwarded-host"), Some("outer"));
     assert_eq!(
         seen.header("forwarded"),
-        Some("for=1.2.3.4, for=127.0.0.1;host=\"inner\";proto=http")
+        Some("for=1.2.3.4, for=127.0.0.1;host=\"inner\";proto=https")
     );
     assert_eq!(seen.header("x-real-ip"), Some("1.2.3.4"));
 
