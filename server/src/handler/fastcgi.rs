@@ -127,7 +127,7 @@ impl Configured for Fastcgi {
         }
         // The handler looks for scripts first. So no script reaches the file handler, which would send its source.
         let options = files::Options {
-            index: Vec::new(),
+            index: self.options.index.clone(),
             cache: means.cache,
             symlinks: self.options.symlinks,
             ..files::Options::default()

@@ -99,6 +99,10 @@ impl Handler for files::Files {
     fn answer(&self, request: &mut Request<'_>, _path: &[u8]) -> Response {
         files::Files::answer(self, request)
     }
+
+    fn methods(&self) -> &'static str {
+        "GET, HEAD, OPTIONS"
+    }
 }
 
 /// The help for a command line that names something else than a folder. The reader of a configuration file refuses that with a place.

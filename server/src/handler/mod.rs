@@ -71,6 +71,9 @@ pub trait Configured: Sized {
     fn open(&self, route: &Route<'_>, means: &Means) -> Result<Opened, String>;
 }
 
+/// The methods of a handler that knows no better.
+pub const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+
 /// An open handler.
 pub trait Handler: Send + Sync {
     /// Answers a request. `path` is the request's path as routes compare it.
@@ -78,6 +81,11 @@ pub trait Handler: Send + Sync {
     /// # Suspends
     /// As the kind of handler does.
     fn answer(&self, request: &mut Request<'_>, path: &[u8]) -> Response;
+
+    /// The methods that the handler may know, for `Allow`.
+    fn methods(&self) -> &'static str {
+        METHODS
+    }
 
     /// Starts background work. Called on a fiber once the configuration is sure to be used, perhaps several times.
     fn start(&self) {}

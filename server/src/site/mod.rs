@@ -27,7 +27,7 @@ use globset::GlobSet;
 use osier_web::http::StatusCode;
 use osier_web::{Request, Response, Served};
 
-use crate::handler::{Handler, Opened};
+use crate::handler::{Handler, METHODS, Opened};
 use crate::log::access::AccessLog;
 use crate::log::operator::Say;
 use crate::metrics::Series;
@@ -41,6 +41,9 @@ use self::policies::Around;
 
 /// The number of lower bits of a label that name a log. The upper bits name the series of a route.
 const LOG_BITS: u32 = 16;
+
+/// A method that a route takes only if it names it.
+const TRACE: &str = "TRACE";
 
 /// One configuration, ready to answer requests.
 pub struct Snapshot {
@@ -166,6 +169,9 @@ impl Site {
             Ok(path) if !path::has_other_readings(&path) || !self.is_ambiguous(request, &path) => path,
             _ => return Routed::Answer(self.around.refuse(request, plain(StatusCode::BAD_REQUEST))),
         };
+        if request.method() == TRACE && !self.routes.iter().any(|route| route.takes(TRACE, &path)) {
+            return Routed::Answer(self.refuse_trace(request, &path));
+        }
         for route in &self.routes {
             if !route.takes(request.method(), &path) {
                 continue;
@@ -222,6 +228,19 @@ impl Site {
         false
     }
 
+    /// Answers TRACE where no route names it. It would show fields to scripts that the browser hides from them.
+    #[cold]
+    fn refuse_trace(&self, request: &Request<'_>, path: &[u8]) -> Response {
+        let fitting = self.routes.iter().filter(|route| route.fits(path));
+        let mut allowed = fitting.filter_map(|route| match (&route.methods[..], route.handler.handler()) {
+            ([], handler) => handler.map(|handler| handler.methods().to_owned()),
+            (methods, _) => Some(methods.join(", ")),
+        });
+        let allowed = allowed.next().unwrap_or_else(|| METHODS.to_owned());
+        let response = plain(StatusCode::METHOD_NOT_ALLOWED).header("allow", allowed);
+        self.around.refuse(request, response)
+    }
+
     /// Answers a request that no route matches: 405 when only the method is wrong, 404 otherwise.
     #[cold]
     fn nobody(&self, request: &Request<'_>, path: &[u8]) -> Response {
@@ -243,7 +262,11 @@ impl Route {
     #[inline]
     fn takes(&self, method: &str, path: &[u8]) -> bool {
         let known = |known: &str| known == method || (method == "HEAD" && known == "GET");
-        (self.methods.is_empty() || self.methods.iter().any(|method| known(method))) && self.fits(path)
+        let is_named = match self.methods.is_empty() {
+            true => method != TRACE,
+            false => self.methods.iter().any(|method| known(method)),
+        };
+        is_named && self.fits(path)
     }
 
     #[inline]

@@ -130,3 +130,68 @@ fn an_application_outside_of_the_root_folder_is_told_its_own_names() {
     assert_eq!(sites.get("x", "/fixed").text(), "new");
     assert_eq!(sites.get("x", "/where.php").text(), expected);
 }
+
+#[test]
+fn an_index_that_is_no_script_is_sent_as_a_file() {
+    let folder = Sites::folder();
+    folder.write("app/page/index.html", "<?php echo 'never run';");
+    folder.write("app/both/index.html", "both");
+    folder.write("app/both/index.php", "<?php echo 'script';");
+    let Some(fpm) = fpm(&folder) else { return };
+    let sites = Sites::start_in(
+        folder,
+        &route(
+            &fpm,
+            "index = [\"index.php\", \"index.html\"], files = true, front = \"/index.php\"",
+        ),
+    );
+    let page = sites.get("x", "/page/");
+    assert_eq!((page.status, page.text()), (200, "<?php echo 'never run';"));
+    assert_eq!(page.field("content-type"), Some("text/html; charset=utf-8"));
+    let reply = sites.get("x", "/page?q");
+    assert_eq!((reply.status, reply.field("location")), (308, Some("/page/?q")));
+    assert_eq!(sites.get("x", "/both/").text(), "script");
+    assert_eq!(sites.get("x", "/").text(), "front /");
+    let said = sites.reload(&route(&fpm, "index = [\"index.html\", \"index.php\"], files = true"));
+    assert!(said.contains("reloaded"), "{said}");
+    assert_eq!(sites.get("x", "/both/").text(), "both");
+    assert_eq!(sites.get("x", "/").text(), "front /");
+    // Without files, names that are no scripts are skipped.
+    let said = sites.reload(&route(&fpm, "index = [\"index.html\", \"index.php\"]"));
+    assert!(said.contains("reloaded"), "{said}");
+    assert_eq!(sites.get("x", "/both/").text(), "script");
+    assert_eq!(sites.get("x", "/page/").status, 404);
+}
+
+#[test]
+fn the_site_of_the_readme_has_a_front() {
+    let folder = Sites::folder();
+    folder.write(
+        "public/index.php",
+        "<?php echo 'front ', $_SERVER['REQUEST_URI'], ' ', $_SERVER['PATH_INFO'] ?? '';",
+    );
+    folder.write("public/style.css", "a{}");
+    folder.write("public/static/index.html", "static");
+    let Some(fpm) = Fpm::start(folder.path(), Listen::Unix, "pm.max_children = 2\n") else {
+        return;
+    };
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    let text = readme
+        .split("```toml\n")
+        .find(|text| text.contains("[[site]]"))
+        .unwrap();
+    let text = text.split("```").next().unwrap();
+    let text = text
+        .replace("127.0.0.1:9000", &fpm.address)
+        .replace("127.0.0.1:8000", "127.0.0.1:0");
+    let sites = Sites::start_in(folder, &text);
+    for (path, expected) in [
+        ("/", "front / "),
+        ("/index.php/x", "front /index.php/x /x"),
+        ("/any/page", "front /any/page "),
+        ("/style.css", "a{}"),
+        ("/static/", "static"),
+    ] {
+        assert_eq!(sites.get("x", path).text(), expected, "{path}");
+    }
+}

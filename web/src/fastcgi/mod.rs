@@ -235,6 +235,7 @@ impl FastCgi {
             rules: Rules {
                 suffixes: options.suffixes,
                 index: options.index,
+                serves_files: false,
             },
             front: front.map(Front::new),
             fixed,
@@ -262,10 +263,11 @@ impl FastCgi {
     }
 
     /// Sets the handler for requests whose path leads to no script, instead of 404: one that sends the files beside the
-    /// scripts, for example.
+    /// scripts, for example. It also gets folders whose first existing [index](Options::index) is no script.
     #[must_use]
     pub fn otherwise(mut self, handler: impl Fn(&mut Request<'_>) -> Response + Send + Sync + 'static) -> Self {
         self.otherwise = Some(Box::new(handler));
+        self.rules.serves_files = true;
         self
     }
 
@@ -386,6 +388,7 @@ impl FastCgi {
                 let to = path.folder_url() + &query;
                 Err(Response::redirect(StatusCode::PERMANENT_REDIRECT, &to).into())
             }
+            Ok((Found::Index, ..)) => Err(self.no_script(request).into()),
             Ok((Found::Nothing, root, _)) => match &self.front {
                 Some(front) if self.otherwise.is_none() || !self.is_file(&path) => {
                     Ok(front.params(&root, |script| self.params(&root, script)))

@@ -12,7 +12,8 @@ use crate::files::Symlinks;
 pub struct Options {
     /// Suffixes of script names. Default: only `.php`.
     pub suffixes: Vec<String>,
-    /// Scripts to try, in this order, where the path means a folder. Default: only `index.php`.
+    /// Names to try, in this order, where the path means a folder. A name that is no script is only tried with
+    /// [`FastCgi::otherwise`](super::FastCgi::otherwise), which gets the request. Default: only `index.php`.
     pub index: Vec<String>,
     /// The front controller: the script that runs where the path leads to no script and to no other file, `/index.php` for
     /// example. Default: none.

@@ -44,6 +44,8 @@ pub enum Found {
     Script(Script),
     /// A folder with an index, without the slash at the end. Relative links would lead elsewhere, so it needs a redirect.
     FolderWithoutSlash,
+    /// A folder whose index is a file that is no script.
+    Index,
     /// No script: the path means something else, or does not exist.
     Nothing,
 }
@@ -62,8 +64,10 @@ pub struct Script {
 pub struct Rules {
     /// Suffixes of script names, including the dot.
     pub suffixes: Vec<String>,
-    /// Scripts to try in a folder.
+    /// Names to try in a folder. Those that are no scripts are only tried if `serves_files`.
     pub index: Vec<String>,
+    /// Whether another handler sends the files that are no scripts.
+    pub serves_files: bool,
 }
 
 impl Rules {
@@ -145,11 +149,13 @@ impl Wanted {
         if look(name.get(1..).unwrap_or_default())? != Kind::Folder {
             return Ok(Found::Nothing);
         }
-        for index in &rules.index {
+        let is_tried = |index: &&String| rules.serves_files || rules.is_of_script(index.as_bytes());
+        for index in rules.index.iter().filter(is_tried) {
             let script = [&name, b"/".as_slice(), index.as_bytes()].concat();
             if look(&script[1..])? == Kind::File {
                 return Ok(match self.is_folder {
                     false => Found::FolderWithoutSlash,
+                    true if !rules.is_of_script(index.as_bytes()) => Found::Index,
                     true => Found::Script(Script {
                         name: script,
                         info: Vec::new(),
@@ -202,12 +208,17 @@ mod tests {
     fn rules() -> Rules {
         Rules {
             suffixes: vec![".php".into()],
-            index: vec!["index.php".into()],
+            index: vec!["index.html".into(), "index.php".into()],
+            serves_files: false,
         }
     }
 
-    /// A root of the names in `files` and their folders.
+    /// A root of the names in `files` and their folders, where nobody sends files.
     fn find(path: &str) -> Result<Found, BadPath> {
+        find_by(&rules(), path)
+    }
+
+    fn find_by(rules: &Rules, path: &str) -> Result<Found, BadPath> {
         let files = [
             "index.php",
             "a.php",
@@ -217,6 +228,9 @@ mod tests {
             "app/index.php",
             ".git/x.php",
             "pl/x.txt",
+            "page/index.html",
+            "both/index.html",
+            "both/index.php",
         ];
         let look = |name: &[u8]| {
             let name = str::from_utf8(name).unwrap_or("?");
@@ -228,7 +242,7 @@ mod tests {
                 Kind::Nothing
             })
         };
-        Ok(Wanted::parse(path)?.find(&rules(), look).unwrap())
+        Ok(Wanted::parse(path)?.find(rules, look).unwrap())
     }
 
     fn script(name: &str, info: &str) -> Result<Found, BadPath> {
@@ -267,6 +281,23 @@ mod tests {
             "never another host"
         );
         assert_eq!(find("/pl/"), Ok(Found::Nothing));
+    }
+
+    #[test]
+    fn an_index_that_is_no_script_is_left_to_who_sends_files() {
+        let rules = Rules {
+            serves_files: true,
+            ..rules()
+        };
+        for (path, with_files, without) in [
+            ("/page/", Ok(Found::Index), Ok(Found::Nothing)),
+            ("/page", Ok(Found::FolderWithoutSlash), Ok(Found::Nothing)),
+            ("/both/", Ok(Found::Index), script("/both/index.php", "")),
+            ("/app/", script("/app/index.php", ""), script("/app/index.php", "")),
+        ] {
+            assert_eq!(find_by(&rules, path), with_files, "{path}");
+            assert_eq!(find(path), without, "{path}");
+        }
     }
 
     #[test]
