@@ -20,6 +20,7 @@ mod config_reload;
 mod config_respond;
 mod config_sites;
 mod config_system;
+mod config_trace;
 mod curl;
 mod hostile;
 mod logs;

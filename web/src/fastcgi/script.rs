@@ -64,7 +64,7 @@ pub struct Script {
 pub struct Rules {
     /// Suffixes of script names, including the dot.
     pub suffixes: Vec<String>,
-    /// Names to try in a folder. Those that are no scripts are only tried if `serves_files`.
+    /// Names to try in a folder. A name that is no script is only tried if `serves_files`.
     pub index: Vec<String>,
     /// Whether another handler sends the files that are no scripts.
     pub serves_files: bool,
