@@ -107,13 +107,29 @@ impl ServerState {
         (0..self.connections.len()).map(|index| self.count(index)).sum()
     }
 
-    /// Counts a connection of `peer`. Returns false at the limit of that client. A trusted peer is a
-    /// balancer, whose clients are counted instead.
+    /// Counts a connection of `peer`. Returns false at the limit of that client.
     pub(crate) fn admit(&self, peer: SocketAddr) -> bool {
         match &self.clients {
-            Some(clients) if peer != NOWHERE && !self.is_trusted(peer) => clients.admit(peer.ip().into()),
+            Some(clients) if self.is_counted(peer) => clients.admit(peer.ip().into()),
             _ => true,
         }
+    }
+
+    /// Stops counting a connection of `peer` that worker `index` never took.
+    #[cold]
+    pub(crate) fn lost(&self, index: usize, peer: SocketAddr) {
+        self.left(index);
+        if let Some(clients) = &self.clients
+            && self.is_counted(peer)
+        {
+            clients.left(peer.ip().into());
+        }
+    }
+
+    /// Whether a connection from `peer` counts for that client. A trusted peer is a balancer, whose
+    /// clients are counted instead.
+    fn is_counted(&self, peer: SocketAddr) -> bool {
+        peer != NOWHERE && !self.is_trusted(peer)
     }
 
     /// Whether a connection from `peer` begins with a PROXY header.
@@ -306,7 +322,7 @@ impl Link {
     /// The client that [`Clients`] counts this connection for.
     fn counted(&self) -> Option<ClientNetwork> {
         let peer = self.peer();
-        let is_counted = peer != NOWHERE && (self.is_proxied() || !self.worker.server.is_trusted(peer));
+        let is_counted = (self.is_proxied() && peer != NOWHERE) || self.worker.server.is_counted(peer);
         is_counted.then(|| peer.ip().into())
     }
 

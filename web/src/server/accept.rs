@@ -88,7 +88,28 @@ fn place(service: &Service, local: &Rc<Local>, stream: Stream, peer: SocketAddr)
     if index == local.worker.index {
         Conn::open(local, stream, peer);
     } else {
-        hand_off(service, index, stream, peer);
+        let socket = Some((stream, peer));
+        hand_off(HandOff {
+            service: service.clone(),
+            index,
+            socket,
+        });
+    }
+}
+
+/// A socket on its way to another worker, which is counted already. If that worker ends first, or has
+/// no stack for the fiber that takes the socket, the drop closes the socket and ends the count.
+struct HandOff {
+    service: Service,
+    index: usize,
+    socket: Option<(Stream, SocketAddr)>,
+}
+
+impl Drop for HandOff {
+    fn drop(&mut self) {
+        if let Some((_, peer)) = self.socket {
+            self.service.state.lost(self.index, peer);
+        }
     }
 }
 
@@ -138,10 +159,12 @@ fn make_room(service: &Service, worker: &Worker, say: &mut dyn FnMut(fmt::Argume
     }
 }
 
-fn hand_off(service: &Service, index: usize, stream: Stream, peer: SocketAddr) {
-    let service = service.clone();
+fn hand_off(mut hand_off: HandOff) {
+    let index = hand_off.index;
     drop(on_worker(index, "hand-off", move || {
-        Conn::open(&Local::here(&service), stream, peer)
+        if let Some((stream, peer)) = hand_off.socket.take() {
+            Conn::open(&Local::here(&hand_off.service), stream, peer);
+        }
     }));
 }
 
@@ -201,4 +224,31 @@ pub(crate) fn on_worker<T: Send + 'static>(
     run: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
     osier::fiber::Builder::new().name(name).worker(index).spawn(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Router, Server};
+    use osier::net::UnixStream;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_lost_hand_off_is_counted_neither_for_its_worker_nor_for_its_client() {
+        let server = Server::new(Router::new()).max_connections_per_client(1);
+        let service = server.service(2, None);
+        let state = Arc::clone(&service.state);
+        let peer = SocketAddr::from(([192, 0, 2, 1], 7));
+        assert!(state.admit(peer) && !state.admit(peer));
+        state.arrived(1);
+        let (stream, _other) = UnixStream::pair().unwrap();
+        let socket = Some((Stream::from(stream), peer));
+        drop(HandOff {
+            service,
+            index: 1,
+            socket,
+        });
+        assert_eq!(state.total(), 0);
+        assert!(state.admit(peer));
+    }
 }

@@ -247,6 +247,39 @@ fn a_client_has_so_many_connections() {
 }
 
 #[test]
+fn a_connection_whose_worker_ends_before_it_takes_the_connection_is_counted_no_longer() {
+    let runtime = osier::Runtime::builder().workers(2).build().unwrap();
+    let (send, receive) = mpsc::channel();
+    drop(runtime.spawn(move || {
+        let listener = osier::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server::new(Router::new()).max_connections_per_client(1000);
+        // One listener, so that worker 0 accepts all connections.
+        let listening = server.listener(listener).unwrap();
+        send.send((listening.local_addr(), listening.connections())).unwrap();
+        listening.run();
+    }));
+    let (addr, connections) = receive.recv_timeout(PATIENCE).unwrap();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let (begun, has_begun) = mpsc::channel();
+    drop(runtime.spawn(move || {
+        let blocked = osier::fiber::Builder::new().worker(1).spawn(move || {
+            begun.send(()).unwrap();
+            let _ = may_go_on.recv_timeout(PATIENCE);
+        });
+        blocked.join().unwrap();
+    }));
+    has_begun.recv_timeout(PATIENCE).unwrap();
+    let held: Vec<_> = (0..40).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
+    eventually("all are accepted", || connections.count() == held.len());
+    assert!(connections.of_worker(1) > 0);
+    let ending = std::thread::spawn(move || drop(runtime));
+    eventually("worker 0 has ended its own", || connections.of_worker(0) == 0);
+    go_on.send(()).unwrap();
+    ending.join().unwrap();
+    assert_eq!(connections.count(), 0);
+}
+
+#[test]
 fn a_request_on_its_way_at_the_shutdown_is_answered() {
     let (begun, has_begun) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel::<()>();
