@@ -5,6 +5,7 @@
 //! must not wait for a client.
 
 use std::io::{self, Write};
+use std::time::{Duration, Instant};
 
 use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
@@ -56,6 +57,9 @@ const STREAM_WINDOW: u32 = 18;
 /// of it suffices.
 const KEPT_WINDOW: u32 = 22;
 
+/// Bytes that are encoded between two looks at the clock.
+const PIECE: usize = 8 << 10;
+
 /// An encoder of one coding that writes into a vector.
 pub(crate) enum Encoder {
     Brotli(Box<CompressorWriter<Vec<u8>>>),
@@ -96,6 +100,22 @@ impl Encoder {
         let mut encoder = Encoder::new(coding, effort, Some(bytes.len()))?;
         encoder.write_all(bytes)?;
         encoder.finish()
+    }
+
+    /// Encodes `bytes` from index `from` on, until all are encoded or `time` has passed. Returns the
+    /// index of the first byte that is left.
+    pub(crate) fn write_for(&mut self, time: Duration, bytes: &[u8], from: usize) -> io::Result<usize> {
+        let start = Instant::now();
+        let mut from = from;
+        while from < bytes.len() {
+            let to = bytes.len().min(from + PIECE);
+            self.write_all(&bytes[from..to])?;
+            from = to;
+            if start.elapsed() >= time {
+                break;
+            }
+        }
+        Ok(from)
     }
 
     /// The encoded bytes so far. The caller must remove them.
@@ -164,6 +184,24 @@ mod tests {
                     assert!(bytes.len() < 100 || encoded.len() < bytes.len() / 10, "{coding:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_slice_ends_when_its_time_is_over() {
+        let text = "the same words again and again, ".repeat(2000);
+        for coding in Coding::ALL {
+            let mut encoder = Encoder::new(coding, Effort::Once, None).unwrap();
+            let mut from = 0;
+            for _ in 0..3 {
+                let to = encoder.write_for(Duration::ZERO, text.as_bytes(), from).unwrap();
+                assert_eq!(to, from + PIECE, "{coding:?}");
+                from = to;
+            }
+            let long = Duration::from_secs(3600);
+            assert_eq!(encoder.write_for(long, text.as_bytes(), from).unwrap(), text.len());
+            let encoded = encoder.finish().unwrap();
+            assert_eq!(decode(coding, &encoded).unwrap(), text.as_bytes(), "{coding:?}");
         }
     }
 

@@ -7,6 +7,7 @@
 //!
 //! Only small bodies and the beginnings of streams are encoded on the worker. All other bytes are
 //! encoded on the pool for blocking work, in slices, so that a large response delays no other client.
+//! A slice ends after [`SLICE`], whatever the bytes and the machine.
 //!
 //! Static files are compressed in `files/encoded.rs` instead, because their encoded forms are
 //! cached.
@@ -30,8 +31,9 @@ pub(crate) mod encoder;
 mod pipe;
 mod pool;
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 
@@ -44,12 +46,17 @@ use crate::compress::accept_encoding::{Choice, choose};
 use crate::conn::output::Outlet;
 use crate::{Body, Next, Request, Response};
 
-/// Bodies of at most this many bytes are encoded on the worker. That takes about as long as a
-/// hand-over to another thread and back.
+/// Files and pieces of streams of at most this many bytes are encoded on the worker. That takes about
+/// as long as a hand-over to another thread and back.
 pub(crate) const INLINE: usize = 4 * 1024;
 
-/// Bytes of a body in memory that one visit to the pool encodes.
-const SLICE: usize = 256 << 10;
+/// Bodies in memory of at most this many bytes, and as many bytes of a stream, are encoded on the
+/// worker if they take no longer than a [`SLICE`]. Small responses thus need no other thread.
+const INLINE_BODY: usize = 32 << 10;
+
+/// Longest time that an encoder works at a stretch. Then the next response has its turn. A slice ends
+/// after the piece in which its time is over. Brotli encodes 64 KiB at once, in about a millisecond.
+const SLICE: Duration = Duration::from_millis(1);
 
 /// Options of compression: the bodies to encode and the codings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +120,7 @@ impl Compress {
     ///
     /// # Suspends
     ///
-    /// While a body in memory of more than 4 KiB is encoded, on the pool for blocking work.
+    /// While a body in memory of more than 32 KiB is encoded, on the pool for blocking work.
     pub fn filter(&self, request: &Request<'_>, response: Response) -> Response {
         let lines = request
             .headers()
@@ -274,40 +281,53 @@ fn whole<B: Send + 'static>(
     back: impl FnOnce(B) -> Body,
 ) -> Result<Body, Body> {
     let len = bytes(&body).len();
-    if len <= INLINE {
-        let encoded = Encoder::whole(coding, Effort::once(Some(len as u64)), bytes(&body));
-        return smaller(encoded, len).ok_or_else(|| back(body));
-    }
-    let Ok(mut encoder) = Encoder::new(coding, Effort::once(Some(len as u64)), Some(len)) else {
+    let Ok(encoder) = Encoder::new(coding, Effort::once(Some(len as u64)), Some(len)) else {
         return Err(back(body));
     };
-    let (mut body, mut from) = (body, 0);
+    let (body, encoded) = to_the_end(encoder, body, bytes, len <= INLINE_BODY);
+    // Otherwise the plain body is as good.
+    let encoded = encoded.ok().filter(|encoded| encoded.len() < len);
+    encoded.map(Body::from).ok_or_else(|| back(body))
+}
+
+/// Encodes all of `body` and ends the encoding, in slices: the first one on the worker if
+/// `begins_here`, all others on the pool for blocking work.
+fn to_the_end<B: Send + 'static>(
+    encoder: Encoder,
+    mut body: B,
+    bytes: fn(&B) -> &[u8],
+    begins_here: bool,
+) -> (B, io::Result<Vec<u8>>) {
+    let mut next = match begins_here {
+        true => slice(encoder, bytes(&body), 0),
+        false => Ok(Slice::More(encoder, 0)),
+    };
     loop {
-        let slice = from..len.min(from + SLICE);
-        from = slice.end;
-        let work = move || {
-            let written = encoder.write_all(&bytes(&body)[slice]);
-            (body, written.map(|()| encoder))
+        let (encoder, from) = match next {
+            Ok(Slice::More(encoder, from)) => (encoder, from),
+            Ok(Slice::Last(encoded)) => return (body, Ok(encoded)),
+            Err(error) => return (body, Err(error)),
         };
-        if from == len {
-            let work = move || {
-                let (body, encoder) = work();
-                (body, encoder.and_then(Encoder::finish))
-            };
-            let (body, encoded) = pool::run(work);
-            return smaller(encoded, len).ok_or_else(|| back(body));
-        }
-        (body, encoder) = match pool::run(work) {
-            (body, Ok(encoder)) => (body, encoder),
-            (body, Err(_)) => return Err(back(body)),
-        };
+        (body, next) = pool::run(move || {
+            let next = slice(encoder, bytes(&body), from);
+            (body, next)
+        });
     }
 }
 
-/// The encoded body, if it is smaller than the `len` bytes of the plain one.
-fn smaller(encoded: io::Result<Vec<u8>>, len: usize) -> Option<Body> {
-    let encoded = encoded.ok().filter(|encoded| encoded.len() < len);
-    encoded.map(Body::from)
+/// The state of an encoding after a slice.
+enum Slice {
+    /// The bytes up to this one are encoded.
+    More(Encoder, usize),
+    /// All are encoded. These are the bytes that the caller has not taken.
+    Last(Vec<u8>),
+}
+
+fn slice(mut encoder: Encoder, bytes: &[u8], from: usize) -> io::Result<Slice> {
+    match encoder.write_for(SLICE, bytes, from)? {
+        to if to < bytes.len() => Ok(Slice::More(encoder, to)),
+        _ => encoder.finish().map(Slice::Last),
+    }
 }
 
 #[cfg(test)]

@@ -1,29 +1,28 @@
 //! Encodes a streamed body between its handler and the output.
 //!
 //! ```text
-//!   handler ─▶ pending: at most SLICE bytes ─▶ encoder, on the worker or on the pool ─▶ output
+//!   handler ─▶ pending: at most PENDING bytes ─▶ encoder, on the worker or on the pool ─▶ output
 //! ```
 //!
-//! The first [`INLINE_STREAM`] bytes of a stream and pieces of at most [`INLINE`] bytes are encoded on
-//! the worker, which takes less than a millisecond. All others go to the pool for blocking work with
-//! the encoder, one slice at a time, and the worker serves other connections meanwhile.
+//! The first [`INLINE_BODY`] bytes of a stream and pieces of at most [`INLINE`] bytes are encoded on
+//! the worker, no longer than a [`SLICE`]. All others go to the pool for blocking work with the
+//! encoder, one slice at a time, and the worker serves other connections meanwhile. A handler that
+//! writes many small pieces without waiting yields after each slice.
 //!
 //! The encoder is away while the pool has it. The cell stays borrowed then, so the hook of the fiber
 //! finds it borrowed and does nothing: the output already has all encoded bytes.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
+use std::time::{Duration, Instant};
 
 use super::accept_encoding::Coding;
 use super::encoder::{Effort, Encoder};
-use super::{INLINE, pool};
+use super::{INLINE, INLINE_BODY, SLICE, pool, to_the_end};
 use crate::conn::output::Outlet;
 
-/// Bytes of a stream that one visit to the pool encodes. Brotli takes about a millisecond for them.
-const SLICE: usize = 64 << 10;
-
-/// Bytes of a stream that the worker may encode itself. Small answers thus need no other thread.
-const INLINE_STREAM: usize = 32 << 10;
+/// Most bytes that wait for the encoder.
+const PENDING: usize = 64 << 10;
 
 /// Encodes the bytes that `produce` writes while it writes them. Fails if `len` is known and
 /// `produce` writes another number of bytes.
@@ -36,7 +35,8 @@ pub(super) fn pipe(
     let pipe = RefCell::new(Pipe {
         encoder: Some(Encoder::new(coding, Effort::once(len), None)?),
         pending: Vec::new(),
-        inline_left: INLINE_STREAM,
+        inline_left: INLINE_BODY,
+        worked: Duration::ZERO,
         out,
         held: 0,
         taken: 0,
@@ -45,6 +45,7 @@ pub(super) fn pipe(
         if let Ok(mut pipe) = pipe.try_borrow_mut() {
             // The output keeps the error and returns it from the next write.
             let _ = pipe.push_out();
+            pipe.worked = Duration::ZERO;
         }
     };
     osier::fiber::before_suspend(&hook, || produce(&mut Ref(&pipe)))?;
@@ -66,6 +67,8 @@ struct Pipe<'o> {
     pending: Vec<u8>,
     /// How many more bytes the worker may encode.
     inline_left: usize,
+    /// How long the worker has encoded since the fiber suspended.
+    worked: Duration,
     out: &'o mut dyn Outlet,
     /// Bytes that the encoder may hold back: those since its last flush.
     held: usize,
@@ -82,10 +85,10 @@ enum Then {
 
 impl Pipe<'_> {
     fn take(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = bytes.len().min(SLICE - self.pending.len());
+        let count = bytes.len().min(PENDING - self.pending.len());
         self.pending.extend_from_slice(&bytes[..count]);
         self.taken += count as u64;
-        if self.pending.len() == SLICE {
+        if self.pending.len() == PENDING {
             self.encode(Then::GoOn)?;
         }
         Ok(count)
@@ -101,41 +104,64 @@ impl Pipe<'_> {
 
     /// Gives the pending bytes to the encoder, and the encoded bytes to the output.
     fn encode(&mut self, then: Then) -> io::Result<()> {
-        let (is_inline, pending) = (self.is_inline(), std::mem::take(&mut self.pending));
+        let (is_inline, mut pending) = (self.is_inline(), std::mem::take(&mut self.pending));
         self.held = if then == Then::Flush {
             0
         } else {
             self.held + pending.len()
         };
         let mut encoder = self.encoder()?;
-        let work = move || {
-            let done = encoder.write_all(&pending).and_then(|()| match then {
-                Then::GoOn => Ok(()),
-                Then::Flush => encoder.flush(),
-            });
-            (encoder, pending, done)
-        };
-        let (mut encoder, mut pending, done) = if is_inline { work() } else { pool::run(work) };
+        let mut is_here = is_inline;
+        let (mut from, len) = (0, pending.len());
+        loop {
+            let work = move || {
+                let done = encoder.write_for(SLICE, &pending, from).and_then(|to| {
+                    if to == len && then == Then::Flush {
+                        encoder.flush()?;
+                    }
+                    Ok(to)
+                });
+                (encoder, pending, done)
+            };
+            let done;
+            (encoder, pending, done) = if is_here { self.work_here(work) } else { pool::run(work) };
+            from = done?;
+            if from == len {
+                break;
+            }
+            is_here = false;
+        }
         pending.clear();
         self.pending = pending;
-        let handed = done.and_then(|()| match encoder.encoded().as_slice() {
+        let handed = match encoder.encoded().as_slice() {
             [] => Ok(()),
             encoded => self.out.write_all(encoded),
-        });
+        };
         encoder.encoded().clear();
         self.encoder = Some(encoder);
         handed
     }
 
+    /// Encodes on the worker, and counts the time.
+    fn work_here<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let done = work();
+        self.worked += start.elapsed();
+        done
+    }
+
+    /// Lets other fibers of the worker run if this one has encoded for a slice.
+    fn yield_after_a_slice(&mut self) {
+        if self.worked >= SLICE {
+            self.worked = Duration::ZERO;
+            osier::yield_now();
+        }
+    }
+
     /// Ends the stream.
     fn finish(mut self) -> io::Result<()> {
         let (is_inline, pending) = (self.is_inline(), std::mem::take(&mut self.pending));
-        let mut encoder = self.encoder()?;
-        let work = move || {
-            encoder.write_all(&pending)?;
-            encoder.finish()
-        };
-        let end = if is_inline { work() } else { pool::run(work) };
+        let (_, end) = to_the_end(self.encoder()?, pending, Vec::as_slice, is_inline);
         self.out.write_all(&end?)
     }
 
@@ -167,12 +193,17 @@ impl Outlet for Ref<'_, '_> {
 
 impl Write for Ref<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.borrow_mut().take(bytes)
+        let mut pipe = self.0.borrow_mut();
+        let taken = pipe.take(bytes)?;
+        pipe.yield_after_a_slice();
+        Ok(taken)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let mut pipe = self.0.borrow_mut();
         pipe.push_out()?;
-        pipe.out.flush()
+        pipe.out.flush()?;
+        pipe.yield_after_a_slice();
+        Ok(())
     }
 }

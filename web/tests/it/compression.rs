@@ -3,12 +3,12 @@
 
 use std::io::{Read, Write};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use crate::common::folder::{decoded, prose};
-use crate::common::{Client, PATIENCE, site, site_with};
+use crate::common::{Client, PATIENCE, eventually, site, site_with};
 use osier::sync::Event;
 use osier_web::compress::Compress;
 use osier_web::http::StatusCode;
@@ -277,4 +277,49 @@ fn large_bodies_are_not_encoded_by_the_worker() {
             );
         }
     }
+}
+
+#[test]
+fn flushed_pieces_leave_room_for_others_on_their_worker() {
+    let (stop, pieces) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (theirs, counted, piece) = (Arc::clone(&stop), Arc::clone(&pieces), prose(4000));
+    let handler = move |request: &mut Request<'_>| {
+        let (stop, pieces, piece) = (Arc::clone(&theirs), Arc::clone(&counted), piece.clone());
+        let response = Response::stream(move |out| {
+            let start = Instant::now();
+            while !stop.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                // Small enough to be encoded on the worker, all of them.
+                out.write_all(&piece)?;
+                out.flush()?;
+                pieces.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        Compress::new().filter(request, response.content_type("text/plain"))
+    };
+    let counted = Arc::clone(&pieces);
+    let router = Router::new()
+        .get("/pieces", handler)
+        .get("/", move |_| counted.load(Ordering::Relaxed).to_string());
+    let site = site_with(1, Server::new(router), |server| server.bind("127.0.0.1:0"));
+    let mut long = site.connect();
+    long.send("GET /pieces HTTP/1.1\r\nHost: x\r\nAccept-Encoding: br\r\n\r\n");
+    let reading = std::thread::spawn(move || {
+        let (_, head) = long.head();
+        (head, long.chunks().len())
+    });
+    eventually("the pieces come", || pieces.load(Ordering::Relaxed) > 200);
+    let mut other = site.connect();
+    let mut waits: Vec<usize> = (0..21)
+        .map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            let before = pieces.load(Ordering::Relaxed);
+            other.get("/").text().parse::<usize>().unwrap() - before
+        })
+        .collect();
+    stop.store(true, Ordering::Relaxed);
+    let (head, _) = reading.join().unwrap();
+    assert!(head.contains("content-encoding: br"));
+    waits.sort();
+    assert!(waits[10] <= 24, "{} pieces before another response", waits[10]);
 }
