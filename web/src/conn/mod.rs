@@ -421,15 +421,7 @@ impl Conn {
                 ));
                 AfterBurst::End
             }
-            None | Some(Stage::Linger(_)) => {
-                // The client may not have taken all of the last response. From here on the kernel waits
-                // for it as long as a write would.
-                #[cfg(any(target_os = "linux", target_os = "android"))]
-                let _ = socket2::SockRef::from(&self.link.stream)
-                    .set_tcp_user_timeout(Some(self.link.worker.server.timeouts.write));
-                AfterBurst::End
-            }
-            Some(Stage::Begins(..) | Stage::Session(_)) => AfterBurst::End,
+            None | Some(Stage::Linger(_) | Stage::Begins(..) | Stage::Session(_)) => AfterBurst::End,
         }
     }
 }
@@ -470,6 +462,11 @@ impl Dormant for Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
+        // The client may not have taken all of the last response. From here on the kernel waits for it
+        // as long as a write would, where its own patience is minutes.
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let _ = socket2::SockRef::from(&self.link.stream)
+            .set_tcp_user_timeout(Some(self.link.worker.server.timeouts.write));
         self.link.worker.unlink(&self.link);
     }
 }

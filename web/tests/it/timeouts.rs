@@ -1,12 +1,12 @@
 //! Slow clients: each timeout with a short setting. The only upper bound is the patience of the
 //! tests.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, Site, eventually, site_with};
+use crate::common::{PATIENCE, Site, eventually, kernel_queues, site_with};
 use osier_web::{Request, Router, Server, Timeouts};
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -171,6 +171,34 @@ fn a_client_that_does_not_read_is_cut() {
     };
     assert_eq!(end, Some(std::io::ErrorKind::ConnectionReset));
     assert!(received < 64 << 20);
+}
+
+/// What is left of a closed connection: a client that never reads, whose response lies in the kernel,
+/// has asked with this head. The kernel gives the bytes up after the write timeout, not after minutes.
+fn the_kernel_gives_up_unread_bytes(head: &str) {
+    let router = Router::new().get("/", |_| vec![b'x'; 200 << 10]);
+    let site = site_timing_out(router, |timeouts| (timeouts.idle, timeouts.write) = (SHORT, MEDIUM));
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&site.addr.into()).unwrap();
+    let client = std::net::TcpStream::from(socket);
+    (&client).write_all(head.as_bytes()).unwrap();
+    let ours = client.local_addr().unwrap();
+    eventually("the server closes, and the kernel has the bytes", || {
+        let queues = kernel_queues(site.addr, ours);
+        site.connections.count() == 0 && queues.is_some_and(|queues| !queues.starts_with("00000000:"))
+    });
+    eventually("the kernel gives them up", || kernel_queues(site.addr, ours).is_none());
+}
+
+#[test]
+fn the_kernel_gives_up_what_an_idle_client_never_reads() {
+    the_kernel_gives_up_unread_bytes("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+}
+
+#[test]
+fn the_kernel_gives_up_what_a_client_never_reads_after_the_last_response() {
+    the_kernel_gives_up_unread_bytes("GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
 }
 
 #[test]

@@ -114,25 +114,28 @@ impl Drop for Site {
 /// Waits until the server has read everything that was sent over IPv4, so that the next bytes
 /// arrive as a piece of their own.
 pub fn taken(client: &TcpStream) {
-    let name = |address: std::io::Result<SocketAddr>| match address.expect("it is connected") {
-        SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_ne_bytes(v4.ip().octets()), v4.port()),
-        SocketAddr::V6(_) => panic!("a test over IPv4"),
-    };
-    let (ours, theirs) = (name(client.local_addr()), name(client.peer_addr()));
+    let (ours, theirs) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
     eventually("the server has read what was sent", || {
-        let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux tells of its sockets");
-        // The fields of a socket: its peer, its state, and the bytes that are not acknowledged and
-        // not read.
-        let queues = |from: &str, to: &str| {
-            table.lines().find_map(|line| {
-                let words: Vec<&str> = line.split_whitespace().take(5).collect();
-                (words.get(1..3)? == [from, to]).then(|| words[4].to_owned())
-            })
-        };
-        let (sent, read) = (queues(&ours, &theirs), queues(&theirs, &ours));
+        let (sent, read) = (kernel_queues(ours, theirs), kernel_queues(theirs, ours));
         sent.is_some_and(|queues| queues.starts_with("00000000:"))
             && read.is_some_and(|queues| queues.ends_with(":00000000"))
     });
+}
+
+/// The bytes that a socket between IPv4 addresses holds: those that are not acknowledged, and those
+/// that are not read. `None` if the kernel has no such socket, closed or not.
+pub fn kernel_queues(from: SocketAddr, to: SocketAddr) -> Option<String> {
+    let name = |address: SocketAddr| match address {
+        SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_ne_bytes(v4.ip().octets()), v4.port()),
+        SocketAddr::V6(_) => panic!("a test over IPv4"),
+    };
+    let (from, to) = (name(from), name(to));
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux tells of its sockets");
+    table.lines().find_map(|line| {
+        // Its number, its address, its peer, its state, its queues.
+        let words: Vec<&str> = line.split_whitespace().take(5).collect();
+        (words.get(1..3)? == [&*from, &*to]).then(|| words[4].to_owned())
+    })
 }
 
 /// A connection of a test.
