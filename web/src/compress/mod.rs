@@ -32,6 +32,7 @@ mod pipe;
 mod pool;
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -300,12 +301,12 @@ fn to_the_end<B: Send + 'static>(
 ) -> (B, io::Result<Vec<u8>>) {
     let mut next = match begins_here {
         true => slice(encoder, bytes(&body), 0),
-        false => Ok(Slice::More(encoder, 0)),
+        false => Ok(ControlFlow::Continue((encoder, 0))),
     };
     loop {
         let (encoder, from) = match next {
-            Ok(Slice::More(encoder, from)) => (encoder, from),
-            Ok(Slice::Last(encoded)) => return (body, Ok(encoded)),
+            Ok(ControlFlow::Continue(more)) => more,
+            Ok(ControlFlow::Break(encoded)) => return (body, Ok(encoded)),
             Err(error) => return (body, Err(error)),
         };
         (body, next) = pool::run(move || {
@@ -315,18 +316,12 @@ fn to_the_end<B: Send + 'static>(
     }
 }
 
-/// The state of an encoding after a slice.
-enum Slice {
-    /// The bytes up to this one are encoded.
-    More(Encoder, usize),
-    /// All are encoded. These are the bytes that the caller has not taken.
-    Last(Vec<u8>),
-}
-
-fn slice(mut encoder: Encoder, bytes: &[u8], from: usize) -> io::Result<Slice> {
+/// Encodes the bytes from index `from` on for a [`SLICE`]. Breaks with the encoded bytes at the end, or
+/// continues at another index.
+fn slice(mut encoder: Encoder, bytes: &[u8], from: usize) -> io::Result<ControlFlow<Vec<u8>, (Encoder, usize)>> {
     match encoder.write_for(SLICE, bytes, from)? {
-        to if to < bytes.len() => Ok(Slice::More(encoder, to)),
-        _ => encoder.finish().map(Slice::Last),
+        to if to < bytes.len() => Ok(ControlFlow::Continue((encoder, to))),
+        _ => encoder.finish().map(ControlFlow::Break),
     }
 }
 
