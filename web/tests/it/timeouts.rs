@@ -173,8 +173,8 @@ fn a_client_that_does_not_read_is_cut() {
     assert!(received < 64 << 20);
 }
 
-/// What is left of a closed connection: a client that never reads, whose response lies in the kernel,
-/// has asked with this head. The kernel gives the bytes up after the write timeout, not after minutes.
+/// A client asks with this head and never reads. Its response lies in the kernel when the server closes
+/// the connection. The kernel gives the bytes up after the write timeout, not after minutes.
 fn the_kernel_gives_up_unread_bytes(head: &str) {
     let router = Router::new().get("/", |_| vec![b'x'; 200 << 10]);
     let site = site_timing_out(router, |timeouts| (timeouts.idle, timeouts.write) = (SHORT, MEDIUM));
