@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+use std::time::Duration;
 use std::{env, io};
 
 use osier::net::{Inherited, TcpListener, UnixListener};
@@ -86,8 +88,8 @@ fn listening(fd: OwnedFd) -> Result<Socket, String> {
 }
 
 /// The connection to the service manager. It does nothing when there is no service manager.
-#[derive(Debug, Default)]
-pub struct Notify(Option<UnixDatagram>);
+#[derive(Clone, Debug, Default)]
+pub struct Notify(Option<Arc<UnixDatagram>>);
 
 impl Notify {
     /// Connects to `NOTIFY_SOCKET`.
@@ -100,8 +102,14 @@ impl Notify {
             return Ok(Notify(None));
         };
         connect(name.as_bytes())
-            .map(|socket| Notify(Some(socket)))
+            .map(|socket| Notify(Some(Arc::new(socket))))
             .map_err(|error| format!("cannot reach NOTIFY_SOCKET={}: {error}", name.display()))
+    }
+
+    /// Notifies over a connected socket.
+    #[cfg(test)]
+    pub fn over(socket: Arc<UnixDatagram>) -> Notify {
+        Notify(Some(socket))
     }
 
     /// Reports that every listener is open, or that a reload has ended.
@@ -114,6 +122,39 @@ impl Notify {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+    }
+
+    /// Reports that a reload has failed: its status says why. The protocol has no word for a failure, and the manager waits for
+    /// the end of the reload.
+    pub fn not_reloaded(&self, why: &str) {
+        self.send(&format!(
+            "READY=1\nSTATUS=the reload failed, the old configuration stays: {}",
+            line(why)
+        ));
+    }
+
+    /// Reports that the service is alive.
+    pub fn alive(&self) {
+        self.send("WATCHDOG=1");
+    }
+
+    /// The time within which the service manager wants to hear [`alive`](Notify::alive) again. None without a watchdog for this
+    /// process.
+    ///
+    /// # Errors
+    ///
+    /// One line, when `WATCHDOG_USEC` is not a number above 0.
+    pub fn watchdog() -> Result<Option<Duration>, String> {
+        let of_another = env::var("WATCHDOG_PID").is_ok_and(|pid| pid != std::process::id().to_string());
+        let Some(micros) = env::var_os("WATCHDOG_USEC").filter(|_| !of_another) else {
+            return Ok(None);
+        };
+        let number = micros
+            .to_str()
+            .and_then(|text| text.parse().ok())
+            .filter(|micros| *micros > 0);
+        let number = number.ok_or_else(|| format!("WATCHDOG_USEC={} is not a number above 0", micros.display()))?;
+        Ok(Some(Duration::from_micros(number)))
     }
 
     /// Reports that the shutdown has begun.
@@ -299,7 +340,7 @@ mod tests {
         let folder = Folder::new();
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
-        let notify = Notify(Some(connect(path.as_os_str().as_bytes()).unwrap()));
+        let notify = Notify(Some(Arc::new(connect(path.as_os_str().as_bytes()).unwrap())));
         let heard = || {
             let mut buffer = [0; 500];
             let count = manager.recv(&mut buffer).unwrap();
@@ -326,7 +367,7 @@ mod tests {
         let name = format!("osier-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let manager = UnixDatagram::bind_addr(&address).unwrap();
-        Notify(Some(connect(format!("@{name}").as_bytes()).unwrap())).ready("x");
+        Notify(Some(Arc::new(connect(format!("@{name}").as_bytes()).unwrap()))).ready("x");
         assert_eq!(manager.recv(&mut [0; 100]).unwrap(), 16);
         assert!(connect(b"vsock:2:1234").is_err() && connect(b"").is_err() && connect(b"/no/such/socket").is_err());
         // Without a manager nothing happens.

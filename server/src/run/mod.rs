@@ -13,6 +13,7 @@ mod listeners;
 mod signals;
 mod sites;
 mod startup;
+mod watchdog;
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -101,6 +102,7 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
         announce(&sites, &listening);
         sites.accept(listening);
         sites.process.notify.ready(&sites.config.summary());
+        watchdog::start(&sites.process.notify)?;
         loop {
             match requests.next() {
                 Asked::Shutdown => {
@@ -110,9 +112,18 @@ pub fn run(origin: Origin) -> Result<(), Failure> {
                 }
                 Asked::Reload => {
                     sites.process.notify.reloading();
-                    sites.reload();
-                    sites.process.notify.ready(&sites.config.summary());
+                    match sites.reload() {
+                        Ok(()) => sites.process.notify.ready(&sites.config.summary()),
+                        Err(why) => sites.process.notify.not_reloaded(&why),
+                    }
                 }
+                Asked::Reopen => {
+                    sites.reopen();
+                    (sites.process.say)(format_args!("the log files are open anew"));
+                }
+                Asked::Upgrade => (sites.process.say)(format_args!(
+                    "SIGUSR2 is ignored: an upgrade without a restart is not supported"
+                )),
             }
         }
     });

@@ -1,23 +1,35 @@
-//! Turns signals into requests. SIGHUP requests a reload. The first SIGINT or SIGTERM requests a graceful shutdown, and a second one
-//! ends the process at once.
+//! Turns signals into requests.
+//!
+//! | signal | request |
+//! |---|---|
+//! | SIGHUP | a reload, which reopens log files too |
+//! | SIGUSR1 | reopen log files |
+//! | SIGUSR2 | none: a line in the log |
+//! | the first SIGINT or SIGTERM | a graceful shutdown |
+//! | another SIGINT or SIGTERM | the process ends at once |
 //!
 //! A separate thread waits for signals. So the second signal ends the process even when every worker is stuck.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread;
 
 use osier::sync::Event;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 /// A request made by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     Reload,
+    Reopen,
+    Upgrade,
     Shutdown,
 }
+
+/// The requests that several signals of one kind become one of, and their bits.
+const REPEATED: [(Asked, u8); 3] = [(Asked::Reload, 1), (Asked::Reopen, 2), (Asked::Upgrade, 4)];
 
 /// Caught signals. No thread looks at them yet.
 pub struct Caught(Signals);
@@ -27,12 +39,14 @@ pub struct Caught(Signals);
 pub struct Requests {
     event: Event,
     end: AtomicBool,
+    /// Bits of [`REPEATED`]. Set before the event.
+    pending: AtomicU8,
 }
 
 impl Caught {
     /// Catches the signals. From here on they do not end the process by themselves.
     pub fn catch() -> Result<Caught, String> {
-        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]);
         signals
             .map(Caught)
             .map_err(|error| format!("cannot watch for signals: {error}"))
@@ -44,10 +58,13 @@ impl Caught {
         let (asked, Caught(mut signals)) = (Arc::clone(&requests), self);
         let watcher = move || {
             for signal in signals.forever() {
-                if signal != SIGHUP && asked.end.swap(true, Ordering::AcqRel) {
-                    std::process::exit(128 + signal);
+                match signal {
+                    SIGHUP => asked.add(Asked::Reload),
+                    SIGUSR1 => asked.add(Asked::Reopen),
+                    SIGUSR2 => asked.add(Asked::Upgrade),
+                    _ if asked.end.swap(true, Ordering::AcqRel) => std::process::exit(128 + signal),
+                    _ => asked.event.set(),
                 }
-                asked.event.set();
             }
         };
         let thread = thread::Builder::new().name("osier-signals".into()).spawn(watcher);
@@ -57,15 +74,50 @@ impl Caught {
 }
 
 impl Requests {
-    /// Waits for the next request.
+    fn add(&self, asked: Asked) {
+        let bit = REPEATED
+            .iter()
+            .find(|(known, _)| *known == asked)
+            .map_or(0, |(_, bit)| *bit);
+        self.pending.fetch_or(bit, Ordering::AcqRel);
+        self.event.set();
+    }
+
+    /// Waits for the next request. A shutdown comes before all others.
     ///
     /// # Suspends
     /// Until there is one.
     pub fn next(&self) -> Asked {
-        self.event.wait();
-        match self.end.load(Ordering::Acquire) {
-            true => Asked::Shutdown,
-            false => Asked::Reload,
+        loop {
+            if self.end.load(Ordering::Acquire) {
+                return Asked::Shutdown;
+            }
+            for (asked, bit) in REPEATED {
+                if self.pending.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+                    return asked;
+                }
+            }
+            self.event.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_one_request_and_a_shutdown_is_first() {
+        osier::run(|| {
+            let requests = Requests::default();
+            for asked in [Asked::Upgrade, Asked::Reload, Asked::Reopen, Asked::Reload] {
+                requests.add(asked);
+            }
+            let next = [requests.next(), requests.next(), requests.next()];
+            assert_eq!(next, [Asked::Reload, Asked::Reopen, Asked::Upgrade]);
+            requests.add(Asked::Reload);
+            requests.end.store(true, Ordering::Release);
+            assert_eq!(requests.next(), Asked::Shutdown);
+        });
     }
 }

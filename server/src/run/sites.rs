@@ -121,8 +121,8 @@ impl Sites {
         connections.extend(self.draining.iter().filter_map(|ending| ending.connections.clone()));
     }
 
-    /// Reads and applies the configuration again, or logs why it cannot be used.
-    pub fn reload(&mut self) {
+    /// Opens the log files again, after somebody has renamed them.
+    pub fn reopen(&self) {
         for log in self.live.current().logs() {
             if let Err(error) = log.reopen() {
                 (self.process.say)(format_args!(
@@ -130,6 +130,14 @@ impl Sites {
                 ));
             }
         }
+    }
+
+    /// Reads and applies the configuration again.
+    ///
+    /// # Errors
+    /// One line: why the configuration cannot be used. The log has the whole reason.
+    pub fn reload(&mut self) -> Result<(), String> {
+        self.reopen();
         let (origin, root) = (self.origin.clone(), self.process.root.clone());
         let loaded = osier::unblock(move || origin.load(root.as_deref()));
         let outcome = match loaded {
@@ -163,7 +171,10 @@ impl Sites {
             ));
         }
         match outcome {
-            Ok(()) => (self.process.say)(format_args!("reloaded {}", self.origin.describe(&self.config))),
+            Ok(()) => {
+                (self.process.say)(format_args!("reloaded {}", self.origin.describe(&self.config)));
+                Ok(())
+            }
             Err(Failure::Start(why)) => {
                 let within = self.process.root.as_ref();
                 let within = within.map_or(String::new(), |root| {
@@ -172,6 +183,7 @@ impl Sites {
                 (self.process.say)(format_args!(
                     "{name} cannot be used: {why}{within}; the old configuration stays"
                 ));
+                Err(why)
             }
             Err(Failure::Mistakes(report)) => {
                 let what = if report.len() == 1 { "a mistake" } else { "mistakes" };
@@ -179,6 +191,9 @@ impl Sites {
                 (self.process.say)(format_args!(
                     "{name} has {what}; the old configuration stays:\n{report}"
                 ));
+                let report = report.to_string();
+                let is_mistake = |line: &&str| line.starts_with(&name) && !line.contains(": warning: ");
+                Err(report.lines().find(is_mistake).unwrap_or(what).to_owned())
             }
         }
     }

@@ -18,6 +18,7 @@ mod config_proxy;
 mod config_real_ip;
 mod config_reload;
 mod config_respond;
+mod config_signals;
 mod config_sites;
 mod config_system;
 mod config_trace;

@@ -1,0 +1,65 @@
+//! Serves the watchdog of systemd: says regularly that every worker runs its fibers.
+//!
+//! A fiber of this module asks each worker to run another fiber, and notifies the service manager once all of them have run. A
+//! worker that is stuck therefore stops the notifications, and systemd restarts the service.
+
+use std::time::Duration;
+
+use crate::process::systemd::Notify;
+
+/// Starts the fiber, if the service manager has a watchdog.
+///
+/// # Errors
+/// One line, when the environment asks for it in a way that cannot be read.
+pub fn start(notify: &Notify) -> Result<(), String> {
+    let Some(limit) = Notify::watchdog()? else {
+        return Ok(());
+    };
+    let notify = notify.clone();
+    let serve = osier::fiber::Builder::new().name("watchdog");
+    drop(serve.spawn(move || run(&notify, limit)));
+    Ok(())
+}
+
+fn run(notify: &Notify, limit: Duration) {
+    loop {
+        for worker in 0..osier::workers() {
+            let asked = osier::fiber::Builder::new().name("watchdog of a worker").worker(worker);
+            let _ = asked.spawn(|| ()).join();
+        }
+        notify.alive();
+        // systemd recommends half of the limit. A third leaves room for a busy worker.
+        osier::sleep(limit / 3);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::os::unix::net::UnixDatagram;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_stuck_worker_silences_it() {
+        let (ours, manager) = UnixDatagram::pair().unwrap();
+        let runtime = osier::Runtime::builder().workers(2).build().unwrap();
+        runtime.run(move || {
+            let stuck = osier::fiber::Builder::new().worker(1);
+            let stuck = stuck.spawn(|| std::thread::sleep(Duration::from_millis(600)));
+            let notify = Notify::over(Arc::new(ours));
+            let serving = osier::fiber::Builder::new().worker(0);
+            drop(serving.spawn(move || run(&notify, Duration::from_millis(30))));
+            manager.set_nonblocking(true).unwrap();
+            // The sleep begins at once, or after one notification.
+            osier::sleep(Duration::from_millis(200));
+            while manager.recv(&mut [0; 100]).is_ok() {}
+            osier::sleep(Duration::from_millis(200));
+            let silence = manager.recv(&mut [0; 100]);
+            assert_eq!(silence.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            stuck.join().unwrap();
+            osier::sleep(Duration::from_millis(200));
+            assert!(manager.recv(&mut [0; 100]).is_ok());
+        });
+    }
+}
