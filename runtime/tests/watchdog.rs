@@ -45,7 +45,7 @@ fn a_fiber_that_blocks_its_worker_is_named_once() {
         let blocks = runtime.spawn(|| {
             let blocks = Builder::new().name("blocks");
             // The block that the watchdog reports: a real one.
-            blocks.spawn(|| thread::sleep(Duration::from_millis(1500))).join()
+            blocks.spawn(|| thread::sleep(Duration::from_secs(6))).join()
         });
         blocks.join().unwrap().unwrap();
     }) else {
@@ -63,6 +63,14 @@ fn a_fiber_that_blocks_its_worker_is_named_once() {
     ] {
         assert!(report.contains(part), "no {part} in {report}");
     }
+    if !cfg!(all(target_os = "linux", feature = "backtrace")) {
+        println!("skipped: no backtrace of another thread here");
+        return;
+    }
+    let frames: Vec<&str> = text.lines().filter(|line| line.starts_with("    ")).collect();
+    assert!(frames.iter().any(|frame| frame.contains("functions::sleep")), "{text}");
+    assert!(!text.contains("signal_hook_registry"), "{text}");
+    assert!(!text.contains("Core::enter"), "{text}");
 }
 
 #[test]
@@ -74,7 +82,7 @@ fn a_std_lock_held_across_a_suspension_stops_the_worker_and_is_found() {
             let (release, released) = mpsc::channel::<()>();
             let lock = Arc::new(Mutex::new(()));
             let theirs = Arc::clone(&lock);
-            drop(runtime.spawn(move || {
+            let holds = move || {
                 let other = Arc::clone(&theirs);
                 let _held = theirs.lock();
                 // It needs the lock on the worker on which the holder has to go on.
@@ -84,7 +92,9 @@ fn a_std_lock_held_across_a_suspension_stops_the_worker_and_is_found() {
                         .spawn_local(move || drop(other.lock())),
                 );
                 yield_now();
-            }));
+            };
+            let holds = move || drop(Builder::new().name("holds the lock").spawn(holds));
+            drop(runtime.spawn(holds));
             // Long enough for the watchdog; that worker never turns again.
             let _ = released.recv_timeout(Duration::from_secs(2));
             drop(release);
@@ -96,6 +106,78 @@ fn a_std_lock_held_across_a_suspension_stops_the_worker_and_is_found() {
     let reports = reports(&text);
     assert_eq!(reports.len(), 1, "{text}");
     assert!(reports[0].contains("'wants the lock' spawned at"), "{text}");
+    if !cfg!(target_os = "linux") {
+        println!("skipped: no /proc here");
+        return;
+    }
+    let holds = text
+        .lines()
+        .find(|line| line.contains("it waits for a std lock, to which fiber"));
+    let holds = holds.unwrap_or_else(|| panic!("nobody holds the lock in {text}"));
+    assert!(
+        holds.contains("'holds the lock' spawned at runtime/tests/watchdog.rs"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_environment_turns_it_on_and_its_report_has_the_words_of_the_fiber() {
+    let test = "the_environment_turns_it_on_and_its_report_has_the_words_of_the_fiber";
+    if std::env::var_os(CHILD).is_some() {
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        runtime.run(|| {
+            osier::fiber::describe(&|f| f.write_str("imports a.csv"), || {
+                // The block that the watchdog reports: a real one.
+                thread::sleep(Duration::from_millis(1500));
+            });
+        });
+        return;
+    }
+    for (limit, count) in [("200ms", 1), ("off", 0)] {
+        let output = testkit::this_test()
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .env(CHILD, "1")
+            .env("OSIER_WATCHDOG", limit)
+            .stdout(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        let reports = reports(&text);
+        assert_eq!(reports.len(), count, "{text}");
+        if cfg!(target_os = "linux") {
+            assert!(
+                reports.iter().all(|report| report.contains("(imports a.csv)")),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_fiber_that_swallows_its_cancellation_is_told() {
+    let Some(text) = stderr_of("a_fiber_that_swallows_its_cancellation_is_told", || {
+        watched(Duration::from_secs(5)).run(|| {
+            let swallows = Builder::new().name("swallows").spawn(|| {
+                for _ in 0..100 {
+                    let _ = std::panic::catch_unwind(|| sleep(Duration::from_secs(3600)));
+                }
+            });
+            yield_now();
+            swallows.cancel();
+            let _ = swallows.join();
+        });
+    }) else {
+        return;
+    };
+    let told: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("is cancelled and goes on"))
+        .collect();
+    assert_eq!(told.len(), 1, "{text}");
+    assert!(
+        told[0].contains("'swallows' spawned at runtime/tests/watchdog.rs"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -31,7 +31,7 @@ use crate::wait::socket::Direction;
 use crate::wait::{Socket, Waits};
 use crate::worker::Worker;
 use crate::worker::context::{self, Caller};
-use crate::worker::core::{Core, Fiber};
+use crate::worker::core::{Core, Fiber, ShortId};
 use crate::worker::isolate::isolate;
 use crate::worker::remote::{self, Remote};
 use crate::{shield, unblock};
@@ -460,7 +460,7 @@ impl fmt::Display for DumpedWorker {
             }
             let first = *seen.entry(&fiber.frames).or_insert(fiber.fiber.id());
             if first != fiber.fiber.id() {
-                writeln!(f, "    at the same place as fiber {first}")?;
+                writeln!(f, "    at the same place as fiber {}", ShortId(first))?;
                 continue;
             }
             for (number, frame) in fiber.frames.iter().enumerate() {
@@ -474,7 +474,7 @@ impl fmt::Display for DumpedWorker {
 /// Writes one line, without the backtrace.
 impl fmt::Display for DumpedFiber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "fiber {}", self.fiber.id())?;
+        write!(f, "fiber {}", ShortId(self.fiber.id()))?;
         if let Some(name) = self.fiber.name() {
             write!(f, " '{name}'")?;
         }

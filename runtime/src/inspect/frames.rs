@@ -93,13 +93,36 @@ impl Symbols {
             let waits = waits.take_while(|frame| self.is_in(frame, "wait/mod.rs")).count();
             frames.drain(..show + switch + waits);
         }
-        if let Some(enter) = frames.iter().position(|frame| is_core(frame, "enter")) {
+        // Where the compiler has merged `show` into its caller, the frames of the tracer itself are left.
+        let traces = |frame: &StackFrame| self.is_in(frame, "inspect/") || frame.function.starts_with("backtrace::");
+        let tracer = frames.iter().take_while(|frame| traces(frame)).count();
+        frames.drain(..tracer);
+        self.cut_start(&mut frames);
+        frames
+    }
+
+    /// The frames of a thread that a signal has interrupted: without those of the handler, and without the start of the
+    /// fiber.
+    pub(super) fn interrupted(&mut self, addresses: &[usize]) -> Vec<StackFrame> {
+        let mut frames: Vec<StackFrame> = addresses.iter().flat_map(|address| self.of(*address)).collect();
+        let of_handler = |frame: &StackFrame| frame.function.contains("signal_hook_registry");
+        if let Some(at) = frames.iter().rposition(of_handler) {
+            // One more: the system's way back from the handler, which need not have a name.
+            frames.drain(..(at + 2).min(frames.len()));
+        }
+        self.cut_start(&mut frames);
+        frames
+    }
+
+    /// Removes the frames from the start of the fiber down.
+    fn cut_start(&self, frames: &mut Vec<StackFrame>) {
+        let is_enter = |frame: &StackFrame| self.is_in(frame, "worker/core.rs") && bare(&frame.function) == "enter";
+        if let Some(enter) = frames.iter().position(is_enter) {
             frames.truncate(enter);
             while frames.last().is_some_and(|frame| self.starts_a_fiber(frame)) {
                 frames.pop();
             }
         }
-        frames
     }
 
     /// The function of the runtime that the fiber has called, if it waits in one.

@@ -8,7 +8,7 @@ use std::sync::Once;
 use std::thread;
 
 use crate::worker::context;
-use crate::worker::core::Core;
+use crate::worker::core::{Core, ShortId};
 
 static INSTALLED: Once = Once::new();
 
@@ -31,7 +31,7 @@ fn say(core: &Core<'_>) {
     let fiber = core.fiber();
     let name = fiber.name().map(|name| format!(" '{name}'")).unwrap_or_default();
     let doing = core.doing().map(|doing| format!(" ({doing})")).unwrap_or_default();
-    let id = fiber.id();
+    let id = ShortId(fiber.id());
     match core.extra_if_any().and_then(|extra| extra.frames.unwinds()) {
         Some(reason) => eprintln!("osier: in fiber {id}{name}{doing}, while it was cancelled: {reason}"),
         None => eprintln!("osier: in fiber {id}{name}{doing}"),

@@ -9,6 +9,8 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
+use super::stuck;
+use crate::worker::core::ShortId;
 use crate::worker::desk::{Desk, NOTHING, TASK};
 use crate::worker::remote::Remote;
 
@@ -28,12 +30,33 @@ struct Watchdog {
 
 struct Watched {
     remote: &'static Remote,
+    /// The kernel's number of the worker's thread.
+    thread: i32,
     limit: Duration,
     /// The time until the next look.
     left: Duration,
     phase: u64,
     /// The number of looks that have found the worker in this phase.
     looks: u32,
+}
+
+/// The limit that the environment variable `OSIER_WATCHDOG` sets: `1s`, `500ms`, or `off`. `None` if it says nothing
+/// that can be read.
+pub(crate) fn limit_of_environment() -> Option<Option<Duration>> {
+    read_limit(std::env::var("OSIER_WATCHDOG").ok()?.trim())
+}
+
+fn read_limit(text: &str) -> Option<Option<Duration>> {
+    if matches!(text, "off" | "0") {
+        return Some(None);
+    }
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let number: u64 = number.parse().ok()?;
+    match unit {
+        "ms" => Some(Some(Duration::from_millis(number))),
+        "s" | "" => Some(Some(Duration::from_secs(number))),
+        _ => None,
+    }
 }
 
 /// A guard: the worker is watched until this is dropped.
@@ -45,6 +68,7 @@ pub(crate) fn start() -> std::io::Result<()> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     let mut started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if !*started {
+        stuck::prepare();
         let builder = thread::Builder::new().name("osier-watchdog".into());
         builder.spawn(|| WATCHDOG.run())?;
         *started = true;
@@ -52,11 +76,12 @@ pub(crate) fn start() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Watches a worker from now on. A turn of its loop may take `limit`.
+/// Watches a worker from now on, on its own thread. A turn of its loop may take `limit`.
 pub(crate) fn watch(remote: &'static Remote, limit: Duration) -> Watch {
     let limit = limit.max(LOOKS * Duration::from_millis(1));
     WATCHDOG.watched().push(Watched {
         remote,
+        thread: stuck::thread_id(),
         limit,
         left: limit / LOOKS,
         phase: 1,
@@ -94,13 +119,13 @@ impl Watchdog {
             if !timeout.timed_out() {
                 continue;
             }
-            let late: Vec<String> = watched
+            let late: Vec<Late> = watched
                 .iter_mut()
                 .filter_map(|watched| watched.look_after(next))
                 .collect();
             if !late.is_empty() {
                 drop(watched);
-                late.iter().for_each(|line| eprintln!("{line}"));
+                late.iter().for_each(Late::report);
                 watched = self.watched();
             }
         }
@@ -109,7 +134,7 @@ impl Watchdog {
 
 impl Watched {
     /// Looks, if the next look is due. Returns a report if this look finds the worker late.
-    fn look_after(&mut self, slept: Duration) -> Option<String> {
+    fn look_after(&mut self, slept: Duration) -> Option<Late> {
         self.left = self.left.saturating_sub(slept);
         if !self.left.is_zero() {
             return None;
@@ -121,13 +146,54 @@ impl Watched {
             return None;
         }
         self.looks = self.looks.saturating_add(1);
-        let owner = self.remote.desk.owner().filter(|_| self.looks == LOOKS)?;
+        (self.looks == LOOKS).then_some(Late {
+            remote: self.remote,
+            thread: self.thread,
+            limit: self.limit,
+        })
+    }
+}
+
+/// A worker that is late.
+struct Late {
+    remote: &'static Remote,
+    thread: i32,
+    limit: Duration,
+}
+
+impl Late {
+    /// Writes lines for the operator: who is late and what it runs, which fibers may hold what it waits for, and where it
+    /// is. The names of its functions come last: finding them takes long.
+    fn report(&self) {
+        let Some(owner) = self.remote.desk.owner() else {
+            return;
+        };
         let (limit, work) = (self.limit, work(self.remote));
-        Some(format!(
-            "osier: worker '{}' has not turned its loop for {limit:?}: it runs {work}; let osier::unblock() run what blocks, \
-             and call osier::yield_now() in what computes",
+        let mut stuck = stuck::look(self.thread);
+        let doing = stuck
+            .doing
+            .take()
+            .map(|doing| format!(" ({doing})"))
+            .unwrap_or_default();
+        eprintln!(
+            "osier: worker '{}' has not turned its loop for {limit:?}: it runs {work}{doing}; let osier::unblock() run what \
+             blocks, and call osier::yield_now() in what computes",
             owner.name
-        ))
+        );
+        let running = match work {
+            Work::Fiber { id, .. } => id,
+            Work::Loop | Work::Task { .. } => 0,
+        };
+        for (id, label) in stuck::holders(self.remote, self.thread, running) {
+            eprintln!(
+                "osier: it waits for a std lock, to which fiber {}{label} refers: a fiber that holds one must not wait; \
+                 osier::sync::Mutex may be held",
+                ShortId(id)
+            );
+        }
+        for (number, frame) in stuck.frames().iter().enumerate() {
+            eprintln!("    {number:3}: {frame}");
+        }
     }
 }
 
@@ -159,7 +225,7 @@ impl fmt::Display for Work {
             Work::Loop => write!(f, "neither a fiber nor a task"),
             Work::Task { id } => write!(f, "the task {id}"),
             Work::Fiber { id, name, place } => {
-                write!(f, "the fiber {id}")?;
+                write!(f, "the fiber {}", ShortId(*id))?;
                 if let Some(name) = name {
                     write!(f, " '{name}'")?;
                 }

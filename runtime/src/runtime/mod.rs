@@ -191,7 +191,8 @@ impl Default for Builder {
         Builder {
             workers: None,
             #[cfg(feature = "inspect")]
-            watchdog: cfg!(debug_assertions).then_some(Duration::from_secs(1)),
+            watchdog: watchdog::limit_of_environment()
+                .unwrap_or_else(|| cfg!(debug_assertions).then_some(Duration::from_secs(1))),
             settings: Settings::default(),
         }
     }
@@ -237,10 +238,13 @@ impl Builder {
     }
 
     /// Sets how long a turn of a worker's loop may take before the watchdog writes a line to stderr that names the
-    /// worker and the fiber that it runs. `None` means for ever. Unless set, it is 1 s in debug builds and for ever in
-    /// release builds.
+    /// worker and the fiber that it runs, with the words of [`fiber::describe`](crate::fiber::describe). On Linux the
+    /// worker's backtrace follows, and the fibers of that worker that refer to the std lock that it waits for. `None` means
+    /// for ever. Unless set, it is what the environment variable `OSIER_WATCHDOG` says (`1s`, `500ms`, `off`), or 1 s in
+    /// debug builds and for ever in release builds.
     ///
-    /// The watchdog is one thread for the process. It looks at each worker four times in this time, and stays.
+    /// The watchdog is one thread for the process. It looks at each worker four times in this time, and stays. For the
+    /// backtrace it interrupts the worker with SIGURG, once for each report.
     #[cfg(feature = "inspect")]
     pub fn watchdog(mut self, limit: Option<Duration>) -> Builder {
         self.watchdog = limit;

@@ -27,6 +27,9 @@ use crate::worker::context::{self, Caller, now};
 /// The blocking calls of a cancelled fiber go on working for this long while it unwinds.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
+/// So many unwindings of one fiber without an end of what they aim at are worth a line.
+const SWALLOWED: u32 = 16;
+
 /// The fiber was cancelled. `io::Error::get_ref` gives this value for an error that a blocking call returned for that
 /// reason.
 ///
@@ -169,6 +172,8 @@ pub(crate) struct Frames {
     /// The length of `inner`, which every call asks for.
     depth: Cell<usize>,
     root_delivered: Cell<bool>,
+    /// How often the fiber was unwound and went on.
+    unwindings: Cell<u32>,
     grace: Cell<Option<Instant>>,
     /// Set while the fiber unwinds because it was cancelled.
     unwinds: Cell<Option<Reason>>,
@@ -210,6 +215,7 @@ impl Entered {
                 // The next unwinding has the full grace period again.
                 core.extra().frames.grace.set(None);
                 core.extra().frames.unwinds.set(None);
+                core.extra().frames.unwindings.set(0);
             }
             core.extra()
                 .frames
@@ -336,6 +342,10 @@ impl Frames {
     }
 
     fn begin_unwinding(&self, depth: usize) -> ! {
+        self.unwindings.set(self.unwindings.get().saturating_add(1));
+        if self.unwindings.get() == SWALLOWED {
+            context::core(|core| core.report_swallowed());
+        }
         let frames = self.inner.borrow();
         let reason = depth.checked_sub(1).and_then(|index| frames.get(index));
         self.unwinds.set(Some(match reason.map(|frame| &frame.kind) {

@@ -233,6 +233,18 @@ impl<'a> Core<'a> {
         doing.1.get().then_some(text)
     }
 
+    /// Writes a line about this fiber, which catches its cancellation and goes on.
+    #[cold]
+    pub(crate) fn report_swallowed(&self) {
+        let name = self.header.name().map(|name| format!(" '{name}'")).unwrap_or_default();
+        let doing = self.doing().map(|doing| format!(" ({doing})")).unwrap_or_default();
+        let (id, place) = (ShortId(self.id), self.header.place);
+        eprintln!(
+            "osier: fiber {id}{name}{doing} spawned at {place} is cancelled and goes on: it catches the unwinding; pass \
+             payloads of osier::Cancelled::is_payload on by std::panic::resume_unwind"
+        );
+    }
+
     /// The fiber's identity.
     pub(crate) fn fiber(&self) -> Fiber {
         Fiber {
@@ -323,6 +335,15 @@ impl Fiber {
     /// The name given by [`Builder::name`](crate::fiber::Builder::name).
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+}
+
+/// A fiber's id as people read it: the number of its first worker's place, a dot, and a count there.
+pub(crate) struct ShortId(pub(crate) u64);
+
+impl fmt::Display for ShortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 >> 48, self.0 & ((1 << 48) - 1))
     }
 }
 

@@ -81,6 +81,11 @@ pub(crate) struct RemoteSlot {
 }
 
 impl RemoteSlot {
+    /// Whether the slot has a tenant. After 2^28 tenants of one slot the answer may be wrong: it is for diagnostics.
+    pub(crate) fn is_occupied(&self) -> bool {
+        self.generation.load(Ordering::Relaxed) % 2 == 1
+    }
+
     /// The id of the fiber that was last started here, and the label of its stack.
     pub(crate) fn tenant(&self) -> Option<(u64, &'static Label)> {
         let label = Label::at(self.stack.load(Ordering::Relaxed))?;
