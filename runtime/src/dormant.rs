@@ -1,7 +1,7 @@
-//! Dormant connections: code that runs on a fiber when a socket becomes readable, with no stack held meanwhile.
+//! Dormant connections: code that runs on a fiber when a socket becomes readable or writable, with no stack held meanwhile.
 //!
 //! ```text
-//!            park_local                  readable, deadline, shutdown
+//!            park_local                  readable or writable, deadline, shutdown
 //!   box ───────────────▶ Resting in a slot ─────────────────▶ a pooled stack runs Dormant::wake
 //!                              ▲                                   │
 //!                              └──────── AfterBurst::Sleep ────────┘   AfterBurst::End drops the box
@@ -13,6 +13,7 @@
 use std::io;
 use std::time::Instant;
 
+use crate::wait::socket::Direction;
 use crate::worker::context;
 use crate::worker::core::no_runtime;
 use crate::worker::resting::Resting;
@@ -36,7 +37,7 @@ pub fn park_local(connection: Box<dyn Dormant>, deadline: Option<Instant>) -> io
     let entry = connection.source().watched().own_here()?;
     context::worker(|worker| {
         let mut resting = Box::new(Resting::new(connection, entry));
-        resting.set_deadline(worker, deadline);
+        resting.wait_for(worker, Direction::Read, deadline);
         worker.adopt(resting)
     })
     .unwrap_or_else(|| no_runtime("osier::dormant::park_local"))

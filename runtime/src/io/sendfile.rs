@@ -16,9 +16,12 @@ use rustix::fs::Advice;
 #[cfg(target_os = "linux")]
 use rustix::io::{Errno, ReadWriteFlags};
 
+#[cfg(not(target_os = "linux"))]
+use crate::net::stream::call;
 use crate::net::stream::{FileSink, Stream};
 use crate::wait;
 use crate::wait::block_on::pooled;
+use crate::wait::socket::Moved;
 use crate::worker::context::{self, Caller};
 
 /// The bytes of one call, which keeps the other fibers waiting for less than 100 us. (Measured for 1 MiB over loopback,
@@ -90,19 +93,81 @@ pub fn sendfile_after(
     out: &(impl FileSink + ?Sized),
     before: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<u64> {
-    let file = file.as_fd();
+    let mut sent = 0;
+    let part = Part {
+        file: file.as_fd(),
+        offset,
+        len,
+    };
+    send_part(part, out.stream(), before, &mut sent, |stream, call| stream.send(call))?;
+    Ok(sent)
+}
+
+/// Sends the bytes of a part of a file that the stream takes at once, and adds their number to `sent`. It calls `before` as
+/// [`sendfile_after`] does. So it waits for the disk, but not for the peer. A connection that has only a file left to send needs no stack while its peer is slow; see
+/// [`AfterBurst::SleepUntilWritable`](crate::dormant::AfterBurst::SleepUntilWritable).
+///
+/// # Suspends
+///
+/// While bytes come from the disk.
+///
+/// # Errors
+///
+/// `WouldBlock` when the stream takes no more, `UnexpectedEof` for a file that ends before, and the errors of [`sendfile`]. `sent` counts
+/// the bytes before the error.
+pub fn try_sendfile(
+    file: impl AsFd,
+    offset: u64,
+    len: u64,
+    out: &(impl FileSink + ?Sized),
+    before: impl FnOnce() -> io::Result<()>,
+    sent: &mut u64,
+) -> io::Result<()> {
+    let part = Part {
+        file: file.as_fd(),
+        offset,
+        len,
+    };
+    let mut now = 0;
+    let done = send_part(part, out.stream(), before, &mut now, |stream, call| {
+        stream.watched.write_now(|fd| Ok(call(fd)?.value))
+    });
+    *sent += now;
+    match done {
+        Ok(()) if now < len => Err(io::ErrorKind::UnexpectedEof.into()),
+        done => done,
+    }
+}
+
+/// A part of a file.
+#[derive(Clone, Copy)]
+struct Part<'f> {
+    file: BorrowedFd<'f>,
+    offset: u64,
+    len: u64,
+}
+
+/// A call that sends.
+type Call<'c> = &'c mut dyn FnMut(BorrowedFd<'_>) -> io::Result<Moved<usize>>;
+
+/// Sends the part, and counts the bytes in `sent`. `send` makes a call, and waits if that is to wait.
+fn send_part(
+    Part { file, offset, len }: Part<'_>,
+    stream: &Stream,
+    before: impl FnOnce() -> io::Result<()>,
+    sent: &mut u64,
+    send: impl Fn(&Stream, Call<'_>) -> io::Result<usize>,
+) -> io::Result<()> {
     let mut before = Some(before);
-    let stream = out.stream();
     // No file reaches beyond this.
     let len = len.min(u64::MAX - offset);
     let mut probe = context::caller(|caller| matches!(caller, Caller::Fiber(..)));
-    let mut sent = 0;
-    while sent < len {
-        let chunk = (len - sent).min(CHUNK_BYTES);
+    while *sent < len {
+        let chunk = (len - *sent).min(CHUNK_BYTES);
         if probe {
-            match in_memory(file, offset + sent, chunk) {
+            match in_memory(file, offset + *sent, chunk) {
                 Ok(true) => {}
-                Ok(false) => fetch(file, offset + sent, chunk)?,
+                Ok(false) => fetch(file, offset + *sent, chunk)?,
                 // The filesystem cannot tell: some filesystems cannot, among them those in memory.
                 Err(_) => probe = false,
             }
@@ -110,17 +175,18 @@ pub fn sendfile_after(
         if let Some(before) = before.take() {
             before()?;
         }
-        let end = sent + chunk;
-        while sent < end {
-            let room = usize::try_from(end - sent).unwrap_or(usize::MAX);
-            let count = send_piece(file, offset + sent, room, stream)?;
+        let end = *sent + chunk;
+        while *sent < end {
+            let room = usize::try_from(end - *sent).unwrap_or(usize::MAX);
+            let at = offset + *sent;
+            let count = send(stream, &mut |fd| send_piece(file, at, room, fd))?;
             if count == 0 {
-                return Ok(sent);
+                return Ok(());
             }
-            sent += count as u64;
+            *sent += count as u64;
         }
     }
-    Ok(sent)
+    Ok(())
 }
 
 /// Whether a piece of the file can be read at once, as far as its ends and the probes between them tell.
@@ -137,20 +203,18 @@ fn in_memory(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
 }
 
 #[cfg(target_os = "linux")]
-fn send_piece(file: BorrowedFd<'_>, mut offset: u64, room: usize, out: &Stream) -> io::Result<usize> {
-    out.send(|fd| {
-        let count = rustix::fs::sendfile(fd, file, Some(&mut offset), room)?;
-        Ok(crate::wait::socket::Moved::all(count))
-    })
+fn send_piece(file: BorrowedFd<'_>, mut offset: u64, room: usize, out: BorrowedFd<'_>) -> io::Result<Moved<usize>> {
+    let count = rustix::fs::sendfile(out, file, Some(&mut offset), room)?;
+    Ok(Moved::all(count))
 }
 
 /// Copies the bytes: the system has no sendfile(2), or none with the same meaning.
 #[cfg(not(target_os = "linux"))]
-fn send_piece(file: BorrowedFd<'_>, offset: u64, room: usize, out: &Stream) -> io::Result<usize> {
+fn send_piece(file: BorrowedFd<'_>, offset: u64, room: usize, out: BorrowedFd<'_>) -> io::Result<Moved<usize>> {
     let mut buf = vec![0; room.min(64 << 10)];
     match rustix::io::pread(file, &mut buf, offset)? {
-        0 => Ok(0),
-        count => out.write(&buf[..count], rustix::net::SendFlags::empty()),
+        0 => Ok(Moved::all(0)),
+        count => call::write(out, &buf[..count], rustix::net::SendFlags::empty()),
     }
 }
 

@@ -274,6 +274,33 @@ macro_rules! stream_impls {
                 self.0.write_async(buf, crate::net::stream::MORE)
             }
 
+            /// Writes the bytes that the socket takes at once, and returns how many.
+            ///
+            /// # Suspends
+            ///
+            /// Never.
+            ///
+            /// # Errors
+            ///
+            /// `WouldBlock` if it takes none, and the errors of `write`.
+            pub fn try_write(&self, buf: &[u8]) -> std::io::Result<usize> {
+                self.0.try_write(buf)
+            }
+
+            /// Waits until the socket takes bytes, at most for `time`. Returns whether it does. The peer's end or a reset
+            /// counts as well, for the next write to find.
+            ///
+            /// # Suspends
+            ///
+            /// Until then.
+            ///
+            /// # Cancellation
+            ///
+            /// The error of a cancelled call.
+            pub fn wait_writable(&self, time: std::time::Duration) -> std::io::Result<bool> {
+                self.0.wait_writable(time)
+            }
+
             /// The number of sent bytes that the peer's system has not acknowledged (TCP), or that the peer has not
             /// read (Unix). The number of a Unix socket counts the kernel's own records too. `None` where the
             /// system does not report it.

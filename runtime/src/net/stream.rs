@@ -159,6 +159,19 @@ impl Stream {
         self.send(|fd| call::write(fd, buf, flags))
     }
 
+    pub(crate) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+        self.watched
+            .write_now(|fd| Ok(call::write(fd, buf, SendFlags::empty())?.value))
+    }
+
+    pub(crate) fn wait_writable(&self, time: Duration) -> io::Result<bool> {
+        match self.watched.wait_ready(Direction::Write, now().checked_add(time)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     pub(crate) fn write_async(&self, buf: &[u8], flags: SendFlags) -> impl Future<Output = io::Result<usize>> + Send {
         self.send_async(move |fd| call::write(fd, buf, flags))
     }

@@ -49,7 +49,7 @@ pub trait Source: Sealed {
 #[derive(Default)]
 pub(crate) struct Entry {
     state: Readiness,
-    /// The word of the connection to start when this socket becomes readable; 0 for none.
+    /// The word of the connection at rest that this socket wakes; 0 for none.
     dormant: AtomicU64,
 }
 
@@ -66,13 +66,18 @@ impl Entry {
         self.state.snapshot().has(READABLE)
     }
 
-    /// Makes the next read try the socket, although no event says that it would find something.
-    pub(crate) fn try_read(&self) {
-        let now = self.state.snapshot();
-        self.state.set(now.generation(), READABLE);
+    /// Whether a write may be taken, or would find an error.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.state.snapshot().has(WRITABLE | HUP | ERROR)
     }
 
-    /// Sets the connection to start when this socket becomes readable.
+    /// Makes the next call in that direction try the socket, although no event says that it would succeed.
+    pub(crate) fn try_again(&self, direction: Direction) {
+        let now = self.state.snapshot();
+        self.state.set(now.generation(), direction.bit());
+    }
+
+    /// Sets the connection that the events of this socket wake. It knows which of them it waits for.
     pub(crate) fn set_dormant(&self, word: Option<Word>) {
         self.dormant.store(word.map_or(0, Word::to_bits), Ordering::Release);
     }
@@ -133,7 +138,7 @@ pub(crate) fn dispatch(driver: &Remote, event: Event) {
     let Some(entry) = mark(token, bits) else { return };
     // Without edges both directions are disarmed now. A waiter that the event does not concern arms again.
     let concerned = if driver.has_edges() { bits } else { READABLE | WRITABLE };
-    if concerned & (READABLE | CLOSED) != 0 {
+    if concerned != 0 {
         let dormant = entry.dormant.load(Ordering::Acquire);
         if dormant != 0 {
             remote::wake(Word::from_bits(dormant));
@@ -289,6 +294,31 @@ impl Watched {
         }
     }
 
+    /// Makes a call that writes, at once. After a would-block error the bit is clear, so the next event says when to try again.
+    pub(crate) fn write_now<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        let seen = self.entry.get().map(|&index| at(index).state.snapshot());
+        if let Some(done) = attempt(|| call(self.fd())) {
+            return done;
+        }
+        let here = context::worker(|worker| worker.remote.id);
+        match (seen, here) {
+            (Some(seen), Some(here)) if seen.owner(Direction::Write) == Some(here) => {
+                self.entry().state.clear(seen, WRITABLE, Direction::Write, here);
+            }
+            // A new owner begins with a clear bit.
+            _ => self.own(Direction::Write)?,
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    /// Waits until the direction is ready, at most until `deadline`.
+    pub(crate) fn wait_ready(&self, direction: Direction, deadline: Option<Instant>) -> io::Result<()> {
+        match context::caller(|caller| matches!(caller, Caller::Thread)) {
+            true => block_thread(self.fd(), flags(direction), deadline).map(drop),
+            false => self.wait(direction, deadline),
+        }
+    }
+
     /// Waits until this worker's poller has reported the direction ready.
     fn wait(&self, direction: Direction, deadline: Option<Instant>) -> io::Result<()> {
         let entry = self.entry();
@@ -353,7 +383,7 @@ impl Watched {
     }
 
     /// Makes this thread's worker the owner of the direction, unless it is.
-    fn own(&self, direction: Direction) -> io::Result<()> {
+    pub(crate) fn own(&self, direction: Direction) -> io::Result<()> {
         let state = &self.entry().state;
         let Some(here) = context::worker(|worker| worker.remote) else {
             return Ok(());
@@ -487,15 +517,11 @@ impl Watched {
     /// Makes the call on a plain thread, which knows no bits and clears none.
     #[cold]
     fn io_on_thread(&self, direction: Direction, deadline: Option<Instant>, call: &mut Call<'_>) -> io::Result<()> {
-        let flags = match direction {
-            Direction::Read => PollFlags::IN,
-            Direction::Write => PollFlags::OUT,
-        };
         loop {
             if let Some(done) = self.attempt(call) {
                 return done;
             }
-            block_thread(self.fd(), flags, deadline)?;
+            block_thread(self.fd(), flags(direction), deadline)?;
         }
     }
 
@@ -576,6 +602,13 @@ pub(crate) fn leaving<'a, T>(
 
 /// The panic message of the impossible.
 pub(crate) const LEFT: &str = "a call that succeeds leaves its value";
+
+fn flags(direction: Direction) -> PollFlags {
+    match direction {
+        Direction::Read => PollFlags::IN,
+        Direction::Write => PollFlags::OUT,
+    }
+}
 
 /// Blocks this thread until the descriptor is ready.
 pub(crate) fn block_thread(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Option<Instant>) -> io::Result<PollFlags> {

@@ -53,7 +53,7 @@ use osier_queue::{Key, Wheel, tick_after, tick_at};
 use crate::wait::Waits;
 use crate::wait::cancel::Cancelled;
 use crate::wait::driver;
-use crate::wait::socket;
+use crate::wait::socket::{self, Direction};
 use crate::worker::clock::Clock;
 use crate::worker::core::{Core, Header, Show, cannot_start};
 use crate::worker::desk::Load;
@@ -732,7 +732,11 @@ impl Worker {
                 match next {
                     // After the last call the connection does not rest again.
                     Some(AfterBurst::Sleep(deadline)) if cause != Cause::Shutdown => {
-                        context::worker(|worker| resting.set_deadline(worker, deadline));
+                        context::worker(|worker| resting.wait_for(worker, Direction::Read, deadline));
+                        Some(resting)
+                    }
+                    Some(AfterBurst::SleepUntilWritable(deadline)) if cause != Cause::Shutdown => {
+                        context::worker(|worker| resting.wait_for(worker, Direction::Write, deadline));
                         Some(resting)
                     }
                     _ => {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use osier_queue::Key;
 
-use crate::wait::socket::{Entry, Source};
+use crate::wait::socket::{Direction, Entry, Source};
 use crate::worker::Worker;
 use crate::worker::context;
 use crate::worker::isolate::isolate;
@@ -18,6 +18,8 @@ use crate::worker::waker::Word;
 pub enum Cause {
     /// The socket has bytes, their end, or an error.
     Readable,
+    /// The socket takes bytes, or the peer is gone. The answer to [`AfterBurst::SleepUntilWritable`].
+    Writable,
     /// A leaf polled in [`Dormant::poll_woken`] is ready.
     Woken,
     /// The deadline given with [`AfterBurst::Sleep`] has passed.
@@ -33,6 +35,10 @@ pub enum AfterBurst {
     /// Dormant again, until there is something to read or the deadline has passed. Bytes that came meanwhile start the
     /// next burst at once.
     Sleep(Option<Instant>),
+    /// Dormant again, until the socket takes bytes, the peer is gone or the deadline has passed. Bytes that come meanwhile
+    /// stay in the socket. It is for a connection whose last write was
+    /// [refused](crate::net::Stream::try_write).
+    SleepUntilWritable(Option<Instant>),
     /// Dropped.
     End,
 }
@@ -98,6 +104,8 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct Resting {
     pub(crate) connection: Box<dyn Dormant>,
     entry: &'static Entry,
+    /// The direction of the socket that it waits for.
+    direction: Direction,
     deadline: u64,
     timer: Option<Key>,
     /// The tick of the timer, if there is one: at or before the deadline.
@@ -115,6 +123,7 @@ impl Resting {
         Resting {
             connection,
             entry,
+            direction: Direction::Read,
             deadline: NEVER,
             timer: None,
             armed: NEVER,
@@ -129,14 +138,19 @@ impl Resting {
         self.entry.set_dormant(Some(word));
     }
 
-    pub(crate) fn set_deadline(&mut self, worker: &Worker, deadline: Option<Instant>) {
+    /// Sets what it waits for besides its leaves.
+    pub(crate) fn wait_for(&mut self, worker: &Worker, direction: Direction, deadline: Option<Instant>) {
+        self.direction = direction;
         self.deadline = deadline.map_or(NEVER, |deadline| worker.tick_after(deadline));
     }
 
     /// The reason to give it a fiber now, if there is one.
     pub(crate) fn cause(&mut self, worker: &Worker, word: Word) -> Option<Cause> {
-        if self.entry.is_readable() && !self.read_last {
+        let reads = self.direction == Direction::Read;
+        if reads && self.entry.is_readable() && !self.read_last {
             Some(Cause::Readable)
+        } else if !reads && self.entry.is_writable() {
+            Some(Cause::Writable)
         } else if worker.is_stopping() {
             Some(Cause::Shutdown)
         } else if worker.tick() >= self.deadline {
@@ -159,16 +173,17 @@ impl Resting {
         match cause {
             Cause::Readable => self.read_last = worker.is_stopping(),
             Cause::Woken => self.woken = false,
-            Cause::Deadline | Cause::Shutdown => {}
+            Cause::Writable | Cause::Deadline | Cause::Shutdown => {}
         }
     }
 
     /// Asks the poller for the socket's next event, where it has to be asked for each.
     #[inline]
     pub(crate) fn listen(&self, worker: &Worker) {
-        if !worker.remote.has_edges() && self.connection.source().watched().own_here().is_err() {
+        let is_reported = worker.remote.has_edges() && self.direction == Direction::Read;
+        if !is_reported && self.connection.source().watched().own(self.direction).is_err() {
             // The burst meets the error.
-            self.entry.try_read();
+            self.entry.try_again(self.direction);
         }
     }
 

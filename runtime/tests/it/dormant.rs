@@ -54,7 +54,7 @@ impl Dormant for Waits {
                     _ => return AfterBurst::End,
                 }
             }
-            Cause::Deadline | Cause::Shutdown => return AfterBurst::End,
+            Cause::Writable | Cause::Deadline | Cause::Shutdown => return AfterBurst::End,
         }
         AfterBurst::Sleep(None)
     }
@@ -214,5 +214,86 @@ fn a_dormant_socket_rests_after_its_error_was_taken() {
         osier::sleep(Duration::from_millis(200));
         let wakes = wakes.load(Ordering::SeqCst);
         assert!((1..10).contains(&wakes), "{wakes} wake-ups for one error");
+    });
+}
+
+/// Sends `left` bytes as the socket takes them, with no stack in between.
+struct Sends {
+    stream: TcpStream,
+    left: usize,
+    causes: Arc<Mutex<Vec<Cause>>>,
+}
+
+impl Dormant for Sends {
+    fn source(&self) -> &dyn Source {
+        &self.stream
+    }
+
+    fn wake(&mut self, cause: Cause) -> AfterBurst {
+        self.causes.lock().unwrap().push(cause);
+        let piece = [7; 64 << 10];
+        while self.left > 0 {
+            match self.stream.try_write(&piece[..piece.len().min(self.left)]) {
+                Ok(count) => self.left -= count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return AfterBurst::SleepUntilWritable(None),
+                Err(_) => return AfterBurst::End,
+            }
+        }
+        let _ = self.stream.read(&mut [0; 64]); // a close with unread bytes is a reset
+        AfterBurst::End
+    }
+}
+
+#[test]
+fn a_dormant_sender_is_woken_when_its_socket_takes_bytes_and_not_by_bytes_that_come() {
+    const LENGTH: usize = 20 << 20;
+    on(1).run(|| {
+        let (mut theirs, ours) = pair();
+        let causes = Arc::new(Mutex::new(Vec::new()));
+        let sends = Sends {
+            stream: ours,
+            left: LENGTH,
+            causes: Arc::clone(&causes),
+        };
+        theirs.write_all(b"go").unwrap();
+        park_local(Box::new(sends), None).unwrap();
+        theirs.peek(&mut [0]).unwrap();
+        theirs.write_all(b"bytes that nobody reads").unwrap();
+        // Real time: a wake-up too many has to have its chance.
+        osier::sleep(Duration::from_millis(100));
+        assert_eq!(causes.lock().unwrap()[..], [Cause::Readable]);
+        let (mut piece, mut taken) = (vec![0; 1 << 20], 0);
+        while let count @ 1.. = theirs.read(&mut piece).unwrap_or(0) {
+            assert!(piece[..count].iter().all(|byte| *byte == 7));
+            taken += count;
+        }
+        assert_eq!(taken, LENGTH);
+        let causes = causes.lock().unwrap();
+        assert!(
+            causes.len() > 1 && causes[1..].iter().all(|cause| *cause == Cause::Writable),
+            "{causes:?}"
+        );
+    });
+}
+
+#[test]
+fn a_dormant_sender_learns_that_its_peer_is_gone() {
+    on(1).run(|| {
+        let (mut theirs, ours) = pair();
+        let causes = Arc::new(Mutex::new(Vec::new()));
+        let sends = Sends {
+            stream: ours,
+            left: usize::MAX,
+            causes: Arc::clone(&causes),
+        };
+        theirs.write_all(b"go").unwrap();
+        park_local(Box::new(sends), None).unwrap();
+        theirs.peek(&mut [0]).unwrap();
+        osier::sleep(Duration::from_millis(20)); // it rests
+        drop(theirs); // with unread bytes: a reset
+        // Real time: the reset arrives when the kernel sends it.
+        while Arc::strong_count(&causes) > 1 {
+            osier::sleep(Duration::from_millis(1));
+        }
     });
 }

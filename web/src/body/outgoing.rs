@@ -44,6 +44,14 @@ pub(crate) struct FilePart {
     pub(crate) len: u64,
 }
 
+#[cfg(feature = "sendfile")]
+impl FilePart {
+    /// The number of its bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.before.len() as u64 + self.len
+    }
+}
+
 /// The sources of a body.
 pub(crate) enum Kind {
     Empty,
@@ -68,6 +76,19 @@ pub(crate) enum Kind {
     Duplex(Exchanger),
     /// No body: the connection switches to this protocol, and the takeover receives it.
     Upgrade(Box<str>, Takeover),
+}
+
+impl Kind {
+    /// Whether its bytes are not in memory.
+    #[inline]
+    pub(crate) fn is_slow(&self) -> bool {
+        match self {
+            Kind::Reader { .. } | Kind::Stream(..) => true,
+            #[cfg(feature = "sendfile")]
+            Kind::File { .. } | Kind::FileParts(_) => true,
+            _ => false,
+        }
+    }
 }
 
 impl Body {

@@ -1,6 +1,8 @@
 //! Sends the body of a response: from memory, from a file, or as the handler's code produces it.
 
 use std::io::{self, Read, Write};
+#[cfg(feature = "sendfile")]
+use std::iter;
 use std::mem;
 
 use osier_http::{Sent, Transfer};
@@ -56,17 +58,18 @@ impl Output<'_> {
         let chunked = sent.transfer == Transfer::Chunked;
         let count = match body.kind {
             #[cfg(feature = "sendfile")]
-            Kind::File { file, offset, len } => return self.send_file(&file, offset, len),
+            Kind::File { file, offset, len } => {
+                let part = FilePart {
+                    before: Vec::new(),
+                    offset,
+                    len,
+                };
+                return self.send_parts(file, iter::once(part), Vec::new());
+            }
             #[cfg(feature = "sendfile")]
             Kind::FileParts(whole) => {
                 let FileParts { file, parts, tail } = *whole;
-                let mut count = tail.len() as u64;
-                for FilePart { before, offset, len } in parts {
-                    self.write(&before);
-                    count += before.len() as u64 + self.send_file(&file, offset, len)?;
-                }
-                self.write(&tail);
-                return Ok(count);
+                return self.send_parts(file, parts.into_iter(), tail);
             }
             Kind::Reader { mut reader, len } => {
                 let mut writer = self.body_writer(chunked);

@@ -6,7 +6,8 @@
 //!   Idle ───────────▶ burst ◀──────────────────── Head (some bytes of a head, no stack)
 //!    ▲                 │  └───── part of a head ───▶ ▲ │ more bytes, still not all
 //!    └─── all served ──┘                             └─┘
-//!                      └─ refused, or closing while the client may still send ─▶ Linger ─▶ gone
+//!                      ├─ refused, or closing while the client may still send ─▶ Linger ─▶ gone
+//!                      └─ the rest of a file, which the client takes slowly ─▶ Sending (no stack) ─▶ as after a burst
 //! ```
 //!
 //! A connection of a trusted balancer begins as `Announced` instead. It becomes idle, or runs a
@@ -27,6 +28,7 @@ pub(crate) mod date;
 pub(crate) mod network;
 pub(crate) mod output;
 pub(crate) mod peer;
+pub(crate) mod rest;
 pub(crate) mod serve;
 pub(crate) mod settings;
 pub(crate) mod upgrade;
@@ -45,6 +47,7 @@ use osier_http::HeadScanner;
 use osier_http::proxy_protocol::{self, Addresses};
 
 use crate::conn::output::Output;
+use crate::conn::rest::Unsent;
 use crate::conn::serve::{After, Input, Local};
 use crate::conn::upgrade::{Session, Takeover, Upgraded};
 use crate::conn::worker::{Buffers, FRESH_GRACE, INPUT_BYTES, Link, RESTING};
@@ -75,6 +78,7 @@ enum Stage {
     Announced(Announced),
     Head(Box<Partial>),
     Linger(Linger),
+    Sending(Box<Sending>),
     /// Not HTTP from the first wake-up on. The request came from a test.
     Begins(Takeover, Extensions),
     /// No longer HTTP.
@@ -111,6 +115,15 @@ struct Partial {
 struct Linger {
     left: u64,
     deadline: Option<Instant>,
+}
+
+/// The rest of a response on its way to a slow client.
+struct Sending {
+    unsent: Box<Unsent>,
+    /// Received bytes of the next requests.
+    received: Box<[u8]>,
+    /// The number of bytes that the client had not acknowledged when the connection went to rest.
+    unacknowledged: Option<usize>,
 }
 
 impl Linger {
@@ -292,6 +305,21 @@ impl Conn {
             After::Gone => After::Gone,
             outcome => output.flush().map_or(After::Gone, |()| outcome),
         };
+        let outcome = match outcome {
+            After::Send(unsent) => {
+                let received = input.bytes[input.start..input.end].into();
+                worker.give_buffers(Buffers {
+                    input: input.bytes,
+                    output: output.into_buffer(),
+                });
+                return self.rest_until_writable(Box::new(Sending {
+                    unsent,
+                    received,
+                    unacknowledged: None,
+                }));
+            }
+            outcome => outcome,
+        };
 
         link.end();
         if let After::Taken(takeover, extensions) = outcome {
@@ -304,7 +332,7 @@ impl Conn {
         }
         let next = match outcome {
             After::Gone | After::End => AfterBurst::End,
-            After::Taken(..) => unreachable!("taken above"),
+            After::Taken(..) | After::Send(_) => unreachable!("taken above"),
             After::Linger => self.linger(),
             // After this shutdown, bytes that have already arrived are still read and whole
             // requests served. Then the end is read.
@@ -366,6 +394,67 @@ impl Conn {
         }
     }
 
+    /// Rests until the client takes bytes. The connection stays busy: a drain waits for the response.
+    fn rest_until_writable(&mut self, mut sending: Box<Sending>) -> AfterBurst {
+        sending.unacknowledged = self.link.stream.unacknowledged();
+        self.set_stage(Stage::Sending(sending));
+        AfterBurst::SleepUntilWritable(after(self.link.worker.server.timeouts.write))
+    }
+
+    /// Sends on.
+    fn send_on(&mut self, mut sending: Box<Sending>) -> AfterBurst {
+        match sending.unsent.rest.send(&self.link.stream) {
+            Ok(()) => self.rest_is_sent(&sending),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rest_until_writable(sending),
+            Err(_) => self.rest_fails(&sending),
+        }
+    }
+
+    /// Gives the client more time if it has acknowledged bytes since the connection went to rest.
+    fn expect_more(&mut self, sending: Box<Sending>) -> AfterBurst {
+        if sending.unacknowledged.is_some() && self.link.stream.unacknowledged() < sending.unacknowledged {
+            return self.rest_until_writable(sending);
+        }
+        Link::abandon(&self.link.stream);
+        self.rest_fails(&sending)
+    }
+
+    fn rest_fails(&mut self, sending: &Sending) -> AfterBurst {
+        self.observe_rest(sending, false);
+        AfterBurst::End
+    }
+
+    fn observe_rest(&self, sending: &Sending, all: bool) {
+        let output = Output::new(&self.link.stream, Vec::new());
+        let app = &self.local.app;
+        app.rest_ends((&*self.link).into(), &output, &sending.unsent, all);
+    }
+
+    /// Goes on as after a burst.
+    fn rest_is_sent(&mut self, sending: &Sending) -> AfterBurst {
+        self.observe_rest(sending, true);
+        let (unsent, received) = (&sending.unsent, &sending.received);
+        let worker = self.link.worker.clone();
+        if !unsent.keep_alive {
+            self.link.end();
+            let nothing_left = received.is_empty() && (!unsent.keep_alive_asked || worker.draining.get());
+            return if nothing_left { AfterBurst::End } else { self.linger() };
+        }
+        if !received.is_empty() {
+            let mut buffers = worker.take_buffers();
+            if buffers.input.len() < received.len() {
+                buffers.input = vec![0; received.len()].into_boxed_slice();
+            }
+            buffers.input[..received.len()].copy_from_slice(received);
+            return self.burst(buffers, received.len());
+        }
+        self.link.end();
+        if worker.draining.get() && self.link.stream.shutdown(Shutdown::Read).is_err() {
+            return AfterBurst::End;
+        }
+        self.sleep()
+    }
+
     fn set_stage(&mut self, stage: Stage) {
         self.stage = Some(Box::new(stage));
     }
@@ -421,7 +510,9 @@ impl Conn {
                 ));
                 AfterBurst::End
             }
-            None | Some(Stage::Linger(_) | Stage::Begins(..) | Stage::Session(_)) => AfterBurst::End,
+            None | Some(Stage::Linger(_) | Stage::Begins(..) | Stage::Session(_) | Stage::Sending(_)) => {
+                AfterBurst::End
+            }
         }
     }
 }
@@ -442,10 +533,20 @@ impl Dormant for Conn {
         if let Some(Stage::Session(taken)) = self.stage.as_deref_mut() {
             return taken.session.wake(&mut taken.io, cause);
         }
+        if let Some(Stage::Sending(_)) = self.stage.as_deref() {
+            let Some(Stage::Sending(sending)) = self.stage.take().map(|stage| *stage) else {
+                unreachable!("just seen")
+            };
+            return match cause {
+                Cause::Shutdown => self.rest_fails(&sending),
+                Cause::Deadline => self.expect_more(sending),
+                Cause::Readable | Cause::Writable | Cause::Woken => self.send_on(sending),
+            };
+        }
         match cause {
             Cause::Shutdown => return AfterBurst::End,
             Cause::Deadline if !matches!(self.stage.as_deref(), Some(Stage::Begins(..))) => return self.expire(),
-            Cause::Deadline | Cause::Readable | Cause::Woken => {}
+            Cause::Deadline | Cause::Readable | Cause::Writable | Cause::Woken => {}
         }
         let Some(stage) = self.stage.take() else {
             return self.begin();
@@ -455,7 +556,7 @@ impl Dormant for Conn {
             Stage::Head(partial) => self.go_on(partial),
             Stage::Linger(linger) => self.throw_away(linger),
             Stage::Begins(takeover, extensions) => self.take_over(takeover, extensions, Vec::new()),
-            Stage::Session(_) => unreachable!("woken above"),
+            Stage::Session(_) | Stage::Sending(_) => unreachable!("woken above"),
         }
     }
 }

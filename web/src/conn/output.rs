@@ -20,12 +20,19 @@ use std::fs::File;
 use std::io::{self, Write};
 #[cfg(feature = "sendfile")]
 use std::os::unix::fs::FileExt;
+#[cfg(feature = "sendfile")]
+use std::sync::Arc;
 
 use osier::io::{HalfClose, while_connected};
 use osier::net::Stream;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
+#[cfg(feature = "sendfile")]
+use crate::body::outgoing::FilePart;
+#[cfg(feature = "sendfile")]
+use crate::conn::peer::PATIENCE;
 use crate::conn::peer::Sink;
+use crate::conn::rest::Rest;
 
 /// Bytes in the buffer that cause a flush.
 pub(crate) const HIGH_WATER: usize = 64 << 10;
@@ -56,6 +63,11 @@ pub(crate) struct OutputState {
     broken: bool,
     /// Number of flushes so far.
     flushes: u64,
+    /// Whether a file may be left to the connection.
+    #[cfg_attr(not(feature = "sendfile"), allow(dead_code, reason = "only files are left"))]
+    may_leave: bool,
+    /// The file that a slow client has not taken. The buffer then holds the bytes behind it.
+    rest: Option<Box<Rest>>,
 }
 
 /// A place in the output. Bytes after it can be taken back until the next flush.
@@ -76,6 +88,8 @@ impl<'c> Output<'c> {
                 chunk: None,
                 broken: false,
                 flushes: 0,
+                may_leave: false,
+                rest: None,
             }),
         }
     }
@@ -165,34 +179,124 @@ impl<'c> Output<'c> {
     /// Sends a part of a file. The head is sent right before it, or together with a small one.
     #[cfg(feature = "sendfile")]
     pub(crate) fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
-        // The state is borrowed only while this runs. If the fiber waits for the disk before, its
-        // hook flushes.
-        let head = || match len < JOINED {
-            true => self.state().flush_joined(self.sink),
-            false => self.state().flush(self.sink, &[]),
-        };
-        let sent = self.sink.send_file(file, offset, len, head);
-        let mut state = self.state();
-        match sent {
+        let head = || self.state().flush_before_file(self.sink, len);
+        match self.sink.send_file(file, offset, len, head) {
             Ok(count) if count == len => Ok(count),
-            Ok(count) => {
-                state.broken = true;
-                let error = format!("a file ended {} bytes before the end that was promised", len - count);
-                Err(io::Error::new(io::ErrorKind::UnexpectedEof, error))
+            Ok(count) => Err(self.file_failed(file_ended(len - count))),
+            Err(error) => Err(self.file_failed(error)),
+        }
+    }
+
+    /// Sends parts of a file, each behind bytes of its own, and then `tail`. Returns the number of bytes. It leaves a part to
+    /// the connection, and all that follow, if it [may](Output::let_leave) and the client takes nothing for a while.
+    #[cfg(feature = "sendfile")]
+    pub(crate) fn send_parts(
+        &self,
+        file: Arc<File>,
+        mut parts: impl Iterator<Item = FilePart>,
+        tail: Vec<u8>,
+    ) -> io::Result<u64> {
+        let mut count = tail.len() as u64;
+        while let Some(part) = parts.next() {
+            self.write(&part.before);
+            count += part.before.len() as u64 + part.len;
+            let stream = match self.sink {
+                Sink::Stream(stream) if self.state().may_leave => stream,
+                _ => {
+                    self.send_file(&file, part.offset, part.len)?;
+                    continue;
+                }
+            };
+            if let Some(part) = self.send_patiently(&file, part, stream)? {
+                let mut left: Vec<_> = std::iter::once(part).chain(parts).collect();
+                count += left[1..].iter().map(FilePart::bytes).sum::<u64>();
+                left.reverse();
+                let rest = Rest {
+                    file,
+                    parts: left,
+                    tail: Vec::new(),
+                };
+                let mut state = self.state();
+                state.rest = Some(Box::new(rest));
+                state.buffer.extend_from_slice(&tail);
+                return Ok(count);
             }
-            Err(error) => {
-                state.broken = true;
-                self.sink.failed(&error);
-                Err(error)
+        }
+        self.write(&tail);
+        Ok(count)
+    }
+
+    /// Sends a part of a file. If the client takes nothing for a while, it returns what is left of the part.
+    #[cfg(feature = "sendfile")]
+    fn send_patiently(&self, file: &File, mut part: FilePart, stream: &Stream) -> io::Result<Option<FilePart>> {
+        let patience = PATIENCE.min(stream.write_timeout()?.unwrap_or(PATIENCE) / 2);
+        let mut head = Some(|| self.state().flush_before_file(self.sink, part.len));
+        let mut sent = 0;
+        loop {
+            let (at, left) = (part.offset + sent, part.len - sent);
+            let before = || head.take().map_or(Ok(()), |head| head());
+            match osier::io::try_sendfile(file, at, left, stream, before, &mut sent) {
+                Ok(()) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(self.file_failed(file_ended(part.len - sent)));
+                }
+                Err(error) => return Err(self.file_failed(error)),
+            }
+            match stream.wait_writable(patience) {
+                Ok(true) => {}
+                Ok(false) => {
+                    (part.offset, part.len, part.before) = (part.offset + sent, part.len - sent, Vec::new());
+                    return Ok(Some(part));
+                }
+                Err(error) => return Err(self.file_failed(error)),
             }
         }
     }
+
+    /// Notes that a file could not be sent as a whole.
+    #[cold]
+    #[cfg(feature = "sendfile")]
+    fn file_failed(&self, error: io::Error) -> io::Error {
+        self.state().broken = true;
+        self.sink.failed(&error);
+        error
+    }
+
+    /// Sets whether [`send_parts`](Output::send_parts) may leave bytes to the connection. Then the caller takes them by
+    /// [`take_rest`](Output::take_rest).
+    pub(crate) fn let_leave(&self, may_leave: bool) {
+        self.state().may_leave = may_leave;
+    }
+
+    /// Takes the bytes that are left to the connection.
+    pub(crate) fn take_rest(&self) -> Option<Box<Rest>> {
+        let mut state = self.state();
+        state.may_leave = false;
+        let rest = state.rest.take();
+        #[cfg(feature = "sendfile")]
+        let rest = rest.map(|mut rest| {
+            rest.tail = std::mem::take(&mut state.buffer);
+            rest
+        });
+        rest
+    }
+}
+
+#[cfg(feature = "sendfile")]
+fn file_ended(missing: u64) -> io::Error {
+    let error = format!("a file ended {missing} bytes before the end that was promised");
+    io::Error::new(io::ErrorKind::UnexpectedEof, error)
 }
 
 impl OutputState {
-    /// Sends the collected bytes and then `tail`.
+    /// Sends the collected bytes and then `tail`. Bytes behind a file that is left stay: the connection sends them.
     fn flush(&mut self, sink: Sink<'_>, tail: &[u8]) -> io::Result<()> {
         self.close_chunk();
+        if self.rest.is_some() {
+            debug_assert!(tail.is_empty());
+            return Ok(());
+        }
         if self.broken {
             self.buffer.clear();
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -209,6 +313,16 @@ impl OutputState {
             sink.failed(error);
         }
         done
+    }
+
+    /// Sends the collected bytes right before `len` bytes of a file.
+    #[cfg(feature = "sendfile")]
+    fn flush_before_file(&mut self, sink: Sink<'_>, len: u64) -> io::Result<()> {
+        // The state is borrowed only while this runs. If the fiber waits for the disk before, its hook flushes.
+        match len < JOINED {
+            true => self.flush_joined(sink),
+            false => self.flush(sink, &[]),
+        }
     }
 
     /// Sends the collected bytes with a note for the kernel that more follow at once.

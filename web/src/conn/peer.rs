@@ -108,7 +108,7 @@ impl<'w> Peer<'w> {
 }
 
 /// Time after which a client is slow. Waiting for it costs as little memory as possible from then on.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// When the memory of a fiber that reads a request's body was last given back.
 #[derive(Default)]

@@ -17,6 +17,7 @@ use osier_http::HeadScanner;
 
 use crate::conn::output::Output;
 use crate::conn::peer::Peer;
+use crate::conn::rest::Unsent;
 use crate::conn::upgrade::Takeover;
 use crate::conn::worker::{ServerState, Worker};
 
@@ -88,6 +89,9 @@ pub(crate) trait Serve: Send + Sync {
     ///
     /// May suspend until the client has taken the response.
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()>;
+
+    /// Notes the end of a response whose rest was left to the connection. `all` says whether the client has got the rest.
+    fn rest_ends(&self, peer: Peer<'_>, output: &Output<'_>, unsent: &Unsent, all: bool);
 }
 
 /// The input of a connection. The bytes `start..end` are not served yet.
@@ -110,4 +114,6 @@ pub(crate) enum After {
     /// Leave HTTP. The rest of the input belongs to the new protocol. The connection keeps the
     /// extensions of the request until it ends.
     Taken(Takeover, Extensions),
+    /// Send the rest of the response without a stack, then go on.
+    Send(Box<Unsent>),
 }

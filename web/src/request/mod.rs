@@ -32,7 +32,7 @@ use crate::{Rejection, RequestBody, RequestId};
 
 /// Notes on one request that the observer reads after the response: the request id and the
 /// application's label, and the client that a trusted proxy has named.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Marks {
     /// Made at the first use.
     pub(crate) id: Cell<Option<RequestId>>,

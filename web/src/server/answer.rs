@@ -9,9 +9,10 @@ use std::time::Instant;
 use http::{Extensions, StatusCode};
 use osier::Cancelled;
 use osier::io::{HalfClose, while_connected};
-use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, write_reject};
+use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, Slots, write_reject};
 
 use crate::body::outgoing::Kind;
+use crate::conn::rest::Unsent;
 use crate::conn::serve::After;
 use crate::response::broken::Broken;
 use crate::server::burst::{Burst, DRAIN_BYTES};
@@ -46,12 +47,12 @@ impl Burst<'_> {
         } else {
             head.exchange()
         };
-        if matches!(response.body.kind, Kind::Reader { .. } | Kind::Stream(..)) {
+        if response.body.kind.is_slow() {
+            self.output.let_leave(body.is_done());
             return self.answer_slowly(response, head, exchange, None, started);
         }
         let sent = self.write_head(response, exchange);
-        // The client does not take the body, or a file has shrunk. The head has been sent, so no
-        // error response is possible.
+        // The client does not take the body. The head may have been sent, so no error response is possible.
         let bytes = self.output.send(&mut response.body, sent);
         self.observe(
             started,
@@ -148,8 +149,37 @@ impl Burst<'_> {
                 }
             }
         };
+        if let Some(rest) = self.output.take_rest() {
+            let unsent = Unsent {
+                rest,
+                head: Box::default(),
+                started,
+                status,
+                bytes,
+                marks: self.marks.clone(),
+                keep_alive: sent.keep_alive,
+                keep_alive_asked: head.keep_alive(),
+                extensions: Extensions::new(),
+            };
+            return Err(After::Send(Box::new(unsent)));
+        }
         self.observe(started, Some(head), status.as_u16(), bytes);
         kept
+    }
+
+    /// Calls the observer for a response whose rest the connection has sent.
+    pub(crate) fn rest_ends(&self, unsent: &Unsent, all: bool) {
+        if unsent.started.is_none() {
+            return;
+        }
+        self.marks.id.set(unsent.marks.id.get());
+        self.marks.label.set(unsent.marks.label.get());
+        self.marks.client.set(unsent.marks.client.get());
+        let mut slots: Slots = Slots::new();
+        // It was read once before.
+        let head = Head::parse(&unsent.head, &mut slots, &self.peer.worker.server.limits).ok();
+        let bytes = if all { unsent.bytes } else { 0 };
+        self.observe(unsent.started, head.as_ref(), unsent.status.as_u16(), bytes);
     }
 
     /// Logs the cause of a response that has one, and replaces a response that cannot be sent by a

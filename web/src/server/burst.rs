@@ -29,6 +29,7 @@ use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Method, Out
 
 use crate::conn::output::Output;
 use crate::conn::peer::{Gone, Peer};
+use crate::conn::rest::Unsent;
 use crate::conn::serve::{After, Input, Serve};
 use crate::conn::worker::Buffers;
 use crate::request::{Marks, Matched, Retargets};
@@ -64,6 +65,10 @@ impl Serve for App {
 
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()> {
         Burst::new(self, peer, output).head_timed_out()
+    }
+
+    fn rest_ends(&self, peer: Peer<'_>, output: &Output<'_>, unsent: &Unsent, all: bool) {
+        Burst::new(self, peer, output).rest_ends(unsent, all);
     }
 }
 
@@ -215,6 +220,7 @@ impl<'b> Burst<'b> {
             if !is_apart {
                 make_room(input, len);
             }
+            let at = input.start;
             let step = match usual {
                 Some(_) => self.serve(gone, input, len, &outline, is_apart),
                 None => self.serve_unusual(gone, input, len, is_apart),
@@ -222,6 +228,10 @@ impl<'b> Burst<'b> {
             is_apart = false;
             match step {
                 None => {}
+                Some(Step::Done(After::Send(mut unsent))) => {
+                    unsent.head = input.bytes[at..at + len].into();
+                    return Step::Done(After::Send(unsent));
+                }
                 Some(Step::Apart) => {
                     self.set_apart(input);
                     is_apart = true;
@@ -354,6 +364,10 @@ impl<'b> Burst<'b> {
             Err(After::Taken(takeover, _)) => {
                 let extensions = mem::take(&mut request.extensions);
                 Some(Step::Done(After::Taken(takeover, extensions)))
+            }
+            Err(After::Send(mut unsent)) => {
+                unsent.extensions = mem::take(&mut request.extensions);
+                Some(Step::Done(After::Send(unsent)))
             }
             Err(after) => Some(Step::Done(after)),
         };

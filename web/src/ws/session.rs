@@ -364,7 +364,7 @@ impl<C: Callbacks> crate::Session for Session<C> {
     fn wake(&mut self, io: &mut Upgraded, cause: Cause) -> AfterBurst {
         let mut outcome = match cause {
             Cause::Readable => self.receive(io),
-            Cause::Woken => {
+            Cause::Woken | Cause::Writable => {
                 if std::mem::take(&mut self.are_callbacks_ready) {
                     self.callbacks.on_wake(&self.sender);
                 }

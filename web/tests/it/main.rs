@@ -42,6 +42,7 @@ mod proxy_tunnel;
 mod pubsub_redis;
 mod routing;
 mod slow_clients;
+mod slow_files;
 mod slow_peers;
 mod sse;
 mod strictness;

@@ -115,7 +115,7 @@ impl Session for Woken {
                 Ok(count) => io.write_all(&buf[..count]).expect("the client reads"),
                 Err(_) => return AfterBurst::End,
             },
-            Cause::Deadline | Cause::Shutdown => return AfterBurst::End,
+            Cause::Writable | Cause::Deadline | Cause::Shutdown => return AfterBurst::End,
         }
         AfterBurst::Sleep(None)
     }

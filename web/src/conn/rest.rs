@@ -1,0 +1,97 @@
+//! The rest of a response that a slow client has not taken: parts of a file, which a connection sends without a stack.
+//!
+//! ```text
+//!   burst ─▶ Output::send_parts ─▶ all sent, on the fiber of the burst
+//!                  │ the client takes nothing for a while
+//!                  ▼
+//!                Rest ─▶ Stage::Sending ◀─▶ dormant until the socket takes bytes
+//!                              │ all sent: the observer is told, the connection goes on as after a burst
+//! ```
+//!
+//! The burst ends with the request whose response is left: a later response must not overtake it.
+
+#[cfg(feature = "sendfile")]
+use std::fs::File;
+use std::io;
+#[cfg(feature = "sendfile")]
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{Extensions, StatusCode};
+use osier::net::Stream;
+
+#[cfg(feature = "sendfile")]
+use crate::body::outgoing::FilePart;
+use crate::request::Marks;
+
+/// Parts of a file and the bytes behind them, in the order in which they are sent.
+#[cfg(feature = "sendfile")]
+pub(crate) struct Rest {
+    pub(crate) file: Arc<File>,
+    /// The parts, the next one last.
+    pub(crate) parts: Vec<FilePart>,
+    pub(crate) tail: Vec<u8>,
+}
+
+#[cfg(feature = "sendfile")]
+impl Rest {
+    /// Sends on.
+    ///
+    /// # Suspends
+    ///
+    /// While bytes come from the disk.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when the client takes no more, and the errors of sending and of the file.
+    pub(crate) fn send(&mut self, stream: &Stream) -> io::Result<()> {
+        while let Some(part) = self.parts.last_mut() {
+            write_now(stream, &mut part.before)?;
+            let mut sent = 0;
+            let done = osier::io::try_sendfile(&self.file, part.offset, part.len, stream, || Ok(()), &mut sent);
+            (part.offset, part.len) = (part.offset + sent, part.len - sent);
+            done?;
+            self.parts.pop();
+        }
+        write_now(stream, &mut self.tail)
+    }
+}
+
+/// Without files there is no rest.
+#[cfg(not(feature = "sendfile"))]
+pub(crate) enum Rest {}
+
+#[cfg(not(feature = "sendfile"))]
+impl Rest {
+    pub(crate) fn send(&mut self, _: &Stream) -> io::Result<()> {
+        match *self {}
+    }
+}
+
+/// Writes `bytes` and removes them, as far as the client takes them at once.
+#[cfg(feature = "sendfile")]
+fn write_now(stream: &Stream, bytes: &mut Vec<u8>) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let count = stream.try_write(bytes)?;
+        bytes.drain(..count);
+    }
+    Ok(())
+}
+
+/// A response whose rest is left to its connection.
+pub(crate) struct Unsent {
+    pub(crate) rest: Box<Rest>,
+    /// The head of the request, for the observer.
+    pub(crate) head: Box<[u8]>,
+    pub(crate) started: Option<Instant>,
+    pub(crate) status: StatusCode,
+    /// The length of the whole body.
+    pub(crate) bytes: u64,
+    pub(crate) marks: Marks,
+    /// Whether the connection goes on after the response.
+    pub(crate) keep_alive: bool,
+    /// Whether the client has asked for that.
+    pub(crate) keep_alive_asked: bool,
+    /// The request's. A policy counts the request by a value among them.
+    pub(crate) extensions: Extensions,
+}
