@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use crate::RequestBody;
 use crate::conn::output::Outlet;
+#[cfg(feature = "sendfile")]
+use crate::conn::rest::FilePart;
 use crate::conn::upgrade::Takeover;
 
 /// The body of a response.
@@ -35,21 +37,6 @@ pub(crate) struct FileParts {
     pub(crate) file: Arc<File>,
     pub(crate) parts: Vec<FilePart>,
     pub(crate) tail: Vec<u8>,
-}
-
-#[cfg(feature = "sendfile")]
-pub(crate) struct FilePart {
-    pub(crate) before: Vec<u8>,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-}
-
-#[cfg(feature = "sendfile")]
-impl FilePart {
-    /// The number of its bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.before.len() as u64 + self.len
-    }
 }
 
 /// The sources of a body.

@@ -8,10 +8,12 @@ use std::mem;
 use osier_http::{Sent, Transfer};
 
 use crate::RequestBody;
-use crate::body::outgoing::{Body, Kind};
 #[cfg(feature = "sendfile")]
-use crate::body::outgoing::{FilePart, FileParts};
+use crate::body::outgoing::FileParts;
+use crate::body::outgoing::{Body, Kind};
 use crate::conn::output::{HIGH_WATER, Output};
+#[cfg(feature = "sendfile")]
+use crate::conn::rest::FilePart;
 
 /// Bodies of at least this many bytes are sent from their own memory instead of being copied.
 /// Measured over loopback against a copy: 3 % less CPU for a response of 8 KiB, 1 to 5 % less for

@@ -404,9 +404,9 @@ impl Conn {
     /// Sends on.
     fn send_on(&mut self, mut sending: Box<Sending>) -> AfterBurst {
         match sending.unsent.rest.send(&self.link.stream) {
-            Ok(()) => self.rest_is_sent(&sending),
+            Ok(()) => self.rest_is_sent(sending),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rest_until_writable(sending),
-            Err(_) => self.rest_fails(&sending),
+            Err(_) => self.rest_fails(sending),
         }
     }
 
@@ -416,28 +416,23 @@ impl Conn {
             return self.rest_until_writable(sending);
         }
         Link::abandon(&self.link.stream);
-        self.rest_fails(&sending)
+        self.rest_fails(sending)
     }
 
-    fn rest_fails(&mut self, sending: &Sending) -> AfterBurst {
-        self.observe_rest(sending, false);
+    fn rest_fails(&mut self, sending: Box<Sending>) -> AfterBurst {
+        sending.unsent.tell((&*self.link).into(), false);
         AfterBurst::End
     }
 
-    fn observe_rest(&self, sending: &Sending, all: bool) {
-        let output = Output::new(&self.link.stream, Vec::new());
-        let app = &self.local.app;
-        app.rest_ends((&*self.link).into(), &output, &sending.unsent, all);
-    }
-
     /// Goes on as after a burst.
-    fn rest_is_sent(&mut self, sending: &Sending) -> AfterBurst {
-        self.observe_rest(sending, true);
-        let (unsent, received) = (&sending.unsent, &sending.received);
+    fn rest_is_sent(&mut self, sending: Box<Sending>) -> AfterBurst {
+        let Sending { unsent, received, .. } = *sending;
+        let (keep_alive, keep_alive_asked) = (unsent.keep_alive, unsent.keep_alive_asked);
+        unsent.tell((&*self.link).into(), true);
         let worker = self.link.worker.clone();
-        if !unsent.keep_alive {
+        if !keep_alive {
             self.link.end();
-            let nothing_left = received.is_empty() && (!unsent.keep_alive_asked || worker.draining.get());
+            let nothing_left = received.is_empty() && (!keep_alive_asked || worker.draining.get());
             return if nothing_left { AfterBurst::End } else { self.linger() };
         }
         if !received.is_empty() {
@@ -445,7 +440,7 @@ impl Conn {
             if buffers.input.len() < received.len() {
                 buffers.input = vec![0; received.len()].into_boxed_slice();
             }
-            buffers.input[..received.len()].copy_from_slice(received);
+            buffers.input[..received.len()].copy_from_slice(&received);
             return self.burst(buffers, received.len());
         }
         self.link.end();
@@ -538,7 +533,7 @@ impl Dormant for Conn {
                 unreachable!("just seen")
             };
             return match cause {
-                Cause::Shutdown => self.rest_fails(&sending),
+                Cause::Shutdown => self.rest_fails(sending),
                 Cause::Deadline => self.expect_more(sending),
                 Cause::Readable | Cause::Writable | Cause::Woken => self.send_on(sending),
             };

@@ -28,10 +28,10 @@ use osier::net::Stream;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
 #[cfg(feature = "sendfile")]
-use crate::body::outgoing::FilePart;
-#[cfg(feature = "sendfile")]
 use crate::conn::peer::PATIENCE;
 use crate::conn::peer::Sink;
+#[cfg(feature = "sendfile")]
+use crate::conn::rest::FilePart;
 use crate::conn::rest::Rest;
 
 /// Bytes in the buffer that cause a flush.

@@ -15,14 +15,27 @@ use std::fs::File;
 use std::io;
 #[cfg(feature = "sendfile")]
 use std::sync::Arc;
-use std::time::Instant;
 
-use http::{Extensions, StatusCode};
+use http::Extensions;
 use osier::net::Stream;
 
+use crate::conn::peer::Peer;
+
+/// A part of a file, behind bytes of its own.
 #[cfg(feature = "sendfile")]
-use crate::body::outgoing::FilePart;
-use crate::request::Marks;
+pub(crate) struct FilePart {
+    pub(crate) before: Vec<u8>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+#[cfg(feature = "sendfile")]
+impl FilePart {
+    /// The number of its bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.before.len() as u64 + self.len
+    }
+}
 
 /// Parts of a file and the bytes behind them, in the order in which they are sent.
 #[cfg(feature = "sendfile")]
@@ -57,7 +70,7 @@ impl Rest {
     }
 }
 
-/// Without files there is no rest.
+/// Nothing: only files are left.
 #[cfg(not(feature = "sendfile"))]
 pub(crate) enum Rest {}
 
@@ -78,20 +91,30 @@ fn write_now(stream: &Stream, bytes: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
+/// The report of a response, given its client, the head of its request, and whether the client has got all of it.
+pub(crate) type Report = Box<dyn FnOnce(Peer<'_>, &[u8], bool)>;
+
 /// A response whose rest is left to its connection.
 pub(crate) struct Unsent {
     pub(crate) rest: Box<Rest>,
-    /// The head of the request, for the observer.
+    /// The head of the request.
     pub(crate) head: Box<[u8]>,
-    pub(crate) started: Option<Instant>,
-    pub(crate) status: StatusCode,
-    /// The length of the whole body.
-    pub(crate) bytes: u64,
-    pub(crate) marks: Marks,
+    /// Called at the end, if there is an observer.
+    pub(crate) report: Option<Report>,
     /// Whether the connection goes on after the response.
     pub(crate) keep_alive: bool,
     /// Whether the client has asked for that.
     pub(crate) keep_alive_asked: bool,
     /// The request's. A policy counts the request by a value among them.
     pub(crate) extensions: Extensions,
+}
+
+impl Unsent {
+    /// Ends the response.
+    pub(crate) fn tell(self, client: Peer<'_>, all: bool) {
+        if let Some(report) = self.report {
+            report(client, &self.head, all);
+        }
+        drop(self.extensions);
+    }
 }

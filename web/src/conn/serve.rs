@@ -89,9 +89,6 @@ pub(crate) trait Serve: Send + Sync {
     ///
     /// May suspend until the client has taken the response.
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()>;
-
-    /// Notes the end of a response whose rest was left to the connection. `all` says whether the client has got the rest.
-    fn rest_ends(&self, peer: Peer<'_>, output: &Output<'_>, unsent: &Unsent, all: bool);
 }
 
 /// The input of a connection. The bytes `start..end` are not served yet.

@@ -12,8 +12,10 @@ use osier::io::{HalfClose, while_connected};
 use osier_http::{Exchange, Head, HeadWriter, Reject, ResponseBody, Sent, Slots, write_reject};
 
 use crate::body::outgoing::Kind;
-use crate::conn::rest::Unsent;
+use crate::conn::peer::Peer;
+use crate::conn::rest::{Report, Unsent};
 use crate::conn::serve::After;
+use crate::request::Marks;
 use crate::response::broken::Broken;
 use crate::server::burst::{Burst, DRAIN_BYTES};
 use crate::server::served::{CLIENT_GONE, Observer, Served};
@@ -153,10 +155,7 @@ impl Burst<'_> {
             let unsent = Unsent {
                 rest,
                 head: Box::default(),
-                started,
-                status,
-                bytes,
-                marks: self.marks.clone(),
+                report: self.report_later(started, status, bytes),
                 keep_alive: sent.keep_alive,
                 keep_alive_asked: head.keep_alive(),
                 extensions: Extensions::new(),
@@ -167,19 +166,18 @@ impl Burst<'_> {
         kept
     }
 
-    /// Calls the observer for a response whose rest the connection has sent.
-    pub(crate) fn rest_ends(&self, unsent: &Unsent, all: bool) {
-        if unsent.started.is_none() {
-            return;
-        }
-        self.marks.id.set(unsent.marks.id.get());
-        self.marks.label.set(unsent.marks.label.get());
-        self.marks.client.set(unsent.marks.client.get());
-        let mut slots: Slots = Slots::new();
-        // It was read once before.
-        let head = Head::parse(&unsent.head, &mut slots, &self.peer.worker.server.limits).ok();
-        let bytes = if all { unsent.bytes } else { 0 };
-        self.observe(unsent.started, head.as_ref(), unsent.status.as_u16(), bytes);
+    /// Returns the report of a response whose rest the connection will send.
+    fn report_later(&self, started: Option<Instant>, status: StatusCode, bytes: u64) -> Option<Report> {
+        let (observer, started) = self.app.observer.clone().zip(started)?;
+        let marks = self.marks.clone();
+        Some(Box::new(move |peer, head, all| {
+            let mut slots: Slots = Slots::new();
+            // It was read once before.
+            let head = Head::parse(head, &mut slots, &peer.worker.server.limits).ok();
+            let bytes = if all { bytes } else { 0 };
+            let of = (peer, &marks);
+            report(&observer, of, started, head.as_ref(), status.as_u16(), bytes);
+        }))
     }
 
     /// Logs the cause of a response that has one, and replaces a response that cannot be sent by a
@@ -250,30 +248,36 @@ impl Burst<'_> {
     #[inline(always)]
     pub(crate) fn observe(&self, started: Option<Instant>, head: Option<&Head<'_>>, status: u16, bytes: u64) {
         if let (Some(started), Some(observer)) = (started, &self.app.observer) {
-            self.report(observer, started, head, status, bytes);
+            report(observer, (self.peer, &self.marks), started, head, status, bytes);
         }
     }
+}
 
-    #[inline(never)]
-    fn report(&self, observer: &Observer, started: Instant, head: Option<&Head<'_>>, status: u16, bytes: u64) {
-        let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
-        let duration = started.elapsed();
-        let (peer, is_proxied) = match self.marks.client.get() {
-            Some(client) => (SocketAddr::new(client.ip, 0), true),
-            None => (self.peer.peer(), self.peer.is_proxied()),
-        };
-        let (id, label) = (self.marks.id.get(), self.marks.label.get());
-        observer(&Served {
-            head,
-            status,
-            bytes,
-            duration,
-            peer,
-            is_proxied,
-            id,
-            label,
-        });
-    }
+#[inline(never)]
+fn report(
+    observer: &Observer,
+    (peer, marks): (Peer<'_>, &Marks),
+    started: Instant,
+    head: Option<&Head<'_>>,
+    status: u16,
+    bytes: u64,
+) {
+    let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
+    let duration = started.elapsed();
+    let (client, is_proxied) = match marks.client.get() {
+        Some(client) => (SocketAddr::new(client.ip, 0), true),
+        None => (peer.peer(), peer.is_proxied()),
+    };
+    observer(&Served {
+        head,
+        status,
+        bytes,
+        duration,
+        peer: client,
+        is_proxied,
+        id: marks.id.get(),
+        label: marks.label.get(),
+    });
 }
 
 /// Whether the request has the Upgrade field and the connection option that makes it hop-by-hop

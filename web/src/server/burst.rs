@@ -29,7 +29,6 @@ use osier_http::{BodyDecoder, BodyLength, Head, HeadScanner, Limits, Method, Out
 
 use crate::conn::output::Output;
 use crate::conn::peer::{Gone, Peer};
-use crate::conn::rest::Unsent;
 use crate::conn::serve::{After, Input, Serve};
 use crate::conn::worker::Buffers;
 use crate::request::{Marks, Matched, Retargets};
@@ -65,10 +64,6 @@ impl Serve for App {
 
     fn head_timed_out(&self, peer: Peer<'_>, output: &Output<'_>) -> io::Result<()> {
         Burst::new(self, peer, output).head_timed_out()
-    }
-
-    fn rest_ends(&self, peer: Peer<'_>, output: &Output<'_>, unsent: &Unsent, all: bool) {
-        Burst::new(self, peer, output).rest_ends(unsent, all);
     }
 }
 

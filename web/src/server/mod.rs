@@ -156,7 +156,7 @@ impl Server {
     /// Calls `hook` once for each served request, on the connection's fiber: for an access log, for
     /// example. Without a hook no clock is read.
     pub fn on_request(mut self, hook: impl Fn(&Served<'_>) + Send + Sync + 'static) -> Self {
-        self.observer = Some(Box::new(hook));
+        self.observer = Some(Arc::new(hook));
         self
     }
 

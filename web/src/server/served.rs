@@ -1,6 +1,7 @@
 //! The report of a server about each request that it has served.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -13,7 +14,7 @@ use crate::listen::ip_of_client;
 pub(crate) const CLIENT_GONE: u16 = 499;
 
 /// The hook that is called for every served request.
-pub(crate) type Observer = Box<dyn Fn(&Served<'_>) + Send + Sync>;
+pub(crate) type Observer = Arc<dyn Fn(&Served<'_>) + Send + Sync>;
 
 /// One served request, as the hook of [`Server::on_request`](crate::Server::on_request) sees it.
 pub struct Served<'a> {
