@@ -404,9 +404,9 @@ impl Conn {
     /// Sends on.
     fn send_on(&mut self, mut sending: Box<Sending>) -> AfterBurst {
         match sending.unsent.rest.send(&self.link.stream) {
-            Ok(()) => self.rest_is_sent(sending),
+            Ok(()) => self.rest_is_sent(*sending),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rest_until_writable(sending),
-            Err(_) => self.rest_fails(sending),
+            Err(_) => self.rest_fails(*sending),
         }
     }
 
@@ -416,17 +416,17 @@ impl Conn {
             return self.rest_until_writable(sending);
         }
         Link::abandon(&self.link.stream);
-        self.rest_fails(sending)
+        self.rest_fails(*sending)
     }
 
-    fn rest_fails(&mut self, sending: Box<Sending>) -> AfterBurst {
+    fn rest_fails(&mut self, sending: Sending) -> AfterBurst {
         sending.unsent.tell((&*self.link).into(), false);
         AfterBurst::End
     }
 
     /// Goes on as after a burst.
-    fn rest_is_sent(&mut self, sending: Box<Sending>) -> AfterBurst {
-        let Sending { unsent, received, .. } = *sending;
+    fn rest_is_sent(&mut self, sending: Sending) -> AfterBurst {
+        let Sending { unsent, received, .. } = sending;
         let (keep_alive, keep_alive_asked) = (unsent.keep_alive, unsent.keep_alive_asked);
         unsent.tell((&*self.link).into(), true);
         let worker = self.link.worker.clone();
@@ -533,7 +533,7 @@ impl Dormant for Conn {
                 unreachable!("just seen")
             };
             return match cause {
-                Cause::Shutdown => self.rest_fails(sending),
+                Cause::Shutdown => self.rest_fails(*sending),
                 Cause::Deadline => self.expect_more(sending),
                 Cause::Readable | Cause::Writable | Cause::Woken => self.send_on(sending),
             };
