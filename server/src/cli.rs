@@ -1,6 +1,6 @@
 //! Reads the command line. A folder, or no argument, becomes a configuration with one site.
 //!
-//! Parsing opens no file that a user names. Every refusal is one line: the argument, its value, and what to do.
+//! Parsing opens no file that a user names; it only asks whether there is one. Every refusal is one line: the argument, its value, and what to do.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -142,9 +142,11 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     }
 }
 
-/// Whether `path` names a configuration file. A folder with such a name is written with a trailing slash.
+/// Whether `path` names a configuration file: by its ending, or because a file is there. A folder with such a name is written with a
+/// trailing slash.
 fn is_configuration(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "toml") && !path.as_os_str().as_bytes().ends_with(b"/")
+    path.is_file()
+        || path.extension().is_some_and(|extension| extension == "toml") && !path.as_os_str().as_bytes().ends_with(b"/")
 }
 
 impl Line {

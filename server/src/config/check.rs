@@ -102,6 +102,8 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
     let mut defaults: HashMap<usize, usize> = HashMap::new();
     let mut heard = vec![false; listeners.len()];
     let mut checked = Vec::new();
+    // A wrong name is one mistake: the listener that was meant is not another.
+    let mut is_misnamed = false;
     for SiteAt {
         mut site,
         at,
@@ -118,6 +120,7 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
         for &listener in &site.listeners {
             heard[listener] = true;
         }
+        is_misnamed |= site.listeners.len() < listen.len();
         let on = |listener: usize| match listen.is_empty() {
             true => String::new(),
             false => format!(" on '{}'", listeners[listener].listener.name),
@@ -149,7 +152,7 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
         checked.push(site);
     }
     for (listener, heard) in listeners.iter().zip(heard) {
-        if !heard && listener.sound && !checked.is_empty() {
+        if !heard && listener.sound && !checked.is_empty() && !is_misnamed {
             let text = format!(
                 "no site uses the listener '{}': name it in the 'listen' of a site",
                 listener.listener.name

@@ -1,8 +1,9 @@
 //! The origin of a configuration: a file, or a command line that stands for one.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::handler::{HandlerSettings, is_missing};
+use crate::handler::HandlerSettings;
 
 use super::{Config, Loaded, Report};
 
@@ -58,15 +59,22 @@ impl Origin {
         }
     }
 
-    /// The folder of a command line, if it is not there.
+    /// Checks that the folder of a command line is there.
+    ///
+    /// # Errors
+    /// The folder, and why it cannot be served.
     ///
     /// # Blocks the thread
     /// While the disk is asked.
-    pub fn missing_folder(&self) -> Option<&Path> {
-        let Origin::Line(config) = self else { return None };
-        match &config.sites[0].routes[0].handler {
-            HandlerSettings::Files(files) => Some(&*files.root).filter(|root| is_missing(root)),
-            _ => None,
+    pub fn check_folder(&self) -> Result<(), (&Path, io::Error)> {
+        let Origin::Line(config) = self else { return Ok(()) };
+        let HandlerSettings::Files(files) = &config.sites[0].routes[0].handler else {
+            return Ok(());
+        };
+        match files.root.metadata() {
+            Ok(found) if found.is_dir() => Ok(()),
+            Ok(_) => Err((&files.root, io::ErrorKind::NotADirectory.into())),
+            Err(error) => Err((&files.root, error)),
         }
     }
 

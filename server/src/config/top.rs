@@ -170,7 +170,11 @@ fn site(section: Section<'_>, is_only: bool) -> SiteAt {
     let default_at = section.key("default");
     let is_plain = section.key("host").is_none() && default_at.is_none();
     let default = section.boolean("default").unwrap_or(is_only && is_plain);
-    if section.key("host").is_none() && !default {
+    let is_mistyped = default_at.is_some()
+        && section
+            .any("default")
+            .is_some_and(|value| value.get_ref().as_bool().is_none());
+    if section.key("host").is_none() && !default && !is_mistyped {
         section.problem("[[site]] has no host: give it host = \"example.org\" or default = true");
     }
     let listen = section.strings("listen").unwrap_or_default();

@@ -105,14 +105,11 @@ impl Handler for files::Files {
     }
 }
 
-/// The help for a command line that names something else than a folder. The reader of a configuration file refuses that with a place.
-const HINT: &str = "a configuration file has a name that ends in .toml; see osier --help";
-
 /// The message for a folder that cannot be opened.
 pub fn cannot_serve(root: &Path, error: &io::Error) -> String {
     let why = match error.kind() {
-        io::ErrorKind::NotFound => format!("there is no such folder; {HINT}"),
-        io::ErrorKind::NotADirectory => format!("it is not a folder; {HINT}"),
+        io::ErrorKind::NotFound => "there is no such folder".into(),
+        io::ErrorKind::NotADirectory => "it is not a folder".into(),
         io::ErrorKind::PermissionDenied => "this user may not read it".into(),
         _ => error.to_string(),
     };

@@ -148,7 +148,12 @@ impl fmt::Display for Report {
                 write!(f, "{}: {text}", self.file)?;
                 continue;
             };
-            writeln!(f, "{}:{line}:{column}: {text}", self.file)?;
+            write!(f, "{}:{line}:{column}: {text}", self.file)?;
+            // An empty line has nothing to point at.
+            if source.is_empty() {
+                continue;
+            }
+            writeln!(f)?;
             let number = line.to_string();
             writeln!(f, "  {number} | {source}")?;
             write!(f, "  {:1$} | ", "", number.len())?;
@@ -186,8 +191,8 @@ mod tests {
             "a.toml:2:3: wrong\n  2 |   yy = 2\n    |   ^^"
         );
         assert_eq!(shown("ä = ö\r\n", 5..7), "a.toml:1:5: wrong\n  1 | ä = ö\n    |     ^");
-        assert_eq!(shown("", 0..0), "a.toml:1:1: wrong\n  1 | \n    | ^");
-        assert_eq!(shown("a\n", 2..2), "a.toml:2:1: wrong\n  2 | \n    | ^");
+        assert_eq!(shown("", 0..0), "a.toml:1:1: wrong");
+        assert_eq!(shown("a\n", 2..2), "a.toml:2:1: wrong");
         assert_eq!(shown("\ta\n", 1..2), "a.toml:1:2: wrong\n  1 |  a\n    |  ^");
     }
 

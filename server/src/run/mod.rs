@@ -44,6 +44,9 @@ const CACHE_ENTRIES: usize = 8192;
 /// The most large files that each worker holds open for each route.
 const CACHE_FILES: usize = 256;
 
+/// The help for a command line that names no folder.
+const HINT: &str = "give a folder, or a configuration file; see osier --help";
+
 /// The reason why nothing was served.
 pub enum Failure {
     /// Mistakes in the configuration.
@@ -67,8 +70,8 @@ impl From<String> for Failure {
 /// Until the server has shut down.
 pub fn run(origin: Origin) -> Result<(), Failure> {
     let Loaded { mut config, warnings } = origin.load(None).map_err(Failure::Mistakes)?;
-    if let Some(folder) = origin.missing_folder() {
-        return Err(Failure::Start(cannot_serve(folder, &io::ErrorKind::NotFound.into())));
+    if let Err((folder, error)) = origin.check_folder() {
+        return Err(format!("{}; {HINT}", cannot_serve(folder, &error)).into());
     }
     let origin = match origin {
         // A reload finds the file even if the working directory has changed.

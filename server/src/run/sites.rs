@@ -164,11 +164,9 @@ impl Sites {
                 "'landlock' limits this process to the paths that the file named at start; restart the server to use others"
             ));
         }
-        if let (Ok(()), Some(folder)) = (&outcome, self.origin.missing_folder()) {
-            (self.process.say)(format_args!(
-                "there is no folder '{}'; requests get 503 until it is there",
-                folder.display()
-            ));
+        if let (Ok(()), Err((folder, error))) = (&outcome, self.origin.check_folder()) {
+            let why = handler::cannot_serve(folder, &error);
+            (self.process.say)(format_args!("{why}; requests get 503 until it is there"));
         }
         match outcome {
             Ok(()) => {
@@ -180,9 +178,12 @@ impl Sites {
                 let within = within.map_or(String::new(), |root| {
                     format!(" (in the root folder '{}')", root.display())
                 });
-                (self.process.say)(format_args!(
-                    "{name} cannot be used: {why}{within}; the old configuration stays"
-                ));
+                // The reason names the folder of a command line.
+                let subject = self
+                    .origin
+                    .file()
+                    .map_or(String::new(), |_| format!("{name} cannot be used: "));
+                (self.process.say)(format_args!("{subject}{why}{within}; the old configuration stays"));
                 Err(why)
             }
             Err(Failure::Mistakes(report)) => {

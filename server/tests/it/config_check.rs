@@ -688,3 +688,44 @@ fn files_that_cannot_be_read() {
         assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);
     }
 }
+
+#[test]
+fn a_mistake_is_reported_once() {
+    run(&[
+        (
+            "[[listen]]\nname = \"web\"\naddress = \"127.0.0.1:1\"\n@site\nlisten = \"wep\"\n@route\n",
+            &["6:10: no [[listen]] is called 'wep'; did you mean 'web'?"],
+        ),
+        (
+            "[[site]]\ndefault = 1\n@route\n",
+            &["2:11: 'default' must be true or false, not the number 1"],
+        ),
+    ]);
+    // An empty line has nothing to underline.
+    assert_eq!(
+        check(""),
+        (
+            2,
+            "site.toml:1:1: there is no [[site]]: nothing would be served\n".into()
+        )
+    );
+    assert_eq!(
+        check("# soon\n\n"),
+        (
+            2,
+            "site.toml:1:1: there is no [[site]]: nothing would be served\n  1 | # soon\n    | ^\n".into()
+        )
+    );
+}
+
+#[test]
+fn a_proxy_may_be_written_as_a_url_without_a_path() {
+    for url in ["http://127.0.0.1:1", "http://127.0.0.1:1/"] {
+        let text = format!(
+            "{SITE}[[site.route]]\npath = \"/a\"\nproxy = \"{url}\"\n[[site.route]]\nproxy = {{ to = \"{url}\" }}\n"
+        );
+        assert_eq!(check(&text).0, 0, "{url}");
+    }
+    let text = format!("{SITE}[[site.route]]\nproxy = \"http://127.0.0.1:1/x\"\n");
+    assert_eq!(check(&text).0, 2);
+}

@@ -211,3 +211,24 @@ fn what_stays_open_counts_as_at_the_same_time() {
         });
     }
 }
+
+#[test]
+fn a_failure_names_the_backend_once_and_the_request_by_its_id() {
+    let sites = Sites::start("[[site]]\ndefault = true\n[[site.route]]\nproxy = \"127.0.0.1:1\"\n");
+    let reply = sites.get("x", "/x");
+    assert_eq!((reply.status, reply.text()), (502, "502 Bad Gateway\n"));
+    wait_for("the line", || sites.said().contains("failed"));
+    let said = sites.said();
+    let line = said.lines().find(|line| line.contains("failed")).unwrap();
+    let (id, rest) = line
+        .strip_prefix("osier: GET /x failed: [")
+        .unwrap()
+        .split_once("] ")
+        .unwrap();
+    assert!(
+        id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "{line}"
+    );
+    assert!(rest.starts_with("cannot connect to 127.0.0.1:1: "), "{line}");
+    assert_eq!(line.matches("127.0.0.1:1").count(), 1, "{line}");
+}

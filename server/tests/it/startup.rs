@@ -45,13 +45,16 @@ fn mistakes_in_the_line() {
 #[test]
 fn folders_that_cannot_be_served() {
     let folder = Folder::new();
-    let file = folder.write("file.txt", "");
-    for (path, part) in [(folder.join("missing"), "no such folder"), (file, "not a folder")] {
+    let device = std::path::PathBuf::from("/dev/null");
+    for (path, part) in [(folder.join("missing"), "no such folder"), (device, "not a folder")] {
         let mut command = osier();
         command.arg(&path).args(["-l", "127.0.0.1:0"]);
         let text = refused(command);
         assert!(text.contains(path.to_str().unwrap()) && text.contains(part), "{text}");
-        assert!(text.contains(".toml; see osier --help"), "{text}");
+        assert!(
+            text.contains("give a folder, or a configuration file; see osier --help"),
+            "{text}"
+        );
     }
     let locked = folder.join("locked");
     std::fs::create_dir(&locked).unwrap();
@@ -185,5 +188,26 @@ fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
     for client in &mut clients {
         client.send("GET", "/a.txt", &[]);
         assert_eq!(client.receive("GET").text(), "a");
+    }
+}
+
+#[test]
+fn a_file_is_a_configuration_whatever_its_name() {
+    let folder = Folder::new();
+    folder.write("www/a.txt", "a");
+    folder.write(
+        "noext",
+        "workers = 1\n[[listen]]\naddress = \"127.0.0.1:0\"\n[[site]]\n[[site.route]]\nfiles = \"www\"\n",
+    );
+    let output = osier()
+        .args(["check", "noext"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    for arguments in [&["noext"][..], &["serve", "noext"]] {
+        let mut command = osier();
+        command.args(arguments).current_dir(folder.path());
+        assert_eq!(crate::support::Server::spawn(command).get("/a.txt").text(), "a");
     }
 }

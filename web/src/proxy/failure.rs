@@ -55,10 +55,26 @@ impl Failure {
         let cause: Box<dyn Error> = match self {
             Failure::Unavailable(Unavailable::Cancelled(error)) | Failure::Cancelled(error) => error.into(),
             Failure::Client(error) => return error.into_response(),
-            Failure::Unavailable(unavailable) => format!("[{id}] upstream {name}: {unavailable}").into(),
+            Failure::Unavailable(unavailable) => {
+                let is_named = match &unavailable {
+                    Unavailable::Connect { backend, .. } | Unavailable::TimedOut { backend } => backend == name,
+                    _ => true,
+                };
+                let upstream = if is_named {
+                    String::new()
+                } else {
+                    format!("upstream {name}: ")
+                };
+                format!("[{id}] {upstream}{unavailable}").into()
+            }
             Failure::Backend(backend, why) => {
                 let label = settings.upstream.label(backend);
-                format!("[{id}] upstream {name}: backend {label} {why}").into()
+                let upstream = if label == name {
+                    String::new()
+                } else {
+                    format!("upstream {name}: ")
+                };
+                format!("[{id}] {upstream}backend {label} {why}").into()
             }
         };
         let mut response = Response::plain(status);

@@ -164,7 +164,9 @@ impl fmt::Display for Unavailable {
 impl error::Error for Unavailable {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            Unavailable::Connect { error, .. } | Unavailable::Cancelled(error) => Some(error),
+            // The text of `Connect` ends with its error. As the source too, a report would print it twice.
+            Unavailable::Connect { error, .. } => error::Error::source(error),
+            Unavailable::Cancelled(error) => Some(error),
             _ => None,
         }
     }
