@@ -85,6 +85,7 @@
 //! | `cookies` | [`Request::cookies`], [`Request::cookie`], [`Response::cookie`] |
 //! | `multipart` | [`Request::multipart`] |
 //! | `compress` | [`compress`] |
+//! | `fibers` | [`fibers`], a page of all live fibers |
 //! | `files` | [`files`]; `compress` |
 //! | `proxy` | [`proxy`], [`upstream`] |
 //! | `fastcgi` | [`fastcgi`], [`upstream`]; `files` |
@@ -117,6 +118,8 @@ pub mod compress;
 mod conn;
 #[cfg(feature = "fastcgi")]
 pub mod fastcgi;
+#[cfg(feature = "fibers")]
+pub mod fibers;
 #[cfg(feature = "files")]
 pub mod files;
 mod listen;
@@ -149,12 +152,15 @@ pub use listen::{Address, Listener};
 pub use osier::net::Stream;
 pub use osier_http::{Limits, path, percent_decode};
 pub use request::Request;
+#[cfg(feature = "serde")]
+pub use request::extract::Validate;
 #[cfg(feature = "json")]
 pub use request::extract::json::Json;
 pub use request::hops::ForwardedBy;
 pub use request::id::RequestId;
 #[cfg(feature = "multipart")]
 pub use request::multipart;
+pub use response::error::Error;
 pub use response::into_response::IntoResponse;
 pub use response::rejection::Rejection;
 pub use response::{Fields, Response};

@@ -15,6 +15,9 @@
 //! fail then. Wait by them. A wait of another kind goes on until the next event is sent, unless the
 //! route has [`cancel_when_gone`](crate::Route::cancel_when_gone). A client that does not read
 //! suspends [`Sink::send`], which fails after the server's write timeout.
+//!
+//! The stream also ends when the graceful shutdown of the server begins: [`Sink::forward`] returns, and
+//! [`Sink::wait`] and [`Sink::sleep`] fail with [`Cancelled`].
 
 use std::fmt::Write as _;
 use std::io;
@@ -22,7 +25,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use osier::Cancelled;
 use osier::pubsub::Subscriber;
+use osier::time::Sleep;
 
 use crate::conn::output::Outlet;
 use crate::{Body, Request, Response};
@@ -170,22 +175,46 @@ impl Sink<'_> {
     ///
     /// # Errors
     ///
-    /// Same as [`send`](Sink::send). `ConnectionAborted` when the client disconnects.
+    /// Same as [`send`](Sink::send). `ConnectionAborted` when the client disconnects, and
+    /// [`Cancelled`] when the server shuts down. A stream that returns the latter ends without a line
+    /// in the log.
     pub fn wait<F: Future>(&mut self, leaf: F) -> io::Result<F::Output> {
         let mut leaf = std::pin::pin!(leaf);
         loop {
             let (mut output, every) = (None, self.keep_alive);
-            self.out.while_connected(&mut || {
+            let mut stops = false;
+            self.out.while_connected(&mut |shutdown| {
+                let stop = async {
+                    match shutdown {
+                        Some(shutdown) => shutdown.wait_async().await,
+                        None => std::future::pending().await,
+                    }
+                };
                 osier::select! {
                     ready = leaf.as_mut() => output = Some(ready),
+                    () = stop => stops = true,
                     timeout every => {}
                 }
             })?;
             match output {
                 Some(output) => return Ok(output),
+                None if stops => return Err(Cancelled.into()),
                 None => self.comment("")?,
             }
         }
+    }
+
+    /// Waits for a time, as [`wait`](Sink::wait) does for a future.
+    ///
+    /// # Suspends
+    ///
+    /// Until the time has passed.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`wait`](Sink::wait).
+    pub fn sleep(&mut self, time: Duration) -> io::Result<()> {
+        self.wait(Sleep::new(time))
     }
 
     /// Sets the interval of keep-alive comments.
@@ -193,7 +222,8 @@ impl Sink<'_> {
         self.keep_alive = every;
     }
 
-    /// Sends every event of a subscriber, until its topic is gone or it was too slow.
+    /// Sends every event of a subscriber, until its topic is gone, it was too slow, or the server shuts
+    /// down.
     ///
     /// # Suspends
     ///
@@ -203,10 +233,14 @@ impl Sink<'_> {
     ///
     /// Same as [`send`](Sink::send).
     pub fn forward(&mut self, subscriber: &mut Subscriber<Arc<Event>>) -> io::Result<()> {
-        while let Ok(event) = self.wait(subscriber.recv_async())? {
-            self.send(event)?;
+        loop {
+            match self.wait(subscriber.recv_async()) {
+                Ok(Ok(event)) => self.send(event)?,
+                Ok(Err(_)) => return Ok(()),
+                Err(error) if Cancelled::is(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
     }
 }
 
@@ -223,7 +257,7 @@ osier_queue::impl_debug!(Sink<'a>, self => { keep_alive: self.keep_alive, .. });
 ///     sse::stream(move |sink| loop {
 ///         n += 1;
 ///         sink.send(sse::Event::new("tick").id(n.to_string()))?;
-///         osier::sleep(Duration::from_secs(1));
+///         sink.sleep(Duration::from_secs(1))?;
 ///     })
 /// });
 /// ```

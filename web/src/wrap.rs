@@ -1,5 +1,7 @@
-//! Ready-made functions for [`Router::wrap`](crate::Router::wrap): one adds a request id, one adds
-//! header fields to responses.
+//! Ready-made functions for [`Router::wrap`](crate::Router::wrap): request ids, header fields of
+//! responses, and names with passwords.
+
+use http::StatusCode;
 
 use crate::{Next, Request, Response};
 
@@ -40,5 +42,123 @@ pub fn headers<const N: usize>(
                 None => response.header(name, value),
             }
         })
+    }
+}
+
+/// Asks for a name and a password (Basic authentication, RFC 7617), which `check` accepts. `check` may
+/// wait: give a slow hash to [`osier::unblock`]. It is called for each request.
+///
+/// Others get 401 with the realm. The password crosses the network as it is, so the connection needs
+/// TLS. Compare by [`same_secret`], whose time says nothing about the secret.
+///
+/// ```
+/// use osier_web::{Router, test::Client, wrap};
+///
+/// let check = |user: &str, password: &str| wrap::same_secret(user, "ops") & wrap::same_secret(password, "osier");
+/// let client = Client::new(Router::new().get("/", |_| "in\n").wrap(wrap::basic_auth("staff", check)));
+/// let refused = client.get("/").send();
+/// assert_eq!(refused.status(), 401);
+/// assert_eq!(refused.header("www-authenticate"), Some(r#"Basic realm="staff", charset="UTF-8""#));
+/// let admitted = client.get("/").header("authorization", "Basic b3BzOm9zaWVy").send();
+/// assert_eq!(admitted.text(), "in\n");
+/// ```
+///
+/// # Panics
+///
+/// If the realm has a quote, a backslash or a control character.
+pub fn basic_auth(
+    realm: &str,
+    check: impl Fn(&str, &str) -> bool + Send + Sync + 'static,
+) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+    let is_plain = |c: char| !c.is_control() && c != '"' && c != '\\';
+    assert!(realm.chars().all(is_plain), "the realm {realm:?} cannot be quoted");
+    let challenge = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
+    move |request, next| {
+        let given = request.header_str("authorization").and_then(credentials);
+        match given {
+            Some((user, password)) if check(&user, &password) => next.run(request),
+            _ => Response::plain(StatusCode::UNAUTHORIZED).header("www-authenticate", &challenge),
+        }
+    }
+}
+
+/// Whether two secrets are equal, in a time that depends on the length of the first one alone.
+pub fn same_secret(given: &str, secret: &str) -> bool {
+    let (given, secret) = (given.as_bytes(), secret.as_bytes());
+    let other = |at: usize| secret.get(at).copied().unwrap_or(0);
+    let differ = given
+        .iter()
+        .enumerate()
+        .fold(0, |differ, (at, byte)| differ | (byte ^ other(at)));
+    std::hint::black_box(differ) == 0 && given.len() == secret.len()
+}
+
+/// Splits the value of an `Authorization` field into name and password.
+fn credentials(value: &str) -> Option<(String, String)> {
+    let (scheme, encoded) = value.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let text = String::from_utf8(base64(encoded.trim())?).ok()?;
+    let (user, password) = text.split_once(':')?;
+    Some((user.to_owned(), password.to_owned()))
+}
+
+/// Decodes base64 (RFC 4648 section 4), with or without its padding.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let value = |byte: u8| match byte {
+        b'A'..=b'Z' => Some(byte - b'A'),
+        b'a'..=b'z' => Some(byte - b'a' + 26),
+        b'0'..=b'9' => Some(byte - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let (mut bytes, mut bits, mut held) = (Vec::new(), 0_u32, 0);
+    for byte in text.trim_end_matches('=').bytes() {
+        bits = bits << 6 | u32::from(value(byte)?);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push((bits >> held) as u8);
+            bits &= (1 << held) - 1;
+        }
+    }
+    (held < 6 && bits == 0).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_decodes_what_is_canonical_and_nothing_else() {
+        for (text, bytes) in [
+            ("", ""),
+            ("Zg==", "f"),
+            ("Zm8=", "fo"),
+            ("Zm9v", "foo"),
+            ("Zm9vYg", "foob"),
+        ] {
+            assert_eq!(base64(text).as_deref(), Some(bytes.as_bytes()), "{text}");
+        }
+        for text in ["Z", "Zh==", "Zm9=", "Zm 9v", "Zm9v!"] {
+            assert_eq!(base64(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_split_at_the_first_colon() {
+        assert_eq!(credentials("basic YTpiOmM="), Some(("a".to_owned(), "b:c".to_owned())));
+        assert_eq!(credentials("Bearer YTpiOmM="), None);
+        assert_eq!(credentials("Basic YWI="), None);
+    }
+
+    #[test]
+    fn secrets_of_other_lengths_differ() {
+        assert!(same_secret("osier", "osier"));
+        for other in ["", "osie", "osierr", "Osier", "osier\0"] {
+            assert!(!same_secret(other, "osier") && !same_secret("osier", other));
+        }
     }
 }

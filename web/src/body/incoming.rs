@@ -9,8 +9,10 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::ops;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use http::StatusCode;
+use osier::sync::Event;
 use osier_http::{BodyDecoder, BodyLength, CONTINUE, Reject};
 
 use crate::conn::output::Output;
@@ -235,6 +237,11 @@ impl<'a> RequestBody<'a> {
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.decoder.is_done() && self.ahead.is_none()
+    }
+
+    /// The event of the server's graceful shutdown.
+    pub(crate) fn shutdown(&self) -> &Arc<Event> {
+        &self.client.worker.server.shutdown
     }
 
     /// Whether the client left before it had sent the whole body.

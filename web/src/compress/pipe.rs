@@ -16,6 +16,8 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use osier::sync::Event;
+
 use super::accept_encoding::Coding;
 use super::encoder::{Effort, Encoder};
 use super::{INLINE, INLINE_BODY, SLICE, pool, to_the_end};
@@ -183,7 +185,7 @@ impl Pipe<'_> {
 struct Ref<'p, 'o>(&'p RefCell<Pipe<'o>>);
 
 impl Outlet for Ref<'_, '_> {
-    fn while_connected(&mut self, wait: &mut dyn FnMut()) -> io::Result<()> {
+    fn while_connected(&mut self, wait: &mut dyn FnMut(Option<&Event>)) -> io::Result<()> {
         let mut pipe = self.0.borrow_mut();
         // The fiber's hook finds the pipe borrowed.
         pipe.push_out()?;

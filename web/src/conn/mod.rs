@@ -295,7 +295,7 @@ impl Conn {
         worker.date.borrow_mut().refresh(now);
         link.begin();
 
-        let output = Output::new(&link.stream, buffers.output);
+        let output = Output::new(&link.stream, buffers.output).until(&worker.server.shutdown);
         let mut input = Input {
             bytes: buffers.input,
             start: 0,

@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use osier::io::{HalfClose, while_connected};
 use osier::net::Stream;
+use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
 #[cfg(feature = "sendfile")]
@@ -54,6 +55,8 @@ const CHUNK_MAX: usize = 0xffff;
 pub(crate) struct Output<'c> {
     sink: Sink<'c>,
     state: RefCell<OutputState>,
+    /// Set when the graceful shutdown begins; `None` for a test without a server.
+    shutdown: Option<&'c Event>,
 }
 
 pub(crate) struct OutputState {
@@ -91,7 +94,14 @@ impl<'c> Output<'c> {
                 may_leave: false,
                 rest: None,
             }),
+            shutdown: None,
         }
+    }
+
+    /// Makes waits of the server's own end when `shutdown` is set.
+    pub(crate) fn until(mut self, shutdown: &'c Event) -> Self {
+        self.shutdown = Some(shutdown);
+        self
     }
 
     pub(crate) fn into_buffer(self) -> Vec<u8> {
@@ -394,13 +404,14 @@ pub(crate) trait Outlet: Write {
         self.flush()
     }
 
-    /// Runs a wait of the server's own, and ends it when the client leaves.
+    /// Runs a wait of the server's own, and ends it when the client leaves. The wait gets the event of
+    /// the graceful shutdown.
     ///
     /// # Errors
     ///
     /// `ConnectionAborted` when the client has left.
-    fn while_connected(&mut self, wait: &mut dyn FnMut()) -> io::Result<()> {
-        wait();
+    fn while_connected(&mut self, wait: &mut dyn FnMut(Option<&Event>)) -> io::Result<()> {
+        wait(None);
         Ok(())
     }
 
@@ -428,11 +439,12 @@ fn copy_file(file: &File, mut offset: u64, mut len: u64, out: &mut (impl Write +
 }
 
 impl Outlet for BodyWriter<'_, '_> {
-    fn while_connected(&mut self, wait: &mut dyn FnMut()) -> io::Result<()> {
+    fn while_connected(&mut self, wait: &mut dyn FnMut(Option<&Event>)) -> io::Result<()> {
+        let shutdown = self.output.shutdown;
         match self.output.sink {
-            Sink::Stream(stream) => Ok(while_connected(stream, HalfClose::IsGone, wait)?),
+            Sink::Stream(stream) => Ok(while_connected(stream, HalfClose::IsGone, || wait(shutdown))?),
             Sink::Memory(_) => {
-                wait();
+                wait(shutdown);
                 Ok(())
             }
         }

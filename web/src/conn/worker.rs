@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use osier::net::Stream;
+use osier::sync::Event;
 use osier_http::Limits;
 use socket2::SockRef;
 
@@ -78,6 +79,8 @@ pub(crate) struct ServerState {
     pub(crate) bound: Option<SocketAddr>,
     pub(crate) trusted: Option<Trusted>,
     pub(crate) log: Log,
+    /// Set when the graceful shutdown begins.
+    pub(crate) shutdown: Arc<Event>,
     /// Number of open connections of each worker. A connection is counted as soon as its worker is
     /// chosen. Relaxed: a stale value only makes the distribution less even.
     pub(crate) connections: Box<[ConnectionCount]>,

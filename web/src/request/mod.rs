@@ -17,9 +17,11 @@ use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Version};
 use matchit::Params;
+use osier::sync::Event;
 use osier_http::path::Path;
 use osier_http::{Head, Headers};
 use percent_encoding::percent_decode;
@@ -118,6 +120,31 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// The event that is set when the graceful shutdown of the server begins. A handler that streams
+    /// for a long time waits for it too, and ends then; otherwise it is cut after
+    /// [`Timeouts::drain`](crate::Timeouts::drain). Clone the `Arc` to take the event into a body.
+    ///
+    /// Functions of [`sse`](crate::sse) that wait end by themselves.
+    ///
+    /// ```
+    /// use osier_web::{Request, Response, Router};
+    /// use std::{sync::Arc, time::Duration};
+    ///
+    /// let router = Router::new().get("/ticks", |request: &mut Request<'_>| {
+    ///     let shutdown = Arc::clone(request.shutdown());
+    ///     Response::stream(move |out| {
+    ///         while !shutdown.wait_timeout(Duration::from_secs(1)) {
+    ///             out.write_all(b"tick\n")?;
+    ///             out.flush()?;
+    ///         }
+    ///         Ok(())
+    ///     })
+    /// });
+    /// ```
+    pub fn shutdown(&self) -> &Arc<Event> {
+        self.body.shutdown()
+    }
+
     /// The method. Methods are case-sensitive.
     pub fn method(&self) -> &'a str {
         self.head.method().as_str()

@@ -4,6 +4,7 @@
 //! as encoded lines. A response without fields of its own allocates nothing.
 
 pub(crate) mod broken;
+pub(crate) mod error;
 pub(crate) mod into_response;
 pub(crate) mod rejection;
 

@@ -185,6 +185,7 @@ pub(crate) fn drain(service: &Service) -> usize {
     let local = Local::here(service);
     let worker = &local.worker;
     worker.draining.set(true);
+    service.state.shutdown.set();
     // An idle connection first reads what has already arrived, then the end, and closes.
     let end = |link: &Link| {
         if !link.is_busy() {

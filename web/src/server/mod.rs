@@ -17,6 +17,7 @@ use std::{fmt, thread};
 
 use atomic_waker::AtomicWaker;
 use osier::JoinHandle;
+use osier::sync::Event;
 use osier_http::Limits;
 
 use crate::conn::clients::Clients;
@@ -284,6 +285,7 @@ impl Server {
             bound,
             trusted: self.trusted,
             log: self.log,
+            shutdown: Arc::new(Event::manual()),
             connections: (0..workers).map(|_| ConnectionCount::default()).collect(),
         };
         Service {
@@ -359,7 +361,8 @@ impl Listening {
     ///
     /// 1. The server stops accepting.
     /// 2. It closes the idle connections.
-    /// 3. It lets in-flight requests finish. Their responses have `connection: close`.
+    /// 3. It sets the event of [`Request::shutdown`](crate::Request::shutdown), which ends event
+    ///    streams, and lets in-flight requests finish. Their responses have `connection: close`.
     /// 4. It cuts the connections that are left after [`Timeouts::drain`].
     ///
     /// Returns how many connections were cut.

@@ -417,3 +417,64 @@ fn panics_leave_nothing_behind() {
     assert_eq!(Arc::strong_count(&held), 2, "one here, one in the handler");
     eventually("all fibers are gone", || fibers() <= before);
 }
+
+#[test]
+fn an_error_of_any_type_is_a_500_with_a_log_line_unless_it_says_otherwise() {
+    use osier_web::{Error, Rejection, http::StatusCode};
+    fn fail(request: &mut Request<'_>) -> Result<String, Error> {
+        match request.path() {
+            "/parse" => Ok("seven".parse::<u8>()?.to_string()),
+            "/text" => Err("a text")?,
+            "/io" => Err(io::Error::other("the disk"))?,
+            "/rejected" => Err(Rejection::new(StatusCode::CONFLICT, "taken"))?,
+            "/inside" => Err(io::Error::from(Rejection::new(StatusCode::CONFLICT, "taken")))?,
+            "/cancelled" => Err(osier::Cancelled)?,
+            "/status" => Err(Error::new("not for clients").with_status(StatusCode::NOT_FOUND)),
+            _ => Err(Error::new("no backend").with_status(StatusCode::BAD_GATEWAY)),
+        }
+    }
+    let site = site(Router::new().get("/{what}", fail));
+    for (path, status, line) in [
+        ("/parse", 500, Some("GET /parse failed: invalid digit found in string")),
+        ("/text", 500, Some("GET /text failed: a text")),
+        ("/io", 500, Some("GET /io failed: the disk")),
+        ("/rejected", 409, None),
+        ("/inside", 409, None),
+        ("/status", 404, None),
+        ("/gateway", 502, Some("GET /gateway failed: no backend")),
+    ] {
+        let mut client = site.connect();
+        let reply = client.get(path);
+        assert_eq!(reply.status, status, "{path}");
+        assert!(line.is_none_or(|line| site.logged(line)), "{path}");
+    }
+    let mut client = site.connect();
+    client.send("GET /cancelled HTTP/1.1\r\nHost: t\r\n\r\n");
+    client.expect_end();
+    let log = site.log.lock().unwrap();
+    assert_eq!(log.len(), 4, "{log:?}");
+}
+
+#[test]
+fn a_page_shows_what_every_fiber_does() {
+    let (sender, receiver) = mpsc::channel();
+    let sender = Arc::new(Mutex::new(sender));
+    let handler = move |_: &mut Request<'_>| {
+        sender.lock().unwrap().send(()).unwrap();
+        forever();
+    };
+    let router = Router::new()
+        .route("/slow", Route::new().get(handler).cancel_when_gone())
+        .get("/fibers", osier_web::fibers::page);
+    let site = site(router);
+    let mut slow = site.connect();
+    slow.send("GET /slow?page=7 HTTP/1.1\r\nHost: t\r\n\r\n");
+    receiver.recv_timeout(PATIENCE).unwrap();
+    let all = site.get("/fibers");
+    assert!(all.text().contains("(GET /slow?page=7, 127.0.0.1:"), "{}", all.text());
+    let found = site.get("/fibers?find=page%3D7");
+    let fibers = |text: &str| text.lines().filter(|line| line.starts_with("  fiber ")).count();
+    assert_eq!(fibers(found.text()), 1, "{}", found.text());
+    assert!(fibers(all.text()) > 1);
+    slow.reset();
+}

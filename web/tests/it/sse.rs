@@ -178,3 +178,51 @@ fn curl_reads_events_as_they_come() {
     curl.wait().unwrap();
     eventually("curl has left", || news.subscribers() == 0);
 }
+
+#[test]
+fn open_streams_end_when_the_graceful_shutdown_begins() {
+    let news = News::new();
+    let source = news.clone();
+    let router = Router::new()
+        .get("/news", move |_: &mut Request<'_>| {
+            sse::subscribe(source.subscribe(8, Policy::DropOldest))
+        })
+        .get("/clock", |_: &mut Request<'_>| {
+            sse::stream(|sink| {
+                loop {
+                    sink.send(sse::Event::new("tick"))?;
+                    sink.sleep(Duration::from_secs(600))?;
+                }
+            })
+        })
+        .get("/plain", |request: &mut Request<'_>| {
+            let shutdown = Arc::clone(request.shutdown());
+            assert!(!shutdown.is_set());
+            osier_web::Response::stream(move |out| {
+                out.write_all(b"begun")?;
+                out.flush()?;
+                shutdown.wait();
+                out.write_all(b"ended")
+            })
+        });
+    let site = site(router);
+    let (mut news_client, _) = open(site.addr, "/news", "");
+    let (mut clock, _) = open(site.addr, "/clock", "");
+    let (mut plain, _) = open(site.addr, "/plain", "");
+    until(&mut clock, "\n\n");
+    until(&mut plain, "begun");
+    eventually("it listens", || news.subscribers() == 1);
+    let began = std::time::Instant::now();
+    site.stop.shutdown();
+    assert_eq!(
+        site.ended.recv_timeout(crate::common::PATIENCE),
+        Ok(0),
+        "no connection is cut"
+    );
+    // Without the event it takes the whole `Timeouts::drain` of ten seconds.
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    assert_eq!(news_client.rest(), b"0\r\n\r\n", "a whole body");
+    clock.expect_end();
+    assert!(plain.rest().ends_with(b"ended\r\n0\r\n\r\n"));
+    assert_eq!(*site.log.lock().unwrap(), Vec::<String>::new());
+}

@@ -123,6 +123,69 @@ impl Request<'_> {
     }
 }
 
+/// A type that checks its values after it was read from a request.
+///
+/// ```
+/// use osier_web::{Rejection, Request, Router, Validate, test::Client};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Signup {
+///     name: String,
+///     age: u8,
+/// }
+///
+/// impl Validate for Signup {
+///     type Error = String;
+///
+///     fn validate(&self) -> Result<(), String> {
+///         match (self.name.trim().is_empty(), self.age) {
+///             (true, _) => Err("name: is empty".to_owned()),
+///             (false, 0..18) => Err(format!("age: {} is less than 18", self.age)),
+///             _ => Ok(()),
+///         }
+///     }
+/// }
+///
+/// fn sign_up(request: &mut Request<'_>) -> Result<String, Rejection> {
+///     let Signup { name, .. } = request.form().and_then(Validate::validated)?;
+///     Ok(format!("welcome, {name}\n"))
+/// }
+///
+/// let client = Client::new(Router::new().post("/", sign_up));
+/// let send = |form: &'static str| {
+///     let request = client.post("/").header("content-type", "application/x-www-form-urlencoded");
+///     request.body(form).send()
+/// };
+/// assert_eq!(send("name=Eva&age=20").text(), "welcome, Eva\n");
+/// let refused = send("name=Eva&age=7");
+/// assert_eq!((refused.status().as_u16(), refused.text()), (422, "age: 7 is less than 18\n"));
+/// ```
+#[cfg(feature = "serde")]
+pub trait Validate: Sized {
+    /// The reason for a client, in one line or more.
+    type Error: std::fmt::Display;
+
+    /// Checks the values.
+    ///
+    /// # Errors
+    ///
+    /// The reason why they cannot be used.
+    fn validate(&self) -> Result<(), Self::Error>;
+
+    /// Returns the value if it is valid: for `request.form().and_then(Validate::validated)`, and the same
+    /// with [`json`](Request::json), [`query_as`](Request::query_as) and [`params`](Request::params).
+    ///
+    /// # Errors
+    ///
+    /// 422 with the reason.
+    fn validated(self) -> Result<Self, Rejection> {
+        match self.validate() {
+            Ok(()) => Ok(self),
+            Err(reason) => Err(Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, reason.to_string())),
+        }
+    }
+}
+
 impl Request<'_> {
     /// Reads the whole body, of at most `limit` bytes.
     ///
