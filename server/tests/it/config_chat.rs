@@ -36,6 +36,15 @@ impl Guest {
         }
     }
 
+    /// Enters, and reads the history of the room, which comes first.
+    fn with_history(sites: &Sites, query: &str) -> (Guest, String) {
+        let mut guest = Guest::enter(sites.addresses[0], query, "http://x").expect("a guest may come");
+        guest.expect("\"lines\":[");
+        guest.expect("]}");
+        let history = String::from_utf8_lossy(&guest.2).into_owned();
+        (guest, history)
+    }
+
     fn say(&mut self, text: &str) {
         let json = format!("{{\"text\": \"{text}\"}}");
         // A mask of zeros leaves the bytes as they are.
@@ -106,14 +115,10 @@ fn two_servers_are_one_house_over_redis() {
     let mut ada = enter(&one, "room=hall&name=Ada");
     ada.say("is anybody there?");
     ada.expect("is anybody there?");
-    let mut bob = loop {
-        let mut bob = enter(&two, "room=hall&name=Bob");
-        bob.expect("\"lines\":[");
-        bob.expect("]}");
-        if String::from_utf8_lossy(&bob.2).contains("is anybody there?") {
-            break bob;
-        }
-    };
+    let mut bob = testkit::wait_for("what was said before", || {
+        let (bob, history) = Guest::with_history(&two, "room=hall&name=Bob");
+        history.contains("is anybody there?").then_some(bob)
+    });
     bob.say("I am");
     ada.expect("\"name\":\"Bob\"");
     ada.expect("\"text\":\"I am\"");
@@ -146,6 +151,33 @@ fn two_servers_are_one_house_over_redis() {
     ada.expect("not yet gone");
     drop(bob);
     broker.wait_for_listeners("house", 1);
+}
+
+#[test]
+fn a_room_over_redis_leaves_with_its_last_guest_on_any_server() {
+    let Some(broker) = Redis::start(&[]) else { return };
+    let socket = broker.socket();
+    let file = format!(
+        "[[site]]\ndefault = true\n[[site.route]]\npath = \"/chat\"\nchat = {{ redis = \"redis+unix://{}\", channel = \"house\" }}\n",
+        socket.display()
+    );
+    let (one, two) = (Sites::start(&file), Sites::start(&file));
+    broker.wait_for_listeners("house", 2);
+    let remembers = |sites: &Sites| {
+        let (_bob, history) = Guest::with_history(sites, "room=hall&name=Bob");
+        history.contains("hello")
+    };
+    let (mut ada, _) = Guest::with_history(&one, "room=hall&name=Ada");
+    ada.say("hello");
+    ada.expect("\"text\":\"hello\"");
+    wait_for("the other server hears it", || remembers(&two));
+    // Nobody is in the room of the other server now, but Ada is in its room here.
+    for _ in 0..3 {
+        assert!(remembers(&two));
+    }
+    drop(ada);
+    wait_for("the room leaves here", || !remembers(&one));
+    wait_for("the room leaves there", || !remembers(&two));
 }
 
 #[test]

@@ -30,7 +30,8 @@
 //!
 //! A shared chat uses one channel of the broker for all its rooms. A line goes to the local room at
 //! once and to the channel. The relay, a fiber, delivers lines of other processes to the local
-//! rooms, and creates the rooms that are missing.
+//! rooms, and creates the rooms that are missing. The channel also carries which rooms have guests in
+//! which process, so that a room leaves when it has guests nowhere.
 
 mod rooms;
 
@@ -45,7 +46,7 @@ use osier::pubsub::{Policy, Subscriber};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use self::rooms::{Full, LOBBY, Room, Rooms, Seat};
+use self::rooms::{Full, LOBBY, REPEAT, Room, Rooms, Seat};
 use crate::pubsub::{self, Payload};
 use crate::ws::{self, Callbacks, Close, Frame, Message, Origins, Sender};
 use crate::{Request, Response};
@@ -63,7 +64,7 @@ const JSON_ROOM: usize = 64;
 /// crowd would receive little but its own arrivals.
 const CROWD: usize = 64;
 
-/// Maximum lines of other processes queued for the relay.
+/// Maximum messages of other processes queued for the relay.
 const RELAYED: usize = 1024;
 
 /// Limits of a chat.
@@ -116,7 +117,7 @@ struct House {
 /// The connection of a chat to other processes.
 #[derive(Debug)]
 struct Bridge {
-    /// Random number of this house, to recognise its own lines.
+    /// Random number of this house, to recognise its own messages.
     id: u64,
     /// Broker's options, until the link is started.
     broker: Mutex<Option<pubsub::Options>>,
@@ -127,7 +128,7 @@ struct Bridge {
 /// The connection to the broker, and the fiber that relays its lines.
 #[derive(Debug)]
 struct Link {
-    channel: pubsub::Room<RelayedLine>,
+    channel: pubsub::Room<Relayed>,
     relay: JoinHandle<()>,
 }
 
@@ -137,24 +138,38 @@ impl Drop for Link {
     }
 }
 
-/// A line as it is sent to other processes.
+/// A message to other processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct RelayedLine {
+struct Relayed {
+    /// [`Bridge::id`] of the sender.
     from: u64,
     room: String,
-    name: String,
-    text: String,
-    at: u64,
+    #[serde(flatten)]
+    news: News,
 }
 
-impl Payload for RelayedLine {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum News {
+    Line {
+        name: String,
+        text: String,
+        at: u64,
+    },
+    /// Whether the room has guests in the sender's process.
+    Guests {
+        guests: bool,
+    },
+}
+
+impl Payload for Relayed {
     fn to_bytes(&self) -> Cow<'_, [u8]> {
         serde_json::to_vec(self).unwrap_or_default().into()
     }
 
-    fn from_bytes(bytes: &[u8]) -> Option<RelayedLine> {
-        let line: RelayedLine = serde_json::from_slice(bytes).ok()?;
-        is_room(&line.room).then_some(line)
+    fn from_bytes(bytes: &[u8]) -> Option<Relayed> {
+        let message: Relayed = serde_json::from_slice(bytes).ok()?;
+        is_room(&message.room).then_some(message)
     }
 }
 
@@ -199,8 +214,11 @@ impl Chat {
         let mut id = [0; 8];
         getrandom::fill(&mut id).expect("the system has random numbers");
         let mut house = Arc::into_inner(self.0).expect("a chat is shared before it is used");
-        let rooms = Arc::get_mut(&mut house.rooms).expect("a chat is shared before it has guests");
-        rooms.keeps_empty = true;
+        assert_eq!(
+            Arc::strong_count(&house.rooms),
+            1,
+            "a chat is shared before it has guests"
+        );
         house.bridge = Some(Bridge {
             id: u64::from_le_bytes(id),
             broker: Mutex::new(Some(broker)),
@@ -284,11 +302,19 @@ impl Bridge {
         let log: Arc<Log> = Arc::from(broker.log);
         let of_broker = log.clone();
         broker.log = Box::new(move |line| of_broker(line));
-        let channel = broker.connect().room::<RelayedLine>(&self.channel);
+        let channel = broker.connect().room::<Relayed>(&self.channel);
+        let (told, from) = (channel.clone(), self.id);
+        house.rooms.announce_with(Box::new(move |room, guests| {
+            told.publish(Relayed {
+                from,
+                room: room.to_owned(),
+                news: News::Guests { guests },
+            });
+        }));
         let lines = channel.subscribe(RELAYED, Policy::DropOldest);
         let weak = Arc::downgrade(house);
         let relay = osier::fiber::Builder::new().name("chat relay");
-        let relay = relay.spawn(move || relay_lines(&weak, lines, &*log));
+        let relay = relay.spawn(move || relay_messages(&weak, lines, &*log));
         let _ = self.link.set(Link { channel, relay });
     }
 }
@@ -297,21 +323,47 @@ impl Bridge {
 type Log = dyn Fn(fmt::Arguments<'_>) + Send + Sync;
 
 /// Runs the relay's fiber, which ends with its house.
-fn relay_lines(house: &Weak<House>, mut lines: Subscriber<RelayedLine>, log: &Log) {
+fn relay_messages(house: &Weak<House>, mut messages: Subscriber<Relayed>, log: &Log) {
     let mut lost = 0;
-    while let Ok(said) = lines.recv() {
-        if lines.dropped() > lost {
-            let more = lines.dropped() - lost;
+    let mut repeat_at = osier::time::now() + REPEAT;
+    loop {
+        let now = osier::time::now();
+        if now >= repeat_at {
+            repeat_at = now + REPEAT;
+            let Some(house) = house.upgrade() else { return };
+            house.rooms.repeat(osier::time::coarse_now());
+        }
+        let message = match messages.recv_timeout(repeat_at.saturating_duration_since(now)) {
+            Ok(Some(message)) => message,
+            Ok(None) => continue,
+            Err(_) => return,
+        };
+        if messages.dropped() > lost {
+            let more = messages.dropped() - lost;
             log(format_args!(
                 "chat: up to {more} lines of other processes were dropped: more than {RELAYED} arrived at once"
             ));
             lost += more;
         }
         let Some(house) = house.upgrade() else { return };
-        let is_ours = house.bridge.as_ref().is_some_and(|bridge| bridge.id == said.from);
-        // If no more room can be created, nobody here is in it.
-        if let (false, Some(room)) = (is_ours, house.rooms.relayed(&said.room)) {
-            room.say(&line(&name(&said.name), &said.text, said.at), house.options.history);
+        if house.bridge.as_ref().is_none_or(|bridge| bridge.id != message.from) {
+            house.hear(message);
+        }
+    }
+}
+
+impl House {
+    /// Takes a message of another process.
+    fn hear(&self, Relayed { from, room, news }: Relayed) {
+        match news {
+            // If no more room can be created, nobody here is in it.
+            News::Line { name: by, text, at } => {
+                if let Some(room) = self.rooms.entered(&room, from) {
+                    room.say(&line(&name(&by), &text, at), self.options.history);
+                }
+            }
+            News::Guests { guests: true } => drop(self.rooms.entered(&room, from)),
+            News::Guests { guests: false } => self.rooms.left(&room, from),
         }
     }
 }
@@ -445,12 +497,14 @@ impl Callbacks for Guest {
         if let Some(bridge) = &self.house.bridge
             && let Some(link) = bridge.link.get()
         {
-            link.channel.publish(RelayedLine {
+            link.channel.publish(Relayed {
                 from: bridge.id,
                 room: self.seat.room.name.clone(),
-                name: self.name.clone(),
-                text: text.to_owned(),
-                at,
+                news: News::Line {
+                    name: self.name.clone(),
+                    text: text.to_owned(),
+                    at,
+                },
             });
         }
     }

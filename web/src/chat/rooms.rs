@@ -1,15 +1,20 @@
 //! The rooms of a chat, by name. Their number is bounded, in sum and for each client.
 //!
-//! A guest holds a [`Seat`]. A room whose last seat is dropped leaves at once, with its history. Two
-//! kinds of empty rooms stay: the lobby, and the rooms of a shared chat, whose histories other
-//! processes fill. An empty room that stays gives its place to a new room when all places are
-//! taken. The lobby has a place of its own.
+//! A guest holds a [`Seat`]. A room without guests leaves at once, with its history. The lobby stays.
 //!
-//! The lock of the table and the lock of a history are never held together.
+//! In a shared chat a room also has guests in other processes, and it stays for them: its history
+//! is theirs too. Each process [announces](Rooms::announce_with) when a room gets its first guest there
+//! and when it loses its last, and repeats the former every [`REPEAT`]. A process that has not repeated
+//! it for [`FORGET`] has ended, or cannot reach the broker. A room without guests here gives its
+//! place to a new room when all places are taken. The lobby has a place of its own.
+//!
+//! The lock of the table and the lock of a history are never held together. Announcements are made
+//! under the lock of the table, so that they leave in the order of the changes.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use osier::pubsub::Topic;
 
@@ -20,6 +25,16 @@ use crate::ws::Frame;
 /// Room of a guest that names none.
 pub(super) const LOBBY: &str = "lobby";
 
+/// Interval at which a process repeats which rooms have guests there.
+pub(super) const REPEAT: Duration = Duration::from_secs(30);
+
+/// Time after which the guests of a silent process count no longer.
+const FORGET: Duration = Duration::from_secs(100);
+
+/// Tells the other processes whether the room of that name has guests in this one. It must not wait
+/// or use the rooms.
+pub(super) type Announce = dyn Fn(&str, bool) + Send + Sync;
+
 /// A room's topic and history.
 #[derive(Debug)]
 pub(super) struct Room {
@@ -29,23 +44,33 @@ pub(super) struct Room {
     pub(super) history: Mutex<VecDeque<Arc<str>>>,
 }
 
-#[derive(Debug)]
 pub(super) struct Rooms {
     table: Mutex<HashMap<String, Entry>>,
     /// Most rooms besides the lobby.
     most: usize,
     /// Most rooms in use that one client has opened.
     most_per_client: usize,
-    /// Whether empty rooms stay until their place is needed.
-    pub(super) keeps_empty: bool,
+    /// Set once, in a shared chat.
+    announce: OnceLock<Box<Announce>>,
 }
+
+osier_queue::impl_debug!(Rooms, self => { table: self.table, .. });
 
 #[derive(Debug)]
 struct Entry {
     room: Arc<Room>,
+    /// Guests in this process.
     seats: usize,
+    /// Other processes where the room has guests, and when each has last said so.
+    elsewhere: HashMap<u64, Instant>,
     /// The client whose guest has opened the room.
     opener: Option<ClientNetwork>,
+}
+
+impl Entry {
+    fn is_empty(&self) -> bool {
+        self.seats == 0 && self.elsewhere.is_empty()
+    }
 }
 
 /// A guest's place in a room.
@@ -70,7 +95,20 @@ impl Rooms {
             table: Mutex::default(),
             most,
             most_per_client,
-            keeps_empty: false,
+            announce: OnceLock::new(),
+        }
+    }
+
+    /// Sets how this process tells the others which rooms have guests here. A second call does nothing.
+    pub(super) fn announce_with(&self, announce: Box<Announce>) {
+        let _ = self.announce.set(announce);
+    }
+
+    fn announce(&self, name: &str, has_guests: bool) {
+        if let Some(announce) = self.announce.get()
+            && name != LOBBY
+        {
+            announce(name, has_guests);
         }
     }
 
@@ -89,20 +127,49 @@ impl Rooms {
         }
         let entry = table.get_mut(name).expect("found or opened above");
         entry.seats += 1;
+        if entry.seats == 1 {
+            self.announce(name, true);
+        }
         Ok(Seat {
             rooms: Arc::clone(self),
             room: Arc::clone(&entry.room),
         })
     }
 
-    /// The room of that name for lines of other processes, which is opened if need be. `None` if no
-    /// room can be opened: then nobody here is in it.
-    pub(super) fn relayed(&self, name: &str) -> Option<Arc<Room>> {
+    /// Notes that the room of that name has guests in `process`, and returns the room, which is opened
+    /// if need be. `None` if no room can be opened: then nobody here is in it.
+    pub(super) fn entered(&self, name: &str, process: u64) -> Option<Arc<Room>> {
         let mut table = lock(&self.table);
         if !table.contains_key(name) && !self.open(&mut table, name, None) {
             return None;
         }
-        table.get(name).map(|entry| Arc::clone(&entry.room))
+        let entry = table.get_mut(name)?;
+        entry.elsewhere.insert(process, osier::time::coarse_now());
+        Some(Arc::clone(&entry.room))
+    }
+
+    /// Notes that the room of that name has no guests in `process` any more.
+    pub(super) fn left(&self, name: &str, process: u64) {
+        let mut table = lock(&self.table);
+        if let Some(entry) = table.get_mut(name) {
+            entry.elsewhere.remove(&process);
+            if entry.is_empty() && name != LOBBY {
+                table.remove(name);
+            }
+        }
+    }
+
+    /// Announces the rooms with guests once more, and forgets the guests of silent processes.
+    pub(super) fn repeat(&self, now: Instant) {
+        lock(&self.table).retain(|name, entry| {
+            if entry.seats > 0 {
+                self.announce(name, true);
+            }
+            entry
+                .elsewhere
+                .retain(|_, heard| now.saturating_duration_since(*heard) < FORGET);
+            !entry.is_empty() || name == LOBBY
+        });
     }
 
     /// Opens a room. Returns whether there was a place.
@@ -120,7 +187,12 @@ impl Rooms {
             topic: Topic::new(),
             history: Mutex::default(),
         });
-        let entry = Entry { room, seats: 0, opener };
+        let entry = Entry {
+            room,
+            seats: 0,
+            elsewhere: HashMap::new(),
+            opener,
+        };
         table.insert(name.to_owned(), entry);
         true
     }
@@ -133,7 +205,10 @@ impl Drop for Seat {
             return;
         };
         entry.seats -= 1;
-        if entry.seats == 0 && self.room.name != LOBBY && !self.rooms.keeps_empty {
+        if entry.seats == 0 {
+            self.rooms.announce(&self.room.name, false);
+        }
+        if entry.is_empty() && self.room.name != LOBBY {
             table.remove(&self.room.name);
         }
     }
@@ -180,17 +255,48 @@ mod tests {
     }
 
     #[test]
-    fn empty_rooms_that_stay_make_room() {
-        let mut rooms = Rooms::new(2, 1);
-        rooms.keeps_empty = true;
-        let rooms = Arc::new(rooms);
+    fn a_room_stays_for_guests_elsewhere_and_gives_its_place_when_it_is_needed() {
+        let rooms = Arc::new(Rooms::new(2, 2));
+        assert!(rooms.entered("a", 7).is_some() && rooms.entered("a", 8).is_some());
         drop(rooms.seat("a", client(1)));
-        let heard = rooms.relayed("b");
-        assert!(heard.is_some());
-        assert_eq!(names(&rooms), ["a", "b"]);
+        rooms.left("a", 7);
+        assert_eq!(names(&rooms), ["a"]);
+        rooms.left("a", 8);
+        assert!(names(&rooms).is_empty());
+
+        assert!(rooms.entered("a", 7).is_some() && rooms.entered("b", 7).is_some());
         let (_c, _d) = (rooms.seat("c", client(1)).unwrap(), rooms.seat("d", client(2)).unwrap());
         assert_eq!(names(&rooms), ["c", "d"]);
-        assert!(rooms.relayed("e").is_none());
-        assert!(rooms.relayed("c").is_some());
+        assert!(rooms.entered("e", 7).is_none());
+        assert!(rooms.entered("c", 7).is_some());
+    }
+
+    #[test]
+    fn a_process_that_falls_silent_is_forgotten() {
+        let rooms = Arc::new(Rooms::new(10, 10));
+        let now = osier::time::coarse_now();
+        assert!(rooms.entered("a", 7).is_some() && rooms.entered(LOBBY, 7).is_some());
+        let seat = rooms.seat("b", client(1));
+        rooms.repeat(now + FORGET / 2);
+        assert_eq!(names(&rooms), ["a", "b", LOBBY]);
+        rooms.repeat(now + 2 * FORGET);
+        assert_eq!(names(&rooms), ["b", LOBBY]);
+        drop(seat);
+        assert_eq!(names(&rooms), [LOBBY]);
+    }
+
+    #[test]
+    fn the_first_guest_and_the_last_are_announced_in_order() {
+        let rooms = Arc::new(Rooms::new(10, 10));
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&said);
+        rooms.announce_with(Box::new(move |name, has_guests| {
+            heard.lock().unwrap().push((name.to_owned(), has_guests));
+        }));
+        let (one, two, lobby) = (rooms.seat("a", None), rooms.seat("a", None), rooms.seat(LOBBY, None));
+        rooms.repeat(osier::time::coarse_now());
+        drop((one, two, lobby));
+        let expected = [true, true, false].map(|has_guests| ("a".to_owned(), has_guests));
+        assert_eq!(*said.lock().unwrap(), expected);
     }
 }
