@@ -1,6 +1,7 @@
 //! Reads the settings that `[[site]]` and `[[site.route]]` have in common: allowed clients, authentication, rates, limits, CORS,
 //! header fields, compression and the log.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::policy::client::client;
 use crate::policy::headers::{Field, Headers};
 use crate::policy::{auth, cors, rate};
 use crate::reader::value::{method, origin, token};
-use crate::reader::{At, Section, values};
+use crate::reader::{At, Section, nearest, values};
 
 use super::settings::*;
 
@@ -27,11 +28,51 @@ const FORMATS: [(&str, LogFormat); 3] = [
 const MAX_RATE: u64 = 1_000_000;
 
 /// The keys of this module.
-pub const KEYS: [&str; 9] = [
-    "auth", "headers", "cors", "limits", "allow", "deny", "rate", "compress", "log",
+pub const KEYS: [&str; 10] = [
+    "policy", "auth", "headers", "cors", "limits", "allow", "deny", "rate", "compress", "log",
 ];
 
-pub fn read(section: &Section<'_>) -> Policies {
+/// The tables `[policy.NAME]`, by name.
+pub type Named = BTreeMap<String, Policies>;
+
+/// Reads the tables `[policy.NAME]`.
+pub fn named(top: &Section<'_>) -> Named {
+    let mut named = Named::new();
+    let Some(tables) = top.section("policy") else {
+        return named;
+    };
+    for (name, value) in tables.items() {
+        if let Some(section) = tables.as_section(&name.value, value, "a table of policies") {
+            let policies = own(&section);
+            section.finish();
+            named.insert(name.value, policies);
+        }
+    }
+    named
+}
+
+/// Reads the policies of a site or a route: its own, over those that its key `policy` names.
+pub fn read(section: &Section<'_>, named: &Named) -> Policies {
+    let mut policies = own(section);
+    // A policy that is named first comes before those named later.
+    for name in section.strings("policy").unwrap_or_default() {
+        match named.get(&name.value) {
+            Some(more) => policies = policies.over(more),
+            None => {
+                let guess = nearest(&name.value, named.keys().map(String::as_str));
+                let hint = match guess {
+                    Some(guess) => format!("did you mean '{guess}'?"),
+                    None => format!("make a table [policy.{}]", name.value.escape_debug()),
+                };
+                let text = format!("there is no policy '{}'; {hint}", name.value.escape_debug());
+                section.source().problem(&name.span, text);
+            }
+        }
+    }
+    policies
+}
+
+fn own(section: &Section<'_>) -> Policies {
     Policies {
         auth: switch(section, "auth", auth),
         headers: section.section("headers").map(headers).unwrap_or_default(),

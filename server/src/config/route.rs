@@ -10,7 +10,7 @@ use super::check::RouteAt;
 use super::policy;
 use super::settings::*;
 
-pub fn read(section: Section<'_>) -> RouteAt {
+pub fn read(section: Section<'_>, named: &policy::Named) -> RouteAt {
     let before = section.source().count();
     let path = section.parsed("path", path).and_then(|path| path.value);
     let globs = values(section.parsed_list("glob", |text| glob(text).map(|_| text.to_string())));
@@ -18,7 +18,7 @@ pub fn read(section: Section<'_>) -> RouteAt {
     methods.sort();
     methods.dedup();
     let matches = Match { path, globs, methods };
-    let policies = policy::read(&section);
+    let policies = policy::read(&section, named);
     let handler = handler::HandlerSettings::read(&section, &matches);
     if let handler::HandlerSettings::Rewrite(_) = handler {
         for key in policy::KEYS {

@@ -231,6 +231,30 @@ pub struct Policies {
     pub log: Setting<Log>,
 }
 
+impl Policies {
+    /// These policies, completed by `others`. `allow` and `deny` belong together; `headers` and `limits` are merged key by key.
+    pub fn over(self, others: &Policies) -> Policies {
+        let (allow, deny) = match self.allow.is_empty() && self.deny.is_empty() {
+            true => (others.allow.clone(), others.deny.clone()),
+            false => (self.allow, self.deny),
+        };
+        Policies {
+            auth: self.auth.else_of(&others.auth),
+            headers: self.headers.over(&others.headers),
+            cors: self.cors.else_of(&others.cors),
+            limits: Limits {
+                body: self.limits.body.or(others.limits.body),
+                time: self.limits.time.or(others.limits.time),
+            },
+            allow,
+            deny,
+            rate: self.rate.else_of(&others.rate),
+            compress: self.compress.else_of(&others.compress),
+            log: self.log.else_of(&others.log),
+        }
+    }
+}
+
 /// A policy that is on, off, or inherited from the site.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Setting<T> {
@@ -238,6 +262,16 @@ pub enum Setting<T> {
     Inherited,
     Off,
     On(T),
+}
+
+impl<T: Clone> Setting<T> {
+    /// This setting, or the other one where this one is inherited.
+    fn else_of(self, other: &Setting<T>) -> Setting<T> {
+        match self {
+            Setting::Inherited => other.clone(),
+            set => set,
+        }
+    }
 }
 
 impl<T> Setting<T> {

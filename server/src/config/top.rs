@@ -59,7 +59,9 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     let nowhere = top.key("listen").is_none();
     let sections = top.sections("site");
     let is_only = sections.len() == 1;
-    let sites: Vec<SiteAt> = sections.into_iter().map(|section| site(section, is_only)).collect();
+    let named = policy::named(&top);
+    let sites = sections.into_iter().map(|section| site(section, is_only, &named));
+    let sites: Vec<SiteAt> = sites.collect();
     if top.key("site").is_none() {
         top.problem("there is no [[site]]: nothing would be served");
     }
@@ -165,7 +167,7 @@ fn listen(section: Section<'_>) -> ListenAt {
 }
 
 /// Reads a site. The only site of a file answers for every host unless the file says otherwise.
-fn site(section: Section<'_>, is_only: bool) -> SiteAt {
+fn site(section: Section<'_>, is_only: bool, named: &policy::Named) -> SiteAt {
     let hosts = section.parsed_list("host", host);
     let default_at = section.key("default");
     let is_plain = section.key("host").is_none() && default_at.is_none();
@@ -180,8 +182,9 @@ fn site(section: Section<'_>, is_only: bool) -> SiteAt {
     let listen = section.strings("listen").unwrap_or_default();
     let real_ip = RealIp::read(&section);
     let error_pages = section.section("error_pages").map(error_pages).unwrap_or_default();
-    let policies = policy::read(&section);
-    let routes: Vec<_> = section.sections("route").into_iter().map(route::read).collect();
+    let policies = policy::read(&section, named);
+    let routes = section.sections("route").into_iter();
+    let routes: Vec<_> = routes.map(|section| route::read(section, named)).collect();
     if section.key("route").is_none() {
         section.problem("[[site]] has no [[site.route]]: it would answer every request with 404");
     }

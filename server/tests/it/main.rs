@@ -14,6 +14,7 @@ mod config_docs;
 mod config_links;
 mod config_missing;
 mod config_php;
+mod config_policy;
 mod config_proxy;
 mod config_real_ip;
 mod config_reload;

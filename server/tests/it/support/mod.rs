@@ -285,7 +285,13 @@ impl Client {
 
     fn fill(&mut self) -> usize {
         let mut piece = [0; 64 * 1024];
-        let count = self.stream.read(&mut piece).unwrap();
+        // With a timeout a signal interrupts the call.
+        let count = loop {
+            match self.stream.read(&mut piece) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                count => break count.unwrap(),
+            }
+        };
         self.unread.extend_from_slice(&piece[..count]);
         count
     }

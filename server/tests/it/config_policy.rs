@@ -1,0 +1,100 @@
+//! Policies with a name, and the field `Server`.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use crate::support::sites::Sites;
+
+#[test]
+fn a_named_policy_lies_between_a_route_and_its_site() {
+    let sites = Sites::start(
+        "[policy.inside]\nallow = \"10.0.0.0/8\"\nheaders = { X-A = \"policy\", X-B = \"policy\", X-D = \"policy\" }\n\
+         limits = { body = 3 }\n[policy.open]\nallow = \"127.0.0.1\"\nheaders = { X-C = \"open\", X-D = \"open\" }\n\
+         [policy.slow]\nrate = { requests = 1, per = \"1h\" }\n\
+         [[site]]\ndefault = true\nheaders = { X-A = \"site\", X-E = \"site\" }\nlimits = { body = 1 }\n\
+         [[site.route]]\npath = \"/inside\"\npolicy = \"inside\"\nrespond = \"in\"\n\
+         [[site.route]]\npath = \"/own\"\npolicy = \"inside\"\nallow = \"127.0.0.1\"\nheaders = { X-B = \"own\", X-D = false }\nrespond = \"own\"\n\
+         [[site.route]]\npath = \"/both\"\npolicy = [\"open\", \"inside\"]\nrespond = \"both\"\n\
+         [[site.route]]\npath = \"/slow\"\npolicy = \"slow\"\nrespond = \"1\"\n\
+         [[site.route]]\npath = \"/other\"\npolicy = \"slow\"\nrespond = \"1\"\n\
+         [[site.route]]\nrespond = \"none\"\n\
+         [[site]]\nhost = \"inside.example\"\npolicy = \"inside\"\n[[site.route]]\nrespond = \"x\"\n",
+    );
+    let fields = |path: &str| {
+        let reply = sites.get("x", path);
+        let fields = ["x-a", "x-b", "x-c", "x-d", "x-e"].map(|name| reply.field(name).unwrap_or("-").to_string());
+        (reply.status, fields.join(" "))
+    };
+    assert_eq!(fields("/inside"), (403, "policy policy - policy site".into()));
+    assert_eq!(fields("/own"), (200, "policy own - - site".into()));
+    assert_eq!(fields("/both"), (200, "policy policy open open site".into()));
+    assert_eq!(fields("/"), (200, "site - - - site".into()));
+    assert_eq!(sites.get("inside.example", "/").status, 403);
+    // Each route counts by itself.
+    assert_eq!(
+        ["/slow", "/slow", "/other"].map(|path| sites.get("x", path).status),
+        [200, 429, 200]
+    );
+    let bodies = ["/own", "/"].map(|path| {
+        sites
+            .ask("POST", "x", path, &["Content-Length: 2", "Connection: close"])
+            .status
+    });
+    assert_eq!(bodies[1], 413);
+    assert_ne!(bodies[0], 413);
+}
+
+#[test]
+fn a_policy_that_is_not_there_is_a_mistake() {
+    let folder = crate::support::Folder::new();
+    folder.write(
+        "site.toml",
+        "[policy.inside]\nallow = \"::1\"\nfiles = \"x\"\n[[site]]\npolicy = \"insid\"\n[[site.route]]\npolicy = \"zzz\"\nrespond = 204\n",
+    );
+    let output = crate::support::osier()
+        .args(["check", "site.toml"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    for line in [
+        "site.toml:3:1: unknown key 'files' in [policy.inside]; known keys are allow, auth, compress, cors, deny, headers, limits, log, rate",
+        "site.toml:5:10: there is no policy 'insid'; did you mean 'inside'?",
+        "site.toml:7:10: there is no policy 'zzz'; make a table [policy.zzz]",
+    ] {
+        assert!(said.lines().any(|shown| shown == line), "{line}\n{said}");
+    }
+}
+
+#[test]
+fn the_server_field_is_set_or_taken_away() {
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = backend.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in backend.incoming().flatten() {
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream
+                .write_all(b"HTTP/1.1 200 OK\r\nServer: backend/1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let sites = Sites::start(&format!(
+        "[[site]]\ndefault = true\n[[site.route]]\npath = \"/off\"\nheaders = {{ Server = false }}\nproxy = \"{address}\"\n\
+         [[site.route]]\npath = \"/on\"\nheaders = {{ Server = \"mine\" }}\nproxy = \"{address}\"\n\
+         [[site.route]]\npath = \"/text\"\nheaders = {{ Server = \"mine\" }}\nrespond = \"x\"\n\
+         [[site.route]]\npath = \"/plain\"\nrespond = \"x\"\n[[site.route]]\nproxy = \"{address}\"\n"
+    ));
+    for (path, expected) in [
+        ("/off", None),
+        ("/on", Some("mine")),
+        ("/text", Some("mine")),
+        ("/plain", None),
+        ("/", Some("backend/1")),
+    ] {
+        let reply = sites.get("x", path);
+        assert_eq!((reply.status, reply.field("server")), (200, expected), "{path}");
+        assert_eq!(
+            reply.fields.iter().filter(|(name, _)| name == "server").count(),
+            usize::from(expected.is_some())
+        );
+    }
+}
