@@ -13,6 +13,7 @@ use super::io_queue::Handle;
 use super::request::{Awaiting, Request};
 use super::{CancelHandle, Refused, Status, result};
 use crate::io::ready_async;
+use crate::wait::pool;
 
 /// A buffer that a request uses and its callback gets back, however the request ends.
 type Lent = Arc<Mutex<Vec<u8>>>;
@@ -166,7 +167,7 @@ impl<F: AsFd> fmt::Debug for File<F> {
 
 async fn pooled<F: AsFd + Send + Sync + 'static>(fd: Arc<F>, lent: Lent, mut call: Call) -> io::Result<usize> {
     let mut buffer = std::mem::take(&mut *lock(&lent));
-    let (done, buffer) = blocking::unblock(move || {
+    let (done, buffer) = pool::spawn(move || {
         let done = loop {
             match call(fd.as_fd().as_fd(), &mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -33,7 +33,7 @@ use super::{CancelHandle, Refused, Status};
 use crate::sync::Mailbox;
 use crate::wait::Stop;
 use crate::wait::driver::each;
-use crate::wait::socket;
+use crate::wait::{pool, socket};
 use crate::worker::context::{self, Caller};
 use crate::worker::remote::Remote;
 use crate::worker::threads::Claim;
@@ -390,7 +390,7 @@ impl IoQueue {
         let _interrupt = Interrupt(&self.poller);
         let (poller, remote) = (Arc::clone(&self.poller), self.claim.0);
         // Not the crate's own `unblock`, which holds the caller's virtual clock: this wait is for the outside world.
-        let polling = blocking::unblock(move || {
+        let polling = pool::spawn(move || {
             let mut events = Events::with_capacity(EVENTS_MAX);
             let polled = poller.wait(&mut events, timeout);
             // Dispatched on this thread: the caller may be gone.

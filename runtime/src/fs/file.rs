@@ -27,7 +27,7 @@ use std::task::{Context, Poll, Waker, ready};
 use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
 
 use super::{Metadata, Operation, Permissions};
-use crate::wait::{self, Stop};
+use crate::wait::{self, Stop, pool};
 use crate::worker::context::{self, Caller, hold};
 
 /// The most bytes that one operation moves.
@@ -172,7 +172,7 @@ impl Inner {
                     work();
                     drop(hold);
                 };
-                blocking::unblock(held).detach();
+                pool::spawn(held).detach();
             }
         }
     }

@@ -7,7 +7,7 @@ use std::process::Child;
 
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
-use crate::wait::{self, Stop};
+use crate::wait::{self, Stop, pool};
 use crate::worker::context::{self, Caller};
 
 /// The way to learn that a child has ended.
@@ -33,7 +33,7 @@ impl Exit {
                 // Fails before it begins. Otherwise it would depend on the pool's speed whether the call works.
                 true => Err(Stop::NotHere.into()),
                 false => {
-                    let mut ending = pin!(blocking::unblock(move || wait_for(pid)));
+                    let mut ending = pin!(pool::spawn(move || wait_for(pid)));
                     wait::wait(None, None, |cx| ending.as_mut().poll(cx))?
                 }
             },
@@ -43,7 +43,7 @@ impl Exit {
     pub(super) async fn wait_async(&self) -> io::Result<()> {
         match self {
             Exit::Pidfd(fd) => crate::io::readable_async(fd).await.map(drop),
-            &Exit::Pool(pid) => blocking::unblock(move || wait_for(pid)).await,
+            &Exit::Pool(pid) => pool::spawn(move || wait_for(pid)).await,
         }
     }
 }

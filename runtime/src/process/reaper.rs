@@ -15,7 +15,7 @@ use std::thread;
 use rustix::event::{PollFd, PollFlags};
 
 use super::exit::Exit;
-use crate::wait::flag;
+use crate::wait::{flag, pool};
 
 struct Orphan {
     child: Child,
@@ -44,7 +44,7 @@ pub(super) fn adopt(mut child: Child, exit: &Exit) {
         Exit::Pool(_) => None,
     };
     let Some(pidfd) = pidfd else {
-        return blocking::unblock(move || drop(child.wait())).detach();
+        return pool::spawn(move || drop(child.wait())).detach();
     };
     let mut orphans = lock();
     orphans.new.push(Orphan { child, pidfd });

@@ -8,7 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
-use crate::wait;
+use async_task::Task;
+
+use crate::wait::{self, pool};
 use crate::worker::clock::Hold;
 use crate::worker::context::hold;
 
@@ -70,14 +72,14 @@ pub(crate) fn pooled<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     let work: Box<dyn FnOnce() -> Box<dyn Any + Send> + Send> = Box::new(|| Box::new(work()));
     Pooled {
         _hold: hold(),
-        task: blocking::unblock(work),
+        task: pool::spawn(work),
         value: PhantomData,
     }
 }
 
 /// Work on the pool: the future of its value.
 pub(crate) struct Pooled<T> {
-    task: blocking::Task<Box<dyn Any + Send>>,
+    task: Task<Box<dyn Any + Send>>,
     value: PhantomData<fn() -> T>,
     _hold: Option<Hold>,
 }

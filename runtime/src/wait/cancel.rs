@@ -203,13 +203,26 @@ impl Entered {
 
     /// Runs `body`. Returns `Err` if a request aimed at this frame ended it.
     pub(crate) fn run<T>(self, body: impl FnOnce() -> T) -> Result<T, ()> {
-        let outcome = catch_unwind(AssertUnwindSafe(body));
-        let unwound = match &outcome {
-            Ok(_) => true,
-            Err(payload) => payload
-                .downcast_ref()
-                .is_some_and(|unwind: &Unwind| unwind.depth == self.depth),
+        match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(value) => match self.ended(None) {
+                true => Err(()),
+                false => Ok(value),
+            },
+            Err(payload) => {
+                self.ended(Some(payload));
+                Err(())
+            }
+        }
+    }
+
+    /// Whether a request aimed at this frame ended its body, which returned or unwound with `payload`. Any other payload
+    /// unwinds on.
+    fn ended(self, payload: Option<Box<dyn Any + Send>>) -> bool {
+        let is_ours = |payload: &(dyn Any + Send)| {
+            let unwind: Option<&Unwind> = payload.downcast_ref();
+            unwind.is_some_and(|unwind| unwind.depth == self.depth)
         };
+        let unwound = payload.as_deref().is_none_or(is_ours);
         let delivered = context::core(|core| {
             if unwound && !thread::panicking() {
                 // The next unwinding has the full grace period again.
@@ -224,20 +237,13 @@ impl Entered {
                 .get(self.depth - 1)
                 .is_some_and(|frame| frame.delivered)
         });
-        match outcome {
-            Ok(value) if delivered != Some(true) => Ok(value),
-            Ok(_) => Err(()),
-            Err(payload) => match payload.downcast::<Unwind>() {
-                Ok(unwind) if unwind.depth == self.depth => Err(()),
-                Ok(unwind) => {
-                    drop(self);
-                    resume_unwind(unwind)
-                }
-                Err(payload) => {
-                    drop(self);
-                    resume_unwind(payload)
-                }
-            },
+        match payload {
+            None => delivered == Some(true),
+            Some(_) if unwound => true,
+            Some(payload) => {
+                drop(self);
+                resume_unwind(payload)
+            }
         }
     }
 }

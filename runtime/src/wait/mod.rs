@@ -18,6 +18,7 @@ pub(crate) mod descriptor;
 pub(crate) mod driver;
 pub(crate) mod flag;
 pub(crate) mod leaf;
+pub(crate) mod pool;
 pub(crate) mod sleep;
 pub(crate) mod socket;
 

@@ -86,10 +86,28 @@ pub(crate) fn caller<T>(with: impl FnOnce(Caller<'_>) -> T) -> T {
     with(here(&Anchor))
 }
 
+// The three pointers, each in a function of its own: an access to a thread-local is compiled again in each instance of a
+// generic function.
+
+#[inline]
+fn here_worker() -> *const Worker {
+    HERE.with(|here| here.worker.get())
+}
+
+#[inline]
+fn here_fiber() -> *const Core<'static> {
+    HERE.with(|here| here.fiber.get())
+}
+
+#[inline]
+fn here_driver() -> Option<&'static Remote> {
+    HERE.with(|here| here.driver.get())
+}
+
 /// Runs `with` on the worker of this thread, on a fiber or between fibers.
 #[inline]
 pub(crate) fn worker<T>(with: impl FnOnce(&Worker) -> T) -> Option<T> {
-    let worker = HERE.with(|here| here.worker.get());
+    let worker = here_worker();
     if worker.is_null() {
         return None;
     }
@@ -100,7 +118,7 @@ pub(crate) fn worker<T>(with: impl FnOnce(&Worker) -> T) -> Option<T> {
 /// Runs `with` on the worker whose time is the caller's: this thread's worker, unless leaves are polled for another driver.
 #[inline]
 pub(crate) fn timekeeper<T>(with: impl FnOnce(&Worker) -> T) -> Option<T> {
-    match HERE.with(|here| here.driver.get()) {
+    match here_driver() {
         None => worker(with),
         Some(_) => None,
     }
@@ -109,7 +127,7 @@ pub(crate) fn timekeeper<T>(with: impl FnOnce(&Worker) -> T) -> Option<T> {
 /// Runs `with` on the core of the current fiber, also inside the panic hook.
 #[inline]
 pub(crate) fn core<T>(with: impl FnOnce(&Core<'_>) -> T) -> Option<T> {
-    let fiber = HERE.with(|here| here.fiber.get());
+    let fiber = here_fiber();
     if fiber.is_null() {
         return None;
     }

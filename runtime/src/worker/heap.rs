@@ -33,7 +33,7 @@ impl Heap {
     pub(crate) fn trim(&self, live: usize) {
         if self.is_due(live) {
             self.most.set(live);
-            blocking::unblock(trim).detach();
+            crate::wait::pool::spawn(trim).detach();
         }
     }
 

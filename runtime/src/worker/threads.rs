@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Once, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
 use std::{io, panic, thread};
 
@@ -58,8 +58,59 @@ impl Default for Settings {
 pub(crate) struct Threads {
     pub(crate) scheduler: Arc<Scheduler>,
     threads: Vec<thread::JoinHandle<()>>,
-    /// Receives a message from each worker when its loop has ended.
-    ended: Mutex<mpsc::Receiver<()>>,
+    progress: Arc<Progress>,
+}
+
+/// How far the threads are.
+#[derive(Default)]
+struct Progress {
+    counts: Mutex<Counts>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Counts {
+    started: usize,
+    /// The error of a worker that could not be made.
+    failed: Option<io::Error>,
+    /// Whether the thread is about to return, one value a thread.
+    ended: Vec<bool>,
+}
+
+impl Progress {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Counts)) {
+        change(&mut self.counts());
+        self.changed.notify_all();
+    }
+
+    /// Waits until `is_over` or the deadline.
+    fn wait(&self, deadline: Option<Instant>, is_over: fn(&Counts) -> bool) -> MutexGuard<'_, Counts> {
+        let mut counts = self.counts();
+        while !is_over(&counts) {
+            let left = deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.changed.wait_timeout(counts, left);
+            counts = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+        counts
+    }
+}
+
+/// Notes the end of a thread, however it ends.
+struct Ends(Arc<Progress>, usize);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.note(|counts| counts.ended[self.1] = true);
+    }
 }
 
 impl Threads {
@@ -70,21 +121,21 @@ impl Threads {
         watch: impl Fn(&'static Remote) -> W + Clone + Send + 'static,
     ) -> io::Result<Threads> {
         let (scheduler, vacancies) = prepare(settings, std::iter::repeat_with(Poller::new).take(workers))?;
-        let (ends, ended) = mpsc::channel();
+        let progress = Arc::new(Progress::default());
         let mut running = Threads {
             scheduler: Arc::clone(&scheduler),
             threads: Vec::with_capacity(workers),
-            ended: Mutex::new(ended),
+            progress: Arc::clone(&progress),
         };
-        let (started, starts) = mpsc::channel();
         for (index, vacancy) in vacancies.into_iter().enumerate() {
             let scheduler = Arc::clone(&scheduler);
-            let started = started.clone();
-            let ends = ends.clone();
+            let progress = Arc::clone(&progress);
             let pin = settings.pin;
             let watch = watch.clone();
             let name = vacancy.name.clone();
+            running.progress.counts().ended.push(false);
             let thread = thread::Builder::new().name(name).spawn(move || {
+                let ends = Ends(progress, index);
                 if pin {
                     pin_thread(index);
                 }
@@ -92,23 +143,36 @@ impl Threads {
                     Ok((worker, claim)) => {
                         let watching = watch(claim.0);
                         // The builder may have given up. Then the worker is stopped.
-                        let _ = started.send(Ok(()));
+                        ends.0.note(|counts| counts.started += 1);
                         context::enter_worker(&worker, || worker.run());
                         drop(watching);
                         drop(worker);
                         drop(claim);
                     }
-                    Err(error) => drop(started.send(Err(error))),
+                    Err(error) => ends.0.note(|counts| counts.failed = Some(error)),
                 }
-                // Nobody receives it if the runtime was not built to the end.
-                let _ = ends.send(());
             });
             // Dropping the threads ends the ones that run already.
-            running.threads.push(thread?);
+            match thread {
+                Ok(thread) => running.threads.push(thread),
+                Err(error) => {
+                    running.progress.counts().ended.pop();
+                    return Err(error);
+                }
+            }
         }
-        drop((started, ends));
-        starts.iter().take(workers).collect::<io::Result<()>>()?;
-        Ok(running)
+        // A thread that ends now has failed or panicked.
+        let mut counts = progress.wait(None, |counts| {
+            counts.failed.is_some() || counts.started == counts.ended.len() || counts.ended.contains(&true)
+        });
+        match counts.failed.take() {
+            Some(error) => Err(error),
+            None if counts.started < workers => Err(io::Error::other("a worker panicked when it was made")),
+            None => {
+                drop(counts);
+                Ok(running)
+            }
+        }
     }
 }
 
@@ -119,17 +183,11 @@ impl Drop for Threads {
         // A worker ends soon after its deadline, unless one of its fibers never comes back to the loop.
         let limit = self.scheduler.shutdown_timeout.saturating_add(Duration::from_secs(1));
         let deadline = Instant::now().checked_add(limit);
-        let ended = self.ended.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for thread in self.threads.drain(..) {
-            while !thread.is_finished() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
-                let left = deadline.map_or(limit, |deadline| deadline.saturating_duration_since(Instant::now()));
-                // Each worker sends when it is done; which one does not matter.
-                match ended.recv_timeout(left) {
-                    Ok(()) => {}
-                    Err(mpsc::RecvTimeoutError::Timeout) => break,
-                    // All are done, and about to return.
-                    Err(mpsc::RecvTimeoutError::Disconnected) => thread::yield_now(),
-                }
+        drop(self.progress.wait(deadline, |counts| !counts.ended.contains(&false)));
+        for (index, thread) in self.threads.drain(..).enumerate() {
+            // It is about to return.
+            while !thread.is_finished() && self.progress.counts().ended[index] {
+                thread::yield_now();
             }
             if !thread.is_finished() {
                 let name = thread.thread().name().unwrap_or("unnamed");

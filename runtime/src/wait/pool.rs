@@ -1,0 +1,167 @@
+//! The pool of threads for work that blocks: lookups of names, files, whatever [`unblock`](crate::unblock) is given.
+//!
+//! # Protocol
+//! All jobs wait in one queue, under one lock with the number of threads. A thread takes one job after the other, and ends
+//! when none has come for [`IDLE`]. Each push and each take starts another thread if more than [`BACKLOG`] jobs wait for each
+//! idle thread. So a burst of short jobs starts few threads, and jobs that block keep no other job waiting until there are
+//! [`THREADS_MAX`]. The lock is not held while a job runs.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+use std::{io, thread};
+
+use async_task::{Builder, Runnable, Task};
+
+use crate::worker::isolate::isolate;
+
+/// The most threads of the pool.
+const THREADS_MAX: usize = 500;
+/// The jobs that may wait for each idle thread.
+const BACKLOG: usize = 5;
+/// A thread ends after this time without a job.
+const IDLE: Duration = Duration::from_millis(500);
+
+static POOL: Pool = Pool {
+    state: Mutex::new(State {
+        jobs: VecDeque::new(),
+        threads: 0,
+        idle: 0,
+    }),
+    come: Condvar::new(),
+};
+
+struct Pool {
+    state: Mutex<State>,
+    /// Wakes one idle thread for each job.
+    come: Condvar,
+}
+
+struct State {
+    jobs: VecDeque<Runnable>,
+    threads: usize,
+    /// Threads that wait for a job or have just been started.
+    idle: usize,
+}
+
+/// Runs `work` on a thread of the pool. Dropping the task cancels work that has not begun.
+///
+/// # Panics
+///
+/// If the pool has no thread and the system starts none.
+pub(crate) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+    let schedule = |job| POOL.push(job);
+    let (job, task) = Builder::new()
+        .propagate_panic(true)
+        .spawn(|()| async move { work() }, schedule);
+    job.schedule();
+    task
+}
+
+impl Pool {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn push(&'static self, job: Runnable) {
+        let mut state = self.state();
+        state.jobs.push_back(job);
+        let grown = self.grow(&mut state);
+        let is_lost = state.threads == 0;
+        drop(state);
+        self.come.notify_one();
+        if let Err(error) = grown
+            && is_lost
+        {
+            panic!("osier: cannot start a thread for blocking work: {error}");
+        }
+    }
+
+    /// Starts another thread if too many jobs wait.
+    fn grow(&'static self, state: &mut State) -> io::Result<()> {
+        if state.jobs.len() > state.idle * BACKLOG && state.threads < THREADS_MAX {
+            let builder = thread::Builder::new().name("osier-pool".into());
+            builder.spawn(|| self.run())?;
+            state.threads += 1;
+            state.idle += 1;
+        }
+        Ok(())
+    }
+
+    /// The life of a thread.
+    fn run(&'static self) {
+        let mut state = self.state();
+        loop {
+            while let Some(job) = state.jobs.pop_front() {
+                state.idle -= 1;
+                // A thread less than wanted delays jobs and loses none: this thread goes on.
+                let _ = self.grow(&mut state);
+                drop(state);
+                // The task has the outcome of the work. Only a waker or a value that is dropped panics here.
+                isolate(|| job.run());
+                state = self.state();
+                state.idle += 1;
+            }
+            let waited = self.come.wait_timeout(state, IDLE);
+            let timeout;
+            (state, timeout) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+            if timeout.timed_out() && state.jobs.is_empty() {
+                state.idle -= 1;
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Barrier};
+
+    #[test]
+    fn jobs_that_block_keep_no_other_job_waiting() {
+        let all = Arc::new(Barrier::new(40));
+        let tasks: Vec<_> = (0..40)
+            .map(|number| {
+                let all = Arc::clone(&all);
+                spawn(move || {
+                    all.wait();
+                    number
+                })
+            })
+            .collect();
+        let values: Vec<_> = tasks.into_iter().map(crate::block_on).collect();
+        assert_eq!(values, (0..40).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn work_that_panics_ends_no_thread_and_its_task_panics() {
+        let panicking = spawn(|| panic!("on purpose"));
+        let panicked = std::panic::catch_unwind(|| crate::block_on(panicking));
+        assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"on purpose"));
+        assert_eq!(crate::block_on(spawn(|| 7)), 7);
+    }
+
+    #[test]
+    fn idle_threads_end() {
+        // A pool of its own: other tests use the common one.
+        static POOL: Pool = Pool {
+            state: Mutex::new(State {
+                jobs: VecDeque::new(),
+                threads: 0,
+                idle: 0,
+            }),
+            come: Condvar::new(),
+        };
+        let (job, task) = async_task::spawn(async {}, |job| POOL.push(job));
+        job.schedule();
+        crate::block_on(task);
+        assert_eq!(POOL.state().threads, 1);
+        let gone = || {
+            let state = POOL.state();
+            (state.threads, state.idle) == (0, 0)
+        };
+        testkit::eventually("the thread ends", gone);
+    }
+}
