@@ -85,6 +85,7 @@
 //! | `cookies` | [`Request::cookies`], [`Request::cookie`], [`Response::cookie`] |
 //! | `multipart` | [`Request::multipart`] |
 //! | `compress` | [`compress`] |
+//! | `cors`, `rate` | [`wrap::cors`] and [`wrap::rate`], functions around handlers |
 //! | `fibers` | [`fibers`], a page of all live fibers |
 //! | `files` | [`files`]; `compress` |
 //! | `proxy` | [`proxy`], [`upstream`] |

@@ -219,7 +219,7 @@ fn headers(section: Section<'_>) -> Headers {
     headers
 }
 
-fn cors(section: Section<'_>) -> Option<cors::Settings> {
+fn cors(section: Section<'_>) -> Option<cors::Options> {
     section.require("origins", "\"*\", or origins like \"https://example.org\"");
     let origins = section.parsed_list("origins", origin);
     let origins = values(origins);
@@ -227,7 +227,7 @@ fn cors(section: Section<'_>) -> Option<cors::Settings> {
     if credentials && origins.iter().any(|origin| origin == "*") {
         section.problem("cors: credentials = true needs named origins, because browsers refuse \"*\" with it");
     }
-    let cors = cors::Settings {
+    let cors = cors::Options {
         origins,
         methods: values(section.parsed_list("methods", method)),
         headers: values(section.parsed_list("headers", token)),
@@ -248,7 +248,7 @@ fn limits(section: Section<'_>) -> Limits {
     limits
 }
 
-fn rate(section: Section<'_>) -> Option<rate::Settings> {
+fn rate(section: Section<'_>) -> Option<rate::Options> {
     section.require("requests", "how many each client may send in every 'per'");
     let requests = section.integer("requests", 1..=MAX_RATE).unwrap_or(1) as u32;
     let per = section.duration("per").unwrap_or(std::time::Duration::from_secs(1));
@@ -257,7 +257,7 @@ fn rate(section: Section<'_>) -> Option<rate::Settings> {
         .map_or(requests, |burst| burst as u32);
     let concurrent = section.integer("concurrent", 1..=MAX_RATE).map(|count| count as u32);
     section.finish();
-    Some(rate::Settings {
+    Some(rate::Options {
         requests,
         per,
         burst,

@@ -222,11 +222,11 @@ pub struct Route {
 pub struct Policies {
     pub auth: Setting<auth::Settings>,
     pub headers: Headers,
-    pub cors: Setting<cors::Settings>,
+    pub cors: Setting<cors::Options>,
     pub limits: Limits,
     pub allow: Vec<Client>,
     pub deny: Vec<Client>,
-    pub rate: Setting<rate::Settings>,
+    pub rate: Setting<rate::Options>,
     pub compress: Setting<compress::Options>,
     pub log: Setting<Log>,
 }

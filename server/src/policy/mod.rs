@@ -4,10 +4,10 @@
 pub mod access;
 pub mod auth;
 pub mod client;
-pub mod cors;
 pub mod headers;
 pub mod path;
-pub mod rate;
 pub mod real_ip;
 pub mod rewrite;
 pub mod template;
+
+pub use osier_web::wrap::{cors, rate};

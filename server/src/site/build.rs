@@ -29,7 +29,7 @@ use super::{LOG_BITS, Route, Site, Snapshot};
 #[derive(Default)]
 pub struct Parts {
     handlers: Vec<Part<HandlerKey, Opened>>,
-    rates: Vec<Part<rate::Settings, Arc<Rate>>>,
+    rates: Vec<Part<rate::Options, Arc<Rate>>>,
     /// Open logs with their settings and the label that requests carry.
     logs: Vec<(Log, u32, Option<Arc<AccessLog>>)>,
     next_label: u32,
@@ -308,7 +308,7 @@ impl Builder<'_> {
         Ok(value)
     }
 
-    fn rate(&mut self, place: &Place, settings: &rate::Settings) -> Arc<Rate> {
+    fn rate(&mut self, place: &Place, settings: &rate::Options) -> Arc<Rate> {
         let kept = take(&self.old.rates, &mut self.taken.1, place, settings);
         let value = kept.unwrap_or_else(|| Arc::new(Rate::new(settings)));
         self.new.rates.push(Part {

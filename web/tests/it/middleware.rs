@@ -252,3 +252,51 @@ fn files_are_mounted_like_any_handler() {
     );
     assert_eq!(client.get("/site/files/none").send().status(), 404);
 }
+
+#[test]
+fn cors_and_rates_stand_around_handlers_without_the_server() {
+    use osier_web::wrap::{cors, rate};
+    let cors = cors::Options {
+        origins: vec!["https://app.example".to_owned()],
+        ..cors::Options::default()
+    };
+    let rate = rate::Options {
+        requests: 1,
+        per: std::time::Duration::from_secs(3600),
+        burst: 2,
+        concurrent: Some(1),
+    };
+    let router = Router::new()
+        .get("/", |_| "hello")
+        .wrap(cors::Cors::new(&cors).unwrap().wrap())
+        .wrap(rate::Rate::new(&rate).wrap());
+    let site = crate::common::site(router);
+    let ask = |method: &str, extra: &str| {
+        let mut client = site.connect();
+        client.send(format!("{method} / HTTP/1.1\r\nHost: t\r\n{extra}\r\n"));
+        let reply = client.reply();
+        (
+            reply.status,
+            reply.header("access-control-allow-origin").map(str::to_owned),
+        )
+    };
+    let origin = "Origin: https://app.example\r\n";
+    let allowed = Some("https://app.example".to_owned());
+    let preflight = format!("{origin}Access-Control-Request-Method: GET\r\n");
+    // A preflight is answered before the rate counts it.
+    for _ in 0..3 {
+        assert_eq!(ask("OPTIONS", &preflight), (204, allowed.clone()));
+    }
+    assert_eq!(
+        ask(
+            "OPTIONS",
+            "Origin: https://evil.example\r\nAccess-Control-Request-Method: GET\r\n"
+        )
+        .0,
+        403
+    );
+    assert_eq!(ask("GET", origin), (200, allowed.clone()));
+    assert_eq!(ask("GET", "Origin: https://evil.example\r\n"), (200, None));
+    // A page can read the refusal too.
+    assert_eq!(ask("GET", origin), (429, allowed));
+}

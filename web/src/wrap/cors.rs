@@ -1,7 +1,27 @@
-//! `cors`: lets pages of other origins read a route's responses (Fetch standard, "CORS protocol").
+//! CORS: lets pages of other origins read responses (Fetch standard, "CORS protocol").
+//!
+//! ```
+//! use osier_web::wrap::cors::{Cors, Options};
+//! use osier_web::{Router, test::Client};
+//!
+//! let options = Options {
+//!     origins: vec!["https://app.example".to_owned()],
+//!     methods: vec!["PUT".to_owned()],
+//!     ..Options::default()
+//! };
+//! let api = Router::new().put("/name", |_| "stored\n").wrap(Cors::new(&options)?.wrap());
+//! let client = Client::new(api);
+//! let preflight = client.request("OPTIONS", "/name").header("origin", "https://app.example");
+//! let preflight = preflight.header("access-control-request-method", "PUT").send();
+//! assert_eq!(preflight.status(), 204);
+//! let stored = client.put("/name").header("origin", "https://app.example").send();
+//! assert_eq!(stored.header("access-control-allow-origin"), Some("https://app.example"));
+//! # Ok::<(), String>(())
+//! ```
 //!
 //! [`Cors::preflight`] runs before every other policy, authentication included, because a browser sends no credentials with
 //! that request. Every other response of the route passes [`Cors::allow`]. Refusals do too, so that a page can read the 401.
+//! So [`Cors::wrap`] is the outermost function around a handler: the first one that is added.
 //!
 //! - For an origin that is not listed no field is set, so the browser hides the response from the page. The request itself is
 //!   served as usual: CORS protects what is read, not what is done.
@@ -12,12 +32,13 @@
 
 use std::time::Duration;
 
-use osier_web::http::StatusCode;
-use osier_web::{Request, Response};
+use http::StatusCode;
 
-/// The settings of `cors`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+use crate::{Next, Request, Response};
+
+/// The rights of other origins. By default none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
     /// Origins in lower case, such as `https://example.org`, or `*`.
     pub origins: Vec<String>,
     /// Methods besides GET, HEAD and POST, which are always allowed.
@@ -32,7 +53,7 @@ pub struct Settings {
     pub max_age: Option<Duration>,
 }
 
-/// The settings, ready to answer requests.
+/// The options, ready to answer requests.
 #[derive(Clone, Debug)]
 pub struct Cors {
     any: bool,
@@ -54,11 +75,12 @@ const OWNED: [&str; 3] = [
 ];
 
 impl Cors {
-    /// Prepares the settings.
+    /// Prepares the options.
     ///
+    /// # Errors
     ///
     /// When every origin is allowed with credentials.
-    pub fn new(settings: &Settings) -> Result<Cors, String> {
+    pub fn new(settings: &Options) -> Result<Cors, String> {
         let any = settings.origins.iter().any(|origin| origin == "*");
         if any && settings.credentials {
             return Err("cors: credentials need named origins: browsers refuse \"*\" with them".into());
@@ -89,6 +111,18 @@ impl Cors {
             credentials: settings.credentials,
             max_age: settings.max_age.map(|age| age.as_secs().to_string()),
         })
+    }
+
+    /// Answers preflights, and sets the fields of every other response: for
+    /// [`Router::wrap`](crate::Router::wrap).
+    pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+        move |request, next| match self.preflight(request) {
+            Some(response) => response,
+            None => {
+                let origin = request.header("origin");
+                self.allow(origin, next.run(request))
+            }
+        }
     }
 
     /// Answers a preflight. None for any other request.
@@ -176,8 +210,8 @@ impl Cors {
 mod tests {
     use super::*;
 
-    fn cors(change: impl FnOnce(&mut Settings)) -> Cors {
-        let mut settings = Settings {
+    fn cors(change: impl FnOnce(&mut Options)) -> Cors {
+        let mut settings = Options {
             origins: vec!["https://app.example".into(), "http://localhost:3000".into()],
             methods: vec!["PUT".into(), "DELETE".into()],
             headers: vec!["Content-Type".into(), "X-Token".into()],
@@ -265,7 +299,7 @@ mod tests {
             assert_eq!(allowed(&response), "https://app.example");
             assert_eq!(field(&response, "access-control-allow-credentials"), "true");
         }
-        let both = Settings {
+        let both = Options {
             origins: vec!["*".into()],
             methods: Vec::new(),
             headers: Vec::new(),

@@ -1,8 +1,24 @@
-//! `rate`: limits how many requests a client may make in a period, and how many at once.
+//! Limits how many requests a client may make in a period, and how many at once.
 //!
-//! There is one [`Rate`] for each `rate` of the configuration. [`Rate::check`] runs before the handler. The [`Permit`] lives among
-//! the extensions of the request: until the response has been sent or, after a change of protocols (a WebSocket, a tunnel), until
-//! the connection ends. A client is a [`ClientNetwork`].
+//! ```
+//! use osier_web::wrap::rate::{Options, Rate};
+//! use osier_web::{Router, test::Client};
+//! use std::time::Duration;
+//!
+//! let options = Options {
+//!     requests: 10,
+//!     per: Duration::from_secs(1),
+//!     burst: 1,
+//!     concurrent: None,
+//! };
+//! let client = Client::new(Router::new().get("/", |_| "hello\n").wrap(Rate::new(&options).wrap()));
+//! assert_eq!(client.get("/").send().status(), 200);
+//! assert_eq!(client.get("/").send().status(), 429);
+//! ```
+//!
+//! [`Rate::check`] runs before the handler. The [`Permit`] lives among the extensions of the request: until the response has
+//! been sent or, after a change of protocols (a WebSocket, a tunnel), until the connection ends. A client is a
+//! [`ClientNetwork`].
 //!
 //! A client's token bucket is stored as one instant: the time at which it will be full (generic cell rate algorithm, ITU-T
 //! I.371). A request moves the instant by `per / requests`. It is refused when the instant would be further away than the burst
@@ -19,17 +35,18 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use osier_web::http::StatusCode;
-use osier_web::{ClientNetwork, Response};
+use http::StatusCode;
+
+use crate::{ClientNetwork, Next, Request, Response};
 
 /// Number of shards: more than most machines have workers.
 const SHARDS: usize = 16;
 /// Clients in one shard. All shards together hold 65,536, about 3 MB.
 const SHARD_MAX: usize = 4096;
 
-/// The settings of `rate`.
+/// How much a client may ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct Options {
     /// Requests in each `per`, at least 1.
     pub requests: u32,
     /// Length of the period, more than zero.
@@ -63,6 +80,10 @@ pub struct Permit {
     counted: Option<(Arc<Rate>, ClientNetwork)>,
 }
 
+/// The permits of a request, one for each rate around its handler.
+#[derive(Clone, Default)]
+struct Counted(Vec<Arc<Permit>>);
+
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some((rate, client)) = &self.counted
@@ -82,7 +103,7 @@ impl Permit {
 
 impl Rate {
     /// A rate without any clients yet.
-    pub fn new(settings: &Settings) -> Rate {
+    pub fn new(settings: &Options) -> Rate {
         let interval = settings.per / settings.requests.max(1);
         Rate {
             interval,
@@ -93,9 +114,31 @@ impl Rate {
         }
     }
 
+    /// Admits requests, or answers them by 429: for [`Router::wrap`](crate::Router::wrap). A client without an IP address,
+    /// which comes over a Unix socket, is always admitted.
+    pub fn wrap(self) -> impl Fn(&mut Request<'_>, Next<'_>) -> Response + Send + Sync + 'static {
+        let rate = Arc::new(self);
+        move |request, next| {
+            let Some(client) = request.client_ip() else {
+                return next.run(request);
+            };
+            match rate.check(client) {
+                Ok(permit) => {
+                    if permit.is_counted() {
+                        let counted: &mut Counted = request.extensions_mut().get_or_insert_default();
+                        counted.0.push(Arc::new(permit));
+                    }
+                    next.run(request)
+                }
+                Err(refusal) => refusal,
+            }
+        }
+    }
+
     /// Admits a request of `client`.
     ///
     /// # Errors
+    ///
     /// A 429 response with `Retry-After`.
     pub fn check(self: &Arc<Self>, client: IpAddr) -> Result<Permit, Response> {
         self.check_at(client, osier::time::now()).map_err(too_many)
@@ -167,12 +210,15 @@ fn too_many(wait: Duration) -> Response {
         .body("429: too many requests\n")
 }
 
+osier_queue::impl_debug!(Rate, self => { interval: self.interval, tolerance: self.tolerance, concurrent: self.concurrent, .. });
+osier_queue::impl_debug!(Permit, self => { counted: self.is_counted() });
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn rate(requests: u32, per: u64, burst: u32, concurrent: Option<u32>) -> Arc<Rate> {
-        Arc::new(Rate::new(&Settings {
+        Arc::new(Rate::new(&Options {
             requests,
             per: Duration::from_secs(per),
             burst,
@@ -290,7 +336,7 @@ mod tests {
 
     #[test]
     fn times_beyond_the_clock_do_no_harm() {
-        let rate = Arc::new(Rate::new(&Settings {
+        let rate = Arc::new(Rate::new(&Options {
             requests: 1,
             per: Duration::from_millis(u64::MAX),
             burst: u32::MAX,

@@ -1,5 +1,10 @@
 //! Ready-made functions for [`Router::wrap`](crate::Router::wrap): request ids, header fields of
-//! responses, and names with passwords.
+//! responses, names with passwords, other origins, and rates.
+
+#[cfg(feature = "cors")]
+pub mod cors;
+#[cfg(feature = "rate")]
+pub mod rate;
 
 use http::StatusCode;
 
