@@ -10,7 +10,8 @@
 //! The reader puts all bytes into the queue before it waits again, so a slow stream is not held back. It joins them with the last
 //! piece in the queue, so all pieces but the last are full. When the pieces are used up, or all gateways together hold too much
 //! memory, the queue moves to an unnamed file, which the writer sends without a copy. The writer keeps no piece while the client
-//! takes nothing, so that such a client costs no memory.
+//! takes nothing. Once the source has ended, the writer moves the pieces of a client that takes nothing for a while to the file,
+//! and leaves the file to the connection ([`Outlet::leave_file`]), so that such a client costs no memory.
 //!
 //! The bytes of the file come after those of the pieces. Until the writer has sent the whole file, all new bytes go there. A file
 //! that has been sent is closed, and the next bytes go to a new one: the kernel sends the pages of the file themselves, so bytes
@@ -30,7 +31,6 @@ use osier::sync::Event;
 use super::spool::{Held, in_folder, nameless};
 use crate::conn::buffers::{self, Size};
 use crate::conn::output::Outlet;
-use crate::conn::peer::NO_SIGNAL;
 
 /// The most bytes in one read.
 pub(crate) const PIECE: usize = Size::K64.bytes();
@@ -366,6 +366,10 @@ impl Queue<'_> {
 
     fn drain(&self, out: &mut dyn Outlet) -> io::Result<Stopped> {
         loop {
+            if let Some((file, sent, written)) = self.last_part() {
+                out.leave_file(&file, sent, written - sent)?;
+                return Ok(Stopped::Done);
+            }
             let piece = self.state.borrow_mut().full.pop_front();
             if let Some(piece) = piece {
                 self.write(piece, out)?;
@@ -387,16 +391,24 @@ impl Queue<'_> {
                     },
                 }
             };
-            out.write_file(&file, sent, written - sent)?;
+            let count = out.write_file(&file, sent, written - sent)?;
             {
                 let mut state = self.state.borrow_mut();
-                state.sent = written;
-                if state.written == written && !state.is_writing {
+                state.sent += count;
+                if state.sent == state.written && !state.is_writing {
                     (state.file, state.sent, state.written) = (None, 0, 0);
                 }
             }
             self.emptied.set();
         }
+    }
+
+    /// The unsent part of the file, if nothing else is left of the body.
+    fn last_part(&self) -> Option<(Arc<File>, u64, u64)> {
+        let state = self.state.borrow();
+        let is_last = state.full.is_empty() && matches!(state.end, Some(Ok(Stopped::Done)));
+        let file = state.file.as_ref().filter(|_| is_last && state.sent < state.written)?;
+        Some((file.clone(), state.sent, state.written))
     }
 
     /// Writes `piece`. If the client does not take all of it, the rest goes back to the queue, from where it may move to the file
@@ -407,11 +419,10 @@ impl Queue<'_> {
             self.is_written(piece);
             return Ok(());
         };
-        let flags = rustix::net::SendFlags::DONTWAIT | NO_SIGNAL;
-        let sent = match rustix::net::send(stream, piece.rest(), flags) {
+        let sent = match stream.try_write(piece.rest()) {
             Ok(count) => count,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => 0,
-            Err(error) => return out.sent(Err(error.into())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) => return out.sent(Err(error)),
         };
         out.sent(Ok(sent))?;
         piece.sent += sent;
@@ -419,14 +430,32 @@ impl Queue<'_> {
             self.is_written(piece);
             return Ok(());
         }
-        // The write of one byte waits until the client takes bytes again.
-        let byte = [piece.bytes[piece.sent]];
-        piece.sent += 1;
-        match piece.rest().is_empty() {
-            true => self.is_written(piece),
-            false => self.state.borrow_mut().full.push_front(piece),
+        self.state.borrow_mut().full.push_front(piece);
+        if !out.takes_bytes()? {
+            self.spill_rest();
         }
-        out.write_waiting(&byte)
+        Ok(())
+    }
+
+    /// Moves the waiting pieces to the file if the body has ended, so that the connection can send them without a stack.
+    ///
+    /// # Suspends
+    ///
+    /// While the file is written.
+    fn spill_rest(&self) {
+        let last = {
+            let mut state = self.state.borrow_mut();
+            let may_spill = matches!(state.end, Some(Ok(Stopped::Done)))
+                && state.sent == state.written
+                && state.written < self.bounds.file
+                && !self.bounds.has_failed.get();
+            let last = if may_spill { state.full.pop_back() } else { None };
+            state.shrink(usize::from(last.is_some()));
+            last
+        };
+        if let Some(piece) = last {
+            self.spill(piece);
+        }
     }
 
     fn is_written(&self, piece: Piece) {

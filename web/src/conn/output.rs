@@ -22,15 +22,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 #[cfg(feature = "sendfile")]
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use osier::io::{HalfClose, while_connected};
 use osier::net::Stream;
 use osier::sync::Event;
 use osier_http::{CHUNK_END, ChunkHead, LAST_CHUNK};
 
-#[cfg(feature = "sendfile")]
-use crate::conn::peer::PATIENCE;
-use crate::conn::peer::Sink;
+use crate::conn::peer::{PATIENCE, Sink};
 #[cfg(feature = "sendfile")]
 use crate::conn::rest::FilePart;
 use crate::conn::rest::Rest;
@@ -176,6 +175,7 @@ impl<'c> Output<'c> {
             output: self,
             chunked,
             count: 0,
+            stalled: None,
         }
     }
 
@@ -239,7 +239,7 @@ impl<'c> Output<'c> {
     /// Sends a part of a file. If the client takes nothing for a while, it returns what is left of the part.
     #[cfg(feature = "sendfile")]
     fn send_patiently(&self, file: &File, mut part: FilePart, stream: &Stream) -> io::Result<Option<FilePart>> {
-        let patience = PATIENCE.min(stream.write_timeout()?.unwrap_or(PATIENCE) / 2);
+        let patience = patience(stream.write_timeout()?);
         let mut head = Some(|| self.state().flush_before_file(self.sink, part.len));
         let mut sent = 0;
         loop {
@@ -291,6 +291,11 @@ impl<'c> Output<'c> {
         });
         rest
     }
+}
+
+/// Time after which a client that takes nothing is slow, given the write timeout.
+fn patience(limit: Option<Duration>) -> Duration {
+    limit.map_or(PATIENCE, |limit| PATIENCE.min(limit / 2))
 }
 
 #[cfg(feature = "sendfile")]
@@ -384,24 +389,43 @@ pub(crate) trait Outlet: Write {
         Ok(None)
     }
 
-    /// Sends a part of a file. Its bytes must not change afterwards: they may still wait in the client's socket.
+    /// Sends bytes of a part of a file, and returns how many: fewer than `len`, or none, if the client takes none for a while.
+    /// The bytes must not change afterwards: they may still wait in the client's socket.
     ///
     /// # Suspends
     ///
     /// While the client takes no more.
     #[cfg(feature = "sendfile")]
-    fn write_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
-        copy_file(file, offset, len, self)
+    fn write_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+        copy_file(file, offset, len, self)?;
+        Ok(len)
     }
 
-    /// Writes a few bytes, and holds no buffer while the client does not take them.
+    /// Sends a part of a file, the last bytes of the body. They may leave after the caller has returned.
     ///
     /// # Suspends
     ///
-    /// Until the client has taken them.
-    fn write_waiting(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write_all(bytes)?;
-        self.flush()
+    /// While the client takes no more, if they do not.
+    #[cfg(feature = "sendfile")]
+    fn leave_file(&mut self, file: &Arc<File>, mut offset: u64, mut len: u64) -> io::Result<()> {
+        while len > 0 {
+            let count = self.write_file(file, offset, len)?;
+            (offset, len) = (offset + count, len - count);
+        }
+        Ok(())
+    }
+
+    /// Waits until the client takes bytes, for a while. Returns whether it does.
+    ///
+    /// # Suspends
+    ///
+    /// Until then.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` if the client has not taken a byte within the write timeout.
+    fn takes_bytes(&mut self) -> io::Result<bool> {
+        Ok(true)
     }
 
     /// Runs a wait of the server's own, and ends it when the client leaves. The wait gets the event of
@@ -463,28 +487,76 @@ impl Outlet for BodyWriter<'_, '_> {
         }
     }
 
-    fn write_waiting(&mut self, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(feature = "sendfile")]
+    fn write_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         self.output.flush()?;
-        self.output.state().buffer = Vec::new();
-        self.write_all(bytes)?;
-        self.output.flush()
+        let stream = match self.output.sink {
+            Sink::Stream(stream) if !self.chunked => stream,
+            _ => return self.write_whole_file(file, offset, len),
+        };
+        let mut sent = 0;
+        let done = osier::io::try_sendfile(file, offset, len, stream, || Ok(()), &mut sent);
+        self.count += sent;
+        match done {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.takes_bytes()?;
+                Ok(sent)
+            }
+            Err(error) => Err(self.output.file_failed(error)),
+            Ok(()) => Ok(sent),
+        }
     }
 
     #[cfg(feature = "sendfile")]
-    fn write_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
-        self.output.flush()?;
+    fn leave_file(&mut self, file: &Arc<File>, offset: u64, len: u64) -> io::Result<()> {
+        if !self.output.state().may_leave {
+            self.write_whole_file(file, offset, len)?;
+            return Ok(());
+        }
         let mut state = self.output.state();
-        // The client may take long, so no buffer is held.
-        state.buffer = Vec::new();
-        if self.chunked {
-            state.buffer.extend_from_slice(ChunkHead::new(len).as_bytes());
+        if state.broken {
+            return Err(io::ErrorKind::BrokenPipe.into());
         }
-        drop(state);
-        self.count += self.output.send_file(file, offset, len)?;
+        state.close_chunk();
+        let mut before = std::mem::take(&mut state.buffer);
         if self.chunked {
-            self.output.write(CHUNK_END);
+            before.extend_from_slice(ChunkHead::new(len).as_bytes());
+            state.buffer.extend_from_slice(CHUNK_END);
         }
+        state.rest = Some(Box::new(Rest {
+            file: file.clone(),
+            parts: vec![FilePart { before, offset, len }],
+            tail: Vec::new(),
+        }));
+        self.count += len;
         Ok(())
+    }
+
+    fn takes_bytes(&mut self) -> io::Result<bool> {
+        let Sink::Stream(stream) = self.output.sink else {
+            return Ok(true);
+        };
+        let limit = stream.write_timeout()?;
+        let (since, before) = *self
+            .stalled
+            .get_or_insert_with(|| (osier::time::coarse_now(), stream.unacknowledged()));
+        match stream.wait_writable(patience(limit)) {
+            Ok(true) => {
+                self.stalled = None;
+                return Ok(true);
+            }
+            Ok(false) => {}
+            Err(error) => return self.sent(Err(error)).map(|()| false),
+        }
+        let now = osier::time::coarse_now();
+        if limit.is_some_and(|limit| now.saturating_duration_since(since) >= limit) {
+            let after = stream.unacknowledged();
+            if before.is_none() || after >= before {
+                self.sent(Err(io::ErrorKind::TimedOut.into()))?;
+            }
+            self.stalled = Some((now, after));
+        }
+        Ok(false)
     }
 
     fn sent(&mut self, sent: io::Result<usize>) -> io::Result<()> {
@@ -505,6 +577,8 @@ pub(crate) struct BodyWriter<'o, 'c> {
     output: &'o Output<'c>,
     chunked: bool,
     pub(crate) count: u64,
+    /// Since when the client has taken nothing, and what it had not acknowledged then.
+    stalled: Option<(Instant, Option<usize>)>,
 }
 
 impl Write for BodyWriter<'_, '_> {
@@ -544,6 +618,24 @@ impl Write for BodyWriter<'_, '_> {
 }
 
 impl BodyWriter<'_, '_> {
+    /// Sends a part of a file to its end.
+    #[cfg(feature = "sendfile")]
+    fn write_whole_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+        self.output.flush()?;
+        let mut state = self.output.state();
+        // The client may take long, so no buffer is held.
+        state.buffer = Vec::new();
+        if self.chunked {
+            state.buffer.extend_from_slice(ChunkHead::new(len).as_bytes());
+        }
+        drop(state);
+        self.count += self.output.send_file(file, offset, len)?;
+        if self.chunked {
+            self.output.write(CHUNK_END);
+        }
+        Ok(len)
+    }
+
     /// Sends the collected bytes and then `bytes`, without copying `bytes`.
     fn write_large(&mut self, mut state: RefMut<'_, OutputState>, bytes: &[u8]) -> io::Result<usize> {
         state.close_chunk();
