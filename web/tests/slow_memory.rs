@@ -1,33 +1,40 @@
-//! The memory of a slow client in front of a proxied backend, as the system counts it.
+//! The memory of slow clients: of a file, and in front of a proxied backend; as the system counts it.
 //!
 //! The test has a process of its own, so that the figure includes nothing else.
 
 #[path = "it/common/mod.rs"]
 mod common;
 
+use std::fs::File;
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use common::backend::Backend;
 use common::{eventually, site};
+use osier_web::{Body, Request, Router};
 use testkit::{allow_descriptors, resident_bytes};
 
 /// Enough that what is not per connection does not matter.
 const POSTING: usize = 2000;
 const READING: usize = 500;
+const LOADING: usize = 2000;
 
 /// More than the buffers of the kernel and the memory of the proxy hold.
 const LENGTH: usize = 4 << 20;
 
-/// The most bytes of a slow reader in an unoptimized build, whose frames are large: 62 KB when this
-/// was written, against 41 KB in an optimized one.
-const MOST: usize = 72 << 10;
+/// The most bytes of a slow POST: the pages of its stack, and a buffer of the size of its request. The
+/// frames of an unoptimized build need more pages.
+const MOST_OF_POST: usize = if cfg!(debug_assertions) { 30 << 10 } else { 13 << 10 };
 
-/// The most bytes of a slow POST: two pages of its stack, and a buffer of the size of its request.
-/// The frames of an unoptimized build need more pages.
-const MOST_OF_POST: usize = if cfg!(debug_assertions) { 30 << 10 } else { 11 << 10 };
+/// The most bytes of a slow reader of a file or of a proxied response: it holds no stack and no
+/// buffer, but the allocator keeps more than is used.
+const MOST_OF_READER: usize = 8 << 10;
+
+/// Time in which the server gives memory back: a second of patience, and some looks at its pools.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// A client whose kernel takes few bytes.
 fn connect(addr: std::net::SocketAddr) -> TcpStream {
@@ -51,8 +58,8 @@ fn settled() -> usize {
 }
 
 #[test]
-fn a_slow_client_of_a_proxy_costs_little_memory() {
-    let wanted = (2 * POSTING + 6 * READING) as u64;
+fn slow_clients_cost_little_memory() {
+    let wanted = (2 * (POSTING + LOADING) + 6 * READING) as u64;
     if !allow_descriptors(wanted) {
         return println!("skipped: the connections need {wanted} descriptors");
     }
@@ -68,9 +75,12 @@ fn a_slow_client_of_a_proxy_costs_little_memory() {
             conn.send(body);
         }
     });
-    let site = site(backend.proxy());
-    let mut clients: Vec<TcpStream> = (0..POSTING + READING).map(|_| connect(site.addr)).collect();
-    let (posting, reading) = clients.split_at_mut(POSTING);
+    let file = Arc::new(file());
+    let load = move |_: &mut Request<'_>| Body::file(file.clone(), 0, LENGTH as u64);
+    let site = site(Router::new().get("/file", load).fallback(backend.proxy().handler()));
+    let mut clients: Vec<TcpStream> = (0..POSTING + READING + LOADING).map(|_| connect(site.addr)).collect();
+    let (posting, rest) = clients.split_at_mut(POSTING);
+    let (reading, loading) = rest.split_at_mut(READING);
     let idle = settled();
     for client in &mut *posting {
         client
@@ -81,8 +91,7 @@ fn a_slow_client_of_a_proxy_costs_little_memory() {
         posting.iter_mut().for_each(|client| client.write_all(b"x").unwrap());
         thread::sleep(Duration::from_millis(50)); // a slow client
     }
-    // The server gives memory back during the first long wait.
-    thread::sleep(Duration::from_millis(1500));
+    thread::sleep(QUIET);
     let dripped = settled();
     let each = dripped.saturating_sub(idle) / POSTING;
     println!("a slow POST: {each} bytes beyond a fresh connection");
@@ -93,8 +102,26 @@ fn a_slow_client_of_a_proxy_costs_little_memory() {
             backend.accepted() > number && backend.open() == 0
         });
     }
+    thread::sleep(QUIET);
     let read = settled();
     let each = read.saturating_sub(dripped) / READING;
-    println!("a slow reader: {each} bytes beyond a fresh connection");
-    assert!(each <= MOST, "a slow reader: {each} bytes");
+    println!("a slow reader of a proxied response: {each} bytes beyond a fresh connection");
+    assert!(each <= MOST_OF_READER, "a slow reader: {each} bytes");
+    for client in &mut *loading {
+        client.write_all(b"GET /file HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+    }
+    thread::sleep(QUIET);
+    let loaded = settled();
+    let each = loaded.saturating_sub(read) / LOADING;
+    println!("a slow reader of a file: {each} bytes beyond a fresh connection");
+    assert!(each <= MOST_OF_READER, "a slow reader of a file: {each} bytes");
+}
+
+/// A file without a name.
+fn file() -> File {
+    let path = std::env::temp_dir().join(format!("osier-slow-memory-{}", std::process::id()));
+    std::fs::write(&path, vec![b'x'; LENGTH]).unwrap();
+    let file = File::open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
 }

@@ -1,8 +1,9 @@
 //! Gives free memory of the C library's allocator back to the system.
 //!
 //! glibc keeps what is freed in the middle of its heaps for ever. After many connections have gone, that is most of a
-//! process's memory. A worker counts its tenants, fibers and connections at rest. Once half of at least [`LEAST`] have
-//! gone, it asks for a trim, on the pool for blocking work: a trim takes some milliseconds for 100 MB.
+//! process's memory, and so it is after many fibers have ended whose connections rest: their buffers have gone. A worker counts both.
+//! Once half of at least [`LEAST`] have gone for a while, it asks for a trim, on the pool for blocking work: a trim takes some
+//! milliseconds for 100 MB.
 //!
 //! # Safety
 //!
@@ -14,31 +15,54 @@ use std::cell::Cell;
 /// The fewest tenants whose memory is worth a trim.
 const LEAST: usize = 256;
 
-/// The most tenants that a worker has had since the last trim.
+/// A number that a worker counts.
+#[derive(Default)]
+struct Count {
+    /// The most since the last trim.
+    most: Cell<usize>,
+    /// The most since the last look.
+    lately: Cell<usize>,
+}
+
+impl Count {
+    #[inline]
+    fn note(&self, number: usize) {
+        if number > self.lately.get() {
+            self.lately.set(number);
+        }
+    }
+
+    /// Whether few have been left since the last look.
+    fn is_due(&self, number: usize) -> bool {
+        let lately = self.lately.replace(number).max(number);
+        let most = self.most.get().max(lately);
+        let is_due = most >= LEAST && lately <= most / 2;
+        self.most.set(if is_due { lately } else { most });
+        is_due
+    }
+}
+
+/// The tenants of a worker, and the fibers among them.
 #[derive(Default)]
 pub(crate) struct Heap {
-    most: Cell<usize>,
+    tenants: Count,
+    fibers: Count,
 }
 
 impl Heap {
-    /// Notes the number of tenants.
+    /// Notes the numbers of a turn.
     #[inline]
-    pub(crate) fn note(&self, live: usize) {
-        if live > self.most.get() {
-            self.most.set(live);
-        }
+    pub(crate) fn note(&self, tenants: usize, fibers: usize) {
+        self.tenants.note(tenants);
+        self.fibers.note(fibers);
     }
 
-    /// Asks for a trim if `live`, the tenants that are left, are few.
-    pub(crate) fn trim(&self, live: usize) {
-        if self.is_due(live) {
-            self.most.set(live);
+    /// Asks for a trim if few are left. Called about once a second.
+    pub(crate) fn trim(&self, tenants: usize, fibers: usize) {
+        let (tenants, fibers) = (self.tenants.is_due(tenants), self.fibers.is_due(fibers));
+        if tenants || fibers {
             crate::wait::pool::spawn(trim).detach();
         }
-    }
-
-    fn is_due(&self, live: usize) -> bool {
-        self.most.get() >= LEAST && live <= self.most.get() / 2
     }
 }
 
@@ -60,16 +84,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trim_is_due_when_half_of_many_have_gone() {
-        let heap = Heap::default();
-        heap.note(LEAST - 1);
-        assert!(!heap.is_due(0), "too few");
-        heap.note(2 * LEAST);
-        heap.note(LEAST);
-        assert!(!heap.is_due(LEAST + 1));
-        assert!(heap.is_due(LEAST));
-        heap.trim(LEAST);
-        assert!(!heap.is_due(LEAST), "trimmed");
-        assert!(heap.is_due(LEAST / 2));
+    fn a_trim_is_due_when_half_of_many_have_gone_for_a_while() {
+        let count = Count::default();
+        count.note(LEAST - 1);
+        assert!(!count.is_due(0) && !count.is_due(0), "too few");
+        count.note(2 * LEAST);
+        assert!(!count.is_due(LEAST), "there were more lately");
+        count.note(LEAST + 1);
+        assert!(!count.is_due(LEAST));
+        assert!(count.is_due(LEAST));
+        assert!(!count.is_due(LEAST), "trimmed");
+        assert!(!count.is_due(LEAST / 2));
+        assert!(count.is_due(LEAST / 2));
     }
 }

@@ -306,7 +306,7 @@ impl Worker {
                 timeout = [self.sleep_for(now), limit].into_iter().flatten().min();
             }
         }
-        self.heap.note(self.slots.live());
+        self.heap.note(self.slots.live(), self.fibers());
         desk.turn_ends(&self.load(), asleep_at.is_some());
         let polled = self.poller.wait(events, timeout);
         if asleep_at.is_some() {
@@ -352,7 +352,7 @@ impl Worker {
         self.stacks.trim();
         let again = (!self.stacks.is_trimmed()).then(|| now + TRIM_EVERY);
         self.trim_at.set(again);
-        self.heap.trim(self.slots.live());
+        self.heap.trim(self.slots.live(), self.fibers());
     }
 
     /// Stays awake for a moment if that has been worth it lately. Returns whether there is something to do.
@@ -363,7 +363,7 @@ impl Worker {
 
     /// The load at the end of a turn, for the desk.
     fn load(&self) -> Load {
-        let fibers = self.slots.live() - self.resting.get();
+        let fibers = self.fibers();
         Load {
             queued: self.slots.ready() as usize + self.local.borrow().len() + self.fresh.len() + self.tasks.len(),
             fibers,
@@ -556,6 +556,11 @@ impl Worker {
         slots
             .filter(|slot| slot.show())
             .for_each(|slot| shown(slot.is_queued()));
+    }
+
+    /// How many fibers live here.
+    fn fibers(&self) -> usize {
+        self.slots.live() - self.resting.get()
     }
 
     /// How many connections are at rest here.
