@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use crate::handler::{HandlerSettings, Match};
-use crate::reader::problem::line_of;
 use crate::reader::{At, Source, nearest};
 
 use super::settings::*;
@@ -40,21 +39,20 @@ pub struct RouteAt {
 
 /// Checks that no two listeners share an address or a name.
 pub fn listeners(source: &Source<'_>, listeners: &[ListenAt], admin: Option<&At<Bind>>) {
-    let line = |at: &Range<usize>| line_of(source.text, at.start);
     for (index, one) in listeners.iter().enumerate().filter(|(_, one)| one.sound) {
         for earlier in listeners[..index].iter().filter(|earlier| earlier.sound) {
             if collide(&earlier.listener.bind, &one.listener.bind) {
                 let text = format!(
-                    "'{}' is already in use by another [[listen]] (line {})",
+                    "'{}' is already in use by another [[listen]] ({})",
                     one.listener.bind,
-                    line(&earlier.at)
+                    source.line(earlier.at.start, one.at.start)
                 );
                 source.problem(&one.at, text);
             } else if earlier.listener.name == one.listener.name {
                 let text = format!(
-                    "another [[listen]] is named '{}' (line {})",
+                    "another [[listen]] is named '{}' ({})",
                     one.listener.name,
-                    line(&earlier.at)
+                    source.line(earlier.at.start, one.at.start)
                 );
                 source.problem(&one.at, text);
             }
@@ -96,8 +94,7 @@ fn is_ipv4_taken_with_ipv6() -> bool {
 
 /// Finds the listeners of each site, and hosts and default sites that are there twice.
 pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) -> Vec<Site> {
-    let line = |at: &Range<usize>| line_of(source.text, at.start);
-    // The line of the site that serves a host on a listener.
+    // The place of the site that serves a host on a listener.
     let mut hosts: HashMap<(usize, Host), usize> = HashMap::new();
     let mut defaults: HashMap<usize, usize> = HashMap::new();
     let mut heard = vec![false; listeners.len()];
@@ -127,10 +124,11 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
         };
         for host in &names {
             for &listener in &site.listeners {
-                if let Some(earlier) = hosts.insert((listener, host.value.clone()), line(&host.span)) {
+                if let Some(earlier) = hosts.insert((listener, host.value.clone()), host.span.start) {
                     let text = format!(
-                        "host '{}' has a site already (line {earlier}){}",
+                        "host '{}' has a site already ({}){}",
                         host.value,
+                        source.line(earlier, host.span.start),
                         on(listener)
                     );
                     source.problem(&host.span, text);
@@ -140,8 +138,12 @@ pub fn sites(source: &Source<'_>, listeners: &[ListenAt], sites: Vec<SiteAt>) ->
         }
         if site.default {
             for &listener in &site.listeners {
-                if let Some(earlier) = defaults.insert(listener, line(&at)) {
-                    let text = format!("there is a default site already (line {earlier}){}", on(listener));
+                if let Some(earlier) = defaults.insert(listener, at.start) {
+                    let text = format!(
+                        "there is a default site already ({}){}",
+                        source.line(earlier, at.start),
+                        on(listener)
+                    );
                     source.problem(&at, text);
                     break;
                 }
@@ -188,11 +190,11 @@ fn duplicates(source: &Source<'_>, routes: &[RouteAt]) {
             .filter(|earlier| earlier.sound && !matches!(earlier.route.handler, HandlerSettings::Rewrite(_)))
             .find(|earlier| takes_all_of(&earlier.route.matches, &one.route.matches));
         let Some(earlier) = hiding else { continue };
-        let line = line_of(source.text, earlier.at.start);
+        let line = source.line(earlier.at.start, one.at.start);
         let text = if earlier.route.matches == one.route.matches {
-            format!("duplicate route: the one in line {line} takes the same requests, and the first wins")
+            format!("duplicate route: the one in {line} takes the same requests, and the first wins")
         } else {
-            format!("this route is never reached: the one in line {line} takes all of its requests; put this one first")
+            format!("this route is never reached: the one in {line} takes all of its requests; put this one first")
         };
         source.problem(&one.at, text);
     }

@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod check;
+mod include;
 pub mod origin;
 mod policy;
 mod route;
@@ -77,22 +78,54 @@ pub fn load(path: &Path, root: Option<&Path>) -> Result<Loaded, Report> {
 /// Checks a text. Relative paths in it start from `base`.
 fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Loaded, Report> {
     let variable = |name: &str| std::env::var(name).ok();
+    let files = problem::Files::one(name);
     let (table, errors) = DeTable::parse_recoverable(text);
     let is_read = errors.iter().all(|error| error.message() == TWICE);
-    let mut broken: Vec<problem::Problem> = errors
-        .into_iter()
-        .map(|error| problem::Problem {
-            is_warning: false,
-            at: error.span().unwrap_or(0..0),
-            text: error.message().to_string(),
-        })
-        .collect();
+    let broken: Vec<problem::Problem> = errors.into_iter().map(as_problem).collect();
     if !is_read {
         // The parser guesses after a broken line, so mistakes found there would be guesses too.
-        return Err(Report::new(name, text, broken, &problem::passwords(text)));
+        return Err(Report::new(&files, text, broken, &problem::passwords(text)));
     }
-    let source = reader::Source::new(text, base.to_path_buf(), root, &variable);
-    let config = top::read(&source, &table);
+    let source = reader::Source::new(text, &files, base.to_path_buf(), root, &variable);
+    let patterns = reader::Section::new(&source, "", table.get_ref(), 0..0).strings("include");
+    let texts = patterns.map(|patterns| include::read(&source, name, text, &patterns, root));
+    match texts {
+        None => parse_whole(text, &files, &table, broken, base, root),
+        Some(texts) if texts.problems.iter().any(|problem| !problem.is_warning) => {
+            let secrets = problem::passwords(&texts.text);
+            Err(Report::new(&texts.files, &texts.text, texts.problems, &secrets))
+        }
+        Some(texts) => {
+            let (table, errors) = DeTable::parse_recoverable(&texts.text);
+            let mut problems = texts.problems;
+            problems.extend(errors.into_iter().map(as_problem));
+            let mut loaded = parse_whole(&texts.text, &texts.files, &table, problems, base, root)?;
+            loaded.config.includes = texts.folders;
+            Ok(loaded)
+        }
+    }
+}
+
+fn as_problem(error: toml::de::Error) -> problem::Problem {
+    problem::Problem {
+        is_warning: false,
+        at: error.span().unwrap_or(0..0),
+        text: error.message().to_string(),
+    }
+}
+
+/// Checks a text together with the files that it includes. `broken` holds what is known to be wrong.
+fn parse_whole(
+    text: &str,
+    files: &problem::Files,
+    table: &toml::Spanned<DeTable<'_>>,
+    mut broken: Vec<problem::Problem>,
+    base: &Path,
+    root: Option<&Path>,
+) -> Result<Loaded, Report> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let source = reader::Source::new(text, files, base.to_path_buf(), root, &variable);
+    let config = top::read(&source, table);
     let (mut problems, mut secrets) = source.finish();
     if !broken.is_empty() {
         // The second value of a duplicate key was not read, so it may be a secret.
@@ -101,7 +134,7 @@ fn parse(name: &str, text: &str, base: &Path, root: Option<&Path>) -> Result<Loa
         problems.append(&mut broken);
     }
     let is_usable = problems.iter().all(|problem| problem.is_warning);
-    let report = (!problems.is_empty()).then(|| Report::new(name, text, problems, &secrets));
+    let report = (!problems.is_empty()).then(|| Report::new(files, text, problems, &secrets));
     match report {
         Some(report) if !is_usable => Err(report),
         warnings => Ok(Loaded { config, warnings }),
@@ -141,5 +174,10 @@ fn not_utf8(name: &str, error: &std::string::FromUtf8Error) -> Report {
         at: at..at + char::REPLACEMENT_CHARACTER.len_utf8(),
         text: "this is not UTF-8; save the file in that encoding".into(),
     };
-    Report::new(name, &text, vec![problem], &problem::passwords(&text))
+    Report::new(
+        &problem::Files::one(name),
+        &text,
+        vec![problem],
+        &problem::passwords(&text),
+    )
 }

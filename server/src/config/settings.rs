@@ -41,6 +41,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// At least one.
     pub sites: Vec<Site>,
+    /// The folders of included files, which a reload reads again.
+    pub includes: Vec<PathBuf>,
 }
 
 impl Config {
@@ -56,6 +58,7 @@ impl Config {
             drain: DRAIN,
             log: Log::OFF,
             admin: None,
+            includes: Vec::new(),
             sites: vec![Site {
                 listeners: (0..listeners.len()).collect(),
                 ..site

@@ -41,6 +41,8 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
     }
     let landlock = top.boolean("landlock").unwrap_or(user.is_some());
     let workers = top.integer("workers", 1..=1024).map(|workers| workers as usize);
+    // `include.rs` has read the files. A mistake in the value is noted here.
+    let _ = top.strings("include");
     let drain = top.duration("drain").unwrap_or(DRAIN);
     let log = match policy::log(&top) {
         Setting::On(log) => log,
@@ -91,6 +93,7 @@ pub fn read(source: &Source<'_>, table: &Spanned<DeTable<'_>>) -> Config {
         admin: admin.map(|bind| Admin { bind: bind.value }),
         listeners: listeners.into_iter().map(|read| read.listener).collect(),
         sites,
+        includes: Vec::new(),
     }
 }
 

@@ -18,14 +18,17 @@ use toml::de::{DeTable, DeValue};
 
 use crate::process::root::inside;
 
-use self::problem::Problem;
+use self::problem::{Files, Problem, line_of};
 
 /// The least similarity (Jaro-Winkler, 1 is equal) of a key that is suggested.
 const ALIKE: f64 = 0.75;
 
 /// Keys that are easily put into a wrong table, and their tables. TOML puts a top-level key into the table before it.
 const HOMES: [(&str, &[&str]); 4] = [
-    ("", &["workers", "drain", "user", "group", "chroot", "landlock"]),
+    (
+        "",
+        &["workers", "drain", "user", "group", "chroot", "landlock", "include"],
+    ),
     (
         "[[listen]]",
         &[
@@ -47,6 +50,8 @@ const HOMES: [(&str, &[&str]); 4] = [
 pub struct Source<'s> {
     /// Text of the file.
     pub text: &'s str,
+    /// The files that the text was put together from.
+    pub files: &'s Files,
     /// Folder of the file. Relative paths start from it.
     base: PathBuf,
     /// New root folder of this process, if it has changed it. The file names paths as seen from outside.
@@ -82,18 +87,30 @@ pub struct Section<'s> {
 impl<'s> Source<'s> {
     pub fn new(
         text: &'s str,
+        files: &'s Files,
         base: PathBuf,
         root: Option<&'s Path>,
         variable: &'s dyn Fn(&str) -> Option<String>,
     ) -> Source<'s> {
         Source {
             text,
+            files,
             base,
             root,
             chroot: OnceCell::new(),
             variable,
             problems: RefCell::default(),
             secrets: RefCell::default(),
+        }
+    }
+
+    /// The line of `at` for a message about `here`, with the file if that is another one.
+    pub fn line(&self, at: usize, here: usize) -> String {
+        let line = line_of(self.files, self.text, at);
+        let (file, name) = self.files.at(at);
+        match file == self.files.at(here).0 {
+            true => format!("line {line}"),
+            false => format!("line {line} of {name}"),
         }
     }
 

@@ -24,12 +24,37 @@ pub struct Problem {
 /// All mistakes and warnings of one file, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    file: String,
     entries: Vec<Entry>,
+}
+
+/// The files of a text: the name of each, and where it begins. The first begins at 0.
+#[derive(Debug, Clone)]
+pub struct Files(Vec<(usize, String)>);
+
+impl Files {
+    pub fn one(name: &str) -> Files {
+        Files(vec![(0, name.to_owned())])
+    }
+
+    /// Adds a file that begins at `start`, behind all others.
+    pub fn add(&mut self, name: String, start: usize) {
+        self.0.push((start, name));
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(_, known)| known == name)
+    }
+
+    /// The file that holds a byte: its beginning and its name.
+    pub fn at(&self, at: usize) -> (usize, &str) {
+        let last = self.0.iter().rfind(|(start, _)| *start <= at);
+        last.map_or((0, ""), |(start, name)| (*start, name))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
+    file: String,
     /// Place of the mistake. None when the file could not be read.
     place: Option<Place>,
     text: String,
@@ -48,26 +73,28 @@ struct Place {
 impl Report {
     /// A report on a file that could not be read.
     pub fn unreadable(file: &str, text: String) -> Report {
-        let entries = vec![Entry { place: None, text }];
-        Report {
-            file: file.into(),
-            entries,
-        }
+        let file = file.to_owned();
+        let entries = vec![Entry {
+            file,
+            place: None,
+            text,
+        }];
+        Report { entries }
     }
 
     /// A report on the mistakes in `source`. The `secret` parts of shown lines are hidden.
-    pub fn new(file: &str, source: &str, mut problems: Vec<Problem>, secret: &[Range<usize>]) -> Report {
+    pub fn new(files: &Files, source: &str, mut problems: Vec<Problem>, secret: &[Range<usize>]) -> Report {
         problems.sort_by_key(|problem| problem.at.start);
         problems.dedup();
         let entries = problems.into_iter().map(|problem| Entry {
-            place: Some(place(source, problem.at, secret)),
+            file: files.at(problem.at.start).1.to_owned(),
+            place: Some(place(files, source, problem.at, secret)),
             text: match problem.is_warning {
                 true => format!("warning: {}", problem.text),
                 false => problem.text,
             },
         });
         Report {
-            file: file.into(),
             entries: entries.collect(),
         }
     }
@@ -78,9 +105,10 @@ impl Report {
     }
 }
 
-/// The line number of a byte of the file, from 1.
-pub fn line_of(source: &str, at: usize) -> usize {
-    source.as_bytes()[..at.min(source.len())]
+/// The line number of a byte in its file, from 1.
+pub fn line_of(files: &Files, source: &str, at: usize) -> usize {
+    let at = at.min(source.len());
+    source.as_bytes()[files.at(at).0..at]
         .iter()
         .filter(|byte| **byte == b'\n')
         .count()
@@ -100,7 +128,7 @@ pub fn passwords(source: &str) -> Vec<Range<usize>> {
     found
 }
 
-fn place(source: &str, at: Range<usize>, secret: &[Range<usize>]) -> Place {
+fn place(files: &Files, source: &str, at: Range<usize>, secret: &[Range<usize>]) -> Place {
     let floor = |mut at: usize| {
         at = at.min(source.len());
         while !source.is_char_boundary(at) {
@@ -115,7 +143,7 @@ fn place(source: &str, at: Range<usize>, secret: &[Range<usize>]) -> Place {
     let column = source[line_start..start].chars().count();
     let width = source[start..end.clamp(start, line_end)].trim_end().chars().count();
     Place {
-        line: line_of(source, start),
+        line: line_of(files, source, start),
         column: column + 1,
         source: line
             .char_indices()
@@ -134,7 +162,7 @@ fn place(source: &str, at: Range<usize>, secret: &[Range<usize>]) -> Place {
 /// Prints, for each mistake, `site.toml:12:5: what is wrong` and the line with carets below the place.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Entry { place, text }) in self.entries.iter().enumerate() {
+        for (index, Entry { file, place, text }) in self.entries.iter().enumerate() {
             if index > 0 {
                 writeln!(f)?;
             }
@@ -145,10 +173,10 @@ impl fmt::Display for Report {
                 width,
             }) = place
             else {
-                write!(f, "{}: {text}", self.file)?;
+                write!(f, "{file}: {text}")?;
                 continue;
             };
-            write!(f, "{}:{line}:{column}: {text}", self.file)?;
+            write!(f, "{file}:{line}:{column}: {text}")?;
             // An empty line has nothing to point at.
             if source.is_empty() {
                 continue;
@@ -172,7 +200,7 @@ mod tests {
     fn shown(source: &str, at: Range<usize>) -> String {
         let text = "wrong".to_string();
         Report::new(
-            "a.toml",
+            &Files::one("a.toml"),
             source,
             vec![Problem {
                 is_warning: false,
@@ -217,7 +245,7 @@ mod tests {
             text: text.into(),
         };
         let report = Report::new(
-            "f",
+            &Files::one("f"),
             "ab\ncd",
             vec![problem(3, "b"), problem(0, "a"), problem(3, "b")],
             &[],

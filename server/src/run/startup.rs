@@ -198,6 +198,7 @@ fn privileges(
     }
     paths.read.extend(replaceable.folders.iter().cloned());
     // The whole folder is readable: an editor replaces the file by another one.
+    paths.read.extend(config.includes.iter().cloned());
     paths.read.extend(file.and_then(Path::parent).map(Path::to_owned));
     // Request bodies are spooled into the temporary folder, which is the one of the new root folder.
     let root = chroot.as_deref().unwrap_or(Path::new("/"));

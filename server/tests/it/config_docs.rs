@@ -41,6 +41,7 @@ fn the_examples_of_the_documentation() {
     let folder = Folder::new();
     folder.write("www/index.html", "");
     folder.write("404.html", "");
+    folder.write("sites/.keep", "");
     let blocks: Vec<&str> = text
         .split("```toml\n")
         .skip(1)

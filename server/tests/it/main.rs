@@ -11,6 +11,7 @@ mod config_chat;
 mod config_check;
 mod config_deploy;
 mod config_docs;
+mod config_include;
 mod config_links;
 mod config_missing;
 mod config_php;

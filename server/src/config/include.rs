@@ -1,0 +1,146 @@
+//! `include`: the sites and policies of further files, read as if they stood at the end of the first file.
+//!
+//! ```text
+//!   site.toml ── include = "sites/*.toml" ──▶ patterns ─▶ names, sorted ─▶ each parsed alone ─▶ one text, with the place of each file
+//! ```
+//!
+//! A file is parsed alone first, so a key before its first table cannot slip into a table of the file before it.
+
+use std::path::{Path, PathBuf};
+
+use globset::GlobBuilder;
+use toml::de::DeTable;
+
+use crate::process::root::inside;
+use crate::reader::problem::{Files, Problem};
+use crate::reader::{At, Source};
+
+/// The top-level keys of an included file.
+const KEYS: [&str; 2] = ["site", "policy"];
+
+/// The text of a configuration and of the files that it includes.
+pub struct Texts {
+    pub text: String,
+    pub files: Files,
+    /// The folders that were looked into.
+    pub folders: Vec<PathBuf>,
+    /// Mistakes that make an included file unreadable, and folders that are not there yet.
+    pub problems: Vec<Problem>,
+}
+
+/// Reads the files that `patterns` of the file `name` match. `source` is the first file.
+pub fn read(source: &Source<'_>, name: &str, text: &str, patterns: &[At<String>], root: Option<&Path>) -> Texts {
+    let mut texts = Texts {
+        text: text.to_owned(),
+        files: Files::one(name),
+        folders: Vec::new(),
+        problems: Vec::new(),
+    };
+    for pattern in patterns {
+        match expand(&source.named(&pattern.value), root) {
+            Ok((folder, paths)) => {
+                texts.folders.extend(folder);
+                paths.iter().for_each(|path| texts.add(pattern, path, root));
+            }
+            Err((is_warning, text)) => texts.problems.push(Problem {
+                is_warning,
+                at: pattern.span.clone(),
+                text,
+            }),
+        }
+    }
+    texts
+}
+
+/// The folder of a pattern and the paths that it matches, in the order of their names. The error says whether it is a warning.
+type Expanded = Result<(Option<PathBuf>, Vec<PathBuf>), (bool, String)>;
+
+fn expand(pattern: &Path, root: Option<&Path>) -> Expanded {
+    let mistake = |text: String| (false, text);
+    let (Some(folder), Some(name)) = (pattern.parent(), pattern.file_name().and_then(|name| name.to_str())) else {
+        return Err(mistake("name files, \"sites/*.toml\" for example".into()));
+    };
+    if folder.as_os_str().as_encoded_bytes().contains(&b'*') {
+        return Err(mistake(
+            "a '*' stands in the name of the file only, not in that of its folder".into(),
+        ));
+    }
+    let folder = folder.to_path_buf();
+    if !name.contains(['*', '?', '[', '{']) {
+        return Ok((Some(folder), vec![pattern.to_owned()]));
+    }
+    let glob = GlobBuilder::new(name).literal_separator(true).build();
+    let glob = glob
+        .map_err(|error| mistake(error.kind().to_string()))?
+        .compile_matcher();
+    let seen =
+        inside(root, &folder).ok_or_else(|| mistake(format!("'{}' lies outside of 'chroot'", folder.display())))?;
+    let entries = match std::fs::read_dir(&seen) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err((
+                true,
+                format!("there is no folder '{}'; no site is included", folder.display()),
+            ));
+        }
+        entries => entries.map_err(|error| mistake(format!("cannot read '{}': {error}", folder.display())))?,
+    };
+    let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+    let is_hidden = |name: &std::ffi::OsString| name.as_encoded_bytes().starts_with(b".");
+    let mut names: Vec<_> = names.filter(|name| !is_hidden(name) && glob.is_match(name)).collect();
+    names.sort();
+    let paths = names.iter().map(|name| folder.join(name)).collect();
+    Ok((Some(folder), paths))
+}
+
+impl Texts {
+    /// Adds a file, or the reason why it cannot be read.
+    fn add(&mut self, pattern: &At<String>, path: &Path, root: Option<&Path>) {
+        let name = path.display().to_string();
+        if self.files.has(&name) {
+            return;
+        }
+        let bytes = match inside(root, path) {
+            Some(seen) => super::read(&seen),
+            None => Err("lies outside of 'chroot'".into()),
+        };
+        let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| "is not UTF-8".into()));
+        let text = match text {
+            Ok(text) => text,
+            Err(why) => {
+                self.problems.push(Problem {
+                    is_warning: false,
+                    at: pattern.span.clone(),
+                    text: format!("'{name}': {why}"),
+                });
+                return;
+            }
+        };
+        self.text.push('\n');
+        let start = self.text.len();
+        self.files.add(name, start);
+        let (table, errors) = DeTable::parse_recoverable(&text);
+        let mut note = |at: std::ops::Range<usize>, text: String| {
+            self.problems.push(Problem {
+                is_warning: false,
+                at: at.start + start..at.end + start,
+                text,
+            });
+        };
+        let is_read = errors.is_empty();
+        for error in errors {
+            note(error.span().unwrap_or(0..0), error.message().to_owned());
+        }
+        let strange = table
+            .get_ref()
+            .keys()
+            .filter(|key| !KEYS.contains(&key.get_ref().as_ref()));
+        for key in strange.filter(|_| is_read) {
+            let text = format!(
+                "'{}' in an included file: it holds [[site]] and [policy.NAME] only",
+                key.get_ref().escape_debug()
+            );
+            note(key.span(), text);
+        }
+        self.text.push_str(&text);
+    }
+}
