@@ -60,7 +60,7 @@
 //!
 //! # Features
 //!
-//! All are on by default but the last three. Sockets, fibers, tasks, time, [`sync::Event`] and [`sync::Mailbox`] need none.
+//! All are on by default but the last four. Sockets, fibers, tasks, time, [`sync::Event`] and [`sync::Mailbox`] need none.
 //!
 //! | feature | gives |
 //! |---|---|
@@ -72,6 +72,7 @@
 //! | `backtrace` | the functions that each fiber is in, in a dump |
 //! | `pin` | [`Builder::pin`] |
 //! | `portable` | the second poller on Linux |
+//! | `macros` | the attributes `main` and `test` |
 //! | `hyper`, `tokio-io` | the traits of these libraries on streams |
 //! | `tokio-rt` | futures that need a tokio runtime |
 //!
@@ -134,6 +135,8 @@ pub use fiber::{spawn, spawn_local, workers, yield_now};
 pub use future::{Task, spawn_future, spawn_future_local};
 #[cfg(feature = "inspect")]
 pub use inspect::{dump, dump_on_sigquit};
+#[cfg(feature = "macros")]
+pub use osier_macros::{main, test};
 #[cfg(feature = "embed")]
 pub use runtime::embed;
 pub use runtime::{Builder, Runtime, run};

@@ -43,6 +43,7 @@ fn named(name: &str) -> &str {
         "examples" => "osier-examples",
         "http" => "osier-http",
         "poll" => "osier-poll",
+        "macros" => "osier-macros",
         "queue" => "osier-queue",
         "server" => "osier-server",
         "web" => "osier-web",

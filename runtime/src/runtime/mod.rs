@@ -186,6 +186,10 @@ pub struct Builder {
     settings: Settings,
 }
 
+#[cfg_attr(
+    not(feature = "inspect"),
+    allow(clippy::derivable_impls, reason = "only the watchdog has a default of its own")
+)]
 impl Default for Builder {
     fn default() -> Builder {
         Builder {

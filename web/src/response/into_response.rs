@@ -31,6 +31,25 @@ use crate::{Body, Response};
 ///
 /// let router = Router::new().get("/items/{id}", item);
 /// ```
+///
+/// An `async fn` is no handler, and the compiler says so: a call that waits suspends the fiber.
+///
+/// ```compile_fail,E0277
+/// use osier_web::{Request, Router};
+///
+/// async fn hello(_: &mut Request<'_>) -> &'static str {
+///     "hello"
+/// }
+/// let router = Router::new().get("/", |request: &mut Request<'_>| hello(request));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a response",
+    label = "a handler returned this",
+    note = "a handler is a plain function, not an `async fn`: a call that waits suspends the fiber; leave out `async` and `.await`, \
+            and run a future by `osier::block_on`",
+    note = "a handler may return text, bytes, `Json`, a `StatusCode`, a `Response`, or a `Result` whose error is a response: \
+            `osier_web::Error` takes any error"
+)]
 pub trait IntoResponse {
     /// Makes the response.
     fn into_response(self) -> Response;
