@@ -57,8 +57,9 @@ const STREAM_WINDOW: u32 = 18;
 /// of it suffices.
 const KEPT_WINDOW: u32 = 22;
 
-/// Bytes that are encoded between two looks at the clock.
-const PIECE: usize = 8 << 10;
+/// Bytes that are encoded between two looks at the clock. Pieces of 8 KiB made a gzip response of 30 KB
+/// about 5 % dearer.
+const PIECE: usize = 32 << 10;
 
 /// An encoder of one coding that writes into a vector.
 pub(crate) enum Encoder {
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_slice_ends_when_its_time_is_over() {
-        let text = "the same words again and again, ".repeat(2000);
+        let text = "the same words again and again, ".repeat(6000);
         for coding in Coding::ALL {
             let mut encoder = Encoder::new(coding, Effort::Once, None).unwrap();
             let mut from = 0;
