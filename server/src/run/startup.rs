@@ -321,3 +321,39 @@ fn move_inside(config: &mut Config, root: &Path) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use testkit::Folder;
+
+    #[test]
+    fn landlock_leaves_the_folder_above_readable_but_never_everything() {
+        let folder = Folder::new();
+        folder.write("app/releases/r1/index.html", "");
+        let (root, app) = (folder.path().canonicalize().unwrap(), folder.path().join("app"));
+        std::os::unix::fs::symlink("releases/r1", app.join("current")).unwrap();
+        let of = |path: &Path| {
+            let mut replaceable = Replaceable::default();
+            replaceable.add(path);
+            replaceable
+        };
+        let here = root.join("app");
+        assert_eq!(of(&here.join("current")).folders, [here.clone(), here.join("releases")]);
+        // The nearest folder that exists.
+        assert_eq!(of(&here.join("later/a/b")).folders, [here]);
+        let pinned = of(Path::new("/no-such-folder"));
+        assert!(pinned.folders.is_empty());
+        assert_eq!(pinned.pinned, [PathBuf::from("/no-such-folder")]);
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = Arc::clone(&lines);
+        let say: Say = Arc::new(move |line| log.lock().unwrap().push(line.to_string()));
+        pinned.report(&say);
+        let lines = lines.lock().unwrap();
+        assert!(
+            lines.len() == 1 && lines[0].contains("'/no-such-folder' is served as it is now"),
+            "{lines:?}"
+        );
+    }
+}
