@@ -254,8 +254,12 @@ pub fn extent() -> Option<Extent> {
     })
 }
 
-/// Room for the frames of [`shrink`] and of the functions that it calls, in bytes.
-const SHRINK_ROOM: usize = 1024;
+/// Room for the frames of [`shrink`] and of the functions that it calls, in bytes. They are larger in a build that is not optimized.
+const SHRINK_ROOM: usize = if cfg!(any(debug_assertions, feature = "sanitizer")) {
+    1024
+} else {
+    512
+};
 
 /// Gives back the pages of the caller's stack that lie below its frames. The system zeroes and returns each of them when it is touched
 /// again. Does nothing on a stack that is not of this crate.

@@ -282,7 +282,13 @@ impl Proxy {
     /// that leaves cancels the call, and the body that follows, unless the route has
     /// [`finish_when_gone`](crate::Route::finish_when_gone).
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
-        while_client_stays(request, &mut |request| exchange::pass(&self.0, request))
+        let (target, mut sender) = match exchange::receive(&self.0, request) {
+            Ok(received) => received,
+            Err(response) => return response,
+        };
+        while_client_stays(request, &mut |request| {
+            exchange::pass(&self.0, request, &target, &mut sender)
+        })
     }
 }
 
