@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::thread;
 
+use crate::fiber::Builder;
 use crate::shield;
 use crate::wait::{self, NOT_HERE, Stop};
 use crate::worker::children::Children;
@@ -134,6 +135,34 @@ impl<'scope> Scope<'scope, '_> {
         handle
     }
 
+    /// Spawns as [`spawn_local`](Scope::spawn_local) does, a fiber with settings: a name or a larger stack.
+    ///
+    /// ```
+    /// osier::run(|| {
+    ///     let deep = osier::fiber::Builder::new().stack_bytes(1 << 20);
+    ///     let length = osier::scope(|s| s.spawn_local_with(deep, || [7_u8; 500 << 10].len()).join().unwrap());
+    ///     assert_eq!(length, 512_000);
+    /// });
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the settings name a worker: the fiber starts on this one.
+    #[track_caller]
+    pub fn spawn_local_with<F, T>(&'scope self, builder: Builder, body: F) -> ScopedJoinHandle<'scope, T>
+    where
+        F: FnOnce() -> T + 'scope,
+        T: 'scope,
+    {
+        assert!(
+            builder.worker.is_none(),
+            "spawn_local_with starts on the worker that calls it"
+        );
+        let (job, handle) = self.packet_of(builder.header(), body);
+        context::worker(|worker| worker.spawn_local(job)).unwrap_or_else(|| no_runtime("Scope::spawn_local_with"));
+        handle
+    }
+
     /// Asks every child of the scope to end, those to come included.
     pub fn cancel(&'scope self) {
         self.shared.cancel();
@@ -150,7 +179,15 @@ impl<'scope> Scope<'scope, '_> {
         F: FnOnce() -> T + 'scope,
         T: 'scope,
     {
-        let header = Header::new(Location::caller()).in_scope(Arc::clone(&self.shared));
+        self.packet_of(Header::new(Location::caller()), body)
+    }
+
+    fn packet_of<F, T>(&'scope self, header: Header, body: F) -> (Job, ScopedJoinHandle<'scope, T>)
+    where
+        F: FnOnce() -> T + 'scope,
+        T: 'scope,
+    {
+        let header = header.in_scope(Arc::clone(&self.shared));
         let (job, handle) = packet::packet_unbounded(header, body);
         // SAFETY: only the lifetime of what the job borrows changes. The job holds a ticket, which it gives up after all
         // of that is dropped, and `scope` does not return before every ticket is given up; 'scope outlives that call.

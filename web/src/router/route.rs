@@ -41,6 +41,7 @@ pub struct Route {
     pub(super) endpoints: Vec<(Box<str>, Endpoint)>,
     pub(crate) gone: Gone,
     pub(crate) body_limit: Option<u64>,
+    pub(crate) stack_bytes: Option<usize>,
     /// Surroundings of the route alone.
     around: Surroundings,
     /// Surroundings that the routers around the route add.
@@ -57,6 +58,7 @@ impl Route {
             endpoints: Vec::new(),
             gone: Gone::Default,
             body_limit: None,
+            stack_bytes: None,
             around: Surroundings::NOTHING,
             outside: Surroundings::NOTHING,
         }
@@ -122,6 +124,26 @@ impl Route {
         self
     }
 
+    /// Runs the handlers, and the bodies that they stream, on a stack of this many bytes of address
+    /// space, of which a guard takes 64 KiB. It is for handlers that recurse deeply or call libraries
+    /// with large frames. All others share the size of the runtime, 256 KiB unless set.
+    ///
+    /// Such a handler, with the functions around it, runs on a fiber of its own.
+    ///
+    /// ```
+    /// use osier_web::{Request, Route, Router};
+    ///
+    /// fn deep(_: &mut Request<'_>) -> String {
+    ///     let frame = [1_u8; 600 << 10];
+    ///     std::hint::black_box(&frame).len().to_string()
+    /// }
+    /// let router = Router::new().route("/deep", Route::new().get(deep).stack_bytes(1 << 20));
+    /// ```
+    pub fn stack_bytes(mut self, bytes: usize) -> Self {
+        self.stack_bytes = Some(bytes);
+        self
+    }
+
     /// Wraps `wrap` around the handlers of this route, those added before and after. See
     /// [`Router::wrap`](crate::Router::wrap).
     pub fn wrap<F, R>(mut self, wrap: F) -> Self
@@ -154,6 +176,7 @@ impl Route {
             self.gone = later.gone;
         }
         self.body_limit = later.body_limit.or(self.body_limit);
+        self.stack_bytes = later.stack_bytes.or(self.stack_bytes);
     }
 
     #[inline]

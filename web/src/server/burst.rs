@@ -344,7 +344,12 @@ impl<'b> Burst<'b> {
         let started = self.app.observer.is_some().then(Instant::now);
         let peer = self.peer;
         let describe = |f: &mut fmt::Formatter<'_>| write!(f, "{} {}, {}", head.method(), head.target(), peer.peer());
-        let (done, keep) = osier::fiber::describe(&describe, || self.handle(&mut request, &found, started));
+        let (done, keep) = match route.and_then(|route| route.stack_bytes) {
+            None => osier::fiber::describe(&describe, || self.handle(&mut request, &found, started)),
+            Some(bytes) => self.on_stack(bytes, || {
+                osier::fiber::describe(&describe, || self.handle(&mut request, &found, started))
+            }),
+        };
 
         let body = &mut request.body;
         let unread = body.unread();
@@ -367,6 +372,17 @@ impl<'b> Burst<'b> {
             Err(after) => Some(Step::Done(after)),
         };
         (step, place)
+    }
+
+    /// Runs `handle` on a fiber with a stack of this size.
+    #[cold]
+    fn on_stack<T>(&self, stack_bytes: usize, handle: impl FnOnce() -> T) -> T {
+        let fiber = osier::fiber::Builder::new().stack_bytes(stack_bytes);
+        let handle = || osier::fiber::before_suspend(&|| self.before_suspension(), handle);
+        match osier::scope(|scope| scope.spawn_local_with(fiber, handle).join()) {
+            Ok(value) => value,
+            Err(payload) => resume_unwind(payload),
+        }
     }
 
     /// Calls the handler and sends its response. Returns also whether the connection may be kept.

@@ -478,3 +478,42 @@ fn a_page_shows_what_every_fiber_does() {
     assert!(fibers(all.text()) > 1);
     slow.reset();
 }
+
+#[test]
+fn a_route_may_have_a_larger_stack() {
+    fn deep(_: &mut Request<'_>) -> String {
+        let frame = [1_u8; 600 << 10];
+        osier::yield_now();
+        std::hint::black_box(&frame)
+            .iter()
+            .map(|byte| usize::from(*byte))
+            .sum::<usize>()
+            .to_string()
+    }
+    let (handler, receiver) = waiting(LONG);
+    let router = Router::new()
+        .route("/deep", Route::new().get(deep).stack_bytes(1 << 20))
+        .route(
+            "/panic",
+            Route::new()
+                .get(|_| -> &str { panic!("on purpose") })
+                .stack_bytes(1 << 20),
+        )
+        .route(
+            "/slow",
+            Route::new().get(handler).stack_bytes(1 << 20).cancel_when_gone(),
+        );
+    let site = site(router);
+    let mut client = site.connect();
+    client.send("GET /deep HTTP/1.1\r\nHost: t\r\n\r\nGET /deep HTTP/1.1\r\nHost: t\r\n\r\n");
+    for _ in 0..2 {
+        assert_eq!(client.reply().text(), (600 << 10).to_string());
+    }
+    assert_eq!(client.get("/panic").status, 500);
+    assert!(site.logged("the handler of GET /panic panicked: on purpose"));
+    client.send("GET /slow HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("begun"));
+    client.reset();
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok("cancelled"));
+    eventually("the connection is gone", || site.connections.count() == 0);
+}
