@@ -60,7 +60,7 @@
 //!
 //! # Features
 //!
-//! All are on by default but the last four. Sockets, fibers, tasks, time, [`sync::Event`] and [`sync::Mailbox`] need none.
+//! All are on by default but the last five. Sockets, fibers, tasks, time, [`sync::Event`] and [`sync::Mailbox`] need none.
 //!
 //! | feature | gives |
 //! |---|---|
@@ -72,6 +72,7 @@
 //! | `backtrace` | the functions that each fiber is in, in a dump |
 //! | `pin` | [`Builder::pin`] |
 //! | `portable` | the second poller on Linux |
+//! | `sanitizer` | AddressSanitizer is told of every switch of stacks: for builds with `-Zsanitizer=address` |
 //! | `macros` | the attributes `main` and `test` |
 //! | `hyper`, `tokio-io` | the traits of these libraries on streams |
 //! | `tokio-rt` | futures that need a tokio runtime |
