@@ -1,10 +1,10 @@
 //! Finds, parses and checks the head of a CGI response (RFC 3875 6), without I/O.
 //!
-//! A gateway feeds the application's standard output to a [`Scanner`] until it finds the end of the head, and passes exactly those
+//! A gateway feeds the standard output of the program to a [`Scanner`] until it finds the end of the head, and passes exactly those
 //! bytes to [`Head::parse`]. The bytes after them are the body. A line ends with LF or CRLF, as programs differ. The parser copies
 //! and allocates nothing.
 //!
-//! The application's framing and hop-by-hop fields never reach the client: Transfer-Encoding, Connection and the fields that
+//! The program's framing and hop-by-hop fields never reach the client: Transfer-Encoding, Connection and the fields that
 //! Connection names are left out. Content-Length becomes [`Head::content_length`], so that the gateway can check the body.
 //!
 //! A head that two parsers could read in two ways is refused: a fold, white space before a colon, a control byte, a second Status
@@ -219,7 +219,7 @@ impl<'a> Head<'a> {
         (path.starts_with('/') && !path.starts_with("//")).then_some(path)
     }
 
-    /// The Content-Length of the application. The gateway makes its own framing.
+    /// The Content-Length of the program. The gateway makes its own framing.
     pub fn content_length(&self) -> Option<u64> {
         self.content_length
     }

@@ -29,7 +29,7 @@ const STDOUT: u8 = 6;
 const STDERR: u8 = 7;
 const RESPONDER: u8 = 1;
 const KEEP_CONNECTION: u8 = 1;
-/// The length of END_REQUEST's content: the application's status, the protocol's status, and three reserved bytes.
+/// The length of END_REQUEST's content: the backend's status, the protocol's status, and three reserved bytes.
 const END_LENGTH: usize = 8;
 
 /// The record that ends the request's body.

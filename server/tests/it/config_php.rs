@@ -1,4 +1,4 @@
-//! A `fastcgi` route: scripts, the files beside them, a front controller, and a reload that keeps the application's connections.
+//! A `fastcgi` route: scripts, the files beside them, a front controller, and a reload that keeps the backend's connections.
 
 use std::os::unix::fs::PermissionsExt;
 

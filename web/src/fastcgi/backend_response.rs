@@ -1,9 +1,9 @@
-//! One response of the application: its head, read and checked, then its body on the way to the client.
+//! One response of the backend: its head, read and checked, then its body on the way to the client.
 //!
 //! The handler's fiber reads the head. A response that is complete by then (that of a small script) becomes a response of known
-//! length at once. Any other is read ahead of the client (`body::ahead`), so that a slow client does not hold the application. The
-//! output is sent whenever its fiber waits for the application, so events and half pages need no flush. While the application
-//! still reads the request, one fiber passes the response on, and a client that does not read stops the application.
+//! length at once. Any other is read ahead of the client (`body::ahead`), so that a slow client does not hold the backend. The
+//! output is sent whenever its fiber waits for the backend, so events and half pages need no flush. While the backend
+//! still reads the request, one fiber passes the response on, and a client that does not read stops the backend.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -16,12 +16,12 @@ use super::exchange::{Exchange, Failure, Said};
 use crate::body::ahead::Source;
 use crate::response::broken::Broken;
 
-/// How much an application may still write, and how long it may still run, when its body is no longer wanted: after the last
+/// How much a backend may still write, and how long it may still run, when its body is no longer wanted: after the last
 /// byte of its Content-Length, and where HTTP allows no body.
 const DRAIN_BYTES: usize = 16 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
-/// A response of the application whose head has been read.
+/// A response of the backend whose head has been read.
 pub struct BackendResponse {
     exchange: Exchange,
     /// The head, and the part of the body that came with it.
@@ -39,7 +39,7 @@ impl BackendResponse {
     ///
     /// # Suspends
     ///
-    /// Until the application has written it.
+    /// Until the backend has written it.
     pub fn read(exchange: &mut Exchange, limit: usize) -> Result<(Vec<u8>, usize), Failure> {
         let mut scanner = Scanner::new(limit);
         let mut bytes = Vec::new();
@@ -111,7 +111,7 @@ impl BackendResponse {
     ///
     /// # Suspends
     ///
-    /// While the application writes, and while the client reads.
+    /// While the backend writes, and while the client reads.
     pub fn copy(&mut self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(&self.bytes[self.taken..])?;
         self.taken = self.bytes.len();
@@ -154,7 +154,7 @@ impl Read for BackendResponse {
     }
 }
 
-/// A body with the Content-Length that the application has announced.
+/// A body with the Content-Length that the backend has announced.
 pub struct Announced {
     response: Option<BackendResponse>,
     left: u64,
@@ -179,7 +179,7 @@ impl Read for Announced {
         self.left -= count as u64;
         if count == 0 && self.left > 0 && room > 0 {
             let why = format!(
-                "the application ended {} bytes before the Content-Length it had announced",
+                "the backend ended {} bytes before the Content-Length it had announced",
                 self.left
             );
             return Err(Broken::error(StatusCode::BAD_GATEWAY, why));
@@ -202,7 +202,7 @@ impl Source for Announced {
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        // The client has the whole body. The application may still be running, and its connection may be kept afterwards.
+        // The client has the whole body. The backend may still be running, and its connection may be kept afterwards.
         if let (0, Some(response)) = (self.left, self.response.take()) {
             response.forget();
         }

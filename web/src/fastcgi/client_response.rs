@@ -1,4 +1,4 @@
-//! The client's response, made from that of the application: which fields pass, and how the body follows.
+//! The client's response, made from that of the backend: which fields pass, and how the body follows.
 //!
 //! The head may name a file, which is sent instead and never lies outside the root. It may also name another path of this
 //! server; the handler then runs the script of that path.
@@ -21,18 +21,18 @@ use crate::conn::output::Outlet;
 use crate::files::{Access, Files};
 use crate::{Body, Request, Response};
 
-/// The application's fields that describe the file. They are sent only with the file.
+/// The backend's fields that describe the file. They are sent only with the file.
 const OF_FILE: [&str; 2] = ["content-type", "content-disposition"];
 
-/// The application's fields that also go into a response that another handler makes in its place.
+/// The backend's fields that also go into a response that another handler makes in its place.
 const OF_RESPONSE: [&str; 3] = ["cache-control", "expires", "set-cookie"];
 
-/// A file that the application wants sent.
+/// A file that the backend wants sent.
 struct NamedFile<'s> {
     files: &'s Files,
     /// The name below their root, without a leading slash. `None` for a path that names no file.
     name: Option<Vec<u8>>,
-    /// The URL path, as the application has written it or would write it.
+    /// The URL path, as the backend has written it or would write it.
     path: String,
 }
 
@@ -122,7 +122,7 @@ impl FastCgi {
         begins("x-accel-") || self.hide.iter().any(|hidden| hidden.eq_ignore_ascii_case(name))
     }
 
-    /// The file that the application wants sent, or why it cannot be sent.
+    /// The file that the backend wants sent, or why it cannot be sent.
     fn named_file(&self, head: &cgi::Head<'_>) -> Option<Result<NamedFile<'_>, String>> {
         if let Some(path) = head.field("x-accel-redirect") {
             let path = String::from_utf8_lossy(path);
@@ -192,7 +192,7 @@ impl FastCgi {
         }
         if matches!(given, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) && given != status {
             stderr_of(request).say(format_args!(
-                "{given}: the application names {}, which cannot be sent",
+                "{given}: the backend names {}, which cannot be sent",
                 file.path
             ));
         }
@@ -200,7 +200,7 @@ impl FastCgi {
     }
 }
 
-/// The fields of the application's head that have one of `names`.
+/// The fields of the backend's head that have one of `names`.
 fn named<'h>(
     head: &cgi::Head<'h>,
     names: &'static [&'static str],
@@ -209,7 +209,7 @@ fn named<'h>(
         .filter(|(name, _)| names.iter().any(|known| known.eq_ignore_ascii_case(name)))
 }
 
-/// A body that sets no Content-Type: the application's is used, if it has sent one.
+/// A body that sets no Content-Type: the backend's is used, if it has sent one.
 fn of_no_type(bytes: Vec<u8>) -> Body {
     of_kind(Kind::Owned(bytes))
 }

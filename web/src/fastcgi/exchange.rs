@@ -1,10 +1,10 @@
-//! One request on one connection to the application: it sends the opening records and reads the application's records.
+//! One request on one connection to the backend: it sends the opening records and reads the backend's records.
 //!
 //! The handler makes one exchange for each attempt and moves it into the body of a streamed response. Only one fiber reads.
 //! Meanwhile another fiber may send the request body (`sender`); its [`Progress`] decides how long the reader waits.
 //!
 //! An exchange that ends without an error gives its connection back. Any other closes the connection, and that is how the
-//! application learns that nobody waits for it. FCGI_ABORT_REQUEST would not do: php-fpm and similar servers read the next
+//! backend learns that nobody waits for it. FCGI_ABORT_REQUEST would not do: php-fpm and similar servers read the next
 //! record only after the current request, so the connection would stay blocked until then.
 
 use std::fmt;
@@ -24,12 +24,12 @@ use super::stderr::Stderr;
 use crate::conn::buffers::{self, Size};
 use crate::upstream::Lease;
 
-/// The time limits for the application.
+/// The time limits for the backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// The longest time from the end of the request to the first byte of the response.
     pub first_byte: Duration,
-    /// The longest time between two pieces of the response, and for the application to take the next piece of the request.
+    /// The longest time between two pieces of the response, and for the backend to take the next piece of the request.
     pub between: Duration,
 }
 
@@ -42,7 +42,7 @@ pub enum Failure {
     Client(io::Error),
     /// The spooled body could not be read: a fault of this server.
     Spool(io::Error),
-    /// The application did not do this in time.
+    /// The backend did not do this in time.
     TimedOut(&'static str),
     /// The connection broke or ended. `answered`: some bytes of the response had arrived.
     Broken { why: io::Error, answered: bool },
@@ -50,11 +50,11 @@ pub enum Failure {
     Malformed(Malformed),
     /// The head is malformed; a detail for the log.
     Head(cgi::Malformed, String),
-    /// The application ended without a head, with this status.
+    /// The backend ended without a head, with this status.
     Nothing(u32),
-    /// The application has reported FCGI_OVERLOADED.
+    /// The backend has reported FCGI_OVERLOADED.
     Overloaded,
-    /// The application refused the request with this protocol status.
+    /// The backend refused the request with this protocol status.
     Unwilling(u8),
 }
 
@@ -76,23 +76,23 @@ impl fmt::Display for Failure {
             Failure::Cancelled(_) => f.write_str("the client is gone"),
             Failure::Client(why) => write!(f, "{why}"),
             Failure::Spool(why) => write!(f, "the request's body could not be kept: {why}"),
-            Failure::TimedOut(what) => write!(f, "the application {what} in time"),
+            Failure::TimedOut(what) => write!(f, "the backend {what} in time"),
             Failure::Broken { why, answered: false } => write!(f, "the connection ended before the response: {why}"),
             Failure::Broken { why, .. } => write!(f, "the connection ended inside the response: {why}"),
-            Failure::Malformed(why) => write!(f, "the application sent {why}"),
+            Failure::Malformed(why) => write!(f, "the backend sent {why}"),
             Failure::Head(why, detail) => write!(f, "{why}{detail}"),
-            Failure::Nothing(status) => write!(f, "the application ended without a response, with status {status}"),
-            Failure::Overloaded => f.write_str("the application says it is overloaded"),
-            Failure::Unwilling(status) => write!(f, "the application refused the request, protocol status {status}"),
+            Failure::Nothing(status) => write!(f, "the backend ended without a response, with status {status}"),
+            Failure::Overloaded => f.write_str("the backend says it is overloaded"),
+            Failure::Unwilling(status) => write!(f, "the backend refused the request, protocol status {status}"),
         }
     }
 }
 
-/// The next event from the application.
+/// The next event from the backend.
 pub enum Said {
     /// A piece of the response: a range of [`Exchange::bytes`].
     Piece(Range<usize>),
-    /// The application has ended the request without an error.
+    /// The backend has ended the request without an error.
     End,
 }
 
@@ -105,9 +105,9 @@ pub struct Exchange {
     unread: Range<usize>,
     /// Some bytes of the response have arrived.
     answered: bool,
-    /// The application's status, once the application has ended the request.
+    /// The backend's status, once the backend has ended the request.
     ended: Option<u32>,
-    /// The request asks the application to leave the connection open.
+    /// The request asks the backend to leave the connection open.
     keep: bool,
     /// The connection can carry another request.
     reusable: bool,
@@ -117,7 +117,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Makes the exchange of one attempt. `keep`: the request asks the application to leave the connection open.
+    /// Makes the exchange of one attempt. `keep`: the request asks the backend to leave the connection open.
     pub fn new(lease: Lease, keep: bool, patience: Patience, sending: Rc<Progress>, stderr: Stderr) -> Exchange {
         Exchange {
             lease: Some(Rc::new(lease)),
@@ -201,7 +201,7 @@ impl Exchange {
     ///
     /// # Suspends
     ///
-    /// Until the application has sent it.
+    /// Until the backend has sent it.
     pub fn next(&mut self) -> Result<Said, Failure> {
         loop {
             if let Some(said) = self.next_here()? {
@@ -228,7 +228,7 @@ impl Exchange {
         Ok(Said::End)
     }
 
-    /// The status that the application has ended with, or 0.
+    /// The status that the backend has ended with, or 0.
     pub fn app_status(&self) -> u32 {
         self.ended.unwrap_or(0)
     }
@@ -258,7 +258,7 @@ impl Exchange {
             match read {
                 Ok(0) => return Err(self.broken(io::ErrorKind::UnexpectedEof.into())),
                 Ok(_) if !self.answered && lease.is_too_early(self.sending.sent.get()) => {
-                    let why = "the application has answered the request before this one twice";
+                    let why = "the backend has answered the request before this one twice";
                     return Err(self.broken(io::Error::new(io::ErrorKind::InvalidData, why)));
                 }
                 Ok(count) => {
@@ -289,7 +289,7 @@ impl Exchange {
         Failure::Broken { why, answered }
     }
 
-    /// Reads and discards the rest on another fiber, so that the application can finish and the connection can be kept. Stops
+    /// Reads and discards the rest on another fiber, so that the backend can finish and the connection can be kept. Stops
     /// after `bytes` bytes or after `time`.
     pub fn drain_in_background(mut self, bytes: usize, time: Duration) {
         // In most cases the end has arrived with the last piece.
@@ -300,7 +300,7 @@ impl Exchange {
                 Ok(None) => break,
             }
         }
-        // The application may wait for a body that is not sent any more.
+        // The backend may wait for a body that is not sent any more.
         if !self.sending.is_done() {
             return;
         }

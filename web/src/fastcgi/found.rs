@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long an entry is valid. The application answers for a script that is removed meanwhile.
+/// How long an entry is valid. The backend answers for a script that is removed meanwhile.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The most entries of all handlers together. A full table is emptied: paths in frequent use soon return.

@@ -23,17 +23,17 @@
 //! | no script matches, and there is no [`otherwise`](FastCgi::otherwise) | 404 |
 //! | the client's body does not arrive, is malformed, or is longer than the limit | 408, 400, 413 |
 //! | connecting fails; the connection ends before the response; the response is not FastCGI or CGI, or its head is too long | 502 |
-//! | the application reports overload; every backend fails its health check or is at its request limit | 503 |
+//! | the backend reports overload; every backend fails its health check or is at its request limit | 503 |
 //! | connecting, the first byte or the next byte takes too long | 504 |
 //!
 //! Each of the last three is logged with its cause and the request id. Once the head of a response has been sent, a failure
 //! can only end the client's connection.
 //!
-//! When a client leaves, its request ends and the connection to the application is closed. `php-fpm` and similar servers notice
+//! When a client leaves, its request ends and the connection to the backend is closed. `php-fpm` and similar servers notice
 //! that at their next write. Such a connection is not reused. The handler may pass on a removed script for one second more; the
-//! application then answers for the missing file.
+//! backend then answers for the missing file.
 //!
-//! Files that the application names (`X-Sendfile`, `X-Accel-Redirect`) are sent as other files are, with validators, conditions
+//! Files that the backend names (`X-Sendfile`, `X-Accel-Redirect`) are sent as other files are, with validators, conditions
 //! and ranges. A name without a file gets 404.
 //!
 //! # Layout
@@ -44,13 +44,13 @@
 //! | `found` | remembers the scripts found in the last second |
 //! | `params` | encodes the FastCGI parameters |
 //! | `sender` | sends the request body |
-//! | `exchange` | reads the records of the application |
+//! | `exchange` | reads the records of the backend |
 //! | `backend_response` | reads the head and the body out of these records |
 //! | `client_response` | makes the client's response |
-//! | `stderr` | logs the application's standard error |
+//! | `stderr` | logs the backend's standard error |
 //!
 //! [`upstream`](crate::upstream) chooses the backend and keeps idle connections. A connection carries one request at a time:
-//! applications multiplex badly or not at all.
+//! backends multiplex badly or not at all.
 
 mod backend_response;
 mod client_response;
@@ -108,7 +108,7 @@ const KEPT: usize = 8;
 /// A handler for paths that lead to no script.
 type Otherwise = Box<dyn Fn(&mut Request<'_>) -> Response + Send + Sync>;
 
-/// A handler for paths that the application names.
+/// A handler for paths that the backend names.
 type Internal = Box<dyn Fn(&Request<'_>, &str) -> Response + Send + Sync>;
 
 /// Starts building an [`Upstream`] of application servers, with the defaults that suit FastCGI.
@@ -125,7 +125,7 @@ pub fn upstream(name: impl Into<String>, backends: impl IntoIterator<Item = Addr
 
 /// A handler that lets an application server run the scripts of a folder.
 ///
-/// Put it at [`Router::fallback`](crate::Router::fallback) or behind a route that selects the paths of the application.
+/// Put it at [`Router::fallback`](crate::Router::fallback) or behind a route that selects the paths of the backend.
 pub struct FastCgi {
     scripts: Scripts,
     place: Arc<Place>,
@@ -146,7 +146,7 @@ pub struct FastCgi {
     read_ahead: usize,
     read_ahead_file: u64,
     upstream: Upstream,
-    /// Whether the upstream keeps connections: the application is asked to leave them open.
+    /// Whether the upstream keeps connections: the backend is asked to leave them open.
     keep: bool,
     otherwise: Option<Otherwise>,
     internal: Option<Internal>,
@@ -271,11 +271,11 @@ impl FastCgi {
         self
     }
 
-    /// Sets the handler for paths that the application names: by `X-Accel-Redirect`, by `X-Sendfile`, or by a redirect inside
+    /// Sets the handler for paths that the backend names: by `X-Accel-Redirect`, by `X-Sendfile`, or by a redirect inside
     /// the server to a path that leads to no script.
     ///
     /// The handler gets the request and the path in its canonical form, with the query. For `X-Sendfile` the path is that of the file below the root. After the two
-    /// fields the response also gets the application's Content-Type, Content-Disposition, Cache-Control, Expires and cookies.
+    /// fields the response also gets the backend's Content-Type, Content-Disposition, Cache-Control, Expires and cookies.
     ///
     /// Without this handler `X-Accel-Redirect` sends the files below [`Options::internal_root`] and `X-Sendfile` those below the
     /// root, as [`Files::answer_with`] does. Such a redirect is sent to the client.
@@ -308,12 +308,12 @@ impl FastCgi {
     ///
     /// # Suspends
     ///
-    /// While the disk is read, if the kernel's cache is not enough, and until the application has written the head of its
+    /// While the disk is read, if the kernel's cache is not enough, and until the backend has written the head of its
     /// response.
     ///
     /// # Cancellation
     ///
-    /// The connection to the application is closed. A client that leaves cancels the call, and the body that follows, unless
+    /// The connection to the backend is closed. A client that leaves cancels the call, and the body that follows, unless
     /// the route has [`finish_when_gone`](crate::Route::finish_when_gone).
     pub fn answer(&self, request: &mut Request<'_>) -> Response {
         let generation = self.place.generation(osier::time::coarse_now());
@@ -466,7 +466,7 @@ impl FastCgi {
             .map_err(IntoResponse::into_response)
     }
 
-    /// Sends one request to the application, and sends it a second time where that is safe.
+    /// Sends one request to the backend, and sends it a second time where that is safe.
     fn run(&self, request: &mut Request<'_>, asked: &Asked<'_>, script: &[u8], mut body: Sender) -> Outcome {
         let fields = match Fields::of(request.headers()) {
             Ok(fields) => fields,
@@ -492,7 +492,7 @@ impl FastCgi {
                     let read = || BackendResponse::read(&mut exchange, limit);
                     while_sending(&mut body, lease.stream(), request.body(), read).map_err(|failure| (false, failure))
                 }
-                // The application may have answered and closed without reading. Its records say more than our error.
+                // The backend may have answered and closed without reading. Its records say more than our error.
                 Err((0, failure)) => Err((true, failure)),
                 Err((_, failure @ Failure::Broken { .. })) => {
                     BackendResponse::read(&mut exchange, self.head_bytes).map_err(|_| (false, failure))
@@ -610,7 +610,7 @@ fn stderr_of(request: &mut Request<'_>) -> Stderr {
     Stderr::new(request.body().worker().clone(), request.id(), what)
 }
 
-/// Options for files that the application names. They are sent unchanged and not cached, as the application may have written
+/// Options for files that the backend names. They are sent unchanged and not cached, as the backend may have written
 /// them just now.
 fn as_they_are() -> files::Options {
     files::Options {

@@ -18,7 +18,7 @@ pub struct Options {
     /// The front controller: the script that runs where the path leads to no script and to no other file, `/index.php` for
     /// example. Default: none.
     pub front: Option<String>,
-    /// The root as the application sees it, where that differs (a container, a chroot). Default: the root.
+    /// The root as the backend sees it, where that differs (a container, a chroot). Default: the root.
     pub application_root: Option<PathBuf>,
     /// The folder of the files that `X-Accel-Redirect` names. Default: the root.
     pub internal_root: Option<PathBuf>,
@@ -30,7 +30,7 @@ pub struct Options {
     pub params: Vec<(String, String)>,
     /// SERVER_NAME. Default: the host that the client names.
     pub server_name: Option<String>,
-    /// Whether clients use TLS and a proxy in front of this server terminates it: the application gets `HTTPS=on`. It
+    /// Whether clients use TLS and a proxy in front of this server terminates it: the backend gets `HTTPS=on`. It
     /// also does where [`Request::is_https`](crate::Request::is_https) says so.
     /// Default: false.
     pub https: bool,
@@ -38,7 +38,7 @@ pub struct Options {
     pub hide: Vec<String>,
     /// The longest time from the end of the request to the first byte of the response. Default: 60 s.
     pub first_byte: Duration,
-    /// The longest time between two pieces of the response, and for the application to take the next bytes of the request.
+    /// The longest time between two pieces of the response, and for the backend to take the next bytes of the request.
     /// Default: 60 s.
     pub between: Duration,
     /// The longest head of a response, in bytes. Default: 64 KiB.
@@ -50,7 +50,7 @@ pub struct Options {
     /// 256 KiB.
     pub read_ahead: usize,
     /// Bytes of a response that are read ahead of a slow client into an unnamed file, when more than `read_ahead` wait. 0 for none,
-    /// and none without `buffer` and for event streams and `X-Accel-Buffering: no`: the application then waits for the client.
+    /// and none without `buffer` and for event streams and `X-Accel-Buffering: no`: the backend then waits for the client.
     /// Default: 1 GiB.
     pub read_ahead_file: u64,
     /// The longest request body that is received in memory, in bytes. Default: 256 KiB.

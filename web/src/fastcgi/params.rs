@@ -49,7 +49,7 @@ impl fmt::Display for Collision {
 /// The parameters that are the same for every request of a handler.
 #[derive(Clone, Debug, Default)]
 pub struct Fixed {
-    /// The root as the application sees it, without a slash at the end. None for the root's real path on this server.
+    /// The root as the backend sees it, without a slash at the end. None for the root's real path on this server.
     pub root: Option<Vec<u8>>,
     /// SERVER_NAME, if it is not the host that the client names.
     pub server_name: Option<String>,
@@ -212,7 +212,7 @@ pub fn write(
                 params.put("REMOTE_PORT", Text::new().number(port.into()).bytes());
             }
         }
-        // The same as in nginx, so applications know it. An invented address could match a rule of the application.
+        // The same as in nginx, so applications know it. An invented address could match a rule of the backend.
         None => params.put("REMOTE_ADDR", b"unix:"),
     }
     for (name, value) in &fields.0 {

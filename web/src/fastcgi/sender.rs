@@ -1,11 +1,11 @@
-//! Sends the request body to the application, record by record, while the response is read.
+//! Sends the request body to the backend, record by record, while the response is read.
 //!
-//! The handler's fiber reads the response. In [`while_sending`] a second fiber of the same worker sends the body, so that an
-//! application may answer before it has read everything, or answer each piece. When reading ends first, the second fiber is
+//! The handler's fiber reads the response. In [`while_sending`] a second fiber of the same worker sends the body, so that a
+//! backend may answer before it has read everything, or answer each piece. When reading ends first, the second fiber is
 //! stopped between two calls. No byte is lost, and the next `while_sending` continues: the first one belongs to the handler, the
 //! next one to the body of its response.
 //!
-//! A sender that fails shuts the connection to the application down, which ends the reading. [`Progress`] has the reason.
+//! A sender that fails shuts the connection to the backend down, which ends the reading. [`Progress`] has the reason.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
@@ -33,9 +33,9 @@ pub enum Source {
 /// The state of sending, for the side that reads.
 #[derive(Default)]
 pub struct Progress {
-    /// The whole body has been sent, or the application reads no more.
+    /// The whole body has been sent, or the backend reads no more.
     done: Cell<bool>,
-    /// How many bytes of the request the application's side has taken.
+    /// How many bytes of the request the backend's side has taken.
     pub sent: Cell<u64>,
     failed: RefCell<Option<Failed>>,
 }
@@ -44,7 +44,7 @@ pub struct Progress {
 pub enum Failed {
     /// The client did not send it.
     Client(io::Error),
-    /// The application did not take it in time.
+    /// The backend did not take it in time.
     TimedOut,
     /// The spooled body could not be read.
     Spool(io::Error),
@@ -151,7 +151,7 @@ impl Sender {
                 Ok(()) => {}
                 Err(Stop::Paused) => return,
                 Err(Stop::Closed) => {
-                    // The application may have answered without reading the rest.
+                    // The backend may have answered without reading the rest.
                     self.progress.done.set(true);
                     return;
                 }
@@ -225,7 +225,7 @@ impl Sender {
 enum Stop {
     /// The reader of [`while_sending`] is done.
     Paused,
-    /// The application reads no more.
+    /// The backend reads no more.
     Closed,
     Failed(Failed),
 }

@@ -1,4 +1,4 @@
-//! Logs what an application writes to its standard error, line by line, with the request's method, target and id.
+//! Logs what a backend writes to its standard error, line by line, with the request's method, target and id.
 //!
 //! `exchange` adds pieces of any length. Each request may log at most 64 KiB; further bytes are counted.
 

@@ -156,7 +156,7 @@ fn a_client_that_breaks_its_body_off_ends_the_request() {
     let site = serve(&folder, &app, streaming());
     let mut client = site.connect();
     client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nhello");
-    eventually("the application is asked", || app.connections() == 1);
+    eventually("the backend is asked", || app.connections() == 1);
     drop(client);
     heard.recv_timeout(PATIENCE).expect("its connection ends");
     assert_eq!(site.get("/photo.jpg").status, 404, "the server lives");
@@ -265,7 +265,7 @@ fn a_slow_body_does_not_use_up_the_applications_time() {
     let mut client = site.connect();
     client.send("POST /a.php HTTP/1.1\r\nHost: test\r\nContent-Length: 30000\r\n\r\n");
     for _ in 0..3 {
-        // Longer than the application's time, in pieces.
+        // Longer than the backend's time, in pieces.
         std::thread::sleep(SHORT * 2);
         client.send([b'x'; 10_000]);
     }

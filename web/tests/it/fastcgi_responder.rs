@@ -10,7 +10,7 @@ use crate::responder::*;
 use osier_web::fastcgi::{FastCgi, Options};
 use osier_web::{Limits, Response, Router, Server, http::StatusCode};
 
-// ---- the parameters that the application gets ----
+// ---- the parameters that the backend gets ----
 
 #[test]
 fn the_application_is_told_everything() {
@@ -209,7 +209,7 @@ fn only_scripts_that_exist_are_asked_for() {
     ] {
         assert_eq!(site.get(path).status, status, "{path}");
     }
-    assert_eq!(app.connections(), 0, "the application has not been asked");
+    assert_eq!(app.connections(), 0, "the backend has not been asked");
     for (path, script) in [
         ("/", "/index.php"),
         ("/a.php", "/a.php"),
@@ -632,7 +632,7 @@ fn pieces_go_out_when_they_come() {
     assert_eq!(client.chunks(), b"data: 2\n\n");
 }
 
-// ---- files that the application names ----
+// ---- files that the backend names ----
 
 #[test]
 fn files_inside_the_root_are_sent_in_the_applications_place() {
@@ -764,7 +764,7 @@ fn files_of_the_application_are_sent_in_parts_and_only_when_they_have_changed() 
     let page = ask("page", &format!("Range: bytes=2-4\r\nIf-None-Match: {tag}\r\n"));
     assert_eq!((page.status, page.text()), (403, "a secret"));
 
-    // The file is sent as the application has just written it.
+    // The file is sent as the backend has just written it.
     for turn in 0..5 {
         folder.write("files/secret.txt", format!("secret {turn}"));
         assert_eq!(ask("", "").text(), format!("secret {turn}"));
