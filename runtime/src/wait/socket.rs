@@ -294,6 +294,20 @@ impl Watched {
         }
     }
 
+    /// Counts a call that did not wait, as [`io`](Watched::io) does: a fiber that never waits yields now and then.
+    ///
+    /// # Errors
+    ///
+    /// The error of a cancelled call.
+    pub(crate) fn count_call() -> io::Result<()> {
+        let anchor = Anchor;
+        if let Caller::Fiber(core, worker) = context::here(&anchor) {
+            core.check(worker, Waiting::NotYet)?;
+            worker.count_ready_call(core);
+        }
+        Ok(())
+    }
+
     /// Makes a call that writes, at once. After a would-block error the bit is clear, so the next event says when to try again.
     pub(crate) fn write_now<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
         let seen = self.entry.get().map(|&index| at(index).state.snapshot());

@@ -12,6 +12,8 @@
 
 use std::cell::Cell;
 
+use super::isolate::isolate;
+
 /// The fewest tenants whose memory is worth a trim.
 const LEAST: usize = 256;
 
@@ -61,7 +63,8 @@ impl Heap {
     pub(crate) fn trim(&self, tenants: usize, fibers: usize) {
         let (tenants, fibers) = (self.tenants.is_due(tenants), self.fibers.is_due(fibers));
         if tenants || fibers {
-            crate::wait::pool::spawn(trim).detach();
+            // It panics where the system starts no thread. The next second tries again.
+            isolate(|| crate::wait::pool::spawn(trim).detach());
         }
     }
 }

@@ -201,8 +201,9 @@ pub fn after_resume<T>(hook: &dyn Fn(), body: impl FnOnce() -> T) -> T {
 /// Runs `body`, and says meanwhile in words what this fiber does. A [dump](crate::dump), the watchdog and a panic name
 /// the fiber by the text of the innermost call.
 ///
-/// `text` must only format: it may be called at any point of `body`, also while the fiber panics. On a plain thread the
-/// body just runs.
+/// `text` must only format values that do not change: it may be called at any point of `body`, also while the fiber
+/// panics, and in a signal handler when the watchdog finds the fiber stuck. So it must not allocate, lock, borrow a
+/// `RefCell` or panic. On a plain thread the body just runs.
 ///
 /// ```
 /// osier::run(|| {

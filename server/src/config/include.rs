@@ -4,12 +4,14 @@
 //!   site.toml ── include = "sites/*.toml" ──▶ patterns ─▶ names, sorted ─▶ each parsed alone ─▶ one text, with the place of each file
 //! ```
 //!
-//! A file is parsed alone first, so a key before its first table cannot slip into a table of the file before it.
+//! A file is parsed alone first, so what stands before its first `[[site]]` cannot slip into a table of the file before it.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use globset::GlobBuilder;
-use toml::de::DeTable;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use crate::process::root::inside;
 use crate::reader::problem::{Files, Problem};
@@ -24,6 +26,8 @@ pub struct Texts {
     pub files: Files,
     /// The folders that were looked into.
     pub folders: Vec<PathBuf>,
+    /// The names of the policies so far. TOML would let a file add tables to the policy of another one.
+    policies: HashSet<String>,
     /// Mistakes that make an included file unreadable, and folders that are not there yet.
     pub problems: Vec<Problem>,
 }
@@ -34,13 +38,20 @@ pub fn read(source: &Source<'_>, name: &str, text: &str, patterns: &[At<String>]
         text: text.to_owned(),
         files: Files::one(name),
         folders: Vec::new(),
+        policies: policies(&DeTable::parse_recoverable(text).0)
+            .map(|(name, _)| name)
+            .collect(),
         problems: Vec::new(),
     };
+    let first = Path::new(name)
+        .file_name()
+        .map(|name| source.named(&name.to_string_lossy()));
     for pattern in patterns {
         match expand(&source.named(&pattern.value), root) {
             Ok((folder, paths)) => {
                 texts.folders.extend(folder);
-                paths.iter().for_each(|path| texts.add(pattern, path, root));
+                let others = paths.iter().filter(|path| Some(*path) != first.as_ref());
+                others.for_each(|path| texts.add(pattern, path, root));
             }
             Err((is_warning, text)) => texts.problems.push(Problem {
                 is_warning,
@@ -115,10 +126,12 @@ impl Texts {
                 return;
             }
         };
+        // TOML allows a byte order mark at its beginning only.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         self.text.push('\n');
         let start = self.text.len();
         self.files.add(name, start);
-        let (table, errors) = DeTable::parse_recoverable(&text);
+        let (table, errors) = DeTable::parse_recoverable(text);
         let mut note = |at: std::ops::Range<usize>, text: String| {
             self.problems.push(Problem {
                 is_warning: false,
@@ -141,6 +154,29 @@ impl Texts {
             );
             note(key.span(), text);
         }
-        self.text.push_str(&text);
+        if let Some((key, value)) = table.get_ref().get_key_value("site")
+            && !matches!(value.get_ref(), DeValue::Array(_))
+        {
+            note(
+                key.span(),
+                "a table of a site before the first [[site]] of the file".into(),
+            );
+        }
+        for (name, at) in policies(&table) {
+            if !self.policies.insert(name.clone()) {
+                note(at, format!("another file has a [policy.{}]", name.escape_debug()));
+            }
+        }
+        self.text.push_str(text);
     }
+}
+
+/// The names of the policies of a file, and their places.
+fn policies<'t>(table: &'t Spanned<DeTable<'_>>) -> impl Iterator<Item = (String, std::ops::Range<usize>)> + 't {
+    let policies = table
+        .get_ref()
+        .get("policy")
+        .and_then(|policies| policies.get_ref().as_table());
+    let names = policies.into_iter().flat_map(|policies| policies.keys());
+    names.map(|key| (key.get_ref().to_string(), key.span()))
 }

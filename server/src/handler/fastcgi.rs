@@ -125,9 +125,12 @@ impl Configured for Fastcgi {
         if !self.files {
             return Ok(Opened::answers(Gateway(handler)));
         }
-        // The handler looks for scripts first. So no script reaches the file handler, which would send its source.
+        // The handler looks for scripts first, but not in hidden folders such as `.well-known`. The file handler must not know the
+        // names of scripts: it would send their source.
+        let is_script = |name: &String| self.options.suffixes.iter().any(|suffix| name.ends_with(suffix));
+        let index = self.options.index.iter().filter(|name| !is_script(name));
         let options = files::Options {
-            index: self.options.index.clone(),
+            index: index.cloned().collect(),
             cache: means.cache,
             symlinks: self.options.symlinks,
             ..files::Options::default()

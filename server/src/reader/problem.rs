@@ -90,7 +90,7 @@ impl Report {
             file: files.at(problem.at.start).1.to_owned(),
             place: Some(place(files, source, problem.at, secret)),
             text: match problem.is_warning {
-                true => format!("warning: {}", problem.text),
+                true => format!("{WARNING}{}", problem.text),
                 false => problem.text,
             },
         });
@@ -102,6 +102,17 @@ impl Report {
     /// The number of mistakes and warnings.
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// The first mistake in one line: its place and what is wrong.
+    pub fn first_mistake(&self) -> Option<String> {
+        let mut entries = self.entries.iter();
+        let first = entries.find(|entry| !entry.text.starts_with(WARNING))?;
+        let Entry { file, place, text } = first;
+        Some(match place {
+            Some(Place { line, column, .. }) => format!("{file}:{line}:{column}: {text}"),
+            None => format!("{file}: {text}"),
+        })
     }
 }
 
@@ -158,6 +169,9 @@ fn place(files: &Files, source: &str, at: Range<usize>, secret: &[Range<usize>])
         width: width.clamp(1, SHOWN_CHARS.saturating_sub(column).max(1)),
     }
 }
+
+/// The beginning of a warning's text.
+const WARNING: &str = "warning: ";
 
 /// Prints, for each mistake, `site.toml:12:5: what is wrong` and the line with carets below the place.
 impl fmt::Display for Report {

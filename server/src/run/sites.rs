@@ -164,9 +164,15 @@ impl Sites {
                 "'landlock' limits this process to the paths that the file named at start; restart the server to use others"
             ));
         }
-        if let (Ok(()), Err((folder, error))) = (&outcome, self.origin.check_folder()) {
-            let why = handler::cannot_serve(folder, &error);
-            (self.process.say)(format_args!("{why}; requests get 503 until it is there"));
+        if outcome.is_ok() {
+            let origin = self.origin.clone();
+            let missing = osier::unblock(move || {
+                let missing = origin.check_folder().err();
+                missing.map(|(folder, error)| handler::cannot_serve(folder, &error))
+            });
+            if let Some(why) = missing {
+                (self.process.say)(format_args!("{why}; requests get 503 until it is there"));
+            }
         }
         match outcome {
             Ok(()) => {
@@ -192,9 +198,7 @@ impl Sites {
                 (self.process.say)(format_args!(
                     "{name} has {what}; the old configuration stays:\n{report}"
                 ));
-                let report = report.to_string();
-                let is_mistake = |line: &&str| line.starts_with(&name) && !line.contains(": warning: ");
-                Err(report.lines().find(is_mistake).unwrap_or(what).to_owned())
+                Err(report.first_mistake().unwrap_or(what.to_owned()))
             }
         }
     }

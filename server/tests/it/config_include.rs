@@ -107,7 +107,7 @@ fn files_that_cannot_be_included_are_named() {
     let with = |include: &str, included: &str| {
         folder.write(
             "site.toml",
-            format!("include = {include}\n[[site]]\n[[site.route]]\nrespond = 204\n"),
+            format!("include = {include}\n[[site]]\n[[site.route]]\nrespond = 204\n[policy.main]\n"),
         );
         folder.write("sites/a.toml", included);
         check(&folder)
@@ -135,6 +135,21 @@ fn files_that_cannot_be_included_are_named() {
             "site.toml:1:11: a '*' stands in the name of the file only, not in that of its folder",
         ),
         (
+            "\"sites/*.toml\"",
+            "[[site.route]]\nrespond = 204\n",
+            "DIR/sites/a.toml:1:3: a table of a site before the first [[site]] of the file",
+        ),
+        (
+            "\"sites/*.toml\"",
+            "[site.limits]\nbody = 1\n",
+            "DIR/sites/a.toml:1:2: a table of a site before the first [[site]] of the file",
+        ),
+        (
+            "\"sites/*.toml\"",
+            "[policy.main.headers]\nX-More = \"1\"\n",
+            "DIR/sites/a.toml:1:9: another file has a [policy.main]",
+        ),
+        (
             "5",
             "",
             "site.toml:1:11: 'include' must be a string or a list of strings, not the number 5",
@@ -152,6 +167,10 @@ fn files_that_cannot_be_included_are_named() {
         said.contains("site.toml:1:11: warning: there is no folder 'DIR/later'; no site is included"),
         "{said}"
     );
+    // The file itself is none of those that it includes, and a byte order mark is no part of the text.
+    let (status, said) = with("\"*.toml\"", "");
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(with("\"sites/*.toml\"", "\u{feff}[policy.other]\n").0, Some(0));
     // A file that two patterns match is included once.
     let site = "[[site]]\nhost = \"a.example\"\n[[site.route]]\nrespond = 204\n";
     folder.write("site.toml", "include = [\"sites/a.toml\", \"sites/*.toml\"]\n");

@@ -156,6 +156,13 @@ fn an_index_that_is_no_script_is_sent_as_a_file() {
     assert!(said.contains("reloaded"), "{said}");
     assert_eq!(sites.get("x", "/both/").text(), "both");
     assert_eq!(sites.get("x", "/").text(), "front /");
+    // Hidden folders run no scripts, and show none.
+    sites
+        .folder
+        .write("app/.well-known/x/index.php", "<?php echo 'secret';");
+    sites.folder.write("app/.well-known/y/index.html", "y");
+    assert_eq!(sites.get("x", "/.well-known/x/").status, 404);
+    assert_eq!(sites.get("x", "/.well-known/y/").text(), "y");
     // Without files, names that are no scripts are skipped.
     let said = sites.reload(&route(&fpm, "index = [\"index.html\", \"index.php\"]"));
     assert!(said.contains("reloaded"), "{said}");

@@ -97,6 +97,7 @@ impl Encoder {
     }
 
     /// Encodes all of `bytes`.
+    #[cfg(any(feature = "files", test))]
     pub(crate) fn whole(coding: Coding, effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
         let mut encoder = Encoder::new(coding, effort, Some(bytes.len()))?;
         encoder.write_all(bytes)?;

@@ -7,7 +7,7 @@
 //!
 //! Only small bodies and the beginnings of streams are encoded on the worker. All other bytes are
 //! encoded on the pool for blocking work, in slices, so that a large response delays no other client.
-//! A slice ends after [`SLICE`], whatever the bytes and the machine.
+//! A slice ends after `SLICE`, whatever the bytes and the machine.
 //!
 //! Static files are compressed in `files/encoded.rs` instead, because their encoded forms are
 //! cached.

@@ -406,6 +406,11 @@ impl Conn {
         match sending.unsent.rest.send(&self.link.stream) {
             Ok(()) => self.rest_is_sent(*sending),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rest_until_writable(sending),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                let log = format_args!("the response body of a slow client failed: a file has become shorter");
+                self.link.worker.server.log(log);
+                self.rest_fails(*sending)
+            }
             Err(_) => self.rest_fails(*sending),
         }
     }

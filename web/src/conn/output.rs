@@ -68,6 +68,8 @@ pub(crate) struct OutputState {
     /// Whether a file may be left to the connection.
     #[cfg_attr(not(feature = "sendfile"), allow(dead_code, reason = "only files are left"))]
     may_leave: bool,
+    /// Whether a cancellation may drop what is left.
+    in_frame: bool,
     /// The file that a slow client has not taken. The buffer then holds the bytes behind it.
     rest: Option<Box<Rest>>,
 }
@@ -91,6 +93,7 @@ impl<'c> Output<'c> {
                 broken: false,
                 flushes: 0,
                 may_leave: false,
+                in_frame: false,
                 rest: None,
             }),
             shutdown: None,
@@ -276,7 +279,13 @@ impl<'c> Output<'c> {
     /// Sets whether [`send_parts`](Output::send_parts) may leave bytes to the connection. Then the caller takes them by
     /// [`take_rest`](Output::take_rest).
     pub(crate) fn let_leave(&self, may_leave: bool) {
-        self.state().may_leave = may_leave;
+        let mut state = self.state();
+        state.may_leave = may_leave && !state.in_frame;
+    }
+
+    /// Sets whether the burst runs in a frame that a cancellation ends. Such a frame drops what is left to the connection.
+    pub(crate) fn enters_frame(&self, in_frame: bool) {
+        self.state().in_frame = in_frame;
     }
 
     /// Takes the bytes that are left to the connection.
@@ -286,7 +295,9 @@ impl<'c> Output<'c> {
         let rest = state.rest.take();
         #[cfg(feature = "sendfile")]
         let rest = rest.map(|mut rest| {
-            rest.tail = std::mem::take(&mut state.buffer);
+            // The buffer goes back to the pool, with its room.
+            rest.tail = state.buffer.as_slice().into();
+            state.buffer.clear();
             rest
         });
         rest
@@ -497,6 +508,9 @@ impl Outlet for BodyWriter<'_, '_> {
         let mut sent = 0;
         let done = osier::io::try_sendfile(file, offset, len, stream, || Ok(()), &mut sent);
         self.count += sent;
+        if sent > 0 {
+            self.stalled = None;
+        }
         match done {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.takes_bytes()?;
@@ -518,7 +532,8 @@ impl Outlet for BodyWriter<'_, '_> {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         state.close_chunk();
-        let mut before = std::mem::take(&mut state.buffer);
+        let mut before = state.buffer.clone();
+        state.buffer.clear();
         if self.chunked {
             before.extend_from_slice(ChunkHead::new(len).as_bytes());
             state.buffer.extend_from_slice(CHUNK_END);
@@ -561,7 +576,12 @@ impl Outlet for BodyWriter<'_, '_> {
 
     fn sent(&mut self, sent: io::Result<usize>) -> io::Result<()> {
         match sent {
-            Ok(count) => self.count += count as u64,
+            Ok(count) => {
+                self.count += count as u64;
+                if count > 0 {
+                    self.stalled = None;
+                }
+            }
             Err(error) => {
                 self.output.state().broken = true;
                 self.output.sink.failed(&error);

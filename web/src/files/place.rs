@@ -149,7 +149,20 @@ impl Place {
             Some(before) if before.is_same(&root)? => Ok(Arc::clone(before)),
             _ => Ok(Arc::new(root)),
         });
+        let is_gone = |error: &io::Error| {
+            use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+            matches!(error.kind(), NotFound | NotADirectory | PermissionDenied)
+        };
         match (&before, &opened) {
+            // Too many open files, for example: the folder that is open serves on.
+            (Some(_), Err(error)) if !is_gone(error) => {
+                self.links.say(format_args!(
+                    "cannot look whether the folder '{}' is another one: {error}; the old one is served",
+                    self.path.display()
+                ));
+                self.looked.store(self.since_began(now), Ordering::Release);
+                return Ok(());
+            }
             (Some(_), Err(error)) => self.links.say(format_args!(
                 "the folder '{}' cannot be opened: {error}; requests for it get 503 until it is there again",
                 self.path.display()

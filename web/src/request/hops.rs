@@ -20,7 +20,8 @@ pub enum ForwardedBy {
 /// A client that trusted proxies have named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RealClient {
-    pub ip: IpAddr,
+    /// None if the proxies name none that can be read. They may still have said how the client came.
+    pub ip: Option<IpAddr>,
     pub is_https: bool,
 }
 
@@ -61,22 +62,20 @@ pub(crate) fn real_client<'v, I: Iterator<Item = &'v [u8]>>(
             break;
         }
     }
-    let (from_right, ip, is_https) = client?;
+    let ip = client.map(|(_, ip, _)| ip);
     let is_https = match by {
-        ForwardedBy::Forwarded => is_https.unwrap_or(false),
+        ForwardedBy::Forwarded => client.and_then(|(_, _, is_https)| is_https).unwrap_or(false),
         _ => {
-            let schemes: Vec<&[u8]> = values("x-forwarded-proto")
-                .flat_map(|value| split(value, b','))
-                .collect();
+            let schemes: Vec<&[u8]> = values("x-forwarded-proto").flat_map(list).collect();
             // Either each proxy appends its scheme, or each passes the one that it was told on.
-            let scheme = match schemes.len() == hops.len() {
-                true => schemes.iter().rev().nth(from_right),
-                false => schemes.last(),
+            let scheme = match client {
+                Some((from_right, _, _)) if schemes.len() == hops.len() => schemes.iter().rev().nth(from_right),
+                _ => schemes.last(),
             };
             scheme.is_some_and(|scheme| is_https_scheme(scheme))
         }
     };
-    Some(RealClient { ip, is_https })
+    (ip.is_some() || is_https).then_some(RealClient { ip, is_https })
 }
 
 pub(crate) fn is_https_scheme(scheme: &[u8]) -> bool {
@@ -85,24 +84,23 @@ pub(crate) fn is_https_scheme(scheme: &[u8]) -> bool {
 
 /// The hops of `X-Forwarded-For`, the first proxy's first.
 pub(crate) fn addresses<'v>(values: impl Iterator<Item = &'v [u8]>) -> Vec<Hop> {
-    let hops = values.flat_map(|value| split(value, b','));
-    hops.map(|text| Hop {
+    let hop = |text| Hop {
         ip: address(text),
         is_https: None,
-    })
-    .collect()
+    };
+    values.flat_map(list).map(hop).collect()
 }
 
 /// The hops of `Forwarded`, the first proxy's first.
 pub(crate) fn forwarded<'v>(values: impl Iterator<Item = &'v [u8]>) -> Vec<Hop> {
-    let elements = values.flat_map(|value| split(value, b','));
-    elements
+    values
+        .flat_map(elements)
         .map(|element| {
             let mut hop = Hop {
                 ip: None,
                 is_https: None,
             };
-            for pair in split(element, b';') {
+            for pair in split(element, b';').0 {
                 let Some(at) = pair.iter().position(|&byte| byte == b'=') else {
                     continue;
                 };
@@ -118,8 +116,24 @@ pub(crate) fn forwarded<'v>(values: impl Iterator<Item = &'v [u8]>) -> Vec<Hop> 
         .collect()
 }
 
-/// Splits a list, but not inside of quotes. Empty elements are left out (RFC 9110 5.6.1).
-fn split(list: &[u8], separator: u8) -> Vec<&[u8]> {
+/// Splits a list without quotes, as the conventions have it: a quote of the client's must not hide what a proxy has appended. Empty
+/// elements are left out (RFC 9110 5.6.1).
+fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let parts = value.split(|&byte| byte == b',');
+    parts.filter(|part| !part.trim_ascii().is_empty())
+}
+
+/// Splits the elements of `Forwarded`. A quote that is never closed quotes nothing: what a proxy has appended behind such a quote of
+/// the client's is an element of its own.
+fn elements(value: &[u8]) -> Vec<&[u8]> {
+    match split(value, b',') {
+        (elements, true) => elements,
+        (_, false) => list(value).collect(),
+    }
+}
+
+/// Splits a list, but not inside of quotes. Empty elements are left out. False if the last quote is not closed.
+fn split(list: &[u8], separator: u8) -> (Vec<&[u8]>, bool) {
     let (mut parts, mut start) = (Vec::new(), 0);
     let (mut is_quoted, mut is_escaped) = (false, false);
     for (at, &byte) in list.iter().enumerate() {
@@ -136,7 +150,7 @@ fn split(list: &[u8], separator: u8) -> Vec<&[u8]> {
     }
     parts.push(&list[start..]);
     parts.retain(|part| !part.trim_ascii().is_empty());
-    parts
+    (parts, !is_quoted)
 }
 
 fn unquoted(value: &[u8]) -> Vec<u8> {
@@ -180,7 +194,8 @@ mod tests {
             fields.map(|(_, value)| value.as_bytes())
         };
         let is_trusted = |ip: IpAddr| ip.to_string().starts_with("10.");
-        real_client(by, values, is_trusted).map(|client| (client.ip.to_string(), client.is_https))
+        let client = real_client(by, values, is_trusted)?;
+        Some((client.ip.map_or("?".into(), |ip| ip.to_string()), client.is_https))
     }
 
     #[test]
@@ -198,6 +213,8 @@ mod tests {
             ("9.9.9.9, unknown, 10.0.0.1", Some("10.0.0.1")),
             ("9.9.9.9, unknown", None),
             ("1.2.3.4, ,", Some("1.2.3.4")),
+            ("\", 1.2.3.4", Some("1.2.3.4")),
+            ("\"10.0.0.3, 1.2.3.4", Some("1.2.3.4")),
             ("", None),
             ("1.2.3.4:x", None),
             ("1.2.3.4.5", None),
@@ -232,6 +249,9 @@ mod tests {
         }
         let fields = [("x-real-ip", "1.2.3.4"), ("x-forwarded-proto", "https")];
         assert_eq!(client(ForwardedBy::XRealIp, &fields), Some(("1.2.3.4".into(), true)));
+        let unnamed = [("x-forwarded-for", "unknown"), ("x-forwarded-proto", "https")];
+        assert_eq!(client(by, &unnamed), Some(("?".into(), true)));
+        assert_eq!(client(by, &unnamed[1..]), Some(("?".into(), true)));
     }
 
     #[test]
@@ -250,6 +270,9 @@ mod tests {
             ),
             ("for=\"1.2.3.4\\\"\", for=10.0.0.1", Some(("10.0.0.1", false))),
             ("for=9.9.9.9;host=\"a,for=8.8.8.8\"", Some(("9.9.9.9", false))),
+            // The first proxy's client sent the quote, and the proxy appended to it.
+            ("for=10.0.0.5;proto=https;x=\", for=1.2.3.4", Some(("1.2.3.4", false))),
+            ("for=10.0.0.5;x=\", for=\"[2001:db8::1]\"", Some(("2001:db8::1", false))),
             ("for=_hidden", None),
             ("proto=https", None),
             ("for=\"", None),

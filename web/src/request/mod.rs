@@ -283,13 +283,13 @@ impl<'a> Request<'a> {
     /// [`Server::proxy_protocol`](crate::Server::proxy_protocol), or by a field, see
     /// [`trust_hops`](Request::trust_hops).
     pub fn is_proxied(&self) -> bool {
-        self.marks.client.get().is_some() || self.body.is_proxied()
+        self.marks.client.get().is_some_and(|client| client.ip.is_some()) || self.body.is_proxied()
     }
 
     /// The address of the client. `0.0.0.0:0` on a Unix socket. The port is 0 if a field has named the client.
     pub fn peer(&self) -> SocketAddr {
-        let client = self.marks.client.get();
-        client.map_or_else(|| self.body.peer(), |client| SocketAddr::new(client.ip, 0))
+        let ip = self.marks.client.get().and_then(|client| client.ip);
+        ip.map_or_else(|| self.body.peer(), |ip| SocketAddr::new(ip, 0))
     }
 
     /// The address of the other end of the connection, which may be a proxy. `None` on a Unix socket.

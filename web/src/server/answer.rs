@@ -264,8 +264,8 @@ fn report(
 ) {
     let status = StatusCode::from_u16(status).expect("the server's statuses have three digits");
     let duration = started.elapsed();
-    let (client, is_proxied) = match marks.client.get() {
-        Some(client) => (SocketAddr::new(client.ip, 0), true),
+    let (client, is_proxied) = match marks.client.get().and_then(|client| client.ip) {
+        Some(ip) => (SocketAddr::new(ip, 0), true),
         None => (peer.peer(), peer.is_proxied()),
     };
     observer(&Served {

@@ -174,6 +174,8 @@ impl<'b> Burst<'b> {
     pub(crate) fn run(&self, input: &mut Input) -> After {
         let mut gone = Gone::Default;
         loop {
+            self.output
+                .enters_frame(matches!(gone, Gone::Cancel | Gone::CancelUnlessHalfClosed));
             let after = match (gone, self.peer.stream()) {
                 (Gone::Cancel, Some(stream)) => {
                     while_connected(stream, HalfClose::IsGone, || self.run_under(gone, input))
@@ -346,7 +348,7 @@ impl<'b> Burst<'b> {
         let describe = |f: &mut fmt::Formatter<'_>| write!(f, "{} {}, {}", head.method(), head.target(), peer.peer());
         let (done, keep) = match route.and_then(|route| route.stack_bytes) {
             None => osier::fiber::describe(&describe, || self.handle(&mut request, &found, started)),
-            Some(bytes) => self.on_stack(bytes, || {
+            Some(bytes) => self.on_stack(bytes, gone, || {
                 osier::fiber::describe(&describe, || self.handle(&mut request, &found, started))
             }),
         };
@@ -374,13 +376,26 @@ impl<'b> Burst<'b> {
         (step, place)
     }
 
-    /// Runs `handle` on a fiber with a stack of this size.
+    /// Runs `handle` on a fiber with a stack of this size. That fiber is cancelled when its client leaves, by the policy `gone`;
+    /// this one only waits for it. A half-close would otherwise cancel a handler that the same request without a stack of its own
+    /// runs.
     #[cold]
-    fn on_stack<T>(&self, stack_bytes: usize, handle: impl FnOnce() -> T) -> T {
+    fn on_stack(
+        &self,
+        stack_bytes: usize,
+        gone: Gone,
+        handle: impl FnOnce() -> (Result<bool, After>, bool),
+    ) -> (Result<bool, After>, bool) {
         let fiber = osier::fiber::Builder::new().stack_bytes(stack_bytes);
         let handle = || osier::fiber::before_suspend(&|| self.before_suspension(), handle);
-        match osier::scope(|scope| scope.spawn_local_with(fiber, handle).join()) {
-            Ok(value) => value,
+        let handle = || match (gone, self.peer.stream()) {
+            (Gone::Cancel, Some(stream)) => while_connected(stream, HalfClose::IsGone, handle),
+            (Gone::CancelUnlessHalfClosed, Some(stream)) => while_connected(stream, HalfClose::IsFine, handle),
+            (Gone::Default | Gone::Finish, _) | (_, None) => Ok(handle()),
+        };
+        let ended = osier::shield(|| osier::scope(|scope| scope.spawn_local_with(fiber, handle).join()));
+        match ended {
+            Ok(handled) => handled.unwrap_or((Err(After::Gone), false)),
             Err(payload) => resume_unwind(payload),
         }
     }

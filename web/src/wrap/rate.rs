@@ -24,7 +24,7 @@
 //! I.371). A request moves the instant by `per / requests`. It is refused when the instant would be further away than the burst
 //! allows. So an instant in the past means a full bucket, and the entry can be forgotten.
 //!
-//! The table has [`SHARDS`] shards, chosen by hash. Each has a lock that is held for one look-up, and a bounded size. A full
+//! The table has `SHARDS` shards, chosen by hash. Each has a lock that is held for one look-up, and a bounded size. A full
 //! shard first forgets the clients with full buckets, then the quarter whose buckets are nearly full. A client with many
 //! addresses may be forgotten early. It cannot make the table grow, nor lock out others.
 

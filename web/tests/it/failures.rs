@@ -502,8 +502,14 @@ fn a_route_may_have_a_larger_stack() {
         .route(
             "/slow",
             Route::new().get(handler).stack_bytes(1 << 20).cancel_when_gone(),
-        );
+        )
+        .route("/half", Route::new().get(deep).stack_bytes(1 << 20).cancel_when_gone());
     let site = site(router);
+    // A half-close cancels waits for something else than the client. The fiber of the connection waits for the handler's.
+    let mut client = site.connect();
+    client.send("GET /half HTTP/1.1\r\nHost: t\r\n\r\n");
+    client.finish_sending();
+    assert_eq!(client.reply().text(), (600 << 10).to_string());
     let mut client = site.connect();
     client.send("GET /deep HTTP/1.1\r\nHost: t\r\n\r\nGET /deep HTTP/1.1\r\nHost: t\r\n\r\n");
     for _ in 0..2 {
