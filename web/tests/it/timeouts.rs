@@ -177,7 +177,9 @@ fn a_client_that_does_not_read_is_cut() {
 /// the connection. The kernel gives the bytes up after the write timeout, not after minutes.
 fn the_kernel_gives_up_unread_bytes(head: &str) {
     let router = Router::new().get("/", |_| vec![b'x'; 200 << 10]);
-    let site = site_timing_out(router, |timeouts| (timeouts.idle, timeouts.write) = (SHORT, MEDIUM));
+    // The kernel keeps the bytes long enough that even a busy machine sees them there.
+    let write = 3 * MEDIUM;
+    let site = site_timing_out(router, |timeouts| (timeouts.idle, timeouts.write) = (SHORT, write));
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     socket.connect(&site.addr.into()).unwrap();
