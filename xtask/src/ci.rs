@@ -1,17 +1,17 @@
 //! `cargo xtask ci`: everything that must hold before a change lands.
 //!
-//! The steps are fmt, tidy, clippy, rustdoc and all of `test/`. A failed step does not hide the findings of the next one.
+//! The steps are fmt, tidy, deny, clippy, rustdoc and all of `test/`. A failed step does not hide the findings of the next one.
 
 use crate::step::{self, Outcome, cargo};
 use crate::test::{self, STEPS, Step, Work};
-use crate::tidy;
+use crate::{deny, tidy};
 use std::collections::HashSet;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
-/// Steps that read the source, in seconds.
+/// Steps that read the source and `Cargo.lock`, in seconds.
 const QUICK: &[Step] = &[
     Step {
         name: "fmt",
@@ -20,6 +20,10 @@ const QUICK: &[Step] = &[
     Step {
         name: "tidy",
         work: Work::Compile(tidy::run),
+    },
+    Step {
+        name: "deny",
+        work: Work::Compile(deny::run),
     },
 ];
 

@@ -1,4 +1,4 @@
-//! The commands of this repository: `cargo xtask {quick, test, ci, api, bench, tidy}`.
+//! The commands of this repository: `cargo xtask {quick, test, ci, api, deny, tidy, bench}`.
 //!
 //! People and `.ci/run` use the same commands. A command is a list of steps (`step/`). A step says how many things it
 //! checked and fails when it checked none. The program uses std alone: it builds in seconds on a machine that has only the
@@ -7,6 +7,7 @@
 
 mod bench;
 mod ci;
+mod deny;
 mod peers;
 mod quick;
 mod step;
@@ -25,6 +26,7 @@ usage: cargo xtask COMMAND
                    features api package targets; only if named: aarch64
   ci               fmt, tidy, clippy, rustdoc and all of `test`
   api [--write]    compares the lists of the public API in docs/internal/api with the source, or writes them
+  deny             licences, duplicate versions, bans and advisories of the dependencies: deny.toml
   tidy             the rules that no compiler checks: paths and names in documents, rooms, circles, islands, ...
   bench [--all] [--rows PATTERN] [--quick] [--against DIR]
                    this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         "test" => test::main(rest),
         "api" => test::api::main(rest),
         "ci" if rest.is_empty() => ci::main(),
+        "deny" if rest.is_empty() => deny::main(),
         "tidy" if rest.is_empty() => tidy::main(),
         "bench" => bench::main(rest),
         _ => usage(),
