@@ -1,10 +1,10 @@
 //! `cargo xtask ci`: everything that must hold before a change lands.
 //!
-//! The steps are fmt, tidy, deny, clippy, rustdoc and all of `test/`. A failed step does not hide the findings of the next one.
+//! The steps are fmt, tidy, deny, manual, clippy, rustdoc and all of `test/`. A failed step does not hide the findings of the next one.
 
 use crate::step::{self, Outcome, cargo};
-use crate::test::{self, STEPS, Step, Work};
-use crate::{deny, tidy};
+use crate::test::{self, Lane, STEPS, Step, Work};
+use crate::{deny, package, tidy};
 use std::collections::HashSet;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -27,6 +27,12 @@ const QUICK: &[Step] = &[
     },
 ];
 
+/// Steps that read what the server prints. The tests have built it.
+const PRINTED: &[Step] = &[Step {
+    name: "manual",
+    work: Work::Both(test::workspace, Lane::Tests, package::check_texts),
+}];
+
 /// Steps that compile and run nothing.
 const LINTS: &[Step] = &[
     Step {
@@ -47,7 +53,7 @@ pub fn main() -> ExitCode {
     let start = Instant::now();
     // What runs comes first, so that tests wait while the lints compile.
     let (run, compile): (Vec<Step>, Vec<Step>) = STEPS.iter().partition(|step| !matches!(step.work, Work::Compile(_)));
-    let mut steps = [QUICK, &run, LINTS, &compile].concat();
+    let mut steps = [QUICK, &run, PRINTED, LINTS, &compile].concat();
     let unchanged = unchanged(&["poll", "runtime", "Cargo.lock"]);
     if unchanged.is_some() {
         steps.retain(|step| step.name != "poll-backend");

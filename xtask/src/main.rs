@@ -1,4 +1,4 @@
-//! The commands of this repository: `cargo xtask {quick, test, ci, api, deny, tidy, bench}`.
+//! The commands of this repository: `cargo xtask {quick, test, ci, api, deny, tidy, package, bench}`.
 //!
 //! People and `.ci/run` use the same commands. A command is a list of steps (`step/`). A step says how many things it
 //! checked and fails when it checked none. The program uses std alone: it builds in seconds on a machine that has only the
@@ -8,6 +8,7 @@
 mod bench;
 mod ci;
 mod deny;
+mod package;
 mod peers;
 mod quick;
 mod step;
@@ -28,6 +29,8 @@ usage: cargo xtask COMMAND
   api [--write]    compares the lists of the public API in docs/internal/api with the source, or writes them
   deny             licences, duplicate versions, bans and advisories of the dependencies: deny.toml
   tidy             the rules that no compiler checks: paths and names in documents, rooms, circles, islands, ...
+  package [NAME]   the .deb, the static tarballs and SHA256SUMS, in target/dist
+                   names: manual deb tarball-x86_64 tarball-aarch64
   bench [--all] [--rows PATTERN] [--quick] [--against DIR]
                    this server and its rivals, in turn, on this machine; writes bench/RESULTS.md
   bench --builds   build times of hello on osier-web, axum, actix-web and may_minihttp, and of the server";
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         "api" => test::api::main(rest),
         "ci" if rest.is_empty() => ci::main(),
         "deny" if rest.is_empty() => deny::main(),
+        "package" => package::main(rest),
         "tidy" if rest.is_empty() => tidy::main(),
         "bench" => bench::main(rest),
         _ => usage(),

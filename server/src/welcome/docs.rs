@@ -56,8 +56,13 @@ pub const GUIDE: [Doc; 20] = [
 ];
 
 /// The other documents.
-pub const DOCS: [Doc; 8] = [
+pub const DOCS: [Doc; 9] = [
     doc!("README.md", "README.md", "what Osier is, and how to start"),
+    doc!(
+        "install.md",
+        "docs/install.md",
+        "packages, and the service that they bring"
+    ),
     doc!(
         "configuration.md",
         "docs/configuration.md",

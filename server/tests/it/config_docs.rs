@@ -120,6 +120,19 @@ fn the_documentation_lists_every_handler() {
     assert_eq!(listed, known, "docs/configuration.md: {start}{sentence}");
 }
 
+/// The files of the packages, with the folders of an installed system put here.
+#[test]
+fn the_files_of_the_packages() {
+    let folder = Folder::new();
+    folder.write("www/index.html", "");
+    for file in ["packaging/site.toml", "packaging/docker/site.toml"] {
+        let text = std::fs::read_to_string(project().join(file)).unwrap();
+        let here = text.replace("/var/log/osier/", "").replace("/srv/www", "www");
+        folder.write("site.toml", here);
+        check(&folder, "site.toml").unwrap_or_else(|why| panic!("{file}: {why}"));
+    }
+}
+
 #[test]
 fn the_sample() {
     let folder = Folder::new();

@@ -7,7 +7,10 @@
 mod advisories;
 mod licences;
 mod lock;
+mod notices;
 mod rules;
+
+pub use notices::notices;
 
 use crate::step::{self, Outcome};
 use rules::Rules;

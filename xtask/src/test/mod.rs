@@ -11,11 +11,12 @@ mod lanes;
 mod miri;
 mod targets;
 
+pub use executables::{Built, Executable};
 pub use lanes::{Lane, Step, Work, run};
 
 use crate::step::{self, Outcome, cargo};
 use crate::{peers, root};
-use executables::{Built, Executable, Plan};
+use executables::Plan;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
@@ -90,7 +91,7 @@ fn install_peers() -> Outcome {
 }
 
 /// Builds the tests of the workspace, once for all steps that run them.
-fn workspace() -> Built {
+pub fn workspace() -> Built {
     static BUILT: Mutex<Vec<Executable>> = Mutex::new(vec![]);
     let mut built = BUILT.lock().expect("building does not panic");
     if built.is_empty() {

@@ -1,0 +1,93 @@
+//! `cargo xtask package`: the packages of a release, in `target/dist`.
+//!
+//! The `.deb` is for the system that it is built on. The tarballs hold static binaries, which run on any Linux. Manual pages
+//! and completions are made from the help text of the binary and from the documents (`texts.rs`). A package is the same on
+//! every machine with the same toolchain: its times are those of the commit (`epoch.rs`), and no path of the machine is in
+//! the binary (`build.rs`).
+
+mod build;
+mod completions;
+mod deb;
+mod epoch;
+mod help;
+mod manual;
+mod roff;
+mod stage;
+mod tarball;
+mod texts;
+
+use crate::step::{self, Outcome, cargo};
+use crate::test::{self, Executable, Step, Work, target_dir};
+use build::{SYSTEMS, dist};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+const PACKAGES: &[Step] = &[
+    Step {
+        name: "manual",
+        work: Work::Compile(manual),
+    },
+    Step {
+        name: "deb",
+        work: Work::Compile(deb::package),
+    },
+    Step {
+        name: "tarball-x86_64",
+        work: Work::Compile(|| tarball::package(&SYSTEMS[0])),
+    },
+    Step {
+        name: "tarball-aarch64",
+        work: Work::Compile(|| tarball::package(&SYSTEMS[1])),
+    },
+];
+
+pub fn main(wanted: &[String]) -> ExitCode {
+    let names: Vec<&str> = PACKAGES.iter().map(|step| step.name).collect();
+    if let Some(unknown) = wanted.iter().find(|name| !names.contains(&name.as_str())) {
+        eprintln!("no package {unknown:?}: choose from {}", names.join(" "));
+        return ExitCode::from(2);
+    }
+    let start = Instant::now();
+    let is_wanted = |step: &&Step| wanted.is_empty() || wanted.iter().any(|name| name == step.name);
+    let steps: Vec<Step> = PACKAGES.iter().filter(is_wanted).copied().collect();
+    let outcomes = test::run(&steps);
+    match write_sums() {
+        Ok(()) => step::report(&outcomes, start.elapsed()),
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes `SHA256SUMS` of every package that is there.
+fn write_sums() -> Result<(), String> {
+    let entries = std::fs::read_dir(dist()).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names
+        .filter(|name| name.ends_with(".deb") || name.ends_with(".tar.gz"))
+        .collect();
+    names.sort();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let sums = step::output(Command::new("sha256sum").args(&names).current_dir(dist()));
+    let file = dist().join("SHA256SUMS");
+    std::fs::write(&file, sums).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// The step `manual` of `cargo xtask ci`: makes the texts of a package from the server that the tests have built, and checks
+/// them.
+pub fn check_texts(_: Vec<Executable>) -> Outcome {
+    texts::check(&target_dir().join("debug/osier"))
+}
+
+/// The same for a server that is built first.
+fn manual() -> Outcome {
+    let mut build = cargo();
+    build.args(["build", "--locked", "--package", "osier-server"]);
+    match step::run(&mut build, test::LIMIT, |_| true) {
+        true => check_texts(vec![]),
+        false => Outcome::one_check("manual", false, 0, "texts", Duration::ZERO),
+    }
+}
