@@ -13,12 +13,12 @@ use std::future::Future;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use osier_queue::Waiter;
 use pin_project_lite::pin_project;
 
-use crate::wait::socket::{Call, Direction, LEFT, Moved, Watched, leaving};
+use crate::wait::socket::{Direction, Moved, Watched};
 
 pin_project! {
     /// The future of one call. After it has completed it may be polled again, and makes the call again.
@@ -50,42 +50,23 @@ impl<T, C: FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>> Future for Io<'_, C> {
     type Output = io::Result<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        let this = self.project();
-        let mut value = None;
+        let mut this = self.project();
         let (watched, direction) = (*this.watched, *this.direction);
-        ready!(poll_call(
-            watched,
-            direction,
-            this.waiter,
-            cx,
-            &mut leaving(&mut value, this.call)
-        ))?;
-        Poll::Ready(Ok(value.expect(LEFT)))
-    }
-}
-
-/// Polls an [`Io`], once for all types of calls.
-fn poll_call(
-    watched: &Watched,
-    direction: Direction,
-    mut waiter: Pin<&mut Option<Waiter<'static>>>,
-    cx: &mut Context<'_>,
-    call: &mut Call<'_>,
-) -> Poll<io::Result<()>> {
-    if waiter.is_none() {
-        if !watched.has_entry()
-            && let Some(done) = watched.attempt(call)
-        {
-            return Poll::Ready(done);
+        if this.waiter.is_none() {
+            if !watched.has_entry()
+                && let Some(done) = watched.attempt(&mut *this.call)
+            {
+                return Poll::Ready(done);
+            }
+            this.waiter.set(Some(watched.waiter(direction)));
         }
-        waiter.set(Some(watched.waiter(direction)));
+        let waiter = this.waiter.as_mut().as_pin_mut().expect("just set");
+        let polled = watched.poll_io(direction, waiter, cx, this.call);
+        if polled.is_ready() {
+            this.waiter.set(None);
+        }
+        polled
     }
-    let waiting = waiter.as_mut().as_pin_mut().expect("just set");
-    let polled = watched.poll_io(direction, waiting, cx, call);
-    if polled.is_ready() {
-        waiter.set(None);
-    }
-    polled
 }
 
 /// The waiter that an adapter keeps for one direction.
@@ -94,35 +75,24 @@ pub(crate) struct Side(Option<Pin<Box<Waiter<'static>>>>);
 
 impl Side {
     /// Makes the call, and waits for the next poll where it would block.
+    #[inline]
     pub(crate) fn poll_io<T>(
         &mut self,
         watched: &Watched,
         direction: Direction,
         cx: &mut Context<'_>,
-        call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
     ) -> Poll<io::Result<T>> {
-        let mut value = None;
-        ready!(self.poll_call(watched, direction, cx, &mut leaving(&mut value, call)))?;
-        Poll::Ready(Ok(value.expect(LEFT)))
-    }
-
-    fn poll_call(
-        &mut self,
-        watched: &Watched,
-        direction: Direction,
-        cx: &mut Context<'_>,
-        call: &mut Call<'_>,
-    ) -> Poll<io::Result<()>> {
         let waiter = match &mut self.0 {
             Some(waiter) => waiter,
             none => {
-                if let Some(done) = watched.attempt(call) {
+                if let Some(done) = watched.attempt(&mut call) {
                     return Poll::Ready(done);
                 }
                 none.insert(Box::pin(watched.waiter(direction)))
             }
         };
-        let polled = watched.poll_io(direction, waiter.as_mut(), cx, call);
+        let polled = watched.poll_io(direction, waiter.as_mut(), cx, &mut call);
         if polled.is_ready() {
             // A later event for others must not wake the waker of this wait, which is over.
             waiter.as_mut().remove();

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use osier_poll::{Event, Interest, Mode, Ready, Token};
@@ -229,68 +229,72 @@ impl Watched {
 
     /// Makes a call that reads or writes, and waits for readiness in between, at most until `deadline`.
     ///
-    /// `call` gives a value and whether it has emptied the socket. A would-block error makes it wait.
+    /// `call` gives a value and whether it has emptied the socket. A would-block error makes it wait. This part is
+    /// compiled for each type of call, and everything that a call which succeeds at once does not need is not in it.
     #[inline]
     pub(crate) fn io<T>(
         &self,
         direction: Direction,
         deadline: impl FnOnce() -> Option<Instant>,
-        call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
     ) -> io::Result<T> {
-        let mut deadline = Some(deadline);
-        let mut deadline = || deadline.take().and_then(|deadline| deadline());
-        let mut value = None;
-        self.io_into(direction, &mut deadline, &mut leaving(&mut value, call))?;
-        Ok(value.expect(LEFT))
-    }
-
-    /// Does the work of [`io`](Watched::io), once for all types of calls. It asks for the deadline at most once.
-    fn io_into(
-        &self,
-        direction: Direction,
-        deadline: &mut dyn FnMut() -> Option<Instant>,
-        call: &mut Call<'_>,
-    ) -> io::Result<()> {
         let anchor = Anchor;
-        let (core, worker) = match context::here(&anchor) {
-            Caller::Fiber(core, worker) => (core, worker),
-            Caller::Worker => {
-                return match call(self.fd()) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(wait::Stop::NotHere.into()),
-                    done => done.map(drop),
-                };
-            }
-            Caller::Thread => return self.io_on_thread(direction, deadline(), call),
+        let Caller::Fiber(core, worker) = context::here(&anchor) else {
+            let mut deadline = Some(deadline);
+            let mut deadline = || deadline.take().and_then(|deadline| deadline());
+            let mut value = None;
+            self.io_without_fiber(direction, &mut deadline, &mut leaving(&mut value, call))?;
+            return Ok(value.expect(LEFT));
         };
         core.check(worker, Waiting::NotYet)?;
-        let mut known = None;
+        let (mut deadline, mut known) = (Some(deadline), None);
         loop {
             let seen = self.entry.get().map(|&index| &at(index).state);
             let seen = seen.map(|state| (state, state.snapshot()));
             // A direction without an owner has nobody to keep its bit.
             if seen.is_none_or(|(_, seen)| seen.has(direction.bit()) || seen.owner(direction).is_none()) {
                 match call(self.fd()) {
-                    Ok(drained) => {
+                    Ok(moved) => {
                         if let Some((state, seen)) = seen
-                            && drained
+                            && moved.drained
                             && direction == Direction::Read
                             && !seen.has(CLOSED | PRIORITY)
                         {
                             state.clear(seen, READABLE, direction, worker.remote.id);
                         }
                         worker.count_ready_call(core);
-                        return Ok(());
+                        return Ok(moved.value);
                     }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    Err(error) => {
+                        if refusal(error)? == Refusal::Interrupted {
+                            continue;
+                        }
                         if let Some((state, seen)) = seen {
                             state.clear(seen, direction.all_bits(), direction, worker.remote.id);
                         }
                     }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(error),
                 }
             }
-            self.wait(direction, *known.get_or_insert_with(&mut *deadline))?;
+            let until = *known.get_or_insert_with(|| deadline.take().and_then(|deadline| deadline()));
+            self.wait(direction, until)?;
+        }
+    }
+
+    /// Does the work of [`io`](Watched::io) where no fiber calls, once for all types of calls. It asks for the deadline
+    /// at most once.
+    #[cold]
+    fn io_without_fiber(
+        &self,
+        direction: Direction,
+        deadline: &mut dyn FnMut() -> Option<Instant>,
+        call: &mut Call<'_>,
+    ) -> io::Result<()> {
+        if context::caller(|caller| matches!(caller, Caller::Thread)) {
+            return self.io_on_thread(direction, deadline(), call);
+        }
+        match call(self.fd()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(wait::Stop::NotHere.into()),
+            done => done.map(drop),
         }
     }
 
@@ -412,40 +416,51 @@ impl Watched {
 
     /// Polls a call: the future face of [`io`](Watched::io). Where it would wait, it leaves `waiter`, of the
     /// direction's [`list`](Watched::waiter), with the waker of `cx`.
-    pub(crate) fn poll_io(
+    #[inline]
+    pub(crate) fn poll_io<T>(
         &self,
         direction: Direction,
         mut waiter: Pin<&mut Waiter<'static>>,
         cx: &mut Context<'_>,
-        call: &mut Call<'_>,
-    ) -> Poll<io::Result<()>> {
+        call: &mut impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+    ) -> Poll<io::Result<T>> {
         let state = &self.entry().state;
         let Some(here) = context::driver_is_worker() else {
-            return self.poll_io_elsewhere(direction, waiter, cx, call);
+            let mut value = None;
+            ready!(self.poll_io_elsewhere(direction, waiter, cx, &mut leaving(&mut value, call)))?;
+            return Poll::Ready(Ok(value.expect(LEFT)));
         };
         loop {
             let seen = state.snapshot();
             if seen.has(direction.bit()) || seen.owner(direction).is_none() {
                 match call(self.fd()) {
-                    Ok(drained) => {
-                        if drained && direction == Direction::Read && !seen.has(CLOSED | PRIORITY) {
+                    Ok(moved) => {
+                        if moved.drained && direction == Direction::Read && !seen.has(CLOSED | PRIORITY) {
                             state.clear(seen, READABLE, direction, here.id);
                         }
-                        return Poll::Ready(Ok(()));
+                        return Poll::Ready(Ok(moved.value));
                     }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    Err(error) => {
+                        if refusal(error)? == Refusal::Interrupted {
+                            continue;
+                        }
                         state.clear(seen, direction.all_bits(), direction, here.id);
                     }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Poll::Ready(Err(error)),
                 }
             }
-            match state.poll_ready(direction, waiter.as_mut(), cx, || self.own(direction)) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-            }
+            ready!(self.poll_ready(direction, waiter.as_mut(), cx))?;
         }
+    }
+
+    /// Polls whether the direction is ready. This thread's worker becomes its owner.
+    fn poll_ready(
+        &self,
+        direction: Direction,
+        waiter: Pin<&mut Waiter<'static>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let state = &self.entry().state;
+        state.poll_ready(direction, waiter, cx, || self.own(direction))
     }
 
     /// Polls a call where this thread does not dispatch the events itself, so that it may trust and clear no bit.
@@ -460,8 +475,8 @@ impl Watched {
         let state = &self.entry().state;
         let driver = driver::current()?;
         loop {
-            if let Some(done) = self.attempt(call) {
-                return Poll::Ready(done);
+            if let Some(done) = attempt(|| call(self.fd())) {
+                return Poll::Ready(done.map(drop));
             }
             let asked_anew = || {
                 let mut displaced = None;
@@ -532,16 +547,35 @@ impl Watched {
     #[cold]
     fn io_on_thread(&self, direction: Direction, deadline: Option<Instant>, call: &mut Call<'_>) -> io::Result<()> {
         loop {
-            if let Some(done) = self.attempt(call) {
-                return done;
+            if let Some(done) = attempt(|| call(self.fd())) {
+                return done.map(drop);
             }
             block_thread(self.fd(), flags(direction), deadline)?;
         }
     }
 
     /// Makes the call at once. `None` says that it would block.
-    pub(crate) fn attempt(&self, call: &mut Call<'_>) -> Option<io::Result<()>> {
-        attempt(|| call(self.fd()).map(drop))
+    pub(crate) fn attempt<T>(
+        &self,
+        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>>,
+    ) -> Option<io::Result<T>> {
+        attempt(|| call(self.fd()).map(|moved| moved.value))
+    }
+}
+
+/// The errors of a call after which it is made again.
+#[derive(PartialEq, Eq)]
+enum Refusal {
+    WouldBlock,
+    Interrupted,
+}
+
+/// The refusal that an error is, or the error.
+fn refusal(error: io::Error) -> io::Result<Refusal> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => Ok(Refusal::WouldBlock),
+        io::ErrorKind::Interrupted => Ok(Refusal::Interrupted),
+        _ => Err(error),
     }
 }
 
@@ -599,11 +633,11 @@ impl<T> Moved<T> {
 }
 
 /// A call that keeps its value to itself, and tells whether it has emptied the socket.
-pub(crate) type Call<'a> = dyn FnMut(BorrowedFd<'_>) -> io::Result<bool> + 'a;
+type Call<'a> = dyn FnMut(BorrowedFd<'_>) -> io::Result<bool> + 'a;
 
 /// The [`Call`] that leaves its value in `value`.
 #[inline]
-pub(crate) fn leaving<'a, T>(
+fn leaving<'a, T>(
     value: &'a mut Option<T>,
     mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<Moved<T>> + 'a,
 ) -> impl FnMut(BorrowedFd<'_>) -> io::Result<bool> + 'a {
@@ -615,7 +649,7 @@ pub(crate) fn leaving<'a, T>(
 }
 
 /// The panic message of the impossible.
-pub(crate) const LEFT: &str = "a call that succeeds leaves its value";
+const LEFT: &str = "a call that succeeds leaves its value";
 
 fn flags(direction: Direction) -> PollFlags {
     match direction {

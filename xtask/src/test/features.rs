@@ -1,23 +1,61 @@
 //! The steps `features` and `package`: every feature compiles by itself, and every crate can be packaged.
 
-use super::LIMIT;
+use super::{LIMIT, target_dir};
 use crate::root;
 use crate::step::{self, Outcome, cargo};
+use std::path::Path;
 use std::time::Duration;
 
-/// The packages whose features are tried: a folder, and the package in it.
-const CRATES: &[(&str, &str)] = &[
-    ("poll", "osier-poll"),
-    ("http", "osier-http"),
-    ("runtime", "osier"),
-    ("web", "osier-web"),
+/// The packages whose features are tried: a folder, and the package in it. The groups work at the same time, each in a
+/// target directory of its own because cargo locks it: checking one crate keeps one core busy.
+const GROUPS: [(&str, &[(&str, &str)]); 2] = [
+    (
+        "",
+        &[("poll", "osier-poll"), ("http", "osier-http"), ("runtime", "osier")],
+    ),
+    ("features", &[("web", "osier-web")]),
 ];
 
 /// Checks each crate without features, with each feature alone, and with all of them.
 pub fn features() -> Outcome {
-    let mut wrong = vec![];
-    let mut count = 0;
-    for (folder, package) in CRATES {
+    let is_nice = step::is_nice();
+    let groups = std::thread::scope(|scope| {
+        let groups = GROUPS.map(|(target, crates)| {
+            scope.spawn(move || {
+                if is_nice {
+                    step::be_nice();
+                }
+                checked(&target_dir().join(target), crates)
+            })
+        });
+        groups.map(|group| group.join().expect("no check panics"))
+    });
+    let (mut count, mut wrong) = (0, vec![]);
+    for group in groups {
+        group.lines.iter().for_each(|line| step::say(line));
+        step::add_cpu_time(group.cpu);
+        wrong.extend(group.wrong);
+        count += group.count;
+    }
+    Outcome {
+        complaints: wrong.clone(),
+        ..Outcome::one_check("features", wrong.is_empty(), count, "sets of features", Duration::ZERO)
+    }
+}
+
+/// The outcome of a group: how many sets were checked, the wrong ones, all that was printed, and the CPU time.
+#[derive(Default)]
+struct Group {
+    count: usize,
+    wrong: Vec<String>,
+    lines: Vec<String>,
+    cpu: Duration,
+}
+
+/// Checks all sets of features of some crates in `target`.
+fn checked(target: &Path, crates: &[(&str, &str)]) -> Group {
+    let mut group = Group::default();
+    for (folder, package) in crates {
         let manifest = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap_or_default();
         let mut sets = vec!["--no-default-features".to_string(), "--all-features".to_string()];
         let single = declared(&manifest).into_iter().filter(|feature| feature != "default");
@@ -26,24 +64,23 @@ pub fn features() -> Outcome {
             let mut command = cargo();
             command
                 .args(["check", "--locked", "-p", package, "--lib"])
-                .args(set.split(' '));
+                .args(set.split(' '))
+                .env("CARGO_TARGET_DIR", target);
+            group.lines.push(format!("\n$ {}", step::shown(&command)));
             // A warning is a sign of code that only another feature uses.
             let mut has_warning = false;
-            let ok = step::run(&mut command, LIMIT, |line| {
+            let ended = step::each_line(&mut command, LIMIT, |line| {
                 has_warning |= line.starts_with("warning");
-                true
+                group.lines.push(line.to_string());
             });
-            count += 1;
-            if !ok || has_warning {
-                wrong.push(format!("{package} {set}"));
+            group.count += 1;
+            group.cpu += ended.cpu;
+            if !ended.ok || has_warning {
+                group.wrong.push(format!("{package} {set}"));
             }
         }
     }
-    let outcome = Outcome::one_check("features", wrong.is_empty(), count, "sets of features", Duration::ZERO);
-    Outcome {
-        complaints: wrong,
-        ..outcome
-    }
+    group
 }
 
 /// Makes the packages that a registry would get. It does not compile them once more; `cargo package --workspace` does.
