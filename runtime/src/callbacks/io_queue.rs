@@ -390,13 +390,13 @@ impl IoQueue {
         let _interrupt = Interrupt(&self.poller);
         let (poller, remote) = (Arc::clone(&self.poller), self.claim.0);
         // Not the crate's own `unblock`, which holds the caller's virtual clock: this wait is for the outside world.
-        let polling = pool::spawn(move || {
+        let polling = pool::try_spawn(move || {
             let mut events = Events::with_capacity(EVENTS_MAX);
             let polled = poller.wait(&mut events, timeout);
             // Dispatched on this thread: the caller may be gone.
             each(events.iter(), |event| socket::dispatch(remote, event));
             polled.map(drop)
-        });
+        })?;
         crate::block_on(polling)
     }
 }

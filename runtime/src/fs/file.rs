@@ -24,6 +24,7 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 
+use async_task::Task;
 use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
 
 use super::{Metadata, Operation, Permissions};
@@ -144,14 +145,15 @@ impl Inner {
         })
     }
 
-    /// Begins an operation. `work` runs it, and its result is stored in the state.
+    /// Begins an operation. `work` runs it, and its result is stored in the state. An error says that the system starts no thread
+    /// for it; then it has not begun.
     fn begin<T: Send + 'static>(
         self: &Arc<Inner>,
         mut state: MutexGuard<'_, State>,
         by: By,
         work: impl FnOnce(&fs::File) -> T + Send + 'static,
         outcome: impl FnOnce(&mut State, T) + Send + 'static,
-    ) {
+    ) -> io::Result<()> {
         state.busy = true;
         drop(state);
         let shared = Arc::clone(self);
@@ -159,22 +161,31 @@ impl Inner {
             let done = work(&shared.file);
             let mut state = shared.lock();
             outcome(&mut state, done);
-            state.busy = false;
-            let wakers = std::mem::take(&mut state.wakers);
-            drop(state);
-            wakers.into_iter().for_each(Waker::wake);
+            shared.end(state);
         };
         match by {
-            By::Me => work(),
+            By::Me => {
+                work();
+                Ok(())
+            }
             By::Pool => {
                 let hold = hold();
                 let held = || {
                     work();
                     drop(hold);
                 };
-                pool::spawn(held).detach();
+                let begun = pool::try_spawn(held).map(Task::detach);
+                begun.inspect_err(|_| self.end(self.lock()))
             }
         }
+    }
+
+    /// Ends an operation: others may begin theirs.
+    fn end(&self, mut state: MutexGuard<'_, State>) {
+        state.busy = false;
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     fn poll_read(self: &Arc<Inner>, cx: &Context<'_>, by: By, buf: &mut [u8]) -> Poll<io::Result<usize>> {
@@ -194,6 +205,7 @@ impl Inner {
             if let Some(count) = read_from_memory(&self.file, buf) {
                 return Poll::Ready(Ok(count));
             }
+            state.taken = 0;
             let mut bytes = std::mem::take(&mut state.ahead);
             bytes.resize(buf.len().min(CHUNK_BYTES), 0);
             let read = move |mut file: &fs::File| {
@@ -204,9 +216,9 @@ impl Inner {
                 })
             };
             self.begin(state, by, read, |state, read| match read {
-                Ok(bytes) => (state.end, state.ahead, state.taken) = (bytes.is_empty(), bytes, 0),
-                Err(error) => (state.error, state.taken) = (Some(error), 0),
-            });
+                Ok(bytes) => (state.end, state.ahead) = (bytes.is_empty(), bytes),
+                Err(error) => state.error = Some(error),
+            })?;
         }
     }
 
@@ -219,7 +231,7 @@ impl Inner {
         let bytes = buf[..buf.len().min(CHUNK_BYTES)].to_vec();
         let count = bytes.len();
         let write = move |mut file: &fs::File| file.write_all(&bytes);
-        self.begin(state, by, write, |state, written| state.error = written.err());
+        self.begin(state, by, write, |state, written| state.error = written.err())?;
         Poll::Ready(Ok(count))
     }
 

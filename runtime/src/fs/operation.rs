@@ -63,7 +63,7 @@ impl<T: Send + 'static> Future for Operation<T> {
         if let State::Waiting(_) = self.0
             && let State::Waiting(call) = std::mem::replace(&mut self.0, State::Over)
         {
-            self.0 = State::Running(pooled(call));
+            self.0 = State::Running(pooled(call)?);
         }
         let State::Running(task) = &mut self.0 else {
             panic!("polled after it had completed");

@@ -246,6 +246,6 @@ fn fetch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
         let mut byte = [0];
         let _ = rustix::io::pread(&file, &mut byte, offset);
         let _ = rustix::io::pread(&file, &mut byte, offset + len - 1);
-    }));
+    })?);
     Ok(wait::wait(None, None, |cx| fetching.as_mut().poll(cx))?)
 }

@@ -230,7 +230,7 @@ async fn look_up_async(host: String, port: u16) -> io::Result<vec::IntoIter<Sock
     let found = pooled(move || {
         let _permit = permit;
         std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port))
-    });
+    })?;
     found.await
 }
 

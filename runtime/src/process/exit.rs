@@ -33,7 +33,7 @@ impl Exit {
                 // Fails before it begins. Otherwise it would depend on the pool's speed whether the call works.
                 true => Err(Stop::NotHere.into()),
                 false => {
-                    let mut ending = pin!(pool::spawn(move || wait_for(pid)));
+                    let mut ending = pin!(pool::try_spawn(move || wait_for(pid))?);
                     wait::wait(None, None, |cx| ending.as_mut().poll(cx))?
                 }
             },
@@ -43,7 +43,7 @@ impl Exit {
     pub(super) async fn wait_async(&self) -> io::Result<()> {
         match self {
             Exit::Pidfd(fd) => crate::io::readable_async(fd).await.map(drop),
-            &Exit::Pool(pid) => pool::spawn(move || wait_for(pid)).await,
+            &Exit::Pool(pid) => pool::try_spawn(move || wait_for(pid))?.await,
         }
     }
 }

@@ -12,6 +12,7 @@ use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
+use async_task::Task;
 use rustix::event::{PollFd, PollFlags};
 
 use super::exit::Exit;
@@ -38,13 +39,13 @@ fn lock() -> MutexGuard<'static, Orphans> {
 }
 
 /// Reaps the child when it ends.
-pub(super) fn adopt(mut child: Child, exit: &Exit) {
+pub(super) fn adopt(child: Child, exit: &Exit) {
     let pidfd = match exit {
         Exit::Pidfd(fd) => fd.try_clone().ok(),
         Exit::Pool(_) => None,
     };
     let Some(pidfd) = pidfd else {
-        return pool::spawn(move || drop(child.wait())).detach();
+        return adopt_without_pidfd(child);
     };
     let mut orphans = lock();
     orphans.new.push(Orphan { child, pidfd });
@@ -52,6 +53,25 @@ pub(super) fn adopt(mut child: Child, exit: &Exit) {
         Some(alarm) => flag::set(alarm),
         // If the thread cannot start, the next dropped child tries again.
         None => orphans.alarm = start().ok(),
+    }
+}
+
+/// Reaps the child on a thread of the pool. If the system starts none, the next dropped child tries again.
+fn adopt_without_pidfd(child: Child) {
+    static WAITING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+    let mut waiting = WAITING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    waiting.push(child);
+    // The threads take the children from the list, so a child whose thread does not start stays there.
+    let missing = waiting.len();
+    drop(waiting);
+    for _ in 0..missing {
+        let reap = || {
+            let next = WAITING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+            if let Some(mut child) = next {
+                drop(child.wait());
+            }
+        };
+        let _ = pool::try_spawn(reap).map(Task::detach);
     }
 }
 

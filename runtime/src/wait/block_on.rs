@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::io;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
@@ -58,23 +59,28 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 ///
 /// # Panics
 ///
-/// If `work` does, with the same payload.
+/// If `work` does, with the same payload. Also if the pool has no thread and the system starts none.
 pub fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match block_on(pooled(|| catch_unwind(AssertUnwindSafe(work)))) {
+    let pooled = pooled(|| catch_unwind(AssertUnwindSafe(work)));
+    match block_on(pooled.unwrap_or_else(|error| panic!("osier: {error}"))) {
         Ok(value) => value,
         Err(payload) => resume_unwind(payload),
     }
 }
 
 /// Runs `work` on a thread of the pool. A virtual clock of the caller's does not move by itself before the value was taken.
-pub(crate) fn pooled<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Pooled<T> {
+///
+/// # Errors
+///
+/// The system's, if the pool has no thread and the system starts none.
+pub(crate) fn pooled<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Pooled<T>> {
     // The pool's tasks are compiled once, for work of any type.
     let work: Box<dyn FnOnce() -> Box<dyn Any + Send> + Send> = Box::new(|| Box::new(work()));
-    Pooled {
+    Ok(Pooled {
         _hold: hold(),
-        task: pool::spawn(work),
+        task: pool::try_spawn(work)?,
         value: PhantomData,
-    }
+    })
 }
 
 /// Work on the pool: the future of its value.

@@ -50,12 +50,22 @@ struct State {
 ///
 /// If the pool has no thread and the system starts none.
 pub(crate) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Task<T> {
-    let schedule = |job| POOL.push(job);
+    try_spawn(work).unwrap_or_else(|error| panic!("osier: {error}"))
+}
+
+/// Runs `work` as [`spawn`] does.
+///
+/// # Errors
+///
+/// The system's, if the pool has no thread and the system starts none. `work` is dropped then.
+pub(crate) fn try_spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Task<T>> {
+    // The work is ready at its first poll, so nobody wakes it.
+    let schedule = |job| drop(POOL.push(job));
     let (job, task) = Builder::new()
         .propagate_panic(true)
         .spawn(|()| async move { work() }, schedule);
-    job.schedule();
-    task
+    POOL.push(job)?;
+    Ok(task)
 }
 
 impl Pool {
@@ -63,18 +73,22 @@ impl Pool {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn push(&'static self, job: Runnable) {
+    fn push(&'static self, job: Runnable) -> io::Result<()> {
         let mut state = self.state();
         state.jobs.push_back(job);
-        let grown = self.grow(&mut state);
-        let is_lost = state.threads == 0;
+        if let Err(error) = self.grow(&mut state)
+            && state.threads == 0
+        {
+            let lost = state.jobs.pop_back();
+            // Its destructors may want the pool.
+            drop(state);
+            drop(lost);
+            let text = format!("cannot start a thread for blocking work: {error}");
+            return Err(io::Error::new(error.kind(), text));
+        }
         drop(state);
         self.come.notify_one();
-        if let Err(error) = grown
-            && is_lost
-        {
-            panic!("osier: cannot start a thread for blocking work: {error}");
-        }
+        Ok(())
     }
 
     /// Starts another thread if too many jobs wait.
@@ -154,7 +168,7 @@ mod tests {
             }),
             come: Condvar::new(),
         };
-        let (job, task) = async_task::spawn(async {}, |job| POOL.push(job));
+        let (job, task) = async_task::spawn(async {}, |job| drop(POOL.push(job)));
         job.schedule();
         crate::block_on(task);
         assert_eq!(POOL.state().threads, 1);

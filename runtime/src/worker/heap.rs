@@ -12,7 +12,7 @@
 
 use std::cell::Cell;
 
-use super::isolate::isolate;
+use async_task::Task;
 
 /// The fewest tenants whose memory is worth a trim.
 const LEAST: usize = 256;
@@ -63,8 +63,8 @@ impl Heap {
     pub(crate) fn trim(&self, tenants: usize, fibers: usize) {
         let (tenants, fibers) = (self.tenants.is_due(tenants), self.fibers.is_due(fibers));
         if tenants || fibers {
-            // It panics where the system starts no thread. The next second tries again.
-            isolate(|| crate::wait::pool::spawn(trim).detach());
+            // Where the system starts no thread, a later second tries again.
+            let _ = crate::wait::pool::try_spawn(trim).map(Task::detach);
         }
     }
 }
